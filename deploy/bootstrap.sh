@@ -1,0 +1,75 @@
+#!/bin/sh
+# Installs, by apt package name, what evalq needs to build and run (and with "test" what its tests need).
+# Says what it does; does nothing when all is there; asks for sudo only when something is missing.
+# No service is left running or enabled that was not before.
+#   sh deploy/bootstrap.sh [build|test]
+set -eu
+
+mode=${1:-build}
+packages="build-essential cmake ninja-build pkg-config libhiredis-dev libmsgpack-dev libyaml-dev
+libjansson-dev libxxhash-dev zlib1g-dev libopenblas0-pthread redis-server redis-tools"
+case $mode in
+build) ;;
+test)
+    packages="$packages libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev python3 iproute2
+git procps util-linux"
+    ;;
+*)
+    echo "bootstrap: unknown mode '$mode', expected build or test" >&2
+    exit 2
+    ;;
+esac
+
+missing=
+for package in $packages; do
+    state=$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null || true)
+    case $state in
+    ii*) ;;
+    *) missing="$missing $package" ;;
+    esac
+done
+if [ -z "$missing" ]; then
+    echo "bootstrap: all packages for '$mode' are installed"
+    exit 0
+fi
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "bootstrap: apt-get not found; install these by hand:$missing" >&2
+    exit 1
+fi
+
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    as_root=sudo
+    if ! command -v sudo >/dev/null 2>&1; then
+        echo "bootstrap: not root and sudo not found; as root, run: apt-get install$missing" >&2
+        exit 1
+    fi
+fi
+
+# Debian starts a service as it installs it; a policy file that answers 101 forbids that for the while.
+policy=/usr/sbin/policy-rc.d
+policy_ours=
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
+    $as_root chmod 755 "$policy"
+    policy_ours=1
+fi
+cleanup() {
+    if [ -n "$policy_ours" ]; then
+        $as_root rm -f "$policy"
+    fi
+}
+trap cleanup EXIT
+
+echo "bootstrap: installing$missing"
+$as_root apt-get update -q
+# shellcheck disable=SC2086 # The list is words on purpose.
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+case $missing in
+*redis-server*)
+    if [ -d /run/systemd/system ]; then
+        $as_root systemctl disable --quiet redis-server || true
+    fi
+    ;;
+esac
+echo "bootstrap: done"

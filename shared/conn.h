@@ -1,0 +1,78 @@
+/*
+ * A connection to Redis: TCP or unix socket, a deadline on every call, reconnecting with jitter. Not for sharing
+ * between threads; evq_conn_interrupt() alone may come from any thread or a signal handler.
+ * The only user of hiredis, of which it takes the formatter and the reply reader over its own socket, so that 0.14
+ * and 1.x behave alike. The transport (struct of connect, read, write, close) is the place for TLS.
+ */
+#ifndef EVQ_SHARED_CONN_H
+#define EVQ_SHARED_CONN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/error.h"
+
+struct evq_conn;
+
+struct evq_conn_config {
+    const char *url;           // redis://[USER@]HOST[:PORT][/DB], unix://[USER@]PATH[?db=N]; a password in it is refused.
+    const char *user;          // "" : from the URL, else "default".
+    const char *password_file; // "" : $EVQ... see evq_conn_password(). First line, without its newline.
+    const char *name;          // CLIENT SETNAME; "" : none.
+    int32_t connect_timeout_ms; // 0: 5000.
+    int32_t call_timeout_ms;    // 0: 10000.
+};
+
+enum evq_reply_type { EVQ_REPLY_NIL, EVQ_REPLY_STRING, EVQ_REPLY_INTEGER, EVQ_REPLY_ARRAY, EVQ_REPLY_STATUS };
+
+/* A reply tree, owned by the connection's last call or by evq_reply_free()'s caller. Errors are never replies. */
+struct evq_reply {
+    enum evq_reply_type type;
+    int64_t integer;
+    const char *text; // STRING, STATUS: NUL-terminated after `bytes`.
+    size_t bytes;
+    struct evq_reply **items;
+    size_t item_count;
+};
+
+/* Checks and copies config (reading the password); connects at the first call. EVQ_E_INVALID, EVQ_E_IO, EVQ_E_NOMEM. */
+enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_conn **ret_conn,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_conn_close(struct evq_conn *conn); // Accepts NULL.
+
+/*
+ * One command, arguments as pointers and lengths (lengths NULL: C strings). Connects first when not connected: one try.
+ * deadline_ms is monotonic; 0: now + call_timeout. The caller frees *ret_reply.
+ * After EVQ_E_IO, EVQ_E_TIMEOUT or EVQ_E_STOPPED the command may or may not have run and the socket is closed; the next
+ * call reconnects. EVQ_E_RETRY, EVQ_E_AUTH, EVQ_E_VERSION ("Function not found", NOSCRIPT), EVQ_E_NOT_FOUND (NOGROUP),
+ * EVQ_E_INVALID (any other error reply) leave it open. MOVED is reported as EVQ_E_RETRY after following it.
+ */
+enum evq_status evq_conn_call(struct evq_conn *conn, size_t arg_count, const char *const *args,
+                              const size_t *arg_bytes, int64_t deadline_ms, struct evq_reply **ret_reply,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Pipelining: append any number, then read as many replies, in order. An error reply is that call's status only. */
+enum evq_status evq_conn_append(struct evq_conn *conn, size_t arg_count, const char *const *args,
+                                const size_t *arg_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms, struct evq_reply **ret_reply,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_reply_free(struct evq_reply *reply); // Accepts NULL.
+
+/* Makes a waiting or the next call return EVQ_E_STOPPED; stays so until evq_conn_resume(). Async-signal-safe. */
+void evq_conn_interrupt(struct evq_conn *conn);
+void evq_conn_resume(struct evq_conn *conn);
+
+/* Rises by one with each new socket: a caller that sees it change repeats what must be repeated. 0: never connected. */
+uint64_t evq_conn_generation(const struct evq_conn *conn);
+
+/* The socket to poll for readability beside other descriptors, -1 when closed. */
+int evq_conn_fd(const struct evq_conn *conn);
+
+/* Drops the socket, as after fork(): the child must not speak on the parent's. */
+void evq_conn_drop(struct evq_conn *conn);
+
+/* "redis://host:port/db" or "unix://path" without user or password, for messages. */
+const char *evq_conn_where(const struct evq_conn *conn);
+
+#endif

@@ -1,0 +1,23 @@
+# Joins DIR/*.lua in name order after the library line and writes OUT: a C byte array (C11 string literals
+# are only guaranteed to 4,095 bytes) and the build number of DIR/BUILD.
+file(GLOB files ${DIR}/*.lua)
+list(SORT files)
+file(READ ${DIR}/BUILD build)
+string(STRIP "${build}" build)
+set(joined "#!lua name=evalq_v1\nlocal BUILD = ${build}\n")
+set(joined_file ${OUT}.lua)
+file(WRITE ${joined_file} "${joined}")
+foreach(file IN LISTS files)
+    file(READ ${file} text)
+    file(APPEND ${joined_file} "${text}\n")
+endforeach()
+file(READ ${joined_file} hex HEX)
+string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+string(REGEX REPLACE "(....................................................................................................)" "\\1\n    " bytes "${bytes}")
+file(WRITE ${OUT}
+"#include \"shared/functions.h\"
+
+const char evq_functions_text[] = {
+    ${bytes}0x00};
+const int64_t evq_functions_build = ${build};
+")
