@@ -30,6 +30,8 @@ void evq_buffer_consume(struct evq_buffer *buffer, size_t bytes); // Drops bytes
 void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes);
 /* Appends a double so that it reads back exactly (17 digits); NaN, Infinity, -Infinity as JSON strings. */
 void evq_buffer_json_double(struct evq_buffer *buffer, double value);
+/* Bytes of the UTF-8 sequence that data begins with, 1 to 4; 0: none (bytes is 0, or they are not UTF-8). */
+size_t evq_buffer_utf8(const void *data, size_t bytes);
 /* The content as a C string ("" when empty, NULL when `failed`); valid until the next change. */
 const char *evq_buffer_string(struct evq_buffer *buffer);
 
