@@ -55,6 +55,7 @@ struct evq_job {
     const char *suite;
     const char *root; // Name of a configured root, or "shm", then path is the snapshot's name on `host`.
     const char *path; // Relative to the root.
+    const char *pin;  // "" or a pinned copy of it, relative to the same root: read where it is there, else path.
     const char *format; // Hint: "", "safetensors", "torch", ...
     const char *fingerprint; // "" or 32 hex digits.
     const char *manifest;    // "" or file names and sizes, one "name\tbytes\n" a line.
