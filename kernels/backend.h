@@ -19,8 +19,8 @@ enum evq_activation { EVQ_ACT_NONE, EVQ_ACT_RELU, EVQ_ACT_TANH, EVQ_ACT_GELU_ERF
                       EVQ_ACT_SIGMOID, EVQ_ACT_COUNT };
 
 enum evq_op_kind {
-    EVQ_OP_GEMM,          // out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]).
-    EVQ_OP_SCALE_SHIFT,   // out[rows, n] = in * weight[n] + bias[n], per column (input scaling, BatchNorm1d in eval form).
+    EVQ_OP_GEMM,          // out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]); out is not in.
+    EVQ_OP_SCALE_SHIFT,   // out[rows, n] = act(in * weight[n] + bias[n]), per column (BatchNorm1d in eval form); out may be in.
     EVQ_OP_CROSS_ENTROPY, // Loss head: logits in[rows, n], int32 labels of the batch.
     EVQ_OP_SQUARED_ERROR, // Loss head: in[rows, n], float targets of the batch.
     EVQ_OP_COUNT          // Embedding, norms, rope, attention, gated activation, scoring head join here.
@@ -49,7 +49,7 @@ struct evq_plan { // Immutable once prepared; owned by the model.
     const struct evq_weight_slot *slots;
     size_t slot_count;
     int32_t buffer_count;          // Numbered 0 to buffer_count - 1.
-    const int32_t *buffer_columns; // Width of each.
+    const int32_t *buffer_columns; // Width of each, at most; an operation's rows lie n (or k) values apart.
     int32_t rows_max;              // Largest batch.
 };
 
@@ -63,7 +63,7 @@ struct evq_batch { // Host memory, the caller's, may be reused on return.
 struct evq_row_result {
     double loss;     // Cross-entropy in nats, or the sum of squared errors of the row.
     double abs_loss; // SQUARED_ERROR: sum of absolute errors; else 0.
-    int32_t predicted; // CROSS_ENTROPY: first argmax; else -1.
+    int32_t predicted; // CROSS_ENTROPY: first argmax, -1 if any logit is NaN (the loss is NaN too); else -1.
     bool correct;
     bool in_top_k;
 };
@@ -97,7 +97,8 @@ struct evq_backend_ops {
     /* Memory that put() may fill and the host may write: the loader reads checkpoints straight into it. */
     enum evq_status (*alloc)(void *state, size_t bytes, void **ret_host, struct evq_error *err);
     void (*free)(void *state, void *host);
-    /* Sizes buffers and weights for plan; the same shapes again keep all memory. The plan must outlive its use. */
+    /* Sizes buffers and weights for plan; the same shapes again keep all memory, and slots of the same shape their
+     * values. The plan must outlive its use. */
     enum evq_status (*prepare)(void *state, const struct evq_plan *plan, struct evq_error *err);
     /* fp32 values of one slot of the prepared plan, rows * columns of them; blob may be reused on return. */
     enum evq_status (*put)(void *state, int32_t slot, const float *blob, struct evq_error *err);

@@ -1,0 +1,21 @@
+/*
+ * What every backend checks before it trusts a plan or a batch. Any thread.
+ */
+#ifndef EVQ_KERNELS_PLAN_H
+#define EVQ_KERNELS_PLAN_H
+
+#include "kernels/backend.h"
+
+/* Every number in range, every shape fitting its slots and buffers, no size overflowing; else
+ * EVQ_E_BUG. */
+enum evq_status evq_plan_check(const struct evq_plan *plan, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* rows within the plan, the arrays its heads read given (EVQ_E_BUG), labels in range
+ * (EVQ_E_INVALID). */
+enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct evq_batch *batch,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Floating-point operations of one row. */
+uint64_t evq_plan_row_flops(const struct evq_plan *plan);
+
+#endif

@@ -1,0 +1,516 @@
+/* The CPU backend against plain loops in double, with OpenBLAS and with our own kernels. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/pool.h"
+
+static const struct evq_backend_ops *const cpu = &evq_backend_cpu;
+
+static uint64_t random_state = 20261121;
+
+static uint64_t next_random(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static float random_float(void)
+{
+    return (float)((double)(next_random() >> 40) / (double)(1 << 23) - 1.0);
+}
+
+static float *random_floats(size_t count)
+{
+    float *values = malloc((count > 0 ? count : 1) * sizeof(*values));
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++) {
+        values[i] = random_float();
+    }
+    return values;
+}
+
+static double naive_activate(double x, enum evq_activation activation)
+{
+    switch (activation) {
+    case EVQ_ACT_RELU:
+        return x < 0.0 ? 0.0 : x;
+    case EVQ_ACT_TANH:
+        return tanh(x);
+    case EVQ_ACT_GELU_ERF:
+        return 0.5 * x * (1.0 + erf(x / sqrt(2.0)));
+    case EVQ_ACT_GELU_TANH:
+        return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
+    case EVQ_ACT_SILU:
+        return x / (1.0 + exp(-x));
+    case EVQ_ACT_SIGMOID:
+        return 1.0 / (1.0 + exp(-x));
+    default:
+        return x;
+    }
+}
+
+static void assert_near(double got, double wanted, double tolerance)
+{
+    if (!(fabs(got - wanted) <= tolerance)) {
+        fail_msg("got %.17g, expected %.17g within %g", got, wanted, tolerance);
+    }
+}
+
+/* One layer and a squared-error head, whose targets are what the loops give: the loss must be next
+ * to nothing. */
+struct layer_case {
+    int32_t rows, n, k;
+    enum evq_activation activation;
+    bool bias;
+};
+
+static double *naive_layer(const struct layer_case *c, const float *in, const float *weight,
+                           const float *bias)
+{
+    double *out = malloc(((size_t)c->rows * (size_t)c->n + 1) * sizeof(*out));
+    assert_non_null(out);
+    for (int32_t r = 0; r < c->rows; r++) {
+        for (int32_t o = 0; o < c->n; o++) {
+            double sum = c->bias ? (double)bias[o] : 0.0;
+            for (int32_t p = 0; p < c->k; p++) {
+                sum += (double)in[(size_t)r * (size_t)c->k + (size_t)p] *
+                       (double)weight[(size_t)o * (size_t)c->k + (size_t)p];
+            }
+            out[(size_t)r * (size_t)c->n + (size_t)o] = naive_activate(sum, c->activation);
+        }
+    }
+    return out;
+}
+
+static void check_layer(void *state, const struct layer_case *c)
+{
+    const struct evq_weight_slot slots[] = {{"w", c->n, c->k}, {"b", 1, c->n}};
+    const struct evq_op ops[] = {
+        {.kind = EVQ_OP_GEMM,
+         .in = 0,
+         .out = 1,
+         .weight = 0,
+         .bias = c->bias ? 1 : -1,
+         .n = c->n,
+         .k = c->k,
+         .activation = c->activation},
+        {.kind = EVQ_OP_SQUARED_ERROR,
+         .in = 1,
+         .out = -1,
+         .weight = -1,
+         .bias = -1,
+         .n = c->n,
+         .k = c->n},
+    };
+    const int32_t columns[] = {c->k, c->n};
+    const struct evq_plan plan = {ops, 2, slots, 2, 2, columns, c->rows > 0 ? c->rows : 1};
+    float *in = random_floats((size_t)c->rows * (size_t)c->k);
+    float *weight = random_floats((size_t)c->n * (size_t)c->k);
+    float *bias = random_floats((size_t)c->n);
+    double *wanted = naive_layer(c, in, weight, bias);
+    float *targets = malloc(((size_t)c->rows * (size_t)c->n + 1) * sizeof(*targets));
+    struct evq_row_result *results = calloc((size_t)c->rows + 1, sizeof(*results));
+    struct evq_error err = {0};
+
+    for (size_t i = 0; i < (size_t)c->rows * (size_t)c->n; i++) {
+        targets[i] = (float)wanted[i];
+    }
+    assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_OK);
+    assert_int_equal(cpu->put(state, 0, weight, &err), EVQ_OK);
+    assert_int_equal(cpu->put(state, 1, bias, &err), EVQ_OK);
+    const struct evq_batch batch = {.rows = c->rows, .inputs = in, .targets = targets};
+    assert_int_equal(cpu->exec(state, &batch, results, &err), EVQ_OK);
+    for (int32_t r = 0; r < c->rows; r++) {
+        const double each = 2e-6 * (sqrt((double)c->k) + 8.0);
+        assert_near(results[r].abs_loss, 0.0, each * c->n);
+        assert_near(results[r].loss, 0.0, each * each * c->n);
+    }
+    free(results);
+    free(targets);
+    free(wanted);
+    free(bias);
+    free(weight);
+    free(in);
+}
+
+static void *open_cpu(const char *blas, int32_t threads)
+{
+    void *state = NULL;
+    struct evq_error err = {0};
+
+    if (blas != NULL) {
+        assert_int_equal(setenv("EVALQ_BLAS", blas, 1), 0);
+    } else {
+        (void)unsetenv("EVALQ_BLAS");
+    }
+    const struct evq_backend_config config = {.threads = threads};
+    assert_int_equal(cpu->open(&config, &state, &err), EVQ_OK);
+    (void)unsetenv("EVALQ_BLAS");
+    return state;
+}
+
+static void check_layers(const char *blas)
+{
+    static const int32_t sizes[] = {1, 2, 7, 13, 31, 32, 33, 64, 97, 257, 521};
+    static const int32_t rows[] = {0, 1, 5, 255, 256, 257, 509};
+    void *state = open_cpu(blas, 3);
+    int32_t turn = 0;
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        for (size_t j = 0; j < sizeof(sizes) / sizeof(sizes[0]); j++) {
+            const struct layer_case c = {rows[turn % 7], sizes[i], sizes[j],
+                                         (enum evq_activation)(turn % EVQ_ACT_COUNT),
+                                         turn % 3 != 0};
+            check_layer(state, &c);
+            turn++;
+        }
+    }
+    cpu->close(state);
+}
+
+static void kernels_cpu_layers_equal_plain_loops_with_blas(void **unused)
+{
+    (void)unused;
+    check_layers(NULL);
+}
+
+static void kernels_cpu_layers_equal_plain_loops_with_own_kernels(void **unused)
+{
+    (void)unused;
+    check_layers("own");
+}
+
+static void check_gemm(const struct evq_gemm *gemm, int32_t rows, int32_t n, int32_t k)
+{
+    float *in = random_floats((size_t)rows * (size_t)k);
+    float *plain = random_floats((size_t)n * (size_t)k);
+    float *packed = random_floats(evq_gemm_weight_floats(gemm, n, k));
+    float *out =
+        random_floats((size_t)rows * (size_t)n); // Not zero: the product must overwrite it.
+
+    evq_gemm_pack(gemm, plain, n, k, packed);
+    evq_gemm_run(gemm, rows, n, k, in, packed, out);
+    for (int32_t r = 0; r < rows; r++) {
+        for (int32_t c = 0; c < n; c++) {
+            double sum = 0.0;
+            for (int32_t p = 0; p < k; p++) {
+                sum += (double)in[r * k + p] * (double)plain[c * k + p];
+            }
+            assert_near((double)out[r * n + c], sum, 2e-6 * (sqrt((double)k) + 4.0));
+        }
+    }
+    free(out);
+    free(packed);
+    free(plain);
+    free(in);
+}
+
+static void gemm_equals_plain_loops_for_every_instruction_set(void **unused)
+{
+    static const int32_t shapes[][3] = {{8, 1, 1},     {8, 16, 256},  {16, 17, 257}, {24, 31, 7},
+                                        {40, 33, 513}, {256, 10, 32}, {64, 47, 300}};
+
+    (void)unused;
+    for (int isa = EVQ_ISA_BASE; isa <= (int)evq_machine_isa(); isa++) {
+        const struct evq_gemm gemm = {.blas = NULL, .isa = (enum evq_isa)isa, .name = "own"};
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+            check_gemm(&gemm, shapes[i][0], shapes[i][1], shapes[i][2]);
+        }
+    }
+}
+
+/* Shards pack rows differently; what a row gives must not depend on where it stands. */
+static void check_row_places(const char *blas)
+{
+    enum { ROWS = 600, IN = 131, HIDDEN = 77, CLASSES = 11 };
+    const struct evq_weight_slot slots[] = {
+        {"w0", HIDDEN, IN}, {"b0", 1, HIDDEN}, {"w1", CLASSES, HIDDEN}};
+    const struct evq_op ops[] = {
+        {.kind = EVQ_OP_GEMM,
+         .in = 0,
+         .out = 1,
+         .weight = 0,
+         .bias = 1,
+         .n = HIDDEN,
+         .k = IN,
+         .activation = EVQ_ACT_GELU_ERF},
+        {.kind = EVQ_OP_GEMM,
+         .in = 1,
+         .out = 2,
+         .weight = 2,
+         .bias = -1,
+         .n = CLASSES,
+         .k = HIDDEN},
+        {.kind = EVQ_OP_CROSS_ENTROPY,
+         .in = 2,
+         .out = -1,
+         .weight = -1,
+         .bias = -1,
+         .n = CLASSES,
+         .top_k = 3},
+    };
+    const int32_t columns[] = {IN, HIDDEN, CLASSES};
+    const struct evq_plan plan = {ops, 3, slots, 3, 3, columns, ROWS};
+    void *state = open_cpu(blas, 2);
+    float *in = random_floats((size_t)ROWS * IN);
+    int32_t labels[ROWS];
+    static struct evq_row_result whole[ROWS];
+    static struct evq_row_result part[ROWS];
+    struct evq_error err = {0};
+
+    assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_OK);
+    for (int32_t i = 0; i < 3; i++) {
+        float *values = random_floats((size_t)slots[i].rows * (size_t)slots[i].columns);
+        assert_int_equal(cpu->put(state, i, values, &err), EVQ_OK);
+        free(values);
+    }
+    for (int32_t i = 0; i < ROWS; i++) {
+        labels[i] = (int32_t)(next_random() % CLASSES);
+    }
+    const struct evq_batch all = {.rows = ROWS, .inputs = in, .labels = labels};
+    assert_int_equal(cpu->exec(state, &all, whole, &err), EVQ_OK);
+    for (int32_t from = 1; from < ROWS; from += 37) {
+        const struct evq_batch some = {
+            .rows = ROWS - from, .inputs = in + (size_t)from * IN, .labels = labels + from};
+        assert_int_equal(cpu->exec(state, &some, part, &err), EVQ_OK);
+        for (int32_t i = 0; i < ROWS - from; i++) {
+            assert_memory_equal(&part[i].loss, &whole[from + i].loss, sizeof(double));
+            assert_int_equal(part[i].predicted, whole[from + i].predicted);
+            assert_int_equal(part[i].in_top_k, whole[from + i].in_top_k);
+        }
+    }
+    free(in);
+    cpu->close(state);
+}
+
+static void kernels_cpu_row_keeps_its_bits_wherever_it_stands(void **unused)
+{
+    (void)unused;
+    check_row_places(NULL);
+    check_row_places("own");
+}
+
+static void ops_cross_entropy_equals_plain_loops_for_odd_shapes(void **unused)
+{
+    static const int32_t shapes[][2] = {{0, 5}, {1, 1}, {3, 2}, {17, 10}, {5, 997}};
+
+    (void)unused;
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
+        const int32_t rows = shapes[s][0];
+        const int32_t classes = shapes[s][1];
+        float *logits = random_floats((size_t)rows * (size_t)classes);
+        int32_t labels[32] = {0};
+        struct evq_row_result results[32];
+        for (int32_t r = 0; r < rows; r++) {
+            labels[r] = (int32_t)(next_random() % (uint64_t)classes);
+        }
+        evq_ops_cross_entropy(logits, rows, classes, labels, 5, results);
+        for (int32_t r = 0; r < rows; r++) {
+            const float *row = logits + (size_t)r * (size_t)classes;
+            double sum = 0.0;
+            int32_t best = 0;
+            int32_t above = 0;
+            for (int32_t c = 0; c < classes; c++) {
+                sum += exp((double)row[c]);
+                best = row[c] > row[best] ? c : best;
+                above += row[c] > row[labels[r]] || (row[c] == row[labels[r]] && c < labels[r]);
+            }
+            assert_near(results[r].loss, log(sum) - (double)row[labels[r]], 1e-12);
+            assert_int_equal(results[r].predicted, best);
+            assert_int_equal(results[r].correct, best == labels[r]);
+            assert_int_equal(results[r].in_top_k, above < 5);
+        }
+        free(logits);
+    }
+}
+
+static void ops_cross_entropy_takes_first_maximum_and_survives_extremes(void **unused)
+{
+    (void)unused;
+    const float logits[] = {1.0f,  3.0f,   3.0f, 3.0f, // Ties: class 1 wins.
+                            3e38f, -3e38f, 0.0f, 1.0f, -INFINITY, 2.0f, 2.0f, -INFINITY};
+    const int32_t labels[] = {2, 0, 0};
+    struct evq_row_result results[3];
+
+    evq_ops_cross_entropy(logits, 3, 4, labels, 2, results);
+    assert_int_equal(results[0].predicted, 1);
+    assert_false(results[0].correct);
+    assert_true(results[0].in_top_k); // Second in order of index.
+    assert_near(results[1].loss, 0.0, 0.0);
+    assert_true(results[1].correct);
+    assert_true(isinf(results[2].loss) && results[2].loss > 0.0);
+    assert_false(results[2].in_top_k);
+}
+
+static void ops_nan_is_never_correct_and_never_lost(void **unused)
+{
+    (void)unused;
+    const float logits[] = {NAN, 5.0f, 1.0f, 2.0f, NAN, 9.0f, INFINITY, 0.0f, 0.0f};
+    const int32_t labels[] = {1, 2, 0};
+    struct evq_row_result results[3];
+
+    evq_ops_cross_entropy(logits, 3, 3, labels, 3, results);
+    for (int32_t r = 0; r < 2; r++) {
+        assert_true(isnan(results[r].loss));
+        assert_int_equal(results[r].predicted, -1);
+        assert_false(results[r].correct);
+        assert_false(results[r].in_top_k);
+    }
+    assert_true(isnan(results[2].loss)); // Infinity minus infinity.
+    for (int a = 0; a < EVQ_ACT_COUNT; a++) {
+        float value[] = {NAN, 1.0f};
+        evq_ops_bias_activate(value, 1, 2, NULL, (enum evq_activation)a);
+        assert_true(isnan(value[0]));
+        assert_false(isnan(value[1]));
+    }
+    const float outputs[] = {NAN, 1.0f};
+    const float targets[] = {0.0f, 0.0f};
+    evq_ops_squared_error(outputs, 1, 2, targets, results);
+    assert_true(isnan(results[0].loss) && isnan(results[0].abs_loss));
+}
+
+static void ops_scale_shift_uses_weights_or_scalars(void **unused)
+{
+    (void)unused;
+    float values[] = {1.0f, 2.0f, 3.0f, 4.0f};
+    const float weight[] = {2.0f, -1.0f};
+    const float bias[] = {0.5f, 1.0f};
+    float out[4];
+
+    evq_ops_scale_shift(values, 2, 2, NULL, NULL, 0.5f, 1.0f, out);
+    assert_true(out[0] == 1.5f && out[1] == 2.0f && out[2] == 2.5f && out[3] == 3.0f);
+    evq_ops_scale_shift(values, 2, 2, weight, bias, 9.0f, 9.0f, values);
+    assert_true(values[0] == 2.5f && values[1] == -1.0f && values[2] == 6.5f && values[3] == -3.0f);
+}
+
+static void kernels_cpu_refuses_bad_labels_and_plans(void **unused)
+{
+    (void)unused;
+    const struct evq_op head = {
+        .kind = EVQ_OP_CROSS_ENTROPY, .in = 0, .out = -1, .weight = -1, .bias = -1, .n = 3};
+    const int32_t columns[] = {3};
+    struct evq_plan plan = {&head, 1, NULL, 0, 1, columns, 2};
+    const float in[] = {0.0f, 1.0f, 2.0f, 0.0f, 1.0f, 2.0f};
+    const int32_t labels[] = {0, 3};
+    struct evq_row_result results[2];
+    struct evq_error err = {0};
+    void *state = open_cpu(NULL, 1);
+    struct evq_batch batch = {.rows = 2, .inputs = in, .labels = labels};
+
+    assert_int_equal(cpu->exec(state, &batch, results, &err), EVQ_E_BUG); // Not prepared.
+    assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_OK);
+    assert_int_equal(cpu->exec(state, &batch, results, &err), EVQ_E_INVALID);
+    assert_non_null(strstr(err.message, "label 3"));
+    batch.labels = NULL;
+    assert_int_equal(cpu->exec(state, &batch, results, &err), EVQ_E_BUG);
+    batch.labels = labels;
+    batch.rows = 3;
+    assert_int_equal(cpu->exec(state, &batch, results, &err), EVQ_E_BUG);
+    const struct evq_op wide = {
+        .kind = EVQ_OP_CROSS_ENTROPY, .in = 0, .out = -1, .weight = -1, .bias = -1, .n = 4};
+    plan.ops = &wide;
+    assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_E_BUG);
+    const struct evq_op lost = {
+        .kind = EVQ_OP_GEMM, .in = 0, .out = 0, .weight = 5, .bias = -1, .n = 3, .k = 3};
+    plan.ops = &lost;
+    assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_E_BUG);
+    cpu->close(state);
+    cpu->close(NULL);
+}
+
+static void kernels_cpu_keeps_values_and_memory_when_shapes_stay(void **unused)
+{
+    (void)unused;
+    const struct evq_weight_slot slots[] = {{"w", 3, 2}};
+    const struct evq_op ops[] = {
+        {.kind = EVQ_OP_GEMM, .in = 0, .out = 1, .weight = 0, .bias = -1, .n = 3, .k = 2},
+        {.kind = EVQ_OP_CROSS_ENTROPY, .in = 1, .out = -1, .weight = -1, .bias = -1, .n = 3}};
+    const int32_t columns[] = {2, 3};
+    const struct evq_plan plan = {ops, 2, slots, 1, 2, columns, 4};
+    const struct evq_plan again = plan;
+    const float weight[] = {1.0f, 0.0f, 0.0f, 1.0f, 1.0f, 1.0f};
+    const float in[] = {1.0f, 2.0f};
+    const int32_t labels[] = {2};
+    const struct evq_batch batch = {.rows = 1, .inputs = in, .labels = labels};
+    struct evq_row_result result;
+    struct evq_backend_stats before;
+    struct evq_backend_stats after;
+    struct evq_error err = {0};
+    void *state = open_cpu(NULL, 2);
+
+    assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_OK);
+    assert_int_equal(cpu->exec(state, &batch, &result, &err), EVQ_E_BUG); // Weight never put.
+    assert_int_equal(cpu->put(state, 1, weight, &err), EVQ_E_BUG);
+    assert_int_equal(cpu->put(state, 0, weight, &err), EVQ_OK);
+    cpu->stats(state, &before);
+    assert_int_equal(cpu->prepare(state, &again, &err), EVQ_OK);
+    cpu->stats(state, &after);
+    assert_int_equal(before.memory_bytes, after.memory_bytes);
+    assert_int_equal(cpu->exec(state, &batch, &result, &err), EVQ_OK);
+    assert_true(result.correct);
+    cpu->close(state);
+    const struct evq_backend_config small = {.threads = 1, .memory_bytes_max = 100};
+    assert_int_equal(cpu->open(&small, &state, &err), EVQ_OK);
+    assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_E_NOMEM);
+    cpu->close(state);
+}
+
+static void count_part(void *context, int32_t part, int32_t thread)
+{
+    int32_t *counts = context;
+
+    counts[part]++;
+    if (thread < 0 || thread > 3) {
+        abort();
+    }
+}
+
+static void pool_runs_each_part_once(void **unused)
+{
+    struct evq_pool *pool = NULL;
+    struct evq_error err = {0};
+    int32_t counts[1000] = {0};
+
+    (void)unused;
+    assert_int_equal(evq_pool_new(-1, &pool, &err), EVQ_E_INVALID);
+    assert_int_equal(evq_pool_new(4, &pool, &err), EVQ_OK);
+    for (int32_t run = 0; run < 200; run++) {
+        evq_pool_run(pool, count_part, counts, run * 5);
+    }
+    for (int32_t i = 0; i < 1000; i++) {
+        assert_int_equal(counts[i], 199 - i / 5);
+    }
+    evq_pool_free(pool);
+    evq_pool_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_cpu_layers_equal_plain_loops_with_blas),
+        cmocka_unit_test(kernels_cpu_layers_equal_plain_loops_with_own_kernels),
+        cmocka_unit_test(gemm_equals_plain_loops_for_every_instruction_set),
+        cmocka_unit_test(kernels_cpu_row_keeps_its_bits_wherever_it_stands),
+        cmocka_unit_test(ops_cross_entropy_equals_plain_loops_for_odd_shapes),
+        cmocka_unit_test(ops_cross_entropy_takes_first_maximum_and_survives_extremes),
+        cmocka_unit_test(ops_nan_is_never_correct_and_never_lost),
+        cmocka_unit_test(ops_scale_shift_uses_weights_or_scalars),
+        cmocka_unit_test(kernels_cpu_refuses_bad_labels_and_plans),
+        cmocka_unit_test(kernels_cpu_keeps_values_and_memory_when_shapes_stay),
+        cmocka_unit_test(pool_runs_each_part_once),
+    };
+    print_message("seed 20261121\n");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
