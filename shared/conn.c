@@ -1,0 +1,499 @@
+#include "shared/conn.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "shared/buffer.h"
+#include "shared/clock.h"
+#include "shared/conn_password.h"
+#include "shared/conn_reader.h"
+#include "shared/conn_refusal.h"
+#include "shared/conn_resolve.h"
+#include "shared/conn_socket.h"
+#include "shared/conn_url.h"
+
+enum {
+    CONNECT_TIMEOUT_MS = 5000,
+    CALL_TIMEOUT_MS = 10000,
+    READ_BYTES = 65536,
+    REFUSAL_BYTES = 384,
+    APPEND_BYTES_MAX = 65 << 20
+};
+
+struct evq_conn {
+    struct evq_conn_url home; // As configured.
+    struct evq_conn_url url;  // Where to connect: home, or the node MOVED named.
+    char where[EVQ_CONN_WHERE_BYTES_MAX];
+    char user[EVQ_CONN_USER_BYTES_MAX];
+    char password[EVQ_CONN_PASSWORD_BYTES_MAX];
+    char name[64];
+    int64_t connect_timeout_ms;
+    int64_t call_timeout_ms;
+
+    struct evq_conn_stream stream;
+    struct evq_conn_reader *reader; // NULL when closed: what was half read goes with the socket.
+    struct evq_buffer out;          // Appended and not sent yet.
+    size_t pending;                 // Replies owed to the caller.
+    size_t lost;                    // Of those, the ones that went with a socket.
+    bool leave;                     // Close when nothing is pending: this server will not do.
+    uint64_t generation;
+
+    atomic_bool interrupted;
+    int interrupt_fd;
+    pid_t pid;
+};
+
+/* CLIENT SETNAME takes printable ASCII without spaces. */
+static void copy_name(const char *name, char *out, size_t out_bytes)
+{
+    size_t i = 0;
+    for (; name != NULL && name[i] != '\0' && i + 1 < out_bytes; i++) {
+        out[i] = name[i] > ' ' && name[i] < 0x7f ? name[i] : '-';
+    }
+    out[i] = '\0';
+}
+
+enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_conn **ret_conn,
+                              struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    const char *user = config->user != NULL ? config->user : "";
+
+    struct evq_conn *conn = calloc(1, sizeof *conn);
+    if (conn == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a connection");
+    }
+    conn->stream.fd = -1;
+    conn->interrupt_fd = -1;
+    conn->pid = getpid();
+    atomic_init(&conn->interrupted, false);
+    evq_buffer_init(&conn->out, APPEND_BYTES_MAX);
+    status = evq_conn_url_parse(config->url, &conn->home, err);
+    if (status != EVQ_OK) {
+        goto out;
+    }
+    if (strlen(user) >= sizeof conn->user) {
+        status = evq_error_set(err, EVQ_E_INVALID, "the Redis user is longer than %zu bytes",
+                               sizeof conn->user - 1);
+        goto out;
+    }
+    (void)strcpy(conn->user, *user != '\0' ? user : conn->home.user); // Lengths are checked.
+    status = evq_conn_password_read(config->password_file, config->keep_environment, conn->password,
+                                    err);
+    if (status != EVQ_OK) {
+        goto out;
+    }
+    conn->url = conn->home;
+    evq_conn_url_where(&conn->url, conn->where);
+    copy_name(config->name, conn->name, sizeof conn->name);
+    conn->connect_timeout_ms =
+        config->connect_timeout_ms > 0 ? config->connect_timeout_ms : CONNECT_TIMEOUT_MS;
+    conn->call_timeout_ms = config->call_timeout_ms > 0 ? config->call_timeout_ms : CALL_TIMEOUT_MS;
+    conn->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (conn->interrupt_fd < 0) {
+        status = evq_error_set(err, EVQ_E_IO, "eventfd: %s", strerror(errno));
+        goto out;
+    }
+    conn->stream.interrupt_fd = conn->interrupt_fd;
+    *ret_conn = conn;
+    conn = NULL;
+out:
+    evq_conn_close(conn);
+    return status;
+}
+
+/* Closes the socket; the replies still owed are lost with it. */
+static void hang_up(struct evq_conn *conn)
+{
+    evq_conn_socket_close(&conn->stream);
+    evq_conn_reader_free(conn->reader);
+    conn->reader = NULL;
+    evq_buffer_clear(&conn->out);
+    conn->lost += conn->pending;
+    conn->pending = 0;
+    conn->leave = false;
+}
+
+void evq_conn_close(struct evq_conn *conn)
+{
+    if (conn == NULL) {
+        return;
+    }
+    hang_up(conn);
+    evq_conn_resolve_drop(&conn->stream.resolve);
+    evq_buffer_free(&conn->out);
+    if (conn->interrupt_fd >= 0) {
+        (void)close(conn->interrupt_fd); // An eventfd: closing it cannot lose anything.
+    }
+    evq_conn_password_wipe(conn->password, sizeof conn->password);
+    free(conn);
+}
+
+void evq_conn_drop(struct evq_conn *conn)
+{
+    hang_up(conn);
+    evq_conn_resolve_drop(&conn->stream.resolve);
+    if (conn->pid != getpid()) {
+        // The parent's eventfd is shared: an interrupt here would stop the parent. Without one of
+        // our own
+        // (-1), an interrupt is seen at the next call only.
+        (void)close(conn->interrupt_fd);
+        conn->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        conn->stream.interrupt_fd = conn->interrupt_fd;
+        atomic_store(&conn->interrupted, false);
+        conn->pid = getpid();
+    }
+}
+
+/* Bytes that are no reply, or too many, are a fault of the connection to its callers. */
+static enum evq_status garbled(enum evq_status status, struct evq_error *err)
+{
+    if (status != EVQ_E_CORRUPT && status != EVQ_E_LIMIT) {
+        return status;
+    }
+    if (err != NULL) {
+        err->status = EVQ_E_IO;
+    }
+    return EVQ_E_IO;
+}
+
+/* Takes what the socket holds; at least one byte, or EVQ_E_IO. EAGAIN is EVQ_OK with nothing. */
+static enum evq_status take(struct evq_conn *conn, struct evq_error *err)
+{
+    char data[READ_BYTES];
+
+    ssize_t got = conn->stream.transport->read(&conn->stream, data, sizeof data);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+        return EVQ_OK;
+    }
+    if (got < 0) {
+        return evq_error_set(err, EVQ_E_IO, "read: %s", strerror(errno));
+    }
+    if (got == 0) {
+        return evq_error_set(err, EVQ_E_IO, "the server closed the connection");
+    }
+    return garbled(evq_conn_reader_feed(conn->reader, data, (size_t)got, err), err);
+}
+
+/* Sends all; reads meanwhile, so that a server that waits for room in its socket goes on. */
+static enum evq_status send_all(struct evq_conn *conn, const uint8_t *data, size_t bytes,
+                                int64_t deadline_ms, struct evq_error *err)
+{
+    size_t sent = 0;
+
+    while (sent < bytes) {
+        ssize_t put = conn->stream.transport->write(&conn->stream, data + sent, bytes - sent);
+        if (put > 0) {
+            sent += (size_t)put;
+            continue;
+        }
+        if (put < 0 && errno == EINTR) {
+            continue;
+        }
+        if (put < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+            return evq_error_set(err, EVQ_E_IO, "write: %s", strerror(errno));
+        }
+        short events = 0;
+        enum evq_status status =
+            evq_conn_socket_wait(conn->stream.fd, conn->interrupt_fd,
+                                 (short)(conn->stream.wants | POLLIN), deadline_ms, &events, err);
+        if (status == EVQ_OK && (events & POLLIN) != 0) {
+            status = take(conn, err);
+        }
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    return EVQ_OK;
+}
+
+/* The next reply, or the text of an error reply: one of the two is set on EVQ_OK. */
+static enum evq_status receive(struct evq_conn *conn, int64_t deadline_ms,
+                               struct evq_reply **ret_reply, char refusal_text[REFUSAL_BYTES],
+                               struct evq_error *err)
+{
+    for (;;) {
+        enum evq_status status =
+            evq_conn_reader_next(conn->reader, ret_reply, refusal_text, REFUSAL_BYTES, err);
+        if (status != EVQ_OK || *ret_reply != NULL || *refusal_text != '\0') {
+            return garbled(status, err);
+        }
+        status = evq_conn_socket_wait(conn->stream.fd, conn->interrupt_fd, POLLIN, deadline_ms,
+                                      NULL, err);
+        if (status == EVQ_OK) {
+            status = take(conn, err);
+        }
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+}
+
+/* Turns an error reply into a status; notes where to go for the next call. */
+static enum evq_status refuse(struct evq_conn *conn, const char *text, struct evq_error *err)
+{
+    struct evq_conn_refusal refusal = evq_conn_refusal_of(text);
+
+    conn->leave = conn->leave || refusal.reconnect;
+    if (refusal.moved != NULL) {
+        enum evq_status status = evq_conn_url_move(&conn->url, refusal.moved, err);
+        conn->leave = true;
+        if (status != EVQ_OK) {
+            return garbled(status, err);
+        }
+    }
+    if (refusal.own) {
+        return evq_error_set(err, refusal.status, "%s", refusal.text);
+    }
+    if (refusal.status == EVQ_E_AUTH) {
+        return evq_error_set(err, EVQ_E_AUTH, "%s refuses user '%s': %s", conn->where,
+                             *conn->user != '\0' ? conn->user : "default", refusal.text);
+    }
+    if (refusal.status == EVQ_E_VERSION) {
+        return evq_error_set(err, EVQ_E_VERSION,
+                             "%s: %s: the function library is missing or too old: run `evalq admin "
+                             "install`",
+                             conn->where, refusal.text);
+    }
+    return evq_error_set(err, refusal.status, "%s: %s", conn->where, refusal.text);
+}
+
+/* Sends the greeting's commands in one piece and reads their replies. */
+static enum evq_status greet(struct evq_conn *conn, int64_t deadline_ms, struct evq_error *err)
+{
+    char db[16];
+    char refusal_text[REFUSAL_BYTES];
+    struct evq_buffer out;
+    const char *commands[3][3];
+    size_t words[3];
+    size_t count = 0;
+    enum evq_status status = EVQ_OK;
+
+    evq_buffer_init(&out, 0);
+    if (*conn->password != '\0' || (*conn->user != '\0' && strcmp(conn->user, "default") != 0)) {
+        commands[count][0] = "AUTH";
+        commands[count][1] = *conn->user != '\0' ? conn->user : "default";
+        commands[count][2] = conn->password; // Empty for a user with `nopass`.
+        words[count++] = 3;
+    }
+    if (conn->url.db != 0) {
+        (void)snprintf(db, sizeof db, "%d", conn->url.db);
+        commands[count][0] = "SELECT";
+        commands[count][1] = db;
+        words[count++] = 2;
+    }
+    if (*conn->name != '\0') {
+        commands[count][0] = "CLIENT";
+        commands[count][1] = "SETNAME";
+        commands[count][2] = conn->name;
+        words[count++] = 3;
+    }
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        status = evq_conn_reader_format(words[i], commands[i], NULL, &out, err);
+    }
+    if (status == EVQ_OK) {
+        status = send_all(conn, out.data, out.bytes, deadline_ms, err);
+    }
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        struct evq_reply *reply = NULL;
+        status = receive(conn, deadline_ms, &reply, refusal_text, err);
+        evq_reply_free(reply);
+        // A name is a courtesy to whoever reads CLIENT LIST: a user without that permission goes
+        // on.
+        if (status == EVQ_OK && *refusal_text != '\0' && strcmp(commands[i][0], "CLIENT") != 0) {
+            status = refuse(conn, refusal_text, err);
+        }
+    }
+    if (out.data != NULL) {
+        evq_conn_password_wipe((char *)out.data, out.bytes);
+    }
+    evq_buffer_free(&out);
+    return status;
+}
+
+static enum evq_status connect_now(struct evq_conn *conn, int64_t deadline_ms,
+                                   struct evq_error *err)
+{
+    int64_t until_ms = evq_clock_mono_ms() + conn->connect_timeout_ms;
+    enum evq_status status = EVQ_OK;
+
+    if (until_ms > deadline_ms) {
+        until_ms = deadline_ms;
+    }
+    evq_conn_url_where(&conn->url, conn->where);
+    status = evq_conn_socket_open(&conn->stream, &conn->url, until_ms, err);
+    if (status == EVQ_OK) {
+        conn->reader = evq_conn_reader_new();
+        status = conn->reader != NULL ? greet(conn, until_ms, err)
+                                      : evq_error_set(err, EVQ_E_NOMEM, "no memory to connect");
+    }
+    if (status == EVQ_OK) {
+        conn->generation++;
+        return EVQ_OK;
+    }
+    if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_STOPPED) {
+        (void)evq_error_prefix(err, "%s", conn->where);
+    }
+    if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT) {
+        conn->url = conn->home; // A node that MOVED named may be gone for good.
+    }
+    return status;
+}
+
+static enum evq_status start(struct evq_conn *conn, int64_t deadline_ms, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    if (atomic_load(&conn->interrupted)) {
+        return evq_error_set(err, EVQ_E_STOPPED, "%s: asked to stop", conn->where);
+    }
+    if (evq_clock_left_ms(deadline_ms) == 0) {
+        return evq_error_set(err, EVQ_E_TIMEOUT, "%s: the deadline passed", conn->where);
+    }
+    if (conn->stream.transport == NULL) {
+        status = connect_now(conn, deadline_ms, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    if (conn->out.bytes > 0) {
+        status = send_all(conn, conn->out.data, conn->out.bytes, deadline_ms, err);
+        if (status == EVQ_OK) {
+            evq_buffer_clear(&conn->out);
+        } else {
+            (void)evq_error_prefix(err, "%s", conn->where);
+        }
+    }
+    return status;
+}
+
+enum evq_status evq_conn_append(struct evq_conn *conn, size_t arg_count, const char *const *args,
+                                const size_t *arg_bytes, struct evq_error *err)
+{
+    size_t before = conn->out.bytes;
+    enum evq_status status = evq_conn_reader_format(arg_count, args, arg_bytes, &conn->out, err);
+
+    if (status != EVQ_OK) {
+        if (conn->out.failed) { // Half a command must not be sent: what came before it stays.
+            conn->out.failed = false;
+            conn->out.bytes = before;
+        }
+        return status;
+    }
+    conn->lost = 0;
+    conn->pending++;
+    return EVQ_OK;
+}
+
+enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms,
+                              struct evq_reply **ret_reply, struct evq_error *err)
+{
+    char refusal_text[REFUSAL_BYTES];
+    struct evq_reply *reply = NULL;
+    int64_t began_ms = evq_clock_mono_ms();
+
+    if (conn->pending == 0 && conn->lost > 0) {
+        conn->lost--;
+        return evq_error_set(err, EVQ_E_IO, "%s: the connection was lost before the reply",
+                             conn->where);
+    }
+    if (conn->pending == 0) {
+        return evq_error_set(err, EVQ_E_BUG, "a reply is read that no command asked for");
+    }
+    if (deadline_ms == 0) {
+        deadline_ms = began_ms + conn->call_timeout_ms;
+    }
+    enum evq_status status = start(conn, deadline_ms, err);
+    if (status == EVQ_OK) {
+        status = receive(conn, deadline_ms, &reply, refusal_text, err);
+        if (status == EVQ_E_TIMEOUT) {
+            status = evq_error_set(err, EVQ_E_TIMEOUT, "%s: no reply within %lld ms", conn->where,
+                                   (long long)(evq_clock_mono_ms() - began_ms));
+        } else if (status != EVQ_OK) {
+            (void)evq_error_prefix(err, "%s", conn->where);
+        }
+    }
+    if (status != EVQ_OK) {
+        hang_up(conn); // Its replies could no longer be told apart.
+        conn->lost -= conn->lost > 0 ? 1 : 0;
+        return status;
+    }
+    conn->pending--;
+    if (reply == NULL) {
+        status = refuse(conn, refusal_text, err);
+    } else {
+        *ret_reply = reply;
+    }
+    if (conn->leave && conn->pending == 0) {
+        hang_up(conn);
+    }
+    return status;
+}
+
+enum evq_status evq_conn_call(struct evq_conn *conn, size_t arg_count, const char *const *args,
+                              const size_t *arg_bytes, int64_t deadline_ms,
+                              struct evq_reply **ret_reply, struct evq_error *err)
+{
+    if (conn->pending > 0) {
+        return evq_error_set(err, EVQ_E_BUG, "a call with %zu pipelined replies still to be read",
+                             conn->pending);
+    }
+    enum evq_status status = evq_conn_append(conn, arg_count, args, arg_bytes, err);
+    return status == EVQ_OK ? evq_conn_read(conn, deadline_ms, ret_reply, err) : status;
+}
+
+void evq_conn_interrupt(struct evq_conn *conn)
+{
+    const uint64_t one = 1;
+    int before = errno;
+
+    atomic_store(&conn->interrupted, true);
+    (void)!write(conn->interrupt_fd, &one, sizeof one); // Full (EAGAIN) is as readable as 1.
+    errno = before;
+}
+
+void evq_conn_resume(struct evq_conn *conn)
+{
+    uint64_t count;
+
+    (void)!read(conn->interrupt_fd, &count, sizeof count); // EAGAIN: it was not interrupted.
+    atomic_store(&conn->interrupted, false);
+}
+
+enum evq_status evq_conn_wait(struct evq_conn *conn, int64_t wait_ms, struct evq_error *err)
+{
+    enum evq_status status =
+        evq_conn_socket_wait(-1, conn->interrupt_fd, 0, evq_clock_mono_ms() + wait_ms, NULL, err);
+    return status == EVQ_E_TIMEOUT ? EVQ_OK : status;
+}
+
+bool evq_conn_retryable(enum evq_status status)
+{
+    return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY;
+}
+
+int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms)
+{
+    return evq_clock_mono_ms() + conn->call_timeout_ms + block_ms;
+}
+
+uint64_t evq_conn_generation(const struct evq_conn *conn)
+{
+    return conn->generation;
+}
+
+int evq_conn_fd(const struct evq_conn *conn)
+{
+    return conn->stream.fd;
+}
+
+const char *evq_conn_where(const struct evq_conn *conn)
+{
+    return conn->where;
+}

@@ -1,0 +1,58 @@
+/*
+ * How bytes travel to Redis and back: a stream over one of a table of transports, TCP and unix
+ * socket now, TLS later. Every wait has a deadline and ends at an interrupt. Not for sharing
+ * between threads.
+ */
+#ifndef EVQ_SHARED_CONN_SOCKET_H
+#define EVQ_SHARED_CONN_SOCKET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "shared/conn_url.h"
+#include "shared/error.h"
+
+struct evq_conn_resolve;
+struct evq_conn_stream;
+
+/* What a kind of connection can do. The descriptor is non-blocking and close-on-exec. */
+struct evq_conn_transport {
+    const char *name;
+    /* Sets stream->fd when connected, by deadline_ms (monotonic). */
+    enum evq_status (*connect)(struct evq_conn_stream *stream, const struct evq_conn_url *url,
+                               int64_t deadline_ms, struct evq_error *err);
+    /*
+     * Bytes moved (read: 0 at the end of the stream), or -1 with errno; with EAGAIN, stream->wants
+     * says what to poll for, which under TLS need not be the direction asked for.
+     */
+    ssize_t (*read)(struct evq_conn_stream *stream, void *data, size_t bytes);
+    ssize_t (*write)(struct evq_conn_stream *stream, const void *data, size_t bytes);
+    void (*close)(struct evq_conn_stream *stream);
+};
+
+extern const struct evq_conn_transport evq_conn_transport_tcp;
+extern const struct evq_conn_transport evq_conn_transport_unix;
+
+struct evq_conn_stream {
+    const struct evq_conn_transport *transport; // NULL: closed.
+    int fd;                                     // -1: closed.
+    int interrupt_fd;                           // Readable: stop waiting. -1: never.
+    short wants;                                // POLLIN or POLLOUT.
+    struct evq_conn_resolve *resolve;           // A lookup that outlasted its deadline.
+};
+
+enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream, const struct evq_conn_url *url,
+                                     int64_t deadline_ms, struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_conn_socket_close(struct evq_conn_stream *stream); // Also when closed.
+
+/*
+ * Waits until fd is ready for events (POLLIN, POLLOUT), which *ret_events (may be NULL) tells, an
+ * error or hang-up counting as both. fd -1 waits for nothing but the rest. EVQ_E_TIMEOUT,
+ * EVQ_E_STOPPED, EVQ_E_IO.
+ */
+enum evq_status evq_conn_socket_wait(int fd, int interrupt_fd, short events, int64_t deadline_ms,
+                                     short *ret_events, struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

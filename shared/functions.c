@@ -1,0 +1,147 @@
+#include "shared/functions.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// evalq_v1_info's reply: major build epoch now lease_ms heartbeat_ms.
+enum { INFO_MAJOR, INFO_BUILD, INFO_ITEMS_MIN };
+
+/* Any prefix will do: the answer is about the library. */
+static const char *const info_words[] = {"FCALL_RO", EVQ_FUNCTIONS_PREFIX "info", "1",
+                                         "evalq:{main}:"};
+
+static bool reply_number(const struct evq_reply *reply, int64_t *ret_number)
+{
+    char *end = NULL;
+
+    if (reply->type == EVQ_REPLY_INTEGER) {
+        *ret_number = reply->integer;
+        return true;
+    }
+    if (reply->type != EVQ_REPLY_STRING || reply->bytes == 0) {
+        return false;
+    }
+    *ret_number = strtoll(reply->text, &end, 10);
+    return *end == '\0';
+}
+
+/* The build that is there; EVQ_E_VERSION when none is. */
+static enum evq_status ask_build(struct evq_conn *conn, int64_t *ret_build, struct evq_error *err)
+{
+    struct evq_reply *reply = NULL;
+    int64_t major = 0;
+
+    enum evq_status status = evq_conn_call(conn, 4, info_words, NULL, 0, &reply, err);
+    if (status == EVQ_E_VERSION) {
+        return evq_error_set(err, EVQ_E_VERSION,
+                             "the function library %s is missing in %s: run `evalq admin install`",
+                             EVQ_FUNCTIONS_LIBRARY, evq_conn_where(conn));
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (reply->type != EVQ_REPLY_ARRAY || reply->item_count < INFO_ITEMS_MIN ||
+        !reply_number(reply->items[INFO_MAJOR], &major) ||
+        !reply_number(reply->items[INFO_BUILD], ret_build)) {
+        status = evq_error_set(err, EVQ_E_CORRUPT, "%s: %sinfo answers out of shape",
+                               evq_conn_where(conn), EVQ_FUNCTIONS_PREFIX);
+    } else if (major != EVQ_FUNCTIONS_MAJOR) {
+        status = evq_error_set(err, EVQ_E_VERSION,
+                               "the function library %s in %s is of major %lld, this program of %d",
+                               EVQ_FUNCTIONS_LIBRARY, evq_conn_where(conn), (long long)major,
+                               EVQ_FUNCTIONS_MAJOR);
+    }
+    evq_reply_free(reply);
+    return status;
+}
+
+enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
+                                    struct evq_error *err)
+{
+    int64_t build = 0;
+
+    enum evq_status status = ask_build(conn, &build, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (build < evq_functions_build) {
+        return evq_error_set(err, EVQ_E_VERSION,
+                             "the function library %s in %s is build %lld, this program needs %lld "
+                             "or higher: run `evalq admin install`",
+                             EVQ_FUNCTIONS_LIBRARY, evq_conn_where(conn), (long long)build,
+                             (long long)evq_functions_build);
+    }
+    *ret_build = build;
+    return EVQ_OK;
+}
+
+/* Whether a library of our name is loaded at all, whatever it answers. */
+static enum evq_status is_loaded(struct evq_conn *conn, bool *ret_loaded, struct evq_error *err)
+{
+    static const char *const words[] = {"FUNCTION", "LIST", "LIBRARYNAME", EVQ_FUNCTIONS_LIBRARY};
+    struct evq_reply *reply = NULL;
+
+    enum evq_status status = evq_conn_call(conn, 4, words, NULL, 0, &reply, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (reply->type != EVQ_REPLY_ARRAY) {
+        status = evq_error_set(err, EVQ_E_CORRUPT, "%s: FUNCTION LIST answers out of shape",
+                               evq_conn_where(conn));
+    } else {
+        *ret_loaded = reply->item_count > 0;
+    }
+    evq_reply_free(reply);
+    return status;
+}
+
+static enum evq_status load(struct evq_conn *conn, bool replace, struct evq_error *err)
+{
+    const char *words[4] = {"FUNCTION", "LOAD"};
+    size_t count = 2;
+    struct evq_reply *reply = NULL;
+
+    if (replace) {
+        words[count++] = "REPLACE";
+    }
+    words[count++] = evq_functions_text;
+    enum evq_status status = evq_conn_call(conn, count, words, NULL, 0, &reply, err);
+    if (status == EVQ_OK &&
+        (reply->text == NULL || strcmp(reply->text, EVQ_FUNCTIONS_LIBRARY) != 0)) {
+        status = evq_error_set(err, EVQ_E_CORRUPT, "%s: FUNCTION LOAD answers out of shape",
+                               evq_conn_where(conn));
+    }
+    evq_reply_free(reply);
+    return status;
+}
+
+enum evq_status evq_functions_install(struct evq_conn *conn, int64_t *ret_build,
+                                      struct evq_error *err)
+{
+    struct evq_error first;
+    int64_t build = 0;
+    bool loaded = false;
+
+    enum evq_status status = ask_build(conn, &build, &first);
+    if (status == EVQ_OK && build >= evq_functions_build) {
+        *ret_build = build;
+        return EVQ_OK;
+    }
+    if (status != EVQ_OK && status != EVQ_E_VERSION) {
+        return evq_error_set(err, status, "%s", first.message);
+    }
+    status = is_loaded(conn, &loaded, err);
+    if (status == EVQ_OK) {
+        // Without REPLACE where none was: of two installers at once, the slower one must look
+        // again.
+        status = load(conn, loaded, err);
+    }
+    if (status == EVQ_E_INVALID && !loaded) {
+        bool there = false;
+        struct evq_error second;
+        if (is_loaded(conn, &there, &second) == EVQ_OK && there) {
+            status = EVQ_OK; // The other installer's; the check below says whether it will do.
+        }
+    }
+    return status == EVQ_OK ? evq_functions_check(conn, ret_build, err) : status;
+}
