@@ -19,6 +19,10 @@
 #define EVQ_JOB_FINGERPRINT_CHARS 32 // XXH3-128 in lower-case hex.
 #define EVQ_JOB_BANDS 4            // 0 urgent, 1 high, 2 normal, 3 backfill.
 #define EVQ_JOB_STEP_MAX ((int64_t)1 << 40)
+#define EVQ_JOB_PAIRS_MAX 256 // Of each: params, trackers, tags.
+#define EVQ_JOB_PATH_BYTES_MAX 4095
+#define EVQ_NEEDS_LABELS_MAX 16
+#define EVQ_NEEDS_GPUS_MAX 64
 
 enum evq_job_state { // In this order everywhere; names in docs/protocol.md.
     EVQ_JOB_QUEUED,
@@ -80,6 +84,7 @@ struct evq_job {
 /* A job with every default set, in an arena of its own; NULL when out of memory. */
 struct evq_job *evq_job_new(void);
 void evq_job_free(struct evq_job *job); // Accepts NULL.
+const struct evq_job *evq_job_defaults(void); // Static, its arena is NULL.
 
 /* EVQ_E_INVALID names the field that is missing or out of range. */
 enum evq_status evq_job_check(const struct evq_job *job, struct evq_error *err) EVQ_CHECK_RESULT;

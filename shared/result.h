@@ -75,6 +75,10 @@ struct evq_result {
 
 struct evq_result *evq_result_new(void); // NULL when out of memory.
 void evq_result_free(struct evq_result *result); // Accepts NULL.
+const struct evq_result *evq_result_defaults(void); // Static, its arena is NULL.
+
+/* EVQ_E_INVALID names the field that is missing or out of range. */
+enum evq_status evq_result_check(const struct evq_result *result, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Deterministic: JOB#TASK. Sinks deduplicate by it. */
 void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES_MAX]);
@@ -83,7 +87,12 @@ void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES
 void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric, char *out,
                            size_t out_bytes);
 
-/* The whole record as one JSON object without newline (the JSONL sink, --json). */
+/*
+ * The whole record as one JSON object without newline (the JSONL sink, --json): result_id, global_step (= step),
+ * finished_at (ISO), then every field under the name it has in the struct. metrics is {name: value};
+ * metrics_detail {name: {higher_is_better, std_error}} follows only where one of the two is known; sums is
+ * {name: value}. Doubles carry 17 digits; NaN, Infinity and -Infinity are strings; an unknown epoch or n is null.
+ */
 struct evq_buffer;
 void evq_result_json(const struct evq_result *result, struct evq_buffer *out);
 

@@ -1,0 +1,344 @@
+#include "shared/result.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/buffer.h"
+#include "shared/clock.h"
+
+#define METRIC_NAME_BYTES_MAX 128
+
+static const struct evq_result defaults = {
+    .job = "",
+    .task = "",
+    .run = "",
+    .epoch = NAN,
+    .variant = "regular",
+    .suite = "",
+    .state = EVQ_JOB_DONE,
+    .reason = "",
+    .metric_prefix = "",
+    .n = -1,
+    .weights_digest = "",
+    .suite_digest = "",
+    .data_digest = "",
+    .backend = "",
+    .device = "",
+    .worker = "",
+    .evalq_version = "",
+    .attempt = 1,
+    .checkpoint = "",
+};
+
+const struct evq_result *evq_result_defaults(void)
+{
+    return &defaults;
+}
+
+struct evq_result *evq_result_new(void)
+{
+    struct evq_arena *arena = evq_arena_new(0);
+    if (arena == NULL) {
+        return NULL;
+    }
+    struct evq_result *result = evq_arena_alloc(arena, sizeof *result);
+    if (result == NULL) {
+        evq_arena_free(arena);
+        return NULL;
+    }
+    *result = defaults;
+    result->arena = arena;
+    return result;
+}
+
+void evq_result_free(struct evq_result *result)
+{
+    if (result != NULL) {
+        evq_arena_free(result->arena);
+    }
+}
+
+static enum evq_status check_metric_name(const char *field, size_t index, const char *name,
+                                         struct evq_error *err)
+{
+    size_t bytes = name != NULL ? strlen(name) : 0;
+    if (bytes == 0 || bytes > METRIC_NAME_BYTES_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "%s[%zu].name has %zu bytes, expected 1 to %d",
+                             field, index, bytes, METRIC_NAME_BYTES_MAX);
+    }
+    for (size_t at = 0; at < bytes;) {
+        size_t length = evq_buffer_utf8(name + at, bytes - at);
+        unsigned char byte = (unsigned char)name[at];
+        bool control =
+            byte < 0x20 || byte == 0x7f || (byte == 0xc2 && (unsigned char)name[at + 1] < 0xa0);
+        if (length == 0 || control) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "%s[%zu].name is not printable UTF-8 at byte %zu", field, index,
+                                 at);
+        }
+        at += length;
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status check_metrics(const struct evq_result *result, struct evq_error *err)
+{
+    if (result->metric_count > EVQ_RESULT_METRICS_MAX ||
+        result->sum_count > EVQ_RESULT_METRICS_MAX) {
+        bool metrics = result->metric_count > EVQ_RESULT_METRICS_MAX;
+        return evq_error_set(
+            err, EVQ_E_INVALID, "%s has %zu entries, allowed %d", metrics ? "metrics" : "sums",
+            metrics ? result->metric_count : result->sum_count, EVQ_RESULT_METRICS_MAX);
+    }
+    for (size_t i = 0; i < result->metric_count; i++) {
+        const struct evq_metric *metric = &result->metrics[i];
+        if (check_metric_name("metrics", i, metric->name, err) != EVQ_OK) {
+            return EVQ_E_INVALID;
+        }
+        if (metric->higher_is_better < -1 || metric->higher_is_better > 1) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "metrics[%zu].higher_is_better is %d, expected -1, 0 or 1", i,
+                                 metric->higher_is_better);
+        }
+        for (size_t j = 0; j < i; j++) {
+            if (strcmp(metric->name, result->metrics[j].name) == 0) {
+                return evq_error_set(err, EVQ_E_INVALID, "metrics has '%s' twice", metric->name);
+            }
+        }
+    }
+    for (size_t i = 0; i < result->sum_count; i++) {
+        if (check_metric_name("sums", i, result->sums[i].name, err) != EVQ_OK) {
+            return EVQ_E_INVALID;
+        }
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_result_check(const struct evq_result *result, struct evq_error *err)
+{
+    if (result->job == NULL || result->job[0] == '\0') {
+        return evq_error_set(err, EVQ_E_INVALID, "job is missing");
+    }
+    if (strlen(result->job) >= EVQ_JOB_ID_BYTES_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "job has %zu bytes, allowed %d",
+                             strlen(result->job), EVQ_JOB_ID_BYTES_MAX - 1);
+    }
+    if (result->task[0] != '\0' && !evq_job_name_valid(result->task, EVQ_JOB_NAME_BYTES_MAX)) {
+        return evq_error_set(err, EVQ_E_INVALID, "task is not 1 to %d of the bytes [A-Za-z0-9._-]",
+                             EVQ_JOB_NAME_BYTES_MAX);
+    }
+    if (result->step < 0 || result->step >= EVQ_JOB_STEP_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "step is %jd, expected 0 to %jd",
+                             (intmax_t)result->step, (intmax_t)EVQ_JOB_STEP_MAX - 1);
+    }
+    if ((unsigned)result->state >= EVQ_JOB_STATE_COUNT) {
+        return evq_error_set(err, EVQ_E_INVALID, "state is no job state");
+    }
+    if (result->n < -1 || result->attempt < 0) {
+        return evq_error_set(err, EVQ_E_INVALID, "%s is negative",
+                             result->n < -1 ? "n" : "attempt");
+    }
+    return check_metrics(result, err);
+}
+
+void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES_MAX])
+{
+    (void)snprintf(out, EVQ_RESULT_ID_BYTES_MAX, "%s#%s", result->job, result->task);
+}
+
+void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric,
+                           char *out, size_t out_bytes)
+{
+    if (result->metric_prefix[0] != '\0') {
+        (void)snprintf(out, out_bytes, "%s%s", result->metric_prefix, metric->name);
+    } else if (strcmp(result->variant, "regular") == 0) {
+        (void)snprintf(out, out_bytes, "eval/%s/%s", result->task, metric->name);
+    } else {
+        (void)snprintf(out, out_bytes, "eval_%s/%s/%s", result->variant, result->task,
+                       metric->name);
+    }
+}
+
+static void json_key(struct evq_buffer *out, const char *key)
+{
+    evq_buffer_text(out, ",");
+    evq_buffer_json(out, key, strlen(key));
+    evq_buffer_text(out, ":");
+}
+
+static void json_text(struct evq_buffer *out, const char *key, const char *text)
+{
+    json_key(out, key);
+    evq_buffer_json(out, text, strlen(text));
+}
+
+static void json_integer(struct evq_buffer *out, const char *key, int64_t value)
+{
+    json_key(out, key);
+    evq_buffer_printf(out, "%" PRId64, value);
+}
+
+static void json_metrics(const struct evq_result *result, struct evq_buffer *out)
+{
+    bool detail = false;
+    json_key(out, "metrics");
+    evq_buffer_text(out, "{");
+    for (size_t i = 0; i < result->metric_count; i++) {
+        const struct evq_metric *metric = &result->metrics[i];
+        evq_buffer_text(out, i > 0 ? "," : "");
+        evq_buffer_json(out, metric->name, strlen(metric->name));
+        evq_buffer_text(out, ":");
+        evq_buffer_json_double(out, metric->value);
+        detail = detail || metric->higher_is_better >= 0 || !isnan(metric->std_error);
+    }
+    evq_buffer_text(out, "}");
+    if (!detail) {
+        return;
+    }
+    json_key(out, "metrics_detail");
+    const char *comma = "{";
+    for (size_t i = 0; i < result->metric_count; i++) {
+        const struct evq_metric *metric = &result->metrics[i];
+        if (metric->higher_is_better < 0 && isnan(metric->std_error)) {
+            continue;
+        }
+        evq_buffer_text(out, comma);
+        comma = ",";
+        evq_buffer_json(out, metric->name, strlen(metric->name));
+        evq_buffer_text(out, ":{");
+        if (metric->higher_is_better >= 0) {
+            evq_buffer_printf(out, "\"higher_is_better\":%s",
+                              metric->higher_is_better > 0 ? "true" : "false");
+        }
+        if (!isnan(metric->std_error)) {
+            evq_buffer_text(out,
+                            metric->higher_is_better >= 0 ? ",\"std_error\":" : "\"std_error\":");
+            evq_buffer_json_double(out, metric->std_error);
+        }
+        evq_buffer_text(out, "}");
+    }
+    evq_buffer_text(out, "}");
+}
+
+static void json_sums(const struct evq_result *result, struct evq_buffer *out)
+{
+    json_key(out, "sums");
+    evq_buffer_text(out, "{");
+    for (size_t i = 0; i < result->sum_count; i++) {
+        const struct evq_sum *sum = &result->sums[i];
+        evq_buffer_text(out, i > 0 ? "," : "");
+        evq_buffer_json(out, sum->name, strlen(sum->name));
+        evq_buffer_text(out, ":");
+        if (sum->is_count) {
+            evq_buffer_printf(out, "%" PRId64, sum->count);
+        } else {
+            evq_buffer_json_double(out, sum->value);
+        }
+    }
+    evq_buffer_text(out, "}");
+}
+
+static void json_provenance(const struct evq_result *result, struct evq_buffer *out)
+{
+    const struct evq_timing *timing = &result->timing;
+    json_key(out, "timing");
+    evq_buffer_printf(out,
+                      "{\"queued_ms\":%" PRId64 ",\"load_us\":%" PRId64 ",\"compute_us\":%" PRId64
+                      ",\"bytes\":%" PRId64 ",\"samples\":%" PRId64 ",\"tokens\":%" PRId64 "}",
+                      timing->queued_ms, timing->load_us, timing->compute_us, timing->bytes,
+                      timing->samples, timing->tokens);
+    json_text(out, "weights_digest", result->weights_digest);
+    json_text(out, "suite_digest", result->suite_digest);
+    json_text(out, "data_digest", result->data_digest);
+    json_text(out, "backend", result->backend);
+    json_text(out, "device", result->device);
+    json_text(out, "worker", result->worker);
+    json_text(out, "evalq_version", result->evalq_version);
+    json_integer(out, "attempt", result->attempt);
+    json_integer(out, "finished_ms", result->finished_ms);
+    json_text(out, "checkpoint", result->checkpoint);
+    json_key(out, "trackers");
+    evq_buffer_text(out, "{");
+    for (size_t i = 0; i < result->tracker_count; i++) {
+        evq_buffer_text(out, i > 0 ? "," : "");
+        evq_buffer_json(out, result->trackers[i].key, strlen(result->trackers[i].key));
+        evq_buffer_text(out, ":");
+        evq_buffer_json(out, result->trackers[i].value, strlen(result->trackers[i].value));
+    }
+    evq_buffer_text(out, "}");
+}
+
+void evq_result_json(const struct evq_result *result, struct evq_buffer *out)
+{
+    char id[EVQ_RESULT_ID_BYTES_MAX];
+    char finished[EVQ_CLOCK_ISO_BYTES];
+
+    evq_result_id(result, id);
+    evq_clock_iso(result->finished_ms, finished);
+    evq_buffer_text(out, "{\"result_id\":");
+    evq_buffer_json(out, id, strlen(id));
+    json_integer(out, "global_step", result->step);
+    json_text(out, "finished_at", finished);
+    json_text(out, "job", result->job);
+    json_text(out, "task", result->task);
+    json_text(out, "run", result->run);
+    json_integer(out, "step", result->step);
+    json_key(out, "epoch");
+    if (isnan(result->epoch)) {
+        evq_buffer_text(out, "null");
+    } else {
+        evq_buffer_json_double(out, result->epoch);
+    }
+    json_text(out, "variant", result->variant);
+    json_text(out, "suite", result->suite);
+    json_text(out, "state", evq_job_state_name(result->state));
+    json_text(out, "reason", result->reason);
+    json_text(out, "metric_prefix", result->metric_prefix);
+    json_metrics(result, out);
+    if (result->n < 0) {
+        json_key(out, "n");
+        evq_buffer_text(out, "null");
+    } else {
+        json_integer(out, "n", result->n);
+    }
+    json_sums(result, out);
+    json_provenance(result, out);
+    evq_buffer_text(out, "}");
+}
+
+int evq_metric_direction(const struct evq_metric *metric)
+{
+    // Words that name something to make small, wherever they stand between separators.
+    static const char *const lower[] = {
+        "loss",       "losses",   "entropy", "nll",      "perplexity",    "ppl",   "error",
+        "errors",     "err",      "mse",     "mae",      "rmse",          "msle",  "rmsle",
+        "mape",       "smape",    "wer",     "cer",      "ter",           "eer",   "bpb",
+        "bpc",        "bpt",      "bits",    "fid",      "kid",           "lpips", "kl",
+        "kld",        "ece",      "brier",   "regret",   "hallucination", "cost",  "deviation",
+        "divergence", "distance", "latency", "toxicity",
+    };
+    if (metric->higher_is_better >= 0) {
+        return metric->higher_is_better > 0 ? 1 : 0;
+    }
+    for (const char *at = metric->name; *at != '\0';) {
+        char word[32];
+        size_t bytes = 0;
+        while (isalnum((unsigned char)at[bytes])) {
+            bytes++;
+        }
+        for (size_t i = 0; i < bytes && i < sizeof word - 1; i++) {
+            word[i] = (char)tolower((unsigned char)at[i]);
+        }
+        word[bytes < sizeof word ? bytes : sizeof word - 1] = '\0';
+        for (size_t i = 0; bytes > 0 && i < sizeof lower / sizeof lower[0]; i++) {
+            if (strcmp(word, lower[i]) == 0) {
+                return 0;
+            }
+        }
+        at += bytes > 0 ? bytes : 1;
+    }
+    return 1;
+}
