@@ -1,6 +1,6 @@
 /*
- * A checkpoint as a directory of tensors: names, types, shapes and where the bytes lie. Nothing is copied, nothing
- * executed; memory is bounded by the size of the headers. One thread at a time.
+ * A checkpoint as a directory of tensors: names, types, shapes and where the bytes lie. Nothing is
+ * copied, nothing executed; memory is bounded by the size of the headers. One thread at a time.
  * Formats: reference in docs/checkpoints.md. Opened beneath a root directory only (openat2).
  */
 #ifndef EVQ_SHARED_CHECKPOINT_H
@@ -13,14 +13,31 @@
 #include "shared/arena.h"
 #include "shared/buffer.h"
 
-#define EVQ_TENSOR_RANK_MAX 8
-#define EVQ_CHECKPOINT_FILES_MAX 4096
-#define EVQ_CHECKPOINT_TENSORS_MAX 1000000
+#define EVQ_TENSOR_RANK_MAX           8
+#define EVQ_CHECKPOINT_FILES_MAX      4096
+#define EVQ_CHECKPOINT_TENSORS_MAX    1000000
+#define EVQ_CHECKPOINT_NAME_BYTES_MAX 4096
+#define EVQ_CHECKPOINT_PREFIX_BYTES   512
 
 enum evq_dtype {
-    EVQ_DTYPE_BOOL, EVQ_DTYPE_U8, EVQ_DTYPE_I8, EVQ_DTYPE_U16, EVQ_DTYPE_I16, EVQ_DTYPE_U32, EVQ_DTYPE_I32,
-    EVQ_DTYPE_U64, EVQ_DTYPE_I64, EVQ_DTYPE_F16, EVQ_DTYPE_BF16, EVQ_DTYPE_F32, EVQ_DTYPE_F64,
-    EVQ_DTYPE_F8_E4M3, EVQ_DTYPE_F8_E5M2, EVQ_DTYPE_C64, EVQ_DTYPE_C128, EVQ_DTYPE_OTHER, // OTHER: listed only.
+    EVQ_DTYPE_BOOL,
+    EVQ_DTYPE_U8,
+    EVQ_DTYPE_I8,
+    EVQ_DTYPE_U16,
+    EVQ_DTYPE_I16,
+    EVQ_DTYPE_U32,
+    EVQ_DTYPE_I32,
+    EVQ_DTYPE_U64,
+    EVQ_DTYPE_I64,
+    EVQ_DTYPE_F16,
+    EVQ_DTYPE_BF16,
+    EVQ_DTYPE_F32,
+    EVQ_DTYPE_F64,
+    EVQ_DTYPE_F8_E4M3,
+    EVQ_DTYPE_F8_E5M2,
+    EVQ_DTYPE_C64,
+    EVQ_DTYPE_C128,
+    EVQ_DTYPE_OTHER, // OTHER: listed only.
     EVQ_DTYPE_COUNT
 };
 
@@ -31,10 +48,11 @@ struct evq_tensor {
     int32_t rank;
     int64_t shape[EVQ_TENSOR_RANK_MAX];
     int64_t strides[EVQ_TENSOR_RANK_MAX]; // In elements; >= 0.
-    bool contiguous;  // C order: the bytes at offset are the tensor.
-    int32_t file;     // Index into files.
-    uint64_t offset;  // Of the first element, in bytes from the start of the file.
-    uint64_t bytes;   // What the view spans: contiguous: elements * size; else up to its last element.
+    bool contiguous;                      // C order: the bytes at offset are the tensor.
+    int32_t file;                         // Index into files.
+    uint64_t offset; // Of the first element, in bytes from the start of the file.
+    uint64_t
+        bytes; // What the view spans: contiguous: elements * size; else up to its last element.
 };
 
 struct evq_checkpoint_file {
@@ -51,57 +69,85 @@ struct evq_checkpoint {
     size_t file_count;
     struct evq_tensor *tensors; // Sorted by name; names are unique.
     size_t tensor_count;
-    const struct evq_tensor_scalar *scalars; // Reserved for config values inside torch files.
-    void *identity; // What evq_checkpoint_verify_unchanged() compares.
+    struct evq_directory *directory; // What is the readers' own: shared/checkpoint/directory.h.
 };
 
 struct evq_checkpoint_options {
-    const char *key;       // Which dict of a torch file: "", "model_state_dict", "ema", "a.b" ... "" : found by rule.
-    const char *variant;   // "regular", "ema": prefers ema_* dicts. NULL: regular.
-    uint64_t header_bytes_max; // 0: 100,000,000 (safetensors), as the format says.
+    const char *key; // Which dict of a torch file: "", "model_state_dict", "ema", "a.b" ... "" :
+                     // found by rule.
+    const char *variant;       // "regular", "ema": prefers ema_* dicts. NULL: regular.
+    uint64_t header_bytes_max; // 0: 100,000,000, as safetensors says; also for indexes and pickles.
+    bool files_only;           // Checks the files; the tensors of a torch file are not looked for.
 };
 
 /*
- * Opens path (a file or a directory) beneath the directory root_fd. Symbolic links that leave the root are refused.
- * EVQ_E_GONE: not there. EVQ_E_INCOMPLETE: still being written (short file, missing shard). EVQ_E_CORRUPT,
- * EVQ_E_UNSUPPORTED, EVQ_E_LIMIT: one sentence naming file and fault.
+ * Opens path (a file or a directory) beneath the directory root_fd. Symbolic links that leave the
+ * root are refused. EVQ_E_GONE: not there. EVQ_E_INCOMPLETE: still being written (short file,
+ * missing shard). EVQ_E_CORRUPT, EVQ_E_UNSUPPORTED, EVQ_E_LIMIT: one sentence naming file and
+ * fault.
  */
-enum evq_status evq_checkpoint_open(int root_fd, const char *path, const struct evq_checkpoint_options *options,
+enum evq_status evq_checkpoint_open(int root_fd, const char *path,
+                                    const struct evq_checkpoint_options *options,
                                     struct evq_checkpoint **ret_checkpoint,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_checkpoint_close(struct evq_checkpoint *checkpoint); // Accepts NULL.
-const struct evq_tensor *evq_checkpoint_find(const struct evq_checkpoint *checkpoint, const char *name); // NULL: none.
+const struct evq_tensor *evq_checkpoint_find(const struct evq_checkpoint *checkpoint,
+                                             const char *name); // NULL: none.
 
-/* EVQ_E_CHANGED when a file's identity, size or times differ from when it was opened; EVQ_E_GONE is never returned:
- * an open descriptor outlives an unlink. */
+/* The tensor called prefix + name; NULL: none. */
+const struct evq_tensor *evq_checkpoint_find_prefixed(const struct evq_checkpoint *checkpoint,
+                                                      const char *prefix, const char *name);
+
+/*
+ * The prefix under which all `count` expected names are in the checkpoint: "", then the usual
+ * wrappers ("module.",
+ * "_orig_mod.", "model." and their combinations), then any other, when exactly one fits. Found by
+ * the expected names, never by guessing. ret_prefix has room for EVQ_CHECKPOINT_PREFIX_BYTES.
+ * EVQ_E_NOT_FOUND names what is missing where most was found; EVQ_E_CONFLICT names two prefixes
+ * that both fit.
+ */
+enum evq_status evq_checkpoint_match(const struct evq_checkpoint *checkpoint,
+                                     const char *const *expected_names, size_t count,
+                                     char *ret_prefix, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* EVQ_E_CHANGED when a file's identity, size or times differ from when it was opened; EVQ_E_GONE is
+ * never returned: an open descriptor outlives an unlink. */
 enum evq_status evq_checkpoint_verify_unchanged(const struct evq_checkpoint *checkpoint,
                                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Reads one tensor as C-contiguous float32 into out (elements floats, exactly the tensor's count); converts
- * F16/BF16/F64/F8/ints. pread only. EVQ_E_UNSUPPORTED names tensor and dtype. */
-enum evq_status evq_checkpoint_read_f32(const struct evq_checkpoint *checkpoint, const struct evq_tensor *tensor,
-                                        float *out, size_t elements, struct evq_error *err) EVQ_CHECK_RESULT;
-/* Raw C-contiguous bytes of the tensor's own type into out (out_bytes must be elements * element size). */
-enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint, const struct evq_tensor *tensor,
-                                        void *out, size_t out_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Reads one tensor as C-contiguous float32 into out (elements floats, exactly the tensor's count);
+ * converts F16/BF16/F64/F8/ints. pread only. EVQ_E_UNSUPPORTED names tensor and dtype. */
+enum evq_status evq_checkpoint_read_f32(const struct evq_checkpoint *checkpoint,
+                                        const struct evq_tensor *tensor, float *out,
+                                        size_t elements, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Raw C-contiguous bytes of the tensor's own type into out (out_bytes must be elements * element
+ * size). */
+enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint,
+                                        const struct evq_tensor *tensor, void *out,
+                                        size_t out_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 bool evq_tensor_elements(const struct evq_tensor *tensor, size_t *ret_elements); // false: overflow.
-size_t evq_dtype_bytes(enum evq_dtype dtype); // 0 for OTHER.
+size_t evq_dtype_bytes(enum evq_dtype dtype);                                    // 0 for OTHER.
 const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32".
 
 /*
- * XXH3-128 over names, sizes and sampled blocks (first, last and 14 spread 4 KiB blocks) of every file that holds
- * weights; no times. The same for a renamed or copied checkpoint. Cost: milliseconds. Complete checkpoints only.
+ * XXH3-128 over names, sizes and sampled blocks (first, last and 14 spread 4 KiB blocks) of every
+ * file that holds weights; no times. The same for a renamed or copied checkpoint. Cost:
+ * milliseconds. Complete checkpoints only.
  */
-enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33], struct evq_buffer *manifest,
+enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
+                                           struct evq_buffer *manifest,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
 /* XXH3-128 over every tensor's name, dtype, shape and bytes in name order. Reads everything. */
 enum evq_status evq_checkpoint_digest(const struct evq_checkpoint *checkpoint, char out[33],
                                       struct evq_error *err) EVQ_CHECK_RESULT;
-/* EVQ_OK, EVQ_E_INCOMPLETE, EVQ_E_GONE or what is wrong; judged by content, never by names alone. */
-enum evq_status evq_checkpoint_complete(int root_fd, const char *path, struct evq_error *err) EVQ_CHECK_RESULT;
+/* EVQ_OK, EVQ_E_INCOMPLETE, EVQ_E_GONE or what is wrong; judged by content, never by names alone.
+ */
+enum evq_status evq_checkpoint_complete(int root_fd, const char *path,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Opens path beneath root_fd for reading: no escape by "..", absolute or symbolic links (openat2 RESOLVE_BENEATH, or
- * component by component where that is missing); regular files only unless directory. EVQ_E_GONE, EVQ_E_INVALID, EVQ_E_IO. */
+/* Opens path beneath root_fd for reading: no escape by "..", absolute or symbolic links (openat2
+ * RESOLVE_BENEATH, or component by component where that is missing); regular files only unless
+ * directory. EVQ_E_GONE, EVQ_E_INVALID, EVQ_E_IO. */
 enum evq_status evq_beneath_open(int root_fd, const char *path, bool directory, int *ret_fd,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 

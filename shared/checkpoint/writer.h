@@ -1,5 +1,6 @@
 /*
- * Writes safetensors: to a temporary name, fsync, rename, so that a reader never sees half a file. Any thread.
+ * Writes safetensors: to a temporary name, fsync, rename, so that a reader never sees half a file.
+ * Any thread.
  */
 #ifndef EVQ_SHARED_CHECKPOINT_WRITER_H
 #define EVQ_SHARED_CHECKPOINT_WRITER_H
@@ -15,8 +16,9 @@ struct evq_writer_tensor {
 };
 
 /* metadata: text pairs for __metadata__, may be NULL. fsync_file false skips the fsync (tmpfs). */
-enum evq_status evq_safetensors_write(const char *path, const struct evq_writer_tensor *tensors, size_t tensor_count,
-                                      const char *const *metadata, size_t metadata_pairs, bool fsync_file,
+enum evq_status evq_safetensors_write(const char *path, const struct evq_writer_tensor *tensors,
+                                      size_t tensor_count, const char *const *metadata,
+                                      size_t metadata_pairs, bool fsync_file,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

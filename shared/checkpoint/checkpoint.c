@@ -1,0 +1,192 @@
+#include "shared/checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/checkpoint/beneath.h"
+#include "shared/checkpoint/format.h"
+
+static bool is_index(const char *path)
+{
+    static const char end[] = ".index.json";
+    size_t bytes = strlen(path);
+
+    return bytes >= sizeof(end) - 1 && strcmp(path + bytes - (sizeof(end) - 1), end) == 0;
+}
+
+/* fd (taken over) is a file; folder is where its shards would lie, name what messages call it. */
+static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
+                                 const char *name, int fd, const struct stat *info,
+                                 const struct evq_checkpoint_options *options,
+                                 struct evq_error *err)
+{
+    if (!is_index(name)) {
+        return evq_format_read(checkpoint, name, fd, info, options, err);
+    }
+    enum evq_status status = evq_sharded_read(checkpoint, root_fd, folder, fd, info, options, err);
+    if (status != EVQ_OK) {
+        char shown[EVQ_SHOWN_BYTES];
+        evq_error_escape(name, strlen(name), shown, sizeof(shown));
+        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
+    }
+    return status;
+}
+
+/* A directory that was replaced while its files were opened would give shards of two checkpoints.
+ */
+static enum evq_status check_same_directory(int root_fd, const char *path,
+                                            const struct stat *before, struct evq_error *err)
+{
+    struct stat now;
+    int fd = -1;
+    enum evq_status status = evq_beneath_open_any(root_fd, path, &fd, &now, err);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    (void)close(fd); // Only its identity counts.
+    if (now.st_dev != before->st_dev || now.st_ino != before->st_ino) {
+        return evq_error_set(err, EVQ_E_CHANGED, "the directory was replaced while it was opened");
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int root_fd,
+                                      int directory_fd, const struct stat *info,
+                                      const struct evq_checkpoint_options *options,
+                                      struct evq_error *err)
+{
+    char name[256];
+    struct stat file_info;
+    int fd = -1;
+    enum evq_status status = evq_layout_find(directory_fd, name, sizeof(name), err);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    // From the root again: a link inside the checkpoint may lead elsewhere beneath the root.
+    const char *full = evq_arena_printf(checkpoint->arena, "%s/%s", checkpoint->path, name);
+    if (full == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a path");
+    }
+    status = evq_beneath_open_any(root_fd, full, &fd, &file_info, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (!S_ISREG(file_info.st_mode)) {
+        (void)close(fd); // Never read from.
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", name);
+    }
+    status = read_file(checkpoint, root_fd, checkpoint->path, name, fd, &file_info, options, err);
+    if (status == EVQ_OK) {
+        status = check_same_directory(root_fd, checkpoint->path, info, err);
+    }
+    return status;
+}
+
+static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd, int *fd,
+                                 const struct stat *info,
+                                 const struct evq_checkpoint_options *options,
+                                 struct evq_error *err)
+{
+    if (S_ISDIR(info->st_mode)) {
+        return read_directory(checkpoint, root_fd, *fd, info, options, err);
+    }
+    const char *slash = strrchr(checkpoint->path, '/');
+    const char *name = slash == NULL ? checkpoint->path : slash + 1;
+    const char *folder = slash == NULL ? "."
+                                       : evq_arena_strndup(checkpoint->arena, checkpoint->path,
+                                                           (size_t)(slash - checkpoint->path));
+    if (folder == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a path");
+    }
+    int file_fd = *fd;
+    *fd = -1; // The checkpoint owns it now.
+    return read_file(checkpoint, root_fd, folder, name, file_fd, info, options, err);
+}
+
+enum evq_status evq_checkpoint_open(int root_fd, const char *path,
+                                    const struct evq_checkpoint_options *options,
+                                    struct evq_checkpoint **ret_checkpoint, struct evq_error *err)
+{
+    static const struct evq_checkpoint_options defaults;
+    struct evq_checkpoint *checkpoint = NULL;
+    struct stat info;
+    int fd = -1;
+    enum evq_status status = evq_beneath_open_any(root_fd, path, &fd, &info, err);
+
+    if (status != EVQ_OK) {
+        return status; // The message names the path.
+    }
+    status = evq_directory_new(path[0] == '\0' ? "." : path, &checkpoint, err);
+    if (status == EVQ_OK) {
+        status =
+            read_path(checkpoint, root_fd, &fd, &info, options == NULL ? &defaults : options, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_directory_finish(checkpoint, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_checkpoint_verify_unchanged(checkpoint, err);
+    }
+    if (fd >= 0) {
+        (void)close(fd); // Opened for reading: a failed close loses nothing.
+    }
+    if (status != EVQ_OK) {
+        char shown[EVQ_SHOWN_BYTES];
+        evq_error_escape(path, strlen(path), shown, sizeof(shown));
+        (void)evq_error_prefix(err, "checkpoint '%s'", shown); // The status stays what it is.
+        evq_checkpoint_close(checkpoint);
+        return status;
+    }
+    *ret_checkpoint = checkpoint;
+    return EVQ_OK;
+}
+
+static int by_name(const void *key, const void *item)
+{
+    const struct evq_tensor *tensor = item;
+
+    return strcmp(key, tensor->name);
+}
+
+const struct evq_tensor *evq_checkpoint_find(const struct evq_checkpoint *checkpoint,
+                                             const char *name)
+{
+    if (checkpoint->tensor_count == 0) {
+        return NULL;
+    }
+    return bsearch(name, checkpoint->tensors, checkpoint->tensor_count,
+                   sizeof(*checkpoint->tensors), by_name);
+}
+
+enum evq_status evq_checkpoint_verify_unchanged(const struct evq_checkpoint *checkpoint,
+                                                struct evq_error *err)
+{
+    for (size_t i = 0; i < checkpoint->file_count; i++) {
+        const struct evq_checkpoint_file *file = &checkpoint->files[i];
+        const struct evq_file_identity *before = &checkpoint->directory->identities[i];
+        char shown[EVQ_SHOWN_BYTES];
+        struct stat now;
+
+        evq_error_escape(file->name, strlen(file->name), shown, sizeof(shown));
+        if (fstat(file->fd, &now) != 0) {
+            return evq_error_set(err, EVQ_E_IO, "fstat '%s': %s", shown, strerror(errno));
+        }
+        if (now.st_size != before->bytes) {
+            return evq_error_set(err, EVQ_E_CHANGED,
+                                 "'%s' had %lld bytes when it was opened, now %lld", shown,
+                                 (long long)before->bytes, (long long)now.st_size);
+        }
+        if (now.st_dev != before->device || now.st_ino != before->inode ||
+            now.st_mtim.tv_sec != before->modified.tv_sec ||
+            now.st_mtim.tv_nsec != before->modified.tv_nsec) {
+            return evq_error_set(err, EVQ_E_CHANGED, "'%s' was written to while it was read",
+                                 shown);
+        }
+    }
+    return EVQ_OK;
+}

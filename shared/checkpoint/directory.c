@@ -1,0 +1,250 @@
+#include "shared/checkpoint/directory.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ARENA_BYTES_MAX                                                                            \
+    ((size_t)256 << 20) // File names and tensor names that readers had to build.
+
+enum evq_status evq_directory_new(const char *path, struct evq_checkpoint **ret_checkpoint,
+                                  struct evq_error *err)
+{
+    struct evq_directory *directory = calloc(1, sizeof(*directory));
+
+    if (directory == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a checkpoint of '%s'", path);
+    }
+    struct evq_checkpoint *checkpoint = &directory->checkpoint;
+    checkpoint->directory = directory;
+    checkpoint->format = "";
+    checkpoint->arena = evq_arena_new(ARENA_BYTES_MAX);
+    if (checkpoint->arena != NULL) {
+        checkpoint->path = evq_arena_strdup(checkpoint->arena, path);
+    }
+    if (checkpoint->path == NULL) {
+        evq_checkpoint_close(checkpoint);
+        return evq_error_set(err, EVQ_E_NOMEM, "a checkpoint of '%s'", path);
+    }
+    *ret_checkpoint = checkpoint;
+    return EVQ_OK;
+}
+
+void evq_checkpoint_close(struct evq_checkpoint *checkpoint)
+{
+    if (checkpoint == NULL) {
+        return;
+    }
+    struct evq_directory *directory = checkpoint->directory;
+    for (size_t i = 0; i < checkpoint->file_count; i++) {
+        (void)close(checkpoint->files[i].fd); // Opened for reading: a failed close loses nothing.
+    }
+    for (size_t i = 0; i < directory->kept_count; i++) {
+        free(directory->kept[i]);
+    }
+    free(directory->kept);
+    free(directory->identities);
+    free(checkpoint->files);
+    free(checkpoint->tensors);
+    evq_arena_free(checkpoint->arena);
+    free(directory);
+}
+
+/* Makes room for one more item; false when out of memory. */
+static bool grow(void **items, size_t count, size_t *capacity, size_t item_bytes)
+{
+    size_t bytes;
+
+    if (count < *capacity) {
+        return true;
+    }
+    size_t wanted = *capacity == 0 ? 16 : *capacity + *capacity / 2;
+    if (!evq_size_mul(wanted, item_bytes, &bytes)) {
+        return false;
+    }
+    void *grown = realloc(*items, bytes);
+    if (grown == NULL) {
+        return false;
+    }
+    *items = grown;
+    *capacity = wanted;
+    return true;
+}
+
+static enum evq_status grow_files(struct evq_checkpoint *checkpoint, struct evq_error *err)
+{
+    struct evq_directory *directory = checkpoint->directory;
+    size_t capacity = directory->file_capacity;
+    void *files = checkpoint->files;
+    void *identities = directory->identities;
+    bool grown = grow(&files, checkpoint->file_count, &capacity, sizeof(*checkpoint->files));
+
+    checkpoint->files = files;
+    capacity = directory->file_capacity;
+    grown = grow(&identities, checkpoint->file_count, &capacity, sizeof(*directory->identities)) &&
+            grown;
+    directory->identities = identities;
+    if (!grown) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%zu open files", checkpoint->file_count);
+    }
+    directory->file_capacity = capacity;
+    return EVQ_OK;
+}
+
+enum evq_status evq_directory_add_file(struct evq_checkpoint *checkpoint, const char *name, int fd,
+                                       const struct stat *info, int32_t *ret_file,
+                                       struct evq_error *err)
+{
+    enum evq_status status;
+    const char *copy = evq_arena_strdup(checkpoint->arena, name);
+
+    if (checkpoint->file_count >= EVQ_CHECKPOINT_FILES_MAX) {
+        status = evq_error_set(err, EVQ_E_LIMIT, "more than %d files", EVQ_CHECKPOINT_FILES_MAX);
+        goto out;
+    }
+    if (copy == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "a file name");
+        goto out;
+    }
+    status = grow_files(checkpoint, err);
+    if (status != EVQ_OK) {
+        goto out;
+    }
+    size_t at = checkpoint->file_count++;
+    checkpoint->files[at] =
+        (struct evq_checkpoint_file){.name = copy, .fd = fd, .bytes = (uint64_t)info->st_size};
+    checkpoint->directory->identities[at] = (struct evq_file_identity){.device = info->st_dev,
+                                                                       .inode = info->st_ino,
+                                                                       .bytes = info->st_size,
+                                                                       .modified = info->st_mtim};
+    *ret_file = (int32_t)at;
+    return EVQ_OK;
+out:
+    (void)close(fd); // Never read from.
+    return status;
+}
+
+enum evq_status evq_directory_add_tensor(struct evq_checkpoint *checkpoint,
+                                         const struct evq_tensor *tensor, struct evq_error *err)
+{
+    size_t name_bytes = strlen(tensor->name);
+    const struct evq_checkpoint_file *file = &checkpoint->files[tensor->file];
+
+    if (checkpoint->tensor_count >= EVQ_CHECKPOINT_TENSORS_MAX) {
+        return evq_error_set(err, EVQ_E_LIMIT, "more than %d tensors", EVQ_CHECKPOINT_TENSORS_MAX);
+    }
+    if (name_bytes > EVQ_CHECKPOINT_NAME_BYTES_MAX) {
+        return evq_error_set(err, EVQ_E_LIMIT, "a tensor name of %zu bytes, allowed %d", name_bytes,
+                             EVQ_CHECKPOINT_NAME_BYTES_MAX);
+    }
+    if (tensor->bytes > file->bytes || tensor->offset > file->bytes - tensor->bytes) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "%llu bytes at %llu lie past the end of the file",
+                             (unsigned long long)tensor->bytes, (unsigned long long)tensor->offset);
+    }
+    void *tensors = checkpoint->tensors;
+    if (!grow(&tensors, checkpoint->tensor_count, &checkpoint->directory->tensor_capacity,
+              sizeof(*checkpoint->tensors))) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%zu tensors", checkpoint->tensor_count + 1);
+    }
+    checkpoint->tensors = tensors;
+    checkpoint->tensors[checkpoint->tensor_count++] = *tensor;
+    return EVQ_OK;
+}
+
+enum evq_status evq_directory_keep(struct evq_checkpoint *checkpoint, void *memory,
+                                   struct evq_error *err)
+{
+    struct evq_directory *directory = checkpoint->directory;
+    void *kept = directory->kept;
+
+    if (!grow(&kept, directory->kept_count, &directory->kept_capacity, sizeof(*directory->kept))) {
+        free(memory);
+        return evq_error_set(err, EVQ_E_NOMEM, "a file header");
+    }
+    directory->kept = kept;
+    directory->kept[directory->kept_count++] = memory;
+    return EVQ_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct evq_tensor *left = a;
+    const struct evq_tensor *right = b;
+
+    return strcmp(left->name, right->name);
+}
+
+enum evq_status evq_directory_finish(struct evq_checkpoint *checkpoint, struct evq_error *err)
+{
+    struct evq_tensor *tensors = checkpoint->tensors;
+    size_t count = checkpoint->tensor_count;
+    bool sorted = true;
+
+    for (size_t i = 1; sorted && i < count; i++) {
+        sorted = strcmp(tensors[i - 1].name, tensors[i].name) < 0;
+    }
+    if (!sorted) {
+        qsort(tensors, count, sizeof(*tensors), by_name);
+    }
+    for (size_t i = 1; !sorted && i < count; i++) {
+        if (strcmp(tensors[i - 1].name, tensors[i].name) == 0) {
+            char shown[EVQ_SHOWN_BYTES];
+            evq_error_escape(tensors[i].name, strlen(tensors[i].name), shown, sizeof(shown));
+            return evq_error_set(err, EVQ_E_CORRUPT, "duplicate tensor name '%s'", shown);
+        }
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_directory_read_fd(int fd, uint64_t offset, void *out, size_t bytes,
+                                      struct evq_error *err)
+{
+    uint8_t *at = out;
+
+    while (bytes > 0) {
+        ssize_t got = pread(fd, at, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            return evq_error_set(err, EVQ_E_IO, "read at byte %llu: %s", (unsigned long long)offset,
+                                 strerror(errno));
+        }
+        if (got == 0) {
+            return evq_error_set(err, EVQ_E_CHANGED,
+                                 "the file became shorter: it ends before byte %llu",
+                                 (unsigned long long)offset + 1);
+        }
+        at += got;
+        offset += (uint64_t)got;
+        bytes -= (size_t)got;
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_directory_read(const struct evq_checkpoint *checkpoint, int32_t file,
+                                   uint64_t offset, void *out, size_t bytes, struct evq_error *err)
+{
+    return evq_directory_read_fd(checkpoint->files[file].fd, offset, out, bytes, err);
+}
+
+bool evq_directory_c_order(struct evq_tensor *tensor, uint64_t *ret_elements)
+{
+    int64_t stride = 1;
+    bool empty = false;
+
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        empty = empty || tensor->shape[i] == 0;
+    }
+    for (int32_t i = tensor->rank - 1; i >= 0; i--) {
+        tensor->strides[i] = stride;
+        // An empty tensor has no elements, whatever its other dimensions multiply to.
+        int64_t factor = empty && tensor->shape[i] == 0 ? 1 : tensor->shape[i];
+        if (__builtin_mul_overflow(stride, factor, &stride)) {
+            return false;
+        }
+    }
+    *ret_elements = empty ? 0 : (uint64_t)stride;
+    return true;
+}

@@ -1,0 +1,114 @@
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/hex.h"
+
+#define BLOCK_BYTES 4096u
+#define BLOCK_COUNT 16u
+
+/* 16 blocks spread evenly from the first to the last; a small file as a whole. */
+static enum evq_status hash_blocks(XXH3_state_t *state, const struct evq_checkpoint *checkpoint,
+                                   int32_t file, uint8_t *block, struct evq_error *err)
+{
+    uint64_t bytes = checkpoint->files[file].bytes;
+    uint64_t last = bytes > BLOCK_BYTES ? bytes - BLOCK_BYTES : 0;
+    bool whole = bytes <= (uint64_t)BLOCK_BYTES * BLOCK_COUNT;
+
+    for (uint64_t i = 0; i < BLOCK_COUNT; i++) {
+        // last / 15 * i + ...: as last * i / 15, without overflow.
+        uint64_t at =
+            whole ? i * BLOCK_BYTES
+                  : last / (BLOCK_COUNT - 1) * i + last % (BLOCK_COUNT - 1) * i / (BLOCK_COUNT - 1);
+        if (at >= bytes) {
+            break;
+        }
+        size_t count = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
+        enum evq_status status = evq_directory_read(checkpoint, file, at, block, count, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+        (void)XXH3_128bits_update(state, block, count); // Fails for a NULL state only.
+    }
+    return EVQ_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct evq_checkpoint_file *const *left = a;
+    const struct evq_checkpoint_file *const *right = b;
+
+    return strcmp((*left)->name, (*right)->name);
+}
+
+static enum evq_status hash_files(XXH3_state_t *state, const struct evq_checkpoint *checkpoint,
+                                  struct evq_buffer *manifest, uint8_t *block,
+                                  struct evq_error *err)
+{
+    size_t count = checkpoint->file_count;
+    const struct evq_checkpoint_file **order = calloc(count == 0 ? 1 : count, sizeof(*order));
+    enum evq_status status = EVQ_OK;
+
+    if (order == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%zu files", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        order[i] = &checkpoint->files[i];
+    }
+    qsort(order, count, sizeof(*order), by_name);
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        const struct evq_checkpoint_file *file = order[i];
+        uint8_t size[8];
+        for (unsigned k = 0; k < sizeof(size); k++) {
+            size[k] = (uint8_t)(file->bytes >> (8 * k));
+        }
+        if (count > 1) { // A single file may be renamed.
+            (void)XXH3_128bits_update(state, file->name, strlen(file->name) + 1);
+        }
+        (void)XXH3_128bits_update(state, size, sizeof(size));
+        status = hash_blocks(state, checkpoint, (int32_t)(file - checkpoint->files), block, err);
+        if (manifest != NULL) {
+            evq_buffer_printf(manifest, "%s\t%llu\n", file->name, (unsigned long long)file->bytes);
+        }
+    }
+    free(order);
+    return status;
+}
+
+enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
+                                           struct evq_buffer *manifest, struct evq_error *err)
+{
+    static const struct evq_checkpoint_options options = {.files_only = true};
+    struct evq_checkpoint *checkpoint = NULL;
+    uint8_t *block = malloc(BLOCK_BYTES);
+    XXH3_state_t *state = XXH3_createState();
+    enum evq_status status;
+
+    if (block == NULL || state == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "a fingerprint");
+        goto out;
+    }
+    status = evq_checkpoint_open(root_fd, path, &options, &checkpoint, err);
+    if (status != EVQ_OK) {
+        goto out;
+    }
+    (void)XXH3_128bits_reset(state); // Fails for a NULL state only.
+    status = hash_files(state, checkpoint, manifest, block, err);
+    if (status == EVQ_OK) {
+        status = evq_checkpoint_verify_unchanged(checkpoint, err);
+    }
+    if (status != EVQ_OK) {
+        char shown[EVQ_SHOWN_BYTES];
+        evq_error_escape(path, strlen(path), shown, sizeof(shown));
+        (void)evq_error_prefix(err, "checkpoint '%s'", shown); // The status stays what it is.
+        goto out;
+    }
+    XXH128_hash_t hash = XXH3_128bits_digest(state);
+    evq_hex_128(hash.high64, hash.low64, out);
+out:
+    evq_checkpoint_close(checkpoint);
+    (void)XXH3_freeState(state);
+    free(block);
+    return status;
+}

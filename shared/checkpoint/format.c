@@ -1,0 +1,90 @@
+#include "shared/checkpoint/format.h"
+
+#include <string.h>
+
+#define HEAD_BYTES 512
+
+// First match wins; safetensors has no magic number and comes last.
+static const struct evq_format *const formats[] = {&evq_format_unsupported,
+                                                   &evq_format_safetensors};
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t text_bytes = strlen(text);
+    size_t end_bytes = strlen(end);
+
+    return text_bytes >= end_bytes && strcmp(text + text_bytes - end_bytes, end) == 0;
+}
+
+static enum evq_status unknown(const uint8_t *head, size_t head_bytes, uint64_t file_bytes,
+                               struct evq_error *err)
+{
+    static const uint8_t zip_magic[4] = {'P', 'K', 3, 4};
+    char hex[3 * 8 + 1] = "";
+
+    if (head_bytes < sizeof(zip_magic) && memcmp(head, zip_magic, head_bytes) == 0) {
+        return evq_error_set(err, EVQ_E_INCOMPLETE, "holds only %llu bytes: still being written",
+                             (unsigned long long)file_bytes);
+    }
+    for (size_t i = 0; i < 8 && i < head_bytes; i++) {
+        static const char digits[] = "0123456789abcdef";
+        hex[3 * i] = ' ';
+        hex[3 * i + 1] = digits[head[i] >> 4];
+        hex[3 * i + 2] = digits[head[i] & 15];
+        hex[3 * i + 3] = '\0';
+    }
+    return evq_error_set(
+        err, EVQ_E_CORRUPT,
+        "is no checkpoint: %llu bytes that begin with%s; expected safetensors or a "
+        "file of torch.save",
+        (unsigned long long)file_bytes, hex);
+}
+
+static enum evq_status read_known(struct evq_checkpoint *checkpoint, const char *name, int32_t file,
+                                  const struct evq_checkpoint_options *options,
+                                  struct evq_error *err)
+{
+    uint8_t head[HEAD_BYTES];
+    uint64_t bytes = checkpoint->files[file].bytes;
+    size_t head_bytes = bytes < HEAD_BYTES ? (size_t)bytes : HEAD_BYTES;
+
+    if (bytes == 0) {
+        return evq_error_set(err, EVQ_E_INCOMPLETE, "is empty: still being written");
+    }
+    enum evq_status status = evq_directory_read(checkpoint, file, 0, head, head_bytes, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_format *format = NULL;
+    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]) && format == NULL; i++) {
+        if (formats[i]->probe(head, head_bytes, bytes)) {
+            format = formats[i];
+        }
+    }
+    if (format == NULL && ends_with(name, ".safetensors")) {
+        format = &evq_format_safetensors; // It can say what is wrong better than "unknown".
+    }
+    if (format == NULL) {
+        return unknown(head, head_bytes, bytes, err);
+    }
+    checkpoint->format = format->name;
+    return format->open(checkpoint, file, options, err);
+}
+
+enum evq_status evq_format_read(struct evq_checkpoint *checkpoint, const char *name, int fd,
+                                const struct stat *info,
+                                const struct evq_checkpoint_options *options, struct evq_error *err)
+{
+    int32_t file = 0;
+    enum evq_status status = evq_directory_add_file(checkpoint, name, fd, info, &file, err);
+
+    if (status == EVQ_OK) {
+        status = read_known(checkpoint, name, file, options, err);
+    }
+    if (status != EVQ_OK) {
+        char shown[EVQ_SHOWN_BYTES];
+        evq_error_escape(name, strlen(name), shown, sizeof(shown));
+        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
+    }
+    return status;
+}

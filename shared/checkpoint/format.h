@@ -1,0 +1,56 @@
+/*
+ * The file formats a checkpoint may have: one file of code each, with a table. For the readers in
+ * this folder.
+ */
+#ifndef EVQ_SHARED_CHECKPOINT_FORMAT_H
+#define EVQ_SHARED_CHECKPOINT_FORMAT_H
+
+#include "shared/checkpoint/directory.h"
+
+#define EVQ_HEADER_BYTES_MAX 100000000u // What safetensors itself allows.
+
+struct evq_format {
+    const char *name;
+    /* Whether a file that begins with head is of this format; head holds the first bytes, at most
+     * 512. */
+    bool (*probe)(const uint8_t *head, size_t head_bytes, uint64_t file_bytes);
+    /* Adds the tensors of checkpoint->files[file]. Messages do not name the file: the caller does.
+     */
+    enum evq_status (*open)(struct evq_checkpoint *checkpoint, int32_t file,
+                            const struct evq_checkpoint_options *options, struct evq_error *err);
+};
+
+extern const struct evq_format evq_format_safetensors;
+extern const struct evq_format evq_format_torch_zip;
+extern const struct evq_format
+    evq_format_unsupported; // Known by their first bytes, and refused by name.
+
+/* Adds fd (taken over) as a file called name, finds its format by content and reads its directory.
+ */
+enum evq_status evq_format_read(struct evq_checkpoint *checkpoint, const char *name, int fd,
+                                const struct stat *info,
+                                const struct evq_checkpoint_options *options,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Shards named by an index file beside them: folder/index_name beneath root_fd; fd (taken over) is
+ * the index itself. */
+enum evq_status evq_sharded_read(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
+                                 int fd, const struct stat *info,
+                                 const struct evq_checkpoint_options *options,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Which file of a directory to read: its name, copied to ret_name, ends in ".index.json" when the
+ * weights are sharded. */
+enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_bytes,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* A dtype by its safetensors spelling: its bits; EVQ_DTYPE_OTHER for one that is only listed.
+ * False: unknown. */
+bool evq_dtype_parse(const char *name, enum evq_dtype *ret_dtype, unsigned *ret_bits,
+                     const char **ret_name);
+
+/* count values of dtype at source (any alignment, little-endian) as float32; false when dtype has
+ * no such reading. */
+bool evq_convert_f32(enum evq_dtype dtype, const void *source, size_t count, float *out);
+
+#endif

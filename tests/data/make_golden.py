@@ -1,0 +1,162 @@
+"""Writes tests/data/checkpoints/made/ and golden.txt: what torch and safetensors themselves read from every fixture.
+
+Run by hand, with torch 2.13 and safetensors 0.8; what it wrote is committed. Lines of golden.txt, tab-separated:
+  F  file
+  T  name  dtype  shape  fnv1a-64 of the C-contiguous bytes  the same of the values as float32, or -
+"""
+import argparse
+import collections
+import json
+import os
+import shutil
+import sys
+import warnings
+
+import safetensors.torch
+import torch
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "checkpoints")
+MADE = os.path.join(HERE, "made")
+NAMES = {torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16", torch.int16: "I16",
+         torch.uint32: "U32", torch.int32: "I32", torch.uint64: "U64", torch.int64: "I64", torch.float16: "F16",
+         torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64", torch.float8_e4m3fn: "F8_E4M3",
+         torch.float8_e5m2: "F8_E5M2", torch.complex64: "C64", torch.complex128: "C128"}
+
+
+def fnv(data):
+    value = 0xcbf29ce484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001b3 & 0xffffffffffffffff
+    return f"{value:016x}"
+
+
+def raw(tensor):
+    return tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def floats(tensor):
+    value = tensor.to(torch.float32)
+    return raw(torch.where(torch.isnan(value), torch.full_like(value, float("nan")), value))  # One NaN for all.
+
+
+def flatten(value, name, out):
+    if isinstance(value, torch.Tensor):
+        out[name] = value
+    elif isinstance(value, torch.nn.Module):
+        flatten(dict(value.state_dict()), name, out)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            flatten(item, f"{name}.{key}" if name else str(key), out)
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            flatten(item, f"{name}.{i}" if name else str(i), out)
+
+
+class Config:  # A class that no reader knows.
+    def __init__(self):
+        self.width = 3
+        self.anchor = torch.ones(2)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+        self.register_buffer("scale", torch.tensor([0.5, 2.0]))
+
+
+def make():
+    shutil.rmtree(MADE, ignore_errors=True)
+    os.makedirs(MADE)
+    torch.manual_seed(7)
+    base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+    save = lambda value, name, **more: torch.save(value, os.path.join(MADE, name), **more)
+    save({"transposed": base.t(), "column": base[:, 2], "rows": base[1:3], "expanded": base[0, :1].expand(5, 6),
+          "stepped": base[::2, ::3], "one": base[2:3, 1:2], "permuted": torch.arange(24.).reshape(2, 3, 4).permute(2, 0, 1),
+          "tied": base, "tied_too": base, "none": torch.empty(0, 5), "bytes": torch.arange(9, dtype=torch.uint8)[3:8]},
+         "views.pt")
+    every = {}
+    for dtype, name in NAMES.items():
+        values = torch.tensor([0, 1, 2, 3, 5, 7, 100, 0.5, 1.75, 448.0, 6e-5, 0.013])
+        every[name] = values.abs().to(dtype) if not dtype.is_complex else torch.complex(values, -values).to(dtype)
+    every["f16_all"] = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.float16)[::97].contiguous()
+    every["e4m3_all"] = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(torch.float8_e4m3fn)
+    every["e5m2_all"] = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(torch.float8_e5m2)
+    every["big"] = torch.tensor([2**63 - 1, -2**63, 16777217], dtype=torch.int64)
+    every["f64_far"] = torch.tensor([1e300, -1e300, 1e-300, 1.0000000596046448], dtype=torch.float64)
+    save(every, "dtypes.pt")
+    listed = {k: v for k, v in every.items() if k != "C128"}
+    safetensors.torch.save_file(listed, os.path.join(MADE, "dtypes.safetensors"), metadata={"format": "pt"})
+    model = collections.OrderedDict(w=base * 2, b=base[0])
+    ema = collections.OrderedDict(w=base * 3, b=base[1])
+    save({"state_dict": model, "ema_state_dict": ema, "optimizer_states": [{"state": {0: {"exp_avg": base}}}],
+          "epoch": 3, "global_step": 2**40, "hyper_parameters": Config(), "lr": 1e-4,
+          "note": "\u00fc\U0001f600", "raw": b"\x00\xff", "neg": -2**70, "set": {1, 2}}, "lightning.ckpt")
+    prefixed = {"_orig_mod." + k: v for k, v in model.items()}
+    save({"model": prefixed, "optimizer": {"state": {}}, "model_args": {"n_layer": 1, "bias": False, "dropout": None},
+          "iter_num": 10, "best_val_loss": torch.tensor(3.25), "config": {"device": "cuda"}}, "nanogpt.pt")
+    save(model, "protocol4.pt", pickle_protocol=4)
+    save(model, "protocol5.pt", pickle_protocol=5)
+    net = Net()
+    save(net, "module.pt")
+    save({"net": torch.nn.DataParallel(net).state_dict()}, "wrapped.pth")
+    save([base, [base[0], base[1]]], "list.pt")
+    save({"a": torch.nn.Parameter(base), 7: {3: base[3]}}, "numbers.pt")
+    torch.manual_seed(7)
+    for kind in ("bin", "safetensors"):
+        folder = os.path.join(MADE, "sharded_" + kind)
+        os.makedirs(folder)
+        stem, weights = ("pytorch_model", {}) if kind == "bin" else ("model", {})
+        for i in range(3):
+            shard = {f"layer.{i}.{k}": torch.randn(2 + i, 3) for k in ("weight", "bias")}
+            name = f"{stem}-{i + 1:05d}-of-00003.{kind}"
+            weights.update({k: name for k in shard})
+            path = os.path.join(folder, name)
+            torch.save(shard, path) if kind == "bin" else safetensors.torch.save_file(shard, path)
+        index = "pytorch_model.bin.index.json" if kind == "bin" else "model.safetensors.index.json"
+        with open(os.path.join(folder, index), "w") as file:
+            json.dump({"metadata": {"total_size": 216}, "weight_map": weights}, file, indent=2)
+            file.write("\n")
+
+
+def load(path):
+    if os.path.isdir(path):
+        out = {}
+        for name in sorted(os.listdir(path)):
+            if not name.endswith(".json"):
+                out.update(load(os.path.join(path, name)))
+        return out
+    if path.endswith(".safetensors"):
+        return safetensors.torch.load_file(path)
+    out = {}
+    try:
+        value = torch.load(path, map_location="cpu", weights_only=False)
+    except RuntimeError:
+        module = torch.jit.load(path)
+        value = dict(module.named_parameters()) | dict(module.named_buffers())
+    flatten(value, "", out)
+    return out
+
+
+def main():
+    warnings.filterwarnings("ignore")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--keep", action="store_true", help="do not write made/ again")
+    if not parser.parse_args().keep:
+        make()
+    paths = []
+    for folder in ("safetensors", "torch_zip", "torch_legacy", "made"):
+        paths += [f"{folder}/{name}" for name in sorted(os.listdir(os.path.join(HERE, folder)))]
+    with open(os.path.join(HERE, "golden.txt"), "w") as out:
+        for path in paths:
+            if path.endswith("broken.pt"):
+                continue
+            print("F", path, sep="\t", file=out)
+            for name, tensor in sorted(load(os.path.join(HERE, path)).items()):
+                shape = ",".join(str(n) for n in tensor.shape)
+                as_float = "-" if tensor.dtype.is_complex else fnv(floats(tensor))
+                print("T", name, NAMES[tensor.dtype], shape, fnv(raw(tensor)), as_float, sep="\t", file=out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
