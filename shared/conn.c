@@ -151,18 +151,6 @@ void evq_conn_drop(struct evq_conn *conn)
     }
 }
 
-/* Bytes that are no reply, or too many, are a fault of the connection to its callers. */
-static enum evq_status garbled(enum evq_status status, struct evq_error *err)
-{
-    if (status != EVQ_E_CORRUPT && status != EVQ_E_LIMIT) {
-        return status;
-    }
-    if (err != NULL) {
-        err->status = EVQ_E_IO;
-    }
-    return EVQ_E_IO;
-}
-
 /* Takes what the socket holds; at least one byte, or EVQ_E_IO. EAGAIN is EVQ_OK with nothing. */
 static enum evq_status take(struct evq_conn *conn, struct evq_error *err)
 {
@@ -178,7 +166,7 @@ static enum evq_status take(struct evq_conn *conn, struct evq_error *err)
     if (got == 0) {
         return evq_error_set(err, EVQ_E_IO, "the server closed the connection");
     }
-    return garbled(evq_conn_reader_feed(conn->reader, data, (size_t)got, err), err);
+    return evq_conn_reader_feed(conn->reader, data, (size_t)got, err);
 }
 
 /* Sends all; reads meanwhile, so that a server that waits for room in its socket goes on. */
@@ -222,7 +210,7 @@ static enum evq_status receive(struct evq_conn *conn, int64_t deadline_ms,
         enum evq_status status =
             evq_conn_reader_next(conn->reader, ret_reply, refusal_text, REFUSAL_BYTES, err);
         if (status != EVQ_OK || *ret_reply != NULL || *refusal_text != '\0') {
-            return garbled(status, err);
+            return status;
         }
         status = evq_conn_socket_wait(conn->stream.fd, conn->interrupt_fd, POLLIN, deadline_ms,
                                       NULL, err);
@@ -245,7 +233,7 @@ static enum evq_status refuse(struct evq_conn *conn, const char *text, struct ev
         enum evq_status status = evq_conn_url_move(&conn->url, refusal.moved, err);
         conn->leave = true;
         if (status != EVQ_OK) {
-            return garbled(status, err);
+            return evq_error_set(err, EVQ_E_IO, "%s: %s", conn->where, text);
         }
     }
     if (refusal.own) {
@@ -254,6 +242,11 @@ static enum evq_status refuse(struct evq_conn *conn, const char *text, struct ev
     if (refusal.status == EVQ_E_AUTH) {
         return evq_error_set(err, EVQ_E_AUTH, "%s refuses user '%s': %s", conn->where,
                              *conn->user != '\0' ? conn->user : "default", refusal.text);
+    }
+    if (refusal.status == EVQ_E_VERSION && strstr(refusal.text, "unknown command") != NULL) {
+        return evq_error_set(err, EVQ_E_VERSION,
+                             "%s: %s: evalq needs Redis 7.0, Valkey 7.2 or later", conn->where,
+                             refusal.text);
     }
     if (refusal.status == EVQ_E_VERSION) {
         return evq_error_set(err, EVQ_E_VERSION,

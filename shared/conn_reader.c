@@ -46,12 +46,24 @@ void evq_conn_reader_free(struct evq_conn_reader *reader)
     }
 }
 
+/* Bytes that are no reply, or too many, mean that the connection is of no more use. */
+static enum evq_status garbled(enum evq_status status, struct evq_error *err)
+{
+    if (status != EVQ_E_CORRUPT && status != EVQ_E_LIMIT) {
+        return status;
+    }
+    if (err != NULL) {
+        err->status = EVQ_E_IO;
+    }
+    return EVQ_E_IO;
+}
+
 enum evq_status evq_conn_reader_feed(struct evq_conn_reader *reader, const char *data, size_t bytes,
                                      struct evq_error *err)
 {
     enum evq_status status = evq_conn_guard_feed(&reader->guard, data, bytes, &reader->whole, err);
     if (status != EVQ_OK) {
-        return status;
+        return garbled(status, err);
     }
     if (redisReaderFeed(reader->reader, data, bytes) != REDIS_OK) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for a reply of Redis");
@@ -149,12 +161,11 @@ enum evq_status evq_conn_reader_next(struct evq_conn_reader *reader, struct evq_
         return EVQ_OK; // Not all there: hiredis would only look at it again.
     }
     if (redisReaderGetReply(reader->reader, &raw) != REDIS_OK) {
-        return evq_error_set(err,
-                             reader->reader->err == REDIS_ERR_OOM ? EVQ_E_NOMEM : EVQ_E_CORRUPT,
+        return evq_error_set(err, reader->reader->err == REDIS_ERR_OOM ? EVQ_E_NOMEM : EVQ_E_IO,
                              "a reply that cannot be read: %s", reader->reader->errstr);
     }
     if (raw == NULL) {
-        return evq_error_set(err, EVQ_E_CORRUPT, "a reply that ends in its middle");
+        return evq_error_set(err, EVQ_E_IO, "a reply that ends in its middle");
     }
     reader->whole--;
     measure(raw, &nodes, &error);

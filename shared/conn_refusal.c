@@ -36,6 +36,7 @@ static const struct word words[] = {
     {"EVQ_CONFLICT", EVQ_E_CONFLICT},
     {"EVQ_NOT_FOUND", EVQ_E_NOT_FOUND},
     {"EVQ_VERSION", EVQ_E_VERSION},
+    {"EVQ_INTERNAL", EVQ_E_BUG},
 };
 
 // Replies whose first word is only ERR: how the text after it begins.

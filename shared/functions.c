@@ -25,44 +25,24 @@ static bool reply_number(const struct evq_reply *reply, int64_t *ret_number)
     return *end == '\0';
 }
 
-/* The build that is there; EVQ_E_VERSION when none is. */
-static enum evq_status ask_build(struct evq_conn *conn, int64_t *ret_build, struct evq_error *err)
+enum evq_status evq_functions_missing(const struct evq_conn *conn, struct evq_error *err)
 {
-    struct evq_reply *reply = NULL;
-    int64_t major = 0;
-
-    enum evq_status status = evq_conn_call(conn, 4, info_words, NULL, 0, &reply, err);
-    if (status == EVQ_E_VERSION) {
-        return evq_error_set(err, EVQ_E_VERSION,
-                             "the function library %s is missing in %s: run `evalq admin install`",
-                             EVQ_FUNCTIONS_LIBRARY, evq_conn_where(conn));
+    if (err != NULL && strstr(err->message, "unknown command") != NULL) {
+        return EVQ_E_VERSION;
     }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (reply->type != EVQ_REPLY_ARRAY || reply->item_count < INFO_ITEMS_MIN ||
-        !reply_number(reply->items[INFO_MAJOR], &major) ||
-        !reply_number(reply->items[INFO_BUILD], ret_build)) {
-        status = evq_error_set(err, EVQ_E_CORRUPT, "%s: %sinfo answers out of shape",
-                               evq_conn_where(conn), EVQ_FUNCTIONS_PREFIX);
-    } else if (major != EVQ_FUNCTIONS_MAJOR) {
-        status = evq_error_set(err, EVQ_E_VERSION,
-                               "the function library %s in %s is of major %lld, this program of %d",
-                               EVQ_FUNCTIONS_LIBRARY, evq_conn_where(conn), (long long)major,
-                               EVQ_FUNCTIONS_MAJOR);
-    }
-    evq_reply_free(reply);
-    return status;
+    return evq_error_set(err, EVQ_E_VERSION,
+                         "the function library %s is missing in %s: run `evalq admin install`",
+                         EVQ_FUNCTIONS_LIBRARY, evq_conn_where(conn));
 }
 
-enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
+enum evq_status evq_functions_judge(const struct evq_conn *conn, int64_t major, int64_t build,
                                     struct evq_error *err)
 {
-    int64_t build = 0;
-
-    enum evq_status status = ask_build(conn, &build, err);
-    if (status != EVQ_OK) {
-        return status;
+    if (major != EVQ_FUNCTIONS_MAJOR) {
+        return evq_error_set(err, EVQ_E_VERSION,
+                             "the function library %s in %s is of major %lld, this program of %d",
+                             EVQ_FUNCTIONS_LIBRARY, evq_conn_where(conn), (long long)major,
+                             EVQ_FUNCTIONS_MAJOR);
     }
     if (build < evq_functions_build) {
         return evq_error_set(err, EVQ_E_VERSION,
@@ -71,8 +51,49 @@ enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
                              EVQ_FUNCTIONS_LIBRARY, evq_conn_where(conn), (long long)build,
                              (long long)evq_functions_build);
     }
-    *ret_build = build;
     return EVQ_OK;
+}
+
+/* Major and build that are there; EVQ_E_VERSION when none is. */
+static enum evq_status ask(struct evq_conn *conn, int64_t *ret_major, int64_t *ret_build,
+                           struct evq_error *err)
+{
+    struct evq_reply *reply = NULL;
+
+    enum evq_status status = evq_conn_call(conn, 4, info_words, NULL, 0, &reply, err);
+    if (status == EVQ_E_VERSION) {
+        return evq_functions_missing(conn, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (reply->type != EVQ_REPLY_ARRAY || reply->item_count < INFO_ITEMS_MIN ||
+        !reply_number(reply->items[INFO_MAJOR], ret_major) ||
+        !reply_number(reply->items[INFO_BUILD], ret_build)) {
+        status = evq_error_set(err, EVQ_E_CORRUPT, "%s: %sinfo answers out of shape",
+                               evq_conn_where(conn), EVQ_FUNCTIONS_PREFIX);
+    }
+    evq_reply_free(reply);
+    return status;
+}
+
+enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
+                                    struct evq_error *err)
+{
+    struct evq_error local = {EVQ_OK, ""};
+    int64_t major = 0;
+    int64_t build = 0;
+
+    enum evq_status status = ask(conn, &major, &build, &local);
+    if (status == EVQ_OK) {
+        status = evq_functions_judge(conn, major, build, &local);
+    }
+    if (status == EVQ_OK) {
+        *ret_build = build;
+    } else if (err != NULL) {
+        *err = local;
+    }
+    return status;
 }
 
 /* Whether a library of our name is loaded at all, whatever it answers. */
@@ -118,14 +139,15 @@ static enum evq_status load(struct evq_conn *conn, bool replace, struct evq_erro
 enum evq_status evq_functions_install(struct evq_conn *conn, int64_t *ret_build,
                                       struct evq_error *err)
 {
-    struct evq_error first;
+    struct evq_error first = {EVQ_OK, ""};
+    int64_t major = 0;
     int64_t build = 0;
     bool loaded = false;
 
-    enum evq_status status = ask_build(conn, &build, &first);
-    if (status == EVQ_OK && build >= evq_functions_build) {
+    enum evq_status status = ask(conn, &major, &build, &first);
+    if (status == EVQ_OK && (major != EVQ_FUNCTIONS_MAJOR || build >= evq_functions_build)) {
         *ret_build = build;
-        return EVQ_OK;
+        return evq_functions_judge(conn, major, build, err);
     }
     if (status != EVQ_OK && status != EVQ_E_VERSION) {
         return evq_error_set(err, status, "%s", first.message);

@@ -27,4 +27,11 @@ enum evq_status evq_functions_install(struct evq_conn *conn, int64_t *ret_build,
 enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* What evalq_v1_info answered, judged: EVQ_E_VERSION when this program cannot work with it. */
+enum evq_status evq_functions_judge(const struct evq_conn *conn, int64_t major, int64_t build,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* EVQ_E_VERSION's sentence for a server without the library; keeps err's where the server itself is too old. */
+enum evq_status evq_functions_missing(const struct evq_conn *conn, struct evq_error *err);
+
 #endif

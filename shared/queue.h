@@ -56,7 +56,10 @@ struct evq_submitted {
 /* EVQ_E_INVALID: refused, with the reason. delay_ms >= 0. */
 enum evq_status evq_queue_submit(struct evq_queue *queue, const struct evq_job *job, int64_t delay_ms,
                                  struct evq_submitted *ret_submitted, struct evq_error *err) EVQ_CHECK_RESULT;
-/* Up to EVQ_QUEUE_BATCH_MAX in one call; ret_statuses (may be NULL) gives each job's own status. */
+/*
+ * Up to EVQ_QUEUE_BATCH_MAX in one call. ret_statuses gives each job's own status, err the first reason of those
+ * refused, also on EVQ_OK; with ret_statuses NULL the first refusal is the status, though the other jobs are in.
+ */
 enum evq_status evq_queue_submit_batch(struct evq_queue *queue, const struct evq_job *const *jobs,
                                        size_t job_count, struct evq_submitted *ret_submitted,
                                        enum evq_status *ret_statuses, struct evq_error *err) EVQ_CHECK_RESULT;
@@ -175,7 +178,7 @@ enum evq_status evq_queue_release(struct evq_queue *queue, const char *id, const
 /* The claimed job becomes shard_count shard jobs (2 to 1024); the claimer's attempt on it ends uncharged. */
 enum evq_status evq_queue_split(struct evq_queue *queue, const char *id, const char *token,
                                 uint32_t shard_count, struct evq_error *err) EVQ_CHECK_RESULT;
-/* All parts of a job in shard order; the caller frees *ret_reply, an array of shard_count strings. */
+/* All parts of a job in shard order; the caller frees *ret_reply, an array of shard_count strings, by evq_reply_free(). */
 enum evq_status evq_queue_parts(struct evq_queue *queue, const char *id, const char *token,
                                 struct evq_reply **ret_reply, struct evq_error *err) EVQ_CHECK_RESULT;
 /* After a new epoch: puts a running job back that Redis forgot. EVQ_E_LEASE_LOST if another attempt holds it. */
@@ -264,7 +267,7 @@ enum evq_status evq_queue_sink_remove(struct evq_queue *queue, const char *sink,
 
 struct evq_entry { // One entry of the results stream.
     char id[32];              // Stream id.
-    struct evq_result *result; // NULL: malformed, the entry goes to the bad stream.
+    struct evq_result *result; // NULL: malformed or trimmed; set aside in the bad stream and acknowledged already.
 };
 /*
  * Up to entries_max entries for this sink: first those delivered before but never acknowledged (pending true: from the
