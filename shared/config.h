@@ -110,7 +110,7 @@ struct evq_config_source {
  */
 enum evq_status evq_config_load(const struct evq_config_source *source, struct evq_config **ret_config,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same from memory; file_name is for messages. */
+/* The same from memory; file_name is for messages, and its directory is what relative paths are relative to. */
 enum evq_status evq_config_parse(const char *text, size_t bytes, const char *file_name,
                                  struct evq_config **ret_config, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_config_free(struct evq_config *config); // Accepts NULL.
@@ -120,8 +120,9 @@ const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config
 const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key, const char *fallback);
 
 /*
- * Matches an absolute path to the longest root. EVQ_E_NOT_FOUND prints the path, the roots and the missing line of
- * configuration. ret_path points into absolute_path ("." when it is the root itself).
+ * Matches an absolute path to the longest root, by whole components and through symbolic links. EVQ_E_NOT_FOUND prints the
+ * path, the roots and the missing line of configuration. ret_path points into absolute_path, or, where a link had to be
+ * followed, into the config's arena: one thread at a time. It is "." when the path is the root itself.
  */
 enum evq_status evq_config_root_match(const struct evq_config *config, const char *absolute_path,
                                       const struct evq_root **ret_root, const char **ret_path,

@@ -1,0 +1,309 @@
+#include "shared/config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/buffer.h"
+#include "shared/config_read.h"
+#include "shared/keys.h"
+
+#define URL_DEFAULT     "redis://127.0.0.1:6379"
+#define URL_FILE        ".evalq/url"
+#define URL_BYTES_MAX   ((size_t)4096)
+#define FILE_HERE       "evalq.yaml"
+#define FILE_SYSTEM     "/etc/evalq/evalq.yaml"
+#define ARENA_BYTES_MAX ((size_t)64 << 20)
+
+static const char *scratch_default(struct evq_arena *arena)
+{
+    const char *parent = getenv("TMPDIR");
+    if (parent == NULL || parent[0] != '/') {
+        parent = "/tmp";
+    }
+    return evq_arena_printf(arena, "%s/evalq-%ju", parent, (uintmax_t)getuid());
+}
+
+static struct evq_config *config_new(void)
+{
+    struct evq_arena *arena = evq_arena_new(ARENA_BYTES_MAX);
+    struct evq_config *config = arena != NULL ? evq_arena_alloc(arena, sizeof *config) : NULL;
+    if (config == NULL) {
+        evq_arena_free(arena);
+        return NULL;
+    }
+    config->arena = arena;
+    config->file = "";
+    config->redis.url = "";
+    config->redis.user = "";
+    config->redis.password_file = "";
+    config->redis.queue = "main";
+    config->worker.devices = "auto";
+    config->worker.scratch = scratch_default(arena);
+    config->worker.lease_ms = 15000;
+    config->worker.heartbeat_ms = 3000;
+    config->worker.drain_seconds = 30;
+    config->worker.log_bytes_max = INT64_C(64) << 20;
+    config->logger.directory = "./evalq-results";
+    if (config->worker.scratch == NULL) {
+        evq_arena_free(arena);
+        return NULL;
+    }
+    return config;
+}
+
+void evq_config_free(struct evq_config *config)
+{
+    if (config != NULL) {
+        evq_arena_free(config->arena);
+    }
+}
+
+/* The absolute directory of file_name; NULL: out of memory, or no working directory. */
+static const char *directory_of(const char *file_name, struct evq_arena *arena)
+{
+    char path[PATH_MAX];
+    const char *slash = strrchr(file_name, '/');
+    size_t bytes = slash == NULL ? 0 : slash == file_name ? 1 : (size_t)(slash - file_name);
+    char *directory = evq_arena_strndup(arena, bytes > 0 ? file_name : ".", bytes > 0 ? bytes : 1);
+    if (directory == NULL) {
+        return NULL;
+    }
+    if (realpath(directory, path) != NULL) {
+        return evq_arena_strdup(arena, path);
+    }
+    if (directory[0] == '/') {
+        return directory;
+    }
+    return getcwd(path, sizeof path) != NULL ? evq_arena_printf(arena, "%s/%s", path, directory)
+                                             : NULL;
+}
+
+/* Everything but the address and the queue's final values, which the command line may overrule. */
+static enum evq_status config_parse(struct evq_config *config, const char *text, size_t bytes,
+                                    const char *file_name, struct evq_error *err)
+{
+    const struct evq_node *root = NULL;
+    struct evq_config_reader reader = {.arena = config->arena, .err = err, .config = config};
+
+    reader.file_name = evq_arena_strdup(config->arena, file_name);
+    reader.directory = directory_of(file_name, config->arena);
+    if (reader.file_name == NULL || reader.directory == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%s", file_name);
+    }
+    enum evq_status status =
+        evq_tree_parse(text, bytes, reader.file_name, config->arena, &root, err);
+    if (status == EVQ_OK) {
+        status = evq_read_file(&reader, root);
+    }
+    config->file = reader.file_name;
+    return status;
+}
+
+enum evq_status evq_config_parse(const char *text, size_t bytes, const char *file_name,
+                                 struct evq_config **ret_config, struct evq_error *err)
+{
+    struct evq_config *config = config_new();
+    if (config == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%s", file_name);
+    }
+    enum evq_status status = config_parse(config, text, bytes, file_name, err);
+    if (status != EVQ_OK) {
+        evq_config_free(config);
+        return status;
+    }
+    if (config->redis.url[0] == '\0') {
+        config->redis.url = URL_DEFAULT;
+    }
+    *ret_config = config;
+    return EVQ_OK;
+}
+
+/* The whole of a regular file; EVQ_E_NOT_FOUND when there is none. */
+static enum evq_status file_read(const char *path, size_t bytes_max, struct evq_buffer *out,
+                                 struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    struct stat info;
+    char chunk[16384];
+    ssize_t got = 0;
+
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // A pipe must not hold us up.
+    if (fd < 0) {
+        bool absent = errno == ENOENT || errno == ENOTDIR;
+        return evq_error_set(err, absent ? EVQ_E_NOT_FOUND : EVQ_E_INVALID, "open '%s': %s", path,
+                             strerror(errno));
+    }
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        status = evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", path);
+        goto out;
+    }
+    do {
+        got = read(fd, chunk, sizeof chunk);
+        if (got > 0) {
+            evq_buffer_append(out, chunk, (size_t)got);
+        }
+    } while ((got > 0 && out->bytes <= bytes_max) || (got < 0 && errno == EINTR));
+    if (got < 0) {
+        status = evq_error_set(err, EVQ_E_INVALID, "read '%s': %s", path, strerror(errno));
+    } else if (out->failed) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
+    } else if (out->bytes > bytes_max) {
+        status = evq_error_set(err, EVQ_E_LIMIT, "'%s' holds more than %zu bytes", path, bytes_max);
+    }
+out:
+    (void)close(fd); // Opened for reading: a failed close loses nothing.
+    return status;
+}
+
+static const char *environment(const char *name)
+{
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+static enum evq_status load_file(const struct evq_config_source *source, struct evq_config *config,
+                                 struct evq_error *err)
+{
+    const char *paths[] = {FILE_HERE, FILE_SYSTEM};
+    const char *named = source->file != NULL ? source->file : environment("EVALQ_CONFIG");
+    struct evq_buffer text;
+    enum evq_status status = EVQ_E_NOT_FOUND;
+
+    evq_buffer_init(&text, EVQ_CONFIG_BYTES_MAX * 2);
+    const char *path = named;
+    if (named != NULL) {
+        status = file_read(named, EVQ_CONFIG_BYTES_MAX, &text, err);
+    }
+    for (size_t i = 0; named == NULL && status == EVQ_E_NOT_FOUND && i < 2; i++) {
+        path = paths[i];
+        status = file_read(path, EVQ_CONFIG_BYTES_MAX, &text, err);
+    }
+    if (status == EVQ_OK) {
+        const char *content = evq_buffer_string(&text);
+        status = config_parse(config, content, text.bytes, path, err);
+    } else if (status == EVQ_E_NOT_FOUND && named == NULL) {
+        status = EVQ_OK; // No file at all is all defaults.
+    } else if (status == EVQ_E_NOT_FOUND) {
+        (void)evq_error_prefix(err, "configuration named by %s",
+                               source->file != NULL ? "--config" : "$EVALQ_CONFIG");
+    }
+    evq_buffer_free(&text);
+    return status;
+}
+
+/* The address that `evalq up` left in the working directory. Its private Redis knows none of the
+ * file's users. */
+static enum evq_status load_url_file(struct evq_config *config, bool *ret_found,
+                                     struct evq_error *err)
+{
+    struct evq_buffer text;
+    evq_buffer_init(&text, URL_BYTES_MAX * 8);
+    enum evq_status status = file_read(URL_FILE, URL_BYTES_MAX, &text, err);
+    *ret_found = status == EVQ_OK;
+    if (status == EVQ_OK) {
+        const char *content = evq_buffer_string(&text);
+        content += strspn(content, " \t\r\n");
+        config->redis.url = evq_arena_strndup(config->arena, content, strcspn(content, " \t\r\n"));
+        if (config->redis.url == NULL) {
+            status = evq_error_set(err, EVQ_E_NOMEM, "%s", URL_FILE);
+        } else if (config->redis.url[0] == '\0') {
+            status =
+                evq_error_set(err, EVQ_E_INVALID, "'%s' is empty, expected an address", URL_FILE);
+        }
+        config->redis.user = "";
+        config->redis.password_file = "";
+    } else if (status == EVQ_E_NOT_FOUND) {
+        status = EVQ_OK;
+    }
+    evq_buffer_free(&text);
+    return status;
+}
+
+static enum evq_status resolve_redis(const struct evq_config_source *source,
+                                     struct evq_config *config, struct evq_error *err)
+{
+    const char *url = source->url != NULL ? source->url : environment("EVALQ_URL");
+    const char *queue = source->queue != NULL ? source->queue : environment("EVALQ_QUEUE");
+    bool found = false;
+
+    if (url != NULL) {
+        config->redis.url = evq_arena_strdup(config->arena, url);
+    } else {
+        enum evq_status status = load_url_file(config, &found, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    if (queue != NULL) {
+        if (!evq_job_name_valid(queue, EVQ_KEYS_QUEUE_BYTES_MAX)) {
+            return evq_error_set(
+                err, EVQ_E_INVALID,
+                "queue '%.80s' given by %s is not 1 to %d of the bytes [A-Za-z0-9._-]", queue,
+                source->queue != NULL ? "--queue" : "$EVALQ_QUEUE", EVQ_KEYS_QUEUE_BYTES_MAX);
+        }
+        config->redis.queue = evq_arena_strdup(config->arena, queue);
+    }
+    if (config->redis.url == NULL || config->redis.queue == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "configuration");
+    }
+    if (config->redis.url[0] == '\0') {
+        config->redis.url = URL_DEFAULT;
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_config_load(const struct evq_config_source *source,
+                                struct evq_config **ret_config, struct evq_error *err)
+{
+    struct evq_config *config = config_new();
+    if (config == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "configuration");
+    }
+    enum evq_status status = load_file(source, config, err);
+    if (status == EVQ_OK) {
+        status = resolve_redis(source, config, err);
+    }
+    if (status != EVQ_OK) {
+        evq_config_free(config);
+        return status;
+    }
+    *ret_config = config;
+    return EVQ_OK;
+}
+
+const struct evq_suite *evq_config_suite(const struct evq_config *config, const char *name)
+{
+    for (size_t i = 0; i < config->suite_count; i++) {
+        if (strcmp(config->suites[i].name, name) == 0) {
+            return &config->suites[i];
+        }
+    }
+    return NULL;
+}
+
+const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name)
+{
+    for (size_t i = 0; i < config->evaluator_count; i++) {
+        if (strcmp(config->evaluators[i].name, name) == 0) {
+            return &config->evaluators[i];
+        }
+    }
+    return NULL;
+}
+
+const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
+                         const char *fallback)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(pairs[i].key, key) == 0) {
+            return pairs[i].value;
+        }
+    }
+    return fallback;
+}
