@@ -1,0 +1,297 @@
+--[[
+Jobs: their ids, their hashes, and the one way in which they move between states. An unfinished job is in exactly one
+place: wait or begun (queued), delayed, leases or sharded (running).
+--]]
+
+-- RUN/STEP/VARIANT/SUITE[~G][@K] in parts, or nil.
+function J.parse(id)
+    if type(id) ~= 'string' or #id > 191 then
+        return nil
+    end
+    local run, step, variant, suite, rest = id:match('^([%w._-]+)/(%d+)/([%w._-]+)/([%w._-]+)(.*)$')
+    if not run or #run > 64 or #variant > 32 or #suite > 32 or #step > 13 then
+        return nil
+    end
+    local key = { run = run, step = step, variant = variant, suite = suite, gen = 1, tag = step .. rest,
+        flow = run .. '/' .. variant .. '/' .. suite, base = run .. '/' .. step .. '/' .. variant .. '/' .. suite }
+    if rest ~= '' then
+        local gen, shard = rest:match('^~(%d+)(.*)$')
+        if gen then
+            key.gen = tonumber(gen)
+            rest = shard
+        end
+        if rest ~= '' then
+            key.shard = tonumber(rest:match('^@(%d+)$'))
+            if not key.shard then
+                return nil
+            end
+            key.parent = id:match('^(.*)@%d+$')
+        end
+    end
+    return key
+end
+
+function J.id_of(flow, tag)
+    local run, rest = flow:match('^([^/]+)/(.+)$')
+    local step, suffix = tag:match('^(%d+)(.*)$')
+    if not run or not step then
+        return nil
+    end
+    return run .. '/' .. step .. '/' .. rest .. suffix
+end
+
+local FIELDS = { 'state', 'token', 'last', 'class', 'priority', 'place', 'keep', 'attempts', 'tasks', 'cancel',
+    'suspect', 'hb', 'lease', 'worker', 'shards', 'merge', 'fingerprint', 'submitted', 'started', 'weights' }
+
+-- The job's state as a table, with the parts of its id; nil when there is none. Errors on a hash of another type.
+function J.load(id)
+    local key = J.parse(id)
+    if not key then
+        return nil
+    end
+    local values = call('HMGET', P .. 'job:' .. id, unpack(FIELDS))
+    if not values[1] then
+        return nil
+    end
+    for i, field in ipairs(FIELDS) do
+        key[field] = values[i] or nil
+    end
+    key.id = id
+    key.attempts = tonumber(key.attempts) or 0
+    return key
+end
+
+-- What must hold before a job may be moved; anybody can write rubbish into a hash.
+function J.sane(j)
+    return (OPEN[j.state] or ENDED[j.state]) and integer_of(j.class, 1, 9999) and integer_of(j.priority, 0, 3) and
+        integer_of(j.place, 0, 9007199254740992)
+end
+
+function J.open_key(j)
+    return P .. (j.keep == '1' and 'openkeep:' or 'open:') .. j.flow
+end
+
+-- Shards and merges were begun already: they go before everything else of their flow.
+function J.wait_key(j)
+    return P .. ((j.shard or j.merge == '1') and 'begun:' or 'wait:') .. j.flow .. ':' .. j.class .. ':' .. j.priority
+end
+
+function J.count(j, state, delta)
+    if j.shard then
+        return -- The parent stands for its shards in every count.
+    end
+    Q.bump(OPEN[state] and (state .. ':' .. j.class) or state, delta)
+    F.run_bump(j.run, 'n:' .. state, delta)
+end
+
+function J.active(j, delta)
+    Q.bump('active:' .. j.class, delta)
+    local run = F.run(j.run)
+    run.active = run.active + delta
+    F.run_bump(j.run, 'active', delta)
+    F.suite_active(j.suite)
+end
+
+-- Takes an unfinished job out of its place.
+function J.leave(j)
+    if j.state == 'queued' then
+        call('ZREM', J.wait_key(j), j.tag)
+    elseif j.state == 'delayed' then
+        call('ZREM', P .. 'delayed', j.id)
+    elseif call('ZREM', P .. 'leases', j.id) == 1 then
+        J.active(j, -1)
+    else
+        call('ZREM', P .. 'sharded', j.id)
+    end
+    J.count(j, j.state, -1)
+end
+
+--[[
+to: queued, delayed (at), running (at: when to look), sharded; more: further fields of the hash.
+Every move of an unfinished job goes through here, so that places, counts and ready sets agree.
+--]]
+function J.place(j, to, at, more)
+    local was_running = j.state == 'running'
+    if OPEN[j.state] then
+        J.leave(j)
+    end
+    local fields = more or {}
+    j.state = to == 'sharded' and 'running' or to
+    fields[#fields + 1] = 'state'
+    fields[#fields + 1] = j.state
+    call('HSET', P .. 'job:' .. j.id, unpack(fields))
+    if to == 'queued' then
+        call('ZADD', J.wait_key(j), j.place, j.tag)
+    elseif to == 'delayed' then
+        call('ZADD', P .. 'delayed', at, j.id)
+    elseif to == 'running' then
+        call('ZADD', P .. 'leases', at, j.id)
+        J.active(j, 1)
+    else
+        call('ZADD', P .. 'sharded', j.place, j.id)
+    end
+    J.count(j, j.state, 1)
+    F.settle(j.flow, j.class, j.priority)
+    if to == 'queued' then
+        F.wake(j.class)
+    end
+    if was_running then
+        F.run_freed(j.run)
+    end
+end
+
+function J.queue(j, more)
+    local fields = more or {}
+    fields[#fields + 1] = 'queued'
+    fields[#fields + 1] = NOW
+    J.place(j, 'queued', nil, fields)
+end
+
+-- How one attempt's last word was answered, so that repeating it is answered alike.
+function J.last(j, word)
+    return j.token .. ' ' .. word
+end
+
+function J.repeated(j, token, verb_name)
+    if not j.last or token == '' then
+        return nil
+    end
+    local last_token, word, rest = j.last:match('^(%S+) (%S+) ?(.*)$')
+    if last_token == token and word == verb_name then
+        return rest
+    end
+    return nil
+end
+
+-- All shards of a parent go, wherever they are.
+function J.shards_drop(parent)
+    local count = tonumber(parent.shards)
+    if not count then
+        return
+    end
+    for k = 0, math.min(count, 1024) - 1 do
+        local id = parent.id .. '@' .. k
+        local ok, shard = pcall(J.load, id)
+        if ok and shard and OPEN[shard.state] and J.sane(shard) then
+            J.leave(shard)
+        end
+        call('UNLINK', P .. 'job:' .. id, P .. 'log:' .. id)
+    end
+    call('UNLINK', P .. 'part:' .. parent.id)
+    F.settle(parent.flow, parent.class, parent.priority)
+    F.run_freed(parent.run)
+end
+
+--[[
+The end of a job: done, dead, skipped or cancelled, with its entry in the stream and in the run's index. The end of a
+shard that is not done is the end of its parent. more: further fields of the hash.
+--]]
+function J.finish(j, state, reason, word, more)
+    if j.shard then
+        local parent = J.load(j.parent)
+        local fields = { 'state', state, 'reason', short_text(reason), 'token', '', 'ended', NOW }
+        if word then
+            fields[#fields + 1] = 'last'
+            fields[#fields + 1] = J.last(j, word)
+        end
+        J.leave(j)
+        j.state = state
+        call('HSET', P .. 'job:' .. j.id, unpack(fields))
+        if parent and parent.state == 'running' and state ~= 'done' then
+            local tail = call('GET', P .. 'log:' .. j.id)
+            if tail then
+                call('SET', P .. 'log:' .. parent.id, tail)
+            end
+            J.finish(parent, state, 'shard ' .. j.shard .. ': ' .. reason)
+        else
+            F.settle(j.flow, j.class, j.priority)
+            F.run_freed(j.run)
+        end
+        return
+    end
+    local was_running = j.state == 'running'
+    if OPEN[j.state] then
+        J.leave(j)
+    end
+    local fields = more or {}
+    for _, value in ipairs({ 'state', state, 'reason', short_text(reason), 'ended', NOW, 'token', '', 'last',
+        word and J.last(j, word) or j.last or '' }) do
+        fields[#fields + 1] = value
+    end
+    call('HSET', P .. 'job:' .. j.id, unpack(fields))
+    j.state, j.reason, j.ended, j.token = state, short_text(reason), NOW, nil
+    call('ZREM', J.open_key(j), j.tag)
+    call('ZADD', P .. 'ended:' .. state, NOW, j.id)
+    J.count(j, state, 1)
+    R.publish_end(j)
+    if j.shards then
+        J.shards_drop(j)
+    end
+    F.settle(j.flow, j.class, j.priority)
+    if was_running then
+        F.run_freed(j.run)
+    end
+end
+
+--[[
+The job that token holds, or nil. Until another claim the token of a reclaimed job stays good: its holder is heard
+from again, so the job is running again, and nothing is charged for it.
+--]]
+function J.hold(id, token)
+    local j = J.load(id)
+    if not j or not j.token or token == '' or j.token ~= token or not J.sane(j) then
+        return nil, j
+    end
+    if j.state == 'queued' or j.state == 'delayed' then
+        J.place(j, 'running', NOW + (tonumber(j.lease) or Q.meta().lease_ms), { 'suspect', '' })
+        j.suspect = nil
+        Q.bump('regained', 1)
+    elseif j.state ~= 'running' then
+        return nil, j
+    end
+    return j, j
+end
+
+-- Exponential, with jitter taken from the id: the same job always waits the same, different jobs differ.
+function J.backoff(id, attempt, base_ms)
+    local jitter = tonumber(redis.sha1hex(id .. attempt):sub(1, 4), 16) / 65535
+    local wait = base_ms * 4 ^ math.min(math.max(attempt, 1) - 1, 8)
+    return math.floor(math.min(wait, 600000) * (0.8 + 0.4 * jitter))
+end
+
+-- Bytes that are no job, or a job that is none any more: kept apart with the reason, never in the way.
+function Q.bad(subject, reason, data)
+    call('XADD', P .. 'bad', 'MAXLEN', '~', 10000, '*', 'id', tostring(subject):sub(1, 200), 'reason',
+        tostring(reason):sub(1, 200), 'data', tostring(data or ''):sub(1, 4096))
+    Q.bump('bad_entries', 1)
+end
+
+--[[
+Takes whatever stands under this id out of every place. Its hash is left for people to look at, unless it is a hash
+in an open state: that one becomes `bad`, so that it is not counted as waiting.
+--]]
+function J.set_aside(id, reason, class, place)
+    local key = J.parse(id)
+    Q.bad(id, reason, '')
+    for _, set in ipairs({ 'delayed', 'leases', 'sharded' }) do
+        pcall(call, 'ZREM', P .. set, id)
+    end
+    if not key then
+        return
+    end
+    for _, set in ipairs({ 'open:', 'openkeep:' }) do
+        pcall(call, 'ZREM', P .. set .. key.flow, key.tag)
+    end
+    if class then
+        for band = 0, 3 do
+            pcall(call, 'ZREM', P .. 'wait:' .. key.flow .. ':' .. class .. ':' .. band, key.tag)
+            pcall(call, 'ZREM', P .. 'begun:' .. key.flow .. ':' .. class .. ':' .. band, key.tag)
+        end
+    end
+    if place and not key.shard then
+        Q.bump(place, -1)
+        Q.bump('bad', 1)
+        F.run_bump(key.run, 'n:' .. place:match('^%a+'), -1)
+    end
+    pcall(call, 'HSET', P .. 'job:' .. id, 'state', 'bad', 'reason', short_text(reason), 'token', '')
+end

@@ -1,0 +1,212 @@
+--[[
+Flows and fairness. A flow (run, variant, suite) with waiting jobs stands in `ready:CLASS:BAND` under its virtual start,
+or, while its run is paused or at its cap, in `parked:RUN`. settle() decides which; every state change ends with it.
+--]]
+
+function F.run(run)
+    local record = RUNS[run]
+    if not record then
+        local v = call('HMGET', P .. 'run:' .. run, 'paused', 'cap', 'active', 'weight', 'vt:0', 'vt:1', 'vt:2', 'vt:3')
+        record = { paused = v[1] == '1', cap = tonumber(v[2]) or 0, active = tonumber(v[3]) or 0,
+            weight = tonumber(v[4]) or 100, vt = {}, vt_changed = {}, bumps = {}, loaded = true }
+        for band = 0, 3 do
+            record.vt[band] = tonumber(v[5 + band]) or 0
+        end
+        RUNS[run] = record
+    end
+    return record
+end
+
+function F.run_bump(run, field, delta)
+    local bumps = F.run(run).bumps
+    bumps[field] = (bumps[field] or 0) + delta
+end
+
+function F.blocked(run)
+    return run.paused or (run.cap > 0 and run.active >= run.cap)
+end
+
+function F.wake(class)
+    call('ZADD', P .. 'wake:' .. class, 0, '0')
+end
+
+-- retag: the flow was just served and takes its new place in the line.
+function F.settle(flow, class, band, retag)
+    local name = flow:match('^[^/]+')
+    local run = F.run(name)
+    local suffix = ':' .. class .. ':' .. band
+    local ready = P .. 'ready' .. suffix
+    local waiting = call('EXISTS', P .. 'wait:' .. flow .. suffix, P .. 'begun:' .. flow .. suffix) > 0
+    local limited = run.paused or run.cap > 0
+    if waiting and not F.blocked(run) then
+        local start = math.max(run.vt[tonumber(band)], Q.meta()['clock:' .. band])
+        if retag then
+            call('ZADD', ready, start, flow)
+        else
+            call('ZADD', ready, 'NX', start, flow)
+        end
+        if limited then
+            call('SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
+        end
+        return true
+    end
+    call('ZREM', ready, flow)
+    if limited then
+        call(waiting and 'SADD' or 'SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
+    end
+    return false
+end
+
+-- Flows that a cap or a pause had parked come back, a slice a call; `unpark` remembers runs that have more.
+function F.unpark(name)
+    local key = P .. 'parked:' .. name
+    for _, member in ipairs(call('SPOP', key, SLICE)) do
+        local class, band, flow = member:match('^(%d+):([0-3]):(.+)$')
+        if flow and F.settle(flow, class, band) then
+            F.wake(class)
+        end
+        if F.blocked(F.run(name)) then
+            break
+        end
+    end
+    if not F.blocked(F.run(name)) and call('SCARD', key) > 0 then
+        call('SADD', P .. 'unpark', name)
+    else
+        call('SREM', P .. 'unpark', name)
+    end
+end
+
+-- A slot of the run came free: only a run with a cap can have flows that waited for it.
+function F.run_freed(name)
+    local run = F.run(name)
+    if run.cap > 0 and not F.blocked(run) then
+        F.unpark(name)
+    end
+end
+
+-- Which classes may not be claimed: those of suites that are paused or at their cap.
+function F.suite_settle(suite)
+    local v = call('HMGET', P .. 'suite:' .. suite, 'paused', 'cap')
+    local cap = tonumber(v[2]) or 0
+    local classes = F.suite_classes(suite)
+    local reason
+    if v[1] == '1' then
+        reason = 'paused'
+    elseif cap > 0 then
+        local active = 0
+        for _, class in ipairs(classes) do
+            active = active + (tonumber(call('HGET', P .. 'n', 'active:' .. class)) or 0) +
+                (BUMPS['active:' .. class] or 0)
+        end
+        if active >= cap then
+            reason = 'cap'
+        end
+    end
+    for _, class in ipairs(classes) do
+        if reason then
+            call('HSET', P .. 'block', class, reason)
+        elseif call('HDEL', P .. 'block', class) == 1 then
+            F.wake(class)
+        end
+    end
+end
+
+function F.suite_active(suite)
+    if Q.meta().suites_limited > 0 then
+        F.suite_settle(suite)
+    end
+end
+
+function F.suite_classes(suite)
+    local list = {}
+    local all = call('HGETALL', P .. 'classes')
+    for i = 1, #all, 2 do
+        if all[i + 1]:match('^(%S+)') == suite then
+            list[#list + 1] = all[i]
+        end
+    end
+    return list
+end
+
+--[[
+The class of (suite, needs); needs "*": as the suite's workers registered it, now or later. Returns its number as
+text, and the suite's `every`; number nil: there are 64 classes and none of them is idle.
+--]]
+function F.class(suite, needs)
+    local name = suite .. ' ' .. needs
+    local v = call('HMGET', P .. 'class', name, 'every:' .. suite)
+    return v[1] or nil, tonumber(v[2]) or 1, name
+end
+
+function F.class_free()
+    local used = call('HGETALL', P .. 'classes')
+    if #used / 2 < CLASSES_MAX then
+        local taken = {}
+        for i = 1, #used, 2 do
+            taken[used[i]] = true
+        end
+        for number = 1, CLASSES_MAX do
+            if not taken[tostring(number)] then
+                return tostring(number)
+            end
+        end
+    end
+    for i = 1, #used, 2 do -- An idle class of a suite that nobody registered makes room.
+        local class, name = used[i], used[i + 1]
+        local suite = name:match('^(%S+)') or ''
+        local open = 0
+        for _, count in ipairs(call('HMGET', P .. 'n', 'queued:' .. class, 'delayed:' .. class,
+            'running:' .. class, 'active:' .. class)) do
+            open = open + (tonumber(count) or 0)
+        end
+        if open == 0 and (not name:find(' %*$') or call('EXISTS', P .. 'suite:' .. suite) == 0) then
+            call('HDEL', P .. 'class', name)
+            call('HDEL', P .. 'classes', class)
+            call('HDEL', P .. 'block', class)
+            return class
+        end
+    end
+    return nil
+end
+
+function F.class_make(suite, needs)
+    local class, every, name = F.class(suite, needs)
+    if not class then
+        class = F.class_free()
+        if not class then
+            return nil
+        end
+        call('HSET', P .. 'class', name, class)
+        call('HSET', P .. 'classes', class, name)
+        Q.meta_set('classes_version', Q.meta().classes_version + 1)
+        F.suite_active(suite)
+    end
+    return class, every
+end
+
+-- Under `latest`: waiting jobs of the flow below floor are skipped, a slice a call; `supersede` remembers the rest.
+function F.supersede(flow, floor)
+    local from = call('HGET', P .. 'flow:' .. flow, 'superseded')
+    local slice = call('ZRANGEBYSCORE', P .. 'open:' .. flow, from and '(' .. from or '-inf', '(' .. text_of(floor),
+        'WITHSCORES', 'LIMIT', 0, SLICE)
+    local reason = 'superseded by step ' .. text_of(floor % SPAN)
+    for i = 1, #slice, 2 do
+        local id = J.id_of(flow, slice[i])
+        local ok, problem = pcall(function()
+            local j = J.load(id)
+            if j and J.sane(j) and (j.state == 'queued' or j.state == 'delayed') and j.merge ~= '1' then
+                J.finish(j, 'skipped', reason)
+            end
+        end)
+        if not ok then
+            J.set_aside(id or slice[i], error_text(problem))
+        end
+    end
+    if #slice == 2 * SLICE then
+        call('HSET', P .. 'flow:' .. flow, 'superseded', slice[#slice])
+        call('ZADD', P .. 'supersede', floor, flow)
+    elseif from then
+        call('HDEL', P .. 'flow:' .. flow, 'superseded')
+        call('ZREM', P .. 'supersede', flow)
+    end
+end

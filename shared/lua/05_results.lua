@@ -1,0 +1,139 @@
+--[[
+The stream of results, the index of each run, sinks, and trimming: nothing goes that a registered sink has not
+acknowledged, unless that sink is silent for days or the stream is past its cap; then the loss is recorded as a range.
+--]]
+
+-- One entry of the stream: text that people can read, and the record.
+function R.entry(j, task, state, reason, extra, record)
+    local fields = { 'job', j.id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant, 'suite', j.suite,
+        'state', state, 'reason', reason }
+    local known = { finished_ms = true, record = true }
+    for i = 1, #fields, 2 do
+        known[fields[i]] = true
+    end
+    for i = 1, #extra - 1, 2 do
+        if not known[extra[i]] then
+            fields[#fields + 1] = extra[i]
+            fields[#fields + 1] = extra[i + 1]
+        end
+    end
+    for _, value in ipairs({ 'finished_ms', text_of(NOW), 'record', record }) do
+        fields[#fields + 1] = value
+    end
+    call('XADD', P .. 'results', '*', unpack(fields))
+    call('RPUSH', P .. 'index:' .. j.run, text_of(NOW) .. ' ' .. j.id .. '#' .. task)
+end
+
+-- The record of how a job ended, with the field names of every result record.
+function R.end_record(j)
+    return cmsgpack.pack({ version = 1, job = j.id, task = '', run = j.run, step = tonumber(j.step),
+        variant = j.variant, suite = j.suite, state = j.state, reason = j.reason or '', attempt = j.attempts,
+        worker = j.worker or '', weights_digest = j.weights or '', finished_ms = tonumber(j.ended) })
+end
+
+function R.publish_end(j)
+    R.entry(j, '', j.state, j.reason or '', {}, R.end_record(j))
+end
+
+local function id_next(id)
+    local ms, sequence = id:match('^(%d+)-(%d+)$')
+    return ms .. '-' .. text_of(tonumber(sequence) + 1)
+end
+
+local function id_less(a, b)
+    local a_ms, a_sequence = a:match('^(%d+)-(%d+)$')
+    local b_ms, b_sequence = b:match('^(%d+)-(%d+)$')
+    if a_ms ~= b_ms then
+        return tonumber(a_ms) < tonumber(b_ms)
+    end
+    return tonumber(a_sequence) < tonumber(b_sequence)
+end
+R.id_less = id_less
+
+local function pairs_to_map(list)
+    local map = {}
+    for i = 1, #list - 1, 2 do
+        map[list[i]] = list[i + 1]
+    end
+    return map
+end
+R.map = pairs_to_map
+
+-- Per registered sink: the lowest id that it still needs, and its record. Groups that are gone need everything.
+function R.needs()
+    local groups = {}
+    if call('EXISTS', P .. 'results') == 1 then
+        for _, row in ipairs(call('XINFO', 'GROUPS', P .. 'results')) do
+            local group = pairs_to_map(row)
+            groups[group.name] = group
+        end
+    end
+    local list = {}
+    for _, sink in ipairs(call('ZRANGE', P .. 'sinks', 0, CLASSES_MAX - 1)) do
+        local group, low = groups[sink], '0-0'
+        if group then
+            low = id_next(group['last-delivered-id'])
+            if group.pending > 0 then
+                low = call('XPENDING', P .. 'results', sink)[2] or low
+            end
+        end
+        list[#list + 1] = { sink = sink, low = low, group = group,
+            seen = tonumber(call('HGET', P .. 'sink:' .. sink, 'seen')) or 0 }
+    end
+    return list
+end
+
+local function first_id()
+    local entry = call('XRANGE', P .. 'results', '-', '+', 'COUNT', 1)[1]
+    return entry and entry[1]
+end
+
+-- Notes which sinks lose what when everything below `to` goes.
+local function lose(needs, first, to, why)
+    for _, need in ipairs(needs) do
+        if id_less(need.low, to) then
+            local from = id_less(need.low, first) and first or need.low
+            call('RPUSH', P .. 'loss', cjson.encode({ sink = need.sink, from = from, to = to, at_ms = NOW, why = why }))
+            call('LTRIM', P .. 'loss', -1000, -1)
+            Q.bump('losses', 1)
+        end
+    end
+end
+
+-- Trims what every sink has acknowledged; sinks silent for days are not waited for.
+function R.trim()
+    local needs, low = R.needs(), nil
+    local silent = {}
+    for _, need in ipairs(needs) do
+        if need.seen < NOW - Q.meta().sink_silent_ms then
+            silent[#silent + 1] = need
+        elseif not low or id_less(need.low, low) then
+            low = need.low
+        end
+    end
+    local first = low and first_id()
+    if first and id_less(first, low) then
+        lose(silent, first, low, 'silent')
+        if call('XLEN', P .. 'results') > 10000 then
+            call('XTRIM', P .. 'results', 'MINID', '~', low, 'LIMIT', 10000)
+        else
+            call('XTRIM', P .. 'results', 'MINID', low)
+        end
+    end
+end
+
+-- Past the cap the oldest go, whoever needs them.
+function R.cap()
+    local over = call('XLEN', P .. 'results') - Q.meta().results_max
+    if over <= 0 then
+        return
+    end
+    over = math.min(over, 1000)
+    local entries = call('XRANGE', P .. 'results', '-', '+', 'COUNT', over + 1)
+    local first, to = entries[1][1], entries[#entries][1]
+    if #entries <= over then
+        to = id_next(to)
+    end
+    lose(R.needs(), first, to, 'cap')
+    call('XTRIM', P .. 'results', 'MINID', to)
+end

@@ -1,0 +1,193 @@
+--[[
+What the views share: JSON that keeps arrays arrays, what live workers offer, and why a job waits.
+--]]
+local EMPTY_ARRAY = '@@no elements@@'
+
+-- cjson of Redis writes an empty table as {}: W.array() marks what must be [].
+function W.array(list)
+    return #list > 0 and list or EMPTY_ARRAY
+end
+
+function W.json(value)
+    return (cjson.encode(value):gsub('"' .. EMPTY_ARRAY .. '"', '[]'))
+end
+
+function W.number(text)
+    return tonumber(text) or 0
+end
+
+-- Values of a decoded msgpack or JSON tree that cjson can write: no bytes beyond printable, no NaN, bounded depth.
+function W.plain(value, depth)
+    depth = depth or 0
+    if type(value) == 'string' then
+        return (value:gsub('[%z\1-\8\11\12\14-\31\127]', '?'):sub(1, 4096))
+    elseif type(value) == 'number' then
+        if value ~= value or value == math.huge or value == -math.huge then
+            return tostring(value)
+        end
+        return value
+    elseif type(value) == 'boolean' then
+        return value
+    elseif type(value) ~= 'table' or depth > 8 then
+        return tostring(value)
+    end
+    local copy, length = {}, 0
+    for key, item in pairs(value) do
+        local is_index = type(key) == 'number'
+        copy[is_index and key or W.plain(tostring(key))] = W.plain(item, depth + 1)
+        length = length + (is_index and 1 or 0)
+    end
+    if length > 0 and length ~= #copy then
+        return tostring(length) .. ' items'
+    end
+    return copy
+end
+
+function W.unpacked(bytes)
+    local ok, value = pcall(cmsgpack.unpack, bytes)
+    if not ok or type(value) ~= 'table' then
+        return 'not readable as msgpack'
+    end
+    return W.plain(value)
+end
+
+local function worker_state(age, lease)
+    if age <= lease then
+        return 'alive'
+    end
+    return age <= 4 * lease and 'stale' or 'dead'
+end
+
+-- At most 256 workers, newest heartbeat first, silent ones for a day.
+function W.workers()
+    local list = {}
+    local rows = call('ZREVRANGE', P .. 'workers', 0, 255, 'WITHSCORES')
+    for i = 1, #rows, 2 do
+        local v = call('HMGET', P .. 'worker:' .. rows[i], 'json', 'lease', 'first')
+        local lease = tonumber(v[2]) or Q.meta().lease_ms
+        local age = math.max(NOW - tonumber(rows[i + 1]), 0)
+        local ok, info = pcall(cjson.decode, v[1] or '{}')
+        list[#list + 1] = { id = rows[i], heartbeat_age_ms = age, state = worker_state(age, lease),
+            first_ms = W.number(v[3]), info = ok and type(info) == 'table' and W.plain(info) or {} }
+    end
+    return list
+end
+
+local function listed(list, name)
+    for _, item in ipairs(type(list) == 'table' and list or {}) do
+        if item == name or (type(item) == 'table' and item.name == name) then
+            return true
+        end
+    end
+    return false
+end
+
+-- Does a live worker offer the suite: by its registration, or by what it says of itself.
+function W.offered(suite, workers)
+    for _, worker in ipairs(workers) do
+        if worker.state == 'alive' and
+            (listed(worker.info.suites, suite) or call('ZSCORE', P .. 'offers:' .. suite, worker.id)) then
+            return true
+        end
+    end
+    return false
+end
+
+local function largest(worker, field)
+    local most = tonumber(worker.info[field]) or 0
+    for _, slot in ipairs(type(worker.info.slots) == 'table' and worker.info.slots or {}) do
+        if type(slot) == 'table' then
+            most = math.max(most, tonumber(slot[field]) or 0)
+        end
+    end
+    return most
+end
+
+-- What of the needs no live worker has, in words; nil when some worker has it all.
+function W.needs_unmet(needs, workers)
+    local gpus, memory = tonumber(needs:match('gpus=(%d+)')) or 0, tonumber(needs:match('gpu_memory=(%d+)')) or 0
+    local most_gpus, most_memory = 0, 0
+    for _, worker in ipairs(workers) do
+        if worker.state == 'alive' then
+            most_gpus = math.max(most_gpus, largest(worker, 'gpus'))
+            most_memory = math.max(most_memory, largest(worker, 'gpu_memory_bytes'))
+        end
+    end
+    if gpus > most_gpus then
+        return 'needs ' .. gpus .. ' GPU' .. (gpus == 1 and '' or 's') .. ', largest worker has ' .. most_gpus
+    end
+    if memory > most_memory then
+        return string.format('needs %.1f GiB of GPU memory, largest worker has %.1f', memory / 2 ^ 30, most_memory / 2 ^ 30)
+    end
+    for label in (needs:match('labels=([^,]*)') or ''):gmatch('[^+]+') do
+        local found = false
+        for _, worker in ipairs(workers) do
+            found = found or (worker.state == 'alive' and listed(worker.info.labels, label))
+        end
+        if not found then
+            return 'no worker has the label ' .. label
+        end
+    end
+    return nil
+end
+
+function W.class_of(class)
+    local suite, needs = (call('HGET', P .. 'classes', class) or ''):match('^(%S+) (%S*)$')
+    if needs == '*' then
+        needs = call('HGET', P .. 'suite:' .. suite, 'needs') or ''
+    end
+    return suite or '', needs or ''
+end
+
+-- Why the jobs of a class wait, whatever their run; nil: nothing but their turn.
+function W.class_waits(class, suite, needs, workers)
+    if Q.meta().paused == 1 then
+        return 'paused (queue)'
+    end
+    local block = call('HGET', P .. 'block', class)
+    if block then
+        return block == 'cap' and 'cap of suite reached' or 'paused (suite)'
+    end
+    if #workers == 0 or not W.offered(suite, workers) then
+        return 'no worker offers suite ' .. suite
+    end
+    return W.needs_unmet(needs, workers)
+end
+
+local function seconds(ms)
+    ms = math.max(ms, 0)
+    return ms < 10000 and string.format('%.1f s', ms / 1000) or string.format('%.0f s', ms / 1000)
+end
+
+function W.why(j, workers)
+    if j.state == 'delayed' then
+        local due = tonumber(call('ZSCORE', P .. 'delayed', j.id)) or NOW
+        local word = (j.attempts > 0 or (j.last and j.last ~= '')) and 'retry in ' or 'due in '
+        return word .. seconds(due - NOW)
+    elseif j.state == 'running' then
+        if call('ZSCORE', P .. 'sharded', j.id) then
+            return call('HLEN', P .. 'part:' .. j.id) .. ' of ' .. (j.shards or '?') .. ' shards are in'
+        end
+        return 'runs on ' .. (j.worker or '?')
+    elseif j.state ~= 'queued' then
+        return ''
+    end
+    local suite, needs = W.class_of(j.class)
+    local reason = W.class_waits(j.class, suite, needs, workers)
+    local run = F.run(j.run)
+    if reason then
+        return reason
+    elseif run.paused then
+        return 'paused (run)'
+    elseif F.blocked(run) then
+        return 'cap of run reached'
+    end
+    local policy = call('HGET', P .. 'flow:' .. j.flow, 'policy')
+    local before = call(policy == 'latest' and 'ZREVRANK' or 'ZRANK', J.wait_key(j), j.tag) or 0
+    if before > 0 then
+        return 'waiting behind ' .. before .. ' job' .. (before == 1 and '' or 's') .. ' of its flow'
+    end
+    local flows = call('ZRANK', P .. 'ready:' .. j.class .. ':' .. j.priority, j.flow) or 0
+    return flows > 0 and ('waiting behind ' .. flows .. ' other flow' .. (flows == 1 and '' or 's')) or
+        'next; waiting for a free slot'
+end

@@ -1,0 +1,32 @@
+--[[
+cancel: a job is wanted no more.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] id     job; a shard stands for its whole job
+ARGV[2] reason "" or one sentence
+
+Returns the state after: "cancelled"; "running" with the mark set, which the next heartbeat acts on; the state of a job that
+        had ended; or "not_found".
+Cost    O(log n); a split job's shards besides.
+--]]
+verb('cancel', 'drain', function(args)
+    args_exactly(args, 2, 'id reason')
+    local key = J.parse(args[1])
+    if not key then
+        refuse('\'' .. args[1]:sub(1, 60) .. '\' is no job id')
+    end
+    local j = J.load(key.parent or args[1])
+    if not j or not J.sane(j) then
+        return 'not_found'
+    end
+    if ENDED[j.state] then
+        return j.state
+    end
+    local reason = args[2] ~= '' and short_text(args[2]) or 'cancelled by hand'
+    if j.state == 'running' and call('ZSCORE', P .. 'sharded', j.id) == false then
+        call('HSET', P .. 'job:' .. j.id, 'cancel', reason)
+        return 'running'
+    end
+    J.finish(j, 'cancelled', reason)
+    return 'cancelled'
+end)

@@ -1,0 +1,266 @@
+--[[
+claim: give the next jobs that fit this worker's slots to one attempt each.
+
+KEYS[1] prefix    "evalq:{queue}:", fixes the hash slot of every key derived from it
+ARGV[1] worker    id of the claiming process, at most 64 printable bytes
+ARGV[2] request   at most 64 bytes, new for each claim; the same again returns those still valid (lost reply)
+ARGV[3] lease_ms  1 to 3600000: how long the attempt may be silent
+ARGV[4] count     1 to 64: how many jobs at most
+ARGV[5] nclasses  0 to 64
+ARGV[6...] class  numbers of the classes that fit
+
+Returns {"jobs" | "none", now, classes_version, due_ms, {id, token, record, attempt, shard, shards, merge, alone,
+        queued_ms, task_done...}...}.
+Holds   an unfinished job is in exactly one of wait, begun, delayed, leases, sharded, before and after.
+Cost    O(C + log n) a job, C classes named; at most 8 looks and 8 promotions besides.
+--]]
+
+-- Checked arguments from args[at].
+function V.claim_read(args, at)
+    local c = { worker = label_arg(args, at, 64, 'worker'), request = label_arg(args, at + 1, 64, 'request'),
+        lease = integer_arg(args, at + 2, 1, LEASE_MS_MAX, 'lease_ms'), count = integer_arg(args, at + 3, 1, 64, 'count'),
+        classes = {} }
+    local n = integer_arg(args, at + 4, 0, CLASSES_MAX, 'nclasses')
+    if #args ~= at + 4 + n then
+        refuse('expected ' .. n .. ' classes, got ' .. (#args - at - 4))
+    end
+    for i = 1, n do
+        c.classes[i] = text_of(integer_arg(args, at + 4 + i, 1, CLASSES_MAX, 'class'))
+    end
+    return c
+end
+
+-- The flow to serve next in one class and band, with its virtual start; nil when there is none.
+local function head(class, band)
+    local ready = P .. 'ready:' .. class .. ':' .. band
+    for _ = 1, 4 * FEW do
+        local row = call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+        if not row[1] then
+            return nil
+        end
+        local flow, start = row[1], tonumber(row[2])
+        local run = F.run(flow:match('^[^/]+') or '')
+        if F.blocked(run) then
+            F.settle(flow, class, band)
+        elseif run.vt[band] > start then
+            call('ZADD', ready, 'XX', run.vt[band], flow)
+        else
+            return { flow = flow, start = start, run = run, class = class, band = band }
+        end
+    end
+    return nil
+end
+
+-- The best head over the named classes; heads are kept between the jobs of one call while they hold.
+local function choose(c, band)
+    local best
+    c.heads[band] = c.heads[band] or {}
+    for _, class in ipairs(c.open) do
+        local entry = c.heads[band][class]
+        if entry == nil or (entry and (entry.run.vt[band] > entry.start or F.blocked(entry.run))) then
+            local ok, found = pcall(head, class, band)
+            if not ok then
+                Q.bad('ready:' .. class .. ':' .. band, error_text(found), '')
+            end
+            entry = ok and found or false
+            c.heads[band][class] = entry
+        end
+        if entry and (not best or entry.start < best.start) then
+            best = entry
+        end
+    end
+    return best
+end
+
+-- Takes the flow's next job off its waiting set, by the flow's policy.
+local function pop(flow, class, band)
+    local suffix = flow .. ':' .. class .. ':' .. band
+    local tag = call('ZPOPMIN', P .. 'begun:' .. suffix)[1]
+    if tag then
+        return tag
+    end
+    local policy = call('HGET', P .. 'flow:' .. flow, 'policy')
+    if policy == 'backfill' then
+        return F.backfill.pop(flow, class, band)
+    end
+    return call(policy == 'latest' and 'ZPOPMAX' or 'ZPOPMIN', P .. 'wait:' .. suffix)[1]
+end
+
+local function cost_of(c, suite)
+    if not c.costs[suite] then
+        c.costs[suite] = math.min(math.max(tonumber(call('HGET', P .. 'cost', suite)) or 1, 1), 86400)
+    end
+    return c.costs[suite]
+end
+
+-- What a claimer is told of one attempt.
+function V.claim_row(j, record, tasks)
+    local row = { j.id, j.token, record or '', text_of(j.attempts), j.shard and text_of(j.shard) or '-1',
+        j.shard and j.shards or '0', j.merge == '1' and '1' or '0', j.alone == '1' and '1' or '0',
+        text_of(math.max(NOW - (tonumber(j.submitted) or NOW), 0)) }
+    for _, task in ipairs(tasks or {}) do
+        row[#row + 1] = task
+    end
+    return row
+end
+
+local function row_of(j)
+    local tasks = (tonumber(j.tasks) or 0) > 0 and call('HKEYS', P .. 'res:' .. j.id) or nil
+    j.alone = (tonumber(call('HGET', P .. 'job:' .. j.id, 'alone')) or 0) == 1 and '1' or '0'
+    return V.claim_row(j, call('GET', P .. 'msg:' .. (j.parent or j.id)), tasks)
+end
+
+-- Makes one popped job an attempt.
+local function start(c, h, tag)
+    local id = J.id_of(h.flow, tag)
+    local j = id and J.load(id)
+    if not j or j.state ~= 'queued' or not J.sane(j) or j.class ~= h.class or j.priority ~= tostring(h.band) then
+        error('a waiting entry without a queued job', 0)
+    end
+    if not c.token then
+        c.token = Q.meta().token
+        c.nonce = redis.sha1hex(c.worker .. ' ' .. c.request .. ' ' .. SEED .. ' ' .. Q.meta().epoch):sub(1, 16)
+    end
+    c.token = c.token + 1
+    Q.meta_set('token', c.token)
+    local attempts = j.attempts + 1
+    local token = text_of(c.token) .. '.' .. c.nonce
+    call('HSET', P .. 'job:' .. id, 'state', 'running', 'token', token, 'attempts', attempts, 'worker', c.worker,
+        'started', NOW, 'lease', c.lease, 'hb', 0, 'suspect', '')
+    call('ZADD', P .. 'leases', NOW + c.lease, id)
+    J.count(j, 'queued', -1)
+    J.count(j, 'running', 1)
+    j.state, j.token, j.attempts = 'running', token, attempts
+    J.active(j, 1)
+    return row_of(j)
+end
+
+-- Serves one job of band, or returns nil when the band is empty for these classes.
+local function serve(c, band)
+    for _ = 1, 4 * FEW do
+        local h = choose(c, band)
+        if not h then
+            return nil
+        end
+        c.heads[band][h.class] = nil
+        local tag, row
+        local ok, problem = pcall(function()
+            tag = pop(h.flow, h.class, band)
+            if tag then
+                row = start(c, h, tag)
+            end
+        end)
+        if row then
+            local vt = math.max(h.run.vt[band], h.start)
+            Q.meta_set('clock:' .. band, math.max(Q.meta()['clock:' .. band], vt))
+            h.run.vt[band] = vt + cost_of(c, h.flow:match('([^/]+)$')) * 100 / math.max(h.run.weight, 1)
+            h.run.vt_changed[band] = h.run.vt[band]
+            F.settle(h.flow, h.class, band, true)
+            return row
+        end
+        if not ok then
+            J.set_aside(tag and J.id_of(h.flow, tag) or h.flow, error_text(problem), h.class,
+                tag and not tag:find('@') and ('queued:' .. h.class) or nil)
+            if not tag then
+                pcall(call, 'ZREM', P .. 'ready:' .. h.class .. ':' .. band, h.flow)
+            end
+        end
+        pcall(F.settle, h.flow, h.class, band) -- An empty flow leaves its ready set: trap of every fair queue.
+    end
+    return nil
+end
+
+-- Classes of suites that are neither paused nor at their cap.
+local function classes_open(c)
+    local open = {}
+    local reasons = #c.classes > 0 and call('HMGET', P .. 'block', unpack(c.classes)) or {}
+    for i, class in ipairs(c.classes) do
+        if not reasons[i] then
+            open[#open + 1] = class
+        end
+    end
+    return open
+end
+
+-- The reply to a request that was answered before: those of its claims that still hold.
+local function repeated(c)
+    local record = call('HMGET', P .. 'worker:' .. c.worker, 'request', 'claims')
+    if record[1] ~= c.request then
+        return nil
+    end
+    local rows = {}
+    for id, token in (record[2] or ''):gmatch('(%S+) (%S+)\n') do
+        local ok, j = pcall(J.load, id)
+        if ok and j and j.token == token and OPEN[j.state] then
+            rows[#rows + 1] = row_of(j)
+        end
+    end
+    return rows
+end
+
+local function answer(rows)
+    local due = call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2]
+    local reply = { #rows > 0 and 'jobs' or 'none', text_of(NOW), text_of(Q.meta().classes_version),
+        due and text_of(math.max(tonumber(due) - NOW, 0)) or '-1' }
+    for _, row in ipairs(rows) do
+        reply[#reply + 1] = row
+    end
+    return reply
+end
+
+-- The wake markers of classes that have more are set again: a wake may have been eaten by this very claim.
+local function wake_on(c)
+    for _, class in ipairs(classes_open(c)) do
+        local ready = P .. 'ready:' .. class
+        if call('EXISTS', ready .. ':0', ready .. ':1', ready .. ':2', ready .. ':3') > 0 then
+            F.wake(class)
+        end
+    end
+end
+
+function V.claim(c)
+    local before = repeated(c)
+    if before then
+        return answer(before)
+    end
+    L.looks_and_promotions()
+    local rows, claims = {}, {}
+    c.heads, c.costs, c.open = {}, {}, {}
+    if Q.meta().paused ~= 1 then
+        c.open = classes_open(c)
+    end
+    while #rows < c.count and #c.open > 0 do
+        local lowest_first = (Q.meta().served + 1) % 16 == 0
+        local row
+        for i = 0, 3 do
+            row = serve(c, lowest_first and 3 - i or i)
+            if row then
+                break
+            end
+        end
+        if not row then
+            break
+        end
+        rows[#rows + 1] = row
+        claims[#claims + 1] = row[1] .. ' ' .. row[2] .. '\n'
+        Q.meta_set('served', Q.meta().served + 1)
+        if Q.meta().suites_limited > 0 then
+            c.open = classes_open(c)
+        end
+    end
+    if #rows > 0 then
+        call('HSET', P .. 'worker:' .. c.worker, 'request', c.request, 'claims', table.concat(claims))
+        call('PEXPIRE', P .. 'worker:' .. c.worker, DAY_MS)
+        if #rows == c.count then
+            wake_on(c)
+        end
+        if Q.meta().served % 64 < #rows then
+            L.retention(4)
+        end
+    end
+    return answer(rows)
+end
+
+verb('claim', 'drain', function(args)
+    return V.claim(V.claim_read(args, 1))
+end)

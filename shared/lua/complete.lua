@@ -1,0 +1,70 @@
+--[[
+complete: the attempt's work is done; a shard hands its part in with it.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] id     job, or shard ID@K
+ARGV[2] token  of the attempt
+ARGV[3] part   "" when not a shard; else its encoded sums, at most 64 KiB
+
+Returns "done", "duplicate" (this attempt completed before) or "stale" (another holds the job, or it has ended).
+Holds   the part is stored by shard number; the one that fills the last place queues the merge, once.
+Cost    O(log n).
+--]]
+
+-- Seconds that a job of the suite takes, for fairness: learned from attempts of a second or more.
+local function learn_cost(j)
+    local seconds = math.floor((NOW - (tonumber(j.started) or NOW)) / 1000)
+    if seconds >= 1 then
+        local before = tonumber(call('HGET', P .. 'cost', j.suite)) or seconds
+        call('HSET', P .. 'cost', j.suite, math.max(1, math.floor(before * 0.75 + seconds * 0.25 + 0.5)))
+    end
+end
+
+local function shard_done(j, part)
+    local parent = J.load(j.parent)
+    if not parent or parent.state ~= 'running' or not parent.shards then
+        return 'stale'
+    end
+    call('HSET', P .. 'part:' .. j.parent, text_of(j.shard), part)
+    J.finish(j, 'done', '', 'done')
+    if call('HLEN', P .. 'part:' .. j.parent) >= tonumber(parent.shards) then
+        parent.merge = '1'
+        J.queue(parent, { 'merge', '1' })
+    end
+    return 'done'
+end
+
+function V.complete(id, token, part)
+    local j, found = J.hold(id, token)
+    if not j then
+        if found and J.repeated(found, token, 'done') then
+            return 'duplicate'
+        end
+        return 'stale'
+    end
+    learn_cost(j)
+    if j.shard then
+        return shard_done(j, part)
+    end
+    J.finish(j, 'done', '', 'done')
+    return 'done'
+end
+
+function V.complete_read(args)
+    if #(args[3] or '') > 65536 then
+        refuse('a part is at most 65536 bytes')
+    end
+    local key = J.parse(args[1])
+    if not key then
+        refuse('\'' .. tostring(args[1]):sub(1, 60) .. '\' is no job id')
+    end
+    if key.shard and args[3] == '' then
+        refuse('a shard completes with its part')
+    end
+end
+
+verb('complete', 'drain', function(args)
+    args_exactly(args, 3, 'id token part')
+    V.complete_read(args)
+    return V.complete(args[1], args[2], args[3])
+end)

@@ -1,0 +1,18 @@
+--[[
+complete_claim: complete, then claim, in one round trip.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1..3]     complete's arguments
+ARGV[4...]     claim's arguments
+
+Returns {complete's word, claim's reply}.
+Cost    complete's and claim's.
+--]]
+verb('complete_claim', 'drain', function(args)
+    if #args < 8 then
+        refuse('expected complete\'s 3 arguments, then claim\'s')
+    end
+    V.complete_read(args)
+    local c = V.claim_read(args, 4)
+    return { V.complete(args[1], args[2], args[3]), V.claim(c) }
+end)

@@ -1,0 +1,97 @@
+--[[
+fail: the attempt came to nothing.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] id     job or shard
+ARGV[2] token  of the attempt
+ARGV[3] kind   retry, crash, timeout (delayed, or dead when attempts are used up), fatal (dead), vanished, changed
+               (skipped), incomplete (delayed, not charged, up to a bound)
+ARGV[4] reason one sentence, cut at 64 bytes
+ARGV[5] detail everything worth keeping, cut at 8 KiB
+ARGV[6] worker id of the process
+
+Returns {state, due_ms}: due_ms 0 unless delayed; or "stale".
+Holds   a job that crashed two workers runs alone next; a crash alone is its last.
+Cost    O(log n).
+--]]
+local KINDS = { retry = true, crash = true, timeout = true, fatal = true, vanished = true, changed = true,
+    incomplete = true }
+
+-- Counts a crash; returns whether the job is done with, and the fields to set.
+local function crashed(j, worker)
+    local v = call('HMGET', P .. 'job:' .. j.id, 'crashes', 'crashed_on', 'alone')
+    local fields = { 'crashes', (tonumber(v[1]) or 0) + 1, 'crashed_on', short_text(worker) }
+    if v[2] and v[2] ~= short_text(worker) then
+        fields[#fields + 1] = 'alone'
+        fields[#fields + 1] = '1'
+    end
+    return v[3] == '1', fields
+end
+
+local function delay(j, word, wait, fields)
+    local due = NOW + wait
+    for _, value in ipairs({ 'due', due, 'token', '', 'last', J.last(j, word .. ' delayed ' .. text_of(wait)) }) do
+        fields[#fields + 1] = value
+    end
+    J.place(j, 'delayed', due, fields)
+    return { 'delayed', text_of(wait) }
+end
+
+local function ended(j, state, reason, fields)
+    J.finish(j, state, reason, 'fail ' .. state .. ' 0', fields)
+    return { state, '0' }
+end
+
+local function settle_failure(j, kind, reason, worker)
+    local meta = Q.meta()
+    if j.cancel and j.cancel ~= '' then
+        return ended(j, 'cancelled', j.cancel)
+    end
+    if kind == 'vanished' or kind == 'changed' then
+        return ended(j, 'skipped', kind .. ': ' .. reason)
+    end
+    if kind == 'fatal' then
+        return ended(j, 'dead', reason)
+    end
+    if kind == 'incomplete' then
+        local times = (tonumber(call('HGET', P .. 'job:' .. j.id, 'incomplete')) or 0) + 1
+        if times > meta.incomplete_max then
+            return ended(j, 'dead', 'incomplete: ' .. reason)
+        end
+        return delay(j, 'fail', math.min(J.backoff(j.id, math.min(times, 4), 1000), 30000), { 'incomplete', times,
+            'attempts', math.max(j.attempts - 1, 0), 'reason', short_text('incomplete: ' .. reason) })
+    end
+    local final, fields, base = false, {}, 2000
+    if kind == 'crash' then
+        final, fields = crashed(j, worker)
+        base = 250
+    end
+    if final or j.attempts >= meta.attempts_max then
+        return ended(j, 'dead', kind .. ': ' .. reason, fields)
+    end
+    fields[#fields + 1] = 'reason'
+    fields[#fields + 1] = short_text(kind .. ': ' .. reason)
+    return delay(j, 'fail', J.backoff(j.id, j.attempts, base), fields)
+end
+
+verb('fail', 'drain', function(args)
+    args_exactly(args, 6, 'id token kind reason detail worker')
+    if not KINDS[args[3]] then
+        refuse('kind must be retry, fatal, crash, timeout, vanished, changed or incomplete')
+    end
+    if not J.parse(args[1]) then
+        refuse('\'' .. args[1]:sub(1, 60) .. '\' is no job id')
+    end
+    local j, found = J.hold(args[1], args[2])
+    if not j then
+        local state, wait = (found and J.repeated(found, args[2], 'fail') or ''):match('^(%a+) (%d+)$')
+        if state then
+            return { state, wait }
+        end
+        return 'stale'
+    end
+    if args[5] ~= '' then
+        call('SET', P .. 'log:' .. args[1], args[5]:sub(-8192))
+    end
+    return settle_failure(j, args[3], args[4], args[6])
+end)

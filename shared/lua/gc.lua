@@ -1,0 +1,12 @@
+--[[
+gc: one slice of retention: records of ended jobs past their age or number, flows nobody submitted to for 90 days.
+
+KEYS[1] prefix "evalq:{queue}:"
+
+Returns the number of records removed; 0: nothing is left to do.
+Cost    at most 100 records.
+--]]
+verb('gc', 'drain', function(args)
+    args_exactly(args, 0, 'none')
+    return text_of(L.retention(SLICE))
+end)

@@ -1,0 +1,85 @@
+--[[
+heartbeat: a worker lives, and so do its attempts.
+
+KEYS[1] prefix      "evalq:{queue}:"
+ARGV[1] worker      id of the process
+ARGV[2] worker_json what people are shown of it, at most 8 KiB; "" leaves what was there
+ARGV[3] lease_ms    1 to 3600000
+ARGV[4] n           0 to 1024 attempts
+ARGV[5...]          n times: id token done total status
+
+Returns {now, classes_version, word...}, a word per attempt: ok; cancel (the job is cancelled now, stop it);
+        stale (another holds it, or it has ended: stop it, publish nothing).
+Holds   a heartbeat with the token of a reclaimed job that nobody claimed since makes it running again, uncharged.
+Cost    O(n log N); at most 8 looks, 8 promotions, one slice of postponed work.
+--]]
+local function beat(id, token, done, total, status, lease)
+    local j, found = J.hold(id, token)
+    if not j then
+        return found and J.repeated(found, token, 'cancel') and 'cancel' or 'stale'
+    end
+    if j.cancel and j.cancel ~= '' then
+        J.finish(j, 'cancelled', j.cancel, 'cancel')
+        return 'cancel'
+    end
+    local fields = { 'hb', (tonumber(j.hb) or 0) + 1, 'lease', lease }
+    if j.suspect and j.suspect ~= '' then
+        fields[#fields + 1] = 'suspect'
+        fields[#fields + 1] = ''
+    end
+    if integer_of(done, 0, 9007199254740992) then
+        fields[#fields + 1] = 'progress'
+        fields[#fields + 1] = done
+    end
+    if integer_of(total, 0, 9007199254740992) then
+        fields[#fields + 1] = 'total'
+        fields[#fields + 1] = total
+    end
+    if status ~= '' then
+        fields[#fields + 1] = 'status'
+        fields[#fields + 1] = short_text(status)
+    end
+    call('HSET', P .. 'job:' .. id, unpack(fields))
+    call('ZADD', P .. 'leases', 'XX', NOW + lease, id)
+    return 'ok'
+end
+
+local function worker_note(worker, json, lease)
+    local key = P .. 'worker:' .. worker
+    local fields = { 'seen', NOW, 'lease', lease }
+    if json ~= '' then
+        fields[#fields + 1] = 'json'
+        fields[#fields + 1] = json
+    end
+    call('HSETNX', key, 'first', NOW)
+    call('HSET', key, unpack(fields))
+    call('PEXPIRE', key, DAY_MS)
+    call('ZADD', P .. 'workers', NOW, worker)
+end
+
+verb('heartbeat', 'drain', function(args)
+    local worker = label_arg(args, 1, 64, 'worker')
+    if #(args[2] or '') > 8192 then
+        refuse('worker_json is at most 8192 bytes')
+    end
+    local lease = integer_arg(args, 3, 1, LEASE_MS_MAX, 'lease_ms')
+    local n = integer_arg(args, 4, 0, 1024, 'n')
+    args_exactly(args, 4 + 5 * n, 'worker json lease_ms n, then n times id token done total status')
+    worker_note(worker, args[2], lease)
+    local words = {}
+    for i = 1, n do
+        local at = 5 * i
+        local ok, word = pcall(beat, args[at], args[at + 1], args[at + 2], args[at + 3], args[at + 4], lease)
+        if not ok then
+            J.set_aside(args[at], error_text(word))
+        end
+        words[i] = ok and word or 'stale'
+    end
+    L.looks_and_promotions()
+    L.slow_work()
+    local reply = { text_of(NOW), text_of(Q.meta().classes_version) }
+    for i = 1, n do
+        reply[2 + i] = words[i]
+    end
+    return reply
+end)

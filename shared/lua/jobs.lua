@@ -1,0 +1,111 @@
+--[[
+jobs: the jobs of one state, newest first, a page at a time.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] state  one of the seven, or bad (what was set aside)
+ARGV[2] run    "" for any
+ARGV[3] cursor "" first, then what the page before gave
+ARGV[4] count  1 to 1000
+
+Returns JSON {"cursor", "jobs": [{"id", hash fields}...]}; cursor "" at the end.
+Cost    O(count + log n); with a run at most 2,000 looked at a call.
+--]]
+local function job_view(id)
+    local ok, list = pcall(call, 'HGETALL', P .. 'job:' .. id)
+    local view = ok and W.plain(R.map(list)) or { state = 'bad', reason = 'its key holds something else' }
+    view.id = id
+    return view
+end
+
+-- Pages through sorted sets by rank: cursor "SET:OFFSET".
+local function from_sets(sets, run, cursor, count)
+    local at, offset = cursor:match('^(%d+):(%d+)$')
+    at, offset = tonumber(at) or 1, tonumber(offset) or 0
+    local list, looked = {}, 0
+    while sets[at] and #list < count and looked < 2000 do
+        local ids = call('ZREVRANGE', P .. sets[at], offset, offset + 99)
+        for i, id in ipairs(ids) do
+            looked = looked + 1
+            offset = offset + 1
+            if (run == '' or id:sub(1, #run + 1) == run .. '/') and not id:find('@') then
+                list[#list + 1] = job_view(id)
+            end
+            if #list == count then
+                break
+            end
+        end
+        if #ids < 100 and #list < count then
+            at, offset = at + 1, 0
+        end
+    end
+    return list, sets[at] and (at .. ':' .. offset) or ''
+end
+
+-- Queued jobs are found flow by flow: cursor "FLOW:KEY:OFFSET", all ranks.
+local function queued(run, cursor, count)
+    local f, k, o = cursor:match('^(%d+):(%d):(%d+)$')
+    f, k, o = tonumber(f) or 0, tonumber(k) or 1, tonumber(o) or 0
+    local list, looked = {}, 0
+    local flow = call('ZREVRANGE', P .. 'flows', f, f)[1]
+    while flow and #list < count and looked < 2000 do
+        local tags = {}
+        if run == '' or flow:sub(1, #run + 1) == run .. '/' then
+            tags = call('ZREVRANGE', P .. (k == 1 and 'open:' or 'openkeep:') .. flow, o, o + count - #list - 1)
+        end
+        for _, tag in ipairs(tags) do
+            local view = job_view(J.id_of(flow, tag) or tag)
+            if view.state == 'queued' then
+                list[#list + 1] = view
+            end
+        end
+        looked = looked + #tags + 1
+        if #tags > 0 then
+            o = o + #tags
+        elseif k == 1 then
+            k, o = 2, 0
+        else
+            f, k, o = f + 1, 1, 0
+            flow = call('ZREVRANGE', P .. 'flows', f, f)[1]
+        end
+    end
+    return list, flow and (f .. ':' .. k .. ':' .. o) or ''
+end
+
+local function set_aside(cursor, count)
+    local list, last = {}, nil
+    for _, entry in ipairs(call('XREVRANGE', P .. 'bad', cursor == '' and '+' or '(' .. cursor, '-', 'COUNT', count)) do
+        local view = W.plain(R.map(entry[2]))
+        view.entry = entry[1]
+        view.at_ms = W.number(entry[1]:match('^%d+'))
+        list[#list + 1] = view
+        last = entry[1]
+    end
+    return list, #list == count and last or ''
+end
+
+verb('jobs', 'ro', function(args)
+    args_exactly(args, 4, 'state run cursor count')
+    local state, run, cursor = args[1], args[2], args[3]
+    local count = integer_arg(args, 4, 1, 1000, 'count')
+    if run ~= '' and not name_ok(run, 64) then
+        refuse('run must be a name or ""')
+    end
+    local list, next_cursor
+    if state == 'bad' then
+        if cursor ~= '' and not cursor:find('^%d+%-%d+$') then
+            refuse('cursor must be "" or what the page before gave')
+        end
+        list, next_cursor = set_aside(cursor, count)
+    elseif state == 'queued' then
+        list, next_cursor = queued(run, cursor, count)
+    elseif state == 'delayed' then
+        list, next_cursor = from_sets({ 'delayed' }, run, cursor, count)
+    elseif state == 'running' then
+        list, next_cursor = from_sets({ 'leases', 'sharded' }, run, cursor, count)
+    elseif ENDED[state] then
+        list, next_cursor = from_sets({ 'ended:' .. state }, run, cursor, count)
+    else
+        refuse('state must be queued, delayed, running, done, dead, skipped, cancelled or bad')
+    end
+    return W.json({ cursor = next_cursor, jobs = W.array(list) })
+end)

@@ -1,0 +1,16 @@
+--[[
+leave: an orderly goodbye of a worker; its jobs were completed or released before.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] worker id of the process
+
+Returns "ok".
+Cost    O(log W).
+--]]
+verb('leave', 'drain', function(args)
+    args_exactly(args, 1, 'worker')
+    local worker = label_arg(args, 1, 64, 'worker')
+    call('UNLINK', P .. 'worker:' .. worker)
+    call('ZREM', P .. 'workers', worker)
+    return 'ok'
+end)

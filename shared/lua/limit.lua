@@ -1,0 +1,43 @@
+--[[
+limit: caps on what runs at once, and a run's share.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] kind   cap_run, cap_suite (leases at once; 0: no cap) or weight (percent of a normal run's share, 1 to 10000)
+ARGV[2] name   of the run or suite
+ARGV[3] value  integer
+
+Returns "ok".
+Cost    O(C); raising a run's cap brings back at most 100 flows, later calls the rest.
+--]]
+-- Sets a field of a suite and keeps count of the suites that are paused or capped: only then do claims look.
+function V.suite_limit(name, field, value)
+    local before = call('HMGET', P .. 'suite:' .. name, 'paused', 'cap')
+    local limited = before[1] == '1' or (tonumber(before[2]) or 0) > 0
+    call('HSET', P .. 'suite:' .. name, field, value)
+    local after = call('HMGET', P .. 'suite:' .. name, 'paused', 'cap')
+    local limits = after[1] == '1' or (tonumber(after[2]) or 0) > 0
+    if limited ~= limits then
+        Q.meta_set('suites_limited', math.max(Q.meta().suites_limited + (limits and 1 or -1), 0))
+    end
+    call('ZADD', P .. 'suites', 'NX', NOW, name)
+    F.suite_settle(name)
+end
+
+verb('limit', 'drain', function(args)
+    args_exactly(args, 3, 'kind name value')
+    local kind, name = args[1], args[2]
+    local value = integer_arg(args, 3, 0, 1000000, 'value')
+    if kind == 'cap_run' and name_ok(name, 64) then
+        F.run(name).cap = value
+        call('HSET', P .. 'run:' .. name, 'cap', value)
+        F.unpark(name)
+    elseif kind == 'weight' and name_ok(name, 64) and value >= 1 and value <= 10000 then
+        F.run(name).weight = value
+        call('HSET', P .. 'run:' .. name, 'weight', value)
+    elseif kind == 'cap_suite' and name_ok(name, 32) then
+        V.suite_limit(name, 'cap', value)
+    else
+        refuse('kind must be cap_run, cap_suite or weight (1 to 10000), and name a name')
+    end
+    return 'ok'
+end)

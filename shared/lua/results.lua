@@ -1,0 +1,44 @@
+--[[
+results: what a run gave, in the order of publication: task results and ends.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] run    name
+ARGV[2] cursor 0 first, then what was returned
+ARGV[3] count  1 to 1000 index entries
+
+Returns {next cursor, record, finished_ms, record, finished_ms...}; finished_ms is the server's time of publication.
+        Records that retention removed are passed over; the cursor moves on.
+Cost    O(count).
+--]]
+verb('results', 'ro', function(args)
+    args_exactly(args, 3, 'run cursor count')
+    if not name_ok(args[1], 64) then
+        refuse('run must be 1 to 64 of [A-Za-z0-9._-]')
+    end
+    local from = integer_arg(args, 2, 0, 9007199254740992, 'cursor')
+    local count = integer_arg(args, 3, 1, 1000, 'count')
+    local rows = call('LRANGE', P .. 'index:' .. args[1], from, from + count - 1)
+    local reply = { text_of(from + #rows) }
+    for _, row in ipairs(rows) do
+        local ms, id, task = row:match('^(%d+) ([^#]+)#(.*)$')
+        local ok, record = pcall(function()
+            if not id then
+                return nil
+            elseif task ~= '' then
+                return call('HGET', P .. 'res:' .. id, task) or nil
+            end
+            local j = J.load(id)
+            local v = j and call('HMGET', P .. 'job:' .. id, 'ended', 'reason')
+            if not j or not ENDED[j.state] or v[1] ~= ms then
+                return nil -- It was wanted again since; its later end has an entry of its own.
+            end
+            j.ended, j.reason = v[1], v[2] or ''
+            return R.end_record(j)
+        end)
+        if ok and record then
+            reply[#reply + 1] = record
+            reply[#reply + 1] = ms
+        end
+    end
+    return reply
+end)

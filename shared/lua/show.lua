@@ -1,0 +1,42 @@
+--[[
+show: all that is known of one job, for people.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] id     job or shard
+
+Returns JSON {"id", "job": {hash}, "why", "message", "detail", "tasks": {task: result}, "parts"}, or nil.
+Cost    O(tasks).
+--]]
+verb('show', 'ro', function(args)
+    args_exactly(args, 1, 'id')
+    local key = J.parse(args[1])
+    if not key then
+        return false
+    end
+    local hash = R.map(call('HGETALL', P .. 'job:' .. args[1]))
+    if not hash.state then
+        local entry = call('HGET', P .. 'ledger:' .. key.flow, key.step)
+        local gen, fingerprint, state = (entry or ''):match('^(%d+) (%w*) (%a+)$')
+        if tonumber(gen) ~= key.gen or key.shard then
+            return false
+        end
+        return W.json({ id = args[1], job = { state = state, fingerprint = fingerprint },
+            why = 'its record was removed by retention' })
+    end
+    local view = { id = args[1], job = W.plain(hash), why = '' }
+    local j = J.load(args[1])
+    if J.sane(j) then
+        view.why = W.why(j, W.workers())
+        view.class = { W.class_of(j.class) }
+    end
+    local record = call('GET', P .. 'msg:' .. (key.parent or args[1]))
+    view.message = record and W.unpacked(record) or 'missing'
+    local detail = call('GET', P .. 'log:' .. args[1])
+    view.detail = detail and W.plain(detail) or ''
+    view.tasks = {}
+    local results = call('HGETALL', P .. 'res:' .. args[1])
+    for i = 1, #results, 2 do
+        view.tasks[results[i]] = W.unpacked(results[i + 1])
+    end
+    return W.json(view)
+end)

@@ -1,0 +1,33 @@
+--[[
+sink_ack: the sink has stored these entries; what every sink has acknowledged is trimmed.
+
+KEYS[1] prefix     "evalq:{queue}:"
+ARGV[1] sink       name of a registered sink
+ARGV[2] last_error what ails it, "" clears
+ARGV[3...] id      stream ids, at most 1,000
+
+Returns "ok".
+Cost    O(n + sinks); at most 10,000 entries trimmed.
+--]]
+verb('sink_ack', 'drain', function(args)
+    if #args < 2 or #args > 1002 then
+        refuse('expected sink last_error, then at most 1000 ids')
+    end
+    local sink = V.sink_arg(args)
+    if call('ZSCORE', P .. 'sinks', sink) == false then
+        error({ err = 'EVQ_NOT_FOUND sink \'' .. sink .. '\' is not registered' }, 0)
+    end
+    local ids = {}
+    for i = 3, #args do
+        if not args[i]:find('^%d+%-%d+$') then
+            refuse('\'' .. args[i]:sub(1, 40) .. '\' is no stream id')
+        end
+        ids[#ids + 1] = args[i]
+    end
+    if #ids > 0 then
+        call('XACK', P .. 'results', sink, unpack(ids))
+    end
+    call('HSET', P .. 'sink:' .. sink, 'seen', NOW, 'error', W.plain(args[2]):sub(1, 512))
+    R.trim()
+    return 'ok'
+end)

@@ -1,0 +1,30 @@
+--[[
+sink_open: register a sink and make its consumer group, from the first entry when new.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] sink   1 to 64 of [A-Za-z0-9._-], at most 64 sinks
+
+Returns "ok".
+Cost    O(1).
+--]]
+function V.sink_arg(args)
+    if not name_ok(args[1], 64) then
+        refuse('sink must be 1 to 64 of [A-Za-z0-9._-]')
+    end
+    return args[1]
+end
+
+verb('sink_open', 'drain', function(args)
+    args_exactly(args, 1, 'sink')
+    local sink = V.sink_arg(args)
+    if call('ZSCORE', P .. 'sinks', sink) == false and call('ZCARD', P .. 'sinks') >= 64 then
+        refuse('64 sinks are registered; remove one first')
+    end
+    local made = redis.pcall('XGROUP', 'CREATE', P .. 'results', sink, '0', 'MKSTREAM')
+    if type(made) == 'table' and made.err and not made.err:find('BUSYGROUP') then
+        error(made, 0)
+    end
+    call('ZADD', P .. 'sinks', 'NX', NOW, sink)
+    call('HSET', P .. 'sink:' .. sink, 'seen', NOW)
+    return 'ok'
+end)

@@ -1,0 +1,18 @@
+--[[
+sink_remove: a sink is no more; nothing is kept for it.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] sink   name
+
+Returns "ok".
+Cost    what it alone held back is trimmed, at most 10,000 entries.
+--]]
+verb('sink_remove', 'drain', function(args)
+    args_exactly(args, 1, 'sink')
+    local sink = V.sink_arg(args)
+    call('ZREM', P .. 'sinks', sink)
+    call('UNLINK', P .. 'sink:' .. sink)
+    redis.pcall('XGROUP', 'DESTROY', P .. 'results', sink)
+    R.trim()
+    return 'ok'
+end)

@@ -1,0 +1,20 @@
+--[[
+sink_replay: everything still in the stream is delivered to the sink again.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] sink   name of a registered sink
+
+Returns "ok".
+Cost    O(pending).
+--]]
+verb('sink_replay', 'drain', function(args)
+    args_exactly(args, 1, 'sink')
+    local sink = V.sink_arg(args)
+    if call('ZSCORE', P .. 'sinks', sink) == false then
+        error({ err = 'EVQ_NOT_FOUND sink \'' .. sink .. '\' is not registered' }, 0)
+    end
+    redis.pcall('XGROUP', 'DESTROY', P .. 'results', sink)
+    call('XGROUP', 'CREATE', P .. 'results', sink, '0', 'MKSTREAM')
+    call('HSET', P .. 'sink:' .. sink, 'seen', NOW)
+    return 'ok'
+end)

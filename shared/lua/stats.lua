@@ -1,0 +1,132 @@
+--[[
+stats: the whole queue at a glance.
+
+KEYS[1] prefix "evalq:{queue}:"
+
+Returns JSON: now_ms, epoch, build, paused, states, totals, classes, oldest_waiting_ms, workers, suites, sinks, losses,
+        waiting, runs, results, bad, due_ms. Shapes in docs/protocol.md.
+Cost    O(C + workers + sinks + suites), each bounded.
+--]]
+local function states_of(n)
+    local states = {}
+    for _, state in ipairs(STATES) do
+        states[state] = 0
+    end
+    for field, count in pairs(n) do
+        local state = field:match('^(%a+):%d+$') or field
+        if states[state] then
+            states[state] = states[state] + (tonumber(count) or 0)
+        end
+    end
+    return states
+end
+
+-- The longest-waiting job among the first 50 flows of a class and band.
+local function oldest(class, band)
+    local first
+    for _, flow in ipairs(call('ZRANGE', P .. 'ready:' .. class .. ':' .. band, 0, 49)) do
+        local tag = call('ZRANGE', P .. 'wait:' .. flow .. ':' .. class .. ':' .. band, 0, 0)[1]
+        local id = tag and J.id_of(flow, tag)
+        if id then
+            local v = call('HMGET', P .. 'job:' .. id, 'queued', 'submitted')
+            local at = tonumber(v[1]) or tonumber(v[2])
+            if at and (not first or at < first) then
+                first = at
+            end
+        end
+    end
+    return first
+end
+
+local function classes_view(n, workers, waiting)
+    local list, first = {}, nil
+    local all = call('HGETALL', P .. 'classes')
+    for i = 1, #all, 2 do
+        local class = all[i]
+        local suite, needs = W.class_of(class)
+        local view = { number = W.number(class), suite = suite, needs = needs,
+            queued = W.number(n['queued:' .. class]), delayed = W.number(n['delayed:' .. class]),
+            running = W.number(n['running:' .. class]), active = W.number(n['active:' .. class]) }
+        for band = 0, 3 do
+            local ok, at = pcall(oldest, class, band)
+            if ok and at and (not first or at < first) then
+                first = at
+            end
+            if ok and at then
+                view.oldest_ms = math.max(view.oldest_ms or 0, NOW - at)
+            end
+        end
+        local reason = view.queued > 0 and W.class_waits(class, suite, needs, workers)
+        if reason then
+            view.why = reason
+            waiting[reason] = (waiting[reason] or 0) + view.queued
+        end
+        list[#list + 1] = view
+    end
+    table.sort(list, function(a, b) return a.number < b.number end)
+    return list, first
+end
+
+local function suites_view(workers)
+    local list = {}
+    for _, name in ipairs(call('ZRANGE', P .. 'suites', 0, 255)) do
+        local s = R.map(call('HGETALL', P .. 'suite:' .. name))
+        list[#list + 1] = { name = name, digest = s.digest or '', needs = s.needs or '', shards = W.number(s.shards),
+            every = W.number(s.every), where = s.where or '', paused = s.paused == '1', cap = W.number(s.cap),
+            cost_s = W.number(call('HGET', P .. 'cost', name)), offered = W.offered(name, workers) }
+    end
+    return list
+end
+
+local function sinks_view()
+    local list = {}
+    for _, need in ipairs(R.needs()) do
+        local group = need.group
+        list[#list + 1] = { name = need.sink, seen_age_ms = NOW - need.seen, needs = need.low,
+            pending = group and group.pending or 0, lag = group and group.lag or call('XLEN', P .. 'results'),
+            error = call('HGET', P .. 'sink:' .. need.sink, 'error') or '' }
+    end
+    return list
+end
+
+local function losses_view()
+    local list = {}
+    for _, text in ipairs(call('LRANGE', P .. 'loss', -20, -1)) do
+        local ok, loss = pcall(cjson.decode, text)
+        if ok and type(loss) == 'table' then
+            list[#list + 1] = W.plain(loss)
+        end
+    end
+    return list
+end
+
+local function runs_paused()
+    local list = {}
+    for _, run in ipairs(call('ZREVRANGE', P .. 'runs', 0, 255)) do
+        if call('HGET', P .. 'run:' .. run, 'paused') == '1' then
+            list[#list + 1] = run
+        end
+    end
+    return list
+end
+
+verb('stats', 'ro', function(args)
+    args_exactly(args, 0, 'none')
+    local n, meta = R.map(call('HGETALL', P .. 'n')), Q.meta()
+    local workers, waiting = W.workers(), {}
+    local classes, first = classes_view(n, workers, waiting)
+    local due = call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2]
+    local totals = {}
+    for _, field in ipairs({ 'submitted', 'published', 'reclaimed', 'regained', 'suspected', 'adopted', 'forgotten',
+        'bad', 'bad_entries', 'losses' }) do
+        totals[field] = W.number(n[field])
+    end
+    return W.json({ now_ms = NOW, epoch = meta.epoch, build = BUILD, lease_ms = meta.lease_ms,
+        paused = { queue = meta.paused == 1, runs = W.array(runs_paused()) }, states = states_of(n), totals = totals,
+        classes = W.array(classes), oldest_waiting_ms = first and NOW - first or -1,
+        due_ms = due and math.max(tonumber(due) - NOW, 0) or -1, workers = W.array(workers),
+        suites = W.array(suites_view(workers)), sinks = W.array(sinks_view()), losses = W.array(losses_view()),
+        waiting = waiting, runs = call('ZCARD', P .. 'runs'), flows = call('ZCARD', P .. 'flows'),
+        results = { length = call('XLEN', P .. 'results'), max = meta.results_max },
+        bad = call('XLEN', P .. 'bad') })
+end)

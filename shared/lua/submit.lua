@@ -1,0 +1,234 @@
+--[[
+submit: put one checkpoint x suite into the queue, once.
+
+KEYS[1] prefix      "evalq:{queue}:"
+ARGV[1] run         1 to 64 of [A-Za-z0-9._-]
+ARGV[2] session     unix ms at which the training process began
+ARGV[3] step        0 to 2^40 - 1
+ARGV[4] variant     1 to 32 of [A-Za-z0-9._-]
+ARGV[5] suite       1 to 32 of [A-Za-z0-9._-]
+ARGV[6] policy      all, latest or backfill: becomes the flow's
+ARGV[7] band        0 urgent to 3 backfill
+ARGV[8] keep        1: never superseded, and due at every step
+ARGV[9] fingerprint "" (unknown: equals any) or up to 64 characters
+ARGV[10] given      1: needs are the message's own; 0: the suite's, as its workers register it
+ARGV[11] needs      canonical text, at most 255 bytes without blanks
+ARGV[12] delay_ms   0 to 30 days
+ARGV[13] record     the message, a msgpack map of at most 64 KiB
+
+Returns {"queued" | "duplicate" | "replaced" | "followed" | "skipped", id, state, reason} or {"refused", reason}.
+Holds   one job per (id, fingerprint); a refused or duplicate submit changes nothing.
+Cost    O(log n); under `latest` at most 100 superseded jobs besides.
+--]]
+local SUBMIT_ARGS = 13
+
+-- The checked arguments from args[at], or nil and what is wrong with them.
+function V.submit_read(a, at)
+    local s = { run = a[at], session = integer_of(a[at + 1], 0, 9007199254740992),
+        step = integer_of(a[at + 2], 0, SPAN - 1), variant = a[at + 3], suite = a[at + 4], policy = a[at + 5],
+        band = integer_of(a[at + 6], 0, 3), keep = a[at + 7], fingerprint = a[at + 8], given = a[at + 9],
+        needs = a[at + 10], delay = integer_of(a[at + 11], 0, DELAY_MS_MAX), record = a[at + 12] }
+    local wrong
+    if not name_ok(s.run, 64) then
+        wrong = 'run must be 1 to 64 of [A-Za-z0-9._-]'
+    elseif not name_ok(s.variant, 32) then
+        wrong = 'variant must be 1 to 32 of [A-Za-z0-9._-]'
+    elseif not name_ok(s.suite, 32) then
+        wrong = 'suite must be 1 to 32 of [A-Za-z0-9._-]'
+    elseif not s.session then
+        wrong = 'session must be unix ms'
+    elseif not s.step then
+        wrong = 'step must be an integer from 0 to 2^40 - 1'
+    elseif s.policy ~= 'all' and s.policy ~= 'latest' and s.policy ~= 'backfill' then
+        wrong = 'policy must be all, latest or backfill'
+    elseif not s.band then
+        wrong = 'priority must be 0 to 3'
+    elseif (s.keep ~= '0' and s.keep ~= '1') or (s.given ~= '0' and s.given ~= '1') then
+        wrong = 'keep and needs_given must be 0 or 1'
+    elseif #s.fingerprint > 64 or s.fingerprint:find('[^%w]') then
+        wrong = 'fingerprint must be at most 64 letters and digits'
+    elseif #s.needs > 255 or s.needs:find('[%s%c*]') then
+        wrong = 'needs must be at most 255 bytes without blanks'
+    elseif not s.delay then
+        wrong = 'delay_ms must be 0 to 30 days'
+    elseif #s.record > 65536 then
+        wrong = 'the record is longer than 65536 bytes'
+    elseif not s.record:find('^[\128-\143\222\223]') then
+        wrong = 'the record is not a msgpack map'
+    end
+    if wrong then
+        return nil, wrong
+    end
+    s.step_text = text_of(s.step)
+    s.flow = s.run .. '/' .. s.variant .. '/' .. s.suite
+    s.base = s.run .. '/' .. s.step_text .. '/' .. s.variant .. '/' .. s.suite
+    s.class_needs = s.given == '1' and s.needs or '*'
+    return s
+end
+
+function V.flow_load(flow)
+    local v = call('HMGET', P .. 'flow:' .. flow, 'policy', 'session', 'ord', 'top', 'gens', 'ledger', 'submitted')
+    return { policy = v[1] or nil, session = tonumber(v[2]) or -1, ord = tonumber(v[3]) or 0,
+        top = tonumber(v[4]) or -1, gens = v[5], ledger = v[6], submitted = tonumber(v[7]) or 0 }
+end
+
+-- The place of a step in its flow: newer session, then higher step. An older session that comes late is one below.
+function V.place_of(flow, session, step)
+    local ord = flow.ord
+    if session > flow.session then
+        ord = math.min(flow.ord + 1, 8190)
+    elseif session < flow.session then
+        ord = math.max(flow.ord - 1, 0)
+    end
+    return ord * SPAN + step, ord
+end
+
+-- What is known of the checkpoint: its newest generation, and that one's job or ledger entry.
+local function known(s, flow)
+    local gen = flow.gens and tonumber(call('HGET', P .. 'gens:' .. s.flow, s.step_text)) or 1
+    local id = gen > 1 and s.base .. '~' .. gen or s.base
+    local j = J.load(id)
+    if j then
+        return gen, id, j, j.state, j.fingerprint or ''
+    end
+    local entry = flow.ledger and call('HGET', P .. 'ledger:' .. s.flow, s.step_text)
+    if entry then
+        local old_gen, fingerprint, state = entry:match('^(%d+) (%w*) (%a+)$')
+        if old_gen then
+            gen = tonumber(old_gen)
+            return gen, gen > 1 and s.base .. '~' .. gen or s.base, nil, state, fingerprint
+        end
+    end
+    return gen, id, nil, nil, nil
+end
+
+function V.flow_note(s, flow, place, ord)
+    local fields = { 'policy', s.policy, 'submitted', NOW }
+    if s.session > flow.session then
+        fields[#fields + 1] = 'session'
+        fields[#fields + 1] = text_of(s.session)
+        fields[#fields + 1] = 'ord'
+        fields[#fields + 1] = ord
+    end
+    if place > flow.top then
+        fields[#fields + 1] = 'top'
+        fields[#fields + 1] = text_of(place)
+    end
+    call('HSET', P .. 'flow:' .. s.flow, unpack(fields))
+    if NOW - flow.submitted > 60000 or NOW < flow.submitted then
+        call('ZADD', P .. 'flows', NOW, s.flow)
+        call('ZADD', P .. 'runs', NOW, s.run)
+        call('SADD', P .. 'runflows:' .. s.run, s.flow)
+    end
+end
+
+-- The hash of a new job; also adopt's.
+function V.job_new(s, id, gen, class, place)
+    local fields = { 'run', s.run, 'step', s.step_text, 'variant', s.variant, 'suite', s.suite, 'class', class,
+        'priority', s.band, 'place', text_of(place), 'submitted', NOW }
+    if s.fingerprint ~= '' then
+        fields[#fields + 1] = 'fingerprint'
+        fields[#fields + 1] = s.fingerprint
+    end
+    if s.keep == '1' then
+        fields[#fields + 1] = 'keep'
+        fields[#fields + 1] = '1'
+    end
+    local tag = gen > 1 and s.step_text .. '~' .. gen or s.step_text
+    local j = { id = id, run = s.run, step = s.step_text, variant = s.variant, suite = s.suite, flow = s.flow,
+        base = s.base, tag = tag, gen = gen, class = class, priority = text_of(s.band), place = text_of(place),
+        keep = s.keep, attempts = 0, fingerprint = s.fingerprint }
+    return j, fields
+end
+
+local CLEARED = { 'attempts', 'crashes', 'crashed_on', 'lost', 'incomplete', 'alone', 'reason', 'suspect', 'hb',
+    'worker', 'last', 'due', 'keep', 'fingerprint', 'started', 'status', 'progress', 'total' }
+
+-- A waiting job takes the new record: other weights, so nothing of its past counts, and no old token.
+local function replace(s, j, class, place, policy)
+    J.leave(j)
+    F.settle(j.flow, j.class, j.priority)
+    call('ZREM', J.open_key(j), j.tag)
+    call('HDEL', P .. 'job:' .. j.id, unpack(CLEARED))
+    local fresh, fields = V.job_new(s, j.id, j.gen, class, place)
+    fields[#fields + 1] = 'token'
+    fields[#fields + 1] = ''
+    call('SET', P .. 'msg:' .. j.id, s.record)
+    V.enter(s, fresh, fields, place, policy)
+    return fresh
+end
+
+-- Into its first place.
+function V.enter(s, j, fields, place, policy)
+    call('ZADD', J.open_key(j), place, j.tag)
+    if s.delay > 0 then
+        fields[#fields + 1] = 'due'
+        fields[#fields + 1] = NOW + s.delay
+        J.place(j, 'delayed', NOW + s.delay, fields)
+        return
+    end
+    J.place(j, 'queued', nil, fields)
+    if policy == 'backfill' then
+        F.backfill.note(j.flow, j.class, j.priority, place)
+    end
+end
+
+function V.submit_one(s)
+    local flow = V.flow_load(s.flow)
+    local gen, id, j, state, fingerprint = known(s, flow)
+    if state and (fingerprint == s.fingerprint or fingerprint == '' or s.fingerprint == '') then
+        return { 'duplicate', id, state }
+    end
+    local class, every = F.class(s.suite, s.class_needs)
+    if every > 1 and s.step % every ~= 0 and s.keep ~= '1' then
+        return { 'skipped', id, 'skipped', 'every' }
+    end
+    class = class or F.class_make(s.suite, s.class_needs)
+    if not class then
+        return { 'refused', 'the queue has ' .. CLASSES_MAX .. ' classes (suite and needs), and none is idle' }
+    end
+    local place, ord = V.place_of(flow, s.session, s.step)
+    V.flow_note(s, flow, place, ord)
+    local answer = 'queued'
+    local waits = j and J.sane(j) and (state == 'queued' or state == 'delayed') and not j.shards
+    if waits and not (tonumber(j.tasks) and tonumber(j.tasks) > 0) then
+        j = replace(s, j, class, place, s.policy)
+        answer = 'replaced'
+    else
+        if state then
+            answer = 'followed'
+            if waits then -- Part of it is published with weights that are gone.
+                J.finish(j, 'skipped', 'changed: the checkpoint was written again')
+            end
+            gen = gen + 1
+            id = s.base .. '~' .. gen
+            call('HSET', P .. 'gens:' .. s.flow, s.step_text, gen)
+            if not flow.gens then
+                call('HSET', P .. 'flow:' .. s.flow, 'gens', 1)
+            end
+        end
+        Q.bump('submitted', 1)
+        local fields
+        j, fields = V.job_new(s, id, gen, class, place)
+        call('SET', P .. 'msg:' .. id, s.record)
+        if s.policy == 'latest' and place < flow.top and s.keep ~= '1' then
+            local reason = 'superseded by step ' .. text_of(flow.top % SPAN)
+            J.finish(j, 'skipped', reason, nil, fields)
+            return { 'skipped', id, 'skipped', reason }
+        end
+        V.enter(s, j, fields, place, s.policy)
+    end
+    if s.policy == 'latest' and place >= flow.top then
+        F.supersede(s.flow, place)
+    end
+    return { answer, id, j.state }
+end
+
+verb('submit', 'grow', function(args)
+    args_exactly(args, SUBMIT_ARGS, 'run session step variant suite policy band keep fingerprint given needs delay record')
+    local s, wrong = V.submit_read(args, 1)
+    if not s then
+        return { 'refused', wrong }
+    end
+    return V.submit_one(s)
+end)
