@@ -5,7 +5,7 @@ KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job or shard
 ARGV[2] token  of the attempt
 
-Returns "queued", "cancelled" (it was marked), or "stale".
+Returns "queued", or "stale". A job marked meanwhile ends as cancelled; it is off the worker's hands all the same: "queued".
 Holds   place and attempts are as before the claim.
 Cost    O(log n).
 --]]
@@ -19,8 +19,8 @@ verb('release', 'drain', function(args)
         return found and J.repeated(found, args[2], 'release') or 'stale'
     end
     if j.cancel and j.cancel ~= '' then
-        J.finish(j, 'cancelled', j.cancel, 'release cancelled')
-        return 'cancelled'
+        J.finish(j, 'cancelled', j.cancel, 'release queued')
+        return 'queued'
     end
     J.queue(j, { 'attempts', math.max(j.attempts - 1, 0), 'token', '', 'last', J.last(j, 'release queued'),
         'suspect', '' })

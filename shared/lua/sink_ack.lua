@@ -4,14 +4,14 @@ sink_ack: the sink has stored these entries; what every sink has acknowledged is
 KEYS[1] prefix     "evalq:{queue}:"
 ARGV[1] sink       name of a registered sink
 ARGV[2] last_error what ails it, "" clears
-ARGV[3...] id      stream ids, at most 1,000
+ARGV[3...] id      stream ids, at most 10,000
 
 Returns "ok".
 Cost    O(n + sinks); at most 10,000 entries trimmed.
 --]]
 verb('sink_ack', 'drain', function(args)
-    if #args < 2 or #args > 1002 then
-        refuse('expected sink last_error, then at most 1000 ids')
+    if #args < 2 or #args > 10002 then
+        refuse('expected sink last_error, then at most 10000 ids')
     end
     local sink = V.sink_arg(args)
     if call('ZSCORE', P .. 'sinks', sink) == false then
@@ -24,8 +24,8 @@ verb('sink_ack', 'drain', function(args)
         end
         ids[#ids + 1] = args[i]
     end
-    if #ids > 0 then
-        call('XACK', P .. 'results', sink, unpack(ids))
+    for from = 1, #ids, 1000 do
+        call('XACK', P .. 'results', sink, unpack(ids, from, math.min(from + 999, #ids)))
     end
     call('HSET', P .. 'sink:' .. sink, 'seen', NOW, 'error', W.plain(args[2]):sub(1, 512))
     R.trim()
