@@ -1,0 +1,353 @@
+#include "logger/forward.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/clock.h"
+#include "shared/log.h"
+
+#define BATCH_MAX        256
+#define HELD_MAX         4096
+#define READ_WAIT_MS     1000
+#define HELD_WAIT_MS     100
+#define STOP_LOOK_MS     50
+#define BACKOFF_FIRST_MS 100
+#define BACKOFF_MAX_MS   10000
+
+struct evq_forward {
+    const struct evq_config *config;
+    const struct evq_sink_config *sink;
+    const struct evq_sink_ops *ops;
+    pthread_t thread;
+    struct evq_conn *conn;
+    struct evq_queue *queue;
+    struct evq_sink_context context;
+    void *state;
+    struct evq_entry *held; // Written later: a smaller step is open. Owned.
+    uint32_t held_count;
+    bool registered;   // The group exists.
+    bool pending;      // Entries delivered before and not acknowledged come first.
+    uint32_t failures; // In a row.
+    uint64_t random;
+    atomic_bool stop;
+    atomic_bool ended;
+    atomic_uint_fast64_t count;
+    struct evq_error error; // What ended the thread.
+};
+
+static void entries_free(struct evq_entry *entries, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        evq_result_free(entries[i].result);
+        entries[i].result = NULL;
+    }
+}
+
+static void held_drop(struct evq_forward *forward)
+{
+    entries_free(forward->held, forward->held_count);
+    forward->held_count = 0;
+}
+
+static bool is_held(const struct evq_forward *forward, const char *id)
+{
+    for (uint32_t i = 0; i < forward->held_count; i++) {
+        if (strcmp(forward->held[i].id, id) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * Gives one entry to the sink. Taken: the entry may be acknowledged (it moves to done). Held: it
+ * moves to the held ones. Any other status: the sink is down.
+ */
+static enum evq_status entry_give(struct evq_forward *forward, struct evq_entry *entry,
+                                  struct evq_entry *done, uint32_t *done_count,
+                                  struct evq_entry *kept, uint32_t *kept_count,
+                                  struct evq_error *err)
+{
+    enum evq_status status =
+        entry->result == NULL ? EVQ_OK : forward->ops->write(forward->state, entry->result, err);
+
+    if (status == EVQ_E_INCOMPLETE && *kept_count < HELD_MAX) {
+        kept[*kept_count] = *entry;
+        *kept_count += 1;
+        entry->result = NULL;
+        return EVQ_OK;
+    }
+    if (status == EVQ_E_INVALID || status == EVQ_E_LIMIT) {
+        evq_log(EVQ_LOG_ERROR, "result_refused", "sink=%s entry=%s reason=%s", forward->sink->name,
+                entry->id, err->message);
+        status = EVQ_OK;
+    }
+    if (status == EVQ_OK) {
+        done[*done_count] = *entry;
+        *done_count += 1;
+        entry->result = NULL;
+    }
+    return status;
+}
+
+/* Gives entries, flushes, acknowledges. Frees what it is done with; entries of a sink that is down
+ * are all dropped. */
+static enum evq_status batch_forward(struct evq_forward *forward, struct evq_entry *entries,
+                                     uint32_t count, struct evq_error *err)
+{
+    struct evq_entry *done = calloc((size_t)count + 1, sizeof(*done));
+    struct evq_entry *kept = forward->held;
+    uint32_t done_count = 0;
+    enum evq_status status = done == NULL ? evq_error_set(err, EVQ_E_NOMEM, "batch") : EVQ_OK;
+
+    for (uint32_t i = 0; i < count && status == EVQ_OK; i++) {
+        status =
+            entry_give(forward, &entries[i], done, &done_count, kept, &forward->held_count, err);
+    }
+    if (status == EVQ_OK && done_count > 0) {
+        status = forward->ops->flush(forward->state, err);
+    }
+    if (status == EVQ_OK && done_count > 0) {
+        status = evq_queue_sink_ack(forward->queue, forward->sink->name, done, done_count, "", err);
+    }
+    if (status == EVQ_OK) {
+        atomic_fetch_add(&forward->count, done_count);
+    }
+    entries_free(entries, count);
+    if (done != NULL) {
+        entries_free(done, done_count);
+        free(done);
+    }
+    return status;
+}
+
+/* Offers the held entries to the sink again. */
+static enum evq_status held_forward(struct evq_forward *forward, struct evq_error *err)
+{
+    uint32_t count = forward->held_count;
+    struct evq_entry *entries = NULL;
+
+    if (count == 0) {
+        return EVQ_OK;
+    }
+    entries = calloc(count, sizeof(*entries));
+    if (entries == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "held results");
+    }
+    memcpy(entries, forward->held, count * sizeof(*entries));
+    forward->held_count = 0;
+    enum evq_status status = batch_forward(forward, entries, count, err);
+    free(entries);
+    if (status == EVQ_OK && forward->held_count == 0) {
+        forward->pending = true; // Entries behind the held ones in the pending list, if any.
+    }
+    return status;
+}
+
+/* Leaves out entries that are held already; how many stay. */
+static uint32_t known_leave_out(struct evq_forward *forward, struct evq_entry *entries,
+                                uint32_t count)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (is_held(forward, entries[i].id)) {
+            evq_result_free(entries[i].result);
+        } else {
+            entries[kept] = entries[i];
+            kept++;
+        }
+    }
+    return kept;
+}
+
+static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    if (forward->conn == NULL) {
+        struct evq_conn_config conn_config = {.url = forward->config->redis.url,
+                                              .user = forward->config->redis.user,
+                                              .password_file = forward->config->redis.password_file,
+                                              .name = "evalq-logger"};
+        status = evq_conn_open(&conn_config, &forward->conn, err);
+        if (status == EVQ_OK) {
+            status =
+                evq_queue_open(forward->conn, forward->config->redis.queue, &forward->queue, err);
+        }
+    }
+    if (status == EVQ_OK && !forward->registered) {
+        struct evq_queue_info info;
+        status = evq_queue_info(forward->queue, &info, err);
+        if (status == EVQ_OK) {
+            status = evq_queue_sink_open(forward->queue, forward->sink->name, err);
+        }
+        forward->registered = status == EVQ_OK;
+        forward->pending = forward->pending || forward->registered;
+    }
+    if (status == EVQ_OK && forward->state == NULL) {
+        forward->context = (struct evq_sink_context){
+            forward->config, forward->sink, forward->config->logger.directory, forward->queue};
+        status = forward->ops->open(&forward->context, &forward->state, err);
+    }
+    return status;
+}
+
+/* One turn: held entries, then pending or new ones. */
+static enum evq_status turn(struct evq_forward *forward, struct evq_error *err)
+{
+    struct evq_entry entries[BATCH_MAX];
+    uint32_t count = 0;
+
+    enum evq_status status = sink_prepare(forward, err);
+    if (status == EVQ_OK) {
+        status = held_forward(forward, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_queue_sink_read(forward->queue, forward->sink->name, forward->pending,
+                                     forward->held_count > 0 ? HELD_WAIT_MS : READ_WAIT_MS, entries,
+                                     BATCH_MAX, &count, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (forward->pending) {
+        count = known_leave_out(forward, entries, count);
+        forward->pending = count > 0;
+    }
+    return count > 0 ? batch_forward(forward, entries, count, err) : EVQ_OK;
+}
+
+/* Nothing that waiting could mend. */
+static bool is_final(enum evq_status status)
+{
+    return status == EVQ_E_AUTH || status == EVQ_E_VERSION || status == EVQ_E_CONFLICT ||
+           status == EVQ_E_INVALID || status == EVQ_E_BUG;
+}
+
+static void turn_failed(struct evq_forward *forward, enum evq_status status,
+                        const struct evq_error *error)
+{
+    struct evq_error ignored;
+    int64_t wait_ms =
+        evq_clock_backoff_ms(&forward->random, forward->failures, BACKOFF_FIRST_MS, BACKOFF_MAX_MS);
+
+    if (status == EVQ_E_NOT_FOUND) {
+        forward->registered =
+            false; // The group went with a new epoch: everything comes again, known by its id.
+    }
+    evq_log(forward->failures < 3 ? EVQ_LOG_WARN : EVQ_LOG_DEBUG, "sink_waits",
+            "sink=%s status=%s wait_ms=%lld reason=%s", forward->sink->name,
+            evq_status_name(status), (long long)wait_ms, error->message);
+    held_drop(forward);
+    forward->pending = true;
+    forward->failures++;
+    if (forward->queue != NULL && forward->registered && status != EVQ_E_IO &&
+        status != EVQ_E_TIMEOUT) {
+        // For `evalq status`; if Redis is what fails, nobody could read it there anyway.
+        (void)evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0, error->message,
+                                 &ignored);
+    }
+    int64_t deadline_ms = evq_clock_mono_ms() + wait_ms;
+    while (!atomic_load(&forward->stop) && evq_clock_left_ms(deadline_ms) > 0) {
+        (void)poll(NULL, 0, STOP_LOOK_MS); // Short, so that a stop is heeded soon.
+    }
+}
+
+static void *forward_main(void *argument)
+{
+    struct evq_forward *forward = argument;
+
+    while (!atomic_load(&forward->stop)) {
+        struct evq_error error = {0};
+        enum evq_status status = turn(forward, &error);
+        if (status == EVQ_OK) {
+            if (forward->failures > 0) {
+                evq_log(EVQ_LOG_INFO, "sink_back", "sink=%s", forward->sink->name);
+            }
+            forward->failures = 0;
+            continue;
+        }
+        if (status == EVQ_E_STOPPED) {
+            break;
+        }
+        if (is_final(status) && forward->failures == 0 && atomic_load(&forward->count) == 0) {
+            evq_log(EVQ_LOG_ERROR, "sink_failed", "sink=%s status=%s reason=%s",
+                    forward->sink->name, evq_status_name(status), error.message);
+            forward->error = error;
+            forward->error.status = status;
+            break;
+        }
+        turn_failed(forward, status, &error);
+    }
+    held_drop(forward);
+    forward->ops->close(forward->state);
+    evq_queue_close(forward->queue);
+    atomic_store(&forward->ended, true);
+    return NULL;
+}
+
+enum evq_status evq_forward_start(const struct evq_config *config,
+                                  const struct evq_sink_config *sink,
+                                  struct evq_forward **ret_forward, struct evq_error *err)
+{
+    const struct evq_sink_ops *ops = evq_sink_find(sink->kind);
+
+    if (ops == NULL) {
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "sink '%s': kind '%s' is unknown, expected jsonl, tensorboard, best or exec",
+            sink->name, sink->kind);
+    }
+    struct evq_forward *forward = calloc(1, sizeof(*forward));
+    struct evq_entry *held = calloc(HELD_MAX, sizeof(*held));
+    if (forward == NULL || held == NULL) {
+        free(held);
+        free(forward);
+        return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", sink->name);
+    }
+    forward->config = config;
+    forward->sink = sink;
+    forward->ops = ops;
+    forward->held = held;
+    forward->random = evq_clock_random();
+    if (pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {
+        free(held);
+        free(forward);
+        return evq_error_set(err, EVQ_E_IO, "start the thread of sink '%s'", sink->name);
+    }
+    *ret_forward = forward;
+    return EVQ_OK;
+}
+
+void evq_forward_stop(struct evq_forward *forward)
+{
+    atomic_store(&forward->stop, true);
+}
+
+bool evq_forward_ended(const struct evq_forward *forward)
+{
+    return atomic_load(&forward->ended);
+}
+
+uint64_t evq_forward_count(const struct evq_forward *forward)
+{
+    return atomic_load(&forward->count);
+}
+
+enum evq_status evq_forward_join(struct evq_forward *forward, struct evq_error *err)
+{
+    (void)pthread_join(forward->thread, NULL); // Ours, joined once.
+    enum evq_status status = forward->error.status;
+    if (status != EVQ_OK && err != NULL) {
+        *err = forward->error;
+    }
+    evq_conn_close(forward->conn);
+    free(forward->held);
+    free(forward);
+    return status;
+}

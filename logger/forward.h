@@ -1,0 +1,28 @@
+/*
+ * One sink, one thread: reads its consumer group, writes, flushes, acknowledges. A sink that is
+ * down waits with back-off and holds nobody up; what it has not acknowledged stays in Redis.
+ */
+#ifndef EVQ_LOGGER_FORWARD_H
+#define EVQ_LOGGER_FORWARD_H
+
+#include "logger/sink.h"
+
+struct evq_forward;
+
+/* Starts the thread. config and sink outlive it. sink->kind must be known (EVQ_E_INVALID). */
+enum evq_status evq_forward_start(const struct evq_config *config,
+                                  const struct evq_sink_config *sink,
+                                  struct evq_forward **ret_forward,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* Asks it to stop: from any thread or a signal handler. What was read is flushed and acknowledged
+ * first. */
+void evq_forward_stop(struct evq_forward *forward);
+/* Waits for the thread and frees. Returns what ended it: EVQ_OK after stop, else the error that no
+ * retry can mend. */
+enum evq_status evq_forward_join(struct evq_forward *forward, struct evq_error *err);
+/* Entries acknowledged so far. */
+uint64_t evq_forward_count(const struct evq_forward *forward);
+/* Whether the thread has ended by itself. */
+bool evq_forward_ended(const struct evq_forward *forward);
+
+#endif

@@ -1,0 +1,131 @@
+/*
+ * evalq-logger: forwards results from Redis to the sinks of evalq.yaml, each on its own thread.
+ */
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "logger/forward.h"
+#include "logger/options.h"
+#include "logger/rundirs.h"
+#include "shared/log.h"
+
+#define SINKS_MAX 32
+#define TICK_MS   200
+
+static const struct evq_sink_config default_sinks[] = {{"jsonl", "jsonl", NULL, 0},
+                                                       {"tensorboard", "tensorboard", NULL, 0},
+                                                       {"best", "best", NULL, 0}};
+
+/* The sinks to run: those configured, and JSONL whatever was configured. */
+static size_t sinks_collect(const struct evq_config *config, const struct evq_sink_config **sinks)
+{
+    size_t count = 0;
+    bool jsonl = false;
+
+    if (config->logger.sink_count == 0) {
+        for (size_t i = 0; i < sizeof(default_sinks) / sizeof(default_sinks[0]); i++) {
+            sinks[count++] = &default_sinks[i];
+        }
+        return count;
+    }
+    for (size_t i = 0; i < config->logger.sink_count && count < SINKS_MAX - 1; i++) {
+        jsonl = jsonl || strcmp(config->logger.sinks[i].kind, "jsonl") == 0;
+        sinks[count++] = &config->logger.sinks[i];
+    }
+    if (!jsonl) {
+        sinks[count++] = &default_sinks[0];
+    }
+    return count;
+}
+
+/* Runs until a signal, or until a sink fails for good. Returns its status. */
+static enum evq_status sinks_run(const struct evq_config *config, const sigset_t *signals,
+                                 struct evq_error *err)
+{
+    const struct evq_sink_config *sinks[SINKS_MAX];
+    struct evq_forward *forwards[SINKS_MAX];
+    size_t count = sinks_collect(config, sinks);
+    size_t started = 0;
+    enum evq_status status = EVQ_OK;
+    int signal_fd = signalfd(-1, signals, SFD_CLOEXEC);
+    bool stop = signal_fd < 0;
+
+    if (stop) {
+        return evq_error_set(err, EVQ_E_IO, "signalfd failed");
+    }
+    for (; started < count && status == EVQ_OK; started += status == EVQ_OK) {
+        status = evq_forward_start(config, sinks[started], &forwards[started], err);
+    }
+    stop = status != EVQ_OK;
+    if (!stop) {
+        evq_log(EVQ_LOG_INFO, "logger_started", "queue=%s directory=%s sinks=%d",
+                config->redis.queue, config->logger.directory, (int)count);
+    }
+    while (!stop) {
+        struct pollfd ready = {.fd = signal_fd, .events = POLLIN};
+        stop = poll(&ready, 1, TICK_MS) > 0;
+        for (size_t i = 0; i < started; i++) {
+            stop = stop || evq_forward_ended(forwards[i]);
+        }
+    }
+    for (size_t i = 0; i < started; i++) {
+        evq_forward_stop(forwards[i]);
+    }
+    for (size_t i = 0; i < started; i++) {
+        struct evq_error each = {0};
+        enum evq_status ended = evq_forward_join(forwards[i], &each);
+        if (status == EVQ_OK && ended != EVQ_OK) {
+            status = ended;
+            *err = each;
+        }
+    }
+    (void)close(signal_fd);
+    evq_log(EVQ_LOG_INFO, "logger_stopped", "queue=%s", config->redis.queue);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct evq_options options = {.level = EVQ_LOG_INFO};
+    struct evq_config *config = NULL;
+    struct evq_error err = {0};
+    struct rlimit no_core = {0, 0};
+    sigset_t signals;
+
+    int code = evq_options_parse(argc, argv, &options);
+    if (code >= 0) {
+        return code;
+    }
+    evq_log_open("evalq-logger", options.level, options.format);
+    (void)setrlimit(RLIMIT_CORE, &no_core); // A core would hold the password.
+    (void)signal(SIGPIPE, SIG_IGN);         // Cannot fail for this signal.
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigaddset(&signals, SIGINT);
+    (void)pthread_sigmask(SIG_BLOCK, &signals,
+                          NULL); // Threads inherit it: signals come by signalfd alone.
+
+    enum evq_status status = evq_config_load(&options.source, &config, &err);
+    if (status != EVQ_OK) {
+        (void)fprintf(stderr, "evalq-logger: %s\n", err.message);
+        return EVQ_EXIT_CONFIG;
+    }
+    if (options.directory != NULL) {
+        config->logger.directory = options.directory;
+    }
+    status = evq_rundirs_make(config->logger.directory, &err);
+    if (status == EVQ_OK) {
+        status = sinks_run(config, &signals, &err);
+    }
+    if (status != EVQ_OK) {
+        (void)fprintf(stderr, "evalq-logger: %s\n", err.message);
+    }
+    evq_config_free(config);
+    return (int)evq_status_exit(status);
+}

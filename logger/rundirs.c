@@ -1,0 +1,236 @@
+#include "logger/rundirs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/job.h"
+
+struct rundir {
+    struct rundir *next; // Written last first.
+    char name[EVQ_JOB_RUN_BYTES_MAX + 1];
+    void *run;
+    bool dirty;
+};
+
+struct evq_rundirs {
+    char base[PATH_MAX];
+    char leaf[64];
+    int lock_fd;
+    size_t open_max;
+    size_t open_count;
+    const struct evq_rundirs_ops *ops;
+    void *context;
+    struct rundir *first;
+};
+
+enum evq_status evq_rundirs_make(const char *path, struct evq_error *err)
+{
+    char partial[PATH_MAX];
+    size_t length = strlen(path);
+
+    if (length == 0 || length >= sizeof(partial)) {
+        return evq_error_set(err, EVQ_E_LIMIT, "directory path of %zu bytes, allowed 1 to %zu",
+                             length, sizeof(partial) - 1);
+    }
+    memcpy(partial, path, length + 1);
+    for (size_t i = 1; i <= length; i++) {
+        if (partial[i] != '/' && partial[i] != '\0') {
+            continue;
+        }
+        partial[i] = '\0';
+        if (mkdir(partial, 0755) != 0 && errno != EEXIST) {
+            return evq_error_set(err, EVQ_E_IO, "make directory '%s': %s", partial,
+                                 strerror(errno));
+        }
+        if (i < length) {
+            partial[i] = '/';
+        }
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status lock_take(struct evq_rundirs *dirs, const char *lock_name,
+                                 struct evq_error *err)
+{
+    char path[PATH_MAX];
+    char text[64] = "";
+
+    if (snprintf(path, sizeof(path), "%s/%s", dirs->base, lock_name) >= (int)sizeof(path)) {
+        return evq_error_set(err, EVQ_E_LIMIT, "path of lock file in '%s' is too long", dirs->base);
+    }
+    dirs->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (dirs->lock_fd < 0) {
+        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
+    }
+    if (flock(dirs->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        ssize_t got = pread(dirs->lock_fd, text, sizeof(text) - 1, 0);
+        text[got > 0 ? strcspn(text, "\n") : 0] = '\0';
+        return evq_error_set(err, EVQ_E_CONFLICT, "'%s' is held by another logger (pid %s)", path,
+                             text[0] != '\0' ? text : "unknown");
+    }
+    int length = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    if (ftruncate(dirs->lock_fd, 0) != 0 ||
+        pwrite(dirs->lock_fd, text, (size_t)length, 0) != length) {
+        return evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_rundirs_open(const char *base, const char *leaf, const char *lock_name,
+                                 size_t open_max, const struct evq_rundirs_ops *ops, void *context,
+                                 struct evq_rundirs **ret_dirs, struct evq_error *err)
+{
+    struct evq_rundirs *dirs = calloc(1, sizeof(*dirs));
+
+    if (dirs == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "sink directory '%s'", base);
+    }
+    dirs->lock_fd = -1;
+    dirs->open_max = open_max;
+    dirs->ops = ops;
+    dirs->context = context;
+    enum evq_status status = evq_rundirs_make(base, err);
+    if (status == EVQ_OK) {
+        // evq_rundirs_make() bounded the length of base.
+        (void)snprintf(dirs->base, sizeof(dirs->base), "%s", base);
+        (void)snprintf(dirs->leaf, sizeof(dirs->leaf), "%s", leaf);
+        status = lock_take(dirs, lock_name, err);
+    }
+    if (status != EVQ_OK) {
+        evq_rundirs_close(dirs);
+        return status;
+    }
+    *ret_dirs = dirs;
+    return EVQ_OK;
+}
+
+static void rundir_free(struct evq_rundirs *dirs, struct rundir *dir)
+{
+    if (dir->run != NULL) {
+        dirs->ops->close(dir->run);
+    }
+    free(dir);
+}
+
+/* Closes the run written longest ago; its flush must succeed first. */
+static enum evq_status close_oldest(struct evq_rundirs *dirs, struct evq_error *err)
+{
+    struct rundir **link = &dirs->first;
+
+    while (*link != NULL && (*link)->next != NULL) {
+        link = &(*link)->next;
+    }
+    struct rundir *oldest = *link;
+    if (oldest == NULL) {
+        return EVQ_OK;
+    }
+    if (oldest->dirty) {
+        enum evq_status status = dirs->ops->flush(oldest->run, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    *link = NULL;
+    dirs->open_count--;
+    rundir_free(dirs, oldest);
+    return EVQ_OK;
+}
+
+static enum evq_status rundir_open(struct evq_rundirs *dirs, const char *name,
+                                   struct rundir **ret_dir, struct evq_error *err)
+{
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof(path), "%s/%s%s%s", dirs->base, name,
+                          dirs->leaf[0] ? "/" : "", dirs->leaf);
+
+    if (length >= (int)sizeof(path) || !evq_job_name_valid(name, EVQ_JOB_RUN_BYTES_MAX)) {
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' cannot name a run's directory", name);
+    }
+    enum evq_status status = evq_rundirs_make(path, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    struct rundir *dir = calloc(1, sizeof(*dir));
+    if (dir == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
+    }
+    (void)snprintf(dir->name, sizeof(dir->name), "%s", name);
+    status = dirs->ops->open(dirs->context, path, &dir->run, err);
+    if (status != EVQ_OK) {
+        free(dir);
+        return status;
+    }
+    *ret_dir = dir;
+    return EVQ_OK;
+}
+
+enum evq_status evq_rundirs_get(struct evq_rundirs *dirs, const char *run, void **ret_run,
+                                struct evq_error *err)
+{
+    struct rundir **link = &dirs->first;
+    struct rundir *dir = NULL;
+
+    while (*link != NULL && strcmp((*link)->name, run) != 0) {
+        link = &(*link)->next;
+    }
+    if (*link != NULL) {
+        dir = *link;
+        *link = dir->next;
+    } else {
+        if (dirs->open_count >= dirs->open_max) {
+            enum evq_status closed = close_oldest(dirs, err);
+            if (closed != EVQ_OK) {
+                return closed;
+            }
+        }
+        enum evq_status status = rundir_open(dirs, run, &dir, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+        dirs->open_count++;
+    }
+    dir->next = dirs->first;
+    dirs->first = dir;
+    dir->dirty = true;
+    *ret_run = dir->run;
+    return EVQ_OK;
+}
+
+enum evq_status evq_rundirs_flush(struct evq_rundirs *dirs, struct evq_error *err)
+{
+    for (struct rundir *dir = dirs->first; dir != NULL; dir = dir->next) {
+        if (!dir->dirty) {
+            continue;
+        }
+        enum evq_status status = dirs->ops->flush(dir->run, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+        dir->dirty = false;
+    }
+    return EVQ_OK;
+}
+
+void evq_rundirs_close(struct evq_rundirs *dirs)
+{
+    if (dirs == NULL) {
+        return;
+    }
+    while (dirs->first != NULL) {
+        struct rundir *dir = dirs->first;
+        dirs->first = dir->next;
+        rundir_free(dirs, dir);
+    }
+    if (dirs->lock_fd >= 0) {
+        (void)close(dirs->lock_fd); // The lock goes with it.
+    }
+    free(dirs);
+}

@@ -1,0 +1,39 @@
+/*
+ * A directory per run beneath one directory that a single process holds by a lock file, with a
+ * sink's state for each run that was written lately. One thread.
+ */
+#ifndef EVQ_LOGGER_RUNDIRS_H
+#define EVQ_LOGGER_RUNDIRS_H
+
+#include "shared/error.h"
+
+struct evq_rundirs;
+
+struct evq_rundirs_ops {
+    /* path: the run's directory, existing. */
+    enum evq_status (*open)(void *context, const char *path, void **ret_run, struct evq_error *err);
+    enum evq_status (*flush)(
+        void *run, struct evq_error *err); // Everything written to the run is durable after it.
+    void (*close)(void *run); // After a successful flush, or when the process gives up.
+};
+
+/*
+ * Makes base/leaf-to-be and takes base/LOCK_NAME (EVQ_E_CONFLICT names its holder). A run's
+ * directory is base/RUN/leaf (leaf "" : base/RUN). At most open_max runs stay open; the one written
+ * longest ago is flushed and closed first.
+ */
+enum evq_status evq_rundirs_open(const char *base, const char *leaf, const char *lock_name,
+                                 size_t open_max, const struct evq_rundirs_ops *ops, void *context,
+                                 struct evq_rundirs **ret_dirs,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* The run's state, opened when it is not. run is a legal run name. Borrowed until the next call. */
+enum evq_status evq_rundirs_get(struct evq_rundirs *dirs, const char *run, void **ret_run,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+/* Flushes every run written since the last flush. */
+enum evq_status evq_rundirs_flush(struct evq_rundirs *dirs, struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_rundirs_close(struct evq_rundirs *dirs); // Accepts NULL; gives the lock up.
+
+/* mkdir -p, mode 0755. */
+enum evq_status evq_rundirs_make(const char *path, struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

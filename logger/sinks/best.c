@@ -1,0 +1,168 @@
+/*
+ * The best checkpoint of each run and metric: in Redis, for training and `evalq best`, and as links
+ * on disk, DIRECTORY/RUN/best (the sink's option `metric`, else the run's first metric by name) and
+ * RUN/best-METRIC. Direction as the metric says, else by its name. NaN and infinities never win; of
+ * equal values the earlier step wins. Redelivery changes nothing: the state is Redis's own and the
+ * comparison strict.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "logger/rundirs.h"
+#include "logger/sink.h"
+
+struct best {
+    const struct evq_sink_context *context;
+    const char *metric; // "" : the first by name.
+};
+
+static enum evq_status best_open(const struct evq_sink_context *context, void **ret_state,
+                                 struct evq_error *err)
+{
+    struct best *sink = calloc(1, sizeof(*sink));
+
+    if (sink == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", context->sink->name);
+    }
+    sink->context = context;
+    sink->metric = evq_pair_get(context->sink->options, context->sink->option_count, "metric", "");
+    *ret_state = sink;
+    return EVQ_OK;
+}
+
+static bool is_better(const struct evq_best *candidate, const struct evq_best *present, int higher)
+{
+    if (candidate->value == present->value) {
+        return candidate->step < present->step;
+    }
+    return higher ? candidate->value > present->value : candidate->value < present->value;
+}
+
+/* Points link at target by way of a new link and a rename, so that it always exists once it did. */
+static enum evq_status link_point(const char *directory, const char *name, const char *target,
+                                  struct evq_error *err)
+{
+    char path[PATH_MAX + NAME_MAX];
+    char fresh[PATH_MAX + NAME_MAX];
+
+    if (snprintf(path, sizeof(path), "%s/%s", directory, name) >= (int)sizeof(path) ||
+        snprintf(fresh, sizeof(fresh), "%s/.%s.new", directory, name) >= (int)sizeof(fresh)) {
+        return evq_error_set(err, EVQ_E_LIMIT, "link '%s' in '%s' has too long a path", name,
+                             directory);
+    }
+    (void)unlink(fresh); // Left by a process that died between the next two calls.
+    if (symlink(target, fresh) != 0 || rename(fresh, path) != 0) {
+        return evq_error_set(err, EVQ_E_IO, "link '%s' to '%s': %s", path, target, strerror(errno));
+    }
+    return EVQ_OK;
+}
+
+/* "root:path" as an absolute path here; the text itself when this machine does not know the root.
+ */
+static void checkpoint_path(const struct evq_config *config, const char *checkpoint, char *out,
+                            size_t out_bytes)
+{
+    const char *colon = strchr(checkpoint, ':');
+
+    for (size_t i = 0; colon != NULL && i < config->root_count; i++) {
+        const struct evq_root *root = &config->roots[i];
+        if (strlen(root->name) == (size_t)(colon - checkpoint) &&
+            strncmp(root->name, checkpoint, (size_t)(colon - checkpoint)) == 0) {
+            (void)snprintf(out, out_bytes, "%s/%s", root->path, colon + 1);
+            return;
+        }
+    }
+    (void)snprintf(out, out_bytes, "%s", checkpoint);
+}
+
+static enum evq_status links_point(const struct best *sink, const struct evq_best *best,
+                                   struct evq_error *err)
+{
+    char directory[PATH_MAX];
+    char target[PATH_MAX];
+    char name[NAME_MAX + 1];
+    struct evq_best primary;
+
+    if (!evq_job_name_valid(best->run, EVQ_JOB_RUN_BYTES_MAX) ||
+        snprintf(directory, sizeof(directory), "%s/%s", sink->context->directory, best->run) >=
+            (int)sizeof(directory)) {
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' cannot name a run's directory", best->run);
+    }
+    enum evq_status status = evq_rundirs_make(directory, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    checkpoint_path(sink->context->config, best->checkpoint, target, sizeof(target));
+    char mapped[129];
+    evq_job_map_name(best->metric, sizeof(mapped) - 1, mapped);
+    (void)snprintf(name, sizeof(name), "best-%s", mapped);
+    status = link_point(directory, name, target, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    status = evq_queue_best_get(sink->context->queue, best->run, sink->metric, &primary, err);
+    if (status == EVQ_E_NOT_FOUND) {
+        return EVQ_OK; // The metric that the operator named has no value yet.
+    }
+    if (status == EVQ_OK && strcmp(primary.metric, best->metric) == 0) {
+        status = link_point(directory, "best", target, err);
+    }
+    return status;
+}
+
+static enum evq_status metric_consider(const struct best *sink, const struct evq_result *result,
+                                       const struct evq_metric *metric, struct evq_error *err)
+{
+    struct evq_best candidate = {.value = metric->value, .step = result->step};
+    struct evq_best present;
+
+    if (!isfinite(metric->value)) {
+        return EVQ_OK;
+    }
+    evq_result_metric_key(result, metric, candidate.metric, sizeof(candidate.metric));
+    (void)snprintf(candidate.run, sizeof(candidate.run), "%s", result->run);
+    (void)snprintf(candidate.job, sizeof(candidate.job), "%s", result->job);
+    (void)snprintf(candidate.checkpoint, sizeof(candidate.checkpoint), "%s", result->checkpoint);
+    enum evq_status status =
+        evq_queue_best_get(sink->context->queue, candidate.run, candidate.metric, &present, err);
+    if (status == EVQ_OK && !is_better(&candidate, &present, evq_metric_direction(metric))) {
+        // The same result again: the process may have died between Redis and the links.
+        return strcmp(candidate.job, present.job) == 0 ? links_point(sink, &present, err) : EVQ_OK;
+    }
+    if (status != EVQ_OK && status != EVQ_E_NOT_FOUND) {
+        return status;
+    }
+    status = evq_queue_best_put(sink->context->queue, &candidate, err);
+    return status == EVQ_OK ? links_point(sink, &candidate, err) : status;
+}
+
+static enum evq_status best_write(void *state, const struct evq_result *result,
+                                  struct evq_error *err)
+{
+    const struct best *sink = state;
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < result->metric_count && status == EVQ_OK; i++) {
+        status = metric_consider(sink, result, &result->metrics[i], err);
+    }
+    return status;
+}
+
+static enum evq_status best_flush(void *state, struct evq_error *err)
+{
+    (void)state; // Each write is complete in itself.
+    (void)err;
+    return EVQ_OK;
+}
+
+static void best_close(void *state)
+{
+    free(state);
+}
+
+const struct evq_sink_ops evq_sink_best = {"best", best_open, best_write, best_flush, best_close};

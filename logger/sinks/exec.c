@@ -1,0 +1,209 @@
+/*
+ * Any command as a sink: started once per flush with one JSON line per result on its standard
+ * input; exit status 0 means it has them. Otherwise, or past timeout_seconds, the same lines come
+ * again: the command must know a result_id it has seen. argv is the sink's option `command`, a
+ * list; no shell.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "logger/sink.h"
+#include "shared/buffer.h"
+#include "shared/clock.h"
+
+#define ARGS_MAX        64
+#define TIMEOUT_SECONDS 60
+#define BATCH_BYTES_MAX (64u << 20)
+#define REAP_POLL_MS    10
+
+extern char **environ;
+
+struct exec {
+    const char *name;
+    const char *argv[ARGS_MAX + 1]; // Into the configuration.
+    int64_t timeout_ms;
+    struct evq_buffer lines;
+};
+
+static void exec_close(void *state)
+{
+    struct exec *sink = state;
+
+    if (sink != NULL) {
+        evq_buffer_free(&sink->lines);
+        free(sink);
+    }
+}
+
+static enum evq_status exec_open(const struct evq_sink_context *context, void **ret_state,
+                                 struct evq_error *err)
+{
+    const struct evq_sink_config *config = context->sink;
+    char key[32];
+    double seconds = 0;
+    size_t argc = 0;
+    struct exec *sink = calloc(1, sizeof(*sink));
+
+    if (sink == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", config->name);
+    }
+    sink->name = config->name;
+    evq_buffer_init(&sink->lines, BATCH_BYTES_MAX);
+    for (; argc < ARGS_MAX; argc++) {
+        (void)snprintf(key, sizeof(key), "command.%zu", argc);
+        sink->argv[argc] = evq_pair_get(config->options, config->option_count, key, NULL);
+        if (sink->argv[argc] == NULL) {
+            break;
+        }
+    }
+    enum evq_status status =
+        evq_sink_option_number(config, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
+    sink->timeout_ms = (int64_t)(seconds * 1000);
+    if (status == EVQ_OK && argc == 0) {
+        status = evq_error_set(err, EVQ_E_INVALID,
+                               "sink '%s': no command; expected command: [program, argument, ...]",
+                               config->name);
+    }
+    if (status != EVQ_OK) {
+        exec_close(sink);
+        return status;
+    }
+    *ret_state = sink;
+    return EVQ_OK;
+}
+
+static enum evq_status exec_write(void *state, const struct evq_result *result,
+                                  struct evq_error *err)
+{
+    struct exec *sink = state;
+
+    evq_result_json(result, &sink->lines);
+    evq_buffer_text(&sink->lines, "\n");
+    if (sink->lines.failed) {
+        evq_buffer_clear(&sink->lines);
+        return evq_error_set(err, EVQ_E_NOMEM, "lines for sink '%s'", sink->name);
+    }
+    return EVQ_OK;
+}
+
+/* Starts the command in a process group of its own; ret_fd is our end of its standard input. */
+static enum evq_status command_start(const struct exec *sink, pid_t *ret_pid, int *ret_fd,
+                                     struct evq_error *err)
+{
+    int ends[2];
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none;
+
+    // A socket, not a pipe: MSG_NOSIGNAL keeps a command that reads nothing from raising SIGPIPE
+    // here.
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+        return evq_error_set(err, EVQ_E_IO, "sink '%s': socketpair: %s", sink->name,
+                             strerror(errno));
+    }
+    (void)sigemptyset(&none); // Cannot fail, nor can the attribute setters below with these values.
+    (void)posix_spawn_file_actions_init(&actions);
+    (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
+    (void)posix_spawnattr_init(&attributes);
+    (void)posix_spawnattr_setsigmask(&attributes, &none);
+    (void)posix_spawnattr_setpgroup(&attributes, 0);
+    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+    int code = posix_spawnp(ret_pid, sink->argv[0], &actions, &attributes,
+                            (char *const *)(uintptr_t)sink->argv, environ);
+    (void)posix_spawnattr_destroy(&attributes);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    (void)close(ends[1]);
+    if (code != 0) {
+        (void)close(ends[0]);
+        return evq_error_set(err, EVQ_E_IO, "sink '%s': start '%s': %s", sink->name, sink->argv[0],
+                             strerror(code));
+    }
+    *ret_fd = ends[0];
+    return EVQ_OK;
+}
+
+/* Sends all lines; false when the command stopped reading or the deadline passed (its exit status
+ * then decides). */
+static bool lines_send(const struct exec *sink, int fd, int64_t deadline_ms)
+{
+    size_t done = 0;
+
+    while (done < sink->lines.bytes) {
+        struct pollfd ready = {.fd = fd, .events = POLLOUT};
+        if (poll(&ready, 1, evq_clock_left_ms(deadline_ms)) == 0) {
+            return false;
+        }
+        ssize_t put = send(fd, sink->lines.data + done, sink->lines.bytes - done,
+                           MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (put < 0 && (errno == EINTR || errno == EAGAIN)) {
+            continue;
+        }
+        if (put < 0) {
+            return false;
+        }
+        done += (size_t)put;
+    }
+    return true;
+}
+
+/* Waits for pid until the deadline, then kills its group. Returns the wait status. */
+static int command_reap(pid_t pid, int64_t deadline_ms, bool *ret_killed)
+{
+    int wait_status = 0;
+
+    *ret_killed = false;
+    for (;;) {
+        pid_t got = waitpid(pid, &wait_status, *ret_killed ? 0 : WNOHANG);
+        if (got == pid || (got < 0 && errno != EINTR)) {
+            return wait_status;
+        }
+        if (got == 0 && evq_clock_left_ms(deadline_ms) == 0) {
+            (void)kill(-pid, SIGKILL); // The group exists: its leader is not yet reaped.
+            *ret_killed = true;
+        } else if (got == 0) {
+            (void)poll(NULL, 0, REAP_POLL_MS);
+        }
+    }
+}
+
+static enum evq_status exec_flush(void *state, struct evq_error *err)
+{
+    struct exec *sink = state;
+    int64_t deadline_ms = evq_clock_mono_ms() + sink->timeout_ms;
+    pid_t pid = 0;
+    int fd = -1;
+    bool killed = false;
+
+    if (sink->lines.bytes == 0) {
+        return EVQ_OK;
+    }
+    enum evq_status status = command_start(sink, &pid, &fd, err);
+    if (status == EVQ_OK) {
+        bool sent = lines_send(sink, fd, deadline_ms);
+        (void)close(fd); // End of input for the command.
+        int code = command_reap(pid, deadline_ms, &killed);
+        if (killed) {
+            status =
+                evq_error_set(err, EVQ_E_TIMEOUT, "sink '%s': '%s' ran over %lld ms and was killed",
+                              sink->name, sink->argv[0], (long long)sink->timeout_ms);
+        } else if (!WIFEXITED(code) || WEXITSTATUS(code) != 0 || !sent) {
+            status = evq_error_set(err, EVQ_E_IO, "sink '%s': '%s' ended with %s %d%s", sink->name,
+                                   sink->argv[0], WIFSIGNALED(code) ? "signal" : "status",
+                                   WIFSIGNALED(code) ? WTERMSIG(code) : WEXITSTATUS(code),
+                                   sent ? "" : " before it had read everything");
+        }
+    }
+    evq_buffer_clear(&sink->lines); // After a failure the logger gives the same results again.
+    return status;
+}
+
+const struct evq_sink_ops evq_sink_exec = {"exec", exec_open, exec_write, exec_flush, exec_close};

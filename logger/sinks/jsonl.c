@@ -1,0 +1,260 @@
+/*
+ * RUN/results.jsonl: one JSON object a line, appended and synced before it is acknowledged. What a
+ * redelivery repeats is known by its result id: the ids in the file are read back when it is
+ * opened, and a torn last line is cut off.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "logger/idset.h"
+#include "logger/rundirs.h"
+#include "logger/sink.h"
+#include "shared/buffer.h"
+
+#define OPEN_RUNS_MAX  128
+#define LINE_BYTES_MAX (1u << 20)
+
+struct jsonl_run {
+    int fd;
+    off_t bytes; // Durable content; where a failed write is cut back to.
+    struct evq_idset *ids;
+    struct evq_idset *fresh; // In `pending`, not yet in the file.
+    struct evq_buffer pending;
+};
+
+struct jsonl {
+    struct evq_rundirs *dirs;
+    struct evq_buffer line;
+};
+
+/* The value of "result_id" in a line that evq_result_json() wrote; ids hold no character that JSON
+ * escapes. */
+static void line_id(const char *line, size_t bytes, struct evq_idset *ids)
+{
+    static const char key[] = "\"result_id\":\"";
+    const char *at = memmem(line, bytes, key, sizeof(key) - 1);
+
+    if (at == NULL) {
+        return;
+    }
+    at += sizeof(key) - 1;
+    const char *end = memchr(at, '"', bytes - (size_t)(at - line));
+    if (end != NULL) {
+        evq_idset_add(ids, at, (size_t)(end - at));
+    }
+}
+
+/* Adds the ids of all whole lines; returns how many bytes they are. */
+static size_t lines_scan(const uint8_t *data, size_t bytes, struct evq_idset *ids)
+{
+    size_t start = 0;
+    const uint8_t *end;
+
+    while (start < bytes && (end = memchr(data + start, '\n', bytes - start)) != NULL) {
+        size_t line_bytes = (size_t)(end - data) - start;
+        line_id((const char *)data + start, line_bytes, ids);
+        start += line_bytes + 1;
+    }
+    return start;
+}
+
+/* Reads the ids of all whole lines; run->bytes becomes the end of the last one. */
+static enum evq_status run_scan(struct jsonl_run *run, const char *path, struct evq_error *err)
+{
+    struct evq_buffer text;
+    char block[65536];
+    off_t offset = 0;
+    enum evq_status status = EVQ_OK;
+
+    evq_buffer_init(&text, 2 * LINE_BYTES_MAX);
+    for (;;) {
+        ssize_t got = pread(run->fd, block, sizeof(block), offset);
+        if (got < 0) {
+            status = evq_error_set(err, EVQ_E_IO, "read '%s': %s", path, strerror(errno));
+            break;
+        }
+        if (got == 0) {
+            break;
+        }
+        offset += got;
+        evq_buffer_append(&text, block, (size_t)got);
+        if (text.failed) {
+            status = evq_error_set(err, EVQ_E_CORRUPT, "'%s' holds a line over %u bytes", path,
+                                   LINE_BYTES_MAX);
+            break;
+        }
+        size_t start = lines_scan(text.data, text.bytes, run->ids);
+        run->bytes += (off_t)start;
+        evq_buffer_consume(&text, start);
+    }
+    evq_buffer_free(&text);
+    if (status == EVQ_OK && run->ids->failed) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "ids of '%s'", path);
+    }
+    return status;
+}
+
+static void run_close(void *state)
+{
+    struct jsonl_run *run = state;
+
+    if (run == NULL) {
+        return;
+    }
+    if (run->fd >= 0) {
+        (void)close(run->fd); // What matters was synced by flush.
+    }
+    evq_idset_free(run->ids);
+    evq_idset_free(run->fresh);
+    evq_buffer_free(&run->pending);
+    free(run);
+}
+
+static enum evq_status run_open(void *context, const char *directory, void **ret_run,
+                                struct evq_error *err)
+{
+    (void)context; // A run's file needs nothing of the sink.
+    char path[PATH_MAX];
+    enum evq_status status = EVQ_OK;
+    struct jsonl_run *run = calloc(1, sizeof(*run));
+
+    if (run == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
+    }
+    run->fd = -1;
+    evq_buffer_init(&run->pending, 0);
+    run->ids = evq_idset_new();
+    run->fresh = evq_idset_new();
+    if (run->ids == NULL || run->fresh == NULL ||
+        snprintf(path, sizeof(path), "%s/results.jsonl", directory) >= (int)sizeof(path)) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
+        goto out;
+    }
+    run->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (run->fd < 0) {
+        status = evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
+        goto out;
+    }
+    status = run_scan(run, path, err);
+    if (status == EVQ_OK && ftruncate(run->fd, run->bytes) != 0) {
+        status =
+            evq_error_set(err, EVQ_E_IO, "cut the torn end of '%s': %s", path, strerror(errno));
+    }
+out:
+    if (status != EVQ_OK) {
+        run_close(run);
+        return status;
+    }
+    *ret_run = run;
+    return EVQ_OK;
+}
+
+static enum evq_status run_flush(void *state, struct evq_error *err)
+{
+    struct jsonl_run *run = state;
+    size_t done = 0;
+
+    while (done < run->pending.bytes) {
+        ssize_t put = pwrite(run->fd, run->pending.data + done, run->pending.bytes - done,
+                             run->bytes + (off_t)done);
+        if (put < 0 && errno == EINTR) {
+            continue;
+        }
+        if (put <= 0) {
+            break;
+        }
+        done += (size_t)put;
+    }
+    if (done < run->pending.bytes || fdatasync(run->fd) != 0) {
+        enum evq_status status =
+            evq_error_set(err, EVQ_E_IO, "append to results.jsonl: %s", strerror(errno));
+        (void)ftruncate(run->fd, run->bytes); // A torn end is also cut at the next open.
+        evq_buffer_clear(&run->pending);      // Everything since the last flush is given again.
+        evq_idset_clear(run->fresh);
+        return status;
+    }
+    run->bytes += (off_t)done;
+    evq_buffer_clear(&run->pending);
+    evq_idset_merge(run->ids, run->fresh);
+    evq_idset_clear(run->fresh);
+    return run->ids->failed ? evq_error_set(err, EVQ_E_NOMEM, "ids of results.jsonl") : EVQ_OK;
+}
+
+static void jsonl_close(void *state)
+{
+    struct jsonl *sink = state;
+
+    if (sink == NULL) {
+        return;
+    }
+    evq_rundirs_close(sink->dirs);
+    evq_buffer_free(&sink->line);
+    free(sink);
+}
+
+static enum evq_status jsonl_open(const struct evq_sink_context *context, void **ret_state,
+                                  struct evq_error *err)
+{
+    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
+    struct jsonl *sink = calloc(1, sizeof(*sink));
+    char lock_name[64];
+
+    if (sink == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", context->sink->name);
+    }
+    evq_buffer_init(&sink->line, LINE_BYTES_MAX);
+    (void)snprintf(lock_name, sizeof(lock_name), ".%.40s.lock", context->sink->name);
+    enum evq_status status = evq_rundirs_open(context->directory, "", lock_name, OPEN_RUNS_MAX,
+                                              &ops, sink, &sink->dirs, err);
+    if (status != EVQ_OK) {
+        jsonl_close(sink);
+        return status;
+    }
+    *ret_state = sink;
+    return EVQ_OK;
+}
+
+static enum evq_status jsonl_write(void *state, const struct evq_result *result,
+                                   struct evq_error *err)
+{
+    struct jsonl *sink = state;
+    char id[EVQ_RESULT_ID_BYTES_MAX];
+    void *found = NULL;
+    enum evq_status status = evq_rundirs_get(sink->dirs, result->run, &found, err);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    struct jsonl_run *run = found;
+    evq_result_id(result, id);
+    if (evq_idset_has(run->ids, id, strlen(id)) || evq_idset_has(run->fresh, id, strlen(id))) {
+        return EVQ_OK;
+    }
+    evq_buffer_clear(&sink->line);
+    evq_result_json(result, &sink->line);
+    evq_buffer_text(&sink->line, "\n");
+    if (sink->line.failed) {
+        return evq_error_set(err, EVQ_E_LIMIT, "result %s is over %u bytes as JSON", id,
+                             LINE_BYTES_MAX);
+    }
+    evq_buffer_append(&run->pending, sink->line.data, sink->line.bytes);
+    evq_idset_add(run->fresh, id, strlen(id));
+    if (run->pending.failed || run->fresh->failed) {
+        return evq_error_set(err, EVQ_E_NOMEM, "result %s", id);
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status jsonl_flush(void *state, struct evq_error *err)
+{
+    return evq_rundirs_flush(((struct jsonl *)state)->dirs, err);
+}
+
+const struct evq_sink_ops evq_sink_jsonl = {"jsonl", jsonl_open, jsonl_write, jsonl_flush,
+                                            jsonl_close};

@@ -1,0 +1,417 @@
+#include "logger/tfrun.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "logger/tfevent.h"
+#include "shared/clock.h"
+
+#define NAME_PREFIX "events.out.tfevents."
+#define NAME_SUFFIX ".evalq"
+#define TEMPORARY   ".evalq-compact.tmp"
+#define FILES_MAX   4096
+
+struct evq_tfrun {
+    char directory[PATH_MAX];
+    struct evq_series_set set;
+    struct evq_buffer pending;
+    int fd;               // -1: no file of this process yet.
+    int64_t name_seconds; // Highest number in a file name.
+    size_t file_count;    // Ours in the directory.
+    bool disordered;      // Some file holds a point at or before an earlier one of its tag.
+    bool broken;          // A write failed: memory may be ahead of the files.
+};
+
+static bool name_is_ours(const char *name)
+{
+    size_t length = strlen(name);
+
+    return length > sizeof(NAME_PREFIX) + sizeof(NAME_SUFFIX) &&
+           strncmp(name, NAME_PREFIX, sizeof(NAME_PREFIX) - 1) == 0 &&
+           strcmp(name + length - (sizeof(NAME_SUFFIX) - 1), NAME_SUFFIX) == 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void names_free(char **names, size_t count)
+{
+    for (size_t i = 0; names != NULL && i < count; i++) {
+        free(names[i]);
+    }
+    free(names);
+}
+
+/* Our files of the directory in name order. */
+static enum evq_status names_list(const char *directory, char ***ret_names, size_t *ret_count,
+                                  struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    char **names = calloc(FILES_MAX, sizeof(*names));
+    size_t count = 0;
+    DIR *handle = opendir(directory);
+
+    if (names == NULL || handle == NULL) {
+        status = evq_error_set(err, names == NULL ? EVQ_E_NOMEM : EVQ_E_IO, "list '%s': %s",
+                               directory, strerror(errno));
+        goto out;
+    }
+    for (struct dirent *entry; (entry = readdir(handle)) != NULL;) {
+        if (!name_is_ours(entry->d_name)) {
+            continue;
+        }
+        if (count == FILES_MAX) {
+            status = evq_error_set(err, EVQ_E_LIMIT, "'%s' holds over %d event files", directory,
+                                   FILES_MAX);
+            goto out;
+        }
+        names[count] = strdup(entry->d_name);
+        if (names[count] == NULL) {
+            status = evq_error_set(err, EVQ_E_NOMEM, "list '%s'", directory);
+            goto out;
+        }
+        count++;
+    }
+    qsort(names, count, sizeof(*names), by_name);
+    *ret_names = names;
+    *ret_count = count;
+    names = NULL;
+out:
+    names_free(names, count);
+    if (handle != NULL) {
+        (void)closedir(handle); // Opened for reading.
+    }
+    return status;
+}
+
+/* Takes every whole record at the front of text into the set; false: the file is unreadable from
+ * here on. */
+static bool records_take(struct evq_tfrun *run, struct evq_buffer *text, struct evq_error *err)
+{
+    struct evq_tfevent event;
+    enum evq_series_change change;
+    size_t start = 0;
+    size_t length;
+    enum evq_status status;
+
+    while ((status = evq_tfevent_read(text->data + start, text->bytes - start, &event, &length,
+                                      err)) == EVQ_OK) {
+        start += length;
+        if (event.tag[0] == '\0') {
+            continue;
+        }
+        struct evq_point point = {event.step, event.wall_seconds, event.value};
+        status = evq_series_load(&run->set, event.tag, &point, &change, err);
+        if (status != EVQ_OK) {
+            return false;
+        }
+        run->disordered = run->disordered || change == EVQ_SERIES_EARLIER;
+    }
+    evq_buffer_consume(text, start);
+    return status == EVQ_E_INCOMPLETE;
+}
+
+static enum evq_status file_load(struct evq_tfrun *run, const char *name, struct evq_error *err)
+{
+    char path[PATH_MAX + NAME_MAX];
+    char block[65536];
+    struct evq_buffer text;
+    struct evq_error ignored;
+    ssize_t got;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", run->directory, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
+    }
+    evq_buffer_init(&text, 2 * EVQ_TFEVENT_RECORD_BYTES_MAX);
+    // A torn or damaged tail was never acknowledged: what it held is delivered again and goes to a
+    // new file.
+    while ((got = read(fd, block, sizeof(block))) > 0) {
+        evq_buffer_append(&text, block, (size_t)got);
+        if (text.failed || !records_take(run, &text, &ignored)) {
+            break;
+        }
+    }
+    run->disordered = run->disordered || text.bytes > 0;
+    evq_buffer_free(&text);
+    (void)close(fd); // Opened for reading.
+    return got < 0 ? evq_error_set(err, EVQ_E_IO, "read '%s': %s", path, strerror(errno)) : EVQ_OK;
+}
+
+static enum evq_status run_load(struct evq_tfrun *run, struct evq_error *err)
+{
+    char **names = NULL;
+    size_t count = 0;
+    enum evq_status status = names_list(run->directory, &names, &count, err);
+
+    evq_series_free(&run->set);
+    evq_buffer_clear(&run->pending);
+    if (run->fd >= 0) {
+        (void)close(run->fd); // Its content is read back below.
+        run->fd = -1;
+    }
+    run->disordered = false;
+    run->name_seconds = 0;
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        int64_t seconds = strtoll(names[i] + sizeof(NAME_PREFIX) - 1, NULL, 10);
+        if (seconds > run->name_seconds) {
+            run->name_seconds = seconds;
+        }
+        status = file_load(run, names[i], err);
+    }
+    run->file_count = count;
+    run->broken = status != EVQ_OK;
+    names_free(names, count);
+    return status;
+}
+
+enum evq_status evq_tfrun_open(const char *directory, struct evq_tfrun **ret_run,
+                               struct evq_error *err)
+{
+    struct evq_tfrun *run = calloc(1, sizeof(*run));
+
+    if (run == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
+    }
+    run->fd = -1;
+    evq_buffer_init(&run->pending, 0);
+    if (snprintf(run->directory, sizeof(run->directory), "%s", directory) >=
+        (int)sizeof(run->directory)) {
+        evq_tfrun_close(run);
+        return evq_error_set(err, EVQ_E_LIMIT, "directory path '%.80s...' is too long", directory);
+    }
+    enum evq_status status = run_load(run, err);
+    if (status != EVQ_OK) {
+        evq_tfrun_close(run);
+        return status;
+    }
+    *ret_run = run;
+    return EVQ_OK;
+}
+
+enum evq_status evq_tfrun_put(struct evq_tfrun *run, const char *tag, const struct evq_point *point,
+                              struct evq_error *err)
+{
+    enum evq_series_change change;
+    const struct evq_series *series;
+    size_t at;
+
+    if (run->broken) {
+        enum evq_status loaded = run_load(run, err);
+        if (loaded != EVQ_OK) {
+            return loaded;
+        }
+    }
+    if (strlen(tag) >= EVQ_TFEVENT_TAG_BYTES_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "tag '%.40s...' is over %d bytes", tag,
+                             EVQ_TFEVENT_TAG_BYTES_MAX - 1);
+    }
+    enum evq_status status = evq_series_put(&run->set, tag, point, &change, &series, &at, err);
+    if (status != EVQ_OK || change == EVQ_SERIES_SAME) {
+        return status;
+    }
+    run->disordered = run->disordered || change == EVQ_SERIES_EARLIER;
+    for (; at < series->count; at++) {
+        const struct evq_point *each = &series->points[at];
+        evq_tfevent_scalar(&run->pending, each->wall_seconds, each->step, tag, each->value);
+    }
+    if (run->pending.failed) {
+        run->broken = true;
+        return evq_error_set(err, EVQ_E_NOMEM, "events of '%s'", run->directory);
+    }
+    return EVQ_OK;
+}
+
+/* A name that sorts after every file of ours in the directory. */
+static void name_next(struct evq_tfrun *run, char *out, size_t out_bytes)
+{
+    char host[128] = "host";
+    int64_t now = evq_clock_unix_ms() / 1000;
+
+    run->name_seconds = now > run->name_seconds ? now : run->name_seconds + 1;
+    (void)gethostname(host, sizeof(host) - 1); // Decoration: the default serves.
+    (void)snprintf(out, out_bytes, "%s%010lld.%s.%ld.0%s", NAME_PREFIX,
+                   (long long)run->name_seconds, host, (long)getpid(), NAME_SUFFIX);
+}
+
+static enum evq_status directory_sync(const char *directory, struct evq_error *err)
+{
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0 || fsync(fd) != 0) {
+        enum evq_status status =
+            evq_error_set(err, EVQ_E_IO, "sync '%s': %s", directory, strerror(errno));
+        if (fd >= 0) {
+            (void)close(fd); // The failed sync is what is reported.
+        }
+        return status;
+    }
+    (void)close(fd); // Synced above.
+    return EVQ_OK;
+}
+
+static enum evq_status write_all(int fd, const struct evq_buffer *data, const char *where,
+                                 struct evq_error *err)
+{
+    for (size_t done = 0; done < data->bytes;) {
+        ssize_t put = write(fd, data->data + done, data->bytes - done);
+        if (put < 0 && errno == EINTR) {
+            continue;
+        }
+        if (put <= 0) {
+            return evq_error_set(err, EVQ_E_IO, "write events in '%s': %s", where, strerror(errno));
+        }
+        done += (size_t)put;
+    }
+    if (fdatasync(fd) != 0) {
+        return evq_error_set(err, EVQ_E_IO, "sync events in '%s': %s", where, strerror(errno));
+    }
+    return EVQ_OK;
+}
+
+/* Opens this process's file and writes its version record. */
+static enum evq_status file_begin(struct evq_tfrun *run, struct evq_error *err)
+{
+    char name[NAME_MAX];
+    char path[PATH_MAX + NAME_MAX];
+    struct evq_buffer head;
+
+    name_next(run, name, sizeof(name));
+    (void)snprintf(path, sizeof(path), "%s/%s", run->directory, name);
+    run->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    if (run->fd < 0) {
+        return evq_error_set(err, EVQ_E_IO, "create '%s': %s", path, strerror(errno));
+    }
+    run->file_count++;
+    evq_buffer_init(&head, 0);
+    evq_tfevent_version(&head, (double)run->name_seconds);
+    enum evq_status status = head.failed ? evq_error_set(err, EVQ_E_NOMEM, "'%s'", path)
+                                         : write_all(run->fd, &head, run->directory, err);
+    evq_buffer_free(&head);
+    return status == EVQ_OK ? directory_sync(run->directory, err) : status;
+}
+
+enum evq_status evq_tfrun_flush(struct evq_tfrun *run, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    if (run->broken) {
+        return evq_error_set(err, EVQ_E_IO, "events of '%s' were not written", run->directory);
+    }
+    if (run->pending.bytes == 0) {
+        return EVQ_OK;
+    }
+    if (run->fd < 0) {
+        status = file_begin(run, err);
+    }
+    if (status == EVQ_OK) {
+        status = write_all(run->fd, &run->pending, run->directory, err);
+    }
+    evq_buffer_clear(&run->pending);
+    run->broken = status != EVQ_OK;
+    return status;
+}
+
+static void set_encode(const struct evq_series_set *set, struct evq_buffer *out)
+{
+    for (size_t s = 0; s < set->count; s++) {
+        const struct evq_series *series = &set->series[s];
+        for (size_t i = 0; i < series->count; i++) {
+            evq_tfevent_scalar(out, series->points[i].wall_seconds, series->points[i].step,
+                               series->tag, series->points[i].value);
+        }
+    }
+}
+
+/* Writes everything sorted under a name no reader looks at, then renames it to one that sorts last.
+ */
+static enum evq_status sorted_file_write(struct evq_tfrun *run, char *name, size_t name_bytes,
+                                         struct evq_error *err)
+{
+    char temporary[PATH_MAX + sizeof(TEMPORARY)];
+    char path[PATH_MAX + NAME_MAX];
+    struct evq_buffer all;
+    enum evq_status status;
+
+    (void)snprintf(temporary, sizeof(temporary), "%s/%s", run->directory, TEMPORARY);
+    evq_buffer_init(&all, (size_t)1 << 31);
+    name_next(run, name, name_bytes);
+    evq_tfevent_version(&all, (double)run->name_seconds);
+    set_encode(&run->set, &all);
+    (void)snprintf(path, sizeof(path), "%s/%s", run->directory, name);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0 || all.failed) {
+        status = evq_error_set(err, all.failed ? EVQ_E_NOMEM : EVQ_E_IO, "create '%s': %s",
+                               temporary, strerror(errno));
+    } else {
+        status = write_all(fd, &all, run->directory, err);
+    }
+    if (fd >= 0 && close(fd) != 0 && status == EVQ_OK) {
+        status = evq_error_set(err, EVQ_E_IO, "close '%s': %s", temporary, strerror(errno));
+    }
+    if (status == EVQ_OK && rename(temporary, path) != 0) {
+        status = evq_error_set(err, EVQ_E_IO, "rename '%s': %s", temporary, strerror(errno));
+    }
+    if (status != EVQ_OK) {
+        (void)unlink(temporary); // The next compaction would overwrite it too.
+    }
+    evq_buffer_free(&all);
+    return status == EVQ_OK ? directory_sync(run->directory, err) : status;
+}
+
+enum evq_status evq_tfrun_compact(struct evq_tfrun *run, struct evq_error *err)
+{
+    char kept[NAME_MAX];
+    char path[PATH_MAX + NAME_MAX];
+    char **names = NULL;
+    size_t count = 0;
+
+    enum evq_status status = evq_tfrun_flush(run, err);
+    if (status != EVQ_OK || (run->file_count <= 1 && !run->disordered)) {
+        return status;
+    }
+    status = names_list(run->directory, &names, &count, err);
+    if (status == EVQ_OK) {
+        status = sorted_file_write(run, kept, sizeof(kept), err);
+    }
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", run->directory, names[i]);
+        if (unlink(path) != 0) {
+            status = evq_error_set(err, EVQ_E_IO, "remove '%s': %s", path, strerror(errno));
+        }
+    }
+    names_free(names, count);
+    if (status == EVQ_OK) {
+        run->file_count = 1;
+        run->disordered = false;
+        if (run->fd >= 0) {
+            (void)close(run->fd); // The file was removed: its content is in the sorted one.
+            run->fd = -1;
+        }
+    }
+    return status;
+}
+
+void evq_tfrun_close(struct evq_tfrun *run)
+{
+    if (run == NULL) {
+        return;
+    }
+    if (run->fd >= 0) {
+        (void)close(run->fd); // What was acknowledged was synced.
+    }
+    evq_series_free(&run->set);
+    evq_buffer_free(&run->pending);
+    free(run);
+}
