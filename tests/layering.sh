@@ -1,0 +1,41 @@
+#!/bin/sh
+# Dependencies point one way: programs -> shared/; worker/ -> kernels/backend.h; kernels/ knows neither Redis nor checkpoints;
+# programs never include each other; one .c includes hiredis, one msgpack; CUDA only under kernels/cuda/.
+set -eu
+
+cd "$(dirname "$0")/.."
+failed=0
+
+# refuse WHERE PATTERN WHY [EXCEPT]: no tracked C file of WHERE may have a line that matches PATTERN.
+refuse() {
+    found=$(git ls-files "$1" | grep -E '\.(c|h|cu|cuh)$' | xargs -r grep -nE "$2" /dev/null | grep -vE "${4:-^$}" || true)
+    if [ -n "$found" ]; then
+        echo "layering: $3:" >&2
+        echo "$found" >&2
+        failed=1
+    fi
+}
+
+include='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
+refuse shared "$include\"(producer|worker|logger|kernels)/" "shared/ includes a program or a backend"
+refuse kernels "$include\"(producer|worker|logger)/" "kernels/ includes a program"
+refuse kernels "$include\"shared/" "kernels/ includes more of shared/ than errors" '"shared/(error|clock|arena)\.h"'
+refuse producer "$include\"(worker|logger|kernels)/" "producer/ includes another program"
+refuse logger "$include\"(worker|producer|kernels)/" "logger/ includes another program"
+refuse worker "$include\"(producer|logger)/" "worker/ includes another program"
+refuse worker "$include\"kernels/" "worker/ includes more of kernels/ than backend.h" '"kernels/backend\.h"'
+refuse producer/examples "$include\"" "examples include more than the public header" '"evalq\.h"'
+refuse . "$include[<\"]hiredis" "hiredis is included outside the connection" '^shared/conn[a-z_]*\.c:'
+refuse . "$include<msgpack" "msgpack is included outside the codec" '^(shared/codec[a-z_]*\.c|tests/[a-z/_]*\.c):'
+refuse . "$include<cu(da|blas)" "CUDA is included outside kernels/cuda/" '^kernels/cuda/'
+refuse . '\b(system|popen|strcpy|strcat|sprintf|vsprintf|strtok|gets|alloca)\(' "a function this project does not use" '^tests/|^[^:]*:[0-9]+: *(/?\*|//)'
+
+for library in hiredis msgpack; do
+    count=$(git ls-files 'shared/*.c' | xargs -r grep -lE "$include[<\"](hiredis|$library)" | xargs -r grep -lE "$include<?\"?$library" | wc -l)
+    if [ "$count" -gt 1 ]; then
+        echo "layering: $count files of shared/ include $library, expected one" >&2
+        failed=1
+    fi
+done
+[ "$failed" -eq 0 ] && echo "layering: clean"
+exit "$failed"
