@@ -36,6 +36,7 @@ static void idset_knows_exactly_what_was_added_when_it_grows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(idset_knows_exactly_what_was_added_when_it_grows)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(idset_knows_exactly_what_was_added_when_it_grows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* TensorBoard's record format against vectors computed by TensorBoard's own code, and against damage. */
+/* TensorBoard's record format against vectors computed by TensorBoard's own code, and against
+ * damage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,19 +34,24 @@ static void tfevent_records_equal_the_golden_vectors(void **state)
     evq_buffer_init(&out, 0);
     evq_tfevent_version(&out, 1577836800.0);
     hex_of(&out, hex, sizeof(hex));
-    assert_string_equal(hex, "1800000000000000a37f4b220900000040f882d7411a0d627261696e2e4576656e743a329ad1c294");
+    assert_string_equal(
+        hex, "1800000000000000a37f4b220900000040f882d7411a0d627261696e2e4576656e743a329ad1c294");
 
     evq_buffer_clear(&out);
     evq_tfevent_simple(&out, 1577836801.25, 500, "eval/acc", 0.5f);
     hex_of(&out, hex, sizeof(hex));
-    assert_string_equal(hex, "1f00000000000000514b44180900005040f882d74110f4032a110a0f0a086576616c2f616363150000003f"
-                             "4f0902d1");
+    assert_string_equal(
+        hex,
+        "1f00000000000000514b44180900005040f882d74110f4032a110a0f0a086576616c2f616363150000003f"
+        "4f0902d1");
 
     evq_buffer_clear(&out);
     evq_tfevent_scalar(&out, 1577836801.25, 500, "eval/acc", 0.5f);
     hex_of(&out, hex, sizeof(hex));
-    assert_string_equal(hex, "3500000000000000d6c55de60900005040f882d74110f4032a270a250a086576616c2f616363420a080112"
-                             "002a040000003f4a0d0a090a077363616c6172732001568d35fe");
+    assert_string_equal(
+        hex,
+        "3500000000000000d6c55de60900005040f882d74110f4032a270a250a086576616c2f616363420a080112"
+        "002a040000003f4a0d0a090a077363616c6172732001568d35fe");
     evq_buffer_free(&out);
 }
 
@@ -61,7 +67,8 @@ static void tfevent_read_returns_what_was_written(void **state)
     for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         for (int simple = 0; simple < 2; simple++) {
             evq_buffer_init(&out, 0);
-            (simple ? evq_tfevent_simple : evq_tfevent_scalar)(&out, 12.5, steps[i], "eval/a b", -1.25f);
+            (simple ? evq_tfevent_simple : evq_tfevent_scalar)(&out, 12.5, steps[i], "eval/a b",
+                                                               -1.25f);
             assert_int_equal(evq_tfevent_read(out.data, out.bytes, &event, &length, &err), EVQ_OK);
             assert_int_equal(length, out.bytes);
             assert_true(event.step == steps[i]);

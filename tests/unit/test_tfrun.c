@@ -1,6 +1,7 @@
 /*
- * Event files of one run, read back as TensorBoard's fast loader reads them: a record whose step is not above the last of
- * its tag drops every stored point at or after that step (tensorboard/data/server/reservoir.rs).
+ * Event files of one run, read back as TensorBoard's fast loader reads them: a record whose step is
+ * not above the last of its tag drops every stored point at or after that step
+ * (tensorboard/data/server/reservoir.rs).
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -104,7 +105,8 @@ static void load(struct shown *shown, const char *tag)
         assert_true(bytes >= 0 && bytes < (ssize_t)sizeof(data));
         (void)close(fd);
         size_t length;
-        for (size_t at = 0; evq_tfevent_read(data + at, (size_t)bytes - at, &event, &length, &err) == EVQ_OK;
+        for (size_t at = 0;
+             evq_tfevent_read(data + at, (size_t)bytes - at, &event, &length, &err) == EVQ_OK;
              at += length) {
             if (strcmp(event.tag, tag) == 0) {
                 shown_take(shown, &event);
@@ -274,12 +276,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
-            tfrun_shows_every_point_when_steps_come_in_any_order_with_kills_between, setup, teardown),
+            tfrun_shows_every_point_when_steps_come_in_any_order_with_kills_between, setup,
+            teardown),
         cmocka_unit_test_setup_teardown(tfrun_compact_leaves_one_ascending_file, setup, teardown),
         cmocka_unit_test_setup_teardown(tfrun_survives_a_torn_tail_at_every_byte, setup, teardown),
-        cmocka_unit_test_setup_teardown(tfrun_replaces_a_step_only_by_a_newer_result, setup, teardown),
-        cmocka_unit_test_setup_teardown(tfrun_flush_fails_when_its_directory_is_gone_and_recovers, setup,
+        cmocka_unit_test_setup_teardown(tfrun_replaces_a_step_only_by_a_newer_result, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(tfrun_flush_fails_when_its_directory_is_gone_and_recovers,
+                                        setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

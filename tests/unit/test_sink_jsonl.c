@@ -1,0 +1,163 @@
+/* The JSONL sink: each result once, whatever is delivered again and wherever a line was torn. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "logger/sink.h"
+#include "tests/fixture/check.h"
+#include "tests/fixture/redis.h"
+
+static const struct evq_sink_config sink_config = {"jsonl", "jsonl", NULL, 0};
+
+static void *opened(const char *directory, struct evq_sink_context *context)
+{
+    void *state = NULL;
+    struct evq_error err;
+
+    *context = (struct evq_sink_context){.sink = &sink_config, .directory = directory};
+    assert_status_err(evq_sink_jsonl.open(context, &state, &err), EVQ_OK, &err);
+    return state;
+}
+
+static void give(void *state, int step)
+{
+    char job[64];
+    struct evq_error err;
+    struct evq_metric metric = {.name = "accuracy", .value = 0.1 + step, .higher_is_better = 1};
+    struct evq_result *result = evq_result_new();
+
+    assert_non_null(result);
+    (void)snprintf(job, sizeof(job), "digits/%d/regular/quick", step);
+    result->job = job;
+    result->run = "digits";
+    result->step = step;
+    result->variant = "regular";
+    result->suite = "quick";
+    result->task = "t";
+    result->state = EVQ_JOB_DONE;
+    result->metrics = &metric;
+    result->metric_count = 1;
+    assert_status_err(evq_sink_jsonl.write(state, result, &err), EVQ_OK, &err);
+    evq_result_free(result);
+}
+
+static void flush(void *state)
+{
+    struct evq_error err;
+
+    assert_status_err(evq_sink_jsonl.flush(state, &err), EVQ_OK, &err);
+}
+
+/* Every line parses; steps 0 to count - 1 are there once, in order. */
+static void assert_lines(const char *directory, int count)
+{
+    char path[128];
+    char line[4096];
+    int seen = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/digits/results.jsonl", directory);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        json_t *object = json_loads(line, 0, NULL);
+        assert_non_null(object);
+        assert_int_equal(json_integer_value(json_object_get(object, "step")), seen);
+        json_decref(object);
+        seen++;
+    }
+    (void)fclose(file);
+    assert_int_equal(seen, count);
+}
+
+static void sink_jsonl_writes_each_result_once_when_delivered_again(void **state)
+{
+    (void)state;
+    char directory[64];
+    struct evq_sink_context context;
+
+    fixture_dir_make(directory);
+    void *sink = opened(directory, &context);
+    give(sink, 0);
+    give(sink, 0); // In the same batch,
+    flush(sink);
+    give(sink, 0); // after a flush,
+    give(sink, 1);
+    flush(sink);
+    evq_sink_jsonl.close(sink);
+    sink = opened(directory, &context);
+    give(sink, 1); // and after a restart.
+    give(sink, 2);
+    flush(sink);
+    evq_sink_jsonl.close(sink);
+    assert_lines(directory, 3);
+    fixture_dir_remove(directory);
+}
+
+static void sink_jsonl_cuts_a_torn_line_at_every_byte(void **state)
+{
+    (void)state;
+    char directory[64];
+    char path[128];
+    struct evq_sink_context context;
+    struct stat info;
+    size_t cuts = 0;
+
+    fixture_dir_make(directory);
+    (void)snprintf(path, sizeof(path), "%s/digits/results.jsonl", directory);
+    void *sink = opened(directory, &context);
+    give(sink, 0);
+    flush(sink);
+    assert_int_equal(stat(path, &info), 0);
+    off_t first = info.st_size;
+    give(sink, 1);
+    flush(sink);
+    evq_sink_jsonl.close(sink);
+    assert_int_equal(stat(path, &info), 0);
+    for (off_t bytes = info.st_size - 1; bytes >= first; bytes--) {
+        assert_int_equal(truncate(path, bytes), 0);
+        sink = opened(directory, &context);
+        give(sink, 0);
+        give(sink, 1); // Not acknowledged, so it comes again.
+        flush(sink);
+        evq_sink_jsonl.close(sink);
+        assert_lines(directory, 2);
+        cuts++;
+    }
+    assert_true(cuts > 50);
+    fixture_dir_remove(directory);
+}
+
+static void sink_jsonl_refuses_a_directory_that_another_holds(void **state)
+{
+    (void)state;
+    char directory[64];
+    struct evq_sink_context context;
+    struct evq_error err;
+    void *second = NULL;
+
+    fixture_dir_make(directory);
+    void *sink = opened(directory, &context);
+    assert_status(evq_sink_jsonl.open(&context, &second, &err), EVQ_E_CONFLICT);
+    assert_holds(err.message, "held by another logger");
+    evq_sink_jsonl.close(sink);
+    fixture_dir_remove(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sink_jsonl_writes_each_result_once_when_delivered_again),
+        cmocka_unit_test(sink_jsonl_cuts_a_torn_line_at_every_byte),
+        cmocka_unit_test(sink_jsonl_refuses_a_directory_that_another_holds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
