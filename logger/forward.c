@@ -169,18 +169,7 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
 {
     enum evq_status status = EVQ_OK;
 
-    if (forward->conn == NULL) {
-        struct evq_conn_config conn_config = {.url = forward->config->redis.url,
-                                              .user = forward->config->redis.user,
-                                              .password_file = forward->config->redis.password_file,
-                                              .name = "evalq-logger"};
-        status = evq_conn_open(&conn_config, &forward->conn, err);
-        if (status == EVQ_OK) {
-            status =
-                evq_queue_open(forward->conn, forward->config->redis.queue, &forward->queue, err);
-        }
-    }
-    if (status == EVQ_OK && !forward->registered) {
+    if (!forward->registered) {
         struct evq_queue_info info;
         status = evq_queue_info(forward->queue, &info, err);
         if (status == EVQ_OK) {
@@ -246,8 +235,7 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
     held_drop(forward);
     forward->pending = true;
     forward->failures++;
-    if (forward->queue != NULL && forward->registered && status != EVQ_E_IO &&
-        status != EVQ_E_TIMEOUT) {
+    if (forward->registered && status != EVQ_E_IO && status != EVQ_E_TIMEOUT) {
         // For `evalq status`; if Redis is what fails, nobody could read it there anyway.
         (void)evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0, error->message,
                                  &ignored);
@@ -286,9 +274,19 @@ static void *forward_main(void *argument)
     }
     held_drop(forward);
     forward->ops->close(forward->state);
-    evq_queue_close(forward->queue);
     atomic_store(&forward->ended, true);
     return NULL;
+}
+
+static void forward_free(struct evq_forward *forward)
+{
+    if (forward == NULL) {
+        return;
+    }
+    evq_queue_close(forward->queue);
+    evq_conn_close(forward->conn);
+    free(forward->held);
+    free(forward);
 }
 
 enum evq_status evq_forward_start(const struct evq_config *config,
@@ -296,6 +294,10 @@ enum evq_status evq_forward_start(const struct evq_config *config,
                                   struct evq_forward **ret_forward, struct evq_error *err)
 {
     const struct evq_sink_ops *ops = evq_sink_find(sink->kind);
+    const struct evq_conn_config conn_config = {.url = config->redis.url,
+                                                .user = config->redis.user,
+                                                .password_file = config->redis.password_file,
+                                                .name = "evalq-logger"};
 
     if (ops == NULL) {
         return evq_error_set(
@@ -304,21 +306,24 @@ enum evq_status evq_forward_start(const struct evq_config *config,
             sink->name, sink->kind);
     }
     struct evq_forward *forward = calloc(1, sizeof(*forward));
-    struct evq_entry *held = calloc(HELD_MAX, sizeof(*held));
-    if (forward == NULL || held == NULL) {
-        free(held);
-        free(forward);
+    if (forward == NULL || (forward->held = calloc(HELD_MAX, sizeof(*forward->held))) == NULL) {
+        forward_free(forward);
         return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", sink->name);
     }
     forward->config = config;
     forward->sink = sink;
     forward->ops = ops;
-    forward->held = held;
     forward->random = evq_clock_random();
-    if (pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {
-        free(held);
-        free(forward);
-        return evq_error_set(err, EVQ_E_IO, "start the thread of sink '%s'", sink->name);
+    enum evq_status status = evq_conn_open(&conn_config, &forward->conn, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_open(forward->conn, config->redis.queue, &forward->queue, err);
+    }
+    if (status == EVQ_OK && pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {
+        status = evq_error_set(err, EVQ_E_IO, "start the thread of sink '%s'", sink->name);
+    }
+    if (status != EVQ_OK) {
+        forward_free(forward);
+        return status;
     }
     *ret_forward = forward;
     return EVQ_OK;
@@ -346,8 +351,6 @@ enum evq_status evq_forward_join(struct evq_forward *forward, struct evq_error *
     if (status != EVQ_OK && err != NULL) {
         *err = forward->error;
     }
-    evq_conn_close(forward->conn);
-    free(forward->held);
-    free(forward);
+    forward_free(forward);
     return status;
 }
