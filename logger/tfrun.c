@@ -403,6 +403,11 @@ enum evq_status evq_tfrun_compact(struct evq_tfrun *run, struct evq_error *err)
     return status;
 }
 
+const struct evq_series_set *evq_tfrun_series(const struct evq_tfrun *run)
+{
+    return &run->set;
+}
+
 void evq_tfrun_close(struct evq_tfrun *run)
 {
     if (run == NULL) {

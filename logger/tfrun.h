@@ -24,6 +24,8 @@ enum evq_status evq_tfrun_flush(struct evq_tfrun *run, struct evq_error *err) EV
 /* One sorted file in place of several or of one with points out of order, so that any reader finds
  * ascending steps. */
 enum evq_status evq_tfrun_compact(struct evq_tfrun *run, struct evq_error *err) EVQ_CHECK_RESULT;
+/* All points, flushed or not; valid until the next call. */
+const struct evq_series_set *evq_tfrun_series(const struct evq_tfrun *run);
 void evq_tfrun_close(struct evq_tfrun *run); // Accepts NULL. Drops what was not flushed.
 
 #endif

@@ -1,0 +1,365 @@
+/*
+ * evalq-logger, the real program against a real Redis: results published in any order while it is
+ * killed again and again are each in the JSONL file once, in the event files once, and the best
+ * link points at the best.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "logger/tfrun.h"
+#include "shared/clock.h"
+#include "shared/functions.h"
+#include "shared/queue.h"
+#include "tests/fixture/redis.h"
+
+#define STEPS       120
+#define DEADLINE_MS 60000
+
+extern char **environ;
+
+struct scene {
+    struct fixture_redis *redis;
+    struct evq_conn *conn;
+    struct evq_queue *queue;
+    char directory[64];
+    uint64_t random;
+    pid_t logger;
+};
+
+static void logger_start(struct scene *scene)
+{
+    char *argv[] = {EVQ_TEST_BIN "/evalq-logger",
+                    "--url",
+                    scene->redis->url,
+                    "--directory",
+                    scene->directory,
+                    "--log-level",
+                    "error",
+                    NULL};
+    posix_spawn_file_actions_t actions;
+
+    assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
+    assert_int_equal(posix_spawn_file_actions_addchdir_np(&actions, scene->directory), 0);
+    assert_int_equal(posix_spawn(&scene->logger, argv[0], &actions, NULL, argv, environ), 0);
+    (void)posix_spawn_file_actions_destroy(&actions);
+}
+
+static int logger_end(struct scene *scene, int signal)
+{
+    int status = 0;
+
+    assert_int_equal(kill(scene->logger, signal), 0);
+    assert_int_equal(waitpid(scene->logger, &status, 0), scene->logger);
+    scene->logger = -1;
+    return status;
+}
+
+static int setup(void **state)
+{
+    struct scene *scene = calloc(1, sizeof(*scene));
+    struct evq_suite_offer offer = {.name = "quick",
+                                    .digest = "00000000000000000000000000000001",
+                                    .needs = "",
+                                    .shards = 1,
+                                    .every = 1,
+                                    .definition = "{}",
+                                    .where = "test"};
+    struct evq_error err;
+    uint32_t number;
+    int64_t build;
+
+    assert_non_null(scene);
+    scene->random = evq_clock_random();
+    print_message("seed %llu\n", (unsigned long long)scene->random);
+    scene->logger = -1;
+    scene->redis = fixture_redis_start(NULL);
+    scene->conn = fixture_redis_conn(scene->redis);
+    fixture_dir_make(scene->directory);
+    assert_status_err(evq_functions_install(scene->conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_open(scene->conn, "main", &scene->queue, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_suite(scene->queue, &offer, false, &number, &err), EVQ_OK, &err);
+    *state = scene;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct scene *scene = *state;
+
+    if (scene->logger > 0) {
+        (void)logger_end(scene, SIGKILL);
+    }
+    evq_queue_close(scene->queue);
+    evq_conn_close(scene->conn);
+    fixture_redis_free(scene->redis);
+    fixture_dir_remove(scene->directory);
+    free(scene);
+    return 0;
+}
+
+static void job_submit(struct scene *scene, int64_t step)
+{
+    struct evq_submitted submitted;
+    struct evq_error err;
+    char path[64];
+    struct evq_job *job = evq_job_new();
+
+    assert_non_null(job);
+    (void)snprintf(path, sizeof(path), "step-%lld", (long long)step);
+    job->run = "digits";
+    job->step = step;
+    job->suite = "quick";
+    job->root = "here";
+    job->path = path;
+    assert_status_err(evq_queue_submit(scene->queue, job, 0, &submitted, &err), EVQ_OK, &err);
+    assert_int_equal(submitted.answer, EVQ_SUBMIT_QUEUED);
+    evq_job_free(job);
+}
+
+/* Claims every queued job; claims has room for STEPS. */
+static void jobs_claim(struct scene *scene, struct evq_claim **claims)
+{
+    struct evq_class classes[EVQ_QUEUE_CLASSES_MAX];
+    struct evq_claimed claimed;
+    struct evq_error err;
+    char request[32];
+    uint32_t class_count;
+    int64_t version;
+    uint32_t total = 0;
+
+    assert_status_err(evq_queue_classes(scene->queue, classes, &class_count, &version, &err),
+                      EVQ_OK, &err);
+    assert_true(class_count >= 1);
+    while (total < STEPS) {
+        (void)snprintf(request, sizeof(request), "request-%u", total);
+        struct evq_claim_request ask = {.worker = "w",
+                                        .request = request,
+                                        .lease_ms = 600000,
+                                        .claims_max = STEPS - total < 64 ? STEPS - total : 64,
+                                        .classes = &classes[0].number,
+                                        .class_count = 1};
+        assert_status_err(evq_queue_claim(scene->queue, &ask, claims + total, &claimed, &err),
+                          EVQ_OK, &err);
+        assert_true(claimed.count > 0);
+        total += claimed.count;
+    }
+}
+
+/* A curve with its maximum at step 77. */
+static double accuracy_of(int64_t step)
+{
+    return 0.9 - 0.001 * (double)(step > 77 ? step - 77 : 77 - step);
+}
+
+static void job_finish(struct scene *scene, struct evq_claim *claim)
+{
+    struct evq_error err;
+    bool duplicate = true;
+    struct evq_result *result = evq_result_new();
+
+    assert_non_null(result);
+    assert_non_null(claim->job);
+    struct evq_metric metric = {
+        .name = "accuracy", .value = accuracy_of(claim->job->step), .higher_is_better = 1};
+    result->job = claim->id;
+    result->run = claim->job->run;
+    result->step = claim->job->step;
+    result->variant = claim->job->variant;
+    result->suite = claim->job->suite;
+    result->task = "digits";
+    result->state = EVQ_JOB_DONE;
+    result->metrics = &metric;
+    result->metric_count = 1;
+    result->checkpoint = "here:checkpoint";
+    assert_status_err(
+        evq_queue_publish(scene->queue, claim->id, claim->token, result, &duplicate, &err), EVQ_OK,
+        &err);
+    assert_false(duplicate);
+    assert_status_err(evq_queue_complete(scene->queue, claim->id, claim->token, &err), EVQ_OK,
+                      &err);
+    evq_result_free(result);
+}
+
+/* How many task lines the JSONL file holds; each step at most once, or the test fails. */
+static int lines_count(const struct scene *scene, int *seen)
+{
+    char path[128];
+    char line[8192];
+    int count = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/digits/results.jsonl", scene->directory);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        return 0;
+    }
+    while (fgets(line, sizeof(line), file) != NULL) {
+        json_t *object = json_loads(line, 0, NULL);
+        if (object == NULL) {
+            break; // The line being written.
+        }
+        if (json_string_length(json_object_get(object, "task")) > 0) {
+            if (seen != NULL) {
+                seen[json_integer_value(json_object_get(object, "step"))]++;
+            }
+            count++;
+        }
+        json_decref(object);
+    }
+    (void)fclose(file);
+    return count;
+}
+
+static bool all_acknowledged(struct scene *scene)
+{
+    struct evq_error err;
+    char *text = NULL;
+    bool all = true;
+    size_t sinks = 0;
+    size_t at;
+    json_t *sink;
+
+    assert_status_err(evq_queue_stats(scene->queue, &text, &err), EVQ_OK, &err);
+    json_t *stats = json_loads(text, 0, NULL);
+    assert_non_null(stats);
+    json_array_foreach(json_object_get(stats, "sinks"), at, sink)
+    {
+        sinks++;
+        all = all && json_integer_value(json_object_get(sink, "lag")) == 0 &&
+              json_integer_value(json_object_get(sink, "pending")) == 0;
+    }
+    json_decref(stats);
+    free(text);
+    return all && sinks == 3;
+}
+
+static void assert_event_files_complete(const struct scene *scene)
+{
+    char path[128];
+    struct evq_tfrun *run = NULL;
+    struct evq_error err;
+
+    (void)snprintf(path, sizeof(path), "%s/tensorboard/digits", scene->directory);
+    assert_status_err(evq_tfrun_open(path, &run, &err), EVQ_OK, &err);
+    const struct evq_series_set *set = evq_tfrun_series(run);
+    assert_int_equal(set->count, 1);
+    assert_string_equal(set->series[0].tag, "eval/digits/accuracy");
+    assert_int_equal(set->series[0].count, STEPS);
+    for (int64_t i = 0; i < STEPS; i++) {
+        assert_true(set->series[0].points[i].step == i);
+        assert_true(set->series[0].points[i].value == (float)accuracy_of(i));
+    }
+    evq_tfrun_close(run);
+}
+
+static void logger_records_each_result_once_when_killed_at_random_points(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_claim *claims[STEPS];
+    struct evq_error err;
+    struct evq_best best;
+    int seen[STEPS] = {0};
+    int kills = 0;
+
+    for (int64_t i = 0; i < STEPS; i++) {
+        job_submit(scene, i);
+    }
+    jobs_claim(scene, claims);
+    for (size_t i = STEPS - 1; i > 0; i--) { // Finish in any order.
+        size_t other = (size_t)evq_clock_jitter_ms(&scene->random, 1000000, 90) % (i + 1);
+        struct evq_claim *moved = claims[i];
+        claims[i] = claims[other];
+        claims[other] = moved;
+    }
+    logger_start(scene);
+    for (size_t i = 0; i < STEPS; i++) {
+        job_finish(scene, claims[i]);
+        evq_claim_free(claims[i]);
+        if (i % 6 == 5) {
+            // Somewhere between the publication and its acknowledgement, or after.
+            int64_t until_ms = fixture_now_ms() + evq_clock_jitter_ms(&scene->random, 40, 100);
+            int before = lines_count(scene, NULL);
+            while (fixture_now_ms() < until_ms && lines_count(scene, NULL) == before) {
+            }
+            (void)logger_end(scene, SIGKILL);
+            kills++;
+            logger_start(scene);
+        }
+    }
+    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene));
+    assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
+    assert_int_equal(kills, STEPS / 6);
+    assert_int_equal(lines_count(scene, seen), STEPS);
+    for (int i = 0; i < STEPS; i++) {
+        assert_int_equal(seen[i], 1);
+    }
+    assert_event_files_complete(scene);
+    assert_status_err(
+        evq_queue_best_get(scene->queue, "digits", "eval/digits/accuracy", &best, &err), EVQ_OK,
+        &err);
+    assert_int_equal(best.step, 77);
+    char link[160];
+    char target[256] = "";
+    (void)snprintf(link, sizeof(link), "%s/digits/best", scene->directory);
+    assert_true(readlink(link, target, sizeof(target) - 1) > 0);
+    assert_string_equal(target, "here:checkpoint");
+}
+
+static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_claim *claims[STEPS];
+    int seen[STEPS] = {0};
+
+    for (int64_t i = 0; i < STEPS; i++) {
+        job_submit(scene, i);
+    }
+    jobs_claim(scene, claims);
+    logger_start(scene);
+    for (size_t i = 0; i < STEPS; i++) {
+        job_finish(scene, claims[i]);
+        evq_claim_free(claims[i]);
+    }
+    FIXTURE_UNTIL(DEADLINE_MS, lines_count(scene, NULL) == STEPS);
+    evq_reply_free(
+        fixture_call(scene->conn, "FLUSHALL", NULL)); // The group goes; the functions stay.
+    int answer = 0;
+    assert_int_equal(waitpid(scene->logger, &answer, WNOHANG), 0);
+    job_submit(scene, 5); // A new life of the queue: the same job is new to it,
+    struct evq_claim *again[1];
+    struct evq_claimed claimed;
+    struct evq_error err;
+    uint32_t number = 1;
+    struct evq_claim_request ask = {"w", "again", 600000, 1, &number, 1};
+    assert_status_err(evq_queue_claim(scene->queue, &ask, again, &claimed, &err), EVQ_OK, &err);
+    assert_int_equal(claimed.count, 1);
+    job_finish(scene, again[0]);
+    evq_claim_free(again[0]);
+    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene));
+    assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
+    assert_int_equal(lines_count(scene, seen), STEPS); // and its result is the one the file has.
+    assert_int_equal(seen[5], 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            logger_records_each_result_once_when_killed_at_random_points, setup, teardown),
+        cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
