@@ -146,7 +146,13 @@ enum evq_status evq_result_check(const struct evq_result *result, struct evq_err
 
 void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES_MAX])
 {
-    (void)snprintf(out, EVQ_RESULT_ID_BYTES_MAX, "%s#%s", result->job, result->task);
+    if (result->task[0] != '\0') {
+        (void)snprintf(out, EVQ_RESULT_ID_BYTES_MAX, "%s#%s", result->job, result->task);
+    } else {
+        // A job that was retried by hand ends again under its old id.
+        (void)snprintf(out, EVQ_RESULT_ID_BYTES_MAX, "%s#=%s.%d", result->job,
+                       evq_job_state_name(result->state), result->attempt);
+    }
 }
 
 void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric,

@@ -80,7 +80,7 @@ const struct evq_result *evq_result_defaults(void); // Static, its arena is NULL
 /* EVQ_E_INVALID names the field that is missing or out of range. */
 enum evq_status evq_result_check(const struct evq_result *result, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Deterministic: JOB#TASK. Sinks deduplicate by it. */
+/* Deterministic: JOB#TASK; of an end JOB#=STATE.ATTEMPT. Sinks deduplicate by it. */
 void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES_MAX]);
 
 /* "eval/<task>/<metric>", or with the variant or prefix of the record. Cut to out_bytes. */
