@@ -237,8 +237,9 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
     forward->failures++;
     if (forward->registered && status != EVQ_E_IO && status != EVQ_E_TIMEOUT) {
         // For `evalq status`; if Redis is what fails, nobody could read it there anyway.
-        (void)evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0, error->message,
-                                 &ignored);
+        enum evq_status noted = evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0,
+                                                   error->message, &ignored);
+        (void)noted;
     }
     int64_t deadline_ms = evq_clock_mono_ms() + wait_ms;
     while (!atomic_load(&forward->stop) && evq_clock_left_ms(deadline_ms) > 0) {

@@ -174,8 +174,10 @@ static enum evq_status run_flush(void *state, struct evq_error *err)
     if (done < run->pending.bytes || fdatasync(run->fd) != 0) {
         enum evq_status status =
             evq_error_set(err, EVQ_E_IO, "append to results.jsonl: %s", strerror(errno));
-        (void)ftruncate(run->fd, run->bytes); // A torn end is also cut at the next open.
-        evq_buffer_clear(&run->pending);      // Everything since the last flush is given again.
+        if (ftruncate(run->fd, run->bytes) != 0) {
+            evq_error_prefix(err, "a torn end stays until the next start");
+        }
+        evq_buffer_clear(&run->pending); // Everything since the last flush is given again.
         evq_idset_clear(run->fresh);
         return status;
     }
