@@ -1,15 +1,23 @@
 /*
  * evalq: submit checkpoints for evaluation elsewhere, and read the metrics back.
  *
- * A guest in somebody's training process: no call but those with a timeout waits, none exits, raises or installs a signal
- * handler. All functions may be called from any thread; a client survives fork() (the child must open its own).
- * Returned strings belong to the client and live until its next call on that thread unless said otherwise.
+ * A guest in somebody's training process: no call but those with a timeout waits, none exits,
+ * raises or installs a signal handler. Any thread may call any function; of close() it must be the
+ * last call. After fork() the child gets EVALQ_FORKED and opens a client of its own.
  *
  *     struct evalq_client *client = NULL;
- *     evalq_client_open(&(struct evalq_options){.run = "digits"}, &client);
- *     evalq_client_submit(client, &(struct evalq_checkpoint){.path = "ckpt/step-100.safetensors", .step = 100, .suites = "quick"});
+ *     struct evalq_options options = {.run = "digits"};
+ *     if (evalq_client_open(&options, &client) != EVALQ_OK) {
+ *         fprintf(stderr, "%s\n", evalq_client_error(NULL));
+ *     }
+ *     struct evalq_checkpoint saved = {
+ *         .path = "out/step-100.safetensors", .step = 100, .suites = "quick"};
+ *     (void)evalq_client_submit(client, &saved); // Microseconds; training goes on.
  *     ...
  *     evalq_client_close(client);
+ *
+ * Submit a checkpoint after it was written, best to another name and then renamed. If it is still
+ * being written (asynchronous saves), the client waits for it in the background.
  */
 #ifndef EVALQ_H
 #define EVALQ_H
@@ -26,29 +34,35 @@ extern "C" {
 enum evalq_result_code {
     EVALQ_OK = 0,
     EVALQ_INVALID = 1,     // Wrong arguments or configuration; evalq_client_error() says which.
-    EVALQ_FULL = 2,        // The ring has no room: this submit was dropped (counted; `evalq scan` finds it later).
+    EVALQ_FULL = 2,        // No room: this submit was dropped and counted; `evalq scan` finds it.
     EVALQ_TIMEOUT = 3,     // The timeout passed; what was asked for goes on in the background.
-    EVALQ_UNAVAILABLE = 4, // Redis cannot be reached now.
+    EVALQ_UNAVAILABLE = 4, // Redis cannot be reached now, or refuses this user.
     EVALQ_NOT_FOUND = 5,
     EVALQ_NOMEM = 6,
-    EVALQ_FORKED = 7,      // The client was opened by the parent of this process.
-    EVALQ_BUG = 8
+    EVALQ_FORKED = 7, // The client was opened by the parent of this process.
+    EVALQ_BUG = 8     // A mistake of evalq's own; please report it.
 };
 
 struct evalq_client;
 
-struct evalq_options { // Zero: the default.
-    const char *url;      // "" : as evalq's programs find it ($EVALQ_URL, ./.evalq/url, evalq.yaml).
-    const char *config;   // "" : $EVALQ_CONFIG, ./evalq.yaml, /etc/evalq/evalq.yaml.
-    const char *queue;    // "" : "main".
-    const char *run;      // "" : $EVALQ_RUN, else the name of the working directory and a hash of host and path.
-    int64_t session_ms;   // When training began, unix ms; 0: when this process started.
-    const char *ring_directory; // "" : $XDG_STATE_HOME/evalq, else ~/.local/state/evalq.
-    uint32_t ring_bytes;  // 0: 1 MiB.
-    int64_t pin_bytes_max; // Budget of copied pins; 0: 64 GiB; -1: never copy.
-    int pin_disabled;
-    const char *log_path; // "" : warnings to standard error; else appended to this file.
-    int quiet;            // 1: no warnings at all.
+struct evalq_options { // Zero, NULL and "" mean the default.
+    const char *url;   // As evalq's programs find it: $EVALQ_URL, ./.evalq/url, the configuration.
+    const char
+        *config; // File; default $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml, /etc/evalq/.
+    const char *queue; // Default: $EVALQ_QUEUE, else the configuration's, else "main".
+    const char
+        *run; // Default: $EVALQ_RUN, else working directory's name and a hash of host and path.
+    int64_t
+        session_ms; // When this life of the run began, unix ms; default: when this process started.
+    const char
+        *ring_directory; // Default: $XDG_STATE_HOME/evalq, else ~/.local/state/evalq. Local disk.
+    uint32_t ring_bytes; // Default 1 MiB, about 3,000 submits not yet taken by Redis or spool.
+    int64_t spool_bytes_max; // What may wait on disk while Redis is away; default 64 MiB.
+    int64_t pin_bytes_max; // Budget of pins that had to be copied; default 64 GiB; -1: never copy.
+    int pin_disabled;      // 1: checkpoints are evaluated where they lie, if they still do.
+    const char *log_path;  // Warnings are appended here; default: standard error.
+    int quiet;             // 1: no warnings at all.
+    uint64_t reserved[8];  // Zero.
 };
 
 struct evalq_pair {
@@ -57,68 +71,91 @@ struct evalq_pair {
 };
 
 struct evalq_checkpoint {
-    const char *path;   // File or directory; relative to the working directory or absolute.
-    int64_t step;       // >= 0.
-    double epoch;       // NaN or 0: unknown.
-    const char *suites; // Comma-separated names; "" : every suite that workers offer is not assumed: EVALQ_INVALID.
-    const char *variant; // "" : "regular".
-    const char *policy; // "", "all", "latest", "backfill"; "" : "all".
-    const char *format; // "" : found out.
-    const char *priority; // "", "urgent", "high", "normal", "backfill"; "" : "normal".
-    int keep;           // 1: never superseded (final, milestone).
-    const struct evalq_pair *params;
+    const char *path;     // File or directory; absolute or relative to the working directory.
+    int64_t step;         // >= 0.
+    double epoch;         // 0 or NaN: unknown.
+    const char *suites;   // Names from the configuration, separated by commas; needed.
+    const char *variant;  // Which weights: default "regular"; "ema", or a name of your own.
+    const char *policy;   // "all" (default), "latest" or "backfill".
+    const char *format;   // Default: found out.
+    const char *priority; // "urgent", "high", "normal" (default) or "backfill".
+    int keep;             // 1: never superseded by a newer one (final, milestone).
+    const struct evalq_pair *params; // For the evaluator.
     size_t param_count;
-    const struct evalq_pair *trackers; // {"wandb_run_id", ...}
+    const struct evalq_pair *trackers; // {"wandb_run_id", ...}: where results belong.
     size_t tracker_count;
+    uint64_t reserved[8]; // Zero.
 };
 
-struct evalq_metric_view {
-    const char *job;
-    const char *task;    // "" : the end of a job, see state and reason.
-    const char *state;   // "done", "dead", "skipped", "cancelled".
+struct evalq_metric_view { // Valid during the call only.
+    const char *job;       // RUN/STEP/VARIANT/SUITE
+    const char *task;      // "" : the end of a job, see state and reason.
+    const char *state;     // "done", "dead", "skipped" or "cancelled".
     const char *reason;
     const char *variant;
     const char *suite;
     int64_t step;
-    const char *key;     // "eval/<task>/<metric>"; "" for an end.
-    const char *metric;
+    const char *key;    // "eval/<task>/<metric>"; "" for an end.
+    const char *metric; // "<metric>"; "" for an end.
     double value;
-    int64_t n;
-    int64_t finished_ms;
+    int64_t n;           // Samples behind it; -1 unknown.
+    int64_t finished_ms; // Unix ms.
 };
+/* Called on the thread that polls or waits; must not call poll, wait or best of the same client. */
 typedef void (*evalq_metric_fn)(void *context, const struct evalq_metric_view *metric);
 
-struct evalq_stats {
-    uint64_t submitted;  // Accepted into the ring.
-    uint64_t dropped;    // Ring full or past a limit.
-    uint64_t sent;       // Acknowledged by Redis.
-    uint64_t refused;    // Refused by the queue for good.
-    uint64_t pending;    // In ring and spool now.
-    uint64_t unpinned;   // Sent without a pin.
+struct evalq_stats {         // Submits, except where it says jobs (a submit has one job a suite).
+    uint64_t submitted;      // Accepted into the ring.
+    uint64_t dropped;        // Ring or spool full, or past a limit.
+    uint64_t sent;           // Jobs acknowledged by Redis.
+    uint64_t refused;        // Jobs refused for good: by the queue, or for want of a root.
+    uint64_t pending;        // In the ring, and jobs in the spool, now.
+    uint64_t unpinned;       // Sent without a pin.
     int64_t submit_ns_total; // Time spent inside evalq_client_submit.
     int64_t submit_ns_max;
     int connected;
+    uint64_t reserved[8];
 };
 
-EVALQ_API int evalq_client_open(const struct evalq_options *options, struct evalq_client **ret_client);
-/* Sends nothing more; what is not sent stays in the ring file for the next open. Waits at most 1 s for its thread. */
+/*
+ * Reads the configuration, opens the run's ring and starts the background thread; does not connect
+ * and does not need Redis. options may be NULL. What an earlier process of the same run left unsent
+ * is sent. EVALQ_INVALID, EVALQ_NOMEM: evalq_client_error(NULL) says why; training can go on
+ * without a client, since every function accepts NULL for it (EVALQ_INVALID).
+ */
+EVALQ_API int evalq_client_open(const struct evalq_options *options,
+                                struct evalq_client **ret_client);
+/* Gives the background thread up to 1 s to send what is ready, then stops it. What is not sent
+ * stays in the ring file for the next open of the run, or for `evalq scan`. Accepts NULL. */
 EVALQ_API void evalq_client_close(struct evalq_client *client);
-/* Copies the request into the ring and returns: microseconds, no lock a thread can hold for long, no system call that
- * can block. Pinning, fingerprint and sending happen on the client's own thread. */
-EVALQ_API int evalq_client_submit(struct evalq_client *client, const struct evalq_checkpoint *checkpoint);
-/* Until everything submitted so far is in Redis, or timeout_ms. */
+/* Copies the request into the ring and returns: microseconds, no lock, no system call that can
+ * block, nothing kept of the caller's. Pinning, fingerprint and sending happen on the client's own
+ * thread. Survives the death of this process, by any signal. EVALQ_INVALID, EVALQ_FULL,
+ * EVALQ_FORKED. */
+EVALQ_API int evalq_client_submit(struct evalq_client *client,
+                                  const struct evalq_checkpoint *checkpoint);
+/* Until everything submitted so far is in Redis: EVALQ_OK. EVALQ_TIMEOUT, or EVALQ_UNAVAILABLE when
+ * Redis was away at the end. timeout_ms -1: for ever. */
 EVALQ_API int evalq_client_flush(struct evalq_client *client, int timeout_ms);
-/* Calls on_metric for each metric and end of the run that arrived since the last poll; connects if needed. */
-EVALQ_API int evalq_client_poll(struct evalq_client *client, evalq_metric_fn on_metric, void *context, int timeout_ms);
-/* Until no job of the run is open, or timeout_ms (-1: for ever). Metrics are delivered as by poll. */
-EVALQ_API int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, void *context, int timeout_ms);
-/* Best so far. metric: "eval/<task>/<metric>" or "" for the first. path_out may be NULL. */
-EVALQ_API int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value, int64_t *ret_step,
-                                char *path_out, size_t path_bytes, int timeout_ms);
+/* Calls on_metric for each metric and end of the run that arrived since the last poll. Connects
+ * when needed; never takes longer than timeout_ms. on_metric may be NULL. */
+EVALQ_API int evalq_client_poll(struct evalq_client *client, evalq_metric_fn on_metric,
+                                void *context, int timeout_ms);
+/* Until everything submitted is in Redis and no job of the run is open, or timeout_ms (-1: for
+ * ever). Metrics are delivered as by poll. An outage is waited out. */
+EVALQ_API int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric,
+                                void *context, int timeout_ms);
+/* Best so far. metric: "eval/<task>/<metric>", NULL or "" for the first. path_out (may be NULL)
+ * gets the checkpoint's path on this machine, "root:path" when the root is not configured here.
+ * EVALQ_NOT_FOUND: no result yet. */
+EVALQ_API int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value,
+                                int64_t *ret_step, char *path_out, size_t path_bytes,
+                                int timeout_ms);
 EVALQ_API void evalq_client_stats(struct evalq_client *client, struct evalq_stats *ret_stats);
-/* The last error of this thread's calls on client, or of open (client NULL). Never NULL. */
+/* The sentence of this thread's last call that failed, on client or (NULL) open. Never NULL; valid
+ * until this thread's next call. */
 EVALQ_API const char *evalq_client_error(const struct evalq_client *client);
-EVALQ_API const char *evalq_client_run(const struct evalq_client *client);
+EVALQ_API const char *evalq_client_run(const struct evalq_client *client); // Lives with the client.
 EVALQ_API const char *evalq_client_version(void);
 
 #ifdef __cplusplus

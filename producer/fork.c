@@ -1,0 +1,80 @@
+#include "producer/fork.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#define WATCHED_MAX 256
+
+// The one list that pthread_atfork() can reach.
+static struct {
+    pthread_once_t once;
+    pthread_mutex_t lock;
+    atomic_uint generation;
+    int fds[WATCHED_MAX];
+    const struct evq_ring *rings[WATCHED_MAX];
+} watch = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&watch.lock); // Descriptors of the list are open as long as it is held.
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&watch.lock);
+}
+
+static void after_fork_in_child(void)
+{
+    // The lock of a ring is its open file: a child that kept it would hold a dead trainer's ring.
+    for (int at = 0; at < WATCHED_MAX; at++) {
+        if (watch.rings[at] != NULL) {
+            close(watch.fds[at]);
+            watch.rings[at] = NULL;
+        }
+    }
+    atomic_fetch_add(&watch.generation, 1);
+    pthread_mutex_unlock(&watch.lock);
+}
+
+static void watch_install(void)
+{
+    // Fails without memory alone; then a forked child may hold a ring until it ends.
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+enum evq_status evq_fork_watch(struct evq_ring *ring, struct evq_error *err)
+{
+    enum evq_status status = EVQ_E_LIMIT;
+
+    pthread_once(&watch.once, watch_install);
+    pthread_mutex_lock(&watch.lock);
+    for (int at = 0; at < WATCHED_MAX && status != EVQ_OK; at++) {
+        if (watch.rings[at] == NULL) {
+            watch.rings[at] = ring;
+            watch.fds[at] = evq_ring_fd(ring);
+            status = EVQ_OK;
+        }
+    }
+    pthread_mutex_unlock(&watch.lock);
+    return status == EVQ_OK
+               ? EVQ_OK
+               : evq_error_set(err, status, "more than %d clients are open", WATCHED_MAX);
+}
+
+void evq_fork_forget(const struct evq_ring *ring)
+{
+    pthread_mutex_lock(&watch.lock);
+    for (int at = 0; at < WATCHED_MAX; at++) {
+        if (watch.rings[at] == ring) {
+            watch.rings[at] = NULL;
+        }
+    }
+    pthread_mutex_unlock(&watch.lock);
+}
+
+uint32_t evq_fork_generation(void)
+{
+    return atomic_load_explicit(&watch.generation, memory_order_relaxed);
+}

@@ -1,0 +1,163 @@
+#include "producer/keeper.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/clock.h"
+
+#define LOOK_EVERY_MS 5000
+
+struct visit {
+    struct evq_keeper *keeper;
+    const char *queue;
+    const char *run;
+};
+
+static void visit_pin(void *context, const struct evq_pin_info *pin)
+{
+    const struct visit *visit = context;
+
+    if (strcmp(pin->queue, visit->queue) == 0 && strcmp(pin->run, visit->run) == 0) {
+        evq_keeper_add(visit->keeper, pin->directory, pin->copied_bytes);
+    }
+}
+
+void evq_keeper_visit(struct evq_keeper *keeper, const char *output_dir, const char *queue,
+                      const char *run)
+{
+    for (size_t at = 0; at < keeper->output_count; at++) {
+        if (strcmp(keeper->outputs[at], output_dir) == 0) {
+            return;
+        }
+    }
+    char **outputs =
+        realloc(keeper->outputs, (keeper->output_count + 1) * sizeof(keeper->outputs[0]));
+    if (outputs == NULL) {
+        return; // `evalq gc` finds what is not released here.
+    }
+    keeper->outputs = outputs;
+    outputs[keeper->output_count] = strdup(output_dir);
+    if (outputs[keeper->output_count] == NULL) {
+        return;
+    }
+    keeper->output_count++;
+    struct visit visit = {.keeper = keeper, .queue = queue, .run = run};
+    (void)!evq_pin_list(output_dir, visit_pin, &visit, NULL); // Unreadable: nothing to take over.
+}
+
+void evq_keeper_add(struct evq_keeper *keeper, const char *directory, int64_t copied_bytes)
+{
+    for (size_t at = 0; at < keeper->pin_count; at++) {
+        if (strcmp(keeper->pins[at].directory, directory) == 0) {
+            return;
+        }
+    }
+    if (keeper->pin_count == keeper->pin_room) {
+        size_t room = keeper->pin_room == 0 ? 16 : 2 * keeper->pin_room;
+        struct evq_keeper_pin *pins = realloc(keeper->pins, room * sizeof(pins[0]));
+        if (pins == NULL) {
+            return;
+        }
+        keeper->pins = pins;
+        keeper->pin_room = room;
+    }
+    char *copy = strdup(directory);
+    if (copy == NULL) {
+        return;
+    }
+    keeper->pins[keeper->pin_count++] =
+        (struct evq_keeper_pin){.directory = copy, .copied_bytes = copied_bytes};
+    keeper->copied_bytes += copied_bytes;
+}
+
+/* The value of the first "state" in the job's JSON. */
+static bool json_state(const char *json, enum evq_job_state *ret_state)
+{
+    const char *at = strstr(json, "\"state\"");
+    char word[16];
+    size_t bytes = 0;
+
+    if (at == NULL) {
+        return false;
+    }
+    at += strlen("\"state\"");
+    at += strspn(at, " :\t");
+    if (*at != '"') {
+        return false;
+    }
+    at++;
+    while (bytes + 1 < sizeof(word) && at[bytes] >= 'a' && at[bytes] <= 'z') {
+        word[bytes] = at[bytes];
+        bytes++;
+    }
+    word[bytes] = '\0';
+    return evq_job_state_parse(word, ret_state) == EVQ_OK;
+}
+
+enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const char *job)
+{
+    struct evq_keeper_ask *ask = context;
+    enum evq_job_state state = EVQ_JOB_QUEUED;
+    char *json = NULL;
+
+    if (ask->failed || strcmp(queue, evq_queue_name(ask->queue)) != 0) {
+        return EVQ_PIN_JOB_UNKNOWN;
+    }
+    enum evq_status status = evq_queue_show(ask->queue, job, &json, &ask->error);
+    if (status == EVQ_E_NOT_FOUND) {
+        return EVQ_PIN_JOB_ENDED; // Its record went some time after its end.
+    }
+    if (status != EVQ_OK) {
+        ask->failed = true;
+        return EVQ_PIN_JOB_UNKNOWN;
+    }
+    bool known = json_state(json, &state);
+    free(json);
+    if (!known) {
+        return EVQ_PIN_JOB_UNKNOWN;
+    }
+    return state == EVQ_JOB_QUEUED || state == EVQ_JOB_DELAYED || state == EVQ_JOB_RUNNING
+               ? EVQ_PIN_JOB_OPEN
+               : EVQ_PIN_JOB_ENDED;
+}
+
+bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue, size_t pins_max,
+                     struct evq_error *err)
+{
+    struct evq_keeper_ask ask = {.queue = queue};
+    size_t looks = keeper->pin_count < pins_max ? keeper->pin_count : pins_max;
+
+    for (size_t look = 0; look < looks && keeper->pin_count > 0 && !ask.failed; look++) {
+        size_t at = keeper->next % keeper->pin_count;
+        struct evq_keeper_pin *pin = &keeper->pins[at];
+        bool released = false;
+        // What cannot be removed now is tried at the next look.
+        (void)!evq_pin_check(pin->directory, evq_keeper_job_state, &ask, -1, &released, NULL);
+        keeper->next = at + 1;
+        if (released) {
+            keeper->copied_bytes -= pin->copied_bytes;
+            free(pin->directory);
+            *pin = keeper->pins[--keeper->pin_count];
+            keeper->next = at;
+        }
+    }
+    keeper->due_ms = evq_clock_mono_ms() + LOOK_EVERY_MS;
+    if (ask.failed && err != NULL) {
+        *err = ask.error;
+    }
+    return !ask.failed;
+}
+
+void evq_keeper_free(struct evq_keeper *keeper)
+{
+    for (size_t at = 0; at < keeper->pin_count; at++) {
+        free(keeper->pins[at].directory);
+    }
+    for (size_t at = 0; at < keeper->output_count; at++) {
+        evq_pin_tidy(keeper->outputs[at]);
+        free(keeper->outputs[at]);
+    }
+    free(keeper->pins);
+    free(keeper->outputs);
+    memset(keeper, 0, sizeof(*keeper));
+}

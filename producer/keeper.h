@@ -1,0 +1,49 @@
+/*
+ * The live pins of a run: asks at a low rate whether their jobs ended, and releases them. The
+ * background thread's.
+ */
+#ifndef EVQ_PRODUCER_KEEPER_H
+#define EVQ_PRODUCER_KEEPER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "producer/pin.h"
+#include "shared/queue.h"
+
+struct evq_keeper_pin {
+    char *directory;
+    int64_t copied_bytes;
+};
+
+struct evq_keeper {
+    struct evq_keeper_pin *pins;
+    size_t pin_count;
+    size_t pin_room;
+    size_t next;    // Round robin.
+    char **outputs; // Directories whose pins were looked through.
+    size_t output_count;
+    int64_t copied_bytes; // All of them.
+    int64_t due_ms;       // Next look, monotonic.
+};
+
+/* Takes over the pins that earlier processes of the run left in output_dir; once for each
+ * directory. */
+void evq_keeper_visit(struct evq_keeper *keeper, const char *output_dir, const char *queue,
+                      const char *run);
+void evq_keeper_add(struct evq_keeper *keeper, const char *directory, int64_t copied_bytes);
+/* One look at up to pins_max pins; false when Redis failed, err says how. */
+bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue, size_t pins_max,
+                     struct evq_error *err);
+void evq_keeper_free(
+    struct evq_keeper *keeper); // Forgets the pins, removes directories left empty.
+
+/* What Redis says of a job; context is a struct evq_keeper_ask. */
+struct evq_keeper_ask {
+    struct evq_queue *queue;
+    struct evq_error error;
+    bool failed;
+};
+enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const char *job);
+
+#endif

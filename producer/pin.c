@@ -1,0 +1,274 @@
+#include "producer/pin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "producer/tree.h"
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/clock.h"
+
+#define PINS_PATH   ".evalq/pins"
+#define RECORD_NAME ".pin"
+
+/* Whether text holds step as a whole number: "checkpoint-100", "step-000100.pt". */
+static bool holds_number(const char *text, size_t bytes, int64_t step)
+{
+    for (size_t at = 0; at < bytes;) {
+        uint64_t number = 0;
+        size_t digits = 0;
+        while (at < bytes && text[at] >= '0' && text[at] <= '9' && digits < 18) {
+            number = number * 10 + (uint64_t)(text[at++] - '0');
+            digits++;
+        }
+        if (digits > 0 && number == (uint64_t)step) {
+            return true;
+        }
+        at += digits == 0;
+    }
+    return false;
+}
+
+bool evq_pin_hard_link_safe(const char *path, int64_t step)
+{
+    size_t end = strlen(path);
+
+    for (int part = 0; part < 2 && end > 0; part++) {
+        size_t start = end;
+        while (start > 0 && path[start - 1] != '/') {
+            start--;
+        }
+        if (holds_number(path + start, end - start, step)) {
+            return true;
+        }
+        end = start > 0 ? start - 1 : 0;
+    }
+    return false;
+}
+
+static void pin_name(const struct evq_pin_request *request, char *out, size_t out_bytes)
+{
+    XXH64_hash_t hash = XXH3_64bits(request->run, strlen(request->run));
+
+    hash = XXH3_64bits_withSeed(request->queue, strlen(request->queue), hash);
+    if (request->fingerprint[0] != '\0') {
+        hash = XXH3_64bits_withSeed(request->fingerprint, strlen(request->fingerprint), hash);
+    } else {
+        hash ^= evq_clock_random();
+    }
+    const char *base = strrchr(request->path, '/');
+    base = base == NULL ? request->path : base + 1;
+    hash = XXH3_64bits_withSeed(base, strlen(base), hash);
+    (void)snprintf(out, out_bytes, "%lld-%s-%016llx", (long long)request->step, request->variant,
+                   (unsigned long long)hash);
+}
+
+/* OUTPUT_DIR/.evalq/pins of the checkpoint, made when missing. */
+static enum evq_status pins_open(int root_fd, const struct evq_pin_request *request,
+                                 const char *parent, int *ret_fd, struct evq_error *err)
+{
+    int out_fd = -1;
+    enum evq_status status =
+        evq_beneath_open(root_fd, parent[0] == '\0' ? "." : parent, true, &out_fd, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    int fd = -1;
+    for (int tries = 0; tries < 3 && fd < 0; tries++) { // Another process may tidy up meanwhile.
+        (void)mkdirat(out_fd, ".evalq", 0777);
+        (void)mkdirat(out_fd, PINS_PATH, 0777);
+        fd = openat(out_fd, PINS_PATH, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    }
+    if (fd < 0) {
+        status = evq_error_set(err, EVQ_E_IO, "pin: cannot make '%s/%s%s" PINS_PATH "': %s",
+                               request->root_path, parent, parent[0] == '\0' ? "" : "/",
+                               strerror(errno));
+    }
+    close(out_fd);
+    *ret_fd = fd;
+    return status;
+}
+
+static bool text_write(int fd, const char *text, size_t bytes)
+{
+    ssize_t put = write(fd, text, bytes);
+    return put >= 0 && (size_t)put == bytes;
+}
+
+/* Appends one line to the record of the pin in directory_fd. */
+static enum evq_status record_append(int directory_fd, const char *line, struct evq_error *err)
+{
+    int fd = openat(directory_fd, RECORD_NAME, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    bool written = fd >= 0 && text_write(fd, line, strlen(line));
+    int why = errno;
+
+    if (fd >= 0) {
+        close(fd);
+    }
+    return written ? EVQ_OK
+                   : evq_error_set(err, why == ENOENT ? EVQ_E_NOT_FOUND : EVQ_E_IO,
+                                   "pin: write its record: %s", strerror(why));
+}
+
+static enum evq_status record_note(const char *directory, const char *line, struct evq_error *err)
+{
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0) {
+        return evq_error_set(err, errno == ENOENT ? EVQ_E_NOT_FOUND : EVQ_E_IO, "pin '%s': %s",
+                             directory, strerror(errno));
+    }
+    enum evq_status status = record_append(fd, line, err);
+    close(fd);
+    return status;
+}
+
+/* Notes which jobs want the pin; with the record's head when it is new. */
+static enum evq_status record_want(int directory_fd, const struct evq_pin_request *request,
+                                   int64_t copied_bytes, bool head, struct evq_error *err)
+{
+    struct evq_buffer text;
+
+    evq_buffer_init(&text, 0);
+    if (head) {
+        evq_buffer_printf(&text, "evalq-pin 1\nqueue %s\nrun %s\ncopied %lld\ncreated %lld\n",
+                          request->queue, request->run, (long long)copied_bytes,
+                          (long long)evq_clock_unix_ms());
+    }
+    for (size_t at = 0; at < request->job_count; at++) {
+        evq_buffer_printf(&text, "want %s\n", request->jobs[at]);
+    }
+    const char *lines = evq_buffer_string(&text);
+    enum evq_status status = lines != NULL ? record_append(directory_fd, lines, err)
+                                           : evq_error_set(err, EVQ_E_NOMEM, "pin: its record");
+    evq_buffer_free(&text);
+    return status;
+}
+
+/* The pin is there from an earlier try: it serves these jobs, too. */
+static bool pin_reuse(int pins_fd, const char *name, const struct evq_pin_request *request)
+{
+    int fd = openat(pins_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    bool reused = fd >= 0 && faccessat(fd, RECORD_NAME, F_OK, 0) == 0 &&
+                  record_want(fd, request, 0, false, NULL) == EVQ_OK;
+
+    if (fd >= 0) {
+        close(fd);
+    }
+    return reused;
+}
+
+static enum evq_status pin_build(int root_fd, int pins_fd, const char *name,
+                                 const struct evq_pin_request *request, struct evq_pin *pin,
+                                 struct evq_error *err)
+{
+    struct evq_tree_clone clone = {.root_fd = root_fd,
+                                   .root_path = request->root_path,
+                                   .reflink = request->reflink,
+                                   .hard_link = request->hard_link,
+                                   .copy_bytes_max = request->copy_bytes_max,
+                                   .stopped = request->stopped,
+                                   .stop_context = request->stop_context};
+    const char *base = strrchr(request->path, '/');
+    char half[64];
+
+    base = base == NULL ? request->path : base + 1;
+    (void)snprintf(half, sizeof(half), ".half-%016llx", (unsigned long long)evq_clock_random());
+    if (mkdirat(pins_fd, half, 0777) != 0) {
+        return evq_error_set(err, EVQ_E_IO, "pin: %s: %s", half, strerror(errno));
+    }
+    int fd = openat(pins_fd, half, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    enum evq_status status = fd >= 0 ? evq_tree_clone(&clone, request->path, fd, base, err)
+                                     : evq_error_set(err, EVQ_E_IO, "pin: %s", strerror(errno));
+    if (status == EVQ_OK) {
+        status = record_want(fd, request, clone.copied_bytes, true, err);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (status == EVQ_OK && renameat(pins_fd, half, pins_fd, name) != 0) {
+        if ((errno == EEXIST || errno == ENOTEMPTY) && pin_reuse(pins_fd, name, request)) {
+            pin->found = true; // Another process of the run was faster.
+        } else {
+            status = evq_error_set(err, EVQ_E_IO, "pin: rename to '%s': %s", name, strerror(errno));
+        }
+    }
+    if (status != EVQ_OK || pin->found) {
+        (void)!evq_tree_remove(pins_fd, half, NULL); // `evalq gc` takes what is left.
+    }
+    pin->kind = clone.kind;
+    pin->copied_bytes = pin->found ? 0 : clone.copied_bytes;
+    return status;
+}
+
+enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_pin *ret_pin,
+                             struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    const char *base = strrchr(request->path, '/');
+    size_t parent_bytes = base == NULL ? 0 : (size_t)(base - request->path);
+    char parent[PATH_MAX];
+    char name[128];
+    struct evq_pin pin = {.kind = EVQ_PIN_REFLINK};
+    int root_fd = -1;
+    int pins_fd = -1;
+
+    base = base == NULL ? request->path : base + 1;
+    if (base[0] == '\0' || strcmp(base, ".") == 0 || strcmp(base, "..") == 0 ||
+        strcmp(base, RECORD_NAME) == 0) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "pin: '%s/%s' has no directory beneath the root to keep its pin in",
+                             request->root_path, request->path);
+    }
+    (void)snprintf(parent, sizeof(parent), "%.*s", (int)parent_bytes, request->path);
+    const char *slash = parent_bytes > 0 ? "/" : "";
+    pin_name(request, name, sizeof(name));
+    int path_bytes =
+        snprintf(pin.path, sizeof(pin.path), "%s%s" PINS_PATH "/%s/%s", parent, slash, name, base);
+    int directory_bytes = snprintf(pin.directory, sizeof(pin.directory), "%s/%s%s" PINS_PATH "/%s",
+                                   request->root_path, parent, slash, name);
+    if (path_bytes >= (int)sizeof(pin.path) || directory_bytes >= (int)sizeof(pin.directory)) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED, "pin: the path of '%s' is too long", name);
+    }
+    root_fd = open(request->root_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (root_fd < 0) {
+        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", request->root_path, strerror(errno));
+    }
+    status = pins_open(root_fd, request, parent, &pins_fd, err);
+    if (status == EVQ_OK) {
+        pin.found = pin_reuse(pins_fd, name, request);
+        if (!pin.found) {
+            status = pin_build(root_fd, pins_fd, name, request, &pin, err);
+        }
+        close(pins_fd);
+    }
+    close(root_fd);
+    if (status == EVQ_OK) {
+        *ret_pin = pin;
+    }
+    return status;
+}
+
+enum evq_status evq_pin_sent(const char *directory, const char *job, const char *sent_as,
+                             struct evq_error *err)
+{
+    char line[2 * EVQ_JOB_ID_BYTES_MAX + 16];
+
+    (void)snprintf(line, sizeof(line), "sent %s %s\n", job, sent_as);
+    return record_note(directory, line, err);
+}
+
+enum evq_status evq_pin_refused(const char *directory, const char *job, struct evq_error *err)
+{
+    char line[EVQ_JOB_ID_BYTES_MAX + 16];
+
+    (void)snprintf(line, sizeof(line), "refused %s\n", job);
+    return record_note(directory, line, err);
+}

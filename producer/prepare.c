@@ -1,0 +1,380 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "producer/sender.h"
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/clock.h"
+
+#define LOOK_FIRST_MS      20
+#define LOOK_MAX_MS        2000
+#define GONE_WAIT_MS       30000  // A save that has not begun to show.
+#define CORRUPT_WAIT_MS    3000   // Formats that look damaged until their last byte.
+#define INCOMPLETE_WAIT_MS 600000 // Large asynchronous saves; afterwards the worker waits for it.
+
+struct place { // Where the checkpoint is.
+    const struct evq_root *root;
+    const char *path; // Relative to the root.
+    char real[PATH_MAX];
+    int root_fd;
+};
+
+/* The longest root whose real directory holds the real path: for roots behind symbolic links. */
+static bool real_root_match(const struct evq_config *config, struct place *place)
+{
+    size_t longest = 0;
+
+    for (size_t at = 0; at < config->root_count; at++) {
+        char root[PATH_MAX];
+        if (realpath(config->roots[at].path, root) == NULL) {
+            continue;
+        }
+        size_t bytes = strcmp(root, "/") == 0 ? 0 : strlen(root);
+        if ((longest == 0 || bytes > longest) && strncmp(place->real, root, bytes) == 0 &&
+            (place->real[bytes] == '/' || place->real[bytes] == '\0')) {
+            place->root = &config->roots[at];
+            place->path = place->real[bytes] == '\0' ? "." : place->real + bytes + 1;
+            longest = bytes;
+        }
+    }
+    return place->root != NULL;
+}
+
+static enum evq_status place_find(const struct evq_config *config, const char *path,
+                                  struct place *place, struct evq_error *err)
+{
+    place->root = NULL;
+    place->root_fd = -1;
+    bool plain = strstr(path, "/../") == NULL &&
+                 (strlen(path) < 3 || strcmp(path + strlen(path) - 3, "/..") != 0);
+    enum evq_status status = EVQ_E_NOT_FOUND;
+    if (plain) {
+        status = evq_config_root_match(config, path, &place->root, &place->path, err);
+    }
+    if (status != EVQ_OK) {
+        place->root = NULL;
+        if (realpath(path, place->real) == NULL || !real_root_match(config, place)) {
+            // Unknown for good, unless a part of the path is not there yet.
+            return plain ? status : evq_error_set(err, EVQ_E_NOT_FOUND, "no root holds '%s'", path);
+        }
+    }
+    place->root_fd = open(place->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (place->root_fd < 0) {
+        return evq_error_set(err, EVQ_E_GONE, "open root %s at '%s': %s", place->root->name,
+                             place->root->path, strerror(errno));
+    }
+    return EVQ_OK;
+}
+
+/* Whether the path was submitted for another step before; remembers it. */
+static bool path_reused(struct evq_sender *sender, const char *path, int64_t step)
+{
+    uint64_t hash = XXH3_64bits(path, strlen(path));
+    size_t kept =
+        sender->path_count < EVQ_SENDER_PATHS_MAX ? sender->path_count : EVQ_SENDER_PATHS_MAX;
+
+    for (size_t at = 0; at < kept; at++) {
+        if (sender->paths[at].hash == hash) {
+            bool other = sender->paths[at].step != step;
+            sender->paths[at].step = step;
+            return other;
+        }
+    }
+    sender->paths[sender->path_count++ % EVQ_SENDER_PATHS_MAX] =
+        (struct evq_seen_path){.hash = hash, .step = step};
+    return false;
+}
+
+static const struct evq_pair *pairs_copy(struct evq_arena *arena, const char **at, size_t count)
+{
+    struct evq_pair *pairs = evq_arena_array(arena, count == 0 ? 1 : count, sizeof(*pairs));
+
+    for (size_t pair = 0; pairs != NULL && pair < count; pair++) {
+        pairs[pair].key = evq_arena_strdup(arena, *at);
+        *at += strlen(*at) + 1;
+        pairs[pair].value = evq_arena_strdup(arena, *at);
+        *at += strlen(*at) + 1;
+        if (pairs[pair].key == NULL || pairs[pair].value == NULL) {
+            return NULL;
+        }
+    }
+    return pairs;
+}
+
+static struct evq_job *job_make(const struct evq_sender *sender, const struct evq_request *request,
+                                const char *suite, const struct place *place,
+                                const char *fingerprint, const char *manifest)
+{
+    struct evq_job *job = evq_job_new();
+    char variant[EVQ_JOB_NAME_BYTES_MAX + 1];
+    const char *pairs = request->pairs;
+
+    if (job == NULL) {
+        return NULL;
+    }
+    evq_job_map_name(request->variant[0] == '\0' ? "regular" : request->variant,
+                     EVQ_JOB_NAME_BYTES_MAX, variant);
+    job->run = evq_arena_strdup(job->arena, sender->run);
+    job->session_ms = request->session_ms;
+    job->step = request->step;
+    job->epoch = request->epoch;
+    job->variant = evq_arena_strdup(job->arena, variant);
+    job->suite = evq_arena_strdup(job->arena, suite);
+    job->root = evq_arena_strdup(job->arena, place->root->name);
+    job->path = evq_arena_strdup(job->arena, place->path);
+    job->format = evq_arena_strdup(job->arena, request->format);
+    job->fingerprint = evq_arena_strdup(job->arena, fingerprint);
+    job->manifest = evq_arena_strdup(job->arena, manifest);
+    job->host = evq_arena_strdup(job->arena, sender->host);
+    job->created_ms = request->created_ms;
+    job->priority = request->priority;
+    job->policy = request->policy;
+    job->keep = request->keep;
+    job->params = pairs_copy(job->arena, &pairs, request->param_count);
+    job->param_count = request->param_count;
+    if (job->params != NULL) {
+        job->trackers = pairs_copy(job->arena, &pairs, request->tracker_count);
+        job->tracker_count = request->tracker_count;
+    }
+    if (job->run == NULL || job->variant == NULL || job->suite == NULL || job->root == NULL ||
+        job->path == NULL || job->format == NULL || job->fingerprint == NULL ||
+        job->manifest == NULL || job->host == NULL || job->params == NULL ||
+        job->trackers == NULL) {
+        evq_job_free(job);
+        return NULL;
+    }
+    return job;
+}
+
+static bool jobs_make(const struct evq_sender *sender, struct evq_item *item,
+                      const struct place *place, const char *fingerprint, const char *manifest)
+{
+    const char *list = item->request.suites;
+    char suite[EVQ_REQUEST_SUITE_BYTES];
+
+    item->job_count = 0;
+    while (item->job_count < EVQ_REQUEST_SUITES_MAX && evq_request_suite(&list, suite)) {
+        struct evq_job *job = job_make(sender, &item->request, suite, place, fingerprint, manifest);
+        if (job == NULL) {
+            while (item->job_count > 0) {
+                evq_job_free(item->jobs[--item->job_count]);
+            }
+            return false;
+        }
+        item->jobs[item->job_count++] = job;
+    }
+    return true;
+}
+
+static void output_visit(struct evq_sender *sender, const struct place *place)
+{
+    char output[PATH_MAX];
+    const char *slash = strrchr(place->path, '/');
+    int parent_bytes = slash == NULL ? 0 : (int)(slash - place->path);
+
+    if (snprintf(output, sizeof(output), "%s%s%.*s", place->root->path, slash == NULL ? "" : "/",
+                 parent_bytes, place->path) < (int)sizeof(output)) {
+        evq_keeper_visit(&sender->keeper, output, sender->queue, sender->run);
+    }
+}
+
+static bool pin_stopped(const void *context)
+{
+    const struct evq_sender *sender = context;
+    return atomic_load(&sender->stop);
+}
+
+/* Pins the item's checkpoint and has its jobs name the pin. Anything but EVQ_OK leaves them
+ * without. */
+static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item,
+                                const struct place *place, const char *fingerprint,
+                                struct evq_error *err)
+{
+    char ids[EVQ_REQUEST_SUITES_MAX][EVQ_JOB_ID_BYTES_MAX];
+    const char *id_list[EVQ_REQUEST_SUITES_MAX];
+    char again[33];
+    struct evq_pin pin;
+
+    for (size_t at = 0; at < item->job_count; at++) {
+        evq_job_id(item->jobs[at], ids[at]);
+        id_list[at] = ids[at];
+    }
+    output_visit(sender, place);
+    bool reused = path_reused(sender, item->request.path, item->request.step);
+    bool safe = evq_pin_hard_link_safe(place->path, item->request.step) && !reused;
+    int64_t budget = sender->pin_bytes_max - sender->keeper.copied_bytes;
+    if (reused) {
+        evq_warn(&sender->warner, EVQ_WARN_REUSED,
+                 "'%s' is submitted for more than one step, so each is copied before it is "
+                 "overwritten; a name with the step in it makes that free",
+                 item->request.path);
+    }
+    struct evq_pin_request request = {.root_path = place->root->path,
+                                      .path = place->path,
+                                      .queue = sender->queue,
+                                      .run = sender->run,
+                                      .step = item->request.step,
+                                      .variant = item->jobs[0]->variant,
+                                      .fingerprint = fingerprint,
+                                      .jobs = id_list,
+                                      .job_count = item->job_count,
+                                      .reflink = true,
+                                      .hard_link = safe,
+                                      .copy_bytes_max = budget > 0 ? budget : 0,
+                                      .stopped = pin_stopped,
+                                      .stop_context = sender};
+    enum evq_status status = evq_pin_make(&request, &pin, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    // What was pinned must be what the fingerprint says, or it changed between the two.
+    if (fingerprint[0] != '\0' && !pin.found &&
+        (evq_checkpoint_fingerprint(place->root_fd, pin.path, again, NULL, err) != EVQ_OK ||
+         strcmp(again, fingerprint) != 0)) {
+        (void)!evq_pin_release(pin.directory, NULL);
+        return evq_error_set(err, EVQ_E_CHANGED, "'%s' changed while it was pinned",
+                             item->request.path);
+    }
+    evq_keeper_add(&sender->keeper, pin.directory, pin.copied_bytes);
+    for (size_t at = 0; at < item->job_count; at++) {
+        const char *path = evq_arena_strdup(item->jobs[at]->arena, pin.path);
+        item->jobs[at]->pin = path != NULL ? path : "";
+    }
+    return EVQ_OK;
+}
+
+/* How long a look that ended with status may be repeated; 0: it is final. */
+static int64_t patience_ms(enum evq_status status)
+{
+    switch (status) {
+    case EVQ_E_INCOMPLETE:
+    case EVQ_E_CHANGED:
+        return INCOMPLETE_WAIT_MS;
+    case EVQ_E_GONE:
+    case EVQ_E_NOT_FOUND:
+    case EVQ_E_IO:
+        return GONE_WAIT_MS;
+    case EVQ_E_CORRUPT:
+        return CORRUPT_WAIT_MS;
+    case EVQ_E_STOPPED:
+    case EVQ_E_NOMEM:
+        return INT64_MAX;
+    default:
+        return 0;
+    }
+}
+
+/* Another look later, if it may still change; false when the wait is over. */
+static bool item_wait(struct evq_sender *sender, struct evq_item *item, enum evq_status status)
+{
+    int64_t now = evq_clock_mono_ms();
+
+    if (now - item->since_ms >= patience_ms(status)) {
+        return false;
+    }
+    item->due_ms =
+        now + evq_clock_backoff_ms(&sender->jitter, item->try_count++, LOOK_FIRST_MS, LOOK_MAX_MS);
+    return true;
+}
+
+/* It goes to the queue all the same, where its end is recorded and shown. */
+static void warn_unready(struct evq_sender *sender, const struct evq_item *item,
+                         enum evq_status status, const struct evq_error *error)
+{
+    const char *path = item->request.path;
+
+    if (status == EVQ_E_GONE || status == EVQ_E_NOT_FOUND) {
+        evq_warn(&sender->warner, EVQ_WARN_GONE,
+                 "'%s' (step %lld) is not there; its evaluation will be skipped", path,
+                 (long long)item->request.step);
+    } else if (status == EVQ_E_INCOMPLETE || status == EVQ_E_CHANGED) {
+        evq_warn(&sender->warner, EVQ_WARN_INCOMPLETE,
+                 "'%s' (step %lld) is still incomplete after %d s: %s", path,
+                 (long long)item->request.step, INCOMPLETE_WAIT_MS / 1000, error->message);
+    } else {
+        evq_warn(&sender->warner, EVQ_WARN_FORMAT, "'%s' is submitted as it is: %s", path,
+                 error->message);
+    }
+}
+
+static void item_finish(struct evq_sender *sender, struct evq_item *item, struct place *place,
+                        enum evq_status looked, struct evq_error *error)
+{
+    char fingerprint[33] = "";
+    struct evq_buffer manifest;
+
+    evq_buffer_init(&manifest, EVQ_JOB_BYTES_MAX / 4); // Longer ones are left out.
+    enum evq_status status = looked;
+    if (status == EVQ_OK) {
+        status =
+            evq_checkpoint_fingerprint(place->root_fd, place->path, fingerprint, &manifest, error);
+        if (status != EVQ_OK && item_wait(sender, item, status)) {
+            goto out;
+        }
+    }
+    const char *manifest_text = evq_buffer_string(&manifest);
+    if (!jobs_make(sender, item, place, status == EVQ_OK ? fingerprint : "",
+                   manifest_text != NULL ? manifest_text : "")) {
+        (void)item_wait(sender, item, EVQ_E_NOMEM);
+        goto out;
+    }
+    bool exists = status != EVQ_E_GONE && status != EVQ_E_NOT_FOUND;
+    if (status != EVQ_OK) {
+        warn_unready(sender, item, status, error);
+    }
+    if (sender->pin && exists && status != EVQ_E_INCOMPLETE) {
+        status = item_pin(sender, item, place, status == EVQ_OK ? fingerprint : "", error);
+        if (status == EVQ_E_CHANGED || status == EVQ_E_STOPPED) {
+            if (item_wait(sender, item, status)) {
+                while (item->job_count > 0) {
+                    evq_job_free(item->jobs[--item->job_count]);
+                }
+                goto out;
+            }
+        }
+        if (status != EVQ_OK) {
+            evq_warn(&sender->warner, EVQ_WARN_UNPINNED,
+                     "'%s' is not pinned, so deleting it before its evaluation loses that: %s",
+                     item->request.path, error->message);
+        }
+    }
+    if (item->jobs[0]->pin == NULL || item->jobs[0]->pin[0] == '\0') {
+        atomic_fetch_add(&sender->unpinned, 1);
+    }
+    item->ready = true;
+out:
+    evq_buffer_free(&manifest);
+}
+
+void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    struct place place;
+    enum evq_status status = place_find(sender->config, item->request.path, &place, &error);
+
+    if (status == EVQ_E_NOT_FOUND || status == EVQ_E_INVALID) {
+        const char *list = item->request.suites;
+        char suite[EVQ_REQUEST_SUITE_BYTES];
+        while (evq_request_suite(&list, suite)) {
+            atomic_fetch_add(&sender->refused, 1);
+        }
+        evq_warn(&sender->warner, EVQ_WARN_ROOT, "not submitted: %s", error.message);
+        item->done = true;
+        return;
+    }
+    if (status == EVQ_OK) {
+        status = evq_checkpoint_complete(place.root_fd, place.path, &error);
+    }
+    if (status == EVQ_OK || !item_wait(sender, item, status)) {
+        item_finish(sender, item, &place, status, &error);
+    }
+    if (place.root_fd >= 0) {
+        close(place.root_fd);
+    }
+}

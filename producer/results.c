@@ -1,0 +1,278 @@
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "producer/client.h"
+#include "shared/clock.h"
+
+#define CALL_MS_MAX   5000
+#define WAIT_FIRST_MS 20
+#define WAIT_MAX_MS   1000
+
+static int64_t deadline_of(int timeout_ms)
+{
+    return timeout_ms < 0 ? INT64_MAX : evq_clock_mono_ms() + timeout_ms;
+}
+
+void evq_client_results_close(struct evalq_client *client)
+{
+    evq_queue_close(client->redis);
+    evq_conn_close(client->conn);
+    client->redis = NULL;
+    client->conn = NULL;
+}
+
+static enum evq_status results_lock(struct evalq_client *client, int64_t deadline_ms,
+                                    struct evq_error *err)
+{
+    int64_t left = deadline_ms == INT64_MAX ? INT32_MAX : evq_clock_left_ms(deadline_ms);
+    struct timespec until;
+
+    (void)clock_gettime(CLOCK_REALTIME, &until); // The clock this lock goes by.
+    until.tv_sec += left / 1000;
+    until.tv_nsec += left % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    int failed = pthread_mutex_timedlock(&client->results_lock, &until);
+    if (failed == EDEADLK) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "poll, wait and best must not be called from inside on_metric");
+    }
+    return failed == 0 ? EVQ_OK
+                       : evq_error_set(err, EVQ_E_TIMEOUT, "another thread is reading results");
+}
+
+/* Timeouts are a connection's: the longest of a few that ends by the deadline, so that it is seldom made anew. */
+static int call_timeout(int64_t deadline_ms)
+{
+    static const int steps[] = {CALL_MS_MAX, 1000, 250, 50, 10};
+    int left = deadline_ms == INT64_MAX ? CALL_MS_MAX : evq_clock_left_ms(deadline_ms);
+
+    for (size_t at = 0; at < sizeof(steps) / sizeof(steps[0]); at++) {
+        if (steps[at] <= left) {
+            return steps[at];
+        }
+    }
+    return 1;
+}
+
+/* The lock is held. Opens the connection at its first use. */
+static enum evq_status results_open(struct evalq_client *client, int64_t deadline_ms,
+                                    struct evq_error *err)
+{
+    const struct evq_config *config = client->sender->config;
+    int call_ms = call_timeout(deadline_ms);
+    struct evq_conn_config conn = {.url = config->redis.url,
+                                   .user = config->redis.user,
+                                   .password_file = config->redis.password_file,
+                                   .name = "evalq-results",
+                                   .connect_timeout_ms = call_ms,
+                                   .call_timeout_ms = call_ms};
+
+    if (client->redis != NULL && client->call_ms <= call_ms &&
+        (client->call_ms == call_ms || client->call_ms >= 250)) {
+        return EVQ_OK;
+    }
+    evq_client_results_close(client);
+    enum evq_status status = evq_conn_open(&conn, &client->conn, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_open(client->conn, client->sender->queue, &client->redis, err);
+    }
+    if (status != EVQ_OK) {
+        evq_client_results_close(client);
+    }
+    client->call_ms = call_ms;
+    return status;
+}
+
+struct delivery {
+    evalq_metric_fn on_metric;
+    void *context;
+    uint64_t count;
+};
+
+static void deliver_result(void *context, const struct evq_result *result)
+{
+    struct delivery *delivery = context;
+    struct evalq_metric_view view = {.job = result->job,
+                                     .task = result->task,
+                                     .state = evq_job_state_name(result->state),
+                                     .reason = result->reason,
+                                     .variant = result->variant,
+                                     .suite = result->suite,
+                                     .step = result->step,
+                                     .key = "",
+                                     .metric = "",
+                                     .n = result->n,
+                                     .finished_ms = result->finished_ms};
+    char key[512];
+
+    delivery->count++;
+    if (delivery->on_metric == NULL) {
+        return;
+    }
+    if (result->task[0] == '\0') {
+        delivery->on_metric(delivery->context, &view);
+        return;
+    }
+    for (size_t at = 0; at < result->metric_count; at++) {
+        evq_result_metric_key(result, &result->metrics[at], key, sizeof(key));
+        view.key = key;
+        view.metric = result->metrics[at].name;
+        view.value = result->metrics[at].value;
+        delivery->on_metric(delivery->context, &view);
+    }
+}
+
+/* One round: everything that arrived. With counts, how many jobs are open after it. */
+static enum evq_status results_round(struct evalq_client *client, struct delivery *delivery,
+                                     int64_t deadline_ms, struct evq_run_counts *ret_counts,
+                                     struct evq_error *err)
+{
+    enum evq_status status = results_lock(client, deadline_ms, err);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    status = results_open(client, deadline_ms, err);
+    // Counted first: what had ended by then is among the results read after it.
+    if (status == EVQ_OK && ret_counts != NULL) {
+        status = evq_queue_run_counts(client->redis, client->sender->run, ret_counts, err);
+    }
+    uint64_t before = 0;
+    do {
+        before = delivery->count;
+        if (status == EVQ_OK) {
+            status = evq_queue_run_results(client->redis, client->sender->run, &client->cursor,
+                                           deliver_result, delivery, err);
+        }
+    } while (status == EVQ_OK && delivery->count > before && evq_clock_mono_ms() < deadline_ms);
+    (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
+    return status;
+}
+
+int evalq_client_poll(struct evalq_client *client, evalq_metric_fn on_metric, void *context,
+                      int timeout_ms)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    struct delivery delivery = {.on_metric = on_metric, .context = context};
+    int usable = evq_client_usable(client);
+
+    if (usable != EVALQ_OK) {
+        return usable;
+    }
+    if (results_round(client, &delivery, deadline_of(timeout_ms), NULL, &error) != EVQ_OK) {
+        return evq_client_fail(&error);
+    }
+    return EVALQ_OK;
+}
+
+/* Whether waiting on may help. */
+static bool outage(enum evq_status status)
+{
+    return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY ||
+           status == EVQ_E_STOPPED;
+}
+
+static void wait_a_moment(int64_t ms, int64_t deadline_ms)
+{
+    int64_t left = deadline_ms == INT64_MAX ? ms : evq_clock_left_ms(deadline_ms);
+    int64_t pause = ms < left ? ms : left;
+    struct timespec moment = {.tv_sec = pause / 1000, .tv_nsec = pause % 1000 * 1000000};
+
+    (void)nanosleep(&moment, NULL); // A signal of the trainer's may cut it short.
+}
+
+int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, void *context,
+                      int timeout_ms)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    struct delivery delivery = {.on_metric = on_metric, .context = context};
+    int64_t deadline = deadline_of(timeout_ms);
+    int64_t pause = WAIT_FIRST_MS;
+    int usable = evq_client_usable(client);
+
+    if (usable != EVALQ_OK) {
+        return usable;
+    }
+    while (true) {
+        struct evq_run_counts counts = {.open = 1};
+        uint64_t before = delivery.count;
+        uint64_t position = evq_ring_tail(client->sender->ring);
+        bool sent = evq_sender_idle(client->sender, position);
+        enum evq_status status = results_round(client, &delivery, deadline, &counts, &error);
+        if (status == EVQ_OK && sent && counts.open == 0) {
+            return EVALQ_OK;
+        }
+        if (status != EVQ_OK && !outage(status)) {
+            return evq_client_fail(&error);
+        }
+        if (evq_clock_mono_ms() >= deadline) {
+            if (status == EVQ_OK) {
+                (void)evq_error_set(&error, EVQ_E_TIMEOUT,
+                                    "the timeout passed with %lld jobs of the run still open",
+                                    (long long)counts.open);
+            }
+            return evq_client_fail(&error);
+        }
+        pause = delivery.count > before ? WAIT_FIRST_MS : pause * 3 / 2;
+        pause = pause > WAIT_MAX_MS ? WAIT_MAX_MS : pause;
+        wait_a_moment(pause, deadline);
+    }
+}
+
+/* "root:path" as a path of this machine, where the root is configured. */
+static void local_path(const struct evq_config *config, const char *checkpoint, char *out,
+                       size_t out_bytes)
+{
+    const char *colon = strchr(checkpoint, ':');
+
+    for (size_t at = 0; colon != NULL && at < config->root_count; at++) {
+        const struct evq_root *root = &config->roots[at];
+        if (strlen(root->name) == (size_t)(colon - checkpoint) &&
+            strncmp(root->name, checkpoint, (size_t)(colon - checkpoint)) == 0) {
+            (void)snprintf(out, out_bytes, "%s/%s", root->path, colon + 1);
+            return;
+        }
+    }
+    (void)snprintf(out, out_bytes, "%s", checkpoint);
+}
+
+int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value,
+                      int64_t *ret_step, char *path_out, size_t path_bytes, int timeout_ms)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    struct evq_best best;
+    int64_t deadline = deadline_of(timeout_ms);
+    int usable = evq_client_usable(client);
+
+    if (usable != EVALQ_OK) {
+        return usable;
+    }
+    enum evq_status status = results_lock(client, deadline, &error);
+    if (status != EVQ_OK) {
+        return evq_client_fail(&error);
+    }
+    status = results_open(client, deadline, &error);
+    if (status == EVQ_OK) {
+        status = evq_queue_best_get(client->redis, client->sender->run,
+                                    metric == NULL ? "" : metric, &best, &error);
+    }
+    (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
+    if (status != EVQ_OK) {
+        return evq_client_fail(&error);
+    }
+    if (ret_value != NULL) {
+        *ret_value = best.value;
+    }
+    if (ret_step != NULL) {
+        *ret_step = best.step;
+    }
+    if (path_out != NULL && path_bytes > 0) {
+        local_path(client->sender->config, best.checkpoint, path_out, path_bytes);
+    }
+    return EVALQ_OK;
+}

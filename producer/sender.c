@@ -1,0 +1,445 @@
+#include "producer/sender.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "producer/fork.h"
+#include "shared/clock.h"
+
+#define ITEMS_MAX 100000 // Taken from one ring at a time; the ring bounds it sooner.
+
+static void item_free(struct evq_item *item)
+{
+    for (size_t at = 0; at < item->job_count; at++) {
+        evq_job_free(item->jobs[at]);
+    }
+    free(item->data);
+    free(item);
+}
+
+static void source_close(struct evq_source *source, bool remove)
+{
+    while (source->first != NULL) {
+        struct evq_item *item = source->first;
+        source->first = item->next;
+        item_free(item);
+    }
+    evq_spool_close(source->spool);
+    if (source->ring != NULL) {
+        evq_fork_forget(source->ring); // Also waits for a fork that is going on.
+    }
+    evq_ring_close(source->ring, remove);
+    memset(source, 0, sizeof(*source));
+}
+
+static void sender_free(struct evq_sender *sender)
+{
+    for (size_t at = 0; at < sender->source_count; at++) {
+        struct evq_source *source = &sender->sources[at];
+        bool empty = source->spool != NULL && evq_spool_records(source->spool) == 0;
+        source_close(source, empty);
+    }
+    evq_keeper_free(&sender->keeper);
+    evq_queue_close(sender->redis);
+    evq_conn_close(sender->conn);
+    evq_config_free(sender->config);
+    evq_warner_close(&sender->warner);
+    if (sender->wake_fd >= 0) {
+        close(sender->wake_fd);
+    }
+    pthread_cond_destroy(&sender->progress);
+    pthread_mutex_destroy(&sender->progress_lock);
+    free(sender);
+}
+
+static void sender_unref(struct evq_sender *sender)
+{
+    if (atomic_fetch_sub(&sender->owners, 1) == 1) {
+        sender_free(sender);
+    }
+}
+
+void evq_sender_tell(struct evq_sender *sender, bool failed)
+{
+    pthread_mutex_lock(&sender->progress_lock);
+    sender->failures += failed;
+    pthread_cond_broadcast(&sender->progress);
+    pthread_mutex_unlock(&sender->progress_lock);
+}
+
+/* Copies a record out of the ring. false: no memory now; it stays there. */
+static bool source_push(struct evq_sender *sender, struct evq_source *source, const uint8_t *data,
+                        size_t bytes)
+{
+    struct evq_item *item = calloc(1, sizeof(*item));
+    uint8_t *copy = malloc(bytes);
+    struct evq_error error = {.status = EVQ_OK};
+
+    if (item == NULL || copy == NULL) {
+        free(item);
+        free(copy);
+        return false;
+    }
+    memcpy(copy, data, bytes);
+    item->data = copy;
+    item->end = source->cursor;
+    item->since_ms = evq_clock_mono_ms();
+    if (evq_request_unpack(copy, bytes, &item->request, &error) != EVQ_OK) {
+        evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "%s", error.message);
+        atomic_fetch_add(&sender->lost, 1);
+        item->done = true;
+    }
+    if (source->last != NULL) {
+        source->last->next = item;
+    } else {
+        source->first = item;
+    }
+    source->last = item;
+    if (source->ring != sender->ring || source->cursor <= sender->inherited) {
+        atomic_fetch_add(&sender->waiting, 1); // A submit of this client was counted by itself.
+    }
+    return true;
+}
+
+static void source_take(struct evq_sender *sender, struct evq_source *source)
+{
+    uint8_t payload[EVQ_RING_PAYLOAD_BYTES_MAX];
+    uint64_t before = source->cursor;
+    size_t bytes = 0;
+
+    for (int taken = 0; taken < ITEMS_MAX; taken++) {
+        before = source->cursor;
+        if (evq_ring_take(source->ring, &source->cursor, payload, &bytes) != EVQ_OK) {
+            break;
+        }
+        if (!source_push(sender, source, payload, bytes)) {
+            source->cursor = before;
+            break;
+        }
+    }
+    if (evq_ring_corrupt(source->ring) > 0) {
+        evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "a submit in '%s' is damaged and left out",
+                 evq_ring_path(source->ring));
+    }
+}
+
+/* Prepares what is due. Returns when the next is, monotonic ms. */
+static int64_t source_prepare(struct evq_sender *sender, struct evq_source *source)
+{
+    int64_t next = INT64_MAX;
+
+    for (struct evq_item *item = source->first; item != NULL && !atomic_load(&sender->stop);
+         item = item->next) {
+        if (!item->ready && !item->done && item->due_ms <= evq_clock_mono_ms()) {
+            evq_prepare_item(sender, item);
+        }
+        if (!item->ready && !item->done && item->due_ms < next) {
+            next = item->due_ms;
+        }
+    }
+    return next;
+}
+
+/* Frees what is done at the front, and its room in the ring. */
+static bool source_release(struct evq_sender *sender, struct evq_source *source)
+{
+    bool released = false;
+
+    while (source->first != NULL && source->first->done) {
+        struct evq_item *item = source->first;
+        evq_ring_release(source->ring, item->end);
+        source->first = item->next;
+        if (source->first == NULL) {
+            source->last = NULL;
+        }
+        item_free(item);
+        atomic_fetch_sub(&sender->waiting, 1);
+        released = true;
+    }
+    if (source->first == NULL && source->cursor > evq_ring_head(source->ring)) {
+        evq_ring_release(source->ring, source->cursor); // Torn records at the end.
+        released = true;
+    }
+    return released;
+}
+
+static void sources_release(struct evq_sender *sender)
+{
+    bool released = false;
+
+    for (size_t at = 0; at < sender->source_count; at++) {
+        struct evq_source *source = &sender->sources[at];
+        released = source_release(sender, source) || released;
+        bool empty = source->first == NULL && evq_spool_records(source->spool) == 0 &&
+                     evq_ring_head(source->ring) == evq_ring_tail(source->ring);
+        if (at > 0 && empty) {
+            source_close(source, true);
+            *source = sender->sources[--sender->source_count];
+            atomic_fetch_sub(&sender->adopted, 1);
+            at--;
+            released = true;
+        }
+    }
+    if (released) {
+        evq_sender_tell(sender, false);
+    }
+}
+
+/* Opens the spools, and what dead processes of this run left. */
+static void sources_open(struct evq_sender *sender)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    struct evq_ring *rings[EVQ_SENDER_SOURCES_MAX];
+    size_t count = 0;
+
+    if (evq_ring_adopt(sender->ring_directory, sender->queue, sender->run, rings,
+                       EVQ_SENDER_SOURCES_MAX - 1, &count, &error) != EVQ_OK) {
+        evq_warn(&sender->warner, EVQ_WARN_SPOOL, "%s", error.message);
+    }
+    sender->sources[0].ring = sender->ring;
+    sender->source_count = 1;
+    for (size_t at = 0; at < count; at++) {
+        sender->sources[sender->source_count++].ring = rings[at];
+        (void)!evq_fork_watch(rings[at], NULL); // Unwatched, a child may hold it for its life.
+    }
+    for (size_t at = 0; at < sender->source_count; at++) {
+        struct evq_source *source = &sender->sources[at];
+        source->cursor = evq_ring_head(source->ring);
+        if (evq_spool_open(evq_ring_path(source->ring), sender->spool_bytes_max, &source->spool,
+                           &error) != EVQ_OK) {
+            evq_warn(&sender->warner, EVQ_WARN_SPOOL, "%s", error.message);
+        } else {
+            atomic_fetch_add(&sender->spooled, evq_spool_records(source->spool));
+        }
+    }
+    atomic_fetch_add(&sender->adopted, sender->source_count - 1);
+    atomic_fetch_sub(&sender->adopted, 1);
+}
+
+static bool sources_pending(const struct evq_sender *sender)
+{
+    for (size_t at = 0; at < sender->source_count; at++) {
+        if (evq_ring_ready(sender->sources[at].ring, sender->sources[at].cursor)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void sleep_until(struct evq_sender *sender, int64_t next_ms)
+{
+    struct pollfd wake = {.fd = sender->wake_fd, .events = POLLIN};
+    uint64_t count = 0;
+
+    atomic_store(&sender->sleeping, true);
+    if (!sources_pending(sender) && !atomic_load(&sender->stop) &&
+        !atomic_exchange(&sender->nudged, false)) {
+        int timeout = next_ms == INT64_MAX ? -1 : evq_clock_left_ms(next_ms) + 1;
+        (void)poll(&wake, 1, timeout); // Whatever ends it, the loop looks at everything.
+    }
+    atomic_store(&sender->sleeping, false);
+    (void)!read(sender->wake_fd, &count, sizeof(count)); // Non-blocking.
+}
+
+static void *sender_main(void *argument)
+{
+    struct evq_sender *sender = argument;
+
+    (void)pthread_setname_np(pthread_self(), "evalq");
+    sources_open(sender);
+    evq_sender_tell(sender, false);
+    while (!atomic_load(&sender->stop)) {
+        int64_t next = INT64_MAX;
+        for (size_t at = 0; at < sender->source_count; at++) {
+            source_take(sender, &sender->sources[at]);
+            int64_t due = source_prepare(sender, &sender->sources[at]);
+            next = due < next ? due : next;
+        }
+        sources_release(sender);
+        if (atomic_load(&sender->full_seen)) {
+            evq_warn(&sender->warner, EVQ_WARN_FULL,
+                     "the ring in %s is full, so a submit was dropped; `evalq scan` finds its "
+                     "checkpoint later",
+                     sender->ring_directory);
+        }
+        if (!atomic_load(&sender->stop)) {
+            int64_t due = evq_deliver(sender);
+            next = due < next ? due : next;
+        }
+        sources_release(sender);
+        sleep_until(sender, next);
+    }
+    pthread_mutex_lock(&sender->progress_lock);
+    sender->ended = true;
+    pthread_cond_broadcast(&sender->progress);
+    pthread_mutex_unlock(&sender->progress_lock);
+    sender_unref(sender);
+    return NULL;
+}
+
+static enum evq_status thread_start(struct evq_sender *sender, struct evq_error *err)
+{
+    pthread_attr_t attributes;
+    sigset_t all;
+    sigset_t before;
+
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before); // Signals are the trainer's.
+    int failed = pthread_create(&sender->thread, &attributes, sender_main, sender);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return failed == 0 ? EVQ_OK
+                       : evq_error_set(err, EVQ_E_NOMEM, "start the background thread: %s",
+                                       strerror(failed));
+}
+
+static enum evq_status sender_connect(struct evq_sender *sender, struct evq_error *err)
+{
+    const struct evq_config *config = sender->config;
+    struct evq_conn_config conn = {.url = config->redis.url,
+                                   .user = config->redis.user,
+                                   .password_file = config->redis.password_file,
+                                   .name = "evalq-client",
+                                   .connect_timeout_ms = 2000,
+                                   .call_timeout_ms = 5000};
+    enum evq_status status = evq_conn_open(&conn, &sender->conn, err);
+
+    return status == EVQ_OK ? evq_queue_open(sender->conn, sender->queue, &sender->redis, err)
+                            : status;
+}
+
+enum evq_status evq_sender_start(const struct evq_sender_options *options, struct evq_ring *ring,
+                                 struct evq_config *config, const struct evq_warner *warner,
+                                 struct evq_sender **ret_sender, struct evq_error *err)
+{
+    struct evq_sender *sender = calloc(1, sizeof(*sender));
+    pthread_condattr_t clock;
+    enum evq_status status = EVQ_OK;
+
+    if (sender == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "client of run '%s'", options->run);
+    }
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&sender->progress, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_mutex_init(&sender->progress_lock, NULL);
+    sender->warner.fd = -1;
+    (void)snprintf(sender->queue, sizeof(sender->queue), "%s", options->queue);
+    (void)snprintf(sender->run, sizeof(sender->run), "%s", options->run);
+    (void)snprintf(sender->ring_directory, sizeof(sender->ring_directory), "%s",
+                   options->ring_directory);
+    if (gethostname(sender->host, sizeof(sender->host) - 1) != 0) {
+        (void)snprintf(sender->host, sizeof(sender->host), "localhost");
+    }
+    sender->spool_bytes_max = options->spool_bytes_max;
+    sender->pin_bytes_max = options->pin_bytes_max;
+    sender->pin = options->pin;
+    sender->jitter = evq_clock_random();
+    atomic_init(&sender->adopted, 1);
+    atomic_init(&sender->owners, 2);
+    sender->config = config;
+    sender->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    status = sender->wake_fd < 0 ? evq_error_set(err, EVQ_E_IO, "eventfd: %s", strerror(errno))
+                                 : sender_connect(sender, err);
+    if (status == EVQ_OK) {
+        sender->ring = ring;
+        sender->inherited = evq_ring_tail(ring);
+        sender->warner.fd = warner->fd;
+        status = thread_start(sender, err);
+    }
+    if (status != EVQ_OK) {
+        sender->config = NULL; // Still the caller's, as ring and warner are.
+        sender->warner.fd = -1;
+        sender_free(sender);
+        return status;
+    }
+    *ret_sender = sender;
+    return EVQ_OK;
+}
+
+void evq_sender_wake(struct evq_sender *sender)
+{
+    const uint64_t one = 1;
+
+    if (atomic_load(&sender->sleeping) && atomic_exchange(&sender->sleeping, false)) {
+        (void)!write(sender->wake_fd, &one, sizeof(one)); // Fails only when it is awake already.
+    }
+}
+
+static void sender_nudge(struct evq_sender *sender)
+{
+    atomic_store(&sender->nudged, true);
+    evq_sender_wake(sender);
+}
+
+bool evq_sender_idle(struct evq_sender *sender, uint64_t ring_position)
+{
+    return atomic_load(&sender->adopted) == 0 && evq_ring_head(sender->ring) >= ring_position &&
+           atomic_load(&sender->spooled) == 0;
+}
+
+static void progress_wait(struct evq_sender *sender, int64_t until_ms)
+{
+    const int64_t far_ms = evq_clock_mono_ms() + 3600000; // INT64_MAX would overflow some clocks.
+    int64_t end_ms = until_ms < far_ms ? until_ms : far_ms;
+    struct timespec until = {.tv_sec = end_ms / 1000, .tv_nsec = end_ms % 1000 * 1000000};
+
+    (void)pthread_cond_timedwait(&sender->progress, &sender->progress_lock, &until);
+}
+
+enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms, bool patient)
+{
+    enum evq_status status = EVQ_OK;
+    uint64_t position = evq_ring_tail(sender->ring);
+
+    atomic_fetch_add(&sender->flushing, 1);
+    sender_nudge(sender);
+    pthread_mutex_lock(&sender->progress_lock);
+    uint64_t failures = sender->failures;
+    while (!sender->ended && !evq_sender_idle(sender, position)) {
+        if (evq_clock_mono_ms() >= deadline_ms || (!patient && sender->failures > failures)) {
+            status = atomic_load(&sender->away) ? EVQ_E_IO : EVQ_E_TIMEOUT;
+            break;
+        }
+        progress_wait(sender, deadline_ms);
+    }
+    pthread_mutex_unlock(&sender->progress_lock);
+    atomic_fetch_sub(&sender->flushing, 1);
+    return status;
+}
+
+void evq_sender_look(struct evq_sender *sender, int64_t deadline_ms)
+{
+    atomic_store(&sender->look, true);
+    sender_nudge(sender);
+    pthread_mutex_lock(&sender->progress_lock);
+    while (!sender->ended && atomic_load(&sender->look) && evq_clock_mono_ms() < deadline_ms) {
+        progress_wait(sender, deadline_ms);
+    }
+    pthread_mutex_unlock(&sender->progress_lock);
+}
+
+void evq_sender_stop(struct evq_sender *sender, int64_t deadline_ms)
+{
+    const uint64_t one = 1;
+
+    atomic_store(&sender->stop, true);
+    evq_conn_interrupt(sender->conn);
+    (void)!write(sender->wake_fd, &one, sizeof(one));
+    pthread_mutex_lock(&sender->progress_lock);
+    while (!sender->ended && evq_clock_mono_ms() < deadline_ms) {
+        progress_wait(sender, deadline_ms);
+    }
+    pthread_mutex_unlock(&sender->progress_lock);
+    sender_unref(sender);
+}

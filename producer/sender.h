@@ -1,0 +1,148 @@
+/*
+ * The client's background thread: takes submits from the rings, makes jobs of them (prepare.c),
+ * brings the jobs to Redis or, while it is away, into the spool (deliver.c), and releases pins
+ * whose jobs ended (keeper.c).
+ *
+ * Threads: `ring`, the atomics and `wake_fd` belong to everybody; what is below "the thread's own"
+ * to the thread alone. Owned by client and thread together: the last of them frees it, so that
+ * close() never waits for a thread that a dead file server holds.
+ */
+#ifndef EVQ_PRODUCER_SENDER_H
+#define EVQ_PRODUCER_SENDER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "producer/keeper.h"
+#include "producer/request.h"
+#include "producer/ring.h"
+#include "producer/spool.h"
+#include "producer/warn.h"
+#include "shared/config.h"
+#include "shared/keys.h"
+#include "shared/queue.h"
+
+#define EVQ_SENDER_SOURCES_MAX EVQ_RING_FILES_MAX
+#define EVQ_SENDER_PATHS_MAX   64 // Paths remembered, to see one used again for another step.
+
+struct evq_item { // One submit on its way.
+    struct evq_item *next;
+    uint64_t end; // Its end in the ring: what may be released when all before it are done.
+    uint8_t *data;
+    struct evq_request request; // Points into data.
+    bool done;
+    bool ready;       // jobs are made; those done are NULL.
+    int64_t since_ms; // Monotonic: when it was taken.
+    int64_t due_ms;   // Monotonic: when to look at the checkpoint again.
+    uint32_t try_count;
+    struct evq_job *jobs[EVQ_REQUEST_SUITES_MAX];
+    size_t job_count;
+};
+
+struct evq_source { // A ring and its spool: the client's own first, then those of dead owners.
+    struct evq_ring *ring;
+    struct evq_spool *spool;
+    uint64_t cursor;
+    struct evq_item *first;
+    struct evq_item *last;
+};
+
+struct evq_seen_path {
+    uint64_t hash;
+    int64_t step;
+};
+
+struct evq_sender_options {
+    const char *ring_directory;
+    const char *queue;
+    const char *run;
+    int64_t spool_bytes_max;
+    int64_t pin_bytes_max; // 0: never copy.
+    bool pin;
+};
+
+struct evq_sender {
+    atomic_int owners;
+    atomic_bool stop;     // Finish what is in hand and end.
+    atomic_bool sleeping; // The thread waits on wake_fd, or is about to.
+    atomic_bool nudged;   // Look at everything once more before sleeping.
+    atomic_bool look;     // Look at the pins now.
+    atomic_int flushing;  // Callers that wait in flush: shorter back-off.
+    atomic_bool connected;
+    atomic_bool away;      // The last try to reach Redis failed.
+    atomic_bool full_seen; // A submit found the ring full; the thread says so.
+    atomic_uint_fast64_t sent;
+    atomic_uint_fast64_t refused;
+    atomic_uint_fast64_t unpinned;
+    atomic_uint_fast64_t lost;    // Damaged records.
+    atomic_uint_fast64_t spooled; // Jobs in spools now.
+    atomic_uint_fast64_t waiting; // Submits in the rings, not done.
+    atomic_uint_fast64_t
+        adopted; // Rings of dead owners not yet emptied; 1 until they were looked for.
+    int wake_fd;
+    struct evq_ring *ring;
+    uint64_t inherited; // What the ring held up to here was there before this client.
+    pthread_mutex_t progress_lock;
+    pthread_cond_t progress; // Something was sent, or a try to send failed.
+    uint64_t failures;       // Tries that failed. Under progress_lock.
+    bool ended;              // The thread is through. Under progress_lock.
+    pthread_t thread;
+    struct evq_warner warner;
+    char queue[EVQ_KEYS_QUEUE_BYTES_MAX + 1];
+    char run[EVQ_JOB_RUN_BYTES_MAX + 1];
+    char host[256];
+    char ring_directory[PATH_MAX];
+    struct evq_conn *conn; // The thread's; others may interrupt it.
+
+    // The thread's own.
+    struct evq_config *config;
+    struct evq_queue *redis;
+    struct evq_source sources[EVQ_SENDER_SOURCES_MAX];
+    size_t source_count;
+    int64_t spool_bytes_max;
+    int64_t pin_bytes_max;
+    bool pin;
+    struct evq_keeper keeper;
+    struct evq_seen_path paths[EVQ_SENDER_PATHS_MAX];
+    size_t path_count;
+    uint64_t jitter;
+    int64_t away_ms;  // Since when Redis is away, monotonic; 0: it is not known to be.
+    int64_t retry_ms; // Not before this, monotonic.
+    uint32_t retry_count;
+};
+
+/*
+ * Starts the thread with all signals blocked. On EVQ_OK it owns ring and config, which else stay
+ * the caller's.
+ */
+enum evq_status evq_sender_start(const struct evq_sender_options *options, struct evq_ring *ring,
+                                 struct evq_config *config, const struct evq_warner *warner,
+                                 struct evq_sender **ret_sender,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* After a push: wakes the thread if it sleeps. One non-blocking write at most. */
+void evq_sender_wake(struct evq_sender *sender);
+bool evq_sender_idle(struct evq_sender *sender,
+                     uint64_t ring_position); // All before it is in Redis.
+/* EVQ_OK, EVQ_E_TIMEOUT, EVQ_E_IO (Redis was away). deadline_ms monotonic, INT64_MAX: none. Any
+ * thread. patient: an outage does not end it early. */
+enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms,
+                                 bool patient) EVQ_CHECK_RESULT;
+/* Has the thread look at the pins once, if Redis is there, and waits for it until deadline_ms. */
+void evq_sender_look(struct evq_sender *sender, int64_t deadline_ms);
+/* Ends the thread, waiting for it until deadline_ms, and gives up the caller's part. */
+void evq_sender_stop(struct evq_sender *sender, int64_t deadline_ms);
+
+/* The thread's own: wakes those who wait for progress. failed: it was a try that failed. */
+void evq_sender_tell(struct evq_sender *sender, bool failed);
+
+/* prepare.c: moves the item on: sets ready, or due_ms for another look, or done when it is refused.
+ */
+void evq_prepare_item(struct evq_sender *sender, struct evq_item *item);
+
+/* deliver.c: sends what is ready, or spools it. Returns when to call again, monotonic ms;
+ * INT64_MAX: no need. */
+int64_t evq_deliver(struct evq_sender *sender);
+
+#endif
