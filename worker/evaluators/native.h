@@ -15,7 +15,8 @@ enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_nati
 void evq_native_close(struct evq_native *native); // Accepts NULL.
 
 /* Runs the suite's tasks. EVQ_E_GONE, EVQ_E_CHANGED, EVQ_E_INCOMPLETE as the checkpoint says; EVQ_E_INVALID,
- * EVQ_E_UNSUPPORTED, EVQ_E_CORRUPT are final; EVQ_E_NOMEM, EVQ_E_DEVICE, EVQ_E_IO may pass. */
+ * EVQ_E_UNSUPPORTED, EVQ_E_CORRUPT, EVQ_E_LIMIT are final; EVQ_E_NOMEM, EVQ_E_DEVICE, EVQ_E_IO may pass, and so may
+ * EVQ_E_NOT_FOUND: a data file is missing on this machine. A shard's results carry sums and no metrics. */
 enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval_request *request,
                                 const struct evq_eval_report *report, struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -1,0 +1,632 @@
+/* The native evaluator end to end: real MNIST, shards, regression, batch norm, NaN, warm data,
+ * refusals. */
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shared/checkpoint/writer.h"
+#include "worker/evaluators/native.h"
+
+#define MNIST_SAMPLES 10000
+
+struct seen { // What the report saw of the last task.
+    int32_t tasks, progress;
+    int64_t done, total;
+    int64_t stop_at;           // Progress answers EVQ_E_STOPPED from here on; 0: never.
+    struct evq_result *result; // Copied: sums and metrics.
+};
+
+struct fixture {
+    struct evq_native *native;
+    struct seen seen;
+    char directory[64];
+    int root_fd;
+};
+
+static enum evq_status on_progress(void *context, int64_t done, int64_t total, const char *status)
+{
+    struct seen *seen = context;
+
+    assert_non_null(status);
+    assert_true(done > 0 && done <= total);
+    seen->progress++;
+    seen->done = done;
+    seen->total = total;
+    return seen->stop_at > 0 && done >= seen->stop_at ? EVQ_E_STOPPED : EVQ_OK;
+}
+
+static enum evq_status on_task(void *context, const struct evq_result *result)
+{
+    struct seen *seen = context;
+
+    seen->tasks++;
+    evq_result_free(seen->result);
+    seen->result = evq_result_new();
+    assert_non_null(seen->result);
+    struct evq_arena *arena = seen->result->arena;
+    struct evq_sum *sums = evq_arena_array(arena, result->sum_count, sizeof(*sums));
+    struct evq_metric *metrics = evq_arena_array(arena, result->metric_count + 1, sizeof(*metrics));
+    assert_true(sums != NULL && metrics != NULL);
+    for (size_t i = 0; i < result->sum_count; i++) {
+        sums[i] = result->sums[i];
+        sums[i].name = evq_arena_strdup(arena, result->sums[i].name);
+    }
+    for (size_t i = 0; i < result->metric_count; i++) {
+        metrics[i] = result->metrics[i];
+        metrics[i].name = evq_arena_strdup(arena, result->metrics[i].name);
+    }
+    seen->result->sums = sums;
+    seen->result->sum_count = result->sum_count;
+    seen->result->metrics = metrics;
+    seen->result->metric_count = result->metric_count;
+    seen->result->n = result->n;
+    seen->result->timing = result->timing;
+    seen->result->task = evq_arena_strdup(arena, result->task);
+    seen->result->weights_digest = evq_arena_strdup(arena, result->weights_digest);
+    seen->result->data_digest = evq_arena_strdup(arena, result->data_digest);
+    seen->result->backend = evq_arena_strdup(arena, result->backend);
+    seen->result->device = evq_arena_strdup(arena, result->device);
+    return EVQ_OK;
+}
+
+static int setup(void **state)
+{
+    static struct fixture fixture;
+    char note[256];
+    struct evq_error err;
+
+    fixture = (struct fixture){0};
+    (void)snprintf(fixture.directory, sizeof(fixture.directory), "/tmp/evalq-native-XXXXXX");
+    if (mkdtemp(fixture.directory) == NULL) {
+        return -1;
+    }
+    fixture.root_fd = open(fixture.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    *state = &fixture;
+    return evq_native_open(-1, 2, &fixture.native, note, sizeof(note), &err) == EVQ_OK &&
+                   note[0] == '\0'
+               ? 0
+               : -1;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *fx = *state;
+    static const char *const names[] = {"m.safetensors", "x.npy", "y.npy"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        (void)unlinkat(fx->root_fd, names[i], 0);
+    }
+    evq_native_close(fx->native);
+    evq_result_free(fx->seen.result);
+    (void)close(fx->root_fd);
+    return rmdir(fx->directory);
+}
+
+static const struct evq_pair mnist_data[] = {
+    {"format", "idx"},
+    {"inputs", EVQ_TEST_DATA "/mnist/t10k-images-idx3-ubyte.gz"},
+    {"labels", EVQ_TEST_DATA "/mnist/t10k-labels-idx1-ubyte.gz"},
+    {"scale", "1/255"}};
+
+static struct evq_task_config mnist_task(const struct evq_pair *options, size_t option_count)
+{
+    return (struct evq_task_config){.name = "digits",
+                                    .type = "classification",
+                                    .data = mnist_data,
+                                    .data_count = 4,
+                                    .options = options,
+                                    .option_count = option_count};
+}
+
+static enum evq_status eval(struct fixture *fx, int root_fd, const char *path,
+                            const struct evq_task_config *tasks, size_t task_count, int32_t shard,
+                            int32_t shard_count, struct evq_error *err)
+{
+    const struct evq_suite suite = {.name = "s",
+                                    .evaluator = "native",
+                                    .prepare = "",
+                                    .shards = 1,
+                                    .tasks = tasks,
+                                    .task_count = task_count,
+                                    .digest = "0123456789abcdef0123456789abcdef"};
+    const struct evq_eval_request request = {.suite = &suite,
+                                             .root_fd = root_fd,
+                                             .root_path = "",
+                                             .path = path,
+                                             .prepared = "",
+                                             .shard = shard,
+                                             .shard_count = shard_count};
+    const struct evq_eval_report report = {&fx->seen, on_progress, on_task};
+
+    return evq_native_eval(fx->native, &request, &report, err);
+}
+
+static enum evq_status eval_mnist(struct fixture *fx, const struct evq_task_config *task,
+                                  int32_t shard, int32_t shards, struct evq_error *err)
+{
+    const int root_fd = open(EVQ_TEST_DATA "/mnist", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    assert_true(root_fd >= 0);
+    const enum evq_status status =
+        eval(fx, root_fd, "mlp_784_512_128_32_10.safetensors", task, 1, shard, shards, err);
+    (void)close(root_fd);
+    return status;
+}
+
+static double metric(const struct fixture *fx, const char *name)
+{
+    for (size_t i = 0; i < fx->seen.result->metric_count; i++) {
+        if (strcmp(fx->seen.result->metrics[i].name, name) == 0) {
+            return fx->seen.result->metrics[i].value;
+        }
+    }
+    fail_msg("no metric '%s'", name);
+    return (double)NAN;
+}
+
+static void assert_near(double got, double wanted, double tolerance)
+{
+    if (!(fabs(got - wanted) <= tolerance)) {
+        fail_msg("got %.17g, expected %.17g within %g", got, wanted, tolerance);
+    }
+}
+
+static void native_gives_published_numbers_of_mnist(void **state)
+{
+    struct fixture *fx = *state;
+    const struct evq_pair options[] = {{"top_k", "2"}};
+    const struct evq_task_config task = mnist_task(options, 1);
+    struct evq_error err = {0};
+
+    assert_int_equal(eval_mnist(fx, &task, -1, 0, &err), EVQ_OK);
+    assert_int_equal(fx->seen.tasks, 1);
+    assert_int_equal(fx->seen.done, MNIST_SAMPLES);
+    assert_int_equal(fx->seen.total, MNIST_SAMPLES);
+    assert_int_equal(fx->seen.result->n, MNIST_SAMPLES);
+    assert_true(metric(fx, "accuracy") == 0.9849);
+    assert_near(metric(fx, "cross_entropy"), 0.3905516936, 1e-6);
+    assert_true(metric(fx, "top2_accuracy") > 0.9849);
+    assert_near(fx->seen.result->metrics[0].std_error, sqrt(0.9849 * 0.0151 / 9999.0), 1e-12);
+    assert_int_equal(fx->seen.result->metrics[0].higher_is_better, 1);
+    assert_int_equal(fx->seen.result->metrics[1].higher_is_better, 0);
+    assert_string_equal(fx->seen.result->backend, "cpu");
+    assert_int_equal(strlen(fx->seen.result->weights_digest), 32);
+    assert_int_equal(strlen(fx->seen.result->data_digest), 32);
+    assert_true(fx->seen.result->timing.bytes > 1888000);
+    assert_int_equal(fx->seen.result->timing.samples, MNIST_SAMPLES);
+    print_message("mnist: cross-entropy %.10f, load %lld us, compute %lld us on %s\n",
+                  metric(fx, "cross_entropy"), (long long)fx->seen.result->timing.load_us,
+                  (long long)fx->seen.result->timing.compute_us, fx->seen.result->device);
+    assert_int_equal(eval_mnist(fx, &task, -1, 0, &err), EVQ_OK); // Warm.
+    assert_true(metric(fx, "accuracy") == 0.9849);
+    print_message("again: load %lld us, compute %lld us\n",
+                  (long long)fx->seen.result->timing.load_us,
+                  (long long)fx->seen.result->timing.compute_us);
+}
+
+static void native_shards_add_up_to_the_whole(void **state)
+{
+    static const int32_t counts[] = {1, 2, 3, 7};
+    struct fixture *fx = *state;
+    const struct evq_task_config task = mnist_task(NULL, 0);
+    struct evq_error err = {0};
+
+    assert_int_equal(eval_mnist(fx, &task, -1, 0, &err), EVQ_OK);
+    const double whole = metric(fx, "cross_entropy");
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        struct evq_result *merged = evq_result_new();
+        assert_non_null(merged);
+        struct evq_sum *sums = NULL;
+        for (int32_t shard = 0; shard < counts[i]; shard++) {
+            assert_int_equal(eval_mnist(fx, &task, shard, counts[i], &err), EVQ_OK);
+            const struct evq_result *part = fx->seen.result;
+            assert_int_equal(part->metric_count, 0);
+            if (sums == NULL) {
+                sums = evq_arena_array(merged->arena, part->sum_count, sizeof(*sums));
+                assert_non_null(sums);
+            }
+            for (size_t s = 0; s < part->sum_count; s++) {
+                sums[s].name = evq_arena_strdup(merged->arena, part->sums[s].name);
+                sums[s].is_count = part->sums[s].is_count;
+                sums[s].count += part->sums[s].count;
+                sums[s].value += part->sums[s].value;
+            }
+            merged->sum_count = part->sum_count;
+        }
+        merged->sums = sums;
+        assert_int_equal(evq_native_merge(&task, merged, &err), EVQ_OK);
+        assert_int_equal(merged->n, MNIST_SAMPLES);
+        assert_true(merged->metrics[0].value == 0.9849);
+        assert_near(merged->metrics[1].value, whole, 1e-12 * whole);
+        print_message("%d shards: off by %.3g\n", (int)counts[i], merged->metrics[1].value - whole);
+        evq_result_free(merged);
+    }
+    assert_int_equal(eval_mnist(fx, &task, 3, 3, &err), EVQ_E_INVALID);
+}
+
+static void native_merge_refuses_sums_that_lack_a_name(void **state)
+{
+    struct evq_result *result = evq_result_new();
+    struct evq_sum sums[] = {{"n", true, 0.0, 0}, {"correct", true, 0.0, 0}};
+    struct evq_task_config task = mnist_task(NULL, 0);
+    struct evq_error err = {0};
+
+    (void)state;
+    assert_non_null(result);
+    result->sums = sums;
+    result->sum_count = 2;
+    assert_int_equal(evq_native_merge(&task, result, &err), EVQ_E_INVALID);
+    assert_non_null(strstr(err.message, "correct_top_k"));
+    task.type = "clasification";
+    assert_int_equal(evq_native_merge(&task, result, &err), EVQ_E_INVALID);
+    assert_non_null(strstr(err.message, "not known"));
+    evq_result_free(result);
+}
+
+static void native_stops_when_told(void **state)
+{
+    struct fixture *fx = *state;
+    const struct evq_task_config task = mnist_task(NULL, 0);
+    struct evq_error err = {0};
+
+    fx->seen.stop_at = 1;
+    assert_int_equal(eval_mnist(fx, &task, -1, 0, &err), EVQ_E_STOPPED);
+    assert_int_equal(fx->seen.progress, 1);
+    assert_int_equal(fx->seen.tasks, 0);
+    fx->seen.stop_at = 0;
+    assert_int_equal(eval_mnist(fx, &task, -1, 0, &err), EVQ_OK);
+}
+
+static void write_npy(const struct fixture *fx, const char *name, int32_t rows, int32_t columns,
+                      const float *values)
+{
+    char path[128];
+    char header[118];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", fx->directory, name);
+    memset(header, ' ', sizeof(header));
+    const int length = snprintf(header, sizeof(header),
+                                "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }",
+                                (int)rows, (int)columns);
+    header[length] = ' ';
+    header[117] = '\n';
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite("\x93NUMPY\x01\x00\x76\x00", 1, 10, file), 10);
+    assert_int_equal(fwrite(header, 1, 118, file), 118);
+    assert_int_equal(fwrite(values, 4, (size_t)rows * (size_t)columns, file),
+                     (size_t)rows * (size_t)columns);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void write_model(const struct fixture *fx, const struct evq_writer_tensor *tensors,
+                        size_t count)
+{
+    char path[128];
+    struct evq_error err = {0};
+
+    (void)snprintf(path, sizeof(path), "%s/m.safetensors", fx->directory);
+    assert_int_equal(evq_safetensors_write(path, tensors, count, NULL, 0, false, &err), EVQ_OK);
+}
+
+#define VECTOR(name_, n_, data_)                                                                   \
+    {                                                                                              \
+        .name = name_, .dtype = EVQ_DTYPE_F32, .rank = 1, .shape = {n_}, .data = data_             \
+    }
+#define MATRIX(name_, n_, k_, data_)                                                               \
+    {                                                                                              \
+        .name = name_, .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {n_, k_}, .data = data_         \
+    }
+
+/* Small npy files and a task over them; the caller's pairs hold the paths. */
+struct small {
+    char inputs[128], targets[128];
+    struct evq_pair data[3];
+    struct evq_task_config task;
+};
+
+static void small_init(const struct fixture *fx, struct small *small, const struct evq_pair *model,
+                       size_t model_count)
+{
+    (void)snprintf(small->inputs, sizeof(small->inputs), "%s/x.npy", fx->directory);
+    (void)snprintf(small->targets, sizeof(small->targets), "%s/y.npy", fx->directory);
+    small->data[0] = (struct evq_pair){"format", "npy"};
+    small->data[1] = (struct evq_pair){"inputs", small->inputs};
+    small->data[2] = (struct evq_pair){"targets", small->targets};
+    small->task = (struct evq_task_config){.name = "r",
+                                           .type = "regression",
+                                           .data = small->data,
+                                           .data_count = 3,
+                                           .model = model,
+                                           .model_count = model_count};
+}
+
+static void native_regression_equals_by_hand(void **state)
+{
+    struct fixture *fx = *state;
+    const float w0[] = {1.0f, -1.0f, 2.0f, 0.5f};
+    const float b0[] = {0.5f, -1.0f};
+    const float w1[] = {1.0f, 2.0f, -1.0f, 0.0f};
+    const struct evq_writer_tensor tensors[] = {MATRIX("net.0.weight", 2, 2, w0),
+                                                VECTOR("net.0.bias", 2, b0),
+                                                MATRIX("net.2.weight", 2, 2, w1)};
+    const float x[] = {1.0f, 2.0f, -3.0f, 1.0f};
+    const float y[] = {4.0f, 1.0f, 0.0f, 0.5f};
+    struct small small;
+    struct evq_error err = {0};
+
+    // Row 0: hidden relu(-0.5, 2) = (0, 2), out (4, 0). Row 1: relu(-3.5, -6.5) = (0, 0), out (0,
+    // 0).
+    write_model(fx, tensors, 3);
+    write_npy(fx, "x.npy", 2, 2, x);
+    write_npy(fx, "y.npy", 2, 2, y);
+    small_init(fx, &small, NULL, 0);
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
+    assert_near(metric(fx, "mse"), (1.0 + 0.25) / 4.0, 1e-12);
+    assert_near(metric(fx, "mae"), (1.0 + 0.5) / 4.0, 1e-12);
+    assert_int_equal(fx->seen.result->n, 2);
+    const struct evq_pair sigmoid[] = {{"activation", "sigmoid"}};
+    small_init(fx, &small, sigmoid, 1);
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
+    const double h[2][2] = {{1.0 / (1.0 + exp(0.5)), 1.0 / (1.0 + exp(-2.0))},
+                            {1.0 / (1.0 + exp(3.5)), 1.0 / (1.0 + exp(6.5))}};
+    double squared = 0.0;
+    for (int r = 0; r < 2; r++) {
+        squared += pow(h[r][0] + 2.0 * h[r][1] - (double)y[2 * r], 2.0) +
+                   pow(-h[r][0] - (double)y[2 * r + 1], 2.0);
+    }
+    assert_near(metric(fx, "mse"), squared / 4.0, 1e-6);
+    for (int32_t shard = 0; shard < 3; shard++) { // More shards than samples: the last has none.
+        assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, shard, 3, &err),
+                         EVQ_OK);
+        assert_int_equal(fx->seen.result->n, shard < 2 ? 1 : 0);
+    }
+}
+
+static void native_batch_norm_stands_where_it_is_told(void **state)
+{
+    struct fixture *fx = *state;
+    const float w0[] = {1.0f, 0.0f, 0.0f, 1.0f};
+    const float w1[] = {1.0f, 1.0f};
+    const float mean[] = {1.0f, -1.0f};
+    const float variance[] = {4.0f, 0.25f};
+    const float gamma_[] = {2.0f, 1.0f};
+    const float beta[] = {0.5f, -0.5f};
+    const float x[] = {-1.0f, 2.0f};
+    const float y[] = {0.0f};
+    struct evq_writer_tensor tensors[] = {
+        MATRIX("fc1.weight", 2, 2, w0),      MATRIX("fc2.weight", 1, 2, w1),
+        VECTOR("bn1.weight", 2, gamma_),     VECTOR("bn1.bias", 2, beta),
+        VECTOR("bn1.running_mean", 2, mean), VECTOR("bn1.running_var", 2, variance),
+    };
+    const struct evq_pair after[] = {{"norm", "after"}, {"batchnorm_eps", "0"}};
+    struct small small;
+    struct evq_error err = {0};
+
+    write_model(fx, tensors, 6);
+    write_npy(fx, "x.npy", 1, 2, x);
+    write_npy(fx, "y.npy", 1, 1, y);
+    // Before: norm(-1, 2) = (-1.5, 5.5), relu, sum 5.5. After: norm(relu(-1, 2)) = (-0.5, 5.5),
+    // sum 5.
+    small_init(fx, &small, after + 1, 1);
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
+    assert_near(metric(fx, "mae"), 5.5, 1e-6);
+    small_init(fx, &small, after, 2);
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
+    assert_near(metric(fx, "mae"), 5.0, 1e-6);
+    // As nn.Sequential names them: norm first, over the inputs.
+    static const char *const sequential[] = {"1.weight", "3.weight",       "0.weight",
+                                             "0.bias",   "0.running_mean", "0.running_var"};
+    for (size_t i = 0; i < 6; i++) {
+        tensors[i].name = sequential[i];
+    }
+    write_model(fx, tensors, 6);
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
+    assert_near(metric(fx, "mae"), 5.5, 1e-6);
+}
+
+static void native_nan_weights_give_nan_metrics(void **state)
+{
+    struct fixture *fx = *state;
+    const float w[] = {NAN, 1.0f, 1.0f, 1.0f};
+    const struct evq_writer_tensor tensors[] = {MATRIX("weight", 2, 2, w)};
+    const float x[] = {1.0f, 2.0f, 3.0f, 4.0f};
+    struct small small;
+    struct evq_error err = {0};
+
+    write_model(fx, tensors, 1);
+    write_npy(fx, "x.npy", 2, 2, x);
+    write_npy(fx, "y.npy", 2, 2, x);
+    small_init(fx, &small, NULL, 0);
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
+    assert_true(isnan(metric(fx, "mse")) && isnan(metric(fx, "mae")));
+
+    static float images[10 * 784];
+    images[0] = NAN;
+    const struct evq_writer_tensor wide[] = {MATRIX("weight", 10, 784, images)};
+    const struct evq_task_config task = mnist_task(NULL, 0);
+    write_model(fx, wide, 1);
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err), EVQ_OK);
+    assert_true(isnan(metric(fx, "cross_entropy")));
+    assert_true(metric(fx, "accuracy") == 0.0);
+    assert_true(metric(fx, "nan_samples") == (double)MNIST_SAMPLES);
+}
+
+static void native_runs_tasks_in_turn_and_leaves_done_ones_out(void **state)
+{
+    struct fixture *fx = *state;
+    const struct evq_pair limit[] = {
+        mnist_data[0], mnist_data[1], mnist_data[2], mnist_data[3], {"limit", "100"}};
+    const struct evq_task_config tasks[] = {
+        {.name = "a", .type = "classification", .data = limit, .data_count = 5},
+        {.name = "b", .type = "classification", .data = limit, .data_count = 5},
+    };
+    const char *const done[] = {"a"};
+    const struct evq_suite suite = {
+        .name = "s", .evaluator = "native", .prepare = "", .tasks = tasks, .task_count = 2};
+    const int root_fd = open(EVQ_TEST_DATA, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct evq_eval_request request = {.suite = &suite,
+                                       .root_fd = root_fd,
+                                       .root_path = "",
+                                       .path = "mnist/mlp_784_512_128_32_10.safetensors",
+                                       .shard = -1};
+    const struct evq_eval_report report = {&fx->seen, on_progress, on_task};
+    struct evq_error err = {0};
+
+    assert_int_equal(evq_native_eval(fx->native, &request, &report, &err), EVQ_OK);
+    assert_int_equal(fx->seen.tasks, 2);
+    assert_string_equal(fx->seen.result->task, "b");
+    assert_int_equal(fx->seen.result->timing.bytes, 0); // The weights were there.
+    assert_int_equal(fx->seen.result->n, 100);
+    assert_int_equal(strlen(fx->seen.result->weights_digest), 32);
+    const double both = metric(fx, "cross_entropy");
+    request.tasks_done = done;
+    request.task_done_count = 1;
+    assert_int_equal(evq_native_eval(fx->native, &request, &report, &err), EVQ_OK);
+    assert_int_equal(fx->seen.tasks, 3);
+    assert_true(fx->seen.result->timing.bytes > 0);
+    assert_true(metric(fx, "cross_entropy") == both);
+    request.prepared = EVQ_TEST_DATA "/nowhere";
+    assert_int_equal(evq_native_eval(fx->native, &request, &report, &err), EVQ_E_IO);
+    (void)close(root_fd);
+}
+
+static void native_refuses_what_does_not_fit(void **state)
+{
+    struct fixture *fx = *state;
+    static float zeros[784 * 12];
+    const int64_t whole[4] = {0};
+    const struct evq_writer_tensor fits = MATRIX("0.weight", 10, 784, zeros);
+    const struct evq_writer_tensor integer = {
+        .name = "0.weight", .dtype = EVQ_DTYPE_I64, .rank = 2, .shape = {2, 2}, .data = whole};
+    const struct evq_writer_tensor convolution = {.name = "0.weight",
+                                                  .dtype = EVQ_DTYPE_F32,
+                                                  .rank = 4,
+                                                  .shape = {1, 1, 3, 3},
+                                                  .data = zeros};
+    const struct {
+        struct evq_writer_tensor tensors[2];
+        size_t count;
+        const char *words;
+    } cases[] = {
+        {{MATRIX("0.weight", 12, 2, zeros), {0}}, 1, "takes 2 inputs, but a sample of"},
+        {{MATRIX("0.weight", 9, 784, zeros), {0}}, 1, "label 9, expected 0 to 8"},
+        {{MATRIX("0.weight", 1, 784, zeros), {0}}, 1, "at least 2"},
+        {{fits, VECTOR("0.bias", 9, zeros)}, 2, "tensor '0.bias' has shape [9], expected [10]"},
+        {{fits, MATRIX("1.weight", 10, 9, zeros)},
+         2,
+         "'1.weight' takes 9 values, but '0.weight' before it gives 10"},
+        {{fits, VECTOR("1.bias", 10, zeros)}, 2, "tensor '1.weight' is missing beside '1.bias'"},
+        {{fits, VECTOR("1.running_mean", 10, zeros)}, 2, "'1.running_var' is missing"},
+        {{fits, VECTOR("scale", 10, zeros)}, 2, "tensor 'scale' has no place"},
+        {{fits, VECTOR("1.weight", 10, zeros)},
+         2,
+         "tensor '1.weight' has 1 dimensions, expected 2"},
+        {{integer, {0}}, 1, "is I64, expected floating point"},
+        {{convolution, {0}}, 1, "has 4 dimensions"},
+        {{{0}, {0}}, 0, "no matrix"},
+    };
+    const struct evq_task_config task = mnist_task(NULL, 0);
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct evq_error err = {0};
+        write_model(fx, cases[i].tensors, cases[i].count);
+        assert_int_not_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err), EVQ_OK);
+        if (strstr(err.message, cases[i].words) == NULL ||
+            strstr(err.message, "task 'digits'") == NULL) {
+            fail_msg("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].words);
+        }
+    }
+    struct evq_error err = {0};
+    assert_int_equal(eval(fx, fx->root_fd, "gone.safetensors", &task, 1, -1, 0, &err), EVQ_E_GONE);
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 0, -1, 0, &err), EVQ_E_INVALID);
+    assert_int_equal(fx->seen.tasks, 0);
+}
+
+static void native_model_options_are_read_strictly(void **state)
+{
+    struct fixture *fx = *state;
+    static float zeros[784 * 10];
+    const struct evq_writer_tensor tensors[] = {
+        MATRIX("a.in.weight", 4, 784, zeros), MATRIX("a.out.weight", 10, 4, zeros),
+        MATRIX("b.weight", 3, 3, zeros), MATRIX("a.mid.weight", 4, 4, zeros)};
+    static const struct {
+        struct evq_pair model[2];
+        size_t count;
+        const char *words; // "": accepted.
+    } cases[] = {
+        {{{"prefix", "a."}, {"layers", "in, mid, out"}}, 2, ""},
+        {{{"prefix", "a."}}, 1, ""}, // in, mid, out: natural order serves too.
+        {{{"prefix", ""}}, 1, "takes 3 values"},
+        {{{"prefix", "c."}}, 1, "under the prefix 'c.'"},
+        {{{"prefix", "a."}, {"layers", "in, out"}}, 2, "'mid' is in the checkpoint but not among"},
+        {{{"prefix", "a."}, {"layers", "in, mid, mid"}}, 2, "names 'mid'"},
+        {{{"prefix", "a."}, {"layers", "out, mid, in"}}, 2, "before it gives 10"},
+        {{{"prefix", "a."}, {"activation", "softplus"}}, 2, "activation is 'softplus'"},
+        {{{"prefix", "a."}, {"norm", "inside"}}, 2, "norm is 'inside'"},
+        {{{"prefix", "a."}, {"actvation", "relu"}}, 2, "did you mean 'activation'"},
+        {{{"prefix", "a."}, {"family", "gpt7"}}, 2, "family 'gpt7'"},
+    };
+
+    write_model(fx, tensors, 4);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct evq_task_config task = mnist_task(NULL, 0);
+        struct evq_error err = {0};
+        task.model = cases[i].model;
+        task.model_count = cases[i].count;
+        const enum evq_status status =
+            eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err);
+        if ((status == EVQ_OK) != (cases[i].words[0] == '\0') ||
+            strstr(err.message, cases[i].words) == NULL) {
+            fail_msg("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].words);
+        }
+    }
+    const struct evq_pair bad[] = {{"topk", "3"}};
+    const struct evq_task_config task = mnist_task(bad, 1);
+    struct evq_error err = {0};
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err), EVQ_E_INVALID);
+    assert_non_null(strstr(err.message, "did you mean 'top_k'"));
+}
+
+static void native_says_why_it_runs_on_the_cpu(void **state)
+{
+    struct evq_native *native = NULL;
+    char note[512] = "";
+    struct evq_error err = {0};
+
+    (void)state;
+    assert_int_equal(evq_native_open(99, 1, &native, note, sizeof(note), &err),
+                     EVQ_OK); // No machine has so many.
+    assert_non_null(strstr(note, "evaluating on the CPU: "));
+    print_message("%s\n", note);
+    evq_native_close(native);
+    evq_native_close(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(native_gives_published_numbers_of_mnist, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_shards_add_up_to_the_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_merge_refuses_sums_that_lack_a_name, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(native_stops_when_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_regression_equals_by_hand, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_batch_norm_stands_where_it_is_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_nan_weights_give_nan_metrics, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_runs_tasks_in_turn_and_leaves_done_ones_out, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(native_refuses_what_does_not_fit, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_model_options_are_read_strictly, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_says_why_it_runs_on_the_cpu, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

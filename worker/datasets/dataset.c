@@ -1,0 +1,416 @@
+#include "worker/datasets/dataset.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "worker/tasks/options.h"
+
+static const struct evq_dataset_format *const formats[] = {&evq_dataset_idx, &evq_dataset_npy,
+                                                           &evq_dataset_tensors};
+
+static const char *const option_keys[] = {
+    "format", "inputs", "labels", "targets", "inputs_tensor", "labels_tensor", "targets_tensor",
+    "scale",  "shift",  "limit",  NULL};
+
+struct paths { // In the arena of the caller.
+    const struct evq_dataset_format *format;
+    const char *inputs, *answers;               // Files.
+    const char *inputs_tensor, *answers_tensor; // "" or names within them.
+};
+
+static const char *option(const struct evq_task_config *task, const char *key, const char *fallback)
+{
+    return evq_pair_get(task->data, task->data_count, key, fallback);
+}
+
+static const char *resolve(struct evq_arena *arena, const char *directory, const char *path)
+{
+    return path[0] == '/' || directory[0] == '\0'
+               ? evq_arena_strdup(arena, path)
+               : evq_arena_printf(arena, "%s/%s", directory, path);
+}
+
+/* A file of several arrays may hold the answers beside the inputs, so that only its own path is
+ * needed. */
+static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task_config *task,
+                                  enum evq_answer_kind kind, const char *directory,
+                                  struct paths *paths, struct evq_error *err)
+{
+    const bool labels = kind == EVQ_ANSWER_LABELS;
+    const char *format = option(task, "format", "");
+    const char *inputs = option(task, "inputs", "");
+
+    const enum evq_status status =
+        evq_options_check(task->data, task->data_count, option_keys, "data", err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+        if (strcmp(formats[i]->name, format) == 0) {
+            paths->format = formats[i];
+        }
+    }
+    if (paths->format == NULL) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "data: format is '%s', expected idx, npy or safetensors", format);
+    }
+    const char *answers =
+        option(task, labels ? "labels" : "targets", paths->format->named ? inputs : "");
+    if (inputs[0] == '\0' || answers[0] == '\0') {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "data: %s is missing, which format %s and this task need",
+                             inputs[0] == '\0' ? "inputs"
+                             : labels          ? "labels"
+                                               : "targets",
+                             format);
+    }
+    paths->inputs = resolve(arena, directory, inputs);
+    paths->answers = resolve(arena, directory, answers);
+    if (paths->inputs == NULL || paths->answers == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "data");
+    }
+    paths->inputs_tensor = paths->answers_tensor = "";
+    if (paths->format->named) {
+        paths->inputs_tensor = option(task, "inputs_tensor", "inputs");
+        paths->answers_tensor = labels ? option(task, "labels_tensor", "labels")
+                                       : option(task, "targets_tensor", "targets");
+    }
+    return EVQ_OK;
+}
+
+/* All that decides what is read, as one text. */
+static const char *make_key(struct evq_arena *arena, const struct evq_task_config *task,
+                            enum evq_answer_kind kind, const struct paths *paths)
+{
+    return evq_arena_printf(arena, "%s\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s", paths->format->name,
+                            (int)kind, paths->inputs, paths->inputs_tensor, paths->answers,
+                            paths->answers_tensor, option(task, "scale", ""),
+                            option(task, "shift", ""), option(task, "limit", ""));
+}
+
+static bool is_integer(enum evq_dtype dtype)
+{
+    return dtype == EVQ_DTYPE_U8 || dtype == EVQ_DTYPE_I8 || dtype == EVQ_DTYPE_I16 ||
+           dtype == EVQ_DTYPE_I32 || dtype == EVQ_DTYPE_I64;
+}
+
+static int64_t label_at(const struct evq_array *labels, int64_t i)
+{
+    switch (labels->dtype) {
+    case EVQ_DTYPE_U8:
+        return ((const uint8_t *)labels->data)[i];
+    case EVQ_DTYPE_I8:
+        return ((const int8_t *)labels->data)[i];
+    case EVQ_DTYPE_I16:
+        return ((const int16_t *)labels->data)[i];
+    case EVQ_DTYPE_I32:
+        return ((const int32_t *)labels->data)[i];
+    default:
+        return ((const int64_t *)labels->data)[i];
+    }
+}
+
+static bool row_columns(const struct evq_array *array, int32_t *ret_columns)
+{
+    int64_t columns = 1;
+
+    for (int32_t i = 1; i < array->rank; i++) { // Its bytes were counted: this cannot overflow.
+        columns *= array->shape[i];
+    }
+    *ret_columns = (int32_t)columns;
+    return columns <= INT32_MAX;
+}
+
+static enum evq_status check_shapes(struct evq_dataset *dataset, struct evq_error *err)
+{
+    const int64_t samples = dataset->inputs.shape[0];
+
+    if (dataset->answers.shape[0] != samples) {
+        return evq_error_set(
+            err, EVQ_E_INVALID, "'%s' holds %" PRId64 " samples, but '%s' holds %" PRId64,
+            dataset->inputs_name, samples, dataset->answers_name, dataset->answers.shape[0]);
+    }
+    if (!row_columns(&dataset->inputs, &dataset->columns) ||
+        !row_columns(&dataset->answers, &dataset->answer_columns)) {
+        return evq_error_set(err, EVQ_E_LIMIT, "a sample of '%s' or '%s' has more than %d values",
+                             dataset->inputs_name, dataset->answers_name, INT32_MAX);
+    }
+    if (dataset->kind == EVQ_ANSWER_TARGETS) {
+        return EVQ_OK;
+    }
+    if (!is_integer(dataset->answers.dtype)) {
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' holds %s, expected whole numbers as labels",
+                             dataset->answers_name, evq_dtype_name(dataset->answers.dtype));
+    }
+    if (dataset->answer_columns != 1) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "'%s' holds %d values a sample, expected one label",
+                             dataset->answers_name, (int)dataset->answer_columns);
+    }
+    for (int64_t i = 1; i < dataset->count; i++) {
+        const int64_t label = label_at(&dataset->answers, i);
+        dataset->label_min_at =
+            label < label_at(&dataset->answers, dataset->label_min_at) ? i : dataset->label_min_at;
+        dataset->label_max_at =
+            label > label_at(&dataset->answers, dataset->label_max_at) ? i : dataset->label_max_at;
+    }
+    return EVQ_OK;
+}
+
+static void hash_array(XXH3_state_t *state, const struct evq_array *array, int64_t count)
+{
+    const int64_t head[2] = {(int64_t)array->dtype, array->rank};
+
+    (void)XXH3_128bits_update(state, head, sizeof(head)); // Fails for a NULL state only.
+    (void)XXH3_128bits_update(state, &count, sizeof(count));
+    (void)XXH3_128bits_update(state, array->shape + 1,
+                              (size_t)(array->rank - 1) * sizeof(array->shape[0]));
+    (void)XXH3_128bits_update(state, array->data,
+                              array->bytes / (size_t)array->shape[0] * (size_t)count);
+}
+
+static enum evq_status make_digest(struct evq_dataset *dataset, struct evq_error *err)
+{
+    XXH3_state_t *state = XXH3_createState();
+    const float numbers[2] = {dataset->scale, dataset->shift};
+
+    if (state == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "digest of '%s'", dataset->inputs_name);
+    }
+    (void)XXH3_128bits_reset(state); // Fails for a NULL state only.
+    (void)XXH3_128bits_update(state, numbers, sizeof(numbers));
+    hash_array(state, &dataset->inputs, dataset->count);
+    hash_array(state, &dataset->answers, dataset->count);
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
+    (void)XXH3_freeState(state);
+    for (size_t i = 0; i < sizeof(canonical.digest); i++) {
+        static const char digits[] = "0123456789abcdef";
+        dataset->digest[2 * i] = digits[canonical.digest[i] >> 4];
+        dataset->digest[2 * i + 1] = digits[canonical.digest[i] & 15];
+    }
+    dataset->digest[32] = '\0';
+    return EVQ_OK;
+}
+
+static const char *name_of(struct evq_arena *arena, const char *path, const char *tensor)
+{
+    return tensor[0] == '\0' ? path : evq_arena_printf(arena, "%s in %s", tensor, path);
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+static void note_file(const char *path, struct stat *info)
+{
+    if (stat(path, info) != 0) {
+        memset(info, 0, sizeof(*info)); // Reading it says why, in a sentence.
+    }
+}
+
+static enum evq_status read_arrays(struct evq_dataset *dataset, const struct paths *paths,
+                                   struct evq_error *err)
+{
+    struct evq_array_source source = {paths->inputs, paths->inputs_tensor, EVQ_ARRAY_BYTES_MAX};
+    struct stat after;
+
+    note_file(paths->inputs, &dataset->inputs_file);
+    note_file(paths->answers, &dataset->answers_file);
+    enum evq_status status = paths->format->read(&source, &dataset->inputs, err);
+    if (status == EVQ_OK) {
+        source.path = paths->answers;
+        source.tensor = paths->answers_tensor;
+        status = paths->format->read(&source, &dataset->answers, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    note_file(paths->inputs, &after);
+    const bool inputs_same = same_file(&after, &dataset->inputs_file);
+    note_file(paths->answers, &after);
+    if (!inputs_same || !same_file(&after, &dataset->answers_file)) {
+        return evq_error_set(err, EVQ_E_IO, "data set '%s' changed while it was read",
+                             inputs_same ? paths->answers : paths->inputs);
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status fill(struct evq_dataset *dataset, const struct evq_task_config *task,
+                            const char *directory, struct evq_error *err)
+{
+    struct paths paths = {0};
+    double scale = 1.0;
+    double shift = 0.0;
+    int64_t limit = 0;
+
+    enum evq_status status =
+        find_paths(dataset->arena, task, dataset->kind, directory, &paths, err);
+    if (status == EVQ_OK) {
+        status =
+            evq_options_number(task->data, task->data_count, "scale", "data", 1.0, &scale, err);
+    }
+    if (status == EVQ_OK) {
+        status =
+            evq_options_number(task->data, task->data_count, "shift", "data", 0.0, &shift, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_options_integer(task->data, task->data_count, "limit", "data", 1, INT64_MAX,
+                                     INT64_MAX, &limit, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    dataset->scale = (float)scale;
+    dataset->shift = (float)shift;
+    dataset->key = make_key(dataset->arena, task, dataset->kind, &paths);
+    dataset->inputs_path = paths.inputs;
+    dataset->answers_path = paths.answers;
+    dataset->inputs_name = name_of(dataset->arena, paths.inputs, paths.inputs_tensor);
+    dataset->answers_name = name_of(dataset->arena, paths.answers, paths.answers_tensor);
+    if (dataset->key == NULL || dataset->inputs_name == NULL || dataset->answers_name == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "data");
+    }
+    status = read_arrays(dataset, &paths, err);
+    if (status == EVQ_OK) {
+        dataset->count = dataset->inputs.shape[0] < limit ? dataset->inputs.shape[0] : limit;
+        status = check_shapes(dataset, err);
+    }
+    return status == EVQ_OK ? make_digest(dataset, err) : status;
+}
+
+enum evq_status evq_dataset_open(const struct evq_task_config *task, enum evq_answer_kind kind,
+                                 const char *directory, struct evq_dataset **ret_dataset,
+                                 struct evq_error *err)
+{
+    struct evq_arena *arena = evq_arena_new(0);
+    struct evq_dataset *dataset = arena != NULL ? evq_arena_alloc(arena, sizeof(*dataset)) : NULL;
+
+    if (dataset == NULL) {
+        evq_arena_free(arena);
+        return evq_error_set(err, EVQ_E_NOMEM, "data set");
+    }
+    dataset->arena = arena;
+    dataset->kind = kind;
+    const enum evq_status status = fill(dataset, task, directory, err);
+    if (status != EVQ_OK) {
+        evq_dataset_free(dataset);
+        return status;
+    }
+    *ret_dataset = dataset;
+    return EVQ_OK;
+}
+
+void evq_dataset_free(struct evq_dataset *dataset)
+{
+    if (dataset != NULL) {
+        free(dataset->inputs.data);
+        free(dataset->answers.data);
+        evq_arena_free(dataset->arena);
+    }
+}
+
+bool evq_dataset_current(const struct evq_dataset *dataset, const struct evq_task_config *task,
+                         enum evq_answer_kind kind, const char *directory)
+{
+    struct evq_arena *arena = evq_arena_new(0);
+    struct paths paths = {0};
+    struct stat inputs;
+    struct stat answers;
+    bool current = false;
+
+    if (arena != NULL && find_paths(arena, task, kind, directory, &paths, NULL) == EVQ_OK) {
+        const char *key = make_key(arena, task, kind, &paths);
+        note_file(paths.inputs, &inputs);
+        note_file(paths.answers, &answers);
+        current = key != NULL && strcmp(key, dataset->key) == 0 &&
+                  same_file(&inputs, &dataset->inputs_file) &&
+                  same_file(&answers, &dataset->answers_file);
+    }
+    evq_arena_free(arena);
+    return current;
+}
+
+size_t evq_dataset_bytes(const struct evq_dataset *dataset)
+{
+    return dataset->inputs.bytes + dataset->answers.bytes;
+}
+
+enum evq_status evq_dataset_check_labels(const struct evq_dataset *dataset, int32_t classes,
+                                         struct evq_error *err)
+{
+    const int64_t least = label_at(&dataset->answers, dataset->label_min_at);
+    const int64_t most = label_at(&dataset->answers, dataset->label_max_at);
+
+    if (least >= 0 && most < classes) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_INVALID,
+                         "sample %" PRId64 " of '%s' has label %" PRId64 ", expected 0 to %d",
+                         least < 0 ? dataset->label_min_at : dataset->label_max_at,
+                         dataset->answers_name, least < 0 ? least : most, (int)(classes - 1));
+}
+
+#define CONVERT_ROW(type)                                                                          \
+    for (size_t c = 0; c < columns; c++) {                                                         \
+        out[c] = (float)((const type *)array->data)[at + c] * scale + shift;                       \
+    }                                                                                              \
+    break
+
+static void convert_row(const struct evq_array *array, int64_t sample, size_t columns, float scale,
+                        float shift, float *out)
+{
+    const size_t at = (size_t)sample * columns;
+
+    switch (array->dtype) {
+    case EVQ_DTYPE_U8:
+        CONVERT_ROW(uint8_t);
+    case EVQ_DTYPE_I8:
+        CONVERT_ROW(int8_t);
+    case EVQ_DTYPE_I16:
+        CONVERT_ROW(int16_t);
+    case EVQ_DTYPE_I32:
+        CONVERT_ROW(int32_t);
+    case EVQ_DTYPE_I64:
+        CONVERT_ROW(int64_t);
+    case EVQ_DTYPE_F64:
+        CONVERT_ROW(double);
+    default:
+        CONVERT_ROW(float);
+    }
+}
+
+void evq_dataset_inputs(const struct evq_dataset *dataset, int64_t first, int64_t stride,
+                        int32_t rows, float *out)
+{
+    const size_t columns = (size_t)dataset->columns;
+
+    for (int32_t r = 0; r < rows; r++) {
+        convert_row(&dataset->inputs, first + r * stride, columns, dataset->scale, dataset->shift,
+                    out + (size_t)r * columns);
+    }
+}
+
+void evq_dataset_labels(const struct evq_dataset *dataset, int64_t first, int64_t stride,
+                        int32_t rows, int32_t *out)
+{
+    for (int32_t r = 0; r < rows; r++) {
+        out[r] = (int32_t)label_at(&dataset->answers, first + r * stride);
+    }
+}
+
+void evq_dataset_targets(const struct evq_dataset *dataset, int64_t first, int64_t stride,
+                         int32_t rows, float *out)
+{
+    const size_t columns = (size_t)dataset->answer_columns;
+
+    for (int32_t r = 0; r < rows; r++) {
+        convert_row(&dataset->answers, first + r * stride, columns, 1.0f, 0.0f,
+                    out + (size_t)r * columns);
+    }
+}

@@ -1,0 +1,98 @@
+/*
+ * The data of a task: inputs and answers (labels or targets) as arrays read from files, kept in
+ * their own type and turned into what a batch wants row by row. One file a format, registered in
+ * dataset.c. Read-only once open.
+ */
+#ifndef EVQ_WORKER_DATASET_H
+#define EVQ_WORKER_DATASET_H
+
+#include <sys/stat.h>
+
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/config.h"
+
+#define EVQ_ARRAY_BYTES_MAX ((size_t)16 << 30) // Of one file, unpacked.
+
+enum evq_answer_kind { EVQ_ANSWER_LABELS, EVQ_ANSWER_TARGETS };
+
+struct evq_array {        // C order, native byte order; data is from malloc.
+    enum evq_dtype dtype; // U8, I8, I16, I32, I64, F32, F64.
+    int32_t rank;         // At least 1.
+    int64_t shape[EVQ_TENSOR_RANK_MAX];
+    void *data;
+    size_t bytes;
+};
+
+struct evq_array_source {
+    const char *path;   // Absolute or relative to the working directory.
+    const char *tensor; // Its name in a file of several; else "".
+    size_t bytes_max;   // Unpacked.
+};
+
+struct evq_dataset_format {
+    const char *name;
+    bool named; // The file holds several arrays, by name.
+    enum evq_status (*read)(const struct evq_array_source *source, struct evq_array *ret_array,
+                            struct evq_error *err);
+};
+
+extern const struct evq_dataset_format evq_dataset_idx;
+extern const struct evq_dataset_format evq_dataset_npy;
+extern const struct evq_dataset_format evq_dataset_tensors;
+
+struct evq_dataset {
+    struct evq_arena
+        *arena;      // Owns this struct, names and key; the arrays are freed by evq_dataset_free().
+    const char *key; // What it was opened with.
+    const char *inputs_path, *answers_path;
+    const char *inputs_name, *answers_name; // For messages: the path, or tensor and path.
+    struct stat inputs_file, answers_file;
+    struct evq_array inputs;
+    struct evq_array answers;
+    enum evq_answer_kind kind;
+    int64_t count;                      // Samples, after `limit`.
+    int32_t columns;                    // Inputs of a sample.
+    int32_t answer_columns;             // 1 for labels.
+    float scale, shift;                 // input = stored * scale + shift.
+    int64_t label_min_at, label_max_at; // Samples with the smallest and the largest label.
+    char digest[33];                    // XXH3-128 over the used samples and what changes them.
+};
+
+/*
+ * Opens what the task's `data` options say: format, inputs, labels or targets (paths),
+ * scale, shift, limit; for safetensors also inputs_tensor, labels_tensor, targets_tensor (default:
+ * inputs, labels, targets). Relative paths start at directory. EVQ_E_INVALID, EVQ_E_CORRUPT,
+ * EVQ_E_UNSUPPORTED, EVQ_E_LIMIT, EVQ_E_NOT_FOUND, EVQ_E_IO: one sentence naming file and fault.
+ */
+enum evq_status evq_dataset_open(const struct evq_task_config *task, enum evq_answer_kind kind,
+                                 const char *directory, struct evq_dataset **ret_dataset,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_dataset_free(struct evq_dataset *dataset); // Accepts NULL.
+
+/* Whether opening the same again would give the same: same options, files untouched since. */
+bool evq_dataset_current(const struct evq_dataset *dataset, const struct evq_task_config *task,
+                         enum evq_answer_kind kind, const char *directory);
+size_t evq_dataset_bytes(const struct evq_dataset *dataset);
+
+/* EVQ_E_INVALID names the first label outside 0 to classes - 1, its sample and file. */
+enum evq_status evq_dataset_check_labels(const struct evq_dataset *dataset, int32_t classes,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Rows of samples first, first + stride, ...: all below count. Labels are in range of int32 by the
+ * check above. */
+void evq_dataset_inputs(const struct evq_dataset *dataset, int64_t first, int64_t stride,
+                        int32_t rows, float *out);
+void evq_dataset_labels(const struct evq_dataset *dataset, int64_t first, int64_t stride,
+                        int32_t rows, int32_t *out);
+void evq_dataset_targets(const struct evq_dataset *dataset, int64_t first, int64_t stride,
+                         int32_t rows, float *out);
+
+/* For the formats: allocates data for a set dtype and shape; EVQ_E_CORRUPT, EVQ_E_LIMIT or
+ * EVQ_E_NOMEM. */
+enum evq_status evq_array_alloc(struct evq_array *array, const struct evq_array_source *source,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+/* For the formats: opens a regular file for reading. EVQ_E_NOT_FOUND, EVQ_E_INVALID, EVQ_E_IO. */
+enum evq_status evq_array_open(const char *path, int *ret_fd, struct stat *ret_info,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

@@ -1,0 +1,496 @@
+/*
+ * Plain multi-layer perceptrons, inferred from the state dict: matrices in natural order of their
+ * names, biases of the same name, BatchNorm1d in eval form. What the file does not say are options:
+ * activation, norm, layers, prefix.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/models/model.h"
+#include "worker/models/natural.h"
+#include "worker/tasks/options.h"
+
+#define MODULES_MAX 4096
+
+struct module { // What shares a name up to the last dot: a Linear, or a BatchNorm1d if it has
+                // running values.
+    const char *name;
+    size_t name_bytes;
+    const struct evq_tensor *weight;
+    const struct evq_tensor *bias;
+    const struct evq_tensor *mean;
+    const struct evq_tensor *variance;
+    int32_t in, out; // A norm has both the same.
+    bool norm;
+};
+
+struct mlp { // While it is inferred.
+    const struct evq_model_request *request;
+    struct evq_model *model;
+    struct module *modules;
+    size_t count;
+    size_t linears;
+    enum evq_activation activation;
+    bool norm_after; // The norm follows the activation, not the matrix.
+    double eps;
+    size_t op_count, slot_count;
+};
+
+static const char *const option_keys[] = {"family", "activation", "prefix",        "key",
+                                          "layers", "norm",       "batchnorm_eps", NULL};
+
+static const struct {
+    const char *name;
+    enum evq_activation activation;
+} activations[] = {
+    {"relu", EVQ_ACT_RELU},           {"tanh", EVQ_ACT_TANH},
+    {"gelu", EVQ_ACT_GELU_ERF},       {"gelu_erf", EVQ_ACT_GELU_ERF},
+    {"gelu_tanh", EVQ_ACT_GELU_TANH}, {"gelu_new", EVQ_ACT_GELU_TANH},
+    {"silu", EVQ_ACT_SILU},           {"swish", EVQ_ACT_SILU},
+    {"sigmoid", EVQ_ACT_SIGMOID},     {"none", EVQ_ACT_NONE},
+    {"identity", EVQ_ACT_NONE},
+};
+
+static const char *option(const struct mlp *mlp, const char *key, const char *fallback)
+{
+    const struct evq_task_config *task = mlp->request->task;
+    return evq_pair_get(task->model, task->model_count, key, fallback);
+}
+
+static enum evq_status read_options(struct mlp *mlp, struct evq_error *err)
+{
+    const struct evq_task_config *task = mlp->request->task;
+    const char *activation = option(mlp, "activation", "relu");
+    const char *norm = option(mlp, "norm", "before");
+    bool found = false;
+
+    enum evq_status status =
+        evq_options_check(task->model, task->model_count, option_keys, "model", err);
+    if (status == EVQ_OK) {
+        status = evq_options_number(task->model, task->model_count, "batchnorm_eps", "model", 1e-5,
+                                    &mlp->eps, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    for (size_t i = 0; i < sizeof(activations) / sizeof(activations[0]); i++) {
+        if (strcmp(activations[i].name, activation) == 0) {
+            mlp->activation = activations[i].activation;
+            found = true;
+        }
+    }
+    if (!found) {
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "model: activation is '%s', expected relu, tanh, gelu, gelu_tanh, silu, "
+            "sigmoid or none",
+            activation);
+    }
+    if (strcmp(norm, "before") != 0 && strcmp(norm, "after") != 0) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "model: norm is '%s', expected before or after (the activation)",
+                             norm);
+    }
+    mlp->norm_after = strcmp(norm, "after") == 0;
+    return EVQ_OK;
+}
+
+static bool is_float(enum evq_dtype dtype)
+{
+    return dtype == EVQ_DTYPE_F32 || dtype == EVQ_DTYPE_F16 || dtype == EVQ_DTYPE_BF16 ||
+           dtype == EVQ_DTYPE_F64 || dtype == EVQ_DTYPE_F8_E4M3 || dtype == EVQ_DTYPE_F8_E5M2;
+}
+
+static struct module *module_of(struct mlp *mlp, const char *name, size_t name_bytes)
+{
+    for (size_t i = mlp->count; i > 0; i--) { // Tensors come sorted: most often it is the last one.
+        struct module *module = &mlp->modules[i - 1];
+        if (module->name_bytes == name_bytes && memcmp(module->name, name, name_bytes) == 0) {
+            return module;
+        }
+    }
+    if (mlp->count == MODULES_MAX) {
+        return NULL;
+    }
+    struct module *module = &mlp->modules[mlp->count++];
+    *module = (struct module){.name = name, .name_bytes = name_bytes};
+    return module;
+}
+
+static enum evq_status take_tensor(struct mlp *mlp, const struct evq_tensor *tensor,
+                                   const char *name, struct evq_error *err)
+{
+    const char *dot = strrchr(name, '.');
+    const char *leaf = dot != NULL ? dot + 1 : name;
+    const int32_t rank_max = strcmp(leaf, "weight") == 0 ? 2 : 1;
+
+    if (strcmp(leaf, "num_batches_tracked") == 0) {
+        return EVQ_OK; // Of no use to an evaluation.
+    }
+    if (strcmp(leaf, "weight") != 0 && strcmp(leaf, "bias") != 0 &&
+        strcmp(leaf, "running_mean") != 0 && strcmp(leaf, "running_var") != 0) {
+        return evq_error_set(
+            err, EVQ_E_UNSUPPORTED,
+            "tensor '%s' has no place in a plain MLP: expected names that end in weight, bias, "
+            "running_mean or running_var (model: {prefix: ...} leaves others aside)",
+            tensor->name);
+    }
+    if (!is_float(tensor->dtype)) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED, "tensor '%s' is %s, expected floating point",
+                             tensor->name, tensor->dtype_name);
+    }
+    if (tensor->rank < 1 || tensor->rank > rank_max) {
+        return evq_error_set(
+            err, EVQ_E_UNSUPPORTED,
+            "tensor '%s' has %d dimensions, expected %s: a plain MLP holds no convolutions",
+            tensor->name, (int)tensor->rank, rank_max == 2 ? "1 or 2" : "1");
+    }
+    for (int32_t d = 0; d < tensor->rank; d++) {
+        if (tensor->shape[d] < 1 || tensor->shape[d] > INT32_MAX) {
+            return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                                 "tensor '%s' has a dimension of %" PRId64 ", expected 1 to %d",
+                                 tensor->name, tensor->shape[d], INT32_MAX);
+        }
+    }
+    struct module *module = module_of(mlp, name, dot != NULL ? (size_t)(dot - name) : 0);
+    if (module == NULL) {
+        return evq_error_set(err, EVQ_E_LIMIT, "'%s' holds more than %d layers",
+                             mlp->request->checkpoint->path, MODULES_MAX);
+    }
+    const struct evq_tensor **part = strcmp(leaf, "weight") == 0         ? &module->weight
+                                     : strcmp(leaf, "bias") == 0         ? &module->bias
+                                     : strcmp(leaf, "running_mean") == 0 ? &module->mean
+                                                                         : &module->variance;
+    *part = tensor;
+    return EVQ_OK;
+}
+
+static enum evq_status expect_length(const struct evq_tensor *tensor, int32_t length,
+                                     const char *of, struct evq_error *err)
+{
+    if (tensor == NULL || tensor->shape[0] == length) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_INVALID,
+                         "tensor '%s' has shape [%" PRId64 "], expected [%d] as '%s' has",
+                         tensor->name, tensor->shape[0], (int)length, of);
+}
+
+static enum evq_status check_module(struct module *module, struct evq_error *err)
+{
+    const int name_bytes = (int)module->name_bytes;
+
+    module->norm = module->mean != NULL || module->variance != NULL;
+    if (module->norm && (module->mean == NULL || module->variance == NULL)) {
+        return evq_error_set(err, EVQ_E_INVALID, "tensor '%.*s.%s' is missing beside '%s'",
+                             name_bytes, module->name,
+                             module->mean == NULL ? "running_mean" : "running_var",
+                             module->mean == NULL ? module->variance->name : module->mean->name);
+    }
+    if (!module->norm && module->weight == NULL) {
+        return evq_error_set(err, EVQ_E_INVALID, "tensor '%.*s%sweight' is missing beside '%s'",
+                             name_bytes, module->name, name_bytes > 0 ? "." : "",
+                             module->bias->name);
+    }
+    if (module->norm != (module->weight == NULL || module->weight->rank == 1)) {
+        return evq_error_set(
+            err, EVQ_E_UNSUPPORTED,
+            "tensor '%s' has %d dimensions, expected %s (only Linear and BatchNorm1d are handled)",
+            module->weight->name, (int)module->weight->rank,
+            module->norm ? "1 beside running_mean" : "2");
+    }
+    const struct evq_tensor *first = module->norm ? module->mean : module->weight;
+    module->out = (int32_t)first->shape[0];
+    module->in = module->norm ? module->out : (int32_t)first->shape[1];
+    enum evq_status status = expect_length(module->bias, module->out, first->name, err);
+    if (status == EVQ_OK && module->norm) {
+        status = expect_length(module->weight, module->out, first->name, err);
+    }
+    return status == EVQ_OK ? expect_length(module->variance, module->out, first->name, err)
+                            : status;
+}
+
+static enum evq_status collect(struct mlp *mlp, struct evq_error *err)
+{
+    const struct evq_checkpoint *checkpoint = mlp->request->checkpoint;
+    const char *prefix = option(mlp, "prefix", "");
+    const size_t prefix_bytes = strlen(prefix);
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < checkpoint->tensor_count && status == EVQ_OK; i++) {
+        const struct evq_tensor *tensor = &checkpoint->tensors[i];
+        if (strncmp(tensor->name, prefix, prefix_bytes) == 0) {
+            status = take_tensor(mlp, tensor, tensor->name + prefix_bytes, err);
+        }
+    }
+    for (size_t i = 0; i < mlp->count && status == EVQ_OK; i++) {
+        status = check_module(&mlp->modules[i], err);
+        mlp->linears += !mlp->modules[i].norm;
+    }
+    if (status == EVQ_OK && mlp->linears == 0) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "'%s' holds no matrix%s%s%s: nothing to make an MLP of",
+                             checkpoint->path, prefix_bytes > 0 ? " under the prefix '" : "",
+                             prefix, prefix_bytes > 0 ? "'" : "");
+    }
+    return status;
+}
+
+static int compare_modules(const void *left, const void *right)
+{
+    const struct module *a = left;
+    const struct module *b = right;
+
+    return evq_natural_compare(a->name, a->name_bytes, b->name, b->name_bytes);
+}
+
+/* Puts the modules in the order that the option `layers` gives; each must be named, once. */
+static enum evq_status order_as_told(struct mlp *mlp, const char *layers, struct evq_error *err)
+{
+    size_t placed = 0;
+
+    for (const char *at = layers; *at != '\0';) {
+        const size_t bytes = strcspn(at, ", ");
+        size_t found = placed;
+        while (found < mlp->count && (mlp->modules[found].name_bytes != bytes ||
+                                      memcmp(mlp->modules[found].name, at, bytes) != 0)) {
+            found++;
+        }
+        if (bytes > 0 && found == mlp->count) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "model: layers names '%.*s', which '%s' does not hold (or twice)",
+                                 (int)bytes, at, mlp->request->checkpoint->path);
+        }
+        if (bytes > 0) {
+            const struct module moved = mlp->modules[found];
+            mlp->modules[found] = mlp->modules[placed];
+            mlp->modules[placed++] = moved;
+        }
+        at += bytes + (at[bytes] != '\0');
+    }
+    if (placed < mlp->count) {
+        const struct module *left = &mlp->modules[placed];
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "'%.*s' is in the checkpoint but not among model: layers",
+                             (int)left->name_bytes, left->name);
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status check_chain(const struct mlp *mlp, struct evq_error *err)
+{
+    for (size_t i = 1; i < mlp->count; i++) {
+        const struct module *before = &mlp->modules[i - 1];
+        const struct module *after = &mlp->modules[i];
+        const char *name = after->norm ? after->mean->name : after->weight->name;
+        if (after->in != before->out) {
+            return evq_error_set(
+                err, EVQ_E_INVALID,
+                "'%s' takes %d values, but '%s' before it gives %d (model: {layers: ...} sets "
+                "another order)",
+                name, (int)after->in, before->norm ? before->mean->name : before->weight->name,
+                (int)before->out);
+        }
+        if (after->norm && before->norm) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "norm '%s' follows another norm, expected a matrix between", name);
+        }
+    }
+    return EVQ_OK;
+}
+
+/* The linear whose name has the same numbers as the norm's, if there is just one: fc2 for bn2.
+ * NULL: none, or several. */
+static const struct module *partner_of(const struct mlp *mlp, const struct module *norm)
+{
+    const struct module *partner = NULL;
+
+    for (size_t i = 0; i < mlp->count; i++) {
+        const struct module *linear = &mlp->modules[i];
+        if (!linear->norm && evq_natural_same_numbers(norm->name, norm->name_bytes, linear->name,
+                                                      linear->name_bytes)) {
+            if (partner != NULL) {
+                return NULL;
+            }
+            partner = linear;
+        }
+    }
+    return partner;
+}
+
+/*
+ * Names such as fc1 fc2 bn1 bn2 sort apart: there each norm goes behind the linear with its number.
+ * False, with nothing changed, unless all norms have such a partner; those of nn.Sequential (0, 1,
+ * 3) never do.
+ */
+static bool pair_norms(struct mlp *mlp)
+{
+    struct module *paired = evq_arena_array(mlp->model->arena, mlp->count, sizeof(*paired));
+    const struct module **partners =
+        evq_arena_array(mlp->model->arena, mlp->count, sizeof(*partners));
+    size_t count = 0;
+
+    if (paired == NULL || partners == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < mlp->count; i++) {
+        partners[i] = mlp->modules[i].norm ? partner_of(mlp, &mlp->modules[i]) : NULL;
+        if (mlp->modules[i].norm && partners[i] == NULL) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < mlp->count; i++) {
+        if (mlp->modules[i].norm) {
+            continue;
+        }
+        paired[count++] = mlp->modules[i];
+        for (size_t j = 0; j < mlp->count; j++) {
+            if (partners[j] == &mlp->modules[i]) {
+                paired[count++] = mlp->modules[j];
+            }
+        }
+    }
+    memcpy(mlp->modules, paired, count * sizeof(*paired));
+    return true;
+}
+
+static enum evq_status order(struct mlp *mlp, struct evq_error *err)
+{
+    const char *layers = option(mlp, "layers", "");
+    enum evq_status status = EVQ_OK;
+
+    if (layers[0] != '\0') {
+        status = order_as_told(mlp, layers, err);
+    } else {
+        qsort(mlp->modules, mlp->count, sizeof(*mlp->modules), compare_modules);
+        (void)pair_norms(mlp); // Where it does not apply, the natural order stands.
+    }
+    return status == EVQ_OK ? check_chain(mlp, err) : status;
+}
+
+struct output { // The plan's arrays while they are filled.
+    struct evq_op *ops;
+    struct evq_weight_slot *slots;
+    struct evq_source *sources;
+};
+
+static int32_t add_slot(struct mlp *mlp, struct output *out, const char *name, int32_t rows,
+                        int32_t columns, const struct evq_source *source)
+{
+    const size_t slot = mlp->slot_count++;
+    const char *copy =
+        evq_arena_strdup(mlp->model->arena, name); // The plan outlives the checkpoint.
+
+    out->slots[slot] = (struct evq_weight_slot){
+        .name = copy != NULL ? copy : "", .rows = rows, .columns = columns};
+    out->sources[slot] = *source;
+    return (int32_t)slot;
+}
+
+static void add_module(struct mlp *mlp, struct output *out, const struct module *module,
+                       int32_t *buffer, enum evq_activation activation)
+{
+    struct evq_op op = {.in = *buffer,
+                        .weight = -1,
+                        .bias = -1,
+                        .n = module->out,
+                        .k = module->in,
+                        .activation = activation};
+
+    if (module->norm) {
+        struct evq_source source = {EVQ_SOURCE_NORM_SCALE, module->weight,   module->bias,
+                                    module->mean,          module->variance, mlp->eps};
+        op.kind = EVQ_OP_SCALE_SHIFT;
+        op.out = *buffer == 0 ? 1 : *buffer;
+        op.weight = add_slot(mlp, out, module->variance->name, 1, module->out, &source);
+        source.kind = EVQ_SOURCE_NORM_SHIFT;
+        op.bias = add_slot(mlp, out, module->mean->name, 1, module->out, &source);
+    } else {
+        const struct evq_source weight = {.kind = EVQ_SOURCE_TENSOR, .weight = module->weight};
+        const struct evq_source bias = {.kind = EVQ_SOURCE_TENSOR, .weight = module->bias};
+        op.kind = EVQ_OP_GEMM;
+        op.out = *buffer == 1 ? 2 : 1;
+        op.weight = add_slot(mlp, out, module->weight->name, module->out, module->in, &weight);
+        if (module->bias != NULL) {
+            op.bias = add_slot(mlp, out, module->bias->name, 1, module->out, &bias);
+        }
+    }
+    *buffer = op.out;
+    out->ops[mlp->op_count++] = op;
+}
+
+/* The activation stands behind each matrix but the last, or behind the norm that follows it. */
+static enum evq_activation activation_of(const struct mlp *mlp, size_t at, size_t linears_seen)
+{
+    const bool norm = mlp->modules[at].norm;
+    const bool norm_next = at + 1 < mlp->count && mlp->modules[at + 1].norm;
+
+    if (linears_seen == mlp->linears || linears_seen == 0) {
+        return EVQ_ACT_NONE;
+    }
+    if (norm) {
+        return mlp->norm_after ? EVQ_ACT_NONE : mlp->activation;
+    }
+    return norm_next && !mlp->norm_after ? EVQ_ACT_NONE : mlp->activation;
+}
+
+static enum evq_status make_plan(struct mlp *mlp, struct evq_error *err)
+{
+    struct evq_model *model = mlp->model;
+    struct evq_arena *arena = model->arena;
+    int32_t *columns = evq_arena_array(arena, 3, sizeof(*columns));
+    struct output out = {
+        .ops = evq_arena_array(arena, mlp->count + 1, sizeof(*out.ops)),
+        .slots = evq_arena_array(arena, 2 * mlp->count, sizeof(*out.slots)),
+        .sources = evq_arena_array(arena, 2 * mlp->count, sizeof(*out.sources)),
+    };
+    int32_t buffer = 0;
+    size_t linears_seen = 0;
+
+    if (columns == NULL || out.ops == NULL || out.slots == NULL || out.sources == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "plan of %zu layers", mlp->count);
+    }
+    model->inputs = mlp->modules[0].in;
+    columns[0] = model->inputs;
+    for (size_t i = 0; i < mlp->count; i++) {
+        const struct module *module = &mlp->modules[i];
+        linears_seen += !module->norm;
+        add_module(mlp, &out, module, &buffer, activation_of(mlp, i, linears_seen));
+        columns[buffer] = module->out > columns[buffer] ? module->out : columns[buffer];
+        model->outputs = module->out;
+    }
+    columns[2] = columns[2] > 0 ? columns[2] : 1; // One layer leaves it unused.
+    struct evq_op head = mlp->request->head;
+    head.in = buffer;
+    head.out = head.weight = head.bias = -1;
+    head.n = head.k = model->outputs;
+    out.ops[mlp->op_count++] = head;
+    model->sources = out.sources;
+    model->plan = (struct evq_plan){out.ops, mlp->op_count,         out.slots, mlp->slot_count, 3,
+                                    columns, mlp->request->rows_max};
+    return EVQ_OK;
+}
+
+static enum evq_status mlp_build(const struct evq_model_request *request, struct evq_model *model,
+                                 struct evq_error *err)
+{
+    struct mlp mlp = {.request = request, .model = model};
+
+    mlp.modules = evq_arena_array(model->arena, MODULES_MAX, sizeof(*mlp.modules));
+    if (mlp.modules == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "model of '%s'", request->checkpoint->path);
+    }
+    enum evq_status status = read_options(&mlp, err);
+    if (status == EVQ_OK) {
+        status = collect(&mlp, err);
+    }
+    if (status == EVQ_OK) {
+        status = order(&mlp, err);
+    }
+    return status == EVQ_OK ? make_plan(&mlp, err) : status;
+}
+
+const struct evq_model_family evq_model_mlp = {.name = "mlp", .build = mlp_build};

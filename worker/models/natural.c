@@ -1,0 +1,88 @@
+#include "worker/models/natural.h"
+
+#include <string.h>
+
+int evq_natural_compare(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
+{
+    size_t i = 0;
+    size_t j = 0;
+
+    while (i < a_bytes && j < b_bytes) {
+        size_t a_end = i;
+        size_t b_end = j;
+        while (a_end < a_bytes && a[a_end] >= '0' && a[a_end] <= '9') {
+            a_end++;
+        }
+        while (b_end < b_bytes && b[b_end] >= '0' && b[b_end] <= '9') {
+            b_end++;
+        }
+        if (a_end == i || b_end == j) {
+            if (a[i] != b[j]) {
+                return (unsigned char)a[i] < (unsigned char)b[j] ? -1 : 1;
+            }
+            i++;
+            j++;
+            continue;
+        }
+        while (i + 1 < a_end && a[i] == '0') {
+            i++;
+        }
+        while (j + 1 < b_end && b[j] == '0') {
+            j++;
+        }
+        const size_t digits = a_end - i;
+        const int order =
+            digits != b_end - j ? (digits < b_end - j ? -1 : 1) : memcmp(a + i, b + j, digits);
+        if (order != 0) {
+            return order;
+        }
+        i = a_end;
+        j = b_end;
+    }
+    return (i < a_bytes) - (j < b_bytes);
+}
+
+/* The next run of digits from *at on, without leading zeros; false at the end of the name. */
+static bool next_number(const char *name, size_t bytes, size_t *at, const char **ret_digits,
+                        size_t *ret_count)
+{
+    while (*at < bytes && (name[*at] < '0' || name[*at] > '9')) {
+        (*at)++;
+    }
+    if (*at == bytes) {
+        return false;
+    }
+    while (*at + 1 < bytes && name[*at] == '0' && name[*at + 1] >= '0' && name[*at + 1] <= '9') {
+        (*at)++;
+    }
+    *ret_digits = name + *at;
+    const size_t start = *at;
+    while (*at < bytes && name[*at] >= '0' && name[*at] <= '9') {
+        (*at)++;
+    }
+    *ret_count = *at - start;
+    return true;
+}
+
+bool evq_natural_same_numbers(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
+{
+    size_t i = 0;
+    size_t j = 0;
+
+    for (;;) {
+        const char *left = NULL;
+        const char *right = NULL;
+        size_t left_count = 0;
+        size_t right_count = 0;
+        const bool more = next_number(a, a_bytes, &i, &left, &left_count);
+        if (more != next_number(b, b_bytes, &j, &right, &right_count)) {
+            return false;
+        }
+        if (!more) {
+            return true;
+        }
+        if (left_count != right_count || memcmp(left, right, left_count) != 0) {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,115 @@
+#include <inttypes.h>
+#include <math.h>
+
+#include "worker/tasks/options.h"
+#include "worker/tasks/task.h"
+
+#define TOP_K_MAX 1000000
+
+enum { SUM_N, SUM_CORRECT, SUM_TOP_K, SUM_NAN, SUM_LOSS, SUM_COUNT };
+
+static const struct evq_task_sum_name sum_names[SUM_COUNT] = {{"n", true},
+                                                              {"correct", true},
+                                                              {"correct_top_k", true},
+                                                              {"nan_samples", true},
+                                                              {"loss", false}};
+
+static const char *const option_keys[] = {"top_k", "metric_prefix", NULL};
+
+static enum evq_status read_top_k(const struct evq_task_config *config, int64_t *ret_top_k,
+                                  struct evq_error *err)
+{
+    return evq_options_integer(config->options, config->option_count, "top_k", "classification", 1,
+                               TOP_K_MAX, 0, ret_top_k, err);
+}
+
+static enum evq_status classification_head(const struct evq_task_config *config,
+                                           struct evq_op *ret_head, struct evq_error *err)
+{
+    int64_t top_k = 0;
+    const enum evq_status status = read_top_k(config, &top_k, err);
+
+    if (status == EVQ_OK) {
+        *ret_head = (struct evq_op){.kind = EVQ_OP_CROSS_ENTROPY, .top_k = (int32_t)top_k};
+    }
+    return status;
+}
+
+static enum evq_status classification_check(const struct evq_dataset *dataset, int32_t outputs,
+                                            struct evq_error *err)
+{
+    if (outputs < 2) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "the model has %d output, classification needs at least 2",
+                             (int)outputs);
+    }
+    return evq_dataset_check_labels(dataset, outputs, err);
+}
+
+static void classification_add(struct evq_task_sum *sums, const struct evq_row_result *rows,
+                               int32_t row_count, int32_t columns)
+{
+    (void)columns;
+    for (int32_t i = 0; i < row_count; i++) {
+        sums[SUM_CORRECT].count += rows[i].correct;
+        sums[SUM_TOP_K].count += rows[i].in_top_k;
+        sums[SUM_NAN].count += isnan(rows[i].loss) != 0;
+        evq_task_sum_add(&sums[SUM_LOSS], rows[i].loss);
+    }
+    sums[SUM_N].count += row_count;
+}
+
+/* Of a share of n: the sample deviation of zeros and ones over the root of n, as
+ * lm-evaluation-harness has it. */
+static double share_error(int64_t hits, int64_t n)
+{
+    const double share = (double)hits / (double)n;
+    return n > 1 ? sqrt(share * (1.0 - share) / (double)(n - 1)) : (double)NAN;
+}
+
+static enum evq_status classification_metrics(const struct evq_task_config *config,
+                                              struct evq_result *result, struct evq_error *err)
+{
+    const int64_t n = evq_task_sum_of(result, "n")->count;
+    const int64_t correct = evq_task_sum_of(result, "correct")->count;
+    const int64_t in_top_k = evq_task_sum_of(result, "correct_top_k")->count;
+    const int64_t nan_samples = evq_task_sum_of(result, "nan_samples")->count;
+    struct evq_metric *metrics = evq_arena_array(result->arena, 4, sizeof(*metrics));
+    int64_t top_k = 0;
+    size_t count = 0;
+
+    const enum evq_status status = read_top_k(config, &top_k, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    char *top_name = evq_arena_printf(result->arena, "top%" PRId64 "_accuracy", top_k);
+    if (metrics == NULL || top_name == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
+    }
+    evq_task_metric_add(metrics, &count, "accuracy", (double)correct / (double)n, 1,
+                        share_error(correct, n));
+    evq_task_metric_add(metrics, &count, "cross_entropy",
+                        evq_task_sum_of(result, "loss")->value / (double)n, 0, (double)NAN);
+    if (top_k > 0) {
+        evq_task_metric_add(metrics, &count, top_name, (double)in_top_k / (double)n, 1,
+                            share_error(in_top_k, n));
+    }
+    if (nan_samples > 0) { // The accuracy of a broken model is a number: this says not to trust it.
+        evq_task_metric_add(metrics, &count, "nan_samples", (double)nan_samples, 0, (double)NAN);
+    }
+    result->metrics = metrics;
+    result->metric_count = count;
+    return EVQ_OK;
+}
+
+const struct evq_task evq_task_classification = {
+    .name = "classification",
+    .answers = EVQ_ANSWER_LABELS,
+    .options = option_keys,
+    .sums = sum_names,
+    .sum_count = SUM_COUNT,
+    .head = classification_head,
+    .check = classification_check,
+    .add = classification_add,
+    .metrics = classification_metrics,
+};

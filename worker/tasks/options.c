@@ -1,0 +1,80 @@
+#include "worker/tasks/options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum evq_status evq_options_check(const struct evq_pair *pairs, size_t count,
+                                  const char *const *known, const char *where,
+                                  struct evq_error *err)
+{
+    size_t known_count = 0;
+
+    while (known[known_count] != NULL) {
+        known_count++;
+    }
+    for (size_t i = 0; i < count; i++) {
+        bool found = false;
+        for (size_t j = 0; j < known_count && !found; j++) {
+            found = strcmp(pairs[i].key, known[j]) == 0;
+        }
+        if (!found) {
+            const char *near = evq_config_nearest(pairs[i].key, known, known_count);
+            return evq_error_set(err, EVQ_E_INVALID, "%s: option '%s' is not known%s%s%s", where,
+                                 pairs[i].key, near != NULL ? "; did you mean '" : "",
+                                 near != NULL ? near : "", near != NULL ? "'?" : "");
+        }
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_options_number(const struct evq_pair *pairs, size_t count, const char *key,
+                                   const char *where, double fallback, double *ret_value,
+                                   struct evq_error *err)
+{
+    const char *text = evq_pair_get(pairs, count, key, NULL);
+    char *end = NULL;
+
+    if (text == NULL) {
+        *ret_value = fallback;
+        return EVQ_OK;
+    }
+    double value = strtod(text, &end);
+    bool good = end != text;
+    if (good && *end == '/') {
+        const char *divisor = end + 1;
+        value /= strtod(divisor, &end);
+        good = end != divisor;
+    }
+    if (!good || *end != '\0' || !isfinite(value)) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "%s: %s is '%s', expected a number such as 0.5 or 1/255", where, key,
+                             text);
+    }
+    *ret_value = value;
+    return EVQ_OK;
+}
+
+enum evq_status evq_options_integer(const struct evq_pair *pairs, size_t count, const char *key,
+                                    const char *where, int64_t least, int64_t most,
+                                    int64_t fallback, int64_t *ret_value, struct evq_error *err)
+{
+    const char *text = evq_pair_get(pairs, count, key, NULL);
+    char *end = NULL;
+
+    if (text == NULL) {
+        *ret_value = fallback;
+        return EVQ_OK;
+    }
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || value < least || value > most) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "%s: %s is '%s', expected a whole number from %" PRId64 " to %" PRId64,
+                             where, key, text, least, most);
+    }
+    *ret_value = value;
+    return EVQ_OK;
+}

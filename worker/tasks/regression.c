@@ -1,0 +1,74 @@
+#include <math.h>
+
+#include "worker/tasks/task.h"
+
+enum { SUM_N, SUM_VALUES, SUM_SQUARED, SUM_ABSOLUTE, SUM_COUNT };
+
+static const struct evq_task_sum_name sum_names[SUM_COUNT] = {
+    {"n", true}, {"values", true}, {"squared_error", false}, {"absolute_error", false}};
+
+static const char *const option_keys[] = {"metric_prefix", NULL};
+
+static enum evq_status regression_head(const struct evq_task_config *config,
+                                       struct evq_op *ret_head, struct evq_error *err)
+{
+    (void)config; // Nothing to set, nothing to refuse.
+    (void)err;
+    *ret_head = (struct evq_op){.kind = EVQ_OP_SQUARED_ERROR};
+    return EVQ_OK;
+}
+
+static enum evq_status regression_check(const struct evq_dataset *dataset, int32_t outputs,
+                                        struct evq_error *err)
+{
+    if (dataset->answer_columns != outputs) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "'%s' holds %d targets a sample, but the model has %d outputs",
+                             dataset->answers_name, (int)dataset->answer_columns, (int)outputs);
+    }
+    return EVQ_OK;
+}
+
+static void regression_add(struct evq_task_sum *sums, const struct evq_row_result *rows,
+                           int32_t row_count, int32_t columns)
+{
+    for (int32_t i = 0; i < row_count; i++) {
+        evq_task_sum_add(&sums[SUM_SQUARED], rows[i].loss);
+        evq_task_sum_add(&sums[SUM_ABSOLUTE], rows[i].abs_loss);
+    }
+    sums[SUM_N].count += row_count;
+    sums[SUM_VALUES].count += (int64_t)row_count * columns;
+}
+
+static enum evq_status regression_metrics(const struct evq_task_config *config,
+                                          struct evq_result *result, struct evq_error *err)
+{
+    const double values =
+        (double)evq_task_sum_of(result, "values")->count; // Every output of every sample.
+    struct evq_metric *metrics = evq_arena_array(result->arena, 2, sizeof(*metrics));
+    size_t count = 0;
+
+    (void)config;
+    if (metrics == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
+    }
+    evq_task_metric_add(metrics, &count, "mse",
+                        evq_task_sum_of(result, "squared_error")->value / values, 0, (double)NAN);
+    evq_task_metric_add(metrics, &count, "mae",
+                        evq_task_sum_of(result, "absolute_error")->value / values, 0, (double)NAN);
+    result->metrics = metrics;
+    result->metric_count = count;
+    return EVQ_OK;
+}
+
+const struct evq_task evq_task_regression = {
+    .name = "regression",
+    .answers = EVQ_ANSWER_TARGETS,
+    .options = option_keys,
+    .sums = sum_names,
+    .sum_count = SUM_COUNT,
+    .head = regression_head,
+    .check = regression_check,
+    .add = regression_add,
+    .metrics = regression_metrics,
+};

@@ -1,0 +1,97 @@
+#include "worker/tasks/task.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "worker/tasks/options.h"
+
+static const struct evq_task *const tasks[] = {&evq_task_classification, &evq_task_regression};
+
+enum evq_status evq_task_find(const struct evq_task_config *config,
+                              const struct evq_task **ret_task, struct evq_error *err)
+{
+    for (size_t i = 0; i < sizeof(tasks) / sizeof(tasks[0]); i++) {
+        if (strcmp(tasks[i]->name, config->type) == 0) {
+            const enum evq_status status = evq_options_check(
+                config->options, config->option_count, tasks[i]->options, tasks[i]->name, err);
+            if (status == EVQ_OK) {
+                *ret_task = tasks[i];
+            }
+            return status;
+        }
+    }
+    return evq_error_set(err, EVQ_E_INVALID,
+                         "task type '%s' is not known; known: classification, regression",
+                         config->type);
+}
+
+void evq_task_sum_add(struct evq_task_sum *sum, double value)
+{
+    const double total = sum->value + value;
+
+    if (fabs(sum->value) >= fabs(value)) {
+        sum->rest += (sum->value - total) + value;
+    } else {
+        sum->rest += (value - total) + sum->value;
+    }
+    sum->value = total;
+}
+
+enum evq_status evq_task_store(const struct evq_task *task, const struct evq_task_sum *sums,
+                               struct evq_result *result, struct evq_error *err)
+{
+    struct evq_sum *stored = evq_arena_array(result->arena, task->sum_count, sizeof(*stored));
+
+    if (stored == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "sums of a result");
+    }
+    for (size_t i = 0; i < task->sum_count; i++) {
+        stored[i].name = task->sums[i].name;
+        stored[i].is_count = task->sums[i].is_count;
+        stored[i].count = sums[i].count;
+        // An infinite sum has no rest: infinity minus infinity would turn it into a NaN.
+        stored[i].value = isfinite(sums[i].value) ? sums[i].value + sums[i].rest : sums[i].value;
+    }
+    result->sums = stored;
+    result->sum_count = task->sum_count;
+    return EVQ_OK;
+}
+
+const struct evq_sum *evq_task_sum_of(const struct evq_result *result, const char *name)
+{
+    for (size_t i = 0; i < result->sum_count; i++) {
+        if (strcmp(result->sums[i].name, name) == 0) {
+            return &result->sums[i];
+        }
+    }
+    return NULL;
+}
+
+void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,
+                         int32_t higher_is_better, double std_error)
+{
+    metrics[(*count)++] = (struct evq_metric){
+        .name = name, .value = value, .higher_is_better = higher_is_better, .std_error = std_error};
+}
+
+enum evq_status evq_task_metrics(const struct evq_task *task, const struct evq_task_config *config,
+                                 struct evq_result *result, struct evq_error *err)
+{
+    for (size_t i = 0; i < task->sum_count; i++) {
+        const struct evq_sum *sum = evq_task_sum_of(result, task->sums[i].name);
+        if (sum == NULL || sum->is_count != task->sums[i].is_count ||
+            (sum->is_count && sum->count < 0)) {
+            return evq_error_set(err, EVQ_E_INVALID, "the sums of task '%s' lack '%s' as a %s",
+                                 config->name, task->sums[i].name,
+                                 task->sums[i].is_count ? "count" : "number");
+        }
+    }
+    assert(strcmp(task->sums[0].name, "n") == 0);
+    const int64_t n = evq_task_sum_of(result, "n")->count;
+    if (n == 0) {
+        return evq_error_set(err, EVQ_E_INVALID, "task '%s' saw no samples", config->name);
+    }
+    result->n = n;
+    return task->metrics(config, result, err);
+}

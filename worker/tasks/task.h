@@ -1,0 +1,70 @@
+/*
+ * What is measured: a loss head for the plan, sums over rows, metrics from sums. Metrics are formed
+ * once, from the sums of all shards, by evq_task_metrics(). One file a task, registered in task.c.
+ */
+#ifndef EVQ_WORKER_TASK_H
+#define EVQ_WORKER_TASK_H
+
+#include "kernels/backend.h"
+#include "shared/config.h"
+#include "shared/result.h"
+#include "worker/datasets/dataset.h"
+
+#define EVQ_TASK_SUMS_MAX 8
+
+struct evq_task_sum { // A running sum; a double's lost digits are kept beside it.
+    int64_t count;
+    double value;
+    double rest;
+};
+
+struct evq_task_sum_name {
+    const char *name;
+    bool is_count;
+};
+
+struct evq_task {
+    const char *name;             // The configuration's `type`.
+    enum evq_answer_kind answers; // What the data set must hold beside the inputs.
+    const char *const *options;   // Keys it knows, NULL-terminated.
+    const struct evq_task_sum_name *sums;
+    size_t sum_count; // At most EVQ_TASK_SUMS_MAX.
+    /* Reads the task's options into the head: kind, top_k. */
+    enum evq_status (*head)(const struct evq_task_config *config, struct evq_op *ret_head,
+                            struct evq_error *err);
+    /* Whether the model's outputs and the data's answers fit together. */
+    enum evq_status (*check)(const struct evq_dataset *dataset, int32_t outputs,
+                             struct evq_error *err);
+    /* columns: the model's outputs. */
+    void (*add)(struct evq_task_sum *sums, const struct evq_row_result *rows, int32_t row_count,
+                int32_t columns);
+    enum evq_status (*metrics)(const struct evq_task_config *config, struct evq_result *result,
+                               struct evq_error *err);
+};
+
+extern const struct evq_task evq_task_classification;
+extern const struct evq_task evq_task_regression;
+
+/* EVQ_E_INVALID names the unknown type or option. */
+enum evq_status evq_task_find(const struct evq_task_config *config,
+                              const struct evq_task **ret_task,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Adds one value without losing its digits. */
+void evq_task_sum_add(struct evq_task_sum *sum, double value);
+
+/* The sums as a result carries them, in its arena. EVQ_E_NOMEM. */
+enum evq_status evq_task_store(const struct evq_task *task, const struct evq_task_sum *sums,
+                               struct evq_result *result, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* metrics and n from result->sums. EVQ_E_INVALID: a sum is missing, or there were no samples. */
+enum evq_status evq_task_metrics(const struct evq_task *task, const struct evq_task_config *config,
+                                 struct evq_result *result, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* For the tasks: a sum by name (checked to be there before metrics() is called). */
+const struct evq_sum *evq_task_sum_of(const struct evq_result *result, const char *name);
+/* For the tasks: appends a metric to result->metrics, which has room. std_error NAN: none. */
+void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,
+                         int32_t higher_is_better, double std_error);
+
+#endif
