@@ -370,6 +370,10 @@ enum evq_status evq_conn_append(struct evq_conn *conn, size_t arg_count, const c
                                 const size_t *arg_bytes, struct evq_error *err)
 {
     size_t before = conn->out.bytes;
+
+    if (conn->pending == 0 && conn->reader != NULL && !evq_conn_reader_idle(conn->reader)) {
+        hang_up(conn); // A reply that nobody asked for would be taken for this command's.
+    }
     enum evq_status status = evq_conn_reader_format(arg_count, args, arg_bytes, &conn->out, err);
 
     if (status != EVQ_OK) {

@@ -5,7 +5,7 @@
 #include "shared/codec.h"
 #include "shared/queue_call.h"
 
-enum { RESULTS_COUNT = 100, ENTRIES_MAX = 10000, LAST_ERROR_BYTES_MAX = 200 };
+enum { RESULTS_COUNT = 100, ENTRIES_MAX = 10000, ACK_COUNT = 1000, LAST_ERROR_BYTES_MAX = 200 };
 
 enum evq_status evq_queue_run_results(struct evq_queue *queue, const char *run, int64_t *cursor,
                                       evq_result_fn on_result, void *context, struct evq_error *err)
@@ -84,17 +84,21 @@ enum evq_status evq_queue_sink_ack(struct evq_queue *queue, const char *sink,
                                    const struct evq_entry *entries, uint32_t entry_count,
                                    const char *last_error, struct evq_error *err)
 {
-    if (entry_count > ENTRIES_MAX) {
-        return evq_error_set(err, EVQ_E_INVALID, "%u entries acknowledged at once, allowed %d",
-                             (unsigned)entry_count, ENTRIES_MAX);
-    }
-    evq_queue_call_begin(queue, "sink_ack", false);
-    evq_queue_call_text(queue, sink);
-    evq_queue_call_cut(queue, last_error, LAST_ERROR_BYTES_MAX);
-    for (uint32_t i = 0; i < entry_count; i++) {
-        evq_queue_call_text(queue, entries[i].id);
-    }
-    return evq_queue_call_send_ok(queue, err);
+    enum evq_status status = EVQ_OK;
+    uint32_t at = 0;
+
+    do { // Also with no entry at all: the error is news too.
+        uint32_t count = entry_count - at < ACK_COUNT ? entry_count - at : ACK_COUNT;
+        evq_queue_call_begin(queue, "sink_ack", false);
+        evq_queue_call_text(queue, sink);
+        evq_queue_call_cut(queue, last_error, LAST_ERROR_BYTES_MAX);
+        for (uint32_t i = 0; i < count; i++) {
+            evq_queue_call_text(queue, entries[at + i].id);
+        }
+        status = evq_queue_call_send_ok(queue, err);
+        at += count;
+    } while (status == EVQ_OK && at < entry_count);
+    return status;
 }
 
 /* The value of a field of a stream entry; NULL when it has none. */

@@ -4,13 +4,20 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "shared/clock.h"
 #include "tests/fixture/redis.h"
 
-static struct fixture_redis *server; // One for the tests that only speak to it.
+static struct fixture_redis *server; // For the tests that only speak to it.
 
 static int server_start(void **state)
 {
@@ -27,14 +34,28 @@ static int server_end(void **state)
     return 0;
 }
 
-static struct evq_conn *open_url(const char *url, int32_t call_timeout_ms)
+static struct evq_conn *open_config(const struct evq_conn_config *config)
 {
     struct evq_error err;
     struct evq_conn *conn = NULL;
+    assert_status_err(evq_conn_open(config, &conn, &err), EVQ_OK, &err);
+    return conn;
+}
+
+static struct evq_conn *open_url(const char *url, int32_t call_timeout_ms)
+{
     const struct evq_conn_config config = {
         .url = url, .call_timeout_ms = call_timeout_ms, .keep_environment = true};
-    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
-    return conn;
+    return open_config(&config);
+}
+
+static enum evq_status ping(struct evq_conn *conn, struct evq_error *err)
+{
+    const char *word = "PING";
+    struct evq_reply *reply = NULL;
+    enum evq_status status = evq_conn_call(conn, 1, &word, NULL, 0, &reply, err);
+    evq_reply_free(reply);
+    return status;
 }
 
 static void conn_call_replies_over_tcp_and_unix(void **state)
@@ -52,18 +73,500 @@ static void conn_call_replies_over_tcp_and_unix(void **state)
         reply = fixture_call(conn, "GET", "missing", NULL);
         assert_int_equal(reply->type, EVQ_REPLY_NIL);
         evq_reply_free(reply);
-        assert_int_equal(fixture_call_integer(conn, "INCRBY", "n", "9007199254740993", NULL),
-                         INT64_C(9007199254740993) * (int64_t)(i + 1));
+        assert_int_equal(fixture_call_integer(conn, "INCRBY", "n", "4503599627370497", NULL),
+                         INT64_C(4503599627370497) * (int64_t)(i + 1));
         assert_int_equal(evq_conn_generation(conn), 1);
-        assert_true(evq_conn_fd(conn) >= 0);
+        assert_int_equal(fcntl(evq_conn_fd(conn), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
         evq_conn_close(conn);
     }
+}
+
+static void conn_call_finds_localhost_by_name(void **state)
+{
+    (void)state;
+    char url[64];
+    struct evq_error err;
+
+    (void)snprintf(url, sizeof url, "redis://localhost:%d", server->port);
+    struct evq_conn *conn = open_url(url, 0);
+    assert_status_err(ping(conn, &err), EVQ_OK, &err); // ::1 is tried too, where nobody listens.
+    evq_conn_close(conn);
+}
+
+static void conn_call_moves_large_and_binary_values(void **state)
+{
+    (void)state;
+    enum { BYTES = 24 << 20 };
+    struct evq_error err;
+    char *value = malloc(BYTES);
+    struct evq_reply *reply = NULL;
+    struct evq_conn *conn = open_url(server->tcp_url, 0);
+
+    assert_non_null(value);
+    for (size_t i = 0; i < BYTES; i++) {
+        value[i] = (char)(i * 31 + i / 257);
+    }
+    const char *const set[] = {"SET", "large", value};
+    const size_t set_bytes[] = {3, 5, BYTES};
+    assert_status_err(evq_conn_call(conn, 3, set, set_bytes, 0, &reply, &err), EVQ_OK, &err);
+    evq_reply_free(reply);
+    reply = fixture_call(conn, "GET", "large", NULL);
+    assert_int_equal(reply->bytes, BYTES);
+    assert_memory_equal(reply->text, value, BYTES);
+    evq_reply_free(reply);
+    evq_reply_free(fixture_call(conn, "DEL", "large", NULL));
+    free(value);
+    evq_conn_close(conn);
+}
+
+/* More than both sockets hold, in both directions at once: neither side may wait for the other. */
+static void conn_append_pipelines_more_than_sockets_hold(void **state)
+{
+    (void)state;
+    enum { COMMANDS = 20000 };
+    char value[1024];
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+    struct evq_conn *conn = open_url(server->url, 0);
+
+    memset(value, 'v', sizeof value - 1);
+    value[sizeof value - 1] = '\0';
+    evq_reply_free(fixture_call(conn, "SET", "echo", value, NULL));
+    for (int i = 0; i < COMMANDS; i++) {
+        const char *const get[] = {"GETRANGE", "echo", "0", i % 2 == 0 ? "-1" : "9"};
+        const char *const wrong[] = {"GETRANGE", "echo", "0", "x"};
+        assert_status_err(evq_conn_append(conn, 4, i % 1000 == 500 ? wrong : get, NULL, &err),
+                          EVQ_OK, &err);
+    }
+    assert_status(ping(conn, &err), EVQ_E_BUG); // Not in between.
+    for (int i = 0; i < COMMANDS; i++) {
+        enum evq_status status = evq_conn_read(conn, 0, &reply, &err);
+        if (i % 1000 == 500) {
+            assert_status(status, EVQ_E_INVALID); // That one's alone.
+            continue;
+        }
+        assert_status_err(status, EVQ_OK, &err);
+        assert_int_equal(reply->bytes, i % 2 == 0 ? 1023 : 10);
+        evq_reply_free(reply);
+    }
+    assert_status(evq_conn_read(conn, 0, &reply, &err), EVQ_E_BUG);
+    assert_status_err(ping(conn, &err), EVQ_OK, &err);
+    assert_int_equal(evq_conn_generation(conn), 1);
+    evq_conn_close(conn);
+}
+
+static void conn_open_selects_database_and_sets_name(void **state)
+{
+    (void)state;
+    char url[160];
+
+    (void)snprintf(url, sizeof url, "%s/3", server->tcp_url);
+    const struct evq_conn_config config = {
+        .url = url, .name = "evalq worker\n1", .keep_environment = true};
+    struct evq_conn *conn = open_config(&config);
+    struct evq_conn *plain = open_url(server->url, 0);
+    assert_string_equal(fixture_call_text(conn, "CLIENT", "GETNAME", NULL).text, "evalq-worker-1");
+    evq_reply_free(fixture_call(conn, "SET", "only-in-3", "1", NULL));
+    assert_string_equal(fixture_call_text(plain, "GET", "only-in-3", NULL).text, "");
+    evq_conn_close(conn);
+    (void)snprintf(url, sizeof url, "unix://%s?db=3", server->socket);
+    conn = open_url(url, 0);
+    assert_string_equal(fixture_call_text(conn, "GET", "only-in-3", NULL).text, "1");
+    assert_string_equal(evq_conn_where(conn), url);
+    evq_conn_close(conn);
+    (void)snprintf(url, sizeof url, "%s/999", server->tcp_url);
+    conn = open_url(url, 0);
+    struct evq_error err;
+    assert_status(ping(conn, &err), EVQ_E_INVALID);
+    assert_holds(err.message, "DB index is out of range");
+    assert_int_equal(evq_conn_fd(conn), -1);
+    evq_conn_close(conn);
+    evq_conn_close(plain);
+}
+
+static void conn_call_names_where_when_nobody_listens(void **state)
+{
+    (void)state;
+    char url[64];
+    char want[96];
+    struct evq_error err;
+
+    (void)snprintf(url, sizeof url, "redis://127.0.0.1:%d", fixture_free_port());
+    struct evq_conn *conn = open_url(url, 0);
+    assert_status(ping(conn, &err), EVQ_E_IO);
+    (void)snprintf(want, sizeof want, "%s/0: connect: Connection refused", url);
+    assert_string_equal(err.message, want);
+    evq_conn_close(conn);
+    conn = open_url("unix:///nonexistent/redis.sock", 0);
+    assert_status(ping(conn, &err), EVQ_E_IO);
+    assert_holds(err.message, "unix:///nonexistent/redis.sock: connect: No such file");
+    assert_true(evq_conn_retryable(EVQ_E_IO));
+    assert_false(evq_conn_retryable(EVQ_E_AUTH));
+    evq_conn_close(conn);
+}
+
+static void conn_call_gives_up_a_name_within_its_deadline(void **state)
+{
+    (void)state;
+    struct evq_error err;
+    const struct evq_conn_config config = {
+        .url = "redis://no-such-host.invalid", .connect_timeout_ms = 300, .keep_environment = true};
+    struct evq_conn *conn = open_config(&config);
+    int64_t began_ms = evq_clock_mono_ms();
+    enum evq_status status = ping(conn, &err);
+    assert_true(status == EVQ_E_IO || status == EVQ_E_TIMEOUT);
+    assert_holds(err.message, "no-such-host.invalid");
+    assert_true(evq_clock_mono_ms() - began_ms < 3000);
+    evq_conn_close(conn);
+}
+
+static void conn_call_times_out_when_the_server_stands_still(void **state)
+{
+    (void)state;
+    struct evq_error err;
+    struct evq_conn *conn = open_url(server->tcp_url, 200);
+    assert_status_err(ping(conn, &err), EVQ_OK, &err);
+
+    fixture_redis_suspend(server);
+    int64_t began_ms = evq_clock_mono_ms();
+    assert_status(ping(conn, &err), EVQ_E_TIMEOUT);
+    int64_t took_ms = evq_clock_mono_ms() - began_ms;
+    assert_true(took_ms >= 199 && took_ms < 5000);
+    assert_holds(err.message, "no reply within");
+    assert_int_equal(evq_conn_fd(conn), -1); // Its reply must not answer the next command.
+    // A deadline that is past costs nothing and sends nothing.
+    const char *const incr[] = {"INCR", "late"};
+    struct evq_reply *reply = NULL;
+    assert_status(evq_conn_call(conn, 2, incr, NULL, evq_clock_mono_ms() - 1, &reply, &err),
+                  EVQ_E_TIMEOUT);
+    fixture_redis_resume(server);
+
+    FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_OK);
+    assert_true(evq_conn_generation(conn) >= 2);
+    assert_string_equal(fixture_call_text(conn, "GET", "late", NULL).text, "");
+    evq_conn_close(conn);
+}
+
+static void *interrupt_main(void *argument)
+{
+    struct evq_conn *conn = argument;
+    struct evq_conn *other = fixture_redis_conn(server);
+    // As soon as the server says that it blocks.
+    FIXTURE_UNTIL(10000, strstr(fixture_call_text(other, "INFO", "clients", NULL).text,
+                                "blocked_clients:1") != NULL);
+    evq_conn_interrupt(conn);
+    evq_conn_close(other);
+    return NULL;
+}
+
+static void conn_interrupt_ends_a_blocking_call(void **state)
+{
+    (void)state;
+    struct evq_error err;
+    pthread_t thread;
+    struct evq_reply *reply = NULL;
+    struct evq_conn *conn = open_url(server->url, 0);
+    const char *const block[] = {"BLPOP", "nothing", "0"};
+
+    assert_status_err(ping(conn, &err), EVQ_OK, &err);
+    assert_int_equal(pthread_create(&thread, NULL, interrupt_main, conn), 0);
+    assert_status(
+        evq_conn_call(conn, 3, block, NULL, evq_conn_deadline_ms(conn, 60000), &reply, &err),
+        EVQ_E_STOPPED);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(evq_conn_fd(conn), -1);
+    assert_status(ping(conn, &err), EVQ_E_STOPPED); // Until resumed.
+    assert_status(evq_conn_wait(conn, 60000, &err), EVQ_E_STOPPED);
+    evq_conn_resume(conn);
+    assert_status_err(ping(conn, &err), EVQ_OK, &err);
+    assert_status_err(evq_conn_wait(conn, 1, &err), EVQ_OK, &err);
+    evq_conn_close(conn);
+}
+
+static void conn_call_reconnects_when_the_server_is_back(void **state)
+{
+    (void)state;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+    const char *const set[] = {"SET", "k", "v"};
+    const struct fixture_redis_config config = {.aof = true};
+    struct fixture_redis *own = fixture_redis_start(&config);
+    struct evq_conn *conn = open_url(own->url, 0);
+
+    evq_reply_free(fixture_call(conn, "SET", "k", "1", NULL));
+    for (int i = 0; i < 3; i++) {
+        assert_status_err(evq_conn_append(conn, 3, set, NULL, &err), EVQ_OK, &err);
+    }
+    fixture_redis_kill(own);
+    for (int i = 0; i < 3; i++) { // All three are owed; none hangs.
+        assert_status(evq_conn_read(conn, 0, &reply, &err), EVQ_E_IO);
+    }
+    assert_status(ping(conn, &err), EVQ_E_IO); // One try, no loop.
+    assert_status(ping(conn, &err), EVQ_E_IO);
+    assert_int_equal(evq_conn_generation(conn), 1);
+    fixture_redis_restart(own);
+    assert_string_equal(fixture_call_text(conn, "GET", "k", NULL).text, "1"); // AOF always.
+    assert_int_equal(evq_conn_generation(conn), 2);
+    evq_conn_close(conn);
+    fixture_redis_free(own);
+}
+
+static void expect_refused(struct evq_conn *conn, enum evq_status want, const char *part,
+                           const char *const *words, size_t count)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_reply *reply = NULL;
+    assert_status_err(evq_conn_call(conn, count, words, NULL, 0, &reply, &err), want, &err);
+    assert_holds(err.message, part);
+}
+
+static void conn_call_classifies_refusals_of_a_real_server(void **state)
+{
+    (void)state;
+    struct fixture_redis *own = fixture_redis_start(NULL);
+    struct evq_conn *conn = open_url(own->url, 0);
+    const char *const set[] = {"SET", "k", "v"};
+    const char *const get[] = {"GET", "k"};
+    const char *const call_missing[] = {"FCALL", "evalq_v1_missing", "0"};
+    const char *const group[] = {"XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">"};
+    const char *const push[] = {"LPUSH", "k", "v"};
+    const char *const evalsha[] = {"EVALSHA", "0123456789012345678901234567890123456789", "0"};
+    const char *const raise[] = {"EVAL",
+                                 "return redis.error_reply('EVQ_CONFLICT taken by \x1b[1m')", "0"};
+    const char *const nested[] = {"EVAL", "return {1, redis.error_reply('EVQ_NOT_FOUND x')}", "0"};
+
+    expect_refused(conn, EVQ_E_VERSION, "run `evalq admin install`", call_missing, 3);
+    expect_refused(conn, EVQ_E_NOT_FOUND, "NOGROUP", group, 7);
+    expect_refused(conn, EVQ_E_VERSION, "NOSCRIPT", evalsha, 3);
+    expect_refused(conn, EVQ_E_CONFLICT, "taken by \\x1b[1m", raise,
+                   3); // No escapes into a terminal.
+    expect_refused(conn, EVQ_E_NOT_FOUND, "x", nested, 3);
+    evq_reply_free(fixture_call(conn, "SET", "k", "v", NULL));
+    expect_refused(conn, EVQ_E_INVALID, "WRONGTYPE", push, 3);
+    assert_int_equal(evq_conn_generation(conn), 1); // All of them leave the connection open.
+
+    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "maxmemory", "1", NULL));
+    expect_refused(conn, EVQ_E_RETRY, "OOM", set, 3);
+    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "maxmemory", "0", NULL));
+    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "min-replicas-to-write", "1", NULL));
+    expect_refused(conn, EVQ_E_RETRY, "NOREPLICAS", set, 3);
+    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "min-replicas-to-write", "0", NULL));
+    assert_int_equal(evq_conn_generation(conn), 1);
+
+    evq_reply_free(fixture_call(conn, "REPLICAOF", "127.0.0.1", "1", NULL));
+    expect_refused(conn, EVQ_E_RETRY, "READONLY", set, 3);
+    assert_int_equal(evq_conn_fd(conn), -1); // The primary may be elsewhere by now.
+    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "replica-serve-stale-data", "no", NULL));
+    expect_refused(conn, EVQ_E_RETRY, "MASTERDOWN", get, 2);
+    evq_reply_free(fixture_call(conn, "REPLICAOF", "NO", "ONE", NULL));
+    evq_reply_free(fixture_call(conn, "SET", "k", "v", NULL));
+    evq_conn_close(conn);
+    fixture_redis_free(own);
+}
+
+static void *busy_main(void *argument)
+{
+    struct evq_conn *conn = fixture_redis_conn(argument);
+    const char *const spin[] = {"EVAL", "while true do end", "0"};
+    struct evq_reply *reply = NULL;
+    // Killed in the end: an error reply.
+    enum evq_status status = evq_conn_call(conn, 3, spin, NULL, 0, &reply, NULL);
+    evq_reply_free(reply);
+    evq_conn_close(conn);
+    return status == EVQ_OK ? argument : NULL;
+}
+
+static void conn_call_waits_out_a_busy_script(void **state)
+{
+    (void)state;
+    struct evq_error err;
+    pthread_t thread;
+    struct fixture_redis *own = fixture_redis_start(NULL);
+    struct evq_conn *conn = open_url(own->url, 0);
+
+    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "busy-reply-threshold", "1", NULL));
+    assert_int_equal(pthread_create(&thread, NULL, busy_main, own), 0);
+    FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_E_RETRY);
+    assert_holds(err.message, "BUSY");
+    evq_reply_free(fixture_call(conn, "SCRIPT", "KILL", NULL));
+    FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_OK);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    evq_conn_close(conn);
+    fixture_redis_free(own);
+}
+
+static void write_file(const char *path, const char *text, mode_t mode)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) || fchmod(fd, mode) != 0) {
+        fail_msg("write '%s': %s", path, strerror(errno));
+    }
+    (void)close(fd);
+}
+
+static enum evq_status ping_as(const char *url, const char *user, const char *file, bool keep,
+                               struct evq_error *err)
+{
+    struct evq_conn *conn = NULL;
+    const struct evq_conn_config config = {
+        .url = url, .user = user, .password_file = file, .name = "n", .keep_environment = keep};
+    enum evq_status status = evq_conn_open(&config, &conn, err);
+    if (status == EVQ_OK) {
+        status = ping(conn, err);
+    }
+    evq_conn_close(conn);
+    return status;
+}
+
+static void conn_open_authenticates_by_file_and_environment(void **state)
+{
+    (void)state;
+    const char *const options[] = {"--requirepass", "correct horse", NULL};
+    const struct fixture_redis_config config = {.options = options, .password = "correct horse"};
+    struct fixture_redis *own = fixture_redis_start(&config);
+    struct evq_error err;
+    char wrong[96];
+
+    (void)snprintf(wrong, sizeof wrong, "%s/wrong", own->dir);
+    write_file(wrong, "hunter2\n", 0600);
+    assert_status(ping_as(own->url, NULL, NULL, true, &err), EVQ_E_AUTH);
+    assert_holds(err.message, "NOAUTH");
+    assert_status(ping_as(own->url, NULL, wrong, true, &err), EVQ_E_AUTH);
+    assert_holds(err.message, "WRONGPASS");
+    assert_null(strstr(err.message, "hunter2"));
+    assert_status_err(ping_as(own->url, NULL, own->password_file, true, &err), EVQ_OK, &err);
+
+    assert_int_equal(setenv("EVALQ_REDIS_PASSWORD_FILE", own->password_file, 1), 0);
+    assert_status_err(ping_as(own->url, NULL, NULL, true, &err), EVQ_OK, &err);
+    assert_int_equal(unsetenv("EVALQ_REDIS_PASSWORD_FILE"), 0);
+    assert_int_equal(setenv("EVALQ_REDIS_PASSWORD", "correct horse", 1), 0);
+    assert_status_err(ping_as(own->url, NULL, NULL, true, &err), EVQ_OK, &err);
+    assert_non_null(getenv("EVALQ_REDIS_PASSWORD")); // A guest leaves it.
+    assert_status_err(ping_as(own->url, NULL, wrong, true, &err), EVQ_E_AUTH,
+                      &err); // The file goes first.
+    assert_status_err(ping_as(own->url, NULL, NULL, false, &err), EVQ_OK, &err);
+    assert_null(getenv("EVALQ_REDIS_PASSWORD")); // No child will see it, ...
+    assert_status_err(ping_as(own->url, NULL, NULL, false, &err), EVQ_OK, &err); // ... we still do.
+    fixture_redis_free(own);
+}
+
+static void conn_open_tells_missing_permission(void **state)
+{
+    (void)state;
+    struct fixture_redis *own = fixture_redis_start(NULL);
+    struct evq_conn *admin = fixture_redis_conn(own);
+    struct evq_error err;
+    char file[96];
+    char url[128];
+
+    (void)snprintf(file, sizeof file, "%s/worker", own->dir);
+    write_file(file, "s3cret", 0640); // Without a newline, and for its group.
+    evq_reply_free(fixture_call(admin, "ACL", "SETUSER", "worker", "on", ">s3cret", "~evalq:*",
+                                "-@all", "+ping", "+get", NULL));
+    evq_reply_free(
+        fixture_call(admin, "ACL", "SETUSER", "open", "on", "nopass", "-@all", "+ping", NULL));
+    assert_status_err(ping_as(own->url, "worker", file, true, &err), EVQ_OK,
+                      &err); // Without CLIENT.
+    (void)snprintf(url, sizeof url, "unix://open@%s", own->socket);
+    assert_status_err(ping_as(url, NULL, NULL, true, &err), EVQ_OK, &err);
+
+    (void)snprintf(url, sizeof url, "unix://worker@%s", own->socket);
+    const struct evq_conn_config config = {
+        .url = url, .password_file = file, .keep_environment = true};
+    struct evq_conn *conn = open_config(&config);
+    const char *const get[] = {"GET", "other"};
+    const char *const set[] = {"SET", "evalq:x", "1"};
+    expect_refused(conn, EVQ_E_AUTH, "user 'worker': NOPERM", get, 2);
+    expect_refused(conn, EVQ_E_AUTH, "set", set, 3);
+    evq_conn_close(conn);
+    evq_conn_close(admin);
+    fixture_redis_free(own);
+}
+
+static void expect_file(const char *file, enum evq_status want, const char *part)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    assert_status(ping_as(server->url, NULL, file, true, &err), want);
+    assert_holds(err.message, part);
+    assert_null(strstr(err.message, "s3cret"));
+}
+
+static void conn_open_refuses_password_files_others_can_read(void **state)
+{
+    (void)state;
+    char path[128];
+    char long_line[1100];
+
+    (void)snprintf(path, sizeof path, "%s/pw", server->dir);
+    write_file(path, "s3cret\n", 0644);
+    expect_file(path, EVQ_E_INVALID, "readable by every user (mode 0644)");
+    write_file(path, "", 0600);
+    expect_file(path, EVQ_E_INVALID, "empty");
+    write_file(path, "\ns3cret\n", 0600);
+    expect_file(path, EVQ_E_INVALID, "empty");
+    memset(long_line, 's', sizeof long_line - 1);
+    long_line[sizeof long_line - 1] = '\0';
+    write_file(path, long_line, 0600);
+    expect_file(path, EVQ_E_INVALID, "longer than 1023 bytes");
+    expect_file(server->dir, EVQ_E_INVALID, "not a regular file");
+    (void)snprintf(path, sizeof path, "%s/fifo", server->dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_file(path, EVQ_E_INVALID, "not a regular file"); // And does not hang.
+    (void)snprintf(path, sizeof path, "%s/none", server->dir);
+    expect_file(path, EVQ_E_IO, "No such file");
+}
+
+/* A forked child with the parent's connection must not speak on its socket, nor stop the parent. */
+static void conn_drop_parts_child_from_parent(void **state)
+{
+    (void)state;
+    struct evq_error err;
+    int status = 0;
+    struct evq_conn *conn = open_url(server->url, 0);
+    int64_t id = fixture_call_integer(conn, "CLIENT", "ID", NULL);
+
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        int64_t child_id = 0;
+        const char *const words[] = {"CLIENT", "ID"};
+        struct evq_reply *reply = NULL;
+        evq_conn_drop(conn);
+        if (evq_conn_call(conn, 2, words, NULL, 0, &reply, NULL) == EVQ_OK) {
+            child_id = reply->integer;
+        }
+        evq_reply_free(reply);
+        evq_conn_interrupt(conn);
+        bool stopped = ping(conn, NULL) == EVQ_E_STOPPED;
+        evq_conn_close(conn);
+        _exit(child_id > id && stopped ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_status_err(ping(conn, &err), EVQ_OK, &err);
+    assert_int_equal(fixture_call_integer(conn, "CLIENT", "ID", NULL), id);
+    evq_conn_close(conn);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conn_call_replies_over_tcp_and_unix),
+        cmocka_unit_test(conn_call_finds_localhost_by_name),
+        cmocka_unit_test(conn_call_moves_large_and_binary_values),
+        cmocka_unit_test(conn_append_pipelines_more_than_sockets_hold),
+        cmocka_unit_test(conn_open_selects_database_and_sets_name),
+        cmocka_unit_test(conn_call_names_where_when_nobody_listens),
+        cmocka_unit_test(conn_call_gives_up_a_name_within_its_deadline),
+        cmocka_unit_test(conn_call_times_out_when_the_server_stands_still),
+        cmocka_unit_test(conn_interrupt_ends_a_blocking_call),
+        cmocka_unit_test(conn_call_reconnects_when_the_server_is_back),
+        cmocka_unit_test(conn_call_classifies_refusals_of_a_real_server),
+        cmocka_unit_test(conn_call_waits_out_a_busy_script),
+        cmocka_unit_test(conn_open_authenticates_by_file_and_environment),
+        cmocka_unit_test(conn_open_tells_missing_permission),
+        cmocka_unit_test(conn_open_refuses_password_files_others_can_read),
+        cmocka_unit_test(conn_drop_parts_child_from_parent),
     };
     return cmocka_run_group_tests(tests, server_start, server_end);
 }

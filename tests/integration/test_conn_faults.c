@@ -1,0 +1,369 @@
+/*
+ * What a connection does with a peer that misbehaves: a small TCP server of the test's own, which
+ * answers each command as told, cuts replies and hangs up.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shared/clock.h"
+#include "tests/fixture/redis.h"
+
+enum after { THEN_HOLD, THEN_CLOSE };
+
+/* What the peer says on one accepted connection, after it received something. */
+struct scene {
+    const char *bytes; // NULL: nothing.
+    size_t byte_count; // 0: strlen(bytes).
+    size_t piece;      // 0: all at once.
+    enum after after;
+};
+
+struct peer {
+    const struct scene *scenes; // One per connection; the last one is repeated.
+    size_t scene_count;
+    int listen_fd;
+    int stop_fd[2];
+    int port;
+    char url[64];
+    pthread_t thread;
+    atomic_int accepted;
+};
+
+/* False when the test is over. */
+static bool wait_readable(struct peer *peer, int fd)
+{
+    struct pollfd polls[2] = {{.fd = fd, .events = POLLIN},
+                              {.fd = peer->stop_fd[0], .events = POLLIN}};
+    while (poll(polls, 2, -1) < 0) {
+    }
+    return polls[1].revents == 0;
+}
+
+static void say(int fd, const struct scene *scene)
+{
+    size_t bytes = scene->byte_count != 0 ? scene->byte_count
+                   : scene->bytes != NULL ? strlen(scene->bytes)
+                                          : 0;
+    size_t at = 0;
+    while (at < bytes) {
+        size_t part = scene->piece != 0 && scene->piece < bytes - at ? scene->piece : bytes - at;
+        ssize_t sent = send(fd, scene->bytes + at, part, MSG_NOSIGNAL);
+        if (sent <= 0) {
+            return;
+        }
+        at += (size_t)sent;
+    }
+}
+
+static void *peer_main(void *argument)
+{
+    struct peer *peer = argument;
+    int held[64];
+    size_t held_count = 0;
+
+    while (wait_readable(peer, peer->listen_fd)) {
+        char buffer[65536];
+        int fd = accept4(peer->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0) {
+            continue;
+        }
+        int at = atomic_fetch_add(&peer->accepted, 1);
+        const struct scene *scene =
+            &peer->scenes[(size_t)at < peer->scene_count ? (size_t)at : peer->scene_count - 1];
+        if (wait_readable(peer, fd) && recv(fd, buffer, sizeof buffer, 0) > 0) {
+            say(fd, scene);
+        }
+        if (scene->after == THEN_CLOSE || held_count == sizeof held / sizeof held[0]) {
+            (void)close(fd);
+        } else {
+            held[held_count++] = fd;
+        }
+    }
+    for (size_t i = 0; i < held_count; i++) {
+        (void)close(held[i]);
+    }
+    return NULL;
+}
+
+static void peer_start(struct peer *peer, const struct scene *scenes, size_t scene_count)
+{
+    struct sockaddr_in address;
+    socklen_t bytes = sizeof address;
+
+    memset(peer, 0, sizeof *peer);
+    memset(&address, 0, sizeof address);
+    peer->scenes = scenes;
+    peer->scene_count = scene_count;
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    peer->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(peer->listen_fd, (const struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(peer->listen_fd, 64), 0);
+    assert_int_equal(getsockname(peer->listen_fd, (struct sockaddr *)&address, &bytes), 0);
+    peer->port = ntohs(address.sin_port);
+    (void)snprintf(peer->url, sizeof peer->url, "redis://127.0.0.1:%d", peer->port);
+    assert_int_equal(pipe(peer->stop_fd), 0);
+    assert_int_equal(pthread_create(&peer->thread, NULL, peer_main, peer), 0);
+}
+
+static void peer_end(struct peer *peer)
+{
+    assert_int_equal(write(peer->stop_fd[1], "x", 1), 1);
+    assert_int_equal(pthread_join(peer->thread, NULL), 0);
+    (void)close(peer->stop_fd[0]);
+    (void)close(peer->stop_fd[1]);
+    (void)close(peer->listen_fd);
+}
+
+static struct evq_conn *open_url(const char *url, int32_t call_timeout_ms)
+{
+    struct evq_error err;
+    struct evq_conn *conn = NULL;
+    const struct evq_conn_config config = {
+        .url = url, .call_timeout_ms = call_timeout_ms, .keep_environment = true};
+    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
+    return conn;
+}
+
+static enum evq_status get(struct evq_conn *conn, struct evq_reply **ret_reply,
+                           struct evq_error *err)
+{
+    static const char *const words[] = {"GET", "k"};
+    return evq_conn_call(conn, 2, words, NULL, 0, ret_reply, err);
+}
+
+static void conn_call_joins_a_reply_that_comes_in_pieces(void **state)
+{
+    (void)state;
+    const struct scene scenes[] = {{.bytes = "*2\r\n$5\r\nhello\r\n:7\r\n", .piece = 1}};
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+
+    peer_start(&peer, scenes, 1);
+    struct evq_conn *conn = open_url(peer.url, 0);
+    assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
+    assert_string_equal(reply->items[0]->text, "hello");
+    assert_int_equal(reply->items[1]->integer, 7);
+    evq_reply_free(reply);
+    evq_conn_close(conn);
+    peer_end(&peer);
+}
+
+static void conn_call_fails_when_a_reply_breaks_off(void **state)
+{
+    (void)state;
+    const char whole[] = "*2\r\n$5\r\nhello\r\n:7\r\n";
+    struct scene scenes[sizeof whole];
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+
+    for (size_t cut = 0; cut < sizeof whole - 1; cut++) { // After each of its bytes.
+        scenes[cut] =
+            (struct scene){.bytes = cut > 0 ? whole : NULL, .byte_count = cut, .after = THEN_CLOSE};
+    }
+    scenes[sizeof whole - 1] = (struct scene){.bytes = whole};
+    peer_start(&peer, scenes, sizeof whole);
+    struct evq_conn *conn = open_url(peer.url, 0);
+    for (size_t cut = 0; cut < sizeof whole - 1; cut++) {
+        assert_status(get(conn, &reply, &err), EVQ_E_IO);
+        assert_null(reply);
+        assert_int_equal(evq_conn_fd(conn), -1);
+    }
+    // What was half read is gone with its socket: the next reply is read from its own beginning.
+    assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
+    assert_string_equal(reply->items[0]->text, "hello");
+    evq_reply_free(reply);
+    evq_conn_close(conn);
+    assert_int_equal(atomic_load(&peer.accepted), sizeof whole);
+    peer_end(&peer);
+}
+
+static void conn_call_times_out_on_half_a_reply(void **state)
+{
+    (void)state;
+    const struct scene scenes[] = {{.bytes = "$5\r\nhel"}, {.bytes = "$3\r\nnew\r\n"}};
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+
+    peer_start(&peer, scenes, 2);
+    struct evq_conn *conn = open_url(peer.url, 100);
+    assert_status(get(conn, &reply, &err), EVQ_E_TIMEOUT);
+    assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
+    assert_string_equal(reply->text, "new");
+    evq_reply_free(reply);
+    evq_conn_close(conn);
+    peer_end(&peer);
+}
+
+static void conn_call_refuses_what_is_no_redis(void **state)
+{
+    (void)state;
+    const struct scene scenes[] = {
+        {.bytes = "HTTP/1.1 400 Bad Request\r\n\r\n"},
+        {.bytes = "$9999999999\r\n"},
+        {.bytes = "*2000000000\r\n"},
+        {.bytes = "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"},
+        {.bytes = "\0\0\0\0", .byte_count = 4},
+    };
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+    const size_t count = sizeof scenes / sizeof scenes[0];
+
+    peer_start(&peer, scenes, count);
+    struct evq_conn *conn = open_url(peer.url, 0);
+    for (size_t i = 0; i < count; i++) {
+        assert_status(get(conn, &reply, &err), EVQ_E_IO);
+        assert_holds(err.message, peer.url);
+        assert_int_equal(evq_conn_fd(conn), -1);
+        if (i == 0) {
+            assert_holds(err.message, "what answers is no Redis");
+        }
+    }
+    evq_conn_close(conn);
+    peer_end(&peer);
+}
+
+/* Two replies to one command: the second must not answer the next command. */
+static void conn_call_hangs_up_on_a_reply_too_many(void **state)
+{
+    (void)state;
+    const struct scene scenes[] = {{.bytes = "$3\r\none\r\n$3\r\ntwo\r\n"},
+                                   {.bytes = "$3\r\nnew\r\n"}};
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+
+    peer_start(&peer, scenes, 2);
+    struct evq_conn *conn = open_url(peer.url, 0);
+    assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
+    assert_string_equal(reply->text, "one");
+    evq_reply_free(reply);
+    assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
+    assert_string_equal(reply->text, "new");
+    evq_reply_free(reply);
+    evq_conn_close(conn);
+    peer_end(&peer);
+}
+
+static void conn_call_follows_moved_and_returns_home(void **state)
+{
+    (void)state;
+    const struct fixture_redis_config config = {.tcp = true};
+    struct fixture_redis *node = fixture_redis_start(&config);
+    char moved[64];
+    char dead[64];
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+
+    (void)snprintf(moved, sizeof moved, "-MOVED 3999 127.0.0.1:%d\r\n", node->port);
+    (void)snprintf(dead, sizeof dead, "-MOVED 3999 :%d\r\n", fixture_free_port());
+    const struct scene scenes[] = {{.bytes = moved}, {.bytes = dead}, {.bytes = "$4\r\nhome\r\n"}};
+    peer_start(&peer, scenes, 3);
+    struct evq_conn *conn = open_url(peer.url, 0);
+    assert_status(get(conn, &reply, &err), EVQ_E_RETRY);
+    assert_holds(err.message, "MOVED");
+    evq_reply_free(fixture_call(conn, "SET", "k", "at the node", NULL)); // The caller's repetition.
+    assert_string_equal(fixture_call_text(conn, "GET", "k", NULL).text, "at the node");
+    assert_holds(evq_conn_where(conn), node->tcp_url);
+    fixture_redis_kill(node);
+    assert_status(get(conn, &reply, &err), EVQ_E_IO);    // The socket broke.
+    assert_status(get(conn, &reply, &err), EVQ_E_IO);    // Nobody listens there any more: ...
+    assert_status(get(conn, &reply, &err), EVQ_E_RETRY); // ... so the first address is asked again.
+    assert_status(get(conn, &reply, &err), EVQ_E_IO);    // It named a dead node.
+    assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
+    assert_string_equal(reply->text, "home");
+    evq_reply_free(reply);
+    evq_conn_close(conn);
+    fixture_redis_free(node);
+    peer_end(&peer);
+}
+
+static void conn_call_never_follows_ask(void **state)
+{
+    (void)state;
+    const struct scene scenes[] = {{.bytes = "-ASK 3999 127.0.0.1:1\r\n"}};
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+
+    peer_start(&peer, scenes, 1);
+    struct evq_conn *conn = open_url(peer.url, 0);
+    assert_status(get(conn, &reply, &err), EVQ_E_RETRY);
+    assert_true(evq_conn_fd(conn) >= 0);
+    assert_holds(evq_conn_where(conn), peer.url);
+    evq_conn_close(conn);
+    peer_end(&peer);
+}
+
+/* A listener whose backlog is full: the connection is never made, and the deadline ends the try. */
+static void conn_call_gives_up_connecting_at_its_deadline(void **state)
+{
+    (void)state;
+    struct sockaddr_in address;
+    socklen_t bytes = sizeof address;
+    int filling[8];
+    char url[64];
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+    struct evq_conn *conn = NULL;
+
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(fd, 0), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+    for (size_t i = 0; i < 8; i++) {
+        filling[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)connect(filling[i], (const struct sockaddr *)&address, sizeof address);
+    }
+    (void)snprintf(url, sizeof url, "redis://127.0.0.1:%d", ntohs(address.sin_port));
+    const struct evq_conn_config config = {
+        .url = url, .connect_timeout_ms = 150, .call_timeout_ms = 60000, .keep_environment = true};
+    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
+    int64_t began_ms = evq_clock_mono_ms();
+    assert_status(get(conn, &reply, &err), EVQ_E_TIMEOUT);
+    assert_true(evq_clock_mono_ms() - began_ms < 5000);
+    assert_holds(err.message, url);
+    evq_conn_close(conn);
+    for (size_t i = 0; i < 8; i++) {
+        (void)close(filling[i]);
+    }
+    (void)close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(conn_call_joins_a_reply_that_comes_in_pieces),
+        cmocka_unit_test(conn_call_fails_when_a_reply_breaks_off),
+        cmocka_unit_test(conn_call_times_out_on_half_a_reply),
+        cmocka_unit_test(conn_call_refuses_what_is_no_redis),
+        cmocka_unit_test(conn_call_hangs_up_on_a_reply_too_many),
+        cmocka_unit_test(conn_call_follows_moved_and_returns_home),
+        cmocka_unit_test(conn_call_never_follows_ask),
+        cmocka_unit_test(conn_call_gives_up_connecting_at_its_deadline),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
