@@ -1,0 +1,183 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/buffer.h"
+#include "shared/clock.h"
+#include "tests/fixture/check.h"
+
+static void buffer_appends_and_consumes(void **state)
+{
+    (void)state;
+    struct evq_buffer buffer;
+    evq_buffer_init(&buffer, 0);
+    assert_string_equal(evq_buffer_string(&buffer), "");
+    for (int i = 0; i < 1000; i++) {
+        evq_buffer_printf(&buffer, "%d,", i);
+    }
+    evq_buffer_append(&buffer, NULL, 0);
+    assert_int_equal(buffer.bytes, 10 * 2 + 90 * 3 + 900 * 4);
+    assert_int_equal(strncmp(evq_buffer_string(&buffer), "0,1,2,", 6), 0);
+    evq_buffer_consume(&buffer, 4);
+    assert_int_equal(strncmp(evq_buffer_string(&buffer), "2,3,", 4), 0);
+    evq_buffer_consume(&buffer, 1 << 20);
+    assert_string_equal(evq_buffer_string(&buffer), "");
+    evq_buffer_free(&buffer);
+    assert_null(buffer.data);
+}
+
+/* A writer checks once, at the end: nothing may be appended after a failure. */
+static void buffer_fails_past_its_limit_and_stays_failed(void **state)
+{
+    (void)state;
+    struct evq_buffer buffer;
+    evq_buffer_init(&buffer, 8);
+    evq_buffer_text(&buffer, "12345678");
+    assert_false(buffer.failed);
+    assert_string_equal(evq_buffer_string(&buffer), "12345678");
+    evq_buffer_text(&buffer, "9");
+    assert_true(buffer.failed);
+    assert_null(evq_buffer_string(&buffer));
+    evq_buffer_text(&buffer, "");
+    assert_int_equal(buffer.bytes, 8);
+    evq_buffer_clear(&buffer);
+    assert_false(buffer.failed);
+    evq_buffer_printf(&buffer, "%s", "abcdefghi");
+    assert_true(buffer.failed);
+    evq_buffer_clear(&buffer);
+    evq_buffer_append(&buffer, "x", SIZE_MAX);
+    assert_true(buffer.failed);
+    evq_buffer_free(&buffer);
+}
+
+static void buffer_utf8_follows_the_standard(void **state)
+{
+    (void)state;
+    const struct {
+        const char *text;
+        size_t want;
+    } cases[] = {
+        {"a", 1},
+        {"\xc3\xbc", 2},
+        {"\xe2\x82\xac", 3},
+        {"\xf0\x9f\x98\x80", 4},
+        {"\x80", 0},
+        {"\xc0\x80", 0},
+        {"\xc1\xbf", 0},
+        {"\xe0\x80\x80", 0},
+        {"\xe0\x9f\xbf", 0},
+        {"\xed\xa0\x80", 0},
+        {"\xed\x9f\xbf", 3},
+        {"\xf0\x80\x80\x80", 0},
+        {"\xf4\x8f\xbf\xbf", 4},
+        {"\xf4\x90\x80\x80", 0},
+        {"\xf5\x80\x80\x80", 0},
+        {"\xff", 0},
+        {"\xe2\x82", 0},
+        {"\xe2\x28\xa1", 0},
+        {"\xf0\x9f\x98", 0},
+        {"\xf0\x9f\x98(", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        size_t got = evq_buffer_utf8(cases[i].text, strlen(cases[i].text));
+        if (got != cases[i].want) {
+            fail_msg("case %zu: %zu, expected %zu", i, got, cases[i].want);
+        }
+    }
+    assert_int_equal(evq_buffer_utf8("", 0), 0);
+}
+
+static void json_round_trip(const char *bytes, size_t count, const char *want)
+{
+    struct evq_buffer buffer;
+    json_error_t error;
+    evq_buffer_init(&buffer, 0);
+    evq_buffer_json(&buffer, bytes, count);
+    json_t *json =
+        json_loadb((char *)buffer.data, buffer.bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+    assert_non_null(json);
+    assert_string_equal(json_string_value(json), want);
+    json_decref(json);
+    evq_buffer_free(&buffer);
+}
+
+/* Read back by a JSON reader that is not ours. */
+static void buffer_json_is_valid_json_for_any_bytes(void **state)
+{
+    (void)state;
+    uint64_t seed = 7;
+    json_round_trip("", 0, "");
+    json_round_trip(NULL, 0, "");
+    json_round_trip("a\"b\\c\n\t\r\x01\x7f", 10, "a\"b\\c\n\t\r\x01\x7f");
+    json_round_trip("\xff-\xc3\xbc", 4, "\xef\xbf\xbd-\xc3\xbc");
+    for (int i = 0; i < 2000; i++) {
+        char text[64];
+        size_t count = (size_t)evq_clock_jitter_ms(&seed, 32, 100) % sizeof text;
+        struct evq_buffer buffer;
+        json_error_t error;
+        for (size_t j = 0; j < count; j++) {
+            text[j] = (char)evq_clock_jitter_ms(&seed, 128, 100);
+        }
+        evq_buffer_init(&buffer, 0);
+        evq_buffer_json(&buffer, text, count);
+        json_t *json =
+            json_loadb((char *)buffer.data, buffer.bytes, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+        if (json == NULL) {
+            fail_msg("seed 7, text %d: %s", i, error.text);
+        }
+        json_decref(json);
+        evq_buffer_free(&buffer);
+    }
+}
+
+static void buffer_json_double_reads_back_exactly(void **state)
+{
+    (void)state;
+    const double values[] = {0.0,
+                             -0.0,
+                             1.0 / 3,
+                             0.1,
+                             1e300,
+                             5e-324,
+                             -1.7976931348623157e308,
+                             42.0,
+                             1e-310,
+                             M_PI,
+                             -2.5,
+                             1e17,
+                             123456789012345678.0};
+    struct evq_buffer buffer;
+    evq_buffer_init(&buffer, 0);
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        evq_buffer_clear(&buffer);
+        evq_buffer_json_double(&buffer, values[i]);
+        double back = strtod(evq_buffer_string(&buffer), NULL);
+        assert_memory_equal(&back, &values[i], sizeof back);
+    }
+    evq_buffer_clear(&buffer);
+    evq_buffer_json_double(&buffer, NAN);
+    evq_buffer_json_double(&buffer, INFINITY);
+    evq_buffer_json_double(&buffer, -INFINITY);
+    assert_string_equal(evq_buffer_string(&buffer), "\"NaN\"\"Infinity\"\"-Infinity\"");
+    evq_buffer_free(&buffer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buffer_appends_and_consumes),
+        cmocka_unit_test(buffer_fails_past_its_limit_and_stays_failed),
+        cmocka_unit_test(buffer_utf8_follows_the_standard),
+        cmocka_unit_test(buffer_json_is_valid_json_for_any_bytes),
+        cmocka_unit_test(buffer_json_double_reads_back_exactly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
