@@ -17,6 +17,7 @@
 #define URL_FILE        ".evalq/url"
 #define URL_BYTES_MAX   ((size_t)4096)
 #define FILE_HERE       "evalq.yaml"
+#define FILE_STARTED    ".evalq/evalq.yaml" // `evalq up` leaves it for the programs started beside it.
 #define FILE_SYSTEM     "/etc/evalq/evalq.yaml"
 #define ARENA_BYTES_MAX ((size_t)64 << 20)
 
@@ -170,7 +171,8 @@ static const char *environment(const char *name)
 static enum evq_status load_file(const struct evq_config_source *source, struct evq_config *config,
                                  struct evq_error *err)
 {
-    const char *paths[] = {FILE_HERE, FILE_SYSTEM};
+    const char *paths[] = {FILE_HERE, FILE_STARTED, FILE_SYSTEM};
+    const size_t path_count = sizeof(paths) / sizeof(paths[0]);
     const char *named = source->file != NULL ? source->file : environment("EVALQ_CONFIG");
     struct evq_buffer text;
     enum evq_status status = EVQ_E_NOT_FOUND;
@@ -180,7 +182,7 @@ static enum evq_status load_file(const struct evq_config_source *source, struct 
     if (named != NULL) {
         status = file_read(named, EVQ_CONFIG_BYTES_MAX, &text, err);
     }
-    for (size_t i = 0; named == NULL && status == EVQ_E_NOT_FOUND && i < 2; i++) {
+    for (size_t i = 0; named == NULL && status == EVQ_E_NOT_FOUND && i < path_count; i++) {
         path = paths[i];
         status = file_read(path, EVQ_CONFIG_BYTES_MAX, &text, err);
     }

@@ -99,7 +99,7 @@ struct evq_config {
 
 /* What the command line said; NULL members: nothing. */
 struct evq_config_source {
-    const char *file; // --config, else $EVALQ_CONFIG, ./evalq.yaml, /etc/evalq/evalq.yaml.
+    const char *file; // --config, else $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml, /etc/evalq/evalq.yaml.
     const char *url;  // --url, else $EVALQ_URL, ./.evalq/url, the file.
     const char *queue; // --queue, else $EVALQ_QUEUE, the file.
 };
