@@ -328,7 +328,7 @@ static void submit_account(struct evalq_client *client, int64_t start_ns)
 
 int evalq_client_submit(struct evalq_client *client, const struct evalq_checkpoint *checkpoint)
 {
-    uint8_t payload[EVQ_RING_PAYLOAD_BYTES_MAX];
+    EVQ_REQUEST_BUFFER uint8_t payload[EVQ_RING_PAYLOAD_BYTES_MAX];
     struct evq_error error = {.status = EVQ_OK};
     size_t bytes = 0;
     int64_t start = now_ns();
@@ -362,7 +362,6 @@ int evalq_client_submit(struct evalq_client *client, const struct evalq_checkpoi
     } else {
         atomic_fetch_add_explicit(&client->dropped, 1, memory_order_relaxed);
     }
-    evq_sender_wake(client->sender); // It takes the submit, or says that one was dropped.
     submit_account(client, start);
     return status == EVQ_OK ? EVALQ_OK : evq_client_fail(&error);
 }

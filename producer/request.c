@@ -47,7 +47,7 @@ static void put_text(struct writer *writer, const char *text)
 /* The path, made absolute and without "//", "/./" and a slash at its end. */
 static enum evq_status put_path(struct writer *writer, const char *path, struct evq_error *err)
 {
-    char full[2 * PATH_MAX];
+    EVQ_REQUEST_BUFFER char full[2 * PATH_MAX];
     size_t used = 0;
     size_t bytes = strlen(path);
 
@@ -113,7 +113,7 @@ static bool suite_earlier(const char *list, const char *end, const char *name)
 
 static enum evq_status put_suites(struct writer *writer, const char *suites, struct evq_error *err)
 {
-    char joined[EVQ_REQUEST_SUITES_MAX * (EVQ_JOB_NAME_BYTES_MAX + 1) + 1];
+    EVQ_REQUEST_BUFFER char joined[EVQ_REQUEST_SUITES_MAX * (EVQ_JOB_NAME_BYTES_MAX + 1) + 1];
     char name[EVQ_REQUEST_SUITE_BYTES];
     const char *at = suites == NULL ? "" : suites;
     const char *all = at;

@@ -11,6 +11,17 @@
 #include "producer/evalq.h"
 #include "shared/job.h"
 
+/* For large buffers on the submitting thread: filling them with zeros would cost more than the
+ * rest. */
+#if defined(__has_attribute)
+#if __has_attribute(uninitialized)
+#define EVQ_REQUEST_BUFFER __attribute__((uninitialized))
+#endif
+#endif
+#ifndef EVQ_REQUEST_BUFFER
+#define EVQ_REQUEST_BUFFER
+#endif
+
 #define EVQ_REQUEST_PAIRS_MAX  256
 #define EVQ_REQUEST_SUITES_MAX 64
 

@@ -45,7 +45,8 @@ static enum evq_status results_lock(struct evalq_client *client, int64_t deadlin
                        : evq_error_set(err, EVQ_E_TIMEOUT, "another thread is reading results");
 }
 
-/* Timeouts are a connection's: the longest of a few that ends by the deadline, so that it is seldom made anew. */
+/* Timeouts are a connection's: the longest of a few that ends by the deadline, so that it is seldom
+ * made anew. */
 static int call_timeout(int64_t deadline_ms)
 {
     static const int steps[] = {CALL_MS_MAX, 1000, 250, 50, 10};

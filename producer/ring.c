@@ -62,8 +62,7 @@ enum evq_status evq_ring_push(struct evq_ring *ring, const void *payload, size_t
     record->position = position;
     memcpy(ring->data + offset, payload, first);
     memcpy(ring->data, (const uint8_t *)payload + first, bytes - first);
-    // Sequentially consistent: the taker looks here after it announced that it sleeps.
-    atomic_store(&record->commit, position ^ ring->nonce);
+    atomic_store_explicit(&record->commit, position ^ ring->nonce, memory_order_release);
     return EVQ_OK;
 }
 
@@ -91,7 +90,8 @@ static bool record_copy(const struct evq_ring *ring, uint64_t position, void *ou
 
 static bool record_committed(const struct evq_ring *ring, uint64_t position)
 {
-    return atomic_load(&record_at(ring, position)->commit) == (position ^ ring->nonce);
+    return atomic_load_explicit(&record_at(ring, position)->commit, memory_order_acquire) ==
+           (position ^ ring->nonce);
 }
 
 enum evq_status evq_ring_take(struct evq_ring *ring, uint64_t *cursor, void *out, size_t *ret_bytes)

@@ -65,11 +65,9 @@ struct evq_sender_options {
 
 struct evq_sender {
     atomic_int owners;
-    atomic_bool stop;     // Finish what is in hand and end.
-    atomic_bool sleeping; // The thread waits on wake_fd, or is about to.
-    atomic_bool nudged;   // Look at everything once more before sleeping.
-    atomic_bool look;     // Look at the pins now.
-    atomic_int flushing;  // Callers that wait in flush: shorter back-off.
+    atomic_bool stop;    // Finish what is in hand and end.
+    atomic_bool look;    // Look at the pins now.
+    atomic_int flushing; // Callers that wait in flush: shorter back-off.
     atomic_bool connected;
     atomic_bool away;      // The last try to reach Redis failed.
     atomic_bool full_seen; // A submit found the ring full; the thread says so.
@@ -81,7 +79,7 @@ struct evq_sender {
     atomic_uint_fast64_t waiting; // Submits in the rings, not done.
     atomic_uint_fast64_t
         adopted; // Rings of dead owners not yet emptied; 1 until they were looked for.
-    int wake_fd;
+    int wake_fd; // Ends the thread's sleep. Submits leave it alone: see sender.c.
     struct evq_ring *ring;
     uint64_t inherited; // What the ring held up to here was there before this client.
     pthread_mutex_t progress_lock;
@@ -97,6 +95,7 @@ struct evq_sender {
     struct evq_conn *conn; // The thread's; others may interrupt it.
 
     // The thread's own.
+    bool full_told;
     struct evq_config *config;
     struct evq_queue *redis;
     struct evq_source sources[EVQ_SENDER_SOURCES_MAX];
@@ -121,8 +120,6 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
                                  struct evq_config *config, const struct evq_warner *warner,
                                  struct evq_sender **ret_sender,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-/* After a push: wakes the thread if it sleeps. One non-blocking write at most. */
-void evq_sender_wake(struct evq_sender *sender);
 bool evq_sender_idle(struct evq_sender *sender,
                      uint64_t ring_position); // All before it is in Redis.
 /* EVQ_OK, EVQ_E_TIMEOUT, EVQ_E_IO (Redis was away). deadline_ms monotonic, INT64_MAX: none. Any

@@ -1,3 +1,7 @@
 foreach(test test_ring test_pin test_spool test_client)
     evq_test_link(${test} evq_producer)
 endforeach()
+if(NOT TARGET bench_submit)
+    add_executable(bench_submit EXCLUDE_FROM_ALL bench/bench_submit.c)
+    target_link_libraries(bench_submit PRIVATE evq_fixture evq_producer)
+endif()

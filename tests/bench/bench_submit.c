@@ -1,0 +1,125 @@
+/*
+ * What evalq_client_submit costs the training thread: p50, p99 and the most, with Redis healthy,
+ * stopped (SIGSTOP) and away, one submit after another and with pauses between them as in training.
+ * Prints a table; asserts nothing.
+ *
+ *     bench_submit [SUBMITS [RING_DIRECTORY]]
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "producer/evalq.h"
+#include "shared/checkpoint/writer.h"
+#include "tests/fixture/queue.h"
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t left = *(const int64_t *)a;
+    int64_t right = *(const int64_t *)b;
+    return (left > right) - (left < right);
+}
+
+/* Training's own work between two submits: keeps the core and the caches busy. */
+static void work(int64_t ns)
+{
+    static volatile unsigned char memory[1 << 20];
+    int64_t end = now_ns() + ns;
+
+    while (now_ns() < end) {
+        for (size_t at = 0; at < sizeof(memory); at += 64) {
+            memory[at]++;
+        }
+    }
+}
+
+static void measure(const char *name, const char *redis, const char *directory, const char *rings,
+                    int submits, int64_t pause_ns)
+{
+    char config[160];
+    char path[160];
+    char run[64];
+    struct evalq_client *client = NULL;
+    int64_t *spent = calloc((size_t)submits, sizeof(*spent));
+    int full = 0;
+
+    snprintf(config, sizeof(config), "%s/evalq.yaml", directory);
+    snprintf(path, sizeof(path), "%s/step-1.safetensors", directory);
+    snprintf(run, sizeof(run), "bench-%s", name);
+    struct evalq_options options = {
+        .url = redis, .config = config, .run = run, .ring_directory = rings, .quiet = 1};
+    if (spent == NULL || evalq_client_open(&options, &client) != EVALQ_OK) {
+        fprintf(stderr, "open: %s\n", evalq_client_error(NULL));
+        exit(1);
+    }
+    for (int at = 0; at < submits; at++) {
+        struct evalq_checkpoint checkpoint = {.path = path, .step = at, .suites = "quick"};
+        if (pause_ns > 0) {
+            work(pause_ns);
+        }
+        int64_t start = now_ns();
+        full += evalq_client_submit(client, &checkpoint) != EVALQ_OK;
+        spent[at] = now_ns() - start;
+    }
+    qsort(spent, (size_t)submits, sizeof(*spent), by_value);
+    printf("%-22s %8d %9.2f %9.2f %9.2f %9.2f %8d\n", name, submits,
+           1e-3 * (double)spent[submits / 2], 1e-3 * (double)spent[submits * 99 / 100],
+           1e-3 * (double)spent[submits * 999 / 1000], 1e-3 * (double)spent[submits - 1], full);
+    fflush(stdout);
+    evalq_client_close(client);
+    free(spent);
+}
+
+int main(int argc, char **argv)
+{
+    int submits = argc > 1 ? atoi(argv[1]) : 2000;
+    char directory[64];
+    char text[256];
+    struct fixture *fx = fixture_open(NULL);
+
+    fixture_dir_make(directory);
+    const char *rings = argc > 2 ? argv[2] : directory;
+    snprintf(text, sizeof(text), "%s/evalq.yaml", directory);
+    FILE *file = fopen(text, "w");
+    fprintf(file, "roots:\n  bench: %s\n", directory);
+    fclose(file);
+    float values[1024] = {0};
+    struct evq_writer_tensor tensor = {
+        .name = "w", .dtype = EVQ_DTYPE_F32, .rank = 1, .shape = {1024}, .data = values};
+    snprintf(text, sizeof(text), "%s/step-1.safetensors", directory);
+    if (evq_safetensors_write(text, &tensor, 1, NULL, 0, false, NULL) != EVQ_OK) {
+        return 1;
+    }
+    printf("%-22s %8s %9s %9s %9s %9s %8s\n", "evalq_client_submit", "submits", "p50 us", "p99 us",
+           "p99.9 us", "max us", "full");
+    measure("healthy", fx->redis->url, directory, rings, submits, 0);
+    measure("healthy-each-10ms", fx->redis->url, directory, rings, submits / 10, 10000000);
+    fixture_redis_suspend(fx->redis);
+    measure("stopped", fx->redis->url, directory, rings, submits, 0);
+    measure("stopped-each-10ms", fx->redis->url, directory, rings, submits / 10, 10000000);
+    fixture_redis_resume(fx->redis);
+    fixture_redis_kill(fx->redis);
+    measure("away", fx->redis->url, directory, rings, submits, 0);
+    measure("away-each-10ms", fx->redis->url, directory, rings, submits / 10, 10000000);
+    fixture_redis_restart(fx->redis);
+    fixture_dir_remove(directory);
+    fixture_close(fx);
+    return 0;
+}
