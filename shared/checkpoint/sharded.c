@@ -243,6 +243,8 @@ enum evq_status evq_sharded_read(struct evq_checkpoint *checkpoint, int root_fd,
     uint64_t bytes_max =
         options->header_bytes_max == 0 ? EVQ_HEADER_BYTES_MAX : options->header_bytes_max;
     char *text = NULL;
+
+    shard_options.files_only = false; // The map tells whether all shards belong together.
     enum evq_status status = load_text(fd, (uint64_t)info->st_size, bytes_max, &text, err);
 
     if (status == EVQ_OK) {
