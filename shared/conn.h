@@ -70,6 +70,9 @@ enum evq_status evq_conn_append(struct evq_conn *conn, size_t arg_count, const c
                                 const size_t *arg_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms, struct evq_reply **ret_reply,
                               struct evq_error *err) EVQ_CHECK_RESULT;
+/* Sends what was appended without waiting for replies, for a caller that polls evq_conn_fd() for them. Errors as
+ * evq_conn_read(), which then tells of each lost reply. */
+enum evq_status evq_conn_flush(struct evq_conn *conn, int64_t deadline_ms, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_reply_free(struct evq_reply *reply); // Accepts NULL.
 
 /* Makes a waiting or the next call return EVQ_E_STOPPED; stays so until evq_conn_resume(). Async-signal-safe. */
