@@ -1,0 +1,369 @@
+#include "worker/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/clock.h"
+#include "worker/channel.h"
+#include "worker/runner.h"
+#include "worker/scratch.h"
+
+#define PROGRESS_MS 200 // At most so often is progress told.
+
+struct child {
+    struct evq_config *config;
+    struct evq_runner *runner;
+    struct evq_channel channel;
+    bool cancelled; // The present job.
+    bool leaving;   // Told to exit, or the supervisor is gone.
+    int64_t told_ms;
+};
+
+/* The other side's words while a job runs: only an end of it. */
+static void control_take(struct child *child)
+{
+    struct evq_note *note = NULL;
+
+    evq_channel_fill(&child->channel);
+    while (evq_channel_next(&child->channel, &note, NULL) == EVQ_OK && note != NULL) {
+        child->cancelled = child->cancelled || strcmp(note->type, "cancel") == 0;
+        child->leaving = child->leaving || strcmp(note->type, "exit") == 0;
+        evq_codec_note_free(note);
+    }
+    child->leaving = child->leaving || child->channel.ended;
+}
+
+/* Sends a note and waits until it is out: the supervisor always reads. */
+static enum evq_status note_tell(struct child *child, const char *type,
+                                 const struct evq_field *fields, size_t field_count)
+{
+    struct evq_error err;
+
+    enum evq_status status = evq_channel_send(&child->channel, type, fields, field_count, &err);
+    while (status == EVQ_OK && child->channel.out.bytes > 0) {
+        struct pollfd item = {.fd = child->channel.fd, .events = POLLOUT};
+        (void)poll(&item, 1, 1000);
+        status = evq_channel_flush(&child->channel, &err);
+    }
+    if (status == EVQ_E_IO) {
+        child->leaving = true;
+    }
+    return status;
+}
+
+static enum evq_status child_progress(void *context, int64_t done, int64_t total,
+                                      const char *status)
+{
+    struct child *child = context;
+    const int64_t now_ms = evq_clock_mono_ms();
+
+    control_take(child);
+    if (child->cancelled || child->leaving) {
+        return EVQ_E_STOPPED;
+    }
+    if (now_ms - child->told_ms >= PROGRESS_MS) {
+        const struct evq_field fields[] = {evq_channel_integer("done", done),
+                                           evq_channel_integer("total", total),
+                                           evq_channel_text("status", status)};
+        child->told_ms = now_ms;
+        (void)note_tell(child, "progress", fields, sizeof(fields) / sizeof(fields[0]));
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status child_task(void *context, const struct evq_result *result)
+{
+    struct child *child = context;
+    struct evq_buffer record;
+    struct evq_error err;
+
+    control_take(child);
+    if (child->cancelled || child->leaving) {
+        return EVQ_E_STOPPED;
+    }
+    evq_buffer_init(&record, 0);
+    enum evq_status status = evq_codec_result_encode(result, &record, &err);
+    if (status == EVQ_OK) {
+        const struct evq_field field = evq_channel_bytes("result", record.data, record.bytes);
+        status = note_tell(child, "task", &field, 1);
+    }
+    evq_buffer_free(&record);
+    return status;
+}
+
+static void error_tell(struct child *child, const struct evq_error *err,
+                       const struct evq_failure *failure)
+{
+    const struct evq_field fields[] = {
+        evq_channel_integer("status", err->status), evq_channel_integer("crash", failure->crash),
+        evq_channel_text("message", err->message), evq_channel_text("detail", failure->detail)};
+
+    (void)note_tell(child, "error", fields, sizeof(fields) / sizeof(fields[0]));
+}
+
+struct work { // One job as the supervisor gave it.
+    const char *id;
+    struct evq_job *job;
+    const struct evq_suite *suite;
+    const struct evq_root *root;
+    int root_fd;
+    const char **tasks_done;
+    size_t task_done_count;
+    char scratch[EVQ_SCRATCH_PATH_BYTES];
+};
+
+static const struct evq_root *root_find(const struct evq_config *config, const char *name)
+{
+    for (size_t i = 0; i < config->root_count; i++) {
+        if (strcmp(config->roots[i].name, name) == 0) {
+            return &config->roots[i];
+        }
+    }
+    return NULL;
+}
+
+/* Splits "a\nb\n" in place; the pointers are into the note's text. */
+static enum evq_status tasks_done_split(const struct evq_note *note, struct work *work,
+                                        struct evq_error *err)
+{
+    char *text = evq_arena_strdup(note->arena, evq_channel_get_text(note, "tasks_done"));
+    const size_t bytes = text != NULL ? strlen(text) : 0;
+
+    work->tasks_done = evq_arena_array(note->arena, bytes + 1, sizeof(*work->tasks_done));
+    if (text == NULL || work->tasks_done == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "job %s", work->id);
+    }
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        work->tasks_done[work->task_done_count++] = line;
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status work_open(const struct child *child, const struct evq_note *note,
+                                 struct work *work, struct evq_error *err)
+{
+    const struct evq_config *config = child->config;
+    const struct evq_field *record = evq_codec_note_field(note, "record");
+    const char *suite = evq_channel_get_text(note, "suite");
+
+    work->root_fd = -1;
+    work->id = evq_channel_get_text(note, "id");
+    work->suite = evq_config_suite(config, suite);
+    if (work->suite == NULL ||
+        strcmp(work->suite->digest, evq_channel_get_text(note, "digest")) != 0) {
+        return evq_error_set(
+            err, EVQ_E_RETRY,
+            "suite '%s' in %s changed since this worker started: restart the worker", suite,
+            config->file);
+    }
+    if (record == NULL || record->type != EVQ_FIELD_BYTES) {
+        return evq_error_set(err, EVQ_E_BUG, "a job without its record");
+    }
+    enum evq_status status =
+        evq_codec_job_decode(record->bytes, record->byte_count, &work->job, err);
+    if (status == EVQ_OK) {
+        status = tasks_done_split(note, work, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    work->root = root_find(config, work->job->root);
+    if (work->root == NULL) {
+        return evq_error_set(
+            err, EVQ_E_RETRY,
+            "root '%s' of checkpoint '%s' is not known on this worker: add under roots: in %s the "
+            "line \"%s: /DIRECTORY/HERE\"",
+            work->job->root, work->job->path, config->file[0] != '\0' ? config->file : "evalq.yaml",
+            work->job->root);
+    }
+    work->root_fd = open(work->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (work->root_fd < 0) {
+        return evq_error_set(err, EVQ_E_RETRY, "root '%s' is %s here, which cannot be opened: %s",
+                             work->root->name, work->root->path, strerror(errno));
+    }
+    return evq_scratch_attempt(config->worker.scratch, work->scratch, sizeof(work->scratch), err);
+}
+
+static void work_close(struct work *work)
+{
+    if (work->scratch[0] != '\0') {
+        evq_scratch_remove(work->scratch);
+    }
+    if (work->root_fd >= 0) {
+        (void)close(work->root_fd);
+    }
+    evq_job_free(work->job);
+}
+
+/* The pinned copy where it is there: the trainer may have removed the original meanwhile. */
+static const char *path_pick(const struct work *work)
+{
+    int fd = -1;
+
+    if (work->job->pin != NULL && work->job->pin[0] != '\0') {
+        if (evq_beneath_open(work->root_fd, work->job->pin, false, &fd, NULL) == EVQ_OK ||
+            evq_beneath_open(work->root_fd, work->job->pin, true, &fd, NULL) == EVQ_OK) {
+            (void)close(fd);
+            return work->job->pin;
+        }
+    }
+    return work->job->path;
+}
+
+static enum evq_status work_run(struct child *child, const struct evq_note *note,
+                                const struct work *work, struct evq_failure *failure,
+                                struct evq_error *err)
+{
+    const struct evq_eval_request request = {
+        .config = child->config,
+        .suite = work->suite,
+        .job = work->job,
+        .root_fd = work->root_fd,
+        .root_path = work->root->path,
+        .path = path_pick(work),
+        .prepared = "",
+        .shard = (int32_t)evq_channel_get_integer(note, "shard", -1),
+        .shard_count = (int32_t)evq_channel_get_integer(note, "shard_count", 0),
+        .tasks_done = work->tasks_done,
+        .task_done_count = work->task_done_count,
+        .scratch = work->scratch,
+        .attempt = (int32_t)evq_channel_get_integer(note, "attempt", 1)};
+    const struct evq_eval_report report = {
+        .context = child, .progress = child_progress, .task = child_task};
+
+    return evq_runner_eval(child->runner, work->id, &request, &report, failure, err);
+}
+
+static void job_take(struct child *child, const struct evq_note *note)
+{
+    struct work work = {.root_fd = -1};
+    struct evq_failure failure = {0};
+    struct evq_error err = {0};
+
+    child->cancelled = false;
+    child->told_ms = 0;
+    enum evq_status status = work_open(child, note, &work, &err);
+    if (status == EVQ_OK) {
+        status = work_run(child, note, &work, &failure, &err);
+    }
+    work_close(
+        &work); // First: when the supervisor hears of the end, nothing of the attempt is left.
+    if (status == EVQ_OK) {
+        (void)note_tell(child, "done", NULL, 0);
+    } else {
+        err.status = status;
+        error_tell(child, &err, &failure);
+    }
+    if (status == EVQ_E_DEVICE) {
+        // CUDA's faults stick to the process: another one must take our place.
+        child->leaving = true;
+    }
+}
+
+static bool natives_served(const struct evq_config *config)
+{
+    for (size_t i = 0; i < config->suite_count; i++) {
+        if (strcmp(config->suites[i].evaluator, "native") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum evq_status child_open(struct child *child, const struct evq_options *options,
+                                  struct evq_error *err)
+{
+    const char *devices = getenv("CUDA_VISIBLE_DEVICES");
+    char note[256] = "";
+
+    devices = devices != NULL ? devices : "";
+    enum evq_status status = evq_config_load(&options->source, &child->config, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_runner_config config = {
+        .config = child->config,
+        .devices = devices,
+        .threads = options->threads >= 0 ? options->threads : child->config->worker.threads};
+    status = evq_runner_open(&config, &child->runner, err);
+    if (status == EVQ_OK && natives_served(child->config)) {
+        status = evq_runner_warm(child->runner, note, sizeof(note), err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_field fields[] = {evq_channel_text("version", EVQ_VERSION),
+                                       evq_channel_text("note", note),
+                                       evq_channel_text("devices", devices)};
+    return note_tell(child, "hello", fields, sizeof(fields) / sizeof(fields[0]));
+}
+
+static void process_settle(void)
+{
+    static const char score[] = "500";
+
+    // The supervisor's end is ours; one that died before this line shows as the end of the channel.
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // Ctrl-C in a terminal reaches the whole group: the supervisor decides what becomes of us.
+    (void)signal(SIGINT, SIG_IGN);
+    (void)signal(SIGTERM, SIG_IGN);
+    (void)signal(SIGHUP, SIG_IGN);
+    // Short of memory, the kernel should take the evaluation, not the supervisor.
+    const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)!write(fd, score, sizeof(score) - 1);
+        (void)close(fd);
+    }
+}
+
+enum evq_exit evq_child_main(const struct evq_options *options)
+{
+    struct child child = {0};
+    struct evq_error err;
+    struct evq_note *note = NULL;
+    enum evq_exit code = EVQ_EXIT_OK;
+
+    if (fcntl(EVQ_CHILD_FD, F_SETFD, FD_CLOEXEC) != 0) {
+        (void)fprintf(stderr, "evalq-worker: child is started by the supervisor, not by hand\n");
+        return EVQ_EXIT_USAGE;
+    }
+    process_settle();
+    evq_channel_open(&child.channel, EVQ_CHILD_FD);
+    enum evq_status status = child_open(&child, options, &err);
+    if (status != EVQ_OK) {
+        const struct evq_failure none = {0};
+        error_tell(&child, &err, &none);
+        code = evq_status_exit(status);
+        child.leaving = true;
+    }
+    while (!child.leaving) {
+        evq_channel_fill(&child.channel);
+        status = evq_channel_next(&child.channel, &note, &err);
+        if (status != EVQ_OK || (note == NULL && child.channel.ended)) {
+            break;
+        }
+        if (note == NULL) {
+            struct pollfd item = {.fd = child.channel.fd, .events = POLLIN};
+            (void)poll(&item, 1, -1);
+            continue;
+        }
+        if (strcmp(note->type, "job") == 0) {
+            job_take(&child, note);
+        } else if (strcmp(note->type, "exit") == 0) {
+            child.leaving = true;
+        } // A cancel that crossed the job's end is late: nothing to do.
+        evq_codec_note_free(note);
+    }
+    evq_runner_close(child.runner);
+    evq_config_free(child.config);
+    evq_channel_close(&child.channel);
+    return code;
+}

@@ -1,0 +1,203 @@
+#include "worker/devices.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The part of NVML's stable interface that is used here. */
+struct nvml_memory {
+    unsigned long long total;
+    unsigned long long free;
+    unsigned long long used;
+};
+typedef int (*nvml_plain_fn)(void);
+typedef int (*nvml_count_fn)(unsigned int *count);
+typedef int (*nvml_handle_fn)(unsigned int number, void **ret_device);
+typedef int (*nvml_uuid_handle_fn)(const char *uuid, void **ret_device);
+typedef int (*nvml_memory_fn)(void *device, struct nvml_memory *ret_memory);
+typedef int (*nvml_name_fn)(void *device, char *name, unsigned int bytes);
+
+struct nvml {
+    void *library;
+    nvml_plain_fn init;
+    nvml_plain_fn shutdown;
+    nvml_count_fn count;
+    nvml_handle_fn handle;
+    nvml_uuid_handle_fn uuid_handle;
+    nvml_memory_fn memory;
+    nvml_name_fn name;
+};
+
+static bool symbol_find(void *library, const char *name, void *ret_function)
+{
+    void *symbol = dlsym(library, name);
+
+    // ISO C has no cast from object to function pointer: the bytes are copied.
+    memcpy(ret_function, &symbol, sizeof(symbol));
+    return symbol != NULL;
+}
+
+static bool nvml_open(struct nvml *nvml, char *note, size_t note_bytes)
+{
+    *nvml = (struct nvml){.library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
+    if (nvml->library == NULL) {
+        (void)snprintf(note, note_bytes,
+                       "no NVIDIA driver here (libnvidia-ml.so.1 cannot be loaded)");
+        return false;
+    }
+    if (!symbol_find(nvml->library, "nvmlInit_v2", &nvml->init) ||
+        !symbol_find(nvml->library, "nvmlShutdown", &nvml->shutdown) ||
+        !symbol_find(nvml->library, "nvmlDeviceGetCount_v2", &nvml->count) ||
+        !symbol_find(nvml->library, "nvmlDeviceGetHandleByIndex_v2", &nvml->handle) ||
+        !symbol_find(nvml->library, "nvmlDeviceGetHandleByUUID", &nvml->uuid_handle) ||
+        !symbol_find(nvml->library, "nvmlDeviceGetMemoryInfo", &nvml->memory) ||
+        !symbol_find(nvml->library, "nvmlDeviceGetName", &nvml->name)) {
+        (void)snprintf(note, note_bytes, "the NVIDIA driver's libnvidia-ml.so.1 is too old");
+        (void)dlclose(nvml->library);
+        return false;
+    }
+    const int code = nvml->init();
+    if (code != 0) {
+        (void)snprintf(note, note_bytes, "the NVIDIA driver does not answer (NVML error %d)", code);
+        (void)dlclose(nvml->library);
+        return false;
+    }
+    return true;
+}
+
+static bool device_describe(const struct nvml *nvml, struct evq_device *device)
+{
+    struct nvml_memory memory = {0};
+    void *handle = NULL;
+    char *end = NULL;
+
+    const unsigned long number = strtoul(device->id, &end, 10);
+    const int code = *end == '\0' ? nvml->handle((unsigned int)number, &handle)
+                                  : nvml->uuid_handle(device->id, &handle);
+    if (code != 0) {
+        return false;
+    }
+    if (nvml->memory(handle, &memory) == 0) {
+        device->memory_bytes = (int64_t)memory.total;
+    }
+    if (nvml->name(handle, device->name, sizeof(device->name)) != 0) {
+        device->name[0] = '\0';
+    }
+    return true;
+}
+
+/* "0,1" or UUIDs, as CUDA_VISIBLE_DEVICES takes them. */
+static enum evq_status list_parse(const char *text, const char *where, struct evq_devices *devices,
+                                  struct evq_error *err)
+{
+    for (const char *at = text; *at != '\0';) {
+        const size_t bytes = strcspn(at, ",");
+        const bool legal = strspn(at, "0123456789") == bytes || strncmp(at, "GPU-", 4) == 0 ||
+                           strncmp(at, "MIG-", 4) == 0;
+        if (bytes == 0 || bytes >= sizeof(devices->items[0].id) || !legal) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "%s takes auto, cpu or GPU numbers such as 0,1, not '%s'", where,
+                                 text);
+        }
+        if (devices->count == EVQ_DEVICES_MAX) {
+            return evq_error_set(err, EVQ_E_LIMIT, "%s names more than %d GPUs", where,
+                                 EVQ_DEVICES_MAX);
+        }
+        struct evq_device *device = &devices->items[devices->count++];
+        memset(device, 0, sizeof(*device));
+        memcpy(device->id, at, bytes);
+        at += bytes;
+        at += *at == ',';
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status auto_find(const struct nvml *nvml, struct evq_devices *devices,
+                                 struct evq_error *err)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    unsigned int count = 0;
+
+    if (visible != NULL) {
+        if (visible[0] == '\0' || strcmp(visible, "-1") == 0) {
+            (void)snprintf(devices->note, sizeof(devices->note),
+                           "CUDA_VISIBLE_DEVICES hides all GPUs");
+            return EVQ_OK;
+        }
+        return list_parse(visible, "CUDA_VISIBLE_DEVICES", devices, err);
+    }
+    if (nvml->count(&count) != 0 || count == 0) {
+        (void)snprintf(devices->note, sizeof(devices->note), "the NVIDIA driver shows no GPU");
+        return EVQ_OK;
+    }
+    for (unsigned int i = 0; i < count && i < EVQ_DEVICES_MAX; i++) {
+        (void)snprintf(devices->items[i].id, sizeof(devices->items[i].id), "%u", i);
+        devices->count = i + 1;
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devices,
+                                 struct evq_error *err)
+{
+    struct nvml nvml;
+    char note[256];
+
+    memset(ret_devices, 0, sizeof(*ret_devices));
+    if (strcmp(text, "cpu") == 0) {
+        return EVQ_OK;
+    }
+    const bool automatic = strcmp(text, "auto") == 0 || text[0] == '\0';
+    enum evq_status status = automatic ? EVQ_OK : list_parse(text, "--devices", ret_devices, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (!nvml_open(&nvml, note, sizeof(note))) {
+        memcpy(ret_devices->note, note, sizeof(note));
+        return automatic ? EVQ_OK
+                         : evq_error_set(err, EVQ_E_NOT_FOUND, "devices '%s': %s", text, note);
+    }
+    status = automatic ? auto_find(&nvml, ret_devices, err) : EVQ_OK;
+    for (uint32_t i = 0; i < ret_devices->count && status == EVQ_OK; i++) {
+        if (!device_describe(&nvml, &ret_devices->items[i])) {
+            status = evq_error_set(err, EVQ_E_NOT_FOUND, "GPU %s is not there",
+                                   ret_devices->items[i].id);
+        }
+    }
+    (void)nvml.shutdown();
+    (void)dlclose(nvml.library);
+    return status;
+}
+
+void evq_devices_deal(const struct evq_devices *devices, uint32_t slot, uint32_t slot_count,
+                      char out[EVQ_DEVICES_TEXT], int32_t *ret_gpus, int64_t *ret_memory_bytes)
+{
+    size_t used = 0;
+    int64_t memory_bytes = 0;
+    int32_t gpus = 0;
+
+    out[0] = '\0';
+    for (uint32_t i = 0; i < devices->count; i++) {
+        const bool mine = devices->count >= slot_count ? i * slot_count / devices->count == slot
+                                                       : i == slot % devices->count;
+        if (!mine) {
+            continue;
+        }
+        const int bytes = snprintf(out + used, EVQ_DEVICES_TEXT - used, "%s%s", gpus > 0 ? "," : "",
+                                   devices->items[i].id);
+        if (bytes < 0 || (size_t)bytes >= EVQ_DEVICES_TEXT - used) {
+            out[used] = '\0';
+            break;
+        }
+        used += (size_t)bytes;
+        // What needs promise is what the smallest device of the slot has.
+        memory_bytes = gpus == 0 || devices->items[i].memory_bytes < memory_bytes
+                           ? devices->items[i].memory_bytes
+                           : memory_bytes;
+        gpus++;
+    }
+    *ret_gpus = gpus;
+    *ret_memory_bytes = memory_bytes;
+}

@@ -1,0 +1,40 @@
+/*
+ * Which devices this machine gives its slots. The supervisor asks NVML, loaded at run time, never
+ * CUDA. Any thread.
+ */
+#ifndef EVQ_WORKER_DEVICES_H
+#define EVQ_WORKER_DEVICES_H
+
+#include <stdint.h>
+
+#include "shared/error.h"
+
+#define EVQ_DEVICES_MAX  64
+#define EVQ_DEVICES_TEXT 512 // "0,1,2", as CUDA_VISIBLE_DEVICES takes it.
+
+struct evq_device {
+    char id[64];          // Number or UUID, as CUDA_VISIBLE_DEVICES takes it.
+    char name[96];        // "" unknown.
+    int64_t memory_bytes; // 0: unknown.
+};
+
+struct evq_devices {
+    struct evq_device items[EVQ_DEVICES_MAX];
+    uint32_t count; // 0: the CPU alone.
+    char note[256]; // Why there is no GPU, when auto found none; "" otherwise.
+};
+
+/*
+ * text: "auto" (all GPUs, or those $CUDA_VISIBLE_DEVICES names; the CPU when there is none), "cpu",
+ * or numbers such as "0,1". EVQ_E_INVALID: not such a list. EVQ_E_NOT_FOUND: a named GPU is not
+ * there.
+ */
+enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devices,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The devices of one slot of slot_count as CUDA_VISIBLE_DEVICES takes them; "" for the CPU. More
+ * slots than devices share. */
+void evq_devices_deal(const struct evq_devices *devices, uint32_t slot, uint32_t slot_count,
+                      char out[EVQ_DEVICES_TEXT], int32_t *ret_gpus, int64_t *ret_memory_bytes);
+
+#endif

@@ -1,0 +1,142 @@
+#include "worker/evaluators/attempt.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "shared/clock.h"
+#include "worker/evaluators/environment.h"
+#include "worker/evaluators/output.h"
+#include "worker/evaluators/process.h"
+
+#define TICK_MS      100
+#define STATUS_BYTES 65
+#define LEFTOVER_MS  200 // For what is still in the pipe when the program has ended.
+
+static enum evq_status process_start(const struct evq_attempt *attempt, struct evq_output *output,
+                                     struct evq_process *process, struct evq_arena *arena,
+                                     struct evq_error *err)
+{
+    const struct evq_evaluator *evaluator = attempt->evaluator;
+    char *const *envp = evq_environment_build(evaluator, attempt->devices, attempt->extra,
+                                              attempt->extra_count, arena);
+
+    if (envp == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "environment of '%s'", evaluator->name);
+    }
+    const struct evq_process_config config = {
+        .argv = evaluator->argv,
+        .envp = envp,
+        .directory = evaluator->directory[0] != '\0' ? evaluator->directory : attempt->scratch,
+        .stdin_fd = -1,
+        .stdout_fd = output->write_fd,
+        .stderr_fd = output->write_fd};
+    const enum evq_status status = evq_process_start(&config, process, err);
+    evq_output_started(output);
+    return status;
+}
+
+/* Waits for the end, the limit or a cancel. The program may still run when this is not EVQ_OK. */
+static enum evq_status process_watch(const struct evq_attempt *attempt, struct evq_output *output,
+                                     struct evq_process *process, struct evq_error *err)
+{
+    const int64_t deadline_ms = evq_clock_mono_ms() + attempt->limit_seconds * 1000;
+    char status_line[STATUS_BYTES] = "";
+
+    while (!evq_process_check(process)) {
+        if (evq_clock_mono_ms() >= deadline_ms) {
+            return evq_error_set(err, EVQ_E_TIMEOUT,
+                                 "evaluator '%s' ran longer than its limit of %lld s",
+                                 attempt->evaluator->name, (long long)attempt->limit_seconds);
+        }
+        struct pollfd items[2] = {{.fd = process->status_fd, .events = POLLIN},
+                                  {.fd = output->read_fd, .events = POLLIN}};
+        const int left = evq_clock_left_ms(deadline_ms);
+        (void)poll(items, 2, left < TICK_MS ? left : TICK_MS);
+        const uint64_t before = output->changes;
+        (void)evq_output_read(output);
+        if (output->changes != before) {
+            evq_output_line(output, status_line, sizeof(status_line));
+        }
+        if (attempt->report->progress(attempt->report->context, -1, -1, status_line) != EVQ_OK) {
+            return evq_error_set(err, EVQ_E_STOPPED, "evaluator '%s' was stopped",
+                                 attempt->evaluator->name);
+        }
+    }
+    return EVQ_OK;
+}
+
+static void output_drain(struct evq_output *output)
+{
+    const int64_t deadline_ms = evq_clock_mono_ms() + LEFTOVER_MS;
+
+    // A grandchild that left the session may hold the pipe open: bounded by time.
+    while (evq_output_read(output) && evq_clock_mono_ms() < deadline_ms) {
+        struct pollfd item = {.fd = output->read_fd, .events = POLLIN};
+        if (poll(&item, 1, evq_clock_left_ms(deadline_ms)) <= 0) {
+            break;
+        }
+    }
+}
+
+static enum evq_status process_judge(const struct evq_attempt *attempt,
+                                     const struct evq_process *process, const char *how,
+                                     struct evq_failure *failure, struct evq_error *err)
+{
+    const char *name = attempt->evaluator->name;
+
+    if (process->exec_errno != 0) {
+        return evq_error_set(err, EVQ_E_INVALID, "evaluator '%s': '%s' %s", name,
+                             attempt->evaluator->argv[0], how);
+    }
+    if (process->lost || WIFSIGNALED(process->wait_status)) {
+        failure->crash = true;
+        return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' ended by %s", name, how);
+    }
+    const int code = WEXITSTATUS(process->wait_status);
+    if (code == 0) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, code == EVQ_ATTEMPT_EXIT_FATAL ? EVQ_E_INVALID : EVQ_E_RETRY,
+                         "evaluator '%s' ended with %s", name, how);
+}
+
+enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_failure *failure,
+                                struct evq_error *err)
+{
+    struct evq_output output;
+    struct evq_process process = {0};
+    char how[256];
+    char tail[EVQ_OUTPUT_TAIL_BYTES + 1];
+
+    struct evq_arena *arena = evq_arena_new(0);
+    if (arena == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "evaluator '%s'", attempt->evaluator->name);
+    }
+    enum evq_status status =
+        evq_output_open(attempt->log_path, attempt->log_bytes_max, &output, err);
+    if (status != EVQ_OK) {
+        goto out;
+    }
+    status = process_start(attempt, &output, &process, arena, err);
+    if (status == EVQ_OK) {
+        status = process_watch(attempt, &output, &process, err);
+        const bool killed = status != EVQ_OK;
+        if (killed) {
+            evq_process_end(&process, EVQ_ATTEMPT_GRACE_MS);
+        }
+        output_drain(&output);
+        evq_process_describe(&process, how, sizeof(how));
+        if (!killed) {
+            status = process_judge(attempt, &process, how, failure, err);
+        }
+        evq_output_tail(&output, tail, sizeof(tail));
+        (void)snprintf(failure->detail, sizeof(failure->detail), "%s\nlog: %s\n%s", how,
+                       attempt->log_path != NULL ? attempt->log_path : "none", tail);
+    }
+out:
+    evq_output_close(&output);
+    evq_arena_free(arena);
+    return status;
+}

@@ -1,0 +1,35 @@
+/*
+ * One run of a program to its end: log, time limit, cancelling. Shared by the command evaluator and
+ * prepare. One thread.
+ */
+#ifndef EVQ_WORKER_ATTEMPT_H
+#define EVQ_WORKER_ATTEMPT_H
+
+#include "worker/evaluators/evaluator.h"
+#include "worker/evaluators/failure.h"
+
+#define EVQ_ATTEMPT_EXIT_FATAL 100  // By this exit status a program says that a retry is of no use.
+#define EVQ_ATTEMPT_GRACE_MS   5000 // From SIGTERM to SIGKILL.
+
+struct evq_attempt {
+    const struct evq_evaluator *evaluator;
+    const char *devices;  // CUDA_VISIBLE_DEVICES.
+    const char *log_path; // NULL: no log file.
+    int64_t log_bytes_max;
+    const char *scratch;          // Working directory unless the evaluator names one.
+    const struct evq_pair *extra; // Joins the environment: EVALQ_JOB, ...
+    size_t extra_count;
+    int64_t limit_seconds;
+    const struct evq_eval_report *report;
+};
+
+/*
+ * EVQ_OK: exit status 0. EVQ_E_TIMEOUT, EVQ_E_STOPPED (report said so): the group was killed.
+ * EVQ_E_INVALID: exit status EVQ_ATTEMPT_EXIT_FATAL, or the program cannot be executed.
+ * EVQ_E_RETRY: any other end; failure->crash for a signal. failure->detail: how it ended and the
+ * tail of its log, also on EVQ_OK.
+ */
+enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_failure *failure,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

@@ -1,0 +1,97 @@
+#include "worker/evaluators/command.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "shared/clock.h"
+#include "worker/evaluators/attempt.h"
+#include "worker/evaluators/jobfile.h"
+#include "worker/evaluators/results.h"
+
+#define PATH_BYTES 8192
+
+struct paths {
+    char job[PATH_BYTES];
+    char result[PATH_BYTES];
+    char checkpoint[PATH_BYTES];
+};
+
+/* The attempt's directory is new, so no result of another attempt can lie there. */
+static enum evq_status paths_make(const struct evq_evaluator *evaluator,
+                                  const struct evq_eval_request *request, struct paths *paths,
+                                  struct evq_error *err)
+{
+    const bool directory = evaluator->results[0] != '\0';
+
+    (void)snprintf(paths->job, PATH_BYTES, "%s/job.json", request->scratch);
+    (void)snprintf(paths->result, PATH_BYTES, "%s/%s", request->scratch,
+                   directory ? "results" : "result.json");
+    evq_jobfile_checkpoint(request, paths->checkpoint, PATH_BYTES);
+    if (directory && mkdir(paths->result, 0700) != 0) {
+        return evq_error_set(err, EVQ_E_IO, "create '%s': %s", paths->result, strerror(errno));
+    }
+    return evq_jobfile_write(request, paths->result, paths->job, err);
+}
+
+static enum evq_status results_report(const struct evq_command_place *place,
+                                      struct evq_results *results, int64_t compute_us,
+                                      const struct evq_eval_report *report, struct evq_error *err)
+{
+    for (size_t i = 0; i < results->count; i++) {
+        struct evq_result *result = results->items[i];
+        result->backend = "command";
+        result->device = place->devices[0] != '\0' ? place->devices : "cpu";
+        result->timing.compute_us = compute_us / (int64_t)results->count;
+        result->timing.samples = result->n > 0 ? result->n : 0;
+        if (report->task(report->context, result) != EVQ_OK) {
+            return evq_error_set(err, EVQ_E_STOPPED, "stopped while the results were handed over");
+        }
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_command_eval(const struct evq_evaluator *evaluator,
+                                 const struct evq_command_place *place,
+                                 const struct evq_eval_request *request,
+                                 const struct evq_eval_report *report, struct evq_failure *failure,
+                                 struct evq_error *err)
+{
+    struct paths paths;
+    struct evq_results results = {0};
+
+    enum evq_status status = paths_make(evaluator, request, &paths, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_pair extra[] = {{"EVALQ_JOB", paths.job},
+                                     {"EVALQ_CHECKPOINT", paths.checkpoint},
+                                     {"EVALQ_RESULT", paths.result}};
+    const struct evq_attempt attempt = {.evaluator = evaluator,
+                                        .devices = place->devices,
+                                        .log_path = place->log_path,
+                                        .log_bytes_max = request->config->worker.log_bytes_max,
+                                        .scratch = request->scratch,
+                                        .extra = extra,
+                                        .extra_count = sizeof(extra) / sizeof(extra[0]),
+                                        .limit_seconds = request->suite->limit_seconds,
+                                        .report = report};
+    const int64_t began_us = evq_clock_mono_us();
+    status = evq_attempt_run(&attempt, failure, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    status = evq_results_read(request->suite, request->tasks_done, request->task_done_count,
+                              evaluator->results, paths.result, &results, err);
+    if (status == EVQ_E_NOT_FOUND) {
+        return evq_error_set(err, EVQ_E_RETRY,
+                             "evaluator '%s' ended with exit status 0 but left no results",
+                             evaluator->name);
+    }
+    if (status == EVQ_OK) {
+        status = results_report(place, &results, evq_clock_mono_us() - began_us, report, err);
+    }
+    evq_results_free(&results);
+    return status;
+}

@@ -1,0 +1,165 @@
+#include "worker/evaluators/jobfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+void evq_jobfile_checkpoint(const struct evq_eval_request *request, char *out, size_t out_bytes)
+{
+    if (request->prepared[0] != '\0') {
+        (void)snprintf(out, out_bytes, "%s", request->prepared);
+    } else if (strcmp(request->path, ".") == 0) {
+        (void)snprintf(out, out_bytes, "%s", request->root_path);
+    } else {
+        (void)snprintf(out, out_bytes, "%s/%s", request->root_path, request->path);
+    }
+}
+
+static void text_field(struct evq_buffer *out, const char *name, const char *value)
+{
+    evq_buffer_printf(out, ", \"%s\": ", name);
+    evq_buffer_json(out, value, strlen(value));
+}
+
+static void pairs_field(struct evq_buffer *out, const char *name, const struct evq_pair *pairs,
+                        size_t count)
+{
+    evq_buffer_printf(out, ", \"%s\": {", name);
+    for (size_t i = 0; i < count; i++) {
+        evq_buffer_text(out, i > 0 ? ", " : "");
+        evq_buffer_json(out, pairs[i].key, strlen(pairs[i].key));
+        evq_buffer_text(out, ": ");
+        evq_buffer_json(out, pairs[i].value, strlen(pairs[i].value));
+    }
+    evq_buffer_text(out, "}");
+}
+
+static bool task_is_done(const struct evq_eval_request *request, const char *name)
+{
+    for (size_t i = 0; i < request->task_done_count; i++) {
+        if (strcmp(request->tasks_done[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void tasks_field(struct evq_buffer *out, const struct evq_eval_request *request)
+{
+    const char *comma = "";
+
+    evq_buffer_text(out, ", \"tasks\": [");
+    for (size_t i = 0; i < request->suite->task_count; i++) {
+        const struct evq_task_config *task = &request->suite->tasks[i];
+        if (task_is_done(request, task->name)) {
+            continue;
+        }
+        evq_buffer_printf(out, "%s{\"name\": ", comma);
+        evq_buffer_json(out, task->name, strlen(task->name));
+        text_field(out, "type", task->type != NULL ? task->type : "");
+        pairs_field(out, "model", task->model, task->model_count);
+        pairs_field(out, "data", task->data, task->data_count);
+        pairs_field(out, "options", task->options, task->option_count);
+        evq_buffer_text(out, "}");
+        comma = ", ";
+    }
+    evq_buffer_text(out, "]");
+}
+
+static void job_fields(struct evq_buffer *out, const struct evq_job *job)
+{
+    char id[EVQ_JOB_ID_BYTES_MAX];
+
+    evq_job_id(job, id);
+    text_field(out, "job", id);
+    text_field(out, "run", job->run);
+    evq_buffer_printf(out, ", \"step\": %lld", (long long)job->step);
+    if (isfinite(job->epoch)) {
+        evq_buffer_text(out, ", \"epoch\": ");
+        evq_buffer_json_double(out, job->epoch);
+    } else {
+        evq_buffer_text(out, ", \"epoch\": null");
+    }
+    text_field(out, "variant", job->variant);
+    pairs_field(out, "params", job->params, job->param_count);
+    pairs_field(out, "tags", job->tags, job->tag_count);
+}
+
+void evq_jobfile_json(const struct evq_eval_request *request, const char *type, const char *result,
+                      struct evq_buffer *out)
+{
+    char path[8192];
+
+    evq_buffer_text(out, "{");
+    if (type[0] != '\0') {
+        evq_buffer_text(out, "\"type\": ");
+        evq_buffer_json(out, type, strlen(type));
+        evq_buffer_text(out, ", ");
+    }
+    evq_buffer_text(out, "\"version\": 1");
+    evq_jobfile_checkpoint(request, path, sizeof(path));
+    text_field(out, "checkpoint", path);
+    (void)snprintf(path, sizeof(path), "%s/%s", request->root_path, request->path);
+    text_field(out, "source", path);
+    if (request->job != NULL) {
+        job_fields(out, request->job);
+    } else {
+        evq_buffer_text(out, ", \"job\": null, \"run\": null, \"step\": null, \"epoch\": null, "
+                             "\"variant\": \"regular\", \"params\": {}, \"tags\": {}");
+    }
+    text_field(out, "suite", request->suite->name);
+    tasks_field(out, request);
+    if (request->shard >= 0) {
+        evq_buffer_printf(out, ", \"shard\": {\"index\": %d, \"count\": %d}", request->shard,
+                          request->shard_count);
+    } else {
+        evq_buffer_text(out, ", \"shard\": null");
+    }
+    evq_buffer_printf(out, ", \"attempt\": %d", request->attempt);
+    text_field(out, "scratch", request->scratch);
+    if (result[0] != '\0') {
+        text_field(out, "result", result);
+    }
+    evq_buffer_text(out, "}");
+}
+
+enum evq_status evq_jobfile_write(const struct evq_eval_request *request, const char *result,
+                                  const char *path, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    struct evq_buffer json;
+    size_t done = 0;
+
+    evq_buffer_init(&json, 0);
+    evq_jobfile_json(request, "", result, &json);
+    evq_buffer_text(&json, "\n");
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        status = evq_error_set(err, EVQ_E_IO, "create '%s': %s", path, strerror(errno));
+        goto out;
+    }
+    if (json.failed) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
+        goto out;
+    }
+    while (done < json.bytes) {
+        const ssize_t written = write(fd, json.data + done, json.bytes - done);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            status = evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
+            goto out;
+        }
+        done += (size_t)written;
+    }
+out:
+    if (fd >= 0 && close(fd) != 0 && status == EVQ_OK) {
+        status = evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
+    }
+    evq_buffer_free(&json);
+    return status;
+}

@@ -1,0 +1,25 @@
+/*
+ * What a program is told of the job it evaluates: one JSON object, the content of $EVALQ_JOB and
+ * the body of a persistent evaluator's job message. docs/evaluators.md lists its fields. Any
+ * thread.
+ */
+#ifndef EVQ_WORKER_JOBFILE_H
+#define EVQ_WORKER_JOBFILE_H
+
+#include "shared/buffer.h"
+#include "worker/evaluators/evaluator.h"
+
+/* Absolute path of what is to be evaluated: the prepared directory where there is one. Cut to
+ * out_bytes. */
+void evq_jobfile_checkpoint(const struct evq_eval_request *request, char *out, size_t out_bytes);
+
+/* Appends one object without newline; type "" leaves the field "type" out, result "" the field
+ * "result". */
+void evq_jobfile_json(const struct evq_eval_request *request, const char *type, const char *result,
+                      struct evq_buffer *out);
+
+/* Writes it to path, which must not exist yet. */
+enum evq_status evq_jobfile_write(const struct evq_eval_request *request, const char *result,
+                                  const char *path, struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

@@ -1,0 +1,149 @@
+#include "worker/evaluators/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/buffer.h"
+
+/* Puts quotes around the three words where they stand outside a string. */
+static void words_quote(const char *text, size_t bytes, struct evq_buffer *out)
+{
+    static const char *const words[] = {"-Infinity", "Infinity", "NaN"};
+    bool in_string = false;
+    size_t copied = 0;
+
+    for (size_t i = 0; i < bytes; i++) {
+        if (in_string && text[i] == '\\') {
+            i++;
+        } else if (text[i] == '"') {
+            in_string = !in_string;
+        } else if (!in_string && (text[i] == 'N' || text[i] == 'I' || text[i] == '-')) {
+            for (size_t w = 0; w < sizeof(words) / sizeof(words[0]); w++) {
+                const size_t length = strlen(words[w]);
+                if (length <= bytes - i && memcmp(text + i, words[w], length) == 0) {
+                    evq_buffer_append(out, text + copied, i - copied);
+                    evq_buffer_printf(out, "\"%s\"", words[w]);
+                    i += length - 1;
+                    copied = i + 1;
+                    break;
+                }
+            }
+        }
+    }
+    evq_buffer_append(out, text + copied, bytes - copied);
+}
+
+enum evq_status evq_json_object(const char *text, size_t bytes, const char *where,
+                                json_t **ret_json, struct evq_error *err)
+{
+    struct evq_buffer quoted;
+    json_error_t fault;
+    enum evq_status status = EVQ_OK;
+
+    evq_buffer_init(&quoted, 0);
+    words_quote(text, bytes, &quoted);
+    const char *source = evq_buffer_string(&quoted);
+    if (source == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "%s", where);
+        goto out;
+    }
+    json_t *json = json_loadb(source, quoted.bytes, JSON_REJECT_DUPLICATES, &fault);
+    if (json == NULL) {
+        char escaped[JSON_ERROR_TEXT_LENGTH * 4];
+        status = evq_error_set(
+            err, EVQ_E_CORRUPT, "%s: line %d column %d: %s", where, fault.line, fault.column,
+            evq_error_escape(fault.text, strlen(fault.text), escaped, sizeof(escaped)));
+        goto out;
+    }
+    if (!json_is_object(json)) {
+        json_decref(json);
+        status = evq_error_set(err, EVQ_E_CORRUPT, "%s: expected a JSON object", where);
+        goto out;
+    }
+    *ret_json = json;
+out:
+    evq_buffer_free(&quoted);
+    return status;
+}
+
+static enum evq_status file_read(int fd, const char *name, size_t bytes, char *out,
+                                 struct evq_error *err)
+{
+    size_t have = 0;
+
+    while (have < bytes) {
+        const ssize_t got = read(fd, out + have, bytes - have);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            return evq_error_set(err, EVQ_E_IO, "read '%s': %s", name,
+                                 got < 0 ? strerror(errno) : "it ended early");
+        }
+        have += (size_t)got;
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_json_file(int dir_fd, const char *name, size_t bytes_max, json_t **ret_json,
+                              struct evq_error *err)
+{
+    enum evq_status status;
+    struct stat info;
+    char *text = NULL;
+
+    const int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) {
+        return evq_error_set(err, errno == ENOENT ? EVQ_E_NOT_FOUND : EVQ_E_IO, "open '%s': %s",
+                             name, strerror(errno));
+    }
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        status = evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", name);
+        goto out;
+    }
+    if (info.st_size <= 0 || (uintmax_t)info.st_size > bytes_max) {
+        status = evq_error_set(err, EVQ_E_LIMIT, "'%s' holds %jd bytes, allowed 1 to %zu", name,
+                               (intmax_t)info.st_size, bytes_max);
+        goto out;
+    }
+    text = malloc((size_t)info.st_size);
+    if (text == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", name);
+        goto out;
+    }
+    status = file_read(fd, name, (size_t)info.st_size, text, err);
+    if (status == EVQ_OK) {
+        status = evq_json_object(text, (size_t)info.st_size, name, ret_json, err);
+    }
+out:
+    free(text);
+    (void)close(fd);
+    return status;
+}
+
+bool evq_json_number(const json_t *json, double *ret_value)
+{
+    if (json_is_number(json)) {
+        *ret_value = json_number_value(json);
+        return true;
+    }
+    const char *word = json_string_value(json);
+    if (word == NULL) {
+        return false;
+    }
+    if (strcmp(word, "NaN") == 0) {
+        *ret_value = (double)NAN;
+    } else if (strcmp(word, "Infinity") == 0) {
+        *ret_value = (double)INFINITY;
+    } else if (strcmp(word, "-Infinity") == 0) {
+        *ret_value = -(double)INFINITY;
+    } else {
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,184 @@
+#include "worker/evaluators/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define READ_BYTES     16384
+#define READS_PER_CALL 16 // A program that floods us must not keep us from our clock.
+#define CUT_NOTE       "\n[evalq: the log reached its limit; the rest was dropped]\n"
+
+static void fd_close(int *fd)
+{
+    if (*fd >= 0) {
+        (void)close(*fd);
+        *fd = -1;
+    }
+}
+
+enum evq_status evq_output_switch(struct evq_output *output, const char *path,
+                                  struct evq_error *err)
+{
+    fd_close(&output->file_fd);
+    output->bytes = 0;
+    output->tail_bytes = output->tail_at = 0;
+    (void)snprintf(output->path, sizeof(output->path), "%s", path != NULL ? path : "");
+    if (path != NULL) {
+        output->file_fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640);
+        if (output->file_fd < 0) {
+            return evq_error_set(err, EVQ_E_IO, "open log '%s': %s", path, strerror(errno));
+        }
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_output_open(const char *path, int64_t bytes_max, struct evq_output *ret_output,
+                                struct evq_error *err)
+{
+    int fds[2];
+
+    memset(ret_output, 0, sizeof(*ret_output));
+    ret_output->read_fd = ret_output->write_fd = ret_output->file_fd = -1;
+    ret_output->bytes_max = bytes_max;
+    const enum evq_status status = evq_output_switch(ret_output, path, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (pipe2(fds, O_CLOEXEC) != 0) {
+        const int pipe_errno = errno;
+        evq_output_close(ret_output);
+        return evq_error_set(err, EVQ_E_IO, "pipe for the log: %s", strerror(pipe_errno));
+    }
+    (void)fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    ret_output->read_fd = fds[0];
+    ret_output->write_fd = fds[1];
+    return EVQ_OK;
+}
+
+void evq_output_close(struct evq_output *output)
+{
+    fd_close(&output->read_fd);
+    fd_close(&output->write_fd);
+    fd_close(&output->file_fd);
+}
+
+void evq_output_started(struct evq_output *output)
+{
+    fd_close(&output->write_fd);
+}
+
+static void file_write(struct evq_output *output, const uint8_t *data, size_t bytes)
+{
+    // A full disk costs the log, not the evaluation.
+    while (bytes > 0 && output->file_fd >= 0) {
+        const ssize_t written = write(output->file_fd, data, bytes);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            fd_close(&output->file_fd);
+            return;
+        }
+        data += written;
+        bytes -= (size_t)written;
+    }
+}
+
+static void output_take(struct evq_output *output, const uint8_t *data, size_t bytes)
+{
+    const int64_t room = output->bytes_max - output->bytes;
+
+    if (room > 0 && (int64_t)bytes < room) {
+        file_write(output, data, bytes);
+    } else if (room > 0) {
+        file_write(output, data, (size_t)room);
+        file_write(output, (const uint8_t *)CUT_NOTE, sizeof(CUT_NOTE) - 1);
+    }
+    output->bytes += (int64_t)bytes;
+    for (size_t i = bytes > EVQ_OUTPUT_TAIL_BYTES ? bytes - EVQ_OUTPUT_TAIL_BYTES : 0; i < bytes;
+         i++) {
+        output->tail[output->tail_at] = data[i];
+        output->tail_at = (output->tail_at + 1) % EVQ_OUTPUT_TAIL_BYTES;
+        if (output->tail_bytes < EVQ_OUTPUT_TAIL_BYTES) {
+            output->tail_bytes++;
+        }
+    }
+}
+
+bool evq_output_read(struct evq_output *output)
+{
+    uint8_t chunk[READ_BYTES];
+
+    for (int i = 0; i < READS_PER_CALL && output->read_fd >= 0; i++) {
+        const ssize_t got = read(output->read_fd, chunk, sizeof(chunk));
+        if (got > 0) {
+            output_take(output, chunk, (size_t)got);
+            output->changes++;
+        } else if (got == 0) {
+            fd_close(&output->read_fd);
+        } else if (errno != EINTR) {
+            break; // EAGAIN: all taken.
+        }
+    }
+    return output->read_fd >= 0;
+}
+
+static size_t tail_copy(const struct evq_output *output, char *out)
+{
+    const size_t first =
+        (output->tail_at + EVQ_OUTPUT_TAIL_BYTES - output->tail_bytes) % EVQ_OUTPUT_TAIL_BYTES;
+    for (size_t i = 0; i < output->tail_bytes; i++) {
+        out[i] = (char)output->tail[(first + i) % EVQ_OUTPUT_TAIL_BYTES];
+    }
+    return output->tail_bytes;
+}
+
+/* Escapes line by line, so that the lines stay lines. */
+static size_t text_escape(const char *text, size_t bytes, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (size_t at = 0; at < bytes && used + 1 < out_bytes;) {
+        const char *end = memchr(text + at, '\n', bytes - at);
+        const size_t line = end != NULL ? (size_t)(end - text) - at : bytes - at;
+        (void)evq_error_escape(text + at, line, out + used, out_bytes - used);
+        used += strlen(out + used);
+        at += line;
+        if (end != NULL) {
+            at++;
+            if (used + 1 < out_bytes) {
+                out[used++] = '\n';
+                out[used] = '\0';
+            }
+        }
+    }
+    return used;
+}
+
+void evq_output_tail(const struct evq_output *output, char *out, size_t out_bytes)
+{
+    char text[EVQ_OUTPUT_TAIL_BYTES];
+    const size_t bytes = tail_copy(output, text);
+    const size_t keep = out_bytes - 1 < bytes ? out_bytes - 1 : bytes;
+
+    (void)text_escape(text + (bytes - keep), keep, out, out_bytes);
+}
+
+void evq_output_line(const struct evq_output *output, char *out, size_t out_bytes)
+{
+    char text[EVQ_OUTPUT_TAIL_BYTES];
+    size_t end = tail_copy(output, text);
+
+    while (end > 0 && (text[end - 1] == '\n' || text[end - 1] == '\r' || text[end - 1] == ' ')) {
+        end--;
+    }
+    size_t start = end;
+    // A progress bar writes its states with carriage returns: the last one counts.
+    while (start > 0 && text[start - 1] != '\n' && text[start - 1] != '\r') {
+        start--;
+    }
+    (void)evq_error_escape(text + start, end - start, out, out_bytes);
+}

@@ -1,0 +1,48 @@
+/*
+ * The log of one attempt: what a program writes, bounded on disk, with its last bytes at hand. One
+ * thread.
+ */
+#ifndef EVQ_WORKER_OUTPUT_H
+#define EVQ_WORKER_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/error.h"
+
+#define EVQ_OUTPUT_TAIL_BYTES 4096
+
+struct evq_output {
+    int read_fd;  // To poll; non-blocking. -1 once the other side has closed.
+    int write_fd; // For the program's stdout and stderr; closed by evq_output_started().
+    int file_fd;  // -1: no log file.
+    int64_t bytes;
+    int64_t bytes_max;
+    uint8_t tail[EVQ_OUTPUT_TAIL_BYTES]; // A ring.
+    size_t tail_bytes;
+    size_t tail_at;   // Where the next byte goes.
+    uint64_t changes; // Rises with each read that brought something.
+    char path[4096];
+};
+
+/* path NULL: no file. An existing file is emptied. Past bytes_max the rest is read and dropped,
+ * which the log says. */
+enum evq_status evq_output_open(const char *path, int64_t bytes_max, struct evq_output *ret_output,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_output_close(struct evq_output *output);   // Accepts an output that failed to open.
+void evq_output_started(struct evq_output *output); // The program has its copy of write_fd.
+
+/* Goes on into another log file (NULL: none), with the count and the tail begun anew. */
+enum evq_status evq_output_switch(struct evq_output *output, const char *path,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Takes what is there, without waiting; false once the other side has closed. */
+bool evq_output_read(struct evq_output *output);
+
+/* The tail as text, control bytes escaped (newlines kept), as much of its end as fits. */
+void evq_output_tail(const struct evq_output *output, char *out, size_t out_bytes);
+/* The last line that is not empty, escaped. */
+void evq_output_line(const struct evq_output *output, char *out, size_t out_bytes);
+
+#endif

@@ -1,0 +1,519 @@
+#include "worker/evaluators/persistent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/buffer.h"
+#include "shared/clock.h"
+#include "worker/evaluators/environment.h"
+#include "worker/evaluators/jobfile.h"
+#include "worker/evaluators/json.h"
+#include "worker/evaluators/output.h"
+#include "worker/evaluators/process.h"
+#include "worker/evaluators/results.h"
+
+#define TICK_MS         100
+#define CANCEL_GRACE_MS 5000
+#define EXIT_GRACE_MS   2000
+
+struct evq_persistent {
+    const struct evq_evaluator *evaluator;
+    const char *devices;
+    const char *scratch;
+    struct evq_process process;
+    int in_fd;  // Its standard input.
+    int out_fd; // Its standard output.
+    struct evq_output errors;
+    struct evq_buffer lines; // What it said and we have not read yet.
+    int64_t began_us;        // When it took the present job, or ended its last task.
+    size_t task_count;       // Tasks of the present job it has given.
+};
+
+/* What the other side's next line means for the job. */
+enum said { SAID_NOTHING, SAID_READY, SAID_PROGRESS, SAID_TASK, SAID_DONE, SAID_ERROR };
+
+enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const char *devices,
+                                   const char *scratch, struct evq_persistent **ret_persistent,
+                                   struct evq_error *err)
+{
+    struct evq_persistent *persistent = calloc(1, sizeof(*persistent));
+
+    if (persistent == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "evaluator '%s'", evaluator->name);
+    }
+    persistent->evaluator = evaluator;
+    persistent->devices = devices;
+    persistent->scratch = scratch;
+    persistent->in_fd = persistent->out_fd = -1;
+    persistent->errors.read_fd = persistent->errors.write_fd = persistent->errors.file_fd = -1;
+    evq_buffer_init(&persistent->lines, (size_t)EVQ_PERSISTENT_LINE_BYTES_MAX * 2);
+    *ret_persistent = persistent;
+    return EVQ_OK;
+}
+
+static void fd_close(int *fd)
+{
+    if (*fd >= 0) {
+        (void)close(*fd);
+        *fd = -1;
+    }
+}
+
+static void persistent_kill(struct evq_persistent *persistent, int64_t grace_ms)
+{
+    fd_close(&persistent->in_fd);
+    evq_process_end(&persistent->process, grace_ms);
+    (void)evq_output_read(&persistent->errors); // Its last words.
+    fd_close(&persistent->out_fd);
+    evq_buffer_clear(&persistent->lines);
+}
+
+static bool persistent_runs(struct evq_persistent *persistent)
+{
+    return persistent->process.guard > 0 && !evq_process_check(&persistent->process);
+}
+
+/* A line of ours; bounded by time, since a program that hangs does not read. */
+static enum evq_status line_send(struct evq_persistent *persistent, const void *data, size_t bytes,
+                                 int64_t deadline_ms)
+{
+    const char *at = data;
+
+    while (bytes > 0) {
+        const ssize_t written = write(persistent->in_fd, at, bytes);
+        if (written > 0) {
+            at += written;
+            bytes -= (size_t)written;
+        } else if (errno == EAGAIN) {
+            struct pollfd item = {.fd = persistent->in_fd, .events = POLLOUT};
+            if (evq_clock_left_ms(deadline_ms) == 0) {
+                return EVQ_E_TIMEOUT;
+            }
+            (void)poll(&item, 1, evq_clock_left_ms(deadline_ms));
+        } else if (errno != EINTR) {
+            return EVQ_E_IO;
+        }
+    }
+    return EVQ_OK;
+}
+
+void evq_persistent_free(struct evq_persistent *persistent)
+{
+    static const char exit_line[] = "{\"type\": \"exit\"}\n";
+
+    if (persistent == NULL) {
+        return;
+    }
+    if (persistent_runs(persistent)) {
+        (void)line_send(persistent, exit_line, sizeof(exit_line) - 1, evq_clock_mono_ms() + 100);
+        fd_close(&persistent->in_fd);
+        const int64_t deadline_ms = evq_clock_mono_ms() + EXIT_GRACE_MS;
+        while (!evq_process_check(&persistent->process) && evq_clock_left_ms(deadline_ms) > 0) {
+            struct pollfd item = {.fd = persistent->process.status_fd, .events = POLLIN};
+            (void)poll(&item, 1, evq_clock_left_ms(deadline_ms));
+        }
+    }
+    persistent_kill(persistent, EXIT_GRACE_MS);
+    evq_output_close(&persistent->errors);
+    evq_buffer_free(&persistent->lines);
+    free(persistent);
+}
+
+static enum evq_status process_launch(struct evq_persistent *persistent, const int in[2],
+                                      const int out[2], struct evq_arena *arena,
+                                      struct evq_error *err)
+{
+    const struct evq_evaluator *evaluator = persistent->evaluator;
+    char *const *envp = evq_environment_build(evaluator, persistent->devices, NULL, 0, arena);
+
+    if (envp == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "environment of '%s'", evaluator->name);
+    }
+    const struct evq_process_config config = {
+        .argv = evaluator->argv,
+        .envp = envp,
+        .directory = evaluator->directory[0] != '\0' ? evaluator->directory : persistent->scratch,
+        .stdin_fd = in[0],
+        .stdout_fd = out[1],
+        .stderr_fd = persistent->errors.write_fd};
+    return evq_process_start(&config, &persistent->process, err);
+}
+
+static enum evq_status persistent_start(struct evq_persistent *persistent, const char *log_path,
+                                        const struct evq_config *config, struct evq_error *err)
+{
+    int in[2] = {-1, -1};
+    int out[2] = {-1, -1};
+
+    persistent_kill(persistent, 0);
+    evq_output_close(&persistent->errors);
+    struct evq_arena *arena = evq_arena_new(0);
+    if (arena == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "evaluator '%s'", persistent->evaluator->name);
+    }
+    enum evq_status status =
+        evq_output_open(log_path, config->worker.log_bytes_max, &persistent->errors, err);
+    if (status != EVQ_OK) {
+        goto out;
+    }
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) {
+        status = evq_error_set(err, EVQ_E_IO, "pipe for '%s': %s", persistent->evaluator->name,
+                               strerror(errno));
+        goto out;
+    }
+    status = process_launch(persistent, in, out, arena, err);
+    evq_output_started(&persistent->errors);
+    if (status != EVQ_OK) {
+        goto out;
+    }
+    (void)fcntl(in[1], F_SETFL, O_NONBLOCK);
+    (void)fcntl(out[0], F_SETFL, O_NONBLOCK);
+    persistent->in_fd = in[1];
+    persistent->out_fd = out[0];
+    in[1] = out[0] = -1;
+out:
+    for (int i = 0; i < 2; i++) {
+        fd_close(&in[i]);
+        fd_close(&out[i]);
+    }
+    evq_arena_free(arena);
+    return status;
+}
+
+/* The program broke its word: it is killed and this job charged with a crash. */
+static enum evq_status persistent_crash(struct evq_persistent *persistent,
+                                        struct evq_failure *failure, struct evq_error *err,
+                                        const char *what)
+{
+    char how[256];
+
+    const bool ended = evq_process_check(&persistent->process);
+    evq_process_describe(&persistent->process, how, sizeof(how));
+    persistent_kill(persistent, 0);
+    failure->crash = true;
+    if (ended && persistent->process.exec_errno != 0) {
+        failure->crash = false;
+        return evq_error_set(err, EVQ_E_INVALID, "evaluator '%s': '%s' %s",
+                             persistent->evaluator->name, persistent->evaluator->argv[0], how);
+    }
+    if (ended) {
+        return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' died: %s",
+                             persistent->evaluator->name, how);
+    }
+    return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' %s", persistent->evaluator->name, what);
+}
+
+/* Takes what the program wrote; false when it has closed its standard output. */
+static bool lines_fill(struct evq_persistent *persistent)
+{
+    uint8_t chunk[65536];
+
+    while (persistent->lines.bytes <= EVQ_PERSISTENT_LINE_BYTES_MAX) {
+        const ssize_t got = read(persistent->out_fd, chunk, sizeof(chunk));
+        if (got > 0) {
+            evq_buffer_append(&persistent->lines, chunk, (size_t)got);
+        } else if (got == 0) {
+            return false;
+        } else if (errno != EINTR) {
+            break;
+        }
+    }
+    return true;
+}
+
+static int64_t json_count(const json_t *json, const char *key)
+{
+    double value = -1;
+
+    return evq_json_number(json_object_get(json, key), &value) && value >= 0 && value < 9e15
+               ? (int64_t)value
+               : -1;
+}
+
+static enum evq_status task_take(struct evq_persistent *persistent, const json_t *line,
+                                 const struct evq_eval_request *request,
+                                 const struct evq_eval_report *report, struct evq_error *err)
+{
+    struct evq_result *result = NULL;
+    const char *task = json_string_value(json_object_get(line, "task"));
+    const json_t *metrics = json_object_get(line, "metrics");
+    bool known = false;
+
+    for (size_t i = 0; i < request->suite->task_count && task != NULL; i++) {
+        known = known || strcmp(request->suite->tasks[i].name, task) == 0;
+    }
+    if (!known || !json_is_object(metrics)) {
+        return evq_error_set(err, EVQ_E_CORRUPT,
+                             "a task message needs \"task\", one of suite '%s', and \"metrics\"",
+                             request->suite->name);
+    }
+    enum evq_status status = evq_results_task(task, metrics, "task message", &result, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (json_count(line, "n") >= 0) {
+        result->n = json_count(line, "n");
+    }
+    const int64_t now_us = evq_clock_mono_us();
+    result->timing.compute_us = now_us - persistent->began_us;
+    result->timing.samples = result->n > 0 ? result->n : 0;
+    persistent->began_us = now_us;
+    result->backend = "persistent";
+    result->device = persistent->devices[0] != '\0' ? persistent->devices : "cpu";
+    persistent->task_count++;
+    status = report->task(report->context, result) == EVQ_OK ? EVQ_OK : EVQ_E_STOPPED;
+    evq_result_free(result);
+    return status;
+}
+
+/* One line's meaning. EVQ_E_CORRUPT and the like: it follows no rule. */
+static enum evq_status line_take(struct evq_persistent *persistent, const char *text, size_t bytes,
+                                 const struct evq_eval_request *request,
+                                 const struct evq_eval_report *report, enum said *ret_said,
+                                 struct evq_error *err)
+{
+    json_t *line = NULL;
+
+    enum evq_status status = evq_json_object(text, bytes, "a line on standard output", &line, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const char *type = json_string_value(json_object_get(line, "type"));
+    type = type != NULL ? type : "";
+    if (strcmp(type, "ready") == 0) {
+        *ret_said = SAID_READY;
+    } else if (strcmp(type, "progress") == 0) {
+        const char *words = json_string_value(json_object_get(line, "status"));
+        *ret_said = SAID_PROGRESS;
+        status = report->progress(report->context, json_count(line, "done"),
+                                  json_count(line, "total"), words != NULL ? words : "");
+    } else if (strcmp(type, "task") == 0) {
+        *ret_said = SAID_TASK;
+        status = task_take(persistent, line, request, report, err);
+    } else if (strcmp(type, "done") == 0) {
+        *ret_said = SAID_DONE;
+    } else if (strcmp(type, "error") == 0) {
+        const char *words = json_string_value(json_object_get(line, "message"));
+        const bool retry = json_is_true(json_object_get(line, "retry"));
+        char escaped[400];
+        words = words != NULL ? words : "no message";
+        *ret_said = SAID_ERROR;
+        status = evq_error_set(err, retry ? EVQ_E_RETRY : EVQ_E_INVALID, "evaluator '%s': %s",
+                               persistent->evaluator->name,
+                               evq_error_escape(words, strlen(words), escaped, sizeof(escaped)));
+    } else {
+        status =
+            evq_error_set(err, EVQ_E_CORRUPT, "a line on standard output has no known \"type\"");
+    }
+    json_decref(line);
+    return status;
+}
+
+/* Waits up to TICK_MS for the next line. *ret_said SAID_NOTHING: none yet. */
+static enum evq_status line_next(struct evq_persistent *persistent,
+                                 const struct evq_eval_request *request,
+                                 const struct evq_eval_report *report, enum said *ret_said,
+                                 struct evq_failure *failure, struct evq_error *err)
+{
+    struct evq_buffer *lines = &persistent->lines;
+    struct evq_error fault;
+    char what[640];
+
+    *ret_said = SAID_NOTHING;
+    const uint8_t *end = lines->bytes > 0 ? memchr(lines->data, '\n', lines->bytes) : NULL;
+    if (end == NULL) {
+        struct pollfd items[2] = {{.fd = persistent->out_fd, .events = POLLIN},
+                                  {.fd = persistent->errors.read_fd, .events = POLLIN}};
+        (void)poll(items, 2, TICK_MS);
+        (void)evq_output_read(&persistent->errors);
+        const bool open = lines_fill(persistent);
+        end = lines->bytes > 0 ? memchr(lines->data, '\n', lines->bytes) : NULL;
+        if (end == NULL && !open) {
+            (void)evq_process_check(&persistent->process);
+            for (int i = 0; i < 10 && !evq_process_check(&persistent->process); i++) {
+                struct pollfd item = {.fd = persistent->process.status_fd, .events = POLLIN};
+                (void)poll(&item, 1, TICK_MS); // It closed its output because it is ending.
+            }
+            return persistent_crash(persistent, failure, err, "closed its standard output");
+        }
+        if (end == NULL && lines->bytes > EVQ_PERSISTENT_LINE_BYTES_MAX) {
+            return persistent_crash(persistent, failure, err, "wrote a line of more than 1 MiB");
+        }
+        if (end == NULL) {
+            return EVQ_OK;
+        }
+    }
+    const size_t bytes = (size_t)(end - lines->data);
+    const enum evq_status status =
+        line_take(persistent, (const char *)lines->data, bytes, request, report, ret_said, &fault);
+    if (status == EVQ_OK || status == EVQ_E_STOPPED || *ret_said == SAID_ERROR) {
+        evq_buffer_consume(lines, bytes + 1);
+        if (status != EVQ_OK && err != NULL) {
+            *err = fault;
+        }
+        return status;
+    }
+    (void)snprintf(what, sizeof(what), "broke the protocol: %s", fault.message);
+    return persistent_crash(persistent, failure, err, what);
+}
+
+static enum evq_status ready_wait(struct evq_persistent *persistent,
+                                  const struct evq_eval_request *request,
+                                  const struct evq_eval_report *report, struct evq_failure *failure,
+                                  struct evq_error *err)
+{
+    const int64_t deadline_ms = evq_clock_mono_ms() + persistent->evaluator->start_seconds * 1000;
+    enum said said = SAID_NOTHING;
+
+    while (said != SAID_READY) {
+        const enum evq_status status = line_next(persistent, request, report, &said, failure, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+        if (said != SAID_NOTHING && said != SAID_READY && said != SAID_PROGRESS) {
+            return persistent_crash(persistent, failure, err, "spoke of a job before it was ready");
+        }
+        if (evq_clock_left_ms(deadline_ms) == 0) {
+            persistent_kill(persistent, 0);
+            return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' was not ready within %lld s",
+                                 persistent->evaluator->name,
+                                 (long long)persistent->evaluator->start_seconds);
+        }
+        if (report->progress(report->context, -1, -1, "start") != EVQ_OK) {
+            persistent_kill(persistent, 0);
+            return evq_error_set(err, EVQ_E_STOPPED, "stopped while evaluator '%s' started",
+                                 persistent->evaluator->name);
+        }
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status silent_progress(void *context, int64_t done, int64_t total,
+                                       const char *status)
+{
+    (void)context, (void)done, (void)total, (void)status;
+    return EVQ_OK;
+}
+
+static enum evq_status silent_task(void *context, const struct evq_result *result)
+{
+    (void)context, (void)result;
+    return EVQ_OK;
+}
+
+/* Asks for the end of the job and gives it time; a program that does not answer is killed. */
+static enum evq_status job_cancel(struct evq_persistent *persistent,
+                                  const struct evq_eval_request *request, struct evq_error *err)
+{
+    static const char line[] = "{\"type\": \"cancel\"}\n";
+    const struct evq_eval_report silent = {.progress = silent_progress, .task = silent_task};
+    const int64_t deadline_ms = evq_clock_mono_ms() + CANCEL_GRACE_MS;
+    struct evq_failure failure;
+    enum said said = SAID_NOTHING;
+
+    if (line_send(persistent, line, sizeof(line) - 1, deadline_ms) == EVQ_OK) {
+        while (persistent->out_fd >= 0 && said != SAID_DONE && said != SAID_ERROR &&
+               evq_clock_left_ms(deadline_ms) > 0) {
+            (void)line_next(persistent, request, &silent, &said, &failure, NULL);
+        }
+    }
+    if (said != SAID_DONE && said != SAID_ERROR) {
+        persistent_kill(persistent, 0);
+    }
+    return evq_error_set(err, EVQ_E_STOPPED, "evaluator '%s' was stopped",
+                         persistent->evaluator->name);
+}
+
+static enum evq_status job_follow(struct evq_persistent *persistent,
+                                  const struct evq_eval_request *request,
+                                  const struct evq_eval_report *report, struct evq_failure *failure,
+                                  struct evq_error *err)
+{
+    const int64_t deadline_ms = evq_clock_mono_ms() + request->suite->limit_seconds * 1000;
+    enum said said = SAID_NOTHING;
+
+    while (said != SAID_DONE) {
+        enum evq_status status = line_next(persistent, request, report, &said, failure, err);
+        if (status == EVQ_OK && said == SAID_NOTHING) {
+            status = report->progress(report->context, -1, -1, NULL);
+        }
+        if (status == EVQ_E_STOPPED) {
+            return job_cancel(persistent, request, err);
+        }
+        if (status != EVQ_OK) {
+            return status;
+        }
+        if (said == SAID_READY) {
+            return persistent_crash(persistent, failure, err, "said ready in the middle of a job");
+        }
+        if (said != SAID_DONE && evq_clock_left_ms(deadline_ms) == 0) {
+            persistent_kill(persistent, 0);
+            return evq_error_set(
+                err, EVQ_E_TIMEOUT, "evaluator '%s' ran longer than its limit of %lld s",
+                persistent->evaluator->name, (long long)request->suite->limit_seconds);
+        }
+    }
+    const size_t expected = request->suite->task_count - request->task_done_count;
+    if (request->suite->task_count >= request->task_done_count &&
+        persistent->task_count < expected) {
+        return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' said done after %zu of %zu tasks",
+                             persistent->evaluator->name, persistent->task_count, expected);
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status job_hand(struct evq_persistent *persistent,
+                                const struct evq_eval_request *request, struct evq_failure *failure,
+                                struct evq_error *err)
+{
+    struct evq_buffer line;
+
+    evq_buffer_init(&line, EVQ_PERSISTENT_LINE_BYTES_MAX);
+    evq_jobfile_json(request, "job", "", &line);
+    evq_buffer_text(&line, "\n");
+    enum evq_status status = EVQ_OK;
+    if (line.failed) {
+        status = evq_error_set(err, EVQ_E_LIMIT, "the job is larger than 1 MiB as JSON");
+    } else if (line_send(persistent, line.data, line.bytes, evq_clock_mono_ms() + 30000) !=
+               EVQ_OK) {
+        status = persistent_crash(persistent, failure, err, "does not read its standard input");
+    }
+    evq_buffer_free(&line);
+    return status;
+}
+
+enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const char *log_path,
+                                    const struct evq_eval_request *request,
+                                    const struct evq_eval_report *report,
+                                    struct evq_failure *failure, struct evq_error *err)
+{
+    enum evq_status status;
+    char tail[EVQ_OUTPUT_TAIL_BYTES + 1];
+
+    if (persistent_runs(persistent)) {
+        status = evq_output_switch(&persistent->errors, log_path, err);
+    } else {
+        status = persistent_start(persistent, log_path, request->config, err);
+        if (status == EVQ_OK) {
+            status = ready_wait(persistent, request, report, failure, err);
+        }
+    }
+    if (status == EVQ_OK) {
+        persistent->task_count = 0;
+        persistent->began_us = evq_clock_mono_us();
+        status = job_hand(persistent, request, failure, err);
+    }
+    if (status == EVQ_OK) {
+        status = job_follow(persistent, request, report, failure, err);
+    }
+    (void)evq_output_read(&persistent->errors);
+    evq_output_tail(&persistent->errors, tail, sizeof(tail));
+    (void)snprintf(failure->detail, sizeof(failure->detail), "log: %s\n%s",
+                   log_path != NULL ? log_path : "none", tail);
+    return status;
+}

@@ -1,0 +1,34 @@
+/*
+ * The persistent evaluator: a program started once per slot that takes jobs as JSON lines on its
+ * standard input and answers on its standard output, so that imports, data and model stay warm.
+ * docs/evaluators.md. One thread.
+ */
+#ifndef EVQ_WORKER_PERSISTENT_H
+#define EVQ_WORKER_PERSISTENT_H
+
+#include "worker/evaluators/evaluator.h"
+#include "worker/evaluators/failure.h"
+
+#define EVQ_PERSISTENT_LINE_BYTES_MAX (1U << 20)
+
+struct evq_persistent;
+
+/* Starts nothing yet. evaluator and the texts are borrowed. EVQ_E_NOMEM. */
+enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const char *devices,
+                                   const char *scratch, struct evq_persistent **ret_persistent,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+/* Asks it to exit, then kills it. Accepts NULL. */
+void evq_persistent_free(struct evq_persistent *persistent);
+
+/*
+ * Starts the program when it does not run, waits until it is ready, hands it the job.
+ * EVQ_E_TIMEOUT, EVQ_E_STOPPED: it was killed unless it answered the cancel in time. EVQ_E_RETRY,
+ * EVQ_E_INVALID: it said so; with failure->crash it died or spoke garbage. log_path NULL: no log.
+ */
+enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const char *log_path,
+                                    const struct evq_eval_request *request,
+                                    const struct evq_eval_report *report,
+                                    struct evq_failure *failure,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

@@ -1,0 +1,226 @@
+#include "worker/evaluators/prepare.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "worker/evaluators/attempt.h"
+#include "worker/evaluators/jobfile.h"
+#include "worker/scratch.h"
+
+#define PATH_BYTES 8192
+#define AGE_BYTES  (PATH_BYTES + 257) // A directory, a slash and a name in it.
+
+/* Whether the lock we hold is still the one the name leads to: it may have been removed while we
+ * waited. */
+static bool lock_is_current(int fd, const char *path)
+{
+    struct stat held;
+    struct stat named;
+
+    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino;
+}
+
+/* Shared when what it guards is there (many may use it at once), else exclusive: *ret_made says
+ * which. */
+static enum evq_status lock_take(const char *path, const char *final,
+                                 const struct evq_eval_report *report, int *ret_fd, bool *ret_made,
+                                 struct evq_error *err)
+{
+    const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    struct stat info;
+
+    for (;;) {
+        const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0) {
+            return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
+        }
+        if (flock(fd, LOCK_SH | LOCK_NB) == 0) {
+            *ret_made = stat(final, &info) == 0;
+            if ((*ret_made || flock(fd, LOCK_EX | LOCK_NB) == 0) && lock_is_current(fd, path)) {
+                *ret_fd = fd;
+                return EVQ_OK;
+            }
+        }
+        (void)close(fd);
+        if (report->progress(report->context, -1, -1, "waits for prepare") != EVQ_OK) {
+            return evq_error_set(err, EVQ_E_STOPPED, "stopped while waiting for prepare");
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+static bool directory_has_entries(const char *path)
+{
+    struct dirent *entry;
+    bool found = false;
+
+    DIR *dir = opendir(path);
+    while (dir != NULL && !found && (entry = readdir(dir)) != NULL) {
+        found = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+    return found;
+}
+
+static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
+                                    const struct evq_command_place *place, const char *final,
+                                    const struct evq_eval_request *request,
+                                    const struct evq_eval_report *report,
+                                    struct evq_failure *failure, struct evq_error *err)
+{
+    char job[PATH_BYTES];
+    char checkpoint[PATH_BYTES];
+    char partial[PATH_BYTES];
+
+    (void)snprintf(job, sizeof(job), "%s/prepare.json", request->scratch);
+    (void)snprintf(partial, sizeof(partial), "%s.partial", final);
+    evq_jobfile_checkpoint(request, checkpoint, sizeof(checkpoint));
+    evq_scratch_remove(partial); // Of an attempt that was killed: we hold the lock.
+    if (mkdir(partial, 0700) != 0) {
+        return evq_error_set(err, EVQ_E_IO, "create '%s': %s", partial, strerror(errno));
+    }
+    const struct evq_pair extra[] = {
+        {"EVALQ_JOB", job}, {"EVALQ_CHECKPOINT", checkpoint}, {"EVALQ_OUTPUT", partial}};
+    const struct evq_attempt attempt = {.evaluator = evaluator,
+                                        .devices = place->devices,
+                                        .log_path = place->log_path,
+                                        .log_bytes_max = request->config->worker.log_bytes_max,
+                                        .scratch = request->scratch,
+                                        .extra = extra,
+                                        .extra_count = sizeof(extra) / sizeof(extra[0]),
+                                        .limit_seconds = request->suite->limit_seconds,
+                                        .report = report};
+    enum evq_status status = evq_jobfile_write(request, partial, job, err);
+    if (status == EVQ_OK) {
+        status = evq_attempt_run(&attempt, failure, err);
+    }
+    if (status == EVQ_OK && !directory_has_entries(partial)) {
+        status = evq_error_set(err, EVQ_E_RETRY,
+                               "prepare '%s' ended with exit status 0 but left $EVALQ_OUTPUT empty",
+                               evaluator->name);
+    }
+    if (status == EVQ_OK && rename(partial, final) != 0) {
+        status = evq_error_set(err, EVQ_E_IO, "rename '%s': %s", partial, strerror(errno));
+    }
+    if (status != EVQ_OK) {
+        evq_scratch_remove(partial);
+    }
+    return status;
+}
+
+struct age {
+    char path[AGE_BYTES];
+    struct timespec used;
+};
+
+static int age_compare(const void *a, const void *b)
+{
+    const struct timespec left = ((const struct age *)a)->used;
+    const struct timespec right = ((const struct age *)b)->used;
+
+    if (left.tv_sec != right.tv_sec) {
+        return left.tv_sec < right.tv_sec ? -1 : 1;
+    }
+    return (left.tv_nsec > right.tv_nsec) - (left.tv_nsec < right.tv_nsec);
+}
+
+/* A directory whose lock is held is in use by some slot and stays. */
+static void prepared_remove(const char *path)
+{
+    char lock[AGE_BYTES + 8];
+
+    (void)snprintf(lock, sizeof(lock), "%s.lock", path);
+    const int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        evq_scratch_remove(path);
+        (void)unlink(lock);
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+}
+
+static void prepared_prune(const char *directory)
+{
+    enum { AGES_MAX = 64 };
+    struct dirent *entry;
+    struct stat info;
+    size_t count = 0;
+
+    struct age *ages = calloc(AGES_MAX, sizeof(*ages));
+    DIR *dir = opendir(directory);
+    while (ages != NULL && dir != NULL && count < AGES_MAX && (entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] != '.' &&
+            fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISDIR(info.st_mode)) {
+            (void)snprintf(ages[count].path, AGE_BYTES, "%s/%s", directory, entry->d_name);
+            ages[count++].used = info.st_mtim;
+        }
+    }
+    if (count > EVQ_PREPARE_KEPT) {
+        qsort(ages, count, sizeof(*ages), age_compare);
+        for (size_t i = 0; i < count - EVQ_PREPARE_KEPT; i++) {
+            prepared_remove(ages[i].path);
+        }
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+    free(ages);
+}
+
+enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
+                                 const struct evq_command_place *place, const char *key,
+                                 const struct evq_eval_request *request,
+                                 const struct evq_eval_report *report,
+                                 struct evq_prepared *ret_prepared, struct evq_failure *failure,
+                                 struct evq_error *err)
+{
+    char directory[PATH_BYTES];
+    char lock[PATH_BYTES];
+    bool made = false;
+    int lock_fd = -1;
+
+    (void)snprintf(directory, sizeof(directory), "%s/prepared", request->config->worker.scratch);
+    const int bytes =
+        snprintf(ret_prepared->path, sizeof(ret_prepared->path), "%s/%s", directory, key);
+    if (bytes < 0 || (size_t)bytes >= sizeof(ret_prepared->path)) {
+        return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long");
+    }
+    (void)snprintf(lock, sizeof(lock), "%s.lock", ret_prepared->path);
+    enum evq_status status = lock_take(lock, ret_prepared->path, report, &lock_fd, &made, err);
+    if (status == EVQ_OK && !made) {
+        // Exclusive another slot might look in vain while we evaluate: shared as soon as it is
+        // made.
+        status = prepare_make(evaluator, place, ret_prepared->path, request, report, failure, err);
+        (void)flock(lock_fd, LOCK_SH | LOCK_NB);
+    }
+    if (status != EVQ_OK) {
+        if (lock_fd >= 0) {
+            (void)close(lock_fd);
+        }
+        return status;
+    }
+    (void)utimensat(AT_FDCWD, ret_prepared->path, NULL, 0); // Used now: last to be pruned.
+    ret_prepared->lock_fd = lock_fd;
+    prepared_prune(directory);
+    return EVQ_OK;
+}
+
+void evq_prepare_close(struct evq_prepared *prepared)
+{
+    if (prepared->lock_fd >= 0) {
+        (void)close(prepared->lock_fd);
+        prepared->lock_fd = -1;
+    }
+}

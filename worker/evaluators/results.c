@@ -1,0 +1,271 @@
+#include "worker/evaluators/results.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "worker/evaluators/json.h"
+#include "worker/evaluators/results_directory.h"
+
+#define FILE_BYTES_MAX   (16U << 20)
+#define METRIC_NAME_MAX  128
+#define STD_ERROR_SUFFIX "_stderr"
+
+void evq_results_free(struct evq_results *results)
+{
+    for (size_t i = 0; i < results->count; i++) {
+        evq_result_free(results->items[i]);
+    }
+    free(results->items);
+    *results = (struct evq_results){0};
+}
+
+static bool name_printable(const char *name)
+{
+    const size_t bytes = strlen(name);
+
+    for (size_t i = 0; i < bytes; i++) {
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f) {
+            return false;
+        }
+    }
+    return bytes > 0 && bytes <= METRIC_NAME_MAX;
+}
+
+/* "acc_stderr" belongs to "acc", "acc_stderr,none" to "acc,none". Returns whether name is such a
+ * name. */
+static bool name_of_std_error(const char *name, char out[METRIC_NAME_MAX + 1])
+{
+    const char *comma = strchr(name, ',');
+    const size_t head = comma != NULL ? (size_t)(comma - name) : strlen(name);
+    const size_t suffix = strlen(STD_ERROR_SUFFIX);
+
+    if (head <= suffix || strlen(name) > METRIC_NAME_MAX ||
+        memcmp(name + head - suffix, STD_ERROR_SUFFIX, suffix) != 0) {
+        return false;
+    }
+    memcpy(out, name, head - suffix);
+    strcpy(out + head - suffix, name + head);
+    return true;
+}
+
+static double std_error_find(const json_t *metrics, const char *metric)
+{
+    char owner[METRIC_NAME_MAX + 1];
+    const char *key;
+    json_t *value;
+    double number;
+
+    json_object_foreach((json_t *)(uintptr_t)metrics, key, value)
+    {
+        if (name_of_std_error(key, owner) && strcmp(owner, metric) == 0 &&
+            evq_json_number(value, &number)) {
+            return number;
+        }
+    }
+    return (double)NAN;
+}
+
+static enum evq_status metric_add(struct evq_result *result, struct evq_metric *metrics,
+                                  const json_t *all, const char *key, const json_t *value,
+                                  const char *where, struct evq_error *err)
+{
+    char owner[METRIC_NAME_MAX + 1];
+    double number;
+
+    if (!name_printable(key)) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "%s: a metric's name must be 1 to %d bytes without control characters",
+                             where, METRIC_NAME_MAX);
+    }
+    if (name_of_std_error(key, owner) && json_object_get(all, owner) != NULL) {
+        return EVQ_OK; // Told with its metric.
+    }
+    if (!evq_json_number(value, &number)) {
+        return evq_error_set(err, EVQ_E_INVALID, "%s: metric '%s' is not a number", where, key);
+    }
+    if (strcmp(key, "n") == 0) {
+        if (!(number >= 0 && number < 9e15)) {
+            return evq_error_set(err, EVQ_E_INVALID, "%s: 'n' must be a count of samples", where);
+        }
+        result->n = (int64_t)number;
+        return EVQ_OK;
+    }
+    if (result->metric_count == EVQ_RESULT_METRICS_MAX) {
+        return evq_error_set(err, EVQ_E_LIMIT, "%s: more than %d metrics", where,
+                             EVQ_RESULT_METRICS_MAX);
+    }
+    char *name = evq_arena_strdup(result->arena, key);
+    if (name == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%s", where);
+    }
+    metrics[result->metric_count++] = (struct evq_metric){.name = name,
+                                                          .value = number,
+                                                          .higher_is_better = -1,
+                                                          .std_error = std_error_find(all, key)};
+    return EVQ_OK;
+}
+
+enum evq_status evq_results_task(const char *task, const json_t *metrics, const char *where,
+                                 struct evq_result **ret_result, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    const char *key;
+    json_t *value;
+
+    struct evq_result *result = evq_result_new();
+    struct evq_metric *list =
+        result != NULL ? evq_arena_array(result->arena, EVQ_RESULT_METRICS_MAX, sizeof(*list))
+                       : NULL;
+    if (list == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "%s", where);
+        goto out;
+    }
+    result->task = evq_arena_strdup(result->arena, task);
+    result->metrics = list;
+    result->n = -1;
+    if (result->task == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "%s", where);
+        goto out;
+    }
+    // jansson iterates a const object only through a cast; nothing is changed.
+    json_object_foreach((json_t *)(uintptr_t)metrics, key, value)
+    {
+        status = metric_add(result, list, metrics, key, value, where, err);
+        if (status != EVQ_OK) {
+            goto out;
+        }
+    }
+    if (result->metric_count == 0) {
+        status = evq_error_set(err, EVQ_E_INVALID, "%s: no metric of task '%s'", where, task);
+        goto out;
+    }
+    *ret_result = result;
+    result = NULL;
+out:
+    evq_result_free(result);
+    return status;
+}
+
+static bool task_is_done(const char *task, const char *const *tasks_done, size_t task_done_count)
+{
+    for (size_t i = 0; i < task_done_count; i++) {
+        if (strcmp(task, tasks_done[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum evq_status results_add(struct evq_results *results, const char *task,
+                                   const json_t *metrics, const char *where, struct evq_error *err)
+{
+    struct evq_result *result = NULL;
+
+    enum evq_status status = evq_results_task(task, metrics, where, &result, err);
+    if (status == EVQ_OK) {
+        results->items[results->count++] = result;
+    }
+    return status;
+}
+
+/* {METRIC: number} stands for the only task; it is told from {TASK: {...}} by its first value. */
+static bool json_is_flat(const json_t *json)
+{
+    void *first = json_object_iter((json_t *)(uintptr_t)json);
+
+    return first == NULL || !json_is_object(json_object_iter_value(first));
+}
+
+/* Its name in the file: that of the task, or the task's option `source`. */
+static const char *task_source(const struct evq_task_config *task)
+{
+    return evq_pair_get(task->options, task->option_count, "source", task->name);
+}
+
+/* A misspelt task in a file written for us must not pass in silence; a harness also lists what a
+ * task is made of. */
+static enum evq_status tasks_check(const struct evq_suite *suite, const json_t *json,
+                                   const char *path, struct evq_error *err)
+{
+    const char *key;
+    json_t *value;
+    char name[256];
+
+    json_object_foreach((json_t *)(uintptr_t)json, key, value)
+    {
+        bool known = false;
+        for (size_t i = 0; i < suite->task_count; i++) {
+            known = known || strcmp(task_source(&suite->tasks[i]), key) == 0;
+        }
+        if (!known) {
+            return evq_error_set(err, EVQ_E_INVALID, "'%s': '%s' is no task of suite '%s'", path,
+                                 evq_error_escape(key, strlen(key), name, sizeof(name)),
+                                 suite->name);
+        }
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status tasks_pick(const struct evq_suite *suite, const char *const *tasks_done,
+                                  size_t task_done_count, const json_t *json, const char *path,
+                                  struct evq_results *results, struct evq_error *err)
+{
+    for (size_t i = 0; i < suite->task_count; i++) {
+        const char *task = suite->tasks[i].name;
+        const char *source = task_source(&suite->tasks[i]);
+        if (task_is_done(task, tasks_done, task_done_count)) {
+            continue;
+        }
+        const json_t *metrics = json_object_get(json, source);
+        if (!json_is_object(metrics)) {
+            return evq_error_set(err, EVQ_E_INVALID, "'%s' has no metrics of task '%s'", path,
+                                 source);
+        }
+        const enum evq_status status = results_add(results, task, metrics, path, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_results_read(const struct evq_suite *suite, const char *const *tasks_done,
+                                 size_t task_done_count, const char *form, const char *path,
+                                 struct evq_results *ret_results, struct evq_error *err)
+{
+    enum evq_status status;
+    struct evq_results results = {0};
+    json_t *json = NULL;
+
+    results.items = calloc(suite->task_count > 0 ? suite->task_count : 1, sizeof(*results.items));
+    if (results.items == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
+    }
+    const bool harness = form[0] != '\0';
+    status = harness ? evq_results_directory_read(path, FILE_BYTES_MAX, &json, err)
+                     : evq_json_file(AT_FDCWD, path, FILE_BYTES_MAX, &json, err);
+    if (status == EVQ_OK && !harness && json_is_flat(json)) {
+        status =
+            suite->task_count == 1
+                ? results_add(&results, suite->tasks[0].name, json, path, err)
+                : evq_error_set(
+                      err, EVQ_E_INVALID,
+                      "'%s': suite '%s' has %zu tasks, so {TASK: {METRIC: number}} is expected",
+                      path, suite->name, suite->task_count);
+    } else if (status == EVQ_OK) {
+        status = harness ? EVQ_OK : tasks_check(suite, json, path, err);
+        if (status == EVQ_OK) {
+            status = tasks_pick(suite, tasks_done, task_done_count, json, path, &results, err);
+        }
+    }
+    json_decref(json);
+    if (status != EVQ_OK) {
+        evq_results_free(&results);
+        return status;
+    }
+    *ret_results = results;
+    return EVQ_OK;
+}

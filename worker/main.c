@@ -1,0 +1,50 @@
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "worker/child.h"
+#include "worker/eval.h"
+#include "worker/inspect.h"
+#include "worker/options.h"
+#include "worker/supervisor.h"
+
+/* Whatever command runs: no core dumps of weights and secrets, and a peer that left is an error,
+ * not a signal. */
+static void process_guard(void)
+{
+    const struct rlimit none = {0, 0};
+
+    (void)setrlimit(RLIMIT_CORE, &none);
+    (void)signal(SIGPIPE, SIG_IGN);
+}
+
+int main(int argc, char **argv)
+{
+    struct evq_options options;
+    struct evq_error err;
+
+    process_guard();
+    if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
+        (void)fprintf(stderr, "evalq-worker: %s\ntry: evalq-worker --help\n", err.message);
+        return EVQ_EXIT_USAGE;
+    }
+    if (options.help) {
+        evq_options_help(stdout);
+        return EVQ_EXIT_OK;
+    }
+    if (options.version) {
+        (void)printf("evalq-worker %s\n", EVQ_VERSION);
+        return EVQ_EXIT_OK;
+    }
+    evq_log_open("evalq-worker", options.log_level, options.log_format);
+    switch (options.command) {
+    case EVQ_COMMAND_EVAL:
+        return (int)evq_eval_main(&options);
+    case EVQ_COMMAND_INSPECT:
+        return (int)evq_inspect_main(&options);
+    case EVQ_COMMAND_CHILD:
+        return (int)evq_child_main(&options);
+    default:
+        return (int)evq_supervisor_main(&options);
+    }
+}

@@ -1,0 +1,32 @@
+/*
+ * The worker's scratch directory: logs/ (one file per attempt), jobs/ (one directory per attempt,
+ * gone at its end), prepared/ (what prepare commands made). Owned by this user, shared by all
+ * workers of it. Any thread.
+ */
+#ifndef EVQ_WORKER_SCRATCH_H
+#define EVQ_WORKER_SCRATCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/error.h"
+
+#define EVQ_SCRATCH_PATH_BYTES 4096
+#define EVQ_SCRATCH_LOGS_KEPT  1000
+
+/* Makes the directories, private to this user; prunes the oldest logs. EVQ_E_IO; EVQ_E_INVALID:
+ * owned by another user. */
+enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* SCRATCH/logs/ID.aATTEMPT.log, with '/' of the id as '_'. Cut to out_bytes. */
+void evq_scratch_log(const char *scratch, const char *id, int32_t attempt, char *out,
+                     size_t out_bytes);
+
+/* Makes a new, empty SCRATCH/jobs/XXXXXX. The caller removes it with evq_scratch_remove(). */
+enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t path_bytes,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* A file or a whole directory, without following symbolic links. What cannot be removed stays. */
+void evq_scratch_remove(const char *path);
+
+#endif

@@ -1,0 +1,79 @@
+#include <string.h>
+#include <unistd.h>
+
+#include "worker/supervisor.h"
+
+#define JSON_BYTES_MAX 8192
+
+static void text_put(struct evq_buffer *out, const char *text)
+{
+    evq_buffer_json(out, text, strlen(text));
+}
+
+static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
+                      struct evq_buffer *out)
+{
+    evq_buffer_printf(out, ", \"slot_count\": %u, \"slots\": [", supervisor->slot_count);
+    for (uint32_t i = 0; i < shown; i++) {
+        const struct evq_slot *slot = &supervisor->slots[i];
+        evq_buffer_printf(out, "%s{\"number\": %u, \"devices\": ", i > 0 ? ", " : "", slot->number);
+        text_put(out, slot->devices);
+        evq_buffer_printf(out, ", \"state\": \"%s\", \"since\": %lld, \"job\": ",
+                          evq_slot_state_name(slot->state), (long long)slot->since_unix_ms);
+        text_put(out, slot->lease != NULL ? slot->lease->claim->id : "");
+        if (slot->note[0] != '\0') {
+            evq_buffer_text(out, ", \"note\": ");
+            text_put(out, slot->note);
+        }
+        evq_buffer_text(out, "}");
+    }
+    evq_buffer_text(out, "]");
+}
+
+static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_shown,
+                     struct evq_buffer *out)
+{
+    const struct evq_config *config = supervisor->config;
+    const char *comma = "";
+
+    evq_buffer_text(out, "{\"host\": ");
+    text_put(out, supervisor->host);
+    evq_buffer_printf(
+        out, ", \"pid\": %ld, \"version\": \"%s\", \"started_ms\": %lld, \"backend\": \"%s\"",
+        (long)getpid(), EVQ_VERSION, (long long)supervisor->started_unix_ms,
+        supervisor->slots[0].gpus > 0 ? "cuda" : "cpu");
+    evq_buffer_printf(out, ", \"sick\": %s, \"draining\": %s", supervisor->sick ? "true" : "false",
+                      supervisor->draining ? "true" : "false");
+    evq_buffer_text(out, ", \"suites\": [");
+    for (size_t i = 0; i < config->suite_count; i++) {
+        if (supervisor->offer.suites[i]) {
+            evq_buffer_text(out, comma);
+            text_put(out, config->suites[i].name);
+            comma = ", ";
+        }
+    }
+    evq_buffer_text(out, "], \"labels\": [");
+    for (size_t i = 0; i < config->worker.label_count; i++) {
+        evq_buffer_text(out, i > 0 ? ", " : "");
+        text_put(out, config->worker.labels[i]);
+    }
+    evq_buffer_text(out, "]");
+    slots_put(supervisor, slots_shown, out);
+    evq_buffer_text(out, "}");
+}
+
+void evq_status_json(const struct evq_supervisor *supervisor, struct evq_buffer *out)
+{
+    // A machine with very many slots shows as many as fit.
+    for (uint32_t shown = supervisor->slot_count;; shown /= 2) {
+        evq_buffer_clear(out);
+        json_put(supervisor, shown, out);
+        if (out->bytes <= JSON_BYTES_MAX || shown == 0) {
+            break;
+        }
+    }
+    if (out->bytes > JSON_BYTES_MAX) {
+        evq_buffer_clear(out); // Names without end: better nothing than no heartbeat.
+        evq_buffer_text(out, "{}");
+    }
+}

@@ -1,0 +1,459 @@
+#include "worker/supervisor.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "shared/clock.h"
+#include "shared/log.h"
+#include "worker/scratch.h"
+
+#define FORCED_MS        3000 // After a second signal: to tell Redis what is released.
+#define RELEASE_GRACE_MS 2000 // From the end of a drain to the SIGKILL of what still runs.
+#define START_RETRY_MS   60000
+#define DEADLINE_SPARE_S 5
+#define TICK_MAX_MS      10000
+
+/* ---- start ---- */
+
+static void name_make(struct evq_supervisor *supervisor)
+{
+    char host[21];
+
+    if (gethostname(supervisor->host, sizeof(supervisor->host) - 1) != 0 ||
+        supervisor->host[0] == '\0') {
+        (void)snprintf(supervisor->host, sizeof(supervisor->host), "host");
+    }
+    evq_job_map_name(supervisor->host, sizeof(host) - 1, host);
+    (void)snprintf(supervisor->name, sizeof(supervisor->name), "%s-%016llx", host,
+                   (unsigned long long)evq_clock_random());
+}
+
+static int32_t threads_of(const struct evq_supervisor *supervisor)
+{
+    cpu_set_t cpus;
+    int32_t threads = supervisor->options->threads >= 0 ? supervisor->options->threads
+                                                        : supervisor->config->worker.threads;
+
+    if (threads == 0 && sched_getaffinity(0, sizeof(cpus), &cpus) == 0) {
+        threads = CPU_COUNT(&cpus) / (int32_t)supervisor->slot_count;
+    }
+    return threads > 0 ? threads : 1;
+}
+
+/* How a child is started: our own binary, the same configuration. Kept for the life of the process.
+ */
+static enum evq_status spawn_make(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    enum { WORDS_MAX = 12 };
+    struct evq_arena *arena = supervisor->config->arena;
+    char real[PATH_MAX];
+    size_t count = 0;
+
+    const char **argv = evq_arena_array(arena, WORDS_MAX, sizeof(*argv));
+    char *threads = evq_arena_printf(arena, "%d", threads_of(supervisor));
+    if (argv == NULL || threads == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "start of children");
+    }
+    argv[count++] = "evalq-worker";
+    argv[count++] = "child";
+    if (supervisor->config->file[0] != '\0') {
+        const char *file =
+            realpath(supervisor->config->file, real) != NULL ? real : supervisor->config->file;
+        argv[count++] = "--config";
+        argv[count++] = evq_arena_strdup(arena, file);
+    }
+    argv[count++] = "--threads";
+    argv[count++] = threads;
+    argv[count] = NULL;
+    supervisor->spawn.argv = argv;
+    return EVQ_OK;
+}
+
+static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    const struct evq_options *options = supervisor->options;
+    const struct evq_config *config = supervisor->config;
+    struct evq_devices devices;
+
+    const char *text = options->devices != NULL ? options->devices : config->worker.devices;
+    const enum evq_status status = evq_devices_find(text, &devices, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (devices.note[0] != '\0') {
+        evq_log(EVQ_LOG_INFO, "devices", "backend=cpu note=%s", devices.note);
+    }
+    int32_t count = options->slots > 0 ? options->slots : config->worker.slots;
+    if (count <= 0) {
+        count = devices.count > 0 ? (int32_t)devices.count : 1;
+    }
+    supervisor->slots = calloc((size_t)count, sizeof(*supervisor->slots));
+    supervisor->suite_seconds = calloc(config->suite_count + 1, sizeof(*supervisor->suite_seconds));
+    if (supervisor->slots == NULL || supervisor->suite_seconds == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%d slots", count);
+    }
+    supervisor->slot_count = (uint32_t)count;
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        evq_slot_init(slot, i);
+        evq_devices_deal(&devices, i, supervisor->slot_count, slot->devices, &slot->gpus,
+                         &slot->memory_bytes);
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status signals_open(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    sigset_t set;
+
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGINT);
+    (void)sigaddset(&set, SIGCHLD);
+    (void)sigprocmask(SIG_BLOCK, &set, NULL);
+    supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return supervisor->signal_fd >= 0
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_IO, "signalfd: %s", strerror(errno));
+}
+
+/* The first words with Redis: what is wrong with it, or with us, is said now, with an exit code. */
+static enum evq_status redis_greet(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    const int64_t give_up_ms = evq_clock_mono_ms() + START_RETRY_MS;
+    bool new_epoch = false;
+    uint32_t tries = 0;
+
+    for (;;) {
+        enum evq_status status = evq_link_check(&supervisor->link, true, &new_epoch, err);
+        if (status == EVQ_OK) {
+            status = evq_offer_register(&supervisor->offer, supervisor->link.queue, err);
+        }
+        if (status == EVQ_OK) {
+            return evq_link_check(&supervisor->link, true, &new_epoch, err);
+        }
+        // LOADING and the like pass; no server at all may be a wrong address, which must be told.
+        if (status != EVQ_E_RETRY || evq_clock_mono_ms() >= give_up_ms) {
+            return status;
+        }
+        struct pollfd item = {.fd = supervisor->signal_fd, .events = POLLIN};
+        const int64_t wait_ms = evq_clock_backoff_ms(&supervisor->link.seed, tries++, 100, 2000);
+        if (poll(&item, 1, (int)wait_ms) > 0) {
+            return evq_error_set(err, EVQ_E_STOPPED, "asked to stop while Redis was not ready");
+        }
+    }
+}
+
+static enum evq_exit start_exit(enum evq_status status)
+{
+    switch (status) {
+    case EVQ_E_INVALID:
+    case EVQ_E_NOT_FOUND:
+    case EVQ_E_CONFLICT:
+        return EVQ_EXIT_CONFIG;
+    case EVQ_E_RETRY:
+        return EVQ_EXIT_UNREACHABLE;
+    default:
+        return evq_status_exit(status);
+    }
+}
+
+static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    const struct evq_options *options = supervisor->options;
+
+    enum evq_status status = evq_config_load(&options->source, &supervisor->config, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_config *config = supervisor->config;
+    name_make(supervisor);
+    supervisor->started_unix_ms = evq_clock_unix_ms();
+    supervisor->idle_since_ms = evq_clock_mono_ms();
+    supervisor->lease_ms = config->worker.lease_ms;
+    supervisor->heartbeat_ms = config->worker.heartbeat_ms;
+    if (supervisor->lease_ms < 3 * supervisor->heartbeat_ms) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "worker.lease_ms is %lld, which is less than 3 heartbeats of %lld ms",
+                             (long long)supervisor->lease_ms, (long long)supervisor->heartbeat_ms);
+    }
+    status = signals_open(supervisor, err);
+    if (status == EVQ_OK) {
+        status = evq_scratch_open(config->worker.scratch, err);
+    }
+    if (status == EVQ_OK) {
+        status = slots_make(supervisor, err);
+    }
+    if (status == EVQ_OK) {
+        status = spawn_make(supervisor, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_offer_open(&supervisor->offer, config, options->suites, supervisor->host, err);
+    }
+    if (status == EVQ_OK) {
+        status =
+            evq_link_open(&supervisor->link, config, supervisor->name, supervisor->lease_ms, err);
+    }
+    if (status == EVQ_OK) {
+        status = redis_greet(supervisor, err);
+    }
+    if (status == EVQ_OK) {
+        supervisor->registered = true;
+        supervisor->claim_due = true;
+        for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+            evq_offer_fit(&supervisor->offer, &supervisor->slots[i]);
+        }
+    }
+    return status;
+}
+
+static void supervisor_close(struct evq_supervisor *supervisor)
+{
+    while (supervisor->leases != NULL) {
+        struct evq_lease *lease = supervisor->leases;
+        supervisor->leases = lease->next;
+        evq_lease_free(lease);
+    }
+    evq_link_close(&supervisor->link);
+    evq_offer_close(&supervisor->offer);
+    free(supervisor->slots);
+    free(supervisor->suite_seconds);
+    evq_config_free(supervisor->config);
+    if (supervisor->signal_fd >= 0) {
+        (void)close(supervisor->signal_fd);
+    }
+}
+
+/* ---- draining ---- */
+
+void evq_supervisor_drain(struct evq_supervisor *supervisor, const char *why, int64_t within_ms)
+{
+    const int64_t end_ms = evq_clock_mono_ms() + within_ms;
+
+    if (!supervisor->draining) {
+        evq_log(EVQ_LOG_INFO, "drain", "why=%s within_ms=%lld running=%u", why,
+                (long long)within_ms, evq_children_count(supervisor, EVQ_SLOT_RUNNING));
+    }
+    supervisor->drain_ms =
+        supervisor->draining && supervisor->drain_ms < end_ms ? supervisor->drain_ms : end_ms;
+    supervisor->draining = true;
+    supervisor->beat_due_ms = 0;
+    for (struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        if (lease->state == EVQ_LEASE_HELD) {
+            (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
+        }
+    }
+}
+
+static void drain_force(struct evq_supervisor *supervisor)
+{
+    evq_log(EVQ_LOG_WARN, "drain_forced", "running=%u",
+            evq_children_count(supervisor, EVQ_SLOT_RUNNING));
+    supervisor->forced = true;
+    supervisor->exit_code = EVQ_EXIT_INTERRUPTED;
+    supervisor->drain_ms = evq_clock_mono_ms() + FORCED_MS;
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        if (slot->state == EVQ_SLOT_RUNNING) {
+            slot->ending = slot->ending == EVQ_ENDING_NONE ? EVQ_ENDING_RELEASED : slot->ending;
+            evq_slot_kill(slot);
+        }
+    }
+}
+
+static void signals_take(struct evq_supervisor *supervisor)
+{
+    struct signalfd_siginfo info;
+
+    while (read(supervisor->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo == SIGCHLD) {
+            continue; // All children are looked at below.
+        }
+        if (supervisor->draining && !supervisor->forced) {
+            drain_force(supervisor);
+        } else if (!supervisor->draining) {
+            evq_supervisor_drain(supervisor, "signal",
+                                 supervisor->config->worker.drain_seconds * 1000);
+        }
+    }
+    evq_children_reap(supervisor);
+}
+
+/* Whether to begin to drain by ourselves, and what to do when a drain took too long. */
+static void drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    const struct evq_options *options = supervisor->options;
+    const int64_t drain_ms = supervisor->config->worker.drain_seconds * 1000;
+
+    if (!supervisor->draining) {
+        const int64_t left_ms =
+            options->deadline_s > 0
+                ? (options->deadline_s - DEADLINE_SPARE_S) * 1000 - evq_clock_unix_ms()
+                : INT64_MAX;
+        if (left_ms <= drain_ms) {
+            evq_supervisor_drain(supervisor, "deadline", left_ms > 0 ? left_ms : 0);
+        } else if (supervisor->leases == NULL && options->max_jobs > 0 &&
+                   supervisor->jobs_taken >= options->max_jobs) {
+            evq_supervisor_drain(supervisor, "max-jobs", drain_ms);
+        } else if (supervisor->leases == NULL && options->idle_exit_s >= 0 &&
+                   !supervisor->claim_due &&
+                   now_ms - supervisor->idle_since_ms >= options->idle_exit_s * 1000) {
+            evq_supervisor_drain(supervisor, "idle", drain_ms);
+        }
+        return;
+    }
+    if (supervisor->forced || now_ms < supervisor->drain_ms) {
+        return;
+    }
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        if (supervisor->slots[i].state == EVQ_SLOT_RUNNING &&
+            supervisor->slots[i].ending == EVQ_ENDING_NONE) {
+            evq_slot_cancel(&supervisor->slots[i], EVQ_ENDING_RELEASED, RELEASE_GRACE_MS);
+        }
+    }
+}
+
+static bool drain_over(const struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    if (!supervisor->draining) {
+        return false;
+    }
+    const int64_t last_ms =
+        supervisor->drain_ms + (supervisor->forced ? 0 : RELEASE_GRACE_MS + FORCED_MS);
+    return supervisor->leases == NULL || now_ms >= last_ms;
+}
+
+/* ---- the loop ---- */
+
+static int64_t due_ms(const struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    const struct evq_options *options = supervisor->options;
+    int64_t due = evq_dispatch_due_ms(supervisor);
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        const struct evq_slot *slot = &supervisor->slots[i];
+        const int64_t slot_due = slot->state == EVQ_SLOT_DOWN && supervisor->draining
+                                     ? INT64_MAX
+                                     : evq_slot_due_ms(slot);
+        due = slot_due < due ? slot_due : due;
+    }
+    if (supervisor->draining && supervisor->drain_ms > now_ms && supervisor->drain_ms < due) {
+        due = supervisor->drain_ms;
+    }
+    if (options->idle_exit_s >= 0 && supervisor->leases == NULL && !supervisor->draining) {
+        const int64_t idle_due = supervisor->idle_since_ms + options->idle_exit_s * 1000;
+        due = idle_due < due ? idle_due : due;
+    }
+    // A drain that is overdue, and deadlines by the wall clock, are looked at now and then.
+    const int64_t most_ms = supervisor->draining      ? 100
+                            : options->deadline_s > 0 ? 1000
+                                                      : TICK_MAX_MS;
+    return due < now_ms + most_ms ? due : now_ms + most_ms;
+}
+
+static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
+{
+    const int64_t now_ms = evq_clock_mono_ms();
+    nfds_t count = 0;
+
+    items[count++] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
+    items[count++] = (struct pollfd){.fd = evq_link_wait_fd(&supervisor->link), .events = POLLIN};
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        const struct evq_slot *slot = &supervisor->slots[i];
+        const bool ended = slot->channel.ended; // Only its death is left to come.
+        items[count++] = (struct pollfd){
+            .fd = ended ? -1 : slot->channel.fd,
+            .events = (short)(slot->channel.out.bytes > 0 ? POLLIN | POLLOUT : POLLIN)};
+        items[count++] = (struct pollfd){.fd = slot->errors.read_fd, .events = POLLIN};
+    }
+    (void)poll(items, count, evq_clock_left_ms(due_ms(supervisor, now_ms)));
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        if ((items[2 + 2 * i].revents & POLLOUT) != 0) {
+            (void)evq_channel_flush(&slot->channel, NULL); // A dead child shows by SIGCHLD.
+        }
+        if (items[2 + 2 * i].revents != 0 || items[3 + 2 * i].revents != 0) {
+            evq_children_read(supervisor, slot);
+        }
+    }
+    signals_take(supervisor);
+    evq_dispatch_wake(supervisor, items[1].revents != 0);
+}
+
+static void supervisor_leave(struct evq_supervisor *supervisor)
+{
+    struct evq_error err;
+
+    evq_link_wait_drop(&supervisor->link);
+    if (supervisor->leases != NULL) {
+        evq_log(EVQ_LOG_ERROR, "leave_unsaid", "jobs=%d reason=%s", 1,
+                "Redis could not be told of all jobs: their leases will lapse");
+        supervisor->exit_code =
+            supervisor->exit_code == EVQ_EXIT_OK ? EVQ_EXIT_UNREACHABLE : supervisor->exit_code;
+        return;
+    }
+    const enum evq_status status =
+        evq_queue_worker_leave(supervisor->link.queue, supervisor->name, &err);
+    if (status != EVQ_OK) {
+        evq_log(EVQ_LOG_WARN, "leave_failed", "reason=%s", err.message);
+    }
+}
+
+static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    struct pollfd *items = calloc(2 + 2 * (size_t)supervisor->slot_count, sizeof(*items));
+
+    if (items == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "the supervisor's loop");
+    }
+    evq_log(EVQ_LOG_INFO, "start", "worker=%s redis=%s queue=%s slots=%u classes=%u version=%s",
+            supervisor->name, evq_conn_where(supervisor->link.conn),
+            evq_queue_name(supervisor->link.queue), supervisor->slot_count,
+            supervisor->offer.class_count, EVQ_VERSION);
+    for (;;) {
+        const int64_t now_ms = evq_clock_mono_ms();
+        evq_children_tick(supervisor, now_ms);
+        drain_tick(supervisor, now_ms);
+        evq_dispatch_round(supervisor);
+        if (drain_over(supervisor, evq_clock_mono_ms())) {
+            break;
+        }
+        loop_poll(supervisor, items);
+    }
+    supervisor_leave(supervisor);
+    evq_children_stop(supervisor);
+    evq_log(EVQ_LOG_INFO, "stop", "worker=%s jobs=%lld", supervisor->name,
+            (long long)supervisor->jobs_taken);
+    free(items);
+    return EVQ_OK;
+}
+
+enum evq_exit evq_supervisor_main(const struct evq_options *options)
+{
+    struct evq_options mine = *options;
+    struct evq_supervisor supervisor = {.options = &mine, .signal_fd = -1};
+    struct evq_error err;
+
+    const char *slurm_end = getenv("SLURM_JOB_END_TIME");
+    if (mine.deadline_s == 0 && slurm_end != NULL) {
+        mine.deadline_s = strtoll(slurm_end, NULL, 10); // Garbage gives 0: none.
+    }
+    enum evq_status status = supervisor_open(&supervisor, &err);
+    if (status == EVQ_OK) {
+        status = loop_run(&supervisor, &err);
+    }
+    if (status != EVQ_OK) {
+        (void)fprintf(stderr, "evalq-worker: %s\n", err.message);
+        supervisor.exit_code = start_exit(status);
+    }
+    supervisor_close(&supervisor);
+    return supervisor.exit_code;
+}

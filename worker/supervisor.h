@@ -1,0 +1,100 @@
+/*
+ * The supervisor: one process per machine that claims jobs, gives them to the children of its
+ * slots, beats for them, limits, cancels and restarts, and publishes what they give. A single
+ * thread around one poll(). No CUDA.
+ *
+ *   supervisor.c  start, the loop, signals, draining, the end
+ *   children.c    what happens with the slots' processes: notes, deaths, time limits, starts
+ *   dispatch.c    one round with Redis: offers, outboxes, heartbeats, claims, waiting for a wake
+ * marker link.c offer.c lease.c merge.c slot.c status.c  their nouns
+ */
+#ifndef EVQ_WORKER_SUPERVISOR_H
+#define EVQ_WORKER_SUPERVISOR_H
+
+#include "worker/lease.h"
+#include "worker/link.h"
+#include "worker/offer.h"
+#include "worker/options.h"
+#include "worker/slot.h"
+
+#define EVQ_SUPERVISOR_SICK_JOBS                                                                   \
+    3 // So many different jobs crash here with none done between: the worker is sick.
+
+struct evq_supervisor {
+    const struct evq_options *options;
+    struct evq_config *config;
+    char name[64]; // Host and random digits: new for each process.
+    char host[64];
+    int64_t started_unix_ms;
+    int64_t lease_ms;
+    int64_t heartbeat_ms;
+
+    struct evq_link link;
+    struct evq_offer offer;
+    bool registered; // Our suites are in the present keyspace.
+    bool reclass;    // The queue's classes changed: read them again.
+    bool adopt;      // A new keyspace: our running jobs are to be put back.
+    int64_t beat_due_ms;
+
+    struct evq_slot *slots;
+    uint32_t slot_count;
+    struct evq_slot_spawn spawn;
+    struct evq_lease *leases; // All jobs held, in the order of their claims.
+
+    char request[33]; // Of the next claim, or of one whose answer was lost.
+    bool claim_due;
+    int64_t claim_again_ms; // Something delayed falls due then; 0: unknown.
+    int64_t jobs_taken;
+    double *
+        suite_seconds; // By number in the configuration: how long its jobs took lately; 0: unknown.
+
+    bool draining;
+    bool forced;      // A second signal.
+    int64_t drain_ms; // Monotonic end of the drain.
+    int64_t idle_since_ms;
+    bool sick;
+    char crashed[EVQ_SUPERVISOR_SICK_JOBS]
+                [EVQ_JOB_ID_BYTES_MAX]; // Different jobs since one was done.
+    uint32_t crashed_count;
+    enum evq_exit exit_code;
+    int signal_fd;
+};
+
+/* Runs until drained. Returns the exit code. */
+enum evq_exit evq_supervisor_main(const struct evq_options *options);
+
+/* Begins to drain: no more claims, running jobs have until within_ms. */
+void evq_supervisor_drain(struct evq_supervisor *supervisor, const char *why, int64_t within_ms);
+
+/* ---- children.c ---- */
+
+void evq_children_read(struct evq_supervisor *supervisor,
+                       struct evq_slot *slot);             // Its pipes are readable.
+void evq_children_reap(struct evq_supervisor *supervisor); // After SIGCHLD.
+void evq_children_tick(struct evq_supervisor *supervisor, int64_t now_ms); // Limits, kills, starts.
+/* Gives the lease's job to an idle slot. */
+void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
+                       struct evq_lease *lease);
+uint32_t evq_children_count(const struct evq_supervisor *supervisor, enum evq_slot_state state);
+void evq_children_stop(
+    struct evq_supervisor *supervisor); // Asks all to exit, kills the rest, reaps.
+
+/* ---- dispatch.c ---- */
+
+/* What can be done with Redis now. Errors are waited out; one that ends the worker sets draining
+ * and exit_code. */
+void evq_dispatch_round(struct evq_supervisor *supervisor);
+/* The next monotonic ms at which a round has something to do; INT64_MAX: none. */
+int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor);
+/* The blocking connection is readable, or may be overdue. */
+void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable);
+/* The lease is over, whatever it held; a slot that runs it is told. */
+void evq_dispatch_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                         enum evq_slot_ending ending);
+
+/* ---- status.c ---- */
+
+/* What `evalq status` shows of this worker: one JSON object of at most 8 KiB. */
+void evq_status_json(const struct evq_supervisor *supervisor, struct evq_buffer *out);
+
+#endif
