@@ -15,6 +15,7 @@
 
 #define URL_DEFAULT     "redis://127.0.0.1:6379"
 #define URL_FILE        ".evalq/url"
+#define PASSWORD_FILE   ".evalq/password"
 #define URL_BYTES_MAX   ((size_t)4096)
 #define FILE_HERE       "evalq.yaml"
 #define FILE_STARTED    ".evalq/evalq.yaml" // `evalq up` leaves it for the programs started beside it.
@@ -220,6 +221,14 @@ static enum evq_status load_url_file(struct evq_config *config, bool *ret_found,
         }
         config->redis.user = "";
         config->redis.password_file = "";
+        char path[PATH_MAX];
+        if (status == EVQ_OK && realpath(PASSWORD_FILE, path) != NULL) {
+            const char *password_file = evq_arena_strdup(config->arena, path);
+            config->redis.password_file = password_file != NULL ? password_file : "";
+            if (password_file == NULL) {
+                status = evq_error_set(err, EVQ_E_NOMEM, "%s", PASSWORD_FILE);
+            }
+        }
     } else if (status == EVQ_E_NOT_FOUND) {
         status = EVQ_OK;
     }
@@ -236,6 +245,12 @@ static enum evq_status resolve_redis(const struct evq_config_source *source,
 
     if (url != NULL) {
         config->redis.url = evq_arena_strdup(config->arena, url);
+        if (environment("EVALQ_REDIS_PASSWORD") != NULL ||
+            environment("EVALQ_REDIS_PASSWORD_FILE") != NULL) {
+            // Address and password both from outside: the file's belong to another server.
+            config->redis.user = "";
+            config->redis.password_file = "";
+        }
     } else {
         enum evq_status status = load_url_file(config, &found, err);
         if (status != EVQ_OK) {
