@@ -1,0 +1,232 @@
+#include "producer/cli/acl.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "producer/cli/sha256.h"
+#include "shared/functions.h"
+
+#define COMMANDS_MAX 160
+#define WORD_MAX     40
+
+struct commands {
+    char words[COMMANDS_MAX][WORD_MAX]; // "hset", "xgroup|create".
+    size_t count;
+};
+
+struct role {
+    const char *name;
+    bool library;         // The functions, with every command they use.
+    bool read_only;       // Only functions without writes, keys for reading.
+    const char *commands; // More, separated by blanks.
+};
+
+static const struct role roles[] = {
+    {"init", false, false, "function|load function|list function|delete info"},
+    {"producer", true, false, "function|list"},
+    {"worker", true, false, "function|list bzpopmin"},
+    {"logger", true, false, "function|list xreadgroup xautoclaim"},
+    {"viewer", true, true, "function|list info config|get"},
+    {"admin", true, false,
+     "function|load function|list function|delete function|dump function|restore info config|get "
+     "config|set del scan "
+     "type object|encoding memory|usage slowlog|get client|list client|kill acl|list acl|log "
+     "acl|whoami xinfo|stream "
+     "xreadgroup bzpopmin dbsize lastsave bgrewriteaof latency|latest xautoclaim"},
+};
+#define ROLE_COUNT (sizeof roles / sizeof roles[0])
+
+const char *const evq_acl_roles[] = {"init",   "producer", "worker", "logger",
+                                     "viewer", "admin",    NULL};
+
+// Of every role: to connect and to be told apart.
+static const char common[] = "ping hello auth select quit time client|setname client|id "
+                             "client|getname client|setinfo command|info";
+
+static bool add(struct commands *list, const char *word, size_t bytes)
+{
+    if (bytes == 0 || bytes >= WORD_MAX) {
+        return bytes == 0;
+    }
+    char lower[WORD_MAX];
+    for (size_t i = 0; i < bytes; i++) {
+        lower[i] = (char)tolower((unsigned char)word[i]);
+    }
+    lower[bytes] = '\0';
+    for (size_t i = 0; i < list->count; i++) {
+        if (strcmp(list->words[i], lower) == 0) {
+            return true;
+        }
+    }
+    if (list->count == COMMANDS_MAX) {
+        return false;
+    }
+    memcpy(list->words[list->count++], lower, bytes + 1);
+    return true;
+}
+
+static bool add_words(struct commands *list, const char *words)
+{
+    bool good = true;
+    while (*words != '\0') {
+        size_t bytes = strcspn(words, " ");
+        good = add(list, words, bytes) && good;
+        words += bytes + strspn(words + bytes, " ");
+    }
+    return good;
+}
+
+/* A quoted word of upper-case letters at text, as Lua calls a command by; 0 when there is none. */
+static size_t quoted(const char *text)
+{
+    size_t bytes = text[0] == '\'' ? strspn(text + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") : 0;
+    return bytes > 0 && text[bytes + 1] == '\'' ? bytes : 0;
+}
+
+/* Every command that the function library calls, found in its text: call('HSET', ...), pcall(call,
+ * 'HSET', ...). */
+static bool add_library(struct commands *list)
+{
+    static const char *const containers[] = {"XGROUP", "XINFO", "OBJECT", "FUNCTION"};
+    bool good = true;
+    for (const char *at = evq_functions_text; (at = strstr(at, "call")) != NULL; at++) {
+        const char *word = at + 4;
+        word += *word == '(' || *word == ',';
+        word += strspn(word, " \n");
+        size_t bytes = quoted(word);
+        if (bytes == 0) {
+            continue;
+        }
+        char full[WORD_MAX];
+        size_t used =
+            (size_t)snprintf(full, sizeof full, "%.*s", (int)(bytes < 16 ? bytes : 16), word + 1);
+        for (size_t i = 0; i < sizeof containers / sizeof containers[0]; i++) {
+            const char *sub = word + bytes + 2;
+            sub += strspn(sub, ", \n");
+            size_t sub_bytes = quoted(sub);
+            if (strcmp(full, containers[i]) == 0 && sub_bytes > 0 && sub_bytes < 16) {
+                used += (size_t)snprintf(full + used, sizeof full - used, "|%.*s", (int)sub_bytes,
+                                         sub + 1);
+                break;
+            }
+        }
+        good = add(list, full, used) && good;
+    }
+    return good;
+}
+
+/* Whether the server knows a command, by COMMAND INFO: one entry per name, nil for an unknown one.
+ */
+static enum evq_status known_to_server(struct evq_cli *cli, const char *word, bool *ret_known,
+                                       struct evq_error *err)
+{
+    struct evq_reply *reply = NULL;
+    enum evq_status status = evq_cli_call(cli, &reply, err, 3, "COMMAND", "INFO", word);
+    if (status == EVQ_OK) {
+        *ret_known = reply->type == EVQ_REPLY_ARRAY && reply->item_count == 1 &&
+                     reply->items[0]->type == EVQ_REPLY_ARRAY && reply->items[0]->item_count > 0;
+    }
+    evq_reply_free(reply);
+    return status;
+}
+
+/* "#" and the SHA-256 of the role's password, "" when the file has none. */
+static enum evq_status hash_of(const char *file_name, const char *role, char out[66],
+                               struct evq_error *err)
+{
+    char line[2048];
+    struct stat info;
+    enum evq_status status = EVQ_OK;
+    out[0] = '\0';
+    if (file_name == NULL) {
+        return EVQ_OK;
+    }
+    FILE *file = fopen(file_name, "re");
+    if (file == NULL || fstat(fileno(file), &info) != 0) {
+        status = evq_error_set(err, EVQ_E_INVALID, "the password file '%s': %s", file_name,
+                               strerror(errno));
+        goto out;
+    }
+    if ((info.st_mode & S_IROTH) != 0 && strncmp(file_name, "/run/secrets/", 13) != 0) {
+        status = evq_error_set(
+            err, EVQ_E_INVALID,
+            "the password file '%s' is readable by every user: run chmod 600 on it", file_name);
+        goto out;
+    }
+    while (fgets(line, sizeof line, file) != NULL) {
+        size_t name = strcspn(line, " \t:\r\n");
+        char *password = line + name + strspn(line + name, " \t:");
+        size_t bytes = strcspn(password, "\r\n");
+        if (line[0] != '#' && name == strlen(role) && strncmp(line, role, name) == 0 && bytes > 0) {
+            out[0] = '#';
+            evq_sha256_hex(password, bytes, out + 1);
+        }
+    }
+    explicit_bzero(line, sizeof line);
+out:
+    if (file != NULL) {
+        (void)fclose(file); // Opened for reading: a failed close loses nothing.
+    }
+    return status;
+}
+
+static int compare(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static enum evq_status print_role(struct evq_cli *cli, const struct role *role,
+                                  const char *password_file, bool offline, struct evq_error *err)
+{
+    struct commands list = {.count = 0};
+    char hash[66];
+    const char *queue = evq_queue_name(cli->queue);
+    bool good = add_words(&list, common) && add_words(&list, role->commands);
+    if (role->library) {
+        good = good && add_words(&list, role->read_only ? "fcall_ro" : "fcall fcall_ro") &&
+               add_library(&list);
+    }
+    enum evq_status status =
+        good ? hash_of(password_file, role->name, hash, err)
+             : evq_error_set(err, EVQ_E_BUG, "more than %d commands", COMMANDS_MAX);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    qsort(list.words, list.count, sizeof list.words[0], compare);
+    (void)printf("user %s %s %s sanitize-payload resetchannels resetkeys %s%s%s-@all", role->name,
+                 hash[0] != '\0' ? "on" : "off", hash,
+                 !role->library    ? ""
+                 : role->read_only ? "%R~evalq:{"
+                                   : "~evalq:{",
+                 role->library ? queue : "", role->library ? "}:* " : "");
+    for (size_t i = 0; status == EVQ_OK && i < list.count; i++) {
+        bool known = strcmp(list.words[i], "client|setinfo") != 0; // Of 7.2; all others are in 7.0.
+        if (!offline) {
+            status = known_to_server(cli, list.words[i], &known, err);
+        }
+        if (known) {
+            (void)printf(" +%s", list.words[i]);
+        }
+    }
+    (void)fputc('\n', stdout);
+    return status;
+}
+
+enum evq_status evq_acl_print(struct evq_cli *cli, const char *role, const char *password_file,
+                              bool offline, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    if (role == NULL) {
+        (void)puts("user default off resetpass resetchannels resetkeys -@all");
+    }
+    for (size_t i = 0; status == EVQ_OK && i < ROLE_COUNT; i++) {
+        if (role == NULL || strcmp(role, roles[i].name) == 0) {
+            status = print_role(cli, &roles[i], password_file, offline, err);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,205 @@
+/*
+ * evalq admin: the function library, access control, suites.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "producer/cli/acl.h"
+#include "producer/cli/table.h"
+#include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
+#include "shared/functions.h"
+
+static enum evq_status install(struct evq_cli *cli, struct evq_error *err)
+{
+    int64_t build = 0;
+    enum evq_status status = evq_cli_connect(cli, err);
+    if (status == EVQ_OK) {
+        status = evq_functions_install(cli->conn, &build, err);
+    }
+    if (status == EVQ_OK && cli->terminal.json) {
+        json_t *doc = json_pack("{s:s, s:I, s:I}", "library", EVQ_FUNCTIONS_LIBRARY, "build",
+                                (json_int_t)build, "own_build", (json_int_t)evq_functions_build);
+        status = evq_json_print(doc, err);
+        json_decref(doc);
+    } else if (status == EVQ_OK) {
+        evq_cli_say(cli, "evalq: " EVQ_FUNCTIONS_LIBRARY " build %" PRId64 " is installed at %s",
+                    build, evq_conn_where(cli->conn));
+    }
+    return status;
+}
+
+static enum evq_status acl(struct evq_cli *cli, struct evq_error *err)
+{
+    const char *role = evq_option_text(&cli->options, "role", NULL);
+    bool offline = evq_option_flag(&cli->options, "offline");
+    if (cli->terminal.json) {
+        return evq_cli_usage(cli, err, "admin acl prints an ACL file: it has no --json");
+    }
+    enum evq_status status =
+        evq_cli_connect(cli, err); // The queue's name, and the server when it is asked.
+    if (status == EVQ_OK) {
+        status = evq_acl_print(cli, role, evq_option_text(&cli->options, "passwords", NULL),
+                               offline, err);
+    }
+    if (status == EVQ_OK && evq_option_text(&cli->options, "passwords", NULL) == NULL) {
+        evq_cli_say(cli, "evalq: every role is off: give passwords with --passwords FILE, lines "
+                         "\"ROLE PASSWORD\"");
+    }
+    return status;
+}
+
+static enum evq_status suite_list(struct evq_cli *cli, struct evq_error *err)
+{
+    json_t *stats = NULL;
+    size_t index = 0;
+    const json_t *suite = NULL;
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status = evq_view_stats(cli, &stats, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    json_t *suites = json_object_get(stats, "suites");
+    if (cli->terminal.json) {
+        json_t *doc = json_pack("{s:O}", "suites", suites);
+        status = evq_json_print(doc, err);
+        json_decref(doc);
+        json_decref(stats);
+        return status;
+    }
+    struct evq_table *table = evq_table_new();
+    if (table == NULL) {
+        json_decref(stats);
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
+    }
+    static const char *const titles[] = {"SUITE", "OFFERED", "SHARDS",    "EVERY",
+                                         "NEEDS", "DIGEST",  "DEFINED IN"};
+    for (size_t i = 0; i < sizeof titles / sizeof titles[0]; i++) {
+        evq_table_column(table, titles[i], i == 2 || i == 3);
+    }
+    json_array_foreach(suites, index, suite)
+    {
+        bool offered = evq_json_true(suite, "offered");
+        evq_table_row(table);
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(suite, "name", "?"));
+        evq_table_cell(table, offered ? EVQ_COLOUR_GREEN : EVQ_COLOUR_YELLOW, "%s%s",
+                       offered ? "yes" : "no", evq_json_true(suite, "paused") ? ", paused" : "");
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, evq_json_integer(suite, "shards", 1));
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, evq_json_integer(suite, "every", 1));
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(suite, "needs", ""));
+        evq_table_cell(table, EVQ_COLOUR_DIM, "%.12s", evq_json_text(suite, "digest", ""));
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(suite, "where", ""));
+    }
+    status = evq_table_print(table, &cli->terminal, 0, stdout, err);
+    evq_table_free(table);
+    json_decref(stats);
+    return status;
+}
+
+/* This configuration's definition takes the place of the one that the queue has. */
+static enum evq_status suite_replace(struct evq_cli *cli, const char *name, struct evq_error *err)
+{
+    char needs[256];
+    char host[256] = "";
+    char where[1024];
+    uint32_t class_number = 0;
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_suite *suite = evq_config_suite(cli->config, name);
+    if (suite == NULL) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "the configuration %s has no suite '%s'",
+                             cli->config->file[0] != '\0' ? cli->config->file : "(none)", name);
+    }
+    status = evq_needs_text(&suite->needs, needs, sizeof needs, err);
+    if (status == EVQ_OK) {
+        status = evq_cli_confirm(
+            cli, "Replace the suite's definition? Its results before and after differ.", err);
+    }
+    (void)gethostname(host, sizeof host - 1); // Only for people to read.
+    (void)snprintf(where, sizeof where, "%.200s:%.800s", host, cli->config->file);
+    struct evq_suite_offer offer = {
+        .name = suite->name,
+        .digest = suite->digest,
+        .needs = needs,
+        .shards = suite->shards,
+        .every = suite->every,
+        .definition = suite->definition,
+        .where = where,
+    };
+    if (status == EVQ_OK) {
+        status = evq_queue_suite(cli->queue, &offer, true, &class_number, err);
+    }
+    if (status == EVQ_OK) {
+        evq_cli_say(cli,
+                    "evalq: the suite '%s' is now as in %s; workers with another definition must "
+                    "be restarted",
+                    name, cli->config->file);
+    }
+    return status;
+}
+
+static enum evq_status admin_run(struct evq_cli *cli, struct evq_error *err)
+{
+    static const char *const actions[] = {"install", "acl", "suite"};
+    const char *action = evq_cli_arg(cli, 0);
+    const char *what = evq_cli_arg(cli, 1);
+    const char *name = evq_cli_arg(cli, 2);
+    if (strcmp(action, "install") == 0 && what == NULL) {
+        return install(cli, err);
+    }
+    if (strcmp(action, "acl") == 0 && what == NULL) {
+        return acl(cli, err);
+    }
+    if (strcmp(action, "suite") == 0 && what != NULL && strcmp(what, "list") == 0 && name == NULL) {
+        return suite_list(cli, err);
+    }
+    if (strcmp(action, "suite") == 0 && what != NULL && strcmp(what, "replace") == 0 &&
+        name != NULL) {
+        return suite_replace(cli, name, err);
+    }
+    const char *near = evq_config_nearest(action, actions, sizeof actions / sizeof actions[0]);
+    if (near != NULL && strcmp(near, action) != 0) {
+        return evq_cli_usage(cli, err, "unknown action '%.60s'; did you mean 'admin %s'?", action,
+                             near);
+    }
+    return evq_cli_usage(cli, err,
+                         "usage: evalq admin install | acl | suite list | suite replace NAME");
+}
+
+static const struct evq_option options[] = {
+    {"role", 0, EVQ_OPTION_CHOICE, "init|producer|worker|logger|viewer|admin",
+     "acl: of this role alone", 0, 0},
+    {"passwords", 0, EVQ_OPTION_TEXT, "FILE",
+     "acl: lines \"ROLE PASSWORD\"; a role without one is off", 0, 0},
+    {"offline", 0, EVQ_OPTION_FLAG, NULL, "acl: for Redis 7.0 and newer, without asking the server",
+     0, 0},
+    {"yes", 'y', EVQ_OPTION_FLAG, NULL, "suite replace: do not ask", 0, 0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_admin = {
+    .name = "admin",
+    .arguments = "install | acl [--role ROLE] [--passwords FILE] | suite list | suite replace NAME",
+    .summary = "Install the function library, write an ACL file, manage suites",
+    .description = "install loads evalq's function library into Redis, or updates an older build; "
+                   "a newer one stays.\n\n"
+                   "acl prints an ACL file for the server's version: one user per role (init, "
+                   "producer, worker, logger, viewer, "
+                   "admin), each with the commands that its programs and functions use, on the "
+                   "keys of the queue alone; the default "
+                   "user is off. Passwords come from a file and are written as SHA-256.\n\n"
+                   "suite list shows the suites that workers have registered. suite replace puts "
+                   "this configuration's definition "
+                   "in the place of the registered one: workers are refused that offer another "
+                   "definition under the same name.",
+    .options = options,
+    .arg_min = 1,
+    .arg_max = 3,
+    .run = admin_run,
+};

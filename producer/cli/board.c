@@ -1,0 +1,291 @@
+#include "producer/cli/board.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROWS_MAX 1000000
+
+struct evq_board *evq_board_new(void)
+{
+    return calloc(1, sizeof(struct evq_board));
+}
+
+void evq_board_free(struct evq_board *board)
+{
+    if (board != NULL) {
+        free(board->rows);
+        free(board);
+    }
+}
+
+static void copy(char *out, size_t out_bytes, const char *text)
+{
+    size_t bytes = text != NULL ? strnlen(text, out_bytes - 1) : 0;
+    if (bytes > 0) {
+        memcpy(out, text, bytes);
+    }
+    out[bytes] = '\0';
+}
+
+/* The row of a job; entries of one job come close together, so the search starts at the end. */
+static struct evq_board_row *row_of(struct evq_board *board, const struct evq_result *result)
+{
+    for (size_t i = board->row_count; i > 0; i--) {
+        if (strcmp(board->rows[i - 1].job, result->job) == 0) {
+            return &board->rows[i - 1];
+        }
+    }
+    if (board->row_count == board->row_capacity) {
+        size_t capacity = board->row_capacity == 0 ? 64 : 2 * board->row_capacity;
+        struct evq_board_row *rows =
+            capacity > ROWS_MAX ? NULL : realloc(board->rows, capacity * sizeof *rows);
+        if (rows == NULL) {
+            board->failed = true;
+            return NULL;
+        }
+        board->rows = rows;
+        board->row_capacity = capacity;
+    }
+    struct evq_board_row *row = &board->rows[board->row_count++];
+    memset(row, 0, sizeof *row);
+    copy(row->job, sizeof row->job, result->job);
+    copy(row->run, sizeof row->run, result->run);
+    copy(row->variant, sizeof row->variant, result->variant);
+    copy(row->suite, sizeof row->suite, result->suite);
+    row->step = result->step;
+    row->timing.queued_ms = -1;
+    return row;
+}
+
+static size_t metric_of(struct evq_board *board, const struct evq_result *result,
+                        const struct evq_metric *metric)
+{
+    char key[sizeof board->metrics[0].key];
+    evq_result_metric_key(result, metric, key, sizeof key);
+    for (size_t i = 0; i < board->metric_count; i++) {
+        if (strcmp(board->metrics[i].key, key) == 0) {
+            return i;
+        }
+    }
+    if (board->metric_count == EVQ_BOARD_METRICS_MAX) {
+        board->metrics_left_out++;
+        return SIZE_MAX;
+    }
+    struct evq_board_metric *added = &board->metrics[board->metric_count];
+    memcpy(added->key, key, sizeof key);
+    copy(added->task, sizeof added->task, result->task);
+    copy(added->name, sizeof added->name, metric->name);
+    added->direction = evq_metric_direction(metric);
+    added->best = SIZE_MAX;
+    return board->metric_count++;
+}
+
+/* Ties go to the lower step; NaN never wins. */
+static void note_best(struct evq_board *board, size_t row, size_t metric)
+{
+    struct evq_board_metric *column = &board->metrics[metric];
+    double value = board->rows[row].values[metric];
+    if (isnan(value)) {
+        return;
+    }
+    if (column->best == SIZE_MAX) {
+        column->best = row;
+        return;
+    }
+    double best = board->rows[column->best].values[metric];
+    bool better = column->direction ? value > best : value < best;
+    if (better || (value == best && board->rows[row].step < board->rows[column->best].step)) {
+        column->best = row;
+    }
+}
+
+static void add_task(struct evq_board *board, struct evq_board_row *row,
+                     const struct evq_result *result)
+{
+    const struct evq_timing *timing = &result->timing;
+    if (row->timing.queued_ms < 0) {
+        row->timing.queued_ms = timing->queued_ms;
+    }
+    row->timing.load_us += timing->load_us;
+    row->timing.compute_us += timing->compute_us;
+    row->timing.bytes += timing->bytes;
+    row->timing.samples += timing->samples;
+    row->timing.tokens += timing->tokens;
+    const char *worker = result->worker != NULL ? result->worker : "";
+    const char *device = result->device != NULL ? result->device : "";
+    (void)snprintf(row->where, sizeof row->where, "%.48s%s%.44s", worker,
+                   worker[0] != '\0' && device[0] != '\0' ? " " : "", device);
+    if (result->checkpoint != NULL && result->checkpoint[0] != '\0') {
+        copy(row->checkpoint, sizeof row->checkpoint, result->checkpoint);
+    }
+    for (size_t i = 0; i < result->metric_count; i++) {
+        size_t metric = metric_of(board, result, &result->metrics[i]);
+        if (metric != SIZE_MAX) {
+            row->has[metric] = true;
+            row->values[metric] = result->metrics[i].value;
+            note_best(board, (size_t)(row - board->rows), metric);
+        }
+    }
+}
+
+struct evq_board_row *evq_board_add(struct evq_board *board, const struct evq_result *result)
+{
+    struct evq_board_row *row = row_of(board, result);
+    if (row == NULL) {
+        return NULL;
+    }
+    row->finished_ms = result->finished_ms;
+    if (result->task != NULL && result->task[0] != '\0') {
+        add_task(board, row, result);
+    } else {
+        row->ended = true;
+        row->state = result->state;
+        copy(row->reason, sizeof row->reason, result->reason);
+    }
+    return row;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct evq_board_row *x = a;
+    const struct evq_board_row *y = b;
+    int order = strcmp(x->run, y->run);
+    if (order == 0 && x->step != y->step) {
+        order = x->step < y->step ? -1 : 1;
+    }
+    if (order == 0) {
+        order = strcmp(x->variant, y->variant);
+    }
+    if (order == 0) {
+        order = strcmp(x->suite, y->suite);
+    }
+    return order != 0 ? order : strcmp(x->job, y->job);
+}
+
+void evq_board_sort(struct evq_board *board)
+{
+    if (board->row_count == 0) {
+        return;
+    }
+    qsort(board->rows, board->row_count, sizeof *board->rows, compare);
+    for (size_t m = 0; m < board->metric_count; m++) {
+        board->metrics[m].best = SIZE_MAX;
+        for (size_t r = 0; r < board->row_count; r++) {
+            if (board->rows[r].has[m]) {
+                note_best(board, r, m);
+            }
+        }
+    }
+}
+
+void evq_board_title(const struct evq_board *board, size_t metric, char *out, size_t out_bytes)
+{
+    const struct evq_board_metric *column = &board->metrics[metric];
+    bool alone = true;
+    for (size_t i = 0; i < board->metric_count; i++) {
+        alone = alone && strcmp(board->metrics[i].task, column->task) == 0;
+    }
+    // A variant has keys of its own: then the name alone would stand over two columns.
+    for (size_t i = 0; i < board->metric_count; i++) {
+        if (i != metric && alone && strcmp(board->metrics[i].name, column->name) == 0) {
+            copy(out, out_bytes, column->key);
+            return;
+        }
+    }
+    if (alone) {
+        copy(out, out_bytes, column->name);
+    } else {
+        (void)snprintf(out, out_bytes, "%s/%s", column->task, column->name);
+    }
+}
+
+/* Which of the identifying columns tell rows apart. */
+static void varying(const struct evq_board *board, bool *ret_variant, bool *ret_suite)
+{
+    *ret_variant = false;
+    *ret_suite = false;
+    for (size_t i = 0; i < board->row_count; i++) {
+        *ret_variant = *ret_variant || strcmp(board->rows[i].variant, "regular") != 0;
+        *ret_suite = *ret_suite || strcmp(board->rows[i].suite, board->rows[0].suite) != 0;
+    }
+}
+
+static void print_row(const struct evq_board *board, size_t at, struct evq_table *table,
+                      bool show_run, bool show_variant, bool show_suite)
+{
+    const struct evq_board_row *row = &board->rows[at];
+    char wait[EVQ_TERMINAL_SPAN_BYTES];
+    char took[EVQ_TERMINAL_SPAN_BYTES];
+    evq_table_row(table);
+    if (show_run) {
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->run);
+    }
+    evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, row->step);
+    if (show_variant) {
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->variant);
+    }
+    if (show_suite) {
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->suite);
+    }
+    for (size_t m = 0; m < board->metric_count; m++) {
+        bool best = board->metrics[m].best == at;
+        if (row->has[m]) {
+            evq_table_cell(table, best ? EVQ_COLOUR_GREEN : EVQ_COLOUR_NONE, "%.6g%s",
+                           row->values[m], best ? "*" : " ");
+        } else {
+            evq_table_cell(table, EVQ_COLOUR_DIM, "- ");
+        }
+    }
+    evq_table_cell(table, EVQ_COLOUR_DIM, "%s", evq_terminal_span(row->timing.queued_ms, wait));
+    evq_table_cell(table, EVQ_COLOUR_DIM, "%s",
+                   evq_terminal_took(row->timing.load_us + row->timing.compute_us, took));
+    const char *state = !row->ended ? "running" : evq_job_state_name(row->state);
+    bool good = !row->ended || row->state == EVQ_JOB_DONE;
+    evq_table_cell(table, good ? EVQ_COLOUR_NONE : EVQ_COLOUR_RED, "%s%s%s", state,
+                   row->reason[0] != '\0' ? ": " : "", row->reason);
+}
+
+enum evq_status evq_board_print(const struct evq_board *board, const struct evq_terminal *terminal,
+                                bool show_run, struct evq_error *err)
+{
+    bool show_variant = false;
+    bool show_suite = false;
+    struct evq_table *table = evq_table_new();
+    if (table == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
+    }
+    varying(board, &show_variant, &show_suite);
+    if (show_run) {
+        evq_table_column(table, "RUN", false);
+    }
+    evq_table_column(table, "STEP", true);
+    if (show_variant) {
+        evq_table_column(table, "VARIANT", false);
+    }
+    if (show_suite) {
+        evq_table_column(table, "SUITE", false);
+    }
+    for (size_t m = 0; m < board->metric_count; m++) {
+        char title[320];
+        evq_board_title(board, m, title, sizeof title - 1);
+        (void)strcat(title, " "); // The place of the star.
+        evq_table_column(table, title, true);
+    }
+    evq_table_column(table, "WAIT", true);
+    evq_table_column(table, "TOOK", true);
+    evq_table_column(table, "STATE", false);
+    for (size_t i = 0; i < board->row_count; i++) {
+        print_row(board, i, table, show_run, show_variant, show_suite);
+    }
+    enum evq_status status = evq_table_print(table, terminal, 0, stdout, err);
+    evq_table_free(table);
+    if (status == EVQ_OK && board->failed) {
+        status =
+            evq_error_set(err, EVQ_E_NOMEM, "no memory for more than %zu rows", board->row_count);
+    }
+    return status;
+}

@@ -1,0 +1,66 @@
+/*
+ * The results of runs as rows (one checkpoint and suite) and columns (one metric each), grown entry
+ * by entry. One thread.
+ */
+#ifndef EVQ_CLI_BOARD_H
+#define EVQ_CLI_BOARD_H
+
+#include "producer/cli/table.h"
+#include "shared/result.h"
+
+#define EVQ_BOARD_METRICS_MAX                                                                      \
+    32 // Further metrics are left out of tables; --json and --csv have all.
+
+struct evq_board_metric {
+    char key[320]; // "eval/<task>/<metric>"
+    char task[EVQ_JOB_NAME_BYTES_MAX + 1];
+    char name[136];
+    int direction; // 1: higher is better.
+    size_t best;   // Row, SIZE_MAX: none yet.
+};
+
+struct evq_board_row {
+    char job[EVQ_JOB_ID_BYTES_MAX]; // With its generation.
+    char run[EVQ_JOB_RUN_BYTES_MAX + 1];
+    char variant[EVQ_JOB_NAME_BYTES_MAX + 1];
+    char suite[EVQ_JOB_NAME_BYTES_MAX + 1];
+    int64_t step;
+    bool ended;
+    enum evq_job_state state; // How, once ended.
+    char reason[256];
+    char where[96];           // Worker and device, as far as known.
+    char checkpoint[512];     // "root:path"
+    struct evq_timing timing; // Sums over tasks; queued_ms of the first.
+    int64_t finished_ms;
+    bool has[EVQ_BOARD_METRICS_MAX];
+    double values[EVQ_BOARD_METRICS_MAX];
+};
+
+struct evq_board {
+    struct evq_board_metric metrics[EVQ_BOARD_METRICS_MAX];
+    size_t metric_count;
+    size_t metrics_left_out;
+    struct evq_board_row *rows;
+    size_t row_count;
+    size_t row_capacity;
+    bool failed; // Out of memory: rows are missing.
+};
+
+struct evq_board *evq_board_new(void);        // NULL when out of memory.
+void evq_board_free(struct evq_board *board); // Accepts NULL.
+
+/* Takes in one entry; returns its row, valid until the next add, or NULL when out of memory. */
+struct evq_board_row *evq_board_add(struct evq_board *board, const struct evq_result *result);
+
+/* By run, step, variant, suite; `best` of the metrics follows. */
+void evq_board_sort(struct evq_board *board);
+
+/* "accuracy", or "task/accuracy" when there are several tasks. */
+void evq_board_title(const struct evq_board *board, size_t metric, char *out, size_t out_bytes);
+
+/* Rows and metrics as a table; the best of each metric is green and starred. show_run: with a
+ * column for the run. */
+enum evq_status evq_board_print(const struct evq_board *board, const struct evq_terminal *terminal,
+                                bool show_run, struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

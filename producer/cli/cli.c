@@ -1,0 +1,163 @@
+#include "producer/cli/cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "producer/cli/verbs.h"
+
+#define CALL_ARGS_MAX 32
+
+const struct evq_verb *const evq_cli_verbs[] = {
+    &evq_verb_up,     &evq_verb_submit,  &evq_verb_scan,   &evq_verb_status, &evq_verb_show,
+    &evq_verb_logs,   &evq_verb_results, &evq_verb_watch,  &evq_verb_wait,   &evq_verb_best,
+    &evq_verb_cancel, &evq_verb_retry,   &evq_verb_pause,  &evq_verb_resume, &evq_verb_dead,
+    &evq_verb_forget, &evq_verb_gc,      &evq_verb_doctor, &evq_verb_admin,
+};
+const size_t evq_cli_verb_count = sizeof evq_cli_verbs / sizeof evq_cli_verbs[0];
+
+const struct evq_verb *evq_cli_verb(const char *name)
+{
+    for (size_t i = 0; i < evq_cli_verb_count; i++) {
+        if (strcmp(evq_cli_verbs[i]->name, name) == 0) {
+            return evq_cli_verbs[i];
+        }
+    }
+    return NULL;
+}
+
+enum evq_status evq_cli_config(struct evq_cli *cli, struct evq_error *err)
+{
+    if (cli->config != NULL) {
+        return EVQ_OK;
+    }
+    struct evq_config_source source = {
+        .file = evq_option_text(&cli->options, "config", NULL),
+        .url = evq_option_text(&cli->options, "url", NULL),
+        .queue = evq_option_text(&cli->options, "queue", NULL),
+    };
+    enum evq_status status = evq_config_load(&source, &cli->config, err);
+    if (status != EVQ_OK && status != EVQ_E_NOMEM) {
+        cli->exit_code = EVQ_EXIT_CONFIG;
+    }
+    return status;
+}
+
+enum evq_status evq_cli_connect(struct evq_cli *cli, struct evq_error *err)
+{
+    if (cli->queue != NULL) {
+        return EVQ_OK;
+    }
+    enum evq_status status = evq_cli_config(cli, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (cli->conn == NULL) {
+        struct evq_conn_config config = {
+            .url = cli->config->redis.url,
+            .user = cli->config->redis.user,
+            .password_file = cli->config->redis.password_file,
+            .name = "evalq-cli",
+        };
+        status = evq_conn_open(&config, &cli->conn, err);
+        if (status != EVQ_OK) {
+            if (status == EVQ_E_INVALID || status == EVQ_E_IO) {
+                cli->exit_code =
+                    EVQ_EXIT_CONFIG; // The address or the password file; nothing was asked yet.
+            }
+            return status;
+        }
+    }
+    status = evq_queue_open(cli->conn, cli->config->redis.queue, &cli->queue, err);
+    if (status == EVQ_E_INVALID) {
+        cli->exit_code = EVQ_EXIT_CONFIG;
+    }
+    return status;
+}
+
+enum evq_status evq_cli_open(struct evq_cli *cli, struct evq_error *err)
+{
+    struct evq_queue_info info;
+    enum evq_status status = evq_cli_connect(cli, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    status = evq_queue_info(cli->queue, &info, err);
+    if (status == EVQ_E_TIMEOUT) {
+        cli->exit_code = EVQ_EXIT_UNREACHABLE; // 124 is for what the user asked to wait for.
+    }
+    return status;
+}
+
+void evq_cli_close(struct evq_cli *cli)
+{
+    evq_queue_close(cli->queue);
+    evq_conn_close(cli->conn);
+    evq_config_free(cli->config);
+    cli->queue = NULL;
+    cli->conn = NULL;
+    cli->config = NULL;
+}
+
+enum evq_status evq_cli_call(struct evq_cli *cli, struct evq_reply **ret_reply,
+                             struct evq_error *err, size_t arg_count, ...)
+{
+    const char *args[CALL_ARGS_MAX];
+    if (arg_count > CALL_ARGS_MAX) {
+        return evq_error_set(err, EVQ_E_BUG, "%zu arguments in one command", arg_count);
+    }
+    va_list list;
+    va_start(list, arg_count);
+    for (size_t i = 0; i < arg_count; i++) {
+        args[i] = va_arg(list, const char *);
+    }
+    va_end(list);
+    return evq_conn_call(cli->conn, arg_count, args, NULL, 0, ret_reply, err);
+}
+
+void evq_cli_say(const struct evq_cli *cli, const char *format, ...)
+{
+    if (cli->terminal.quiet) {
+        return;
+    }
+    va_list args;
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fputc('\n', stderr);
+}
+
+enum evq_status evq_cli_usage(struct evq_cli *cli, struct evq_error *err, const char *format, ...)
+{
+    char text[sizeof err->message];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    cli->exit_code = EVQ_EXIT_USAGE;
+    return evq_error_set(err, EVQ_E_INVALID, "%s", text);
+}
+
+enum evq_status evq_cli_confirm(struct evq_cli *cli, const char *question, struct evq_error *err)
+{
+    if (evq_option_flag(&cli->options, "yes")) {
+        return EVQ_OK;
+    }
+    if (isatty(STDIN_FILENO) != 1 || isatty(STDERR_FILENO) != 1) {
+        return evq_cli_usage(cli, err, "%s: nobody is there to be asked; repeat with --yes",
+                             cli->verb->name);
+    }
+    char answer[16];
+    (void)fprintf(stderr, "%s [y/N] ", question);
+    if (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y')) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_STOPPED, "%s: not confirmed, nothing was done",
+                         cli->verb->name);
+}
+
+const char *evq_cli_arg(const struct evq_cli *cli, int index)
+{
+    return index < cli->options.arg_count ? cli->options.args[index] : NULL;
+}

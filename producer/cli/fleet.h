@@ -1,0 +1,53 @@
+/*
+ * The processes of `evalq up`: redis-server, workers, logger and perhaps a command, watched from
+ * one loop that also takes the signals of the terminal. One thread; one fleet per process, because
+ * it owns the process's children.
+ */
+#ifndef EVQ_CLI_FLEET_H
+#define EVQ_CLI_FLEET_H
+
+#include "producer/cli/cli.h"
+#include "producer/cli/server.h"
+
+#define EVQ_FLEET_WORKERS_MAX 64
+
+struct evq_fleet {
+    struct evq_cli *cli;
+    char directory[EVQ_SERVER_PATH_MAX];
+    int lock_fd;    // Held by us and by redis-server: a second `up` waits until both are gone.
+    int signal_fd;  // SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGWINCH.
+    int stop_count; // How often a stop was asked for.
+    int stop_signal;
+    struct evq_server server;
+    struct evq_service services[EVQ_FLEET_WORKERS_MAX + 1]; // Workers, then the logger.
+    size_t service_count;
+    char worker_program[EVQ_SERVER_PATH_MAX];
+    char logger_program[EVQ_SERVER_PATH_MAX];
+    char logs[EVQ_FLEET_WORKERS_MAX + 1][EVQ_SERVER_PATH_MAX];
+    char slots[16];
+    char results[EVQ_SERVER_PATH_MAX]; // Where the logger writes.
+    struct evq_service command;        // argv[0] NULL: none.
+};
+
+/* Takes the lock of directory and blocks the signals. EVQ_E_CONFLICT: another `evalq up` works
+ * there. */
+enum evq_status evq_fleet_open(struct evq_fleet *fleet, struct evq_cli *cli, const char *directory,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+/* Starts redis-server and installs the functions; cli then talks to it. */
+enum evq_status evq_fleet_start_server(struct evq_fleet *fleet,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
+/* Starts workers, each with slots (0: as configured), and the logger. */
+enum evq_status evq_fleet_start_workers(struct evq_fleet *fleet, int workers, int slots,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+/*
+ * Waits up to timeout_ms for signals or for extra_fd to be readable (-1: none), reaps and restarts.
+ * On EVQ_OK looks at stop_count and command.ended tell what happened. EVQ_E_INVALID, EVQ_E_VERSION,
+ * ...: a service cannot run, the message is its own last line.
+ */
+enum evq_status evq_fleet_step(struct evq_fleet *fleet, int extra_fd, int timeout_ms,
+                               bool *ret_readable, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Stops the command, drains workers and logger, ends redis-server, removes url and socket; kills
+ * what does not obey. */
+void evq_fleet_stop(struct evq_fleet *fleet);
+
+#endif

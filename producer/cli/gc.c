@@ -1,0 +1,166 @@
+/*
+ * evalq gc: removes what is no longer needed: old records in Redis, and pins whose jobs have ended.
+ */
+#include <errno.h>
+#include <fts.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
+#include "producer/pin.h"
+
+#define DEPTH_MAX 8
+#define UNSENT_MS                                                                                  \
+    ((int64_t)7 * 86400 * 1000) // A pin whose submit never reached Redis is kept so long.
+
+struct collection {
+    struct evq_cli *cli;
+    int64_t records;
+    int64_t pins_released;
+    int64_t pins_left;
+    enum evq_status status; // The first fault of a question about a job: then nothing is released.
+    struct evq_error err;
+};
+
+/* A job that cannot be asked about counts as open: its pin stays. */
+static enum evq_pin_job job_state(void *context, const char *queue, const char *job)
+{
+    struct collection *gc = context;
+    json_t *view = NULL;
+    enum evq_job_state state = EVQ_JOB_QUEUED;
+    if (strcmp(queue, evq_queue_name(gc->cli->queue)) != 0) {
+        return EVQ_PIN_JOB_OPEN;
+    }
+    enum evq_status status = evq_view_job(gc->cli, job, &view, &gc->err);
+    if (status == EVQ_E_NOT_FOUND || status == EVQ_E_INVALID) {
+        return EVQ_PIN_JOB_ENDED;
+    }
+    if (status != EVQ_OK) {
+        gc->status = status;
+        return EVQ_PIN_JOB_UNKNOWN;
+    }
+    status = evq_job_state_parse(evq_json_text(evq_view_hash(view), "state", ""), &state);
+    json_decref(view);
+    return status == EVQ_OK && state < EVQ_JOB_DONE ? EVQ_PIN_JOB_OPEN : EVQ_PIN_JOB_ENDED;
+}
+
+/* Pins of one output directory. */
+static void collect_pins(struct collection *gc, const char *output_dir)
+{
+    int64_t released = 0;
+    int64_t left = 0;
+    struct evq_error err = {0};
+    enum evq_status status = evq_pin_gc(output_dir, evq_queue_name(gc->cli->queue), job_state, gc,
+                                        UNSENT_MS, &released, &left, &err);
+    if (status != EVQ_OK) {
+        evq_cli_say(gc->cli, "evalq: %s", err.message);
+    }
+    gc->pins_released += released;
+    gc->pins_left += left;
+}
+
+/* Walks a root; pins lie in DIR/.evalq/pins, and nothing else hidden is entered. */
+static enum evq_status walk(struct collection *gc, const char *root, struct evq_error *err)
+{
+    char *path = strdup(root);
+    char *paths[] = {path, NULL};
+    FTSENT *entry = NULL;
+    FTS *tree = path != NULL ? fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL) : NULL;
+    if (tree == NULL) {
+        free(path);
+        return evq_error_set(err, EVQ_E_IO, "walk '%s': %s", root, strerror(errno));
+    }
+    while (gc->status == EVQ_OK && (entry = fts_read(tree)) != NULL) {
+        if (entry->fts_info != FTS_D || entry->fts_level == 0) {
+            continue;
+        }
+        if (strcmp(entry->fts_name, ".evalq") == 0) {
+            char *parent = strndup(entry->fts_path, entry->fts_pathlen - strlen("/.evalq"));
+            if (parent != NULL) {
+                collect_pins(gc, parent);
+            }
+            free(parent);
+        }
+        if (entry->fts_name[0] == '.' || entry->fts_level >= DEPTH_MAX) {
+            (void)fts_set(tree, entry, FTS_SKIP); // Fails only for a bad instruction.
+        }
+    }
+    (void)fts_close(tree); // Only read.
+    free(path);
+    return EVQ_OK;
+}
+
+static enum evq_status collect_records(struct collection *gc, struct evq_error *err)
+{
+    int64_t removed = 0;
+    enum evq_status status = EVQ_OK;
+    do {
+        status = evq_queue_gc(gc->cli->queue, &removed, err);
+        gc->records += status == EVQ_OK ? removed : 0;
+    } while (status == EVQ_OK && removed > 0);
+    return status;
+}
+
+static enum evq_status print_collected(struct collection *gc, struct evq_error *err)
+{
+    if (gc->cli->terminal.json) {
+        json_t *doc = json_pack("{s:I, s:I, s:I}", "records_removed", (json_int_t)gc->records,
+                                "pins_released", (json_int_t)gc->pins_released, "pins_left",
+                                (json_int_t)gc->pins_left);
+        enum evq_status status = evq_json_print(doc, err);
+        json_decref(doc);
+        return status;
+    }
+    (void)printf("%" PRId64 " records removed, %" PRId64 " pins released, %" PRId64
+                 " pins still needed\n",
+                 gc->records, gc->pins_released, gc->pins_left);
+    return EVQ_OK;
+}
+
+static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
+{
+    struct collection gc = {.cli = cli, .status = EVQ_OK};
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status = collect_records(&gc, err);
+    }
+    for (int i = 0; status == EVQ_OK && i < cli->options.arg_count; i++) {
+        status = walk(&gc, cli->options.args[i], err);
+    }
+    for (size_t i = 0;
+         status == EVQ_OK && cli->options.arg_count == 0 && i < cli->config->root_count; i++) {
+        if (access(cli->config->roots[i].path, R_OK | X_OK) == 0) {
+            status = walk(&gc, cli->config->roots[i].path, err);
+        }
+    }
+    if (status == EVQ_OK && gc.status != EVQ_OK) {
+        status = gc.status;
+        if (err != NULL) {
+            *err = gc.err;
+        }
+    }
+    return status == EVQ_OK ? print_collected(&gc, err) : status;
+}
+
+static const struct evq_option options[] = {
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_gc = {
+    .name = "gc",
+    .arguments = "[DIR...]",
+    .summary = "Remove old records, and pinned checkpoints whose jobs have ended",
+    .description = "Workers and training processes do the same as they go; this is for what the "
+                   "dead left behind. Pins "
+                   "are looked for in .evalq/pins directories at most 8 levels below each DIR, or "
+                   "below the configured "
+                   "roots that are on this machine. A pin whose submit never reached Redis is kept "
+                   "for 7 days.",
+    .options = options,
+    .arg_min = 0,
+    .arg_max = -1,
+    .run = gc_run,
+};

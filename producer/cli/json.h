@@ -1,0 +1,28 @@
+/*
+ * Reading the JSON views of the queue. One thread.
+ */
+#ifndef EVQ_CLI_JSON_H
+#define EVQ_CLI_JSON_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "producer/cli/cli.h"
+
+/* Parses text, which it frees, as an object. EVQ_E_CORRUPT when it is none. The caller
+ * json_decref()s *ret. */
+enum evq_status evq_json_take(char *text, json_t **ret, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Members of an object; absent, null or of another type: the fallback. Integers may be text, as in
+ * Redis hashes. */
+const char *evq_json_text(const json_t *object, const char *key, const char *fallback);
+int64_t evq_json_integer(const json_t *object, const char *key, int64_t fallback);
+bool evq_json_true(const json_t *object, const char *key);
+
+/* Sets an integer of unix ms as ISO text; nothing when it is not above 0. */
+void evq_json_set_time(json_t *object, const char *key, int64_t unix_ms);
+
+/* Prints the document on standard output. */
+enum evq_status evq_json_print(const json_t *document, struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

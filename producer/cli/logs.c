@@ -1,0 +1,158 @@
+/*
+ * evalq logs: the log of a job's last attempt: the whole file where it is on this host, else the
+ * end that its worker kept in Redis.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
+
+#define FILE_BYTES_MAX 65536
+
+/* Prints text line by line, made harmless. */
+static void print_lines(const char *text, size_t bytes)
+{
+    size_t at = 0;
+    while (at < bytes) {
+        const char *end = memchr(text + at, '\n', bytes - at);
+        size_t line = end != NULL ? (size_t)(end - (text + at)) : bytes - at;
+        for (size_t from = 0; from < line || from == 0;) {
+            char shown[4100];
+            size_t part = line - from < 1000 ? line - from : 1000;
+            while (part > 900 && from + part < line &&
+                   ((unsigned char)text[at + from + part] & 0xC0) == 0x80) {
+                part--; // Not through the middle of a character.
+            }
+            (void)fputs(evq_error_escape(text + at + from, part, shown, sizeof shown), stdout);
+            from += part;
+            if (part == 0) {
+                break;
+            }
+        }
+        (void)fputc('\n', stdout);
+        at += line + 1;
+    }
+}
+
+/* SCRATCH/logs/ID.aATTEMPT.log, as the worker names it. */
+static bool log_path(const char *scratch, const char *id, int64_t attempt, char *out,
+                     size_t out_bytes)
+{
+    char name[EVQ_JOB_ID_BYTES_MAX];
+    size_t bytes = strlen(id);
+    if (bytes >= sizeof name) {
+        return false;
+    }
+    for (size_t i = 0; i <= bytes; i++) {
+        name[i] = id[i] == '/' ? '_' : id[i];
+    }
+    int used = snprintf(out, out_bytes, "%s/logs/%s.a%" PRId64 ".log", scratch, name, attempt);
+    return used > 0 && (size_t)used < out_bytes;
+}
+
+/* The end of a file; NULL when it cannot be read. The caller frees it. */
+static char *read_tail(const char *path, size_t bytes_max, size_t *ret_bytes)
+{
+    struct stat info;
+    char *text = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        goto out;
+    }
+    size_t bytes = (uintmax_t)info.st_size > bytes_max ? bytes_max : (size_t)info.st_size;
+    text = malloc(bytes + 1);
+    ssize_t got = text != NULL ? pread(fd, text, bytes, info.st_size - (off_t)bytes) : -1;
+    if (got < 0) {
+        free(text);
+        text = NULL;
+        goto out;
+    }
+    *ret_bytes = (size_t)got;
+out:
+    if (fd >= 0) {
+        (void)close(fd); // Opened for reading: a failed close loses nothing.
+    }
+    return text;
+}
+
+static enum evq_status print_log(struct evq_cli *cli, const char *id, const json_t *view,
+                                 struct evq_error *err)
+{
+    char path[PATH_MAX];
+    size_t bytes = 0;
+    const json_t *hash = evq_view_hash(view);
+    const char *detail = evq_json_text(view, "detail", "");
+    int64_t attempt =
+        evq_option_integer(&cli->options, "attempt", evq_json_integer(hash, "attempts", 0));
+    size_t bytes_max = (size_t)evq_option_integer(&cli->options, "bytes", FILE_BYTES_MAX);
+    const char *scratch = cli->config->worker.scratch;
+    char *text = log_path(scratch, id, attempt, path, sizeof path)
+                     ? read_tail(path, bytes_max, &bytes)
+                     : NULL;
+    enum evq_status status = EVQ_OK;
+
+    if (cli->terminal.json) {
+        json_t *doc =
+            json_pack("{s:s, s:I, s:s, s:s?, s:o?}", "job", id, "attempt", (json_int_t)attempt,
+                      "detail", detail, "file", text != NULL ? path : NULL, "log",
+                      text != NULL ? json_stringn(text, bytes) : NULL);
+        status = evq_json_print(doc, err);
+        json_decref(doc);
+    } else if (text != NULL) {
+        evq_cli_say(cli, "evalq: %s", path);
+        print_lines(text, bytes);
+    } else if (detail[0] != '\0') {
+        evq_cli_say(cli, "evalq: what the worker '%s' kept of attempt %s",
+                    evq_json_text(hash, "worker", "?"), evq_json_text(hash, "attempts", "?"));
+        print_lines(detail, strlen(detail));
+    } else {
+        status = evq_error_set(err, EVQ_E_NOT_FOUND,
+                               "no log of '%s': it is %s, its worker kept nothing in Redis, and "
+                               "'%s' is not on this host",
+                               id, evq_json_text(hash, "state", "?"), path);
+    }
+    free(text);
+    return status;
+}
+
+static enum evq_status logs_run(struct evq_cli *cli, struct evq_error *err)
+{
+    json_t *view = NULL;
+    const char *id = evq_cli_arg(cli, 0);
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status = evq_view_job(cli, id, &view, err);
+    }
+    if (status == EVQ_OK) {
+        status = print_log(cli, id, view, err);
+    }
+    json_decref(view);
+    return status;
+}
+
+static const struct evq_option options[] = {
+    {"attempt", 'a', EVQ_OPTION_INTEGER, "N", "of this attempt; default the last", 1, 1000000},
+    {"bytes", 'n', EVQ_OPTION_INTEGER, "N", "at most so much of the end; default 65536", 1,
+     1 << 28},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_logs = {
+    .name = "logs",
+    .arguments = "JOB [--attempt N]",
+    .summary = "Print the log of a job's last attempt",
+    .description = "The file in the worker's scratch directory, when that is on this host; else "
+                   "the end of it that the "
+                   "worker put into Redis when the attempt failed (at most 8 KiB).",
+    .options = options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .run = logs_run,
+};

@@ -1,0 +1,107 @@
+/*
+ * evalq: the command-line program. Finds the verb, reads the options, runs it, turns its status
+ * into an exit code.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "producer/cli/cli.h"
+#include "producer/cli/man.h"
+
+static int fail(const struct evq_error *err, int exit_code)
+{
+    char shown[2 * sizeof err->message];
+    (void)fprintf(stderr, "evalq: %s\n",
+                  evq_error_escape(err->message, strlen(err->message), shown, sizeof shown));
+    return exit_code;
+}
+
+static enum evq_status unknown_verb(const char *word, struct evq_error *err)
+{
+    char shown[128];
+    const char *names[64];
+    size_t count = 0;
+    while (count < evq_cli_verb_count && count < sizeof names / sizeof names[0]) {
+        names[count] = evq_cli_verbs[count]->name;
+        count++;
+    }
+    const char *near = evq_config_nearest(word, names, count);
+    evq_error_escape(word, strlen(word), shown, sizeof shown);
+    if (near != NULL) {
+        return evq_error_set(err, EVQ_E_INVALID, "unknown verb '%s'; did you mean '%s'?", shown,
+                             near);
+    }
+    return evq_error_set(err, EVQ_E_INVALID, "unknown verb '%s'; --help lists the verbs", shown);
+}
+
+/* Global options, the verb, its options. *ret_done: --help or --version has been answered. */
+static enum evq_status read_command_line(struct evq_cli *cli, int argc, char **argv, bool *ret_done,
+                                         struct evq_error *err)
+{
+    enum evq_status status = evq_option_parse(&cli->options, NULL, argc, argv, true, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    char **rest = cli->options.args;
+    int rest_count = cli->options.arg_count;
+    if (evq_option_flag(&cli->options, "version")) {
+        (void)puts("evalq " EVQ_VERSION);
+        *ret_done = true;
+        return EVQ_OK;
+    }
+    if (rest_count == 0) {
+        if (evq_option_flag(&cli->options, "help")) {
+            evq_option_overview(evq_cli_verbs, evq_cli_verb_count, stdout);
+            *ret_done = true;
+            return EVQ_OK;
+        }
+        return evq_error_set(err, EVQ_E_INVALID, "no verb given; --help lists the verbs");
+    }
+    cli->verb = evq_cli_verb(rest[0]);
+    if (cli->verb == NULL) {
+        return unknown_verb(rest[0], err);
+    }
+    status = evq_option_parse(&cli->options, cli->verb->options, rest_count, rest, false, err);
+    if (status == EVQ_OK && evq_option_flag(&cli->options, "help")) {
+        evq_option_help(cli->verb, stdout);
+        *ret_done = true;
+        return EVQ_OK;
+    }
+    if (status == EVQ_OK &&
+        (cli->options.arg_count < cli->verb->arg_min ||
+         (cli->verb->arg_max >= 0 && cli->options.arg_count > cli->verb->arg_max))) {
+        status = evq_error_set(err, EVQ_E_INVALID, "usage: evalq %s %s", cli->verb->name,
+                               cli->verb->arguments);
+    }
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct evq_cli cli = {0};
+    struct evq_error err = {0};
+    bool done = false;
+
+    if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
+        return evq_man_write(argv[2], &err) == EVQ_OK ? EVQ_EXIT_OK : fail(&err, EVQ_EXIT_ERROR);
+    }
+    enum evq_status status = read_command_line(&cli, argc, argv, &done, &err);
+    if (status != EVQ_OK) {
+        return fail(&err, EVQ_EXIT_USAGE);
+    }
+    if (!done) {
+        evq_terminal_probe(&cli.terminal, evq_option_text(&cli.options, "color", "auto"));
+        cli.terminal.json = evq_option_flag(&cli.options, "json");
+        cli.terminal.plain = evq_option_flag(&cli.options, "plain");
+        cli.terminal.quiet = evq_option_flag(&cli.options, "quiet");
+        status = cli.verb->run(&cli, &err);
+        evq_cli_close(&cli);
+    }
+    int exit_code = cli.exit_code != 0 ? cli.exit_code : (int)evq_status_exit(status);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        (void)evq_error_set(&err, EVQ_E_IO, "write to standard output: %s", strerror(errno));
+        return fail(&err, EVQ_EXIT_ERROR);
+    }
+    return status == EVQ_OK ? exit_code : fail(&err, exit_code);
+}

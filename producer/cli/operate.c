@@ -1,0 +1,322 @@
+/*
+ * evalq cancel, retry, pause, resume and forget: what an operator does to jobs and runs.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
+
+#define BATCH_MAX 100000 // Jobs of a run that one command acts on.
+
+typedef enum evq_status (*act_fn)(struct evq_cli *cli, const char *id, json_t *done,
+                                  struct evq_error *err);
+
+static void say_done(const struct evq_cli *cli, json_t *done, const char *id, const char *state)
+{
+    if (cli->terminal.json) {
+        (void)json_array_append_new(done, json_pack("{s:s, s:s}", "id", id, "state", state));
+    } else {
+        (void)printf(cli->terminal.plain ? "%s\t%s\n" : "%s  %s\n", id, state);
+    }
+}
+
+/* Acts on each id; a fault with one is told, and the others still get their turn. */
+static enum evq_status act_on(struct evq_cli *cli, const char *const *ids, size_t count, act_fn act,
+                              struct evq_error *err)
+{
+    json_t *done = json_array();
+    enum evq_status first = EVQ_OK;
+    for (size_t i = 0; i < count; i++) {
+        struct evq_error one = {0};
+        enum evq_status status = act(cli, ids[i], done, &one);
+        if (status != EVQ_OK && first == EVQ_OK) {
+            first = status;
+            if (err != NULL) {
+                *err = one;
+            }
+        } else if (status != EVQ_OK) {
+            evq_cli_say(cli, "evalq: %s", one.message);
+        }
+        if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_AUTH) {
+            break;
+        }
+    }
+    if (cli->terminal.json && json_array_size(done) + (first == EVQ_OK) > 0) {
+        json_t *doc = json_pack("{s:O}", "jobs", done);
+        enum evq_status printed = evq_json_print(doc, first == EVQ_OK ? err : NULL);
+        first = first == EVQ_OK ? printed : first;
+        json_decref(doc);
+    }
+    json_decref(done);
+    return first;
+}
+
+/* The same for jobs of a view. */
+static enum evq_status act_on_view(struct evq_cli *cli, const json_t *jobs, act_fn act,
+                                   struct evq_error *err)
+{
+    size_t count = 0;
+    const char **ids = calloc(json_array_size(jobs) + 1, sizeof *ids);
+    if (ids == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for %zu jobs", json_array_size(jobs));
+    }
+    size_t index = 0;
+    const json_t *job = NULL;
+    json_array_foreach(jobs, index, job)
+    {
+        const char *id = evq_json_text(job, "id", NULL);
+        if (id != NULL) {
+            ids[count++] = id;
+        }
+    }
+    if (count == 0) {
+        evq_cli_say(cli, "evalq: no such job");
+    }
+    enum evq_status status = act_on(cli, ids, count, act, err);
+    free(ids);
+    return status;
+}
+
+static enum evq_status cancel_one(struct evq_cli *cli, const char *id, json_t *done,
+                                  struct evq_error *err)
+{
+    enum evq_job_state state = EVQ_JOB_CANCELLED;
+    const char *reason = evq_option_text(&cli->options, "reason", "");
+    enum evq_status status = evq_queue_cancel(cli->queue, id, reason, &state, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    say_done(cli, done, id,
+             state == EVQ_JOB_RUNNING && !cli->terminal.json && !cli->terminal.plain
+                 ? "running: its worker stops it at the next heartbeat"
+                 : evq_job_state_name(state));
+    return EVQ_OK;
+}
+
+static enum evq_status cancel_whole_run(struct evq_cli *cli, const char *run, struct evq_error *err)
+{
+    static const char *const states[] = {"queued", "delayed", "running"};
+    json_t *jobs = NULL;
+    enum evq_status status = evq_cli_confirm(cli, "Cancel every open job of the run?", err);
+    for (size_t i = 0; status == EVQ_OK && i < sizeof states / sizeof states[0]; i++) {
+        status = evq_view_jobs(cli, states[i], run, BATCH_MAX, &jobs, err);
+    }
+    if (status == EVQ_OK) {
+        status = act_on_view(cli, jobs, cancel_one, err);
+    }
+    json_decref(jobs);
+    return status;
+}
+
+static enum evq_status cancel_run(struct evq_cli *cli, struct evq_error *err)
+{
+    const char *first = evq_cli_arg(cli, 0);
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (strchr(first, '/') != NULL) {
+        return act_on(cli, (const char *const *)cli->options.args, (size_t)cli->options.arg_count,
+                      cancel_one, err);
+    }
+    if (cli->options.arg_count > 1) {
+        return evq_cli_usage(cli, err,
+                             "cancel takes any number of jobs (RUN/STEP/VARIANT/SUITE) or one run");
+    }
+    return cancel_whole_run(cli, first, err);
+}
+
+static const struct evq_option cancel_options[] = {
+    {"reason", 0, EVQ_OPTION_TEXT, "TEXT", "shown with the job", 0, 0},
+    {"yes", 'y', EVQ_OPTION_FLAG, NULL, "do not ask", 0, 0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_cancel = {
+    .name = "cancel",
+    .arguments = "JOB... | RUN --yes",
+    .summary = "Cancel jobs, or every open job of a run",
+    .description = "A waiting job ends at once; a running one at its worker's next heartbeat. "
+                   "`evalq retry` brings it "
+                   "back.",
+    .options = cancel_options,
+    .arg_min = 1,
+    .arg_max = -1,
+    .run = cancel_run,
+};
+
+static enum evq_status retry_one(struct evq_cli *cli, const char *id, json_t *done,
+                                 struct evq_error *err)
+{
+    char again[EVQ_JOB_ID_BYTES_MAX];
+    enum evq_status status = evq_queue_retry(cli->queue, id, again, err);
+    if (status == EVQ_OK) {
+        say_done(cli, done, again, "queued");
+    }
+    return status;
+}
+
+static enum evq_status retry_run(struct evq_cli *cli, struct evq_error *err)
+{
+    bool dead = evq_option_flag(&cli->options, "dead");
+    if (dead == (cli->options.arg_count > 0)) {
+        return evq_cli_usage(cli, err,
+                             "retry takes jobs (RUN/STEP/VARIANT/SUITE), or --dead [--run RUN]");
+    }
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (!dead) {
+        return act_on(cli, (const char *const *)cli->options.args, (size_t)cli->options.arg_count,
+                      retry_one, err);
+    }
+    json_t *jobs = NULL;
+    status = evq_view_jobs(cli, "dead", evq_option_text(&cli->options, "run", ""), BATCH_MAX, &jobs,
+                           err);
+    if (status == EVQ_OK) {
+        status = act_on_view(cli, jobs, retry_one, err);
+    }
+    json_decref(jobs);
+    return status;
+}
+
+static const struct evq_option retry_options[] = {
+    {"dead", 0, EVQ_OPTION_FLAG, NULL, "every dead job", 0, 0},
+    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "with --dead: of this run alone", 0, 0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_retry = {
+    .name = "retry",
+    .arguments = "JOB... | --dead [--run RUN]",
+    .summary = "Queue dead, skipped or cancelled jobs again",
+    .description = "The job gets its old place and all its attempts back. When something of it was "
+                   "published already, "
+                   "a new generation, JOB~2, is queued instead.",
+    .options = retry_options,
+    .arg_min = 0,
+    .arg_max = -1,
+    .run = retry_run,
+};
+
+static enum evq_status set_paused(struct evq_cli *cli, bool paused, struct evq_error *err)
+{
+    const char *what = evq_cli_arg(cli, 0);
+    const char *name = evq_cli_arg(cli, 1);
+    enum evq_pause_kind kind = EVQ_PAUSE_QUEUE;
+    what = what != NULL ? what : "queue";
+    if (strcmp(what, "suite") == 0) {
+        kind = EVQ_PAUSE_SUITE;
+    } else if (strcmp(what, "run") == 0) {
+        kind = EVQ_PAUSE_RUN;
+    } else if (strcmp(what, "queue") != 0) {
+        return evq_cli_usage(cli, err, "%s what? queue, suite NAME or run NAME", cli->verb->name);
+    }
+    if ((kind == EVQ_PAUSE_QUEUE) != (name == NULL)) {
+        return evq_cli_usage(cli, err, "usage: evalq %s %s", cli->verb->name, cli->verb->arguments);
+    }
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_pause(cli->queue, kind, name != NULL ? name : "", paused, err);
+    }
+    if (status == EVQ_OK && cli->terminal.json) {
+        json_t *doc =
+            json_pack("{s:s, s:s, s:b}", "kind", what, "name",
+                      name != NULL ? name : evq_queue_name(cli->queue), "paused", (int)paused);
+        status = evq_json_print(doc, err);
+        json_decref(doc);
+    } else if (status == EVQ_OK) {
+        evq_cli_say(cli, "evalq: %s '%s' %s", what,
+                    name != NULL ? name : evq_queue_name(cli->queue),
+                    paused ? "is paused; running jobs go on" : "goes on");
+    }
+    return status;
+}
+
+static enum evq_status pause_run(struct evq_cli *cli, struct evq_error *err)
+{
+    return set_paused(cli, true, err);
+}
+
+static enum evq_status resume_run(struct evq_cli *cli, struct evq_error *err)
+{
+    return set_paused(cli, false, err);
+}
+
+static const struct evq_option no_options[] = {
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_pause = {
+    .name = "pause",
+    .arguments = "[queue | suite NAME | run NAME]",
+    .summary = "Claim nothing more of the queue, a suite or a run",
+    .description = "Running jobs go on; submits are taken in. `evalq resume` ends it.",
+    .options = no_options,
+    .arg_min = 0,
+    .arg_max = 2,
+    .run = pause_run,
+};
+
+const struct evq_verb evq_verb_resume = {
+    .name = "resume",
+    .arguments = "[queue | suite NAME | run NAME]",
+    .summary = "End a pause",
+    .description = "What was paused is claimed again.",
+    .options = no_options,
+    .arg_min = 0,
+    .arg_max = 2,
+    .run = resume_run,
+};
+
+static enum evq_status forget_run(struct evq_cli *cli, struct evq_error *err)
+{
+    const char *run = evq_cli_arg(cli, 0);
+    struct evq_run_counts counts = {0};
+    int64_t all = 0;
+    int64_t left = 0;
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_run_counts(cli->queue, run, &counts, err);
+    }
+    for (size_t s = 0; s < EVQ_JOB_STATE_COUNT; s++) {
+        all += counts.by_state[s];
+    }
+    if (status == EVQ_OK && all == 0) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' knows no run '%s'",
+                             evq_queue_name(cli->queue), run);
+    }
+    if (status == EVQ_OK) {
+        status = evq_cli_confirm(cli, "Forget the run, with all its jobs and results?", err);
+    }
+    do {
+        status = status == EVQ_OK ? evq_queue_forget(cli->queue, run, &left, err) : status;
+    } while (status == EVQ_OK && left > 0);
+    if (status == EVQ_OK && cli->terminal.json) {
+        json_t *doc = json_pack("{s:s, s:I}", "run", run, "forgotten", (json_int_t)all);
+        status = evq_json_print(doc, err);
+        json_decref(doc);
+    } else if (status == EVQ_OK) {
+        evq_cli_say(cli, "evalq: forgot '%s' with %" PRId64 " jobs", run, all);
+    }
+    return status;
+}
+
+static const struct evq_option forget_options[] = {
+    {"yes", 'y', EVQ_OPTION_FLAG, NULL, "do not ask", 0, 0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_forget = {
+    .name = "forget",
+    .arguments = "RUN --yes",
+    .summary = "Remove a run from the queue, with all its jobs and results",
+    .description = "Refused while a job of the run is running. What sinks have is not touched.",
+    .options = forget_options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .run = forget_run,
+};

@@ -1,0 +1,276 @@
+/*
+ * evalq scan: submits the checkpoints of a directory that the queue does not have yet.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "producer/cli/found.h"
+#include "producer/cli/json.h"
+#include "producer/cli/submission.h"
+#include "producer/cli/verbs.h"
+
+#define WATCH_PAUSE_US 1000000
+
+struct settled { // What needs no second look until it changes.
+    char *name;
+    int64_t changed_ns;
+    int64_t bytes;
+};
+
+struct scan {
+    struct evq_cli *cli;
+    struct evq_submission submission;
+    const char *directory;
+    struct settled *settled;
+    size_t settled_count;
+    size_t settled_capacity;
+    json_t *jobs; // With --json.
+    size_t submitted;
+    size_t duplicates;
+    size_t incomplete;
+    size_t bad;
+    bool outage; // Said once per outage.
+};
+
+static bool is_settled(const struct scan *scan, const struct evq_found *found)
+{
+    for (size_t i = scan->settled_count; i > 0; i--) {
+        const struct settled *one = &scan->settled[i - 1];
+        if (strcmp(one->name, found->name) == 0) {
+            return one->changed_ns == found->changed_ns && one->bytes == found->bytes;
+        }
+    }
+    return false;
+}
+
+/* Only saves work: when out of memory the checkpoint is looked at again. */
+static void settle(struct scan *scan, const struct evq_found *found)
+{
+    for (size_t i = 0; i < scan->settled_count; i++) {
+        if (strcmp(scan->settled[i].name, found->name) == 0) {
+            scan->settled[i].changed_ns = found->changed_ns;
+            scan->settled[i].bytes = found->bytes;
+            return;
+        }
+    }
+    if (scan->settled_count == scan->settled_capacity) {
+        size_t capacity = scan->settled_capacity == 0 ? 64 : 2 * scan->settled_capacity;
+        struct settled *items = realloc(scan->settled, capacity * sizeof *items);
+        if (items == NULL) {
+            return;
+        }
+        scan->settled = items;
+        scan->settled_capacity = capacity;
+    }
+    char *name = strdup(found->name);
+    if (name != NULL) {
+        scan->settled[scan->settled_count++] =
+            (struct settled){name, found->changed_ns, found->bytes};
+    }
+}
+
+static void report(struct scan *scan, const struct evq_found *found, const char *job,
+                   const char *answer)
+{
+    const struct evq_terminal *terminal = &scan->cli->terminal;
+    char name[512];
+    if (terminal->json) {
+        (void)json_array_append_new(
+            scan->jobs, json_pack("{s:s, s:I, s:s, s:s}", "name", found->name, "step",
+                                  (json_int_t)found->step, "job", job, "answer", answer));
+        return;
+    }
+    evq_error_escape(found->name, strlen(found->name), name, sizeof name);
+    if (terminal->plain) {
+        (void)printf("%" PRId64 "\t%s\t%s\t%s\n", found->step, name, answer, job);
+    } else {
+        (void)printf("%8" PRId64 "  %-32s  %-10s  %s\n", found->step, name, answer, job);
+    }
+    (void)fflush(stdout);
+}
+
+/* One checkpoint. Only faults that concern every checkpoint are returned. */
+static enum evq_status scan_one(struct scan *scan, const struct evq_found *found, bool first_look,
+                                struct evq_error *err)
+{
+    char path[PATH_MAX];
+    char shown[1100];
+    struct evq_submission_sent sent;
+    int bytes = snprintf(path, sizeof path, "%s/%s", scan->directory, found->name);
+    if (bytes < 0 || bytes >= (int)sizeof path) {
+        return evq_error_set(err, EVQ_E_LIMIT, "the path '%.200s/...' is too long",
+                             scan->directory);
+    }
+    enum evq_status status =
+        evq_submission_send(scan->cli, &scan->submission, path, found->step, &sent, err);
+    switch (status) {
+    case EVQ_OK:
+        settle(scan, found);
+        for (size_t i = 0; i < scan->submission.suite_count; i++) {
+            const struct evq_submitted *one = &sent.submitted[i];
+            bool duplicate = one->answer == EVQ_SUBMIT_DUPLICATE;
+            scan->duplicates += duplicate;
+            scan->submitted += !duplicate;
+            if (first_look || !duplicate) {
+                report(scan, found, one->id, evq_submission_answer(one->answer));
+            }
+        }
+        scan->outage = false;
+        return EVQ_OK;
+    case EVQ_E_INCOMPLETE:
+    case EVQ_E_GONE:
+    case EVQ_E_CHANGED:
+        scan->incomplete++;
+        if (first_look) {
+            report(scan, found, "",
+                   status == EVQ_E_INCOMPLETE ? "incomplete" : evq_status_name(status));
+        }
+        return EVQ_OK;
+    case EVQ_E_CORRUPT:
+    case EVQ_E_UNSUPPORTED:
+    case EVQ_E_LIMIT:
+        scan->bad++;
+        settle(scan, found);
+        report(scan, found, "", "refused");
+        evq_cli_say(scan->cli, "evalq: %s",
+                    evq_error_escape(err->message, strlen(err->message), shown, sizeof shown));
+        return EVQ_OK;
+    default:
+        return status;
+    }
+}
+
+static enum evq_status scan_pass(struct scan *scan, bool first_look, struct evq_error *err)
+{
+    struct evq_found_list list = {0};
+    const char *pattern = evq_option_text(&scan->cli->options, "pattern", NULL);
+    enum evq_status status = evq_found_read(scan->directory, pattern, &list, err);
+    scan->incomplete = 0;
+    for (size_t i = 0; status == EVQ_OK && i < list.count; i++) {
+        if (i > 0 && list.items[i].step == list.items[i - 1].step) {
+            if (first_look) {
+                evq_cli_say(
+                    scan->cli,
+                    "evalq: '%s' has the step of '%s' and is left out; choose with --pattern",
+                    list.items[i].name, list.items[i - 1].name);
+            }
+            continue;
+        }
+        if (!is_settled(scan, &list.items[i])) {
+            status = scan_one(scan, &list.items[i], first_look, err);
+        }
+    }
+    if (status == EVQ_OK && first_look && list.count == 0) {
+        evq_cli_say(scan->cli, "evalq: no checkpoint in '%s'%s", scan->directory,
+                    pattern != NULL ? " matches the pattern" : "; name them with --pattern");
+    }
+    evq_found_free(&list);
+    return status;
+}
+
+static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
+{
+    for (;;) {
+        (void)usleep(WATCH_PAUSE_US);
+        enum evq_status status = scan_pass(scan, false, err);
+        bool passing = status == EVQ_E_IO || status == EVQ_E_RETRY || status == EVQ_E_TIMEOUT;
+        if (status != EVQ_OK && !passing) {
+            return status;
+        }
+        if (passing && !scan->outage) {
+            evq_cli_say(scan->cli, "evalq: %s; trying on", err->message);
+            scan->outage = true;
+        }
+    }
+}
+
+static enum evq_status finish(struct scan *scan, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    if (scan->cli->terminal.json) {
+        json_t *doc = json_pack(
+            "{s:I, s:I, s:I, s:I, s:O}", "submitted", (json_int_t)scan->submitted, "duplicates",
+            (json_int_t)scan->duplicates, "incomplete", (json_int_t)scan->incomplete, "refused",
+            (json_int_t)scan->bad, "checkpoints", scan->jobs);
+        status = evq_json_print(doc, err);
+        json_decref(doc);
+    } else {
+        evq_cli_say(scan->cli,
+                    "evalq: %zu submitted, %zu were there already, %zu incomplete, %zu refused",
+                    scan->submitted, scan->duplicates, scan->incomplete, scan->bad);
+    }
+    if (status == EVQ_OK && scan->bad > 0) {
+        scan->cli->exit_code = EVQ_EXIT_BAD_INPUT;
+    }
+    return status;
+}
+
+static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
+{
+    struct scan scan = {.cli = cli, .directory = evq_cli_arg(cli, 0), .jobs = json_array()};
+    bool watch = evq_option_flag(&cli->options, "watch");
+    if (watch && cli->terminal.json) {
+        json_decref(scan.jobs);
+        return evq_cli_usage(cli, err, "scan: --json is one document, --watch never ends");
+    }
+    enum evq_status status = evq_submission_read(cli, &scan.submission, err);
+    if (status == EVQ_OK) {
+        status = evq_cli_open(cli, err);
+    }
+    if (status == EVQ_OK) {
+        status = scan_pass(&scan, true, err);
+    }
+    if (status == EVQ_OK) {
+        status = watch ? scan_watch(&scan, err) : finish(&scan, err);
+    }
+    for (size_t i = 0; i < scan.settled_count; i++) {
+        free(scan.settled[i].name);
+    }
+    free(scan.settled);
+    json_decref(scan.jobs);
+    evq_submission_free(&scan.submission);
+    return status;
+}
+
+static const struct evq_option options[] = {
+    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "training run; else $EVALQ_RUN", 0, 0},
+    {"suite", 'S', EVQ_OPTION_LIST, "SUITE[,SUITE...]", "what to evaluate; may be repeated", 0, 0},
+    {"pattern", 0, EVQ_OPTION_TEXT, "GLOB", "only names that match; they still need a number", 0,
+     0},
+    {"watch", 'w', EVQ_OPTION_FLAG, NULL, "go on: look again every second", 0, 0},
+    {"variant", 0, EVQ_OPTION_TEXT, "NAME", "regular (default), ema, or a name", 0, 0},
+    {"policy", 0, EVQ_OPTION_CHOICE, "all|latest|backfill", "as for submit", 0, 0},
+    {"priority", 0, EVQ_OPTION_CHOICE, "urgent|high|normal|backfill", "default normal", 0, 0},
+    {"keep", 0, EVQ_OPTION_FLAG, NULL, "never superseded", 0, 0},
+    {"pin", 0, EVQ_OPTION_FLAG, NULL, "keep a copy of each until its jobs end", 0, 0},
+    {"param", 'p', EVQ_OPTION_LIST, "NAME=VALUE", "parameter for the evaluator; may be repeated", 0,
+     0},
+    {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoints", 0, 0},
+    {"session", 0, EVQ_OPTION_INTEGER, "MS",
+     "when the training process began, in unix milliseconds; default 0", 0, INT64_MAX / 2},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_scan = {
+    .name = "scan",
+    .arguments = "DIR --run RUN --suite SUITE [--watch] [OPTION...]",
+    .summary = "Submit the checkpoints of a directory that are missing in the queue",
+    .description =
+        "Finds checkpoints in DIR by their names: directories such as checkpoint-500 or 500, files "
+        "such as "
+        "step-100.safetensors, model_step_100.pt or epoch=1-step=100.ckpt. The step is the number "
+        "after "
+        "\"step\", else the last number in the name. --pattern chooses other names. Those that are "
+        "complete are submitted; those that the queue has already are duplicates, which is "
+        "success; those still "
+        "being written are left for the next scan, or with --watch for the next look.\n\n"
+        "Exit code 9: a checkpoint was refused as damaged or of an unknown format; the others were "
+        "submitted.",
+    .options = options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .run = scan_run,
+};

@@ -1,0 +1,48 @@
+/*
+ * How to print: colour, width, and outside text made harmless. One thread.
+ */
+#ifndef EVQ_CLI_TERMINAL_H
+#define EVQ_CLI_TERMINAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct evq_terminal {
+    bool is_tty; // Standard output.
+    bool colour;
+    bool json;
+    bool plain;
+    bool quiet;
+    int width;  // Columns; 0: not a terminal, nothing is cut.
+    int height; // Rows; 0: not a terminal.
+};
+
+/* colour_when: "auto", "always", "never". */
+void evq_terminal_probe(struct evq_terminal *terminal, const char *colour_when);
+void evq_terminal_resize(struct evq_terminal *terminal);
+
+enum evq_colour {
+    EVQ_COLOUR_NONE,
+    EVQ_COLOUR_BOLD,
+    EVQ_COLOUR_DIM,
+    EVQ_COLOUR_RED,
+    EVQ_COLOUR_GREEN,
+    EVQ_COLOUR_YELLOW,
+    EVQ_COLOUR_COUNT
+};
+/* The escape sequence, "" without colour. EVQ_COLOUR_NONE resets. */
+const char *evq_terminal_colour(const struct evq_terminal *terminal, enum evq_colour colour);
+
+/* "850 ms", "12 s", "3 min", "5 h", "2 d" for a duration; "" for a negative one. Returns out. */
+#define EVQ_TERMINAL_SPAN_BYTES 24
+char *evq_terminal_span(int64_t span_ms, char out[EVQ_TERMINAL_SPAN_BYTES]);
+/* A duration of work with three digits: "3.21 ms", "1.05 s", "2 min 5 s". */
+char *evq_terminal_took(int64_t span_us, char out[EVQ_TERMINAL_SPAN_BYTES]);
+/* "512 B", "1.2 GiB". */
+char *evq_terminal_bytes(int64_t bytes, char out[EVQ_TERMINAL_SPAN_BYTES]);
+
+/* Columns that UTF-8 text takes, a code point being one. */
+size_t evq_terminal_columns(const char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,353 @@
+#include "producer/cli/training.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "producer/cli/feed.h"
+#include "producer/cli/json.h"
+#include "producer/cli/live.h"
+#include "shared/clock.h"
+
+#define POLL_MS  150   // Between looks at the results.
+#define SINKS_MS 10000 // For sinks to take in the last results.
+
+struct training {
+    struct evq_fleet *fleet;
+    struct evq_feed *feed;
+    struct evq_board *board;
+    struct evq_live live;
+    int output_fd; // The command's output on a terminal; -1: it writes by itself.
+    bool partial;  // Its last byte was no newline.
+    int64_t open;  // Jobs, at the last look.
+    int64_t begin_ms;
+};
+
+/* A pseudo terminal, so that the command goes on writing line by line while its lines pass above
+ * the footer. */
+static enum evq_status open_pty(struct training *training, int *ret_slave, struct evq_error *err)
+{
+    char name[128];
+    struct termios mode;
+    struct winsize size;
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    int slave = -1;
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0 ||
+        ptsname_r(master, name, sizeof name) != 0 ||
+        (slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0) {
+        enum evq_status status =
+            evq_error_set(err, EVQ_E_IO, "open a terminal for the command: %s", strerror(errno));
+        if (master >= 0) {
+            (void)close(master);
+        }
+        return status;
+    }
+    if (tcgetattr(slave, &mode) == 0) {
+        mode.c_oflag &= ~(tcflag_t)OPOST; // Our own terminal makes \r\n of \n.
+        mode.c_lflag &= ~(tcflag_t)ECHO;
+        (void)tcsetattr(slave, TCSANOW, &mode); // Only looks suffer when it fails.
+    }
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
+        (void)ioctl(slave, TIOCSWINSZ, &size);
+    }
+    training->output_fd = master;
+    *ret_slave = slave;
+    return EVQ_OK;
+}
+
+static enum evq_status start_command(struct training *training, char *const *argv,
+                                     struct evq_error *err)
+{
+    struct evq_service *command = &training->fleet->command;
+    int slave = -1;
+    enum evq_status status = EVQ_OK;
+    size_t count = 0;
+    (void)snprintf(command->name, sizeof command->name, "command");
+    for (; argv[count] != NULL; count++) {
+        if (count + 1 == EVQ_SERVICE_ARGS_MAX) {
+            return evq_error_set(err, EVQ_E_LIMIT,
+                                 "the command has more than %d words; put it into a script",
+                                 EVQ_SERVICE_ARGS_MAX - 1);
+        }
+        command->argv[count] = argv[count];
+    }
+    if (training->fleet->cli->terminal.is_tty) {
+        status = open_pty(training, &slave, err);
+    }
+    command->output_fd = slave;
+    if (status == EVQ_OK) {
+        status = evq_service_start(command, err);
+    }
+    command->output_fd = -1;
+    if (slave >= 0) {
+        (void)close(slave); // The command has its own.
+    }
+    return status;
+}
+
+/* Passes on what the command wrote; whole lines only while it runs, so that the footer never splits
+ * one. */
+static void pass_output(struct training *training)
+{
+    char bytes[65536];
+    ssize_t got = read(training->output_fd, bytes, sizeof bytes);
+    if (got <= 0) {
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
+            return;
+        }
+        (void)close(training->output_fd); // EIO: its last holder is gone.
+        training->output_fd = -1;
+        if (training->partial) {
+            (void)fputc('\n', stdout);
+        }
+        return;
+    }
+    if (!training->partial) {
+        evq_live_erase(&training->live);
+    }
+    (void)fwrite(bytes, 1, (size_t)got, stdout);
+    training->partial = bytes[got - 1] != '\n';
+    (void)fflush(stdout);
+}
+
+static void on_result(void *context, const struct evq_result *result)
+{
+    struct training *training = context;
+    struct evq_board_row *row = evq_board_add(training->board, result);
+    if (row != NULL && row->ended && result->task[0] == '\0') {
+        evq_live_row(&training->live, row);
+    }
+}
+
+static void footer_running(struct evq_live *live, const json_t *view)
+{
+    size_t index = 0;
+    const json_t *job = NULL;
+    json_array_foreach(json_object_get(view, "jobs"), index, job)
+    {
+        char progress[32] = "";
+        int64_t done = evq_json_integer(job, "progress", -1);
+        int64_t total = evq_json_integer(job, "total", -1);
+        if (done >= 0 && total > 0) {
+            (void)snprintf(progress, sizeof progress, " %3" PRId64 "%%", 100 * done / total);
+        }
+        evq_live_footer_line(live, "running  step %s %s%s %s on %s",
+                             evq_json_text(job, "step", "?"), evq_json_text(job, "suite", "?"),
+                             progress, evq_json_text(job, "status", ""),
+                             evq_json_text(job, "worker", "?"));
+    }
+}
+
+static void footer(struct training *training, const struct evq_run_counts *counts)
+{
+    struct evq_live *live = &training->live;
+    struct evq_queue *queue = training->fleet->cli->queue;
+    char *text = NULL;
+    json_t *view = NULL;
+
+    if (!live->terminal->is_tty) {
+        return;
+    }
+    evq_live_footer_clear(live);
+    if (counts->by_state[EVQ_JOB_RUNNING] > 0 &&
+        evq_queue_jobs(queue, "running", "", "", EVQ_LIVE_FOOTER_LINES_MAX - 2, &text, NULL) ==
+            EVQ_OK &&
+        evq_json_take(text, &view, NULL) == EVQ_OK) {
+        footer_running(live, view);
+        json_decref(view);
+    }
+    const struct evq_service *command = &training->fleet->command;
+    evq_live_footer_line(live, "%s; evaluated %" PRId64 ", running %" PRId64 ", waiting %" PRId64,
+                         command->pid != 0 ? "training" : "training has ended",
+                         counts->by_state[EVQ_JOB_DONE], counts->by_state[EVQ_JOB_RUNNING],
+                         counts->by_state[EVQ_JOB_QUEUED] + counts->by_state[EVQ_JOB_DELAYED]);
+}
+
+/* One look at the queue. An outage is no end: the fleet restarts the server. */
+static enum evq_status look(struct training *training, struct evq_error *err)
+{
+    struct evq_run_counts counts;
+    enum evq_status status = evq_feed_poll(training->feed, on_result, training, err);
+    if (status == EVQ_OK) {
+        status = evq_feed_counts(training->feed, &counts, err);
+    }
+    if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY) {
+        training->open = -1;
+        return EVQ_OK;
+    }
+    if (status == EVQ_OK) {
+        training->open = counts.open;
+        if (!training->partial) {
+            footer(training, &counts);
+            evq_live_redraw(&training->live);
+        }
+    }
+    return status;
+}
+
+/* Whether some sink has not yet taken in all results. */
+static bool sinks_lag(struct training *training)
+{
+    char *text = NULL;
+    json_t *view = NULL;
+    bool lag = false;
+    size_t index = 0;
+    const json_t *sink = NULL;
+    if (evq_queue_stats(training->fleet->cli->queue, &text, NULL) != EVQ_OK ||
+        evq_json_take(text, &view, NULL) != EVQ_OK) {
+        return false;
+    }
+    json_array_foreach(json_object_get(view, "sinks"), index, sink)
+    {
+        lag = lag || evq_json_integer(sink, "lag", 0) > 0;
+    }
+    json_decref(view);
+    return lag;
+}
+
+static enum evq_status follow(struct training *training, int64_t wait_ms, struct evq_error *err)
+{
+    struct evq_fleet *fleet = training->fleet;
+    enum evq_status status = EVQ_OK;
+    int64_t next_look = 0;
+    int64_t deadline = INT64_MAX;
+
+    while (status == EVQ_OK && fleet->stop_count == 0) {
+        bool readable = false;
+        int64_t now = evq_clock_mono_ms();
+        if (now >= next_look) {
+            status = look(training, err);
+            next_look = evq_clock_mono_ms() + POLL_MS;
+            if (status != EVQ_OK) {
+                break;
+            }
+            if (fleet->command.ended && training->output_fd < 0 && training->open == 0) {
+                return EVQ_OK;
+            }
+        }
+        if (fleet->command.ended && deadline == INT64_MAX) {
+            deadline = now + wait_ms;
+        }
+        if (now > deadline) {
+            return evq_error_set(err, EVQ_E_TIMEOUT,
+                                 "%" PRId64 " jobs were still open %" PRId64
+                                 " s after the command ended; `evalq up` goes on with them",
+                                 training->open, wait_ms / 1000);
+        }
+        status = evq_fleet_step(fleet, training->output_fd, POLL_MS / 3, &readable, err);
+        if (readable) {
+            pass_output(training);
+        }
+    }
+    return status;
+}
+
+static void print_summary(struct training *training)
+{
+    struct evq_board *board = training->board;
+    struct evq_cli *cli = training->fleet->cli;
+    const struct evq_terminal *terminal = &cli->terminal;
+    size_t by_state[EVQ_JOB_STATE_COUNT] = {0};
+    char took[EVQ_TERMINAL_SPAN_BYTES];
+
+    evq_board_sort(board);
+    for (size_t i = 0; i < board->row_count; i++) {
+        by_state[board->rows[i].ended ? board->rows[i].state : EVQ_JOB_RUNNING]++;
+    }
+    (void)printf("\n%sSummary%s  %zu checkpoints evaluated in %s",
+                 evq_terminal_colour(terminal, EVQ_COLOUR_BOLD),
+                 evq_terminal_colour(terminal, EVQ_COLOUR_NONE), by_state[EVQ_JOB_DONE],
+                 evq_terminal_took(1000 * (evq_clock_mono_ms() - training->begin_ms), took));
+    for (size_t state = EVQ_JOB_DEAD; state < EVQ_JOB_STATE_COUNT; state++) {
+        if (by_state[state] > 0) {
+            (void)printf(", %zu %s", by_state[state],
+                         evq_job_state_name((enum evq_job_state)state));
+        }
+    }
+    (void)fputc('\n', stdout);
+    for (size_t m = 0; m < board->metric_count; m++) {
+        char title[320];
+        char shown[640];
+        if (board->metrics[m].best == SIZE_MAX) {
+            continue;
+        }
+        const struct evq_board_row *row = &board->rows[board->metrics[m].best];
+        evq_board_title(board, m, title, sizeof title);
+        (void)printf("  best %-24s %.8g at step %" PRId64 "%s\n",
+                     evq_error_escape(title, strlen(title), shown, sizeof shown), row->values[m],
+                     row->step, board->metrics[m].direction ? "" : " (lower is better)");
+    }
+    char directory[EVQ_SERVER_PATH_MAX];
+    const char *results = training->fleet->results;
+    evq_error_escape(results, strlen(results), directory, sizeof directory);
+    (void)printf("Results in %s; look with `tensorboard --logdir %s`.\n", directory, directory);
+    (void)printf("The queue stays in %s: `evalq up`, then `evalq results` or `evalq status` show "
+                 "it again.\n",
+                 training->fleet->directory);
+}
+
+static void judge(struct training *training)
+{
+    struct evq_cli *cli = training->fleet->cli;
+    const struct evq_service *command = &training->fleet->command;
+    for (size_t i = 0; i < training->board->row_count; i++) {
+        const struct evq_board_row *row = &training->board->rows[i];
+        if (row->ended && row->state == EVQ_JOB_DEAD) {
+            cli->exit_code = EVQ_EXIT_JOB_FAILED;
+        }
+    }
+    if (command->ended &&
+        (!WIFEXITED(command->wait_status) || WEXITSTATUS(command->wait_status) != 0)) {
+        char text[64];
+        evq_service_end_text(command->wait_status, text, sizeof text);
+        evq_cli_say(cli, "evalq: the command %s", text);
+        cli->exit_code = EVQ_EXIT_ERROR;
+    }
+}
+
+enum evq_status evq_training_run(struct evq_fleet *fleet, char *const *argv, int64_t wait_ms,
+                                 struct evq_error *err)
+{
+    struct training training = {.fleet = fleet, .output_fd = -1, .begin_ms = evq_clock_mono_ms()};
+    training.feed = evq_feed_new(fleet->cli->queue, NULL);
+    training.board = evq_board_new();
+    enum evq_status status = EVQ_OK;
+    if (training.feed == NULL || training.board == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the live table");
+        goto out;
+    }
+    evq_live_init(&training.live, &fleet->cli->terminal, training.board, false);
+    status = evq_feed_poll(training.feed, NULL, NULL,
+                           err); // What was there before is not this command's.
+    if (status == EVQ_OK) {
+        status = start_command(&training, argv, err);
+    }
+    if (status == EVQ_OK) {
+        status = follow(&training, wait_ms, err);
+    }
+    evq_live_erase(&training.live);
+    int64_t deadline = evq_clock_mono_ms() + SINKS_MS;
+    while (status == EVQ_OK && fleet->stop_count == 0 && sinks_lag(&training) &&
+           evq_clock_mono_ms() < deadline) {
+        status = evq_fleet_step(fleet, -1, 50, NULL, err);
+    }
+    if (training.board->row_count > 0) {
+        print_summary(&training);
+    }
+    if (status == EVQ_OK) {
+        judge(&training);
+    }
+out:
+    if (training.output_fd >= 0) {
+        (void)close(training.output_fd);
+    }
+    evq_board_free(training.board);
+    evq_feed_free(training.feed);
+    return status;
+}

@@ -1,0 +1,70 @@
+#include "producer/cli/view.h"
+
+#include <string.h>
+
+enum evq_status evq_view_stats(struct evq_cli *cli, json_t **ret, struct evq_error *err)
+{
+    char *text = NULL;
+    enum evq_status status = evq_queue_stats(cli->queue, &text, err);
+    return status == EVQ_OK ? evq_json_take(text, ret, err) : status;
+}
+
+enum evq_status evq_view_job(struct evq_cli *cli, const char *id, json_t **ret,
+                             struct evq_error *err)
+{
+    char *text = NULL;
+    enum evq_status status = evq_queue_show(cli->queue, id, &text, err);
+    return status == EVQ_OK ? evq_json_take(text, ret, err) : status;
+}
+
+const json_t *evq_view_hash(const json_t *job)
+{
+    const json_t *hash = json_object_get(job, "job");
+    return json_is_object(hash) ? hash : job;
+}
+
+enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
+                              json_t **ret, struct evq_error *err)
+{
+    char cursor[256] = "";
+    enum evq_status status = EVQ_OK;
+    json_t *all = *ret != NULL ? *ret : json_array();
+    *ret = all;
+    size_t left = count;
+    do {
+        char *text = NULL;
+        json_t *page = NULL;
+        uint32_t want = left > 100 ? 100 : (uint32_t)left;
+        status = evq_queue_jobs(cli->queue, state, run, cursor, want, &text, err);
+        if (status == EVQ_OK) {
+            status = evq_json_take(text, &page, err);
+        }
+        if (status != EVQ_OK) {
+            return status;
+        }
+        size_t index = 0;
+        json_t *job = NULL;
+        json_array_foreach(json_object_get(page, "jobs"), index, job)
+        {
+            if (left > 0 && json_array_append(all, job) == 0) {
+                left--;
+            }
+        }
+        const char *next = evq_json_text(page, "cursor", "");
+        bool more = next[0] != '\0' && strcmp(next, "0") != 0 && strcmp(next, cursor) != 0 &&
+                    strlen(next) < sizeof cursor;
+        memset(cursor, 0, sizeof cursor);
+        if (more) {
+            memcpy(cursor, next, strlen(next));
+        }
+        json_decref(page);
+    } while (left > 0 && cursor[0] != '\0');
+    return EVQ_OK;
+}
+
+enum evq_status evq_view_runs(struct evq_cli *cli, json_t **ret, struct evq_error *err)
+{
+    char *text = NULL;
+    enum evq_status status = evq_queue_runs(cli->queue, &text, err);
+    return status == EVQ_OK ? evq_json_take(text, ret, err) : status;
+}

@@ -1,0 +1,25 @@
+/*
+ * The queue's JSON views, fetched and parsed. The caller json_decref()s what it gets. One thread.
+ */
+#ifndef EVQ_CLI_VIEW_H
+#define EVQ_CLI_VIEW_H
+
+#include "producer/cli/json.h"
+
+enum evq_status evq_view_stats(struct evq_cli *cli, json_t **ret,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+/* EVQ_E_NOT_FOUND: no such job. */
+enum evq_status evq_view_job(struct evq_cli *cli, const char *id, json_t **ret,
+                             struct evq_error *err) EVQ_CHECK_RESULT;
+/* The short fields of a job (state, reason, worker, ...) inside what evq_view_job() gave. */
+const json_t *evq_view_hash(const json_t *job);
+
+/*
+ * Appends the jobs of one state (run "": any) to the array *ret, newest first, at most count.
+ */
+enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
+                              json_t **ret, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_view_runs(struct evq_cli *cli, json_t **ret,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

@@ -1,0 +1,152 @@
+/*
+ * evalq watch: the metrics of a run as they arrive.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/cli/feed.h"
+#include "producer/cli/live.h"
+#include "producer/cli/verbs.h"
+#include "producer/cli/waiting.h"
+#include "shared/clock.h"
+
+struct watched {
+    struct evq_board *board;
+    struct evq_live live;
+};
+
+static void on_result(void *context, const struct evq_result *result)
+{
+    struct watched *to = context;
+    struct evq_board_row *row = evq_board_add(to->board, result);
+    if (row != NULL && row->ended && result->task[0] == '\0') {
+        evq_live_row(&to->live, row);
+    }
+}
+
+static void watch_footer(struct evq_live *live, const struct evq_run_counts *counts)
+{
+    evq_live_footer_clear(live);
+    evq_live_footer_line(live, "running %" PRId64 ", waiting %" PRId64 ", evaluated %" PRId64,
+                         counts->by_state[EVQ_JOB_RUNNING],
+                         counts->by_state[EVQ_JOB_QUEUED] + counts->by_state[EVQ_JOB_DELAYED],
+                         counts->by_state[EVQ_JOB_DONE]);
+    evq_live_redraw(live);
+}
+
+static void print_best(const struct evq_board *board, const struct evq_terminal *terminal)
+{
+    for (size_t m = 0; m < board->metric_count; m++) {
+        char title[320];
+        char shown[640];
+        if (board->metrics[m].best != SIZE_MAX && !terminal->plain) {
+            const struct evq_board_row *row = &board->rows[board->metrics[m].best];
+            evq_board_title(board, m, title, sizeof title);
+            (void)printf("%sbest%s %s %.8g at step %" PRId64 "\n",
+                         evq_terminal_colour(terminal, EVQ_COLOUR_GREEN),
+                         evq_terminal_colour(terminal, EVQ_COLOUR_NONE),
+                         evq_error_escape(title, strlen(title), shown, sizeof shown),
+                         row->values[m], row->step);
+        }
+    }
+}
+
+/* Looks until no job of the run is open. Results are read before the counts, so that the last are
+ * not missed: then once more. */
+static enum evq_status watch_loop(struct evq_cli *cli, struct evq_feed *feed, struct watched *to,
+                                  struct evq_run_counts *counts, struct evq_error *err)
+{
+    int64_t timeout = evq_option_integer(&cli->options, "timeout", -1);
+    int64_t deadline = timeout >= 0 ? evq_clock_mono_ms() + 1000 * timeout : 0;
+    bool last = false;
+    for (uint32_t looks = 1;; looks++) {
+        enum evq_status status = evq_feed_poll(feed, on_result, to, err);
+        if (status == EVQ_OK && last) {
+            return EVQ_OK;
+        }
+        if (status == EVQ_OK) {
+            status = evq_feed_counts(feed, counts, err);
+        }
+        bool passing = status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY;
+        if (status != EVQ_OK && (!passing || looks == 1)) {
+            return status;
+        }
+        last = status == EVQ_OK && counts->open == 0;
+        if (last) {
+            continue;
+        }
+        watch_footer(&to->live, counts);
+        if (deadline > 0 && evq_clock_mono_ms() >= deadline) {
+            return evq_error_set(err, EVQ_E_TIMEOUT,
+                                 "%" PRId64 " jobs were still open after %" PRId64 " s",
+                                 counts->open, timeout);
+        }
+        uint32_t steady = 4; // A look every 320 ms.
+        evq_waiting_pause(&steady, deadline);
+        evq_terminal_resize(&cli->terminal);
+    }
+}
+
+static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
+{
+    const char *run = evq_cli_arg(cli, 0);
+    struct evq_run_counts counts = {0};
+    struct watched to = {0};
+    struct evq_feed *feed = NULL;
+
+    if (cli->terminal.json) {
+        return evq_cli_usage(
+            cli, err, "watch has no --json: use `evalq wait %s` and `evalq results --json`", run);
+    }
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    feed = evq_feed_new(cli->queue, run);
+    to.board = evq_board_new();
+    if (feed == NULL || to.board == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
+        goto out;
+    }
+    evq_live_init(&to.live, &cli->terminal, to.board, false);
+    status = watch_loop(cli, feed, &to, &counts, err);
+    evq_live_erase(&to.live);
+    if (status == EVQ_OK) {
+        int64_t all = 0;
+        for (size_t s = 0; s < EVQ_JOB_STATE_COUNT; s++) {
+            all += counts.by_state[s];
+        }
+        if (all == 0) {
+            status = evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' knows no run '%s'",
+                                   evq_queue_name(cli->queue), run);
+        }
+        print_best(to.board, &cli->terminal);
+        cli->exit_code = counts.by_state[EVQ_JOB_DEAD] > 0 ? EVQ_EXIT_JOB_FAILED : 0;
+    }
+out:
+    evq_board_free(to.board);
+    evq_feed_free(feed);
+    return status;
+}
+
+static const struct evq_option watch_options[] = {
+    {"timeout", 't', EVQ_OPTION_INTEGER, "SECONDS", "at most so long; default: for ever", 0,
+     1000000000},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_watch = {
+    .name = "watch",
+    .arguments = "RUN [--timeout SECONDS]",
+    .summary = "Show the metrics of a run as they arrive",
+    .description = "A row per finished checkpoint, a column per metric, the best so far starred; "
+                   "on a terminal a line "
+                   "below says what runs and waits. Ends when no job of the run is open. Exit code "
+                   "4: a job of the run "
+                   "is dead; 124: the timeout passed.",
+    .options = watch_options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .run = watch_run,
+};
