@@ -23,16 +23,8 @@ static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd,
                                  const struct evq_checkpoint_options *options,
                                  struct evq_error *err)
 {
-    if (!is_index(name)) {
-        return evq_format_read(checkpoint, name, fd, info, options, err);
-    }
-    enum evq_status status = evq_sharded_read(checkpoint, root_fd, folder, fd, info, options, err);
-    if (status != EVQ_OK) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(name, strlen(name), shown, sizeof(shown));
-        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
-    }
-    return status;
+    return is_index(name) ? evq_sharded_read(checkpoint, root_fd, folder, fd, info, options, err)
+                          : evq_format_read(checkpoint, name, fd, info, options, err);
 }
 
 /* A directory that was replaced while its files were opened would give shards of two checkpoints.
@@ -81,7 +73,11 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
         return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", name);
     }
     status = read_file(checkpoint, root_fd, checkpoint->path, name, fd, &file_info, options, err);
-    if (status == EVQ_OK) {
+    if (status != EVQ_OK) {
+        char shown[EVQ_SHOWN_BYTES];
+        evq_error_escape(name, strlen(name), shown, sizeof(shown));
+        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
+    } else {
         status = check_same_directory(root_fd, checkpoint->path, info, err);
     }
     return status;

@@ -5,7 +5,7 @@
 #define HEAD_BYTES 512
 
 // First match wins; safetensors has no magic number and comes last.
-static const struct evq_format *const formats[] = {&evq_format_unsupported,
+static const struct evq_format *const formats[] = {&evq_format_torch_zip, &evq_format_unsupported,
                                                    &evq_format_safetensors};
 
 static bool ends_with(const char *text, const char *end)
@@ -23,7 +23,8 @@ static enum evq_status unknown(const uint8_t *head, size_t head_bytes, uint64_t 
     char hex[3 * 8 + 1] = "";
 
     if (head_bytes < sizeof(zip_magic) && memcmp(head, zip_magic, head_bytes) == 0) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "holds only %llu bytes: still being written",
+        return evq_error_set(err, EVQ_E_INCOMPLETE,
+                             "the file holds only %llu bytes: still being written",
                              (unsigned long long)file_bytes);
     }
     for (size_t i = 0; i < 8 && i < head_bytes; i++) {
@@ -35,7 +36,7 @@ static enum evq_status unknown(const uint8_t *head, size_t head_bytes, uint64_t 
     }
     return evq_error_set(
         err, EVQ_E_CORRUPT,
-        "is no checkpoint: %llu bytes that begin with%s; expected safetensors or a "
+        "no checkpoint, but %llu bytes that begin with%s; expected safetensors or a "
         "file of torch.save",
         (unsigned long long)file_bytes, hex);
 }
@@ -49,7 +50,7 @@ static enum evq_status read_known(struct evq_checkpoint *checkpoint, const char 
     size_t head_bytes = bytes < HEAD_BYTES ? (size_t)bytes : HEAD_BYTES;
 
     if (bytes == 0) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "is empty: still being written");
+        return evq_error_set(err, EVQ_E_INCOMPLETE, "the file is empty: still being written");
     }
     enum evq_status status = evq_directory_read(checkpoint, file, 0, head, head_bytes, err);
     if (status != EVQ_OK) {
@@ -78,13 +79,5 @@ enum evq_status evq_format_read(struct evq_checkpoint *checkpoint, const char *n
     int32_t file = 0;
     enum evq_status status = evq_directory_add_file(checkpoint, name, fd, info, &file, err);
 
-    if (status == EVQ_OK) {
-        status = read_known(checkpoint, name, file, options, err);
-    }
-    if (status != EVQ_OK) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(name, strlen(name), shown, sizeof(shown));
-        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
-    }
-    return status;
+    return status == EVQ_OK ? read_known(checkpoint, name, file, options, err) : status;
 }

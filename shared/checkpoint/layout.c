@@ -18,16 +18,16 @@ static const struct {
     bool whole; // prefix is the whole name.
     const char *sentence;
 } refused[] = {
-    {"adapter_model.", false, "is a PEFT adapter, which is not merged onto its base here"},
-    {"adapter_config.json", true, "is a PEFT adapter, which is not merged onto its base here"},
-    {"pytorch_model_fsdp_", false, "is an FSDP checkpoint (torch DCP), which is not read"},
-    {".metadata", true, "is a torch distributed checkpoint (DCP), which is not read"},
-    {"global_step", false, "is a DeepSpeed ZeRO checkpoint, which is not read"},
-    {"zero_pp_rank_", false, "is a DeepSpeed ZeRO checkpoint, which is not read"},
-    {"mp_rank_", false, "is a DeepSpeed checkpoint, which is not read"},
-    {"bf16_zero_pp_rank_", false, "is a DeepSpeed ZeRO checkpoint, which is not read"},
-    {"tf_model.h5", true, "is a TensorFlow checkpoint, which is not read"},
-    {"flax_model.msgpack", true, "is a Flax checkpoint, which is not read"},
+    {"adapter_model.", false, "this is a PEFT adapter, which is not merged onto its base here"},
+    {"adapter_config.json", true, "this is a PEFT adapter, which is not merged onto its base here"},
+    {"pytorch_model_fsdp_", false, "this is an FSDP checkpoint (torch DCP), which is not read"},
+    {".metadata", true, "this is a torch distributed checkpoint (DCP), which is not read"},
+    {"global_step", false, "this is a DeepSpeed ZeRO checkpoint, which is not read"},
+    {"zero_pp_rank_", false, "this is a DeepSpeed ZeRO checkpoint, which is not read"},
+    {"mp_rank_", false, "this is a DeepSpeed checkpoint, which is not read"},
+    {"bf16_zero_pp_rank_", false, "this is a DeepSpeed ZeRO checkpoint, which is not read"},
+    {"tf_model.h5", true, "this is a TensorFlow checkpoint, which is not read"},
+    {"flax_model.msgpack", true, "this is a Flax checkpoint, which is not read"},
 };
 #define REFUSED_COUNT (sizeof(refused) / sizeof(refused[0]))
 
@@ -138,18 +138,20 @@ enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_by
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", scan.sentence);
     }
     if (name == NULL && scan.weights_count == 0) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "holds no weights file yet");
+        return evq_error_set(err, EVQ_E_INCOMPLETE, "the directory holds no weights file yet");
     }
     if (name == NULL && scan.shard) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "holds shards, but not yet their index file");
+        return evq_error_set(err, EVQ_E_INCOMPLETE,
+                             "the directory holds shards, but not yet their index file");
     }
     if (name == NULL && scan.weights_count > 1) {
         char shown[2][EVQ_SHOWN_BYTES];
         evq_error_escape(scan.weights[0], strlen(scan.weights[0]), shown[0], sizeof(shown[0]));
         evq_error_escape(scan.weights[1], strlen(scan.weights[1]), shown[1], sizeof(shown[1]));
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "holds %zu weights files ('%s', '%s', ...): name the one to evaluate",
-                             scan.weights_count, shown[0], shown[1]);
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "the directory holds %zu weights files ('%s', '%s', ...): name the one to evaluate",
+            scan.weights_count, shown[0], shown[1]);
     }
     if (name == NULL) {
         name = scan.weights[0];

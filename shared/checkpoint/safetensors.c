@@ -417,7 +417,7 @@ static enum evq_status safetensors_open(struct evq_checkpoint *checkpoint, int32
 
     if (file_bytes < LENGTH_BYTES) {
         return evq_error_set(err, EVQ_E_INCOMPLETE,
-                             "holds %llu bytes, the header's length alone takes 8",
+                             "the file holds %llu bytes, the header's length alone takes 8",
                              (unsigned long long)file_bytes);
     }
     enum evq_status status = evq_directory_read(checkpoint, file, 0, &length, sizeof(length), err);

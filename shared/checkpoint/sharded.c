@@ -156,7 +156,11 @@ static enum evq_status open_shard(struct sharded *sharded, const char *name, str
         (void)close(fd); // Never read from.
         return evq_error_set(err, EVQ_E_INVALID, "shard '%s' is not a regular file", shown);
     }
-    return evq_format_read(sharded->checkpoint, name, fd, &info, sharded->options, err);
+    status = evq_format_read(sharded->checkpoint, name, fd, &info, sharded->options, err);
+    if (status != EVQ_OK) {
+        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
+    }
+    return status;
 }
 
 static enum evq_status open_shards(struct sharded *sharded, struct evq_error *err)
@@ -206,7 +210,7 @@ static enum evq_status load_text(int fd, uint64_t bytes, uint64_t bytes_max, cha
     size_t bad_at = 0;
 
     if (bytes == 0) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "is empty: still being written");
+        return evq_error_set(err, EVQ_E_INCOMPLETE, "the index is empty: still being written");
     }
     if (bytes > bytes_max) {
         return evq_error_set(err, EVQ_E_LIMIT, "index of %llu bytes, allowed %llu",
@@ -233,11 +237,14 @@ enum evq_status evq_sharded_read(struct evq_checkpoint *checkpoint, int root_fd,
                                  const struct evq_checkpoint_options *options,
                                  struct evq_error *err)
 {
+    struct evq_checkpoint_options shard_options = *options;
     struct sharded sharded = {
-        .checkpoint = checkpoint, .root_fd = root_fd, .folder = folder, .options = options};
+        .checkpoint = checkpoint, .root_fd = root_fd, .folder = folder, .options = &shard_options};
     uint64_t bytes_max =
         options->header_bytes_max == 0 ? EVQ_HEADER_BYTES_MAX : options->header_bytes_max;
     char *text = NULL;
+
+    shard_options.files_only = false; // The map tells whether all shards belong together.
     enum evq_status status = load_text(fd, (uint64_t)info->st_size, bytes_max, &text, err);
 
     if (status == EVQ_OK) {

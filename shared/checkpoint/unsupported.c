@@ -10,19 +10,20 @@ static const struct {
     const char *sentence;
 } magics[] = {
     {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, 0,
-     "is the legacy stream of torch before 1.6, which is not read: save it again with a current "
+     "this is the legacy stream of torch before 1.6, which is not read: save it again with a "
+     "current "
      "torch"},
-    {"ustar", 5, 257, "is a tar archive (torch before 0.2), which is not read"},
-    {"\x80\x02", 2, 0, "is a bare pickle, not a file of torch.save"},
-    {"\x80\x03", 2, 0, "is a bare pickle, not a file of torch.save"},
-    {"\x80\x04", 2, 0, "is a bare pickle, not a file of torch.save"},
-    {"\x80\x05", 2, 0, "is a bare pickle, not a file of torch.save"},
-    {"\x89HDF\r\n\x1a\n", 8, 0, "is an HDF5 file (Keras or TensorFlow), which is not read"},
-    {"GGUF", 4, 0, "is a GGUF file, which is not read"},
-    {"\x93NUMPY", 6, 0, "is a NumPy array, not a checkpoint"},
-    {"\x1f\x8b", 2, 0, "is compressed with gzip: unpack it first"},
-    {"\x28\xb5\x2f\xfd", 4, 0, "is compressed with zstd: unpack it first"},
-    {"version https://git-lfs", 23, 0, "is a Git LFS pointer: fetch the file itself first"},
+    {"ustar", 5, 257, "this is a tar archive (torch before 0.2), which is not read"},
+    {"\x80\x02", 2, 0, "this is a bare pickle, not a file of torch.save"},
+    {"\x80\x03", 2, 0, "this is a bare pickle, not a file of torch.save"},
+    {"\x80\x04", 2, 0, "this is a bare pickle, not a file of torch.save"},
+    {"\x80\x05", 2, 0, "this is a bare pickle, not a file of torch.save"},
+    {"\x89HDF\r\n\x1a\n", 8, 0, "this is an HDF5 file (Keras or TensorFlow), which is not read"},
+    {"GGUF", 4, 0, "this is a GGUF file, which is not read"},
+    {"\x93NUMPY", 6, 0, "this is a NumPy array, not a checkpoint"},
+    {"\x1f\x8b", 2, 0, "this is compressed with gzip: unpack it first"},
+    {"\x28\xb5\x2f\xfd", 4, 0, "this is compressed with zstd: unpack it first"},
+    {"version https://git-lfs", 23, 0, "this is a Git LFS pointer: fetch the file itself first"},
 };
 
 static const char *find_sentence(const uint8_t *head, size_t head_bytes)
@@ -60,7 +61,7 @@ static enum evq_status unsupported_open(struct evq_checkpoint *checkpoint, int32
     }
     const char *sentence = find_sentence(head, head_bytes);
     return evq_error_set(err, EVQ_E_UNSUPPORTED, "%s",
-                         sentence == NULL ? "changed while it was opened" : sentence);
+                         sentence == NULL ? "it changed while it was opened" : sentence);
 }
 
 const struct evq_format evq_format_unsupported = {

@@ -1,0 +1,166 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/checkpoint/torch.h"
+
+/* Where frameworks put the weights, in the order in which they are looked for. */
+static const char *const usual[] = {"state_dict", "model_state_dict", "model",  "module",
+                                    "net",        "network",          "params", "weights"};
+#define USUAL_COUNT (sizeof(usual) / sizeof(usual[0]))
+
+/* Where they put the weights of a variant, %s being its name. */
+static const char *const of_variant[] = {"%s_state_dict", "state_dict_%s", "%s",
+                                         "model_%s",      "%s_model",      "%s_model_state_dict",
+                                         "params_%s",     "%s_params",     "shadow_params"};
+#define OF_VARIANT_COUNT (sizeof(of_variant) / sizeof(of_variant[0]))
+
+static enum evq_status stop_at_first(void *context, const char *name,
+                                     const struct evq_pickle_node *tensor, struct evq_error *err)
+{
+    (void)name;
+    (void)tensor;
+    (void)err;
+    *(bool *)context = true;
+    return EVQ_E_STOPPED; // Ends the walk.
+}
+
+/* Whether there are tensors below node, which is none itself. */
+static bool holds_tensors(const struct evq_pickle_node *node)
+{
+    bool found = false;
+
+    if (evq_torch_is_tensor(node)) {
+        return false;
+    }
+    return evq_torch_walk(node, stop_at_first, &found, NULL) == EVQ_E_STOPPED && found;
+}
+
+/* The keys of a dict, for a message. */
+static void list_keys(const struct evq_pickle_node *dict, char *out, size_t out_bytes)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (uint32_t i = 0; dict->kind == EVQ_PICKLE_DICT && i + 1 < dict->count; i += 2) {
+        const struct evq_pickle_node *key = dict->as.items[i];
+        char shown[48];
+        if (key->kind != EVQ_PICKLE_TEXT) {
+            continue;
+        }
+        evq_error_escape(key->as.text, key->count, shown, sizeof(shown));
+        int bytes = snprintf(out + at, out_bytes - at, "%s%s", at == 0 ? "" : ", ", shown);
+        if (bytes < 0 || (size_t)bytes >= out_bytes - at) {
+            (void)snprintf(out + (at > 4 ? at - 4 : 0), 5, " ...");
+            return;
+        }
+        at += (size_t)bytes;
+    }
+}
+
+/* The value under a dotted path; a key may hold dots itself. */
+static const struct evq_pickle_node *find_path(const struct evq_pickle_node *node, const char *path,
+                                               int depth)
+{
+    const struct evq_pickle_node *found = evq_pickle_get(node, path);
+
+    for (const char *dot = strchr(path, '.'); found == NULL && dot != NULL && depth < 8;
+         dot = strchr(dot + 1, '.')) {
+        char head[256];
+        size_t bytes = (size_t)(dot - path);
+        if (bytes >= sizeof(head)) {
+            break;
+        }
+        memcpy(head, path, bytes);
+        head[bytes] = '\0';
+        const struct evq_pickle_node *inner = evq_pickle_get(node, head);
+        found = inner == NULL ? NULL : find_path(inner, dot + 1, depth + 1);
+    }
+    return found;
+}
+
+static enum evq_status select_key(const struct evq_pickle_node *root, const char *key,
+                                  const struct evq_pickle_node **ret_weights, struct evq_error *err)
+{
+    char keys[EVQ_SHOWN_BYTES];
+    char shown[EVQ_SHOWN_BYTES];
+    const struct evq_pickle_node *found = find_path(root, key, 0);
+
+    evq_error_escape(key, strlen(key), shown, sizeof(shown));
+    if (found == NULL) {
+        list_keys(root, keys, sizeof(keys));
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "there is no key '%s'; the file holds: %s",
+                             shown, keys);
+    }
+    if (!holds_tensors(found) && !evq_torch_is_tensor(found)) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "there are no tensors under the key '%s'",
+                             shown);
+    }
+    *ret_weights = found;
+    return EVQ_OK;
+}
+
+static const struct evq_pickle_node *find_usual(const struct evq_pickle_node *root)
+{
+    for (size_t i = 0; i < USUAL_COUNT; i++) {
+        const struct evq_pickle_node *found = evq_pickle_get(root, usual[i]);
+        if (found != NULL && holds_tensors(found)) {
+            return found;
+        }
+    }
+    return NULL;
+}
+
+static const struct evq_pickle_node *find_variant(const struct evq_pickle_node *root,
+                                                  const char *variant)
+{
+    for (size_t i = 0; i < OF_VARIANT_COUNT; i++) {
+        char key[128];
+        const char *mark = strstr(of_variant[i], "%s");
+        if (mark == NULL) {
+            (void)snprintf(key, sizeof(key), "%s", of_variant[i]);
+        } else {
+            (void)snprintf(key, sizeof(key), "%.*s%s%s", (int)(mark - of_variant[i]), of_variant[i],
+                           variant, mark + 2);
+        }
+        const struct evq_pickle_node *found = evq_pickle_get(root, key);
+        if (found != NULL && holds_tensors(found)) {
+            return found;
+        }
+    }
+    return NULL;
+}
+
+enum evq_status evq_torch_select(const struct evq_pickle_node *root,
+                                 const struct evq_checkpoint_options *options,
+                                 const struct evq_pickle_node **ret_weights, struct evq_error *err)
+{
+    const char *variant = options->variant;
+    bool regular = variant == NULL || variant[0] == '\0' || strcmp(variant, "regular") == 0;
+    char keys[EVQ_SHOWN_BYTES];
+
+    if (options->key != NULL && options->key[0] != '\0') {
+        return select_key(root, options->key, ret_weights, err);
+    }
+    const struct evq_pickle_node *found = regular ? NULL : find_variant(root, variant);
+    if (found == NULL) {
+        found = find_usual(root);
+        if (found != NULL && !regular && strcmp(variant, "ema") == 0) {
+            list_keys(root, keys, sizeof(keys));
+            return evq_error_set(err, EVQ_E_NOT_FOUND, "the file holds no EMA weights, but: %s",
+                                 keys);
+        }
+    }
+    if (found == NULL && regular) {
+        found = find_variant(root, "ema"); // Nothing else: then these are the weights.
+    }
+    if (found == NULL && (holds_tensors(root) || evq_torch_is_tensor(root))) {
+        found = root; // One set of weights: the file is the variant's own.
+    }
+    if (found == NULL) {
+        list_keys(root, keys, sizeof(keys));
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "holds no tensors%s%s",
+                             keys[0] == '\0' ? "" : "; it holds: ", keys);
+    }
+    *ret_weights = found;
+    return EVQ_OK;
+}

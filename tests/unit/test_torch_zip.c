@@ -1,0 +1,221 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/checkpoint/checkpoint.h"
+#include "tests/fixture/check.h"
+#include "tests/fixture/folder.h"
+#include "tests/fixture/golden.h"
+
+/* Every fixture: which part of it is read by rule, and how many tensors that are. */
+static const struct {
+    const char *file;
+    const char *under;
+    size_t tensors;
+} fixtures[] = {
+    {"torch_zip/bfloat16.pt", "", 1},
+    {"torch_zip/bool.pt", "", 1},
+    {"torch_zip/buffers.pt", "", 2},
+    {"torch_zip/candle_test.pt", "", 1},
+    {"torch_zip/candle_test_with_key.pt", "model_state_dict.", 1},
+    {"torch_zip/checkpoint.pt", "model_state_dict.", 4},
+    {"torch_zip/complex_structure.pt", "", 6},
+    {"torch_zip/empty.pt", "", 1},
+    {"torch_zip/extreme_values.pt", "", 1},
+    {"torch_zip/float16.pt", "", 1},
+    {"torch_zip/float32.pt", "", 1},
+    {"torch_zip/float64.pt", "", 1},
+    {"torch_zip/int16.pt", "", 1},
+    {"torch_zip/int32.pt", "", 1},
+    {"torch_zip/int64.pt", "", 1},
+    {"torch_zip/int8.pt", "", 1},
+    {"torch_zip/key_remap.pt", "", 3},
+    {"torch_zip/large_shape.pt", "", 1},
+    {"torch_zip/linear.pt", "", 3},
+    {"torch_zip/mixed_types.pt", "", 4},
+    {"torch_zip/nested_dict.pt", "", 4},
+    {"torch_zip/non_contiguous_indexes.pt", "", 10},
+    {"torch_zip/parameter.pt", "", 1},
+    {"torch_zip/scalar.pt", "", 1},
+    {"torch_zip/special_values.pt", "", 1},
+    {"torch_zip/state_dict.pt", "", 4},
+    {"torch_zip/tensor_2d.pt", "", 1},
+    {"torch_zip/tensor_3d.pt", "", 1},
+    {"torch_zip/tensor_4d.pt", "", 1},
+    {"torch_zip/top_level_key.pt", "", 2},
+    {"torch_zip/torchscript_foo.pt", "", 1},
+    {"torch_zip/uint8.pt", "", 1},
+    {"torch_zip/weights_with_config.pt", "", 3},
+    {"made/dtypes.pt", "", 22},
+    {"made/lightning.ckpt", "state_dict.", 2},
+    {"made/list.pt", "", 3},
+    {"made/module.pt", "", 8},
+    {"made/nanogpt.pt", "model.", 2},
+    {"made/numbers.pt", "", 2},
+    {"made/protocol4.pt", "", 2},
+    {"made/protocol5.pt", "", 2},
+    {"made/sharded_bin", "", 6},
+    {"made/views.pt", "", 11},
+    {"made/wrapped.pth", "net.", 8},
+};
+
+static void torch_zip_reads_what_torch_reads_from_every_fixture(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(fixtures) / sizeof(fixtures[0]); i++) {
+        size_t tensors = fixture_golden_check(fixtures[i].file, fixtures[i].under, NULL);
+        if (tensors != fixtures[i].tensors) {
+            fail_msg("%s: %zu tensors, wanted %zu", fixtures[i].file, tensors, fixtures[i].tensors);
+        }
+    }
+}
+
+static void torch_zip_refuses_what_it_does_not_read_with_the_reason(void **state)
+{
+    static const struct {
+        const char *file;
+        enum evq_status status;
+        const char *holds;
+    } cases[] = {
+        {"torch_zip/broken.pt", EVQ_E_CORRUPT,
+         "no checkpoint, but 3 bytes that begin with 61 62 63"},
+        {"torch_zip/torchscript_foo1.pt", EVQ_E_NOT_FOUND, "holds no tensors"},
+        {"torch_zip/torchscript_foo8.pt", EVQ_E_NOT_FOUND, "holds no tensors"},
+        {"torch_legacy/simple_legacy.pt", EVQ_E_UNSUPPORTED,
+         "the legacy stream of torch before 1.6"},
+        {"torch_legacy/legacy_shared_storage.pt", EVQ_E_UNSUPPORTED,
+         "the legacy stream of torch before 1.6"},
+    };
+    int root_fd = fixture_golden_root();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct evq_checkpoint *checkpoint = NULL;
+        struct evq_error err;
+        assert_status_err(evq_checkpoint_open(root_fd, cases[i].file, NULL, &checkpoint, &err),
+                          cases[i].status, &err);
+        assert_holds(err.message, cases[i].holds);
+        assert_null(checkpoint);
+    }
+    (void)close(root_fd);
+}
+
+static void torch_zip_takes_the_dict_that_key_or_variant_asks_for(void **state)
+{
+    const struct evq_checkpoint_options ema = {.variant = "ema"};
+    const struct evq_checkpoint_options regular = {.variant = "regular"};
+    const struct evq_checkpoint_options by_key = {.key = "ema_state_dict"};
+    const struct evq_checkpoint_options deep = {.key = "optimizer_states"};
+    const struct evq_checkpoint_options nested = {.key = "state.encoder.layer_0"};
+    const struct evq_checkpoint_options missing = {.key = "stat_dict"};
+    const struct evq_checkpoint_options no_tensors = {.key = "hyper_parameters"};
+    struct evq_checkpoint *checkpoint = NULL;
+    struct evq_error err;
+    int root_fd = fixture_golden_root();
+
+    (void)state;
+    assert_int_equal(fixture_golden_check("made/lightning.ckpt", "ema_state_dict.", &ema), 2);
+    assert_int_equal(fixture_golden_check("made/lightning.ckpt", "state_dict.", &regular), 2);
+    assert_int_equal(fixture_golden_check("made/lightning.ckpt", "ema_state_dict.", &by_key), 2);
+    assert_int_equal(fixture_golden_check("made/lightning.ckpt", "optimizer_states.", &deep), 1);
+    assert_int_equal(
+        fixture_golden_check("torch_zip/complex_structure.pt", "state.encoder.layer_0.", &nested),
+        2);
+    assert_int_equal(fixture_golden_check("torch_zip/linear.pt", "", &ema),
+                     3); // The file is the variant's own.
+    assert_status(evq_checkpoint_open(root_fd, "made/lightning.ckpt", &missing, &checkpoint, &err),
+                  EVQ_E_NOT_FOUND);
+    assert_holds(err.message,
+                 "there is no key 'stat_dict'; the file holds: state_dict, ema_state_dict");
+    assert_status(
+        evq_checkpoint_open(root_fd, "made/lightning.ckpt", &no_tensors, &checkpoint, &err),
+        EVQ_E_NOT_FOUND);
+    assert_status(evq_checkpoint_open(root_fd, "made/nanogpt.pt", &ema, &checkpoint, &err),
+                  EVQ_E_NOT_FOUND);
+    assert_holds(err.message, "holds no EMA weights");
+    (void)close(root_fd);
+}
+
+/* Complete is about the file, not about finding weights in it. */
+static void torch_zip_is_complete_whatever_dict_it_holds(void **state)
+{
+    int root_fd = fixture_golden_root();
+    char out[33];
+
+    (void)state;
+    assert_status(evq_checkpoint_complete(root_fd, "torch_zip/torchscript_foo1.pt", NULL), EVQ_OK);
+    assert_status(evq_checkpoint_complete(root_fd, "made/sharded_bin", NULL), EVQ_OK);
+    assert_status(evq_checkpoint_fingerprint(root_fd, "made/lightning.ckpt", out, NULL, NULL),
+                  EVQ_OK);
+    (void)close(root_fd);
+}
+
+static void torch_zip_is_incomplete_when_cut_at_any_byte(void **state)
+{
+    static const char *const files[] = {"torch_zip/candle_test.pt", "torch_zip/checkpoint.pt",
+                                        "torch_zip/torchscript_foo.pt", "made/lightning.ckpt"};
+    const struct fixture_folder *folder = *state;
+
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        char path[512];
+        size_t bytes = 0;
+        (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/checkpoints/%s", files[i]);
+        uint8_t *data = fixture_file_load(path, &bytes);
+        for (size_t cut = 0; cut < bytes; cut++) {
+            struct evq_error err;
+            fixture_folder_write(folder, "x.pt", data, cut);
+            assert_status_err(evq_checkpoint_complete(folder->fd, "x.pt", &err), EVQ_E_INCOMPLETE,
+                              &err);
+        }
+        free(data);
+    }
+}
+
+static void torch_zip_digest_counts_values_not_how_they_are_stored(void **state)
+{
+    int root_fd = fixture_golden_root();
+    struct evq_checkpoint *checkpoint = NULL;
+    char zip[33];
+    char other[33];
+
+    (void)state;
+    assert_status(evq_checkpoint_open(root_fd, "made/protocol4.pt", NULL, &checkpoint, NULL),
+                  EVQ_OK);
+    assert_status(evq_checkpoint_digest(checkpoint, zip, NULL), EVQ_OK);
+    evq_checkpoint_close(checkpoint);
+    assert_status(evq_checkpoint_open(root_fd, "made/lightning.ckpt", NULL, &checkpoint, NULL),
+                  EVQ_OK);
+    assert_status(evq_checkpoint_digest(checkpoint, other, NULL), EVQ_OK);
+    evq_checkpoint_close(checkpoint);
+    assert_string_equal(zip, other); // The same w and b, the one a view of a larger storage.
+    assert_status(evq_checkpoint_open(root_fd, "made/views.pt", NULL, &checkpoint, NULL), EVQ_OK);
+    assert_status(evq_checkpoint_digest(checkpoint, other, NULL), EVQ_OK);
+    evq_checkpoint_close(checkpoint);
+    assert_string_not_equal(zip, other);
+    (void)close(root_fd);
+}
+
+#define TEST(function)                                                                             \
+    cmocka_unit_test_setup_teardown(function, fixture_folder_setup, fixture_folder_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(torch_zip_reads_what_torch_reads_from_every_fixture),
+        TEST(torch_zip_refuses_what_it_does_not_read_with_the_reason),
+        TEST(torch_zip_takes_the_dict_that_key_or_variant_asks_for),
+        TEST(torch_zip_is_complete_whatever_dict_it_holds),
+        TEST(torch_zip_is_incomplete_when_cut_at_any_byte),
+        TEST(torch_zip_digest_counts_values_not_how_they_are_stored),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
