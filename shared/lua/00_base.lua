@@ -30,15 +30,16 @@ local SLICE = 100
 local FEW = 8
 
 local P, NOW, SEED = '', 0, ''
-local META, BUMPS, RUNS = nil, {}, {}
+local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
+local META, BUMPS, RUNS = { changed = {} }, {}, {}
 
 -- The library's parts, each filled by its file: Q the queue's own, J jobs, F flows and fairness, L leases and sweeps,
 -- R results and sinks, V what the verbs share with one another, W what views share.
 local Q, J, F, L, R, V, W = {}, {}, {}, {}, {}, {}, {}
 
--- Decimal text of an integer: Lua's own conversion keeps 14 digits only.
+-- Decimal text of an integer: Lua's own conversion keeps 14 digits only, and Redis's of numbers is slow.
 local function text_of(number)
-    return string.format('%.0f', number)
+    return string.format('%d', number)
 end
 
 local function refuse(reason)
@@ -92,28 +93,41 @@ local function short_text(text)
     return (tostring(text or ''):gsub('[%z\1-\31\127]', ' '):sub(1, 64))
 end
 
-local META_FIELDS = { 'epoch', 'paused', 'token', 'served', 'clock:0', 'clock:1', 'clock:2', 'clock:3',
-    'classes_version', 'suites_limited', 'lease_ms', 'heartbeat_ms', 'attempts_max', 'incomplete_max', 'retain_ms',
-    'retain_dead_ms', 'retain_count', 'flow_retain_ms', 'results_max', 'sink_silent_ms' }
+--[[
+Fields of `P meta`, each read when first asked for: numbers, save the epoch. META.changed is written back once, at the end
+of the call.
+--]]
+local META_INDEX = {
+    __index = function(meta, field)
+        local text = call('HGET', P .. 'meta', field)
+        local value = text or ''
+        if field ~= 'epoch' then
+            value = tonumber(text) or DEFAULTS[field] or 0
+        end
+        rawset(meta, field, value)
+        return value
+    end,
+}
 
--- META.changed is written back once at the end of the call.
 function Q.meta()
-    if not META then
-        local values = call('HMGET', P .. 'meta', unpack(META_FIELDS))
-        META = { changed = {} }
-        for i, field in ipairs(META_FIELDS) do
-            if field == 'epoch' then
-                META.epoch = values[i] or ''
-            else
-                META[field] = tonumber(values[i]) or DEFAULTS[field] or 0
-            end
+    return META
+end
+
+local CLAIM_FIELDS = { 'paused', 'served', 'token', 'classes_version', 'suites_limited', 'clock:0', 'clock:1', 'clock:2',
+    'clock:3' }
+
+-- What a claim needs, in one call.
+function Q.meta_claim()
+    for i, text in ipairs(call('HMGET', P .. 'meta', unpack(CLAIM_FIELDS))) do
+        if rawget(META, CLAIM_FIELDS[i]) == nil then
+            rawset(META, CLAIM_FIELDS[i], tonumber(text) or 0)
         end
     end
     return META
 end
 
 function Q.meta_set(field, value)
-    Q.meta()[field] = value
+    rawset(META, field, value)
     META.changed[field] = value
 end
 
@@ -129,7 +143,6 @@ function Q.epoch_ensure()
         local salt = known and tostring(info):match('run_id:(%x+)') or ''
         Q.meta_set('epoch', redis.sha1hex(P .. SEED .. salt):sub(1, 32))
         Q.meta_set('layout', MAJOR)
-        Q.meta_set('classes_version', Q.meta().classes_version)
     end
 end
 
@@ -145,11 +158,13 @@ local function flush()
                 call('HINCRBY', P .. 'run:' .. run, field, delta)
             end
         end
-        for band, start in pairs(record.vt_changed) do
-            call('HSET', P .. 'run:' .. run, 'vt:' .. band, start)
+        if record.vt_changed then
+            for band, start in pairs(record.vt_changed) do
+                call('HSET', P .. 'run:' .. run, 'vt:' .. band, start)
+            end
         end
     end
-    if META and next(META.changed) then
+    if next(META.changed) then
         local list = {}
         for field, value in pairs(META.changed) do
             list[#list + 1] = field
@@ -167,7 +182,8 @@ local function begin(keys)
     local time = call('TIME')
     NOW = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
     SEED = time[1] .. '.' .. time[2]
-    META, BUMPS, RUNS = nil, {}, {}
+    NOW_TEXT = text_of(NOW)
+    META, BUMPS, RUNS = setmetatable({ changed = {} }, META_INDEX), {}, {}
 end
 
 local function error_text(problem)
@@ -184,15 +200,17 @@ What was counted before an error is still written: a half-done call must not mak
 --]]
 local function verb(name, kind, body)
     local flags = kind == 'ro' and { 'no-writes' } or kind == 'drain' and { 'allow-oom' } or {}
+    local function run(keys, args)
+        begin(keys)
+        if kind ~= 'ro' then
+            Q.epoch_ensure()
+        end
+        return body(args)
+    end
     local function callback(keys, args)
-        local ok, reply = pcall(function()
-            begin(keys)
-            if kind ~= 'ro' then
-                Q.epoch_ensure()
-            end
-            return body(args)
-        end)
-        if kind ~= 'ro' and P ~= '' and (META or not ok) then
+        RUNS, BUMPS, META = {}, {}, { changed = {} } -- What an earlier call left must not be written for it.
+        local ok, reply = pcall(run, keys, args)
+        if kind ~= 'ro' then
             local flushed, problem = pcall(flush)
             if ok and not flushed then
                 ok, reply = false, problem

@@ -40,8 +40,21 @@ function J.id_of(flow, tag)
     return run .. '/' .. step .. '/' .. rest .. suffix
 end
 
-local FIELDS = { 'state', 'token', 'last', 'class', 'priority', 'place', 'keep', 'attempts', 'tasks', 'cancel',
-    'suspect', 'hb', 'lease', 'worker', 'shards', 'merge', 'fingerprint', 'submitted', 'started', 'weights' }
+local FIELDS = { 'state', 'token', 'class', 'priority', 'place', 'keep', 'attempts', 'shards', 'merge' }
+
+-- Fields that few verbs ask for are read when they do.
+local RARE = { last = true, tasks = true, cancel = true, suspect = true, hb = true, lease = true, worker = true,
+    fingerprint = true, submitted = true, started = true, weights = true, alone = true }
+local RARE_INDEX = {
+    __index = function(j, field)
+        if not RARE[field] then
+            return nil
+        end
+        local value = call('HGET', P .. 'job:' .. j.id, field)
+        rawset(j, field, value)
+        return value
+    end,
+}
 
 -- The job's state as a table, with the parts of its id; nil when there is none. Errors on a hash of another type.
 function J.load(id)
@@ -49,16 +62,13 @@ function J.load(id)
     if not key then
         return nil
     end
-    local values = call('HMGET', P .. 'job:' .. id, unpack(FIELDS))
-    if not values[1] then
+    local v = call('HMGET', P .. 'job:' .. id, unpack(FIELDS))
+    if not v[1] then
         return nil
     end
-    for i, field in ipairs(FIELDS) do
-        key[field] = values[i] or nil
-    end
-    key.id = id
-    key.attempts = tonumber(key.attempts) or 0
-    return key
+    key.id, key.state, key.token, key.class, key.priority, key.place = id, v[1], v[2], v[3], v[4], v[5]
+    key.keep, key.attempts, key.shards, key.merge = v[6], tonumber(v[7]) or 0, v[8], v[9]
+    return setmetatable(key, RARE_INDEX)
 end
 
 -- What must hold before a job may be moved; anybody can write rubbish into a hash.
@@ -131,7 +141,7 @@ function J.place(j, to, at, more)
         call('ZADD', P .. 'sharded', j.place, j.id)
     end
     J.count(j, j.state, 1)
-    F.settle(j.flow, j.class, j.priority)
+    F.settle(j.flow, j.class, j.priority, nil, to == 'queued')
     if to == 'queued' then
         F.wake(j.class)
     end
@@ -143,7 +153,7 @@ end
 function J.queue(j, more)
     local fields = more or {}
     fields[#fields + 1] = 'queued'
-    fields[#fields + 1] = NOW
+    fields[#fields + 1] = NOW_TEXT
     J.place(j, 'queued', nil, fields)
 end
 
@@ -214,14 +224,14 @@ function J.finish(j, state, reason, word, more)
         J.leave(j)
     end
     local fields = more or {}
-    for _, value in ipairs({ 'state', state, 'reason', short_text(reason), 'ended', NOW, 'token', '', 'last',
+    for _, value in ipairs({ 'state', state, 'reason', short_text(reason), 'ended', NOW_TEXT, 'token', '', 'last',
         word and J.last(j, word) or j.last or '' }) do
         fields[#fields + 1] = value
     end
     call('HSET', P .. 'job:' .. j.id, unpack(fields))
     j.state, j.reason, j.ended, j.token = state, short_text(reason), NOW, nil
     call('ZREM', J.open_key(j), j.tag)
-    call('ZADD', P .. 'ended:' .. state, NOW, j.id)
+    call('ZADD', P .. 'ended:' .. state, NOW_TEXT, j.id)
     J.count(j, state, 1)
     R.publish_end(j)
     if j.shards then

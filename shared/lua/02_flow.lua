@@ -3,15 +3,21 @@ Flows and fairness. A flow (run, variant, suite) with waiting jobs stands in `re
 or, while its run is paused or at its cap, in `parked:RUN`. settle() decides which; every state change ends with it.
 --]]
 
+local VT_INDEX = {
+    __index = function(vt, band)
+        local start = tonumber(call('HGET', P .. 'run:' .. rawget(vt, 'run'), 'vt:' .. band)) or 0
+        rawset(vt, band, start)
+        return start
+    end,
+}
+
+-- What is needed of a run, read once a call; counts and virtual times are written at its end.
 function F.run(run)
     local record = RUNS[run]
     if not record then
-        local v = call('HMGET', P .. 'run:' .. run, 'paused', 'cap', 'active', 'weight', 'vt:0', 'vt:1', 'vt:2', 'vt:3')
+        local v = call('HMGET', P .. 'run:' .. run, 'paused', 'cap', 'active', 'weight')
         record = { paused = v[1] == '1', cap = tonumber(v[2]) or 0, active = tonumber(v[3]) or 0,
-            weight = tonumber(v[4]) or 100, vt = {}, vt_changed = {}, bumps = {}, loaded = true }
-        for band = 0, 3 do
-            record.vt[band] = tonumber(v[5 + band]) or 0
-        end
+            weight = tonumber(v[4]) or 100, vt = setmetatable({ run = run }, VT_INDEX), bumps = {} }
         RUNS[run] = record
     end
     return record
@@ -30,20 +36,17 @@ function F.wake(class)
     call('ZADD', P .. 'wake:' .. class, 0, '0')
 end
 
--- retag: the flow was just served and takes its new place in the line.
-function F.settle(flow, class, band, retag)
+-- retag: the flow was just served and takes its new place in the line; waiting: the caller just put a job there.
+function F.settle(flow, class, band, retag, waiting)
     local name = flow:match('^[^/]+')
     local run = F.run(name)
     local suffix = ':' .. class .. ':' .. band
     local ready = P .. 'ready' .. suffix
-    local waiting = call('EXISTS', P .. 'wait:' .. flow .. suffix, P .. 'begun:' .. flow .. suffix) > 0
+    waiting = waiting or call('EXISTS', P .. 'wait:' .. flow .. suffix, P .. 'begun:' .. flow .. suffix) > 0
     local limited = run.paused or run.cap > 0
     if waiting and not F.blocked(run) then
-        local start = math.max(run.vt[tonumber(band)], Q.meta()['clock:' .. band])
-        if retag then
-            call('ZADD', ready, start, flow)
-        else
-            call('ZADD', ready, 'NX', start, flow)
+        if retag or not call('ZSCORE', ready, flow) then
+            call('ZADD', ready, math.max(run.vt[tonumber(band)], META['clock:' .. band]), flow)
         end
         if limited then
             call('SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)

@@ -27,7 +27,7 @@ local function adopted_new(s, key, flow)
         call('HSET', P .. 'flow:' .. s.flow, 'gens', 1)
     end
     call('SET', P .. 'msg:' .. j.id, s.record)
-    call('ZADD', J.open_key(j), place, j.tag)
+    call('ZADD', J.open_key(j), j.place, j.tag)
     return j, fields
 end
 

@@ -106,7 +106,6 @@ end
 
 local function row_of(j)
     local tasks = (tonumber(j.tasks) or 0) > 0 and call('HKEYS', P .. 'res:' .. j.id) or nil
-    j.alone = (tonumber(call('HGET', P .. 'job:' .. j.id, 'alone')) or 0) == 1 and '1' or '0'
     return V.claim_row(j, call('GET', P .. 'msg:' .. (j.parent or j.id)), tasks)
 end
 
@@ -125,9 +124,9 @@ local function start(c, h, tag)
     Q.meta_set('token', c.token)
     local attempts = j.attempts + 1
     local token = text_of(c.token) .. '.' .. c.nonce
-    call('HSET', P .. 'job:' .. id, 'state', 'running', 'token', token, 'attempts', attempts, 'worker', c.worker,
-        'started', NOW, 'lease', c.lease, 'hb', 0, 'suspect', '')
-    call('ZADD', P .. 'leases', NOW + c.lease, id)
+    call('HSET', P .. 'job:' .. id, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker,
+        'started', NOW_TEXT, 'lease', c.lease_text, 'hb', 0, 'suspect', '')
+    call('ZADD', P .. 'leases', c.look, id)
     J.count(j, 'queued', -1)
     J.count(j, 'running', 1)
     j.state, j.token, j.attempts = 'running', token, attempts
@@ -154,6 +153,7 @@ local function serve(c, band)
             local vt = math.max(h.run.vt[band], h.start)
             Q.meta_set('clock:' .. band, math.max(Q.meta()['clock:' .. band], vt))
             h.run.vt[band] = vt + cost_of(c, h.flow:match('([^/]+)$')) * 100 / math.max(h.run.weight, 1)
+            h.run.vt_changed = h.run.vt_changed or {}
             h.run.vt_changed[band] = h.run.vt[band]
             F.settle(h.flow, h.class, band, true)
             return row
@@ -220,12 +220,14 @@ end
 
 function V.claim(c)
     local before = repeated(c)
+    Q.meta_claim()
     if before then
         return answer(before)
     end
     L.looks_and_promotions()
     local rows, claims = {}, {}
     c.heads, c.costs, c.open = {}, {}, {}
+    c.lease_text, c.look = text_of(c.lease), text_of(NOW + c.lease)
     if Q.meta().paused ~= 1 then
         c.open = classes_open(c)
     end

@@ -87,8 +87,11 @@ end
 local function known(s, flow)
     local gen = flow.gens and tonumber(call('HGET', P .. 'gens:' .. s.flow, s.step_text)) or 1
     local id = gen > 1 and s.base .. '~' .. gen or s.base
-    local j = J.load(id)
-    if j then
+    if call('EXISTS', P .. 'job:' .. id) == 1 then
+        local j = J.load(id)
+        if not j then
+            error('EVQ_CORRUPT \'' .. id .. '\' has a key that holds no job', 0)
+        end
         return gen, id, j, j.state, j.fingerprint or ''
     end
     local entry = flow.ledger and call('HGET', P .. 'ledger:' .. s.flow, s.step_text)
@@ -103,7 +106,7 @@ local function known(s, flow)
 end
 
 function V.flow_note(s, flow, place, ord)
-    local fields = { 'policy', s.policy, 'submitted', NOW }
+    local fields = { 'policy', s.policy, 'submitted', NOW_TEXT }
     if s.session > flow.session then
         fields[#fields + 1] = 'session'
         fields[#fields + 1] = text_of(s.session)
@@ -124,8 +127,9 @@ end
 
 -- The hash of a new job; also adopt's.
 function V.job_new(s, id, gen, class, place)
+    s.place_text, s.band_text = text_of(place), text_of(s.band)
     local fields = { 'run', s.run, 'step', s.step_text, 'variant', s.variant, 'suite', s.suite, 'class', class,
-        'priority', s.band, 'place', text_of(place), 'submitted', NOW }
+        'priority', s.band_text, 'place', s.place_text, 'submitted', NOW_TEXT }
     if s.fingerprint ~= '' then
         fields[#fields + 1] = 'fingerprint'
         fields[#fields + 1] = s.fingerprint
@@ -136,7 +140,7 @@ function V.job_new(s, id, gen, class, place)
     end
     local tag = gen > 1 and s.step_text .. '~' .. gen or s.step_text
     local j = { id = id, run = s.run, step = s.step_text, variant = s.variant, suite = s.suite, flow = s.flow,
-        base = s.base, tag = tag, gen = gen, class = class, priority = text_of(s.band), place = text_of(place),
+        base = s.base, tag = tag, gen = gen, class = class, priority = s.band_text, place = s.place_text,
         keep = s.keep, attempts = 0, fingerprint = s.fingerprint }
     return j, fields
 end
@@ -160,7 +164,7 @@ end
 
 -- Into its first place.
 function V.enter(s, j, fields, place, policy)
-    call('ZADD', J.open_key(j), place, j.tag)
+    call('ZADD', J.open_key(j), j.place, j.tag)
     if s.delay > 0 then
         fields[#fields + 1] = 'due'
         fields[#fields + 1] = NOW + s.delay
