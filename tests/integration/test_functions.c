@@ -1,0 +1,177 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/functions.h"
+#include "tests/fixture/redis.h"
+
+static struct fixture_redis *server;
+static struct evq_conn *conn;
+
+static int start(void **state)
+{
+    (void)state;
+    server = fixture_redis_start(NULL);
+    conn = fixture_redis_conn(server);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    evq_conn_close(conn);
+    fixture_redis_free(server);
+    return 0;
+}
+
+static int empty(void **state)
+{
+    (void)state;
+    evq_reply_free(fixture_call(conn, "FUNCTION", "FLUSH", NULL));
+    return 0;
+}
+
+/* A library of our name that says it is this build of this major. */
+static void load_fake(int major, int64_t build)
+{
+    char text[512];
+    (void)snprintf(text, sizeof text,
+                   "#!lua name=evalq_v1\n"
+                   "redis.register_function{function_name='evalq_v1_info', flags={'no-writes'},\n"
+                   "callback=function() return {'%d', '%" PRId64 "', '', '0', '0', '0'} end}",
+                   major, build);
+    evq_reply_free(fixture_call(conn, "FUNCTION", "LOAD", "REPLACE", text, NULL));
+}
+
+static void functions_install_loads_where_none_is(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    int64_t build = 0;
+
+    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_VERSION);
+    assert_holds(err.message, "the function library evalq_v1 is missing in unix://");
+    assert_holds(err.message, "run `evalq admin install`");
+    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
+    assert_int_equal(build, evq_functions_build);
+    build = 0;
+    assert_status_err(evq_functions_check(conn, &build, &err), EVQ_OK, &err);
+    assert_int_equal(build, evq_functions_build);
+    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err); // Again: nothing.
+}
+
+static void functions_install_replaces_a_lower_build_only(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    int64_t build = 0;
+
+    load_fake(1, evq_functions_build - 1);
+    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_VERSION);
+    assert_holds(err.message, "run `evalq admin install`");
+    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
+    assert_int_equal(build, evq_functions_build);
+
+    load_fake(1, evq_functions_build + 7); // A newer one serves older programs; it is not put back.
+    assert_status_err(evq_functions_check(conn, &build, &err), EVQ_OK, &err);
+    assert_int_equal(build, evq_functions_build + 7);
+    build = 0;
+    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
+    assert_int_equal(build, evq_functions_build + 7);
+    assert_status_err(evq_functions_check(conn, &build, &err), EVQ_OK, &err);
+    assert_int_equal(build, evq_functions_build + 7);
+}
+
+static void functions_check_refuses_another_major(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    int64_t build = 0;
+
+    load_fake(2, 1000);
+    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_VERSION);
+    assert_holds(err.message, "major 2");
+    assert_status(evq_functions_install(conn, &build, &err), EVQ_E_VERSION);
+}
+
+static void functions_check_refuses_an_answer_out_of_shape(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    int64_t build = 0;
+
+    evq_reply_free(
+        fixture_call(conn, "FUNCTION", "LOAD", "REPLACE",
+                     "#!lua name=evalq_v1\nredis.register_function{function_name='evalq_v1_info', "
+                     "flags={'no-writes'}, callback=function() return {'one'} end}",
+                     NULL));
+    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_CORRUPT);
+    // A library of our name without info is replaced.
+    evq_reply_free(fixture_call(conn, "FUNCTION", "LOAD", "REPLACE",
+                                "#!lua name=evalq_v1\nredis.register_function('evalq_v1_old', "
+                                "function() return 1 end)",
+                                NULL));
+    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_VERSION);
+    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
+}
+
+static void functions_survive_a_kill_with_aof(void **state)
+{
+    (void)state;
+    const struct fixture_redis_config config = {.aof = true};
+    struct fixture_redis *own = fixture_redis_start(&config);
+    struct evq_conn *mine = fixture_redis_conn(own);
+    struct evq_error err = {EVQ_OK, ""};
+    int64_t build = 0;
+
+    assert_status_err(evq_functions_install(mine, &build, &err), EVQ_OK, &err);
+    fixture_redis_kill(own);
+    fixture_redis_restart(own);
+    enum evq_status status = evq_functions_check(mine, &build, &err);
+    if (status == EVQ_E_IO) { // The socket of before the kill.
+        status = evq_functions_check(mine, &build, &err);
+    }
+    assert_status_err(status, EVQ_OK, &err);
+    evq_conn_close(mine);
+    fixture_redis_free(own);
+}
+
+/* Workers may call functions, never load them. */
+static void functions_install_needs_permission(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_conn *worker = NULL;
+    char url[160];
+    int64_t build = 0;
+
+    evq_reply_free(fixture_call(conn, "ACL", "SETUSER", "worker", "on", "nopass", "~evalq:*",
+                                "-@all", "+fcall", "+fcall_ro", "+time", "+hmget", NULL));
+    (void)snprintf(url, sizeof url, "unix://worker@%s", server->socket);
+    const struct evq_conn_config config = {.url = url, .keep_environment = true};
+    assert_status_err(evq_conn_open(&config, &worker, &err), EVQ_OK, &err);
+    assert_status(evq_functions_install(worker, &build, &err), EVQ_E_AUTH);
+    assert_holds(err.message, "worker");
+    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_functions_install(worker, &build, &err), EVQ_OK, &err); // Nothing to do.
+    evq_conn_close(worker);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(functions_install_loads_where_none_is, empty),
+        cmocka_unit_test_setup(functions_install_replaces_a_lower_build_only, empty),
+        cmocka_unit_test_setup(functions_check_refuses_another_major, empty),
+        cmocka_unit_test_setup(functions_check_refuses_an_answer_out_of_shape, empty),
+        cmocka_unit_test(functions_survive_a_kill_with_aof),
+        cmocka_unit_test_setup(functions_install_needs_permission, empty),
+    };
+    return cmocka_run_group_tests(tests, start, end);
+}

@@ -1,0 +1,457 @@
+/*
+ * The verbs of an attempt's end and of the results stream over the wire, and what comes of replies
+ * out of shape.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/clock.h"
+#include "tests/fixture/queue.h"
+
+static struct fixture *fx;
+
+static int start(void **state)
+{
+    (void)state;
+    fx = fixture_open(NULL);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    fixture_close(fx);
+    return 0;
+}
+
+static int fresh(void **state)
+{
+    (void)state;
+    fixture_reset(fx);
+    return 0;
+}
+
+static struct fixture_text entry_field(const char *field)
+{
+    struct fixture_text text = {""};
+    struct evq_reply *reply =
+        fixture_call(fx->raw, "XRANGE", fixture_key(fx, "results"), "-", "+", "COUNT", "1", NULL);
+    assert_int_equal(reply->item_count, 1);
+    const struct evq_reply *fields = reply->items[0]->items[1];
+    for (size_t i = 0; i + 1 < fields->item_count; i += 2) {
+        if (strcmp(fields->items[i]->text, field) == 0) {
+            (void)snprintf(text.text, sizeof text.text, "%s", fields->items[i + 1]->text);
+        }
+    }
+    evq_reply_free(reply);
+    return text;
+}
+
+static void queue_publish_writes_what_people_read(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    bool duplicate = false;
+
+    (void)fixture_submit(fx, "r/7/ema/quick");
+    struct evq_claim *claim = fixture_claim(fx);
+    struct evq_result *result = fixture_result(claim, "t", 0.1);
+    struct evq_metric *metrics = evq_arena_array(result->arena, 3, sizeof *metrics);
+    metrics[0] = result->metrics[0];
+    metrics[1] = (struct evq_metric){"acc_norm,none", (double)NAN, -1, (double)NAN};
+    metrics[2] = (struct evq_metric){"loss", (double)INFINITY, 0, 0.25};
+    result->metrics = metrics;
+    result->metric_count = 3;
+    assert_status_err(
+        evq_queue_publish(fx->queue, claim->id, claim->token, result, &duplicate, &err), EVQ_OK,
+        &err);
+    assert_false(duplicate);
+    assert_string_equal(entry_field("job").text, "r/7/ema/quick");
+    assert_string_equal(entry_field("task").text, "t");
+    assert_string_equal(entry_field("run").text, "r");
+    assert_string_equal(entry_field("step").text, "7");
+    assert_string_equal(entry_field("variant").text, "ema");
+    assert_string_equal(entry_field("state").text, "done");
+    assert_string_equal(entry_field("metric:accuracy").text, "0.10000000000000001");
+    assert_string_equal(entry_field("metric:acc_norm,none").text, "nan");
+    assert_string_equal(entry_field("metric:loss").text, "inf");
+    assert_string_equal(entry_field("n").text, "100");
+    assert_string_equal(entry_field("backend").text, "cpu");
+    assert_string_equal(entry_field("attempt").text, "1");
+
+    assert_status_err(
+        evq_queue_publish(fx->queue, claim->id, claim->token, result, &duplicate, &err), EVQ_OK,
+        &err);
+    assert_true(duplicate);
+    assert_status(evq_queue_publish(fx->queue, claim->id, "1.none", result, &duplicate, &err),
+                  EVQ_E_LEASE_LOST);
+    assert_holds(err.message, "r/7/ema/quick");
+    result->task = "u";
+    result->weights_digest = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+    assert_status(evq_queue_publish(fx->queue, claim->id, claim->token, result, NULL, &err),
+                  EVQ_E_CHANGED);
+    fixture_assert_state(fx, claim->id, "skipped");
+    evq_result_free(result);
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
+static void queue_claim_names_tasks_done_before(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    enum evq_job_state now = EVQ_JOB_DONE;
+
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    struct evq_claim *claim = fixture_claim(fx);
+    fixture_publish(fx, claim, "first", 0.5);
+    assert_status_err(evq_queue_fail(fx->queue, claim->id, claim->token, EVQ_FAIL_CRASH,
+                                     "killed by signal 9", "stderr tail", &now, &err),
+                      EVQ_OK, &err);
+    assert_int_equal(now, EVQ_JOB_DELAYED);
+    assert_status_err(evq_queue_fail(fx->queue, claim->id, claim->token, EVQ_FAIL_CRASH, "again",
+                                     NULL, &now, &err),
+                      EVQ_OK, &err); // A repetition: the same answer.
+    fixture_due(fx, claim->id);
+    struct evq_claim *retry = fixture_claim(fx);
+    assert_int_equal(retry->attempt, 2);
+    assert_int_equal(retry->task_done_count, 1);
+    assert_string_equal(retry->tasks_done[0], "first");
+    assert_status(evq_queue_release(fx->queue, claim->id, claim->token, &err), EVQ_E_LEASE_LOST);
+    assert_status(
+        evq_queue_fail(fx->queue, claim->id, "1.none", EVQ_FAIL_RETRY, "late", NULL, &now, &err),
+        EVQ_E_LEASE_LOST);
+    fixture_assert_state(fx, retry->id, "running");
+    evq_claim_free(claim);
+    evq_claim_free(retry);
+    fixture_audit(fx);
+}
+
+static void queue_complete_refuses_worker_whose_lease_lapsed(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+
+    (void)fixture_submit(fx, "digits/100/regular/quick");
+    struct evq_claim *late = fixture_claim(fx);
+    fixture_lapse_lease(fx, late);
+    struct evq_claim *retry = fixture_claim(fx);
+    assert_string_equal(retry->id, late->id);
+    assert_int_equal(retry->attempt, 2);
+    assert_status(evq_queue_complete(fx->queue, late->id, late->token, &err), EVQ_E_LEASE_LOST);
+    fixture_publish(fx, retry, "t", 0.5);
+    assert_status_err(evq_queue_complete(fx->queue, retry->id, retry->token, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_complete(fx->queue, retry->id, retry->token, &err), EVQ_OK, &err);
+    assert_int_equal(fixture_results_published(fx), 1);
+    assert_int_equal(fixture_ends(fx, "done"), 1);
+    evq_claim_free(late);
+    evq_claim_free(retry);
+    fixture_audit(fx);
+}
+
+static void queue_complete_and_claim_does_both(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_claim *next = NULL;
+    struct evq_claimed claimed;
+    enum evq_status completed = EVQ_E_BUG;
+
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    (void)fixture_submit(fx, "r/2/regular/quick");
+    struct evq_claim *first = fixture_claim(fx);
+    struct evq_claim_request request = {.worker = fx->worker,
+                                        .request = "fused-1",
+                                        .lease_ms = EVQ_QUEUE_LEASE_MS,
+                                        .claims_max = 1,
+                                        .classes = fx->classes,
+                                        .class_count = fx->class_count};
+    assert_status_err(evq_queue_complete_and_claim(fx->queue, first->id, first->token, &request,
+                                                   &completed, &next, &claimed, &err),
+                      EVQ_OK, &err);
+    assert_int_equal(completed, EVQ_OK);
+    assert_int_equal(claimed.count, 1);
+    assert_string_equal(next->id, "r/2/regular/quick");
+    request.request = "fused-2";
+    assert_status_err(evq_queue_complete_and_claim(fx->queue, first->id, "1.none", &request,
+                                                   &completed, &next, &claimed, &err),
+                      EVQ_OK, &err);
+    assert_int_equal(completed, EVQ_E_LEASE_LOST);
+    assert_int_equal(claimed.count, 0);
+    evq_claim_free(first);
+    evq_claim_free(next);
+    fixture_audit(fx);
+}
+
+static void queue_split_hands_shards_out_and_parts_back(void **state)
+{
+    (void)state;
+    enum { SHARDS = 3 };
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_reply *parts = NULL;
+    struct evq_claim *shards[SHARDS] = {NULL};
+
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status(evq_queue_split(fx->queue, claim->id, claim->token, 1, &err), EVQ_E_INVALID);
+    assert_status_err(evq_queue_split(fx->queue, claim->id, claim->token, SHARDS, &err), EVQ_OK,
+                      &err);
+    for (int i = 0; i < SHARDS; i++) {
+        struct evq_claim *shard = fixture_claim(fx);
+        assert_true(shard->shard >= 0 && shard->shard < SHARDS);
+        assert_int_equal(shard->shard_count, SHARDS);
+        assert_null(shards[shard->shard]);
+        assert_non_null(shard->job); // The parent's message.
+        shards[shard->shard] = shard;
+    }
+    fixture_claim_none(fx);
+    for (int i = SHARDS - 1; i >= 0; i--) { // Handed in backwards.
+        const char part[3] = {'p', '\0', (char)('0' + i)};
+        assert_status(
+            evq_queue_complete_shard(fx->queue, shards[i]->id, shards[i]->token, part, 0, &err),
+            EVQ_E_LIMIT);
+        assert_status_err(evq_queue_complete_shard(fx->queue, shards[i]->id, shards[i]->token, part,
+                                                   sizeof part, &err),
+                          EVQ_OK, &err);
+        evq_claim_free(shards[i]);
+    }
+    struct evq_claim *merge = fixture_claim(fx);
+    assert_true(merge->merge);
+    assert_string_equal(merge->id, claim->id);
+    assert_status(evq_queue_parts(fx->queue, merge->id, "1.none", &parts, &err), EVQ_E_LEASE_LOST);
+    assert_status_err(evq_queue_parts(fx->queue, merge->id, merge->token, &parts, &err), EVQ_OK,
+                      &err);
+    assert_int_equal(parts->item_count, SHARDS);
+    for (int i = 0; i < SHARDS; i++) {
+        assert_int_equal(parts->items[i]->bytes, 3);
+        assert_int_equal(parts->items[i]->text[2], '0' + i);
+    }
+    evq_reply_free(parts);
+    evq_claim_free(merge);
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
+static void queue_adopt_puts_back_what_redis_forgot(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    struct evq_claim *claim = fixture_claim(fx);
+    fixture_reset(fx);
+    assert_status_err(evq_queue_adopt(fx->queue, fx->worker, claim, EVQ_QUEUE_LEASE_MS, &err),
+                      EVQ_OK, &err);
+    fixture_assert_state(fx, claim->id, "running");
+    fixture_publish(fx, claim, "t", 0.5);
+    assert_status_err(evq_queue_complete(fx->queue, claim->id, claim->token, &err), EVQ_OK, &err);
+    fixture_assert_state(fx, claim->id, "done");
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
+struct seen {
+    int count;
+    int64_t finished_ms;
+    char last[EVQ_RESULT_ID_BYTES_MAX];
+    double value;
+};
+
+static void see(void *context, const struct evq_result *result)
+{
+    struct seen *seen = context;
+    seen->count++;
+    seen->finished_ms = result->finished_ms;
+    evq_result_id(result, seen->last);
+    if (result->metric_count > 0) {
+        seen->value = result->metrics[0].value;
+    }
+}
+
+static void queue_run_results_pages_through_a_run(void **state)
+{
+    (void)state;
+    enum { JOBS = 120 }; // With their ends more than two pages.
+    struct evq_error err = {EVQ_OK, ""};
+    struct seen seen = {0};
+    struct evq_run_counts counts;
+    int64_t cursor = 0;
+    int64_t before = -1;
+    int64_t step = 0;
+    int pages = 0;
+
+    for (int i = 0; i < JOBS; i++) {
+        char id[64];
+        (void)snprintf(id, sizeof id, "r/%d/regular/quick", i);
+        fixture_finish(fx, id, 0.25 * i);
+    }
+    while (cursor != before) {
+        before = cursor;
+        assert_status_err(evq_queue_run_results(fx->queue, "r", &cursor, see, &seen, &err), EVQ_OK,
+                          &err);
+        pages++;
+    }
+    assert_int_equal(seen.count, 2 * JOBS);
+    assert_int_equal(pages, 4);
+    assert_holds(seen.last, "r/119/regular/quick#");
+    assert_near(seen.value, 0.25 * (JOBS - 1), 0.0);
+    assert_true(llabs(seen.finished_ms - evq_clock_unix_ms()) < 60000);
+    cursor = 0;
+    assert_status_err(evq_queue_run_results(fx->queue, "none", &cursor, see, &seen, &err), EVQ_OK,
+                      &err);
+    assert_int_equal(cursor, 0);
+    assert_status_err(evq_queue_run_counts(fx->queue, "r", &counts, &err), EVQ_OK, &err);
+    assert_int_equal(counts.by_state[EVQ_JOB_DONE], JOBS);
+    assert_int_equal(counts.open, 0);
+    assert_status_err(evq_queue_flow_open(fx->queue, "r", "regular", "quick", &step, &err), EVQ_OK,
+                      &err);
+    assert_int_equal(step, -1);
+    (void)fixture_submit(fx, "r/500/regular/quick");
+    assert_status_err(evq_queue_flow_open(fx->queue, "r", "regular", "quick", &step, &err), EVQ_OK,
+                      &err);
+    assert_int_equal(step, 500);
+}
+
+static uint32_t read_sink(const char *sink, bool pending, struct evq_entry *entries, uint32_t max)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    uint32_t count = 0;
+    assert_status_err(evq_queue_sink_read(fx->queue, sink, pending, 1, entries, max, &count, &err),
+                      EVQ_OK, &err);
+    return count;
+}
+
+static void free_entries(struct evq_entry *entries, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        evq_result_free(entries[i].result);
+        entries[i].result = NULL;
+    }
+}
+
+static void queue_sink_reads_acknowledges_and_replays(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_entry entries[16];
+    uint32_t count = 0;
+
+    assert_status(evq_queue_sink_read(fx->queue, "none", false, 1, entries, 16, &count, &err),
+                  EVQ_E_NOT_FOUND);
+    assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_sink_open(fx->queue, "b", &err), EVQ_OK, &err);
+    assert_int_equal(read_sink("a", false, entries, 16), 0);
+    fixture_finish(fx, "r/1/regular/quick", 0.5);
+    assert_int_equal(read_sink("a", true, entries, 16), 0);
+    assert_int_equal(read_sink("a", false, entries, 1), 1); // One at a time.
+    assert_string_equal(entries[0].result->task, "t");
+    assert_true(llabs(entries[0].result->finished_ms - evq_clock_unix_ms()) < 60000);
+    free_entries(entries, 1);
+    assert_int_equal(read_sink("a", false, entries, 16), 1);
+    assert_int_equal(entries[0].result->state, EVQ_JOB_DONE);
+    assert_string_equal(entries[0].result->task, "");
+    free_entries(entries, 1);
+    count = read_sink("a", true, entries, 16); // Neither is acknowledged.
+    assert_int_equal(count, 2);
+    free_entries(entries, count);
+    assert_status_err(evq_queue_sink_ack(fx->queue, "a", entries, 2, "", &err), EVQ_OK, &err);
+    assert_int_equal(read_sink("a", true, entries, 16), 0);
+    assert_int_equal(fixture_entries(fx), 2); // For the sake of b.
+    assert_status_err(evq_queue_sink_replay(fx->queue, "a", &err), EVQ_OK, &err);
+    count = read_sink("a", false, entries, 16);
+    assert_int_equal(count, 2);
+    free_entries(entries, count);
+    assert_status_err(evq_queue_sink_ack(fx->queue, "a", entries, 2, "disk full", &err), EVQ_OK,
+                      &err);
+    assert_status_err(evq_queue_sink_remove(fx->queue, "b", &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_sink_ack(fx->queue, "a", entries, 0, "", &err), EVQ_OK, &err);
+    assert_int_equal(fixture_entries(fx), 0);
+    assert_status(evq_queue_sink_ack(fx->queue, "b", entries, 0, "", &err), EVQ_E_NOT_FOUND);
+}
+
+static void queue_sink_read_sets_aside_what_is_no_result(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_entry entries[16];
+
+    assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);
+    evq_reply_free(
+        fixture_call(fx->raw, "XADD", fixture_key(fx, "results"), "*", "some", "thing", NULL));
+    evq_reply_free(fixture_call(fx->raw, "XADD", fixture_key(fx, "results"), "*", "record",
+                                "\xdf\xff\xff\xff\xff", NULL));
+    fixture_finish(fx, "r/1/regular/quick", 0.5);
+    uint32_t count = read_sink("a", false, entries, 16);
+    assert_int_equal(count, 4);
+    assert_null(entries[0].result);
+    assert_null(entries[1].result);
+    assert_non_null(entries[2].result);
+    assert_non_null(entries[3].result);
+    free_entries(entries, count);
+    assert_int_equal(fixture_bad_entries(fx), 2);
+    count = read_sink("a", true, entries, 16); // Those two are not delivered again.
+    assert_int_equal(count, 2);
+    // One that is trimmed while it is pending comes without fields, once.
+    evq_reply_free(fixture_call(fx->raw, "XDEL", fixture_key(fx, "results"), entries[0].id, NULL));
+    free_entries(entries, count);
+    count = read_sink("a", true, entries, 16);
+    assert_int_equal(count, 2);
+    assert_null(entries[0].result);
+    free_entries(entries, count);
+    assert_int_equal(fixture_bad_entries(fx), 2);
+    count = read_sink("a", true, entries, 16);
+    assert_int_equal(count, 1);
+    free_entries(entries, count);
+}
+
+static void queue_best_keeps_seventeen_digits(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_best best = {.run = "r",
+                            .metric = "eval/t/accuracy",
+                            .value = 0.1 + 0.2,
+                            .step = 42,
+                            .job = "r/42/regular/quick",
+                            .checkpoint = "ckpt:r/step-42"};
+    struct evq_best got;
+
+    assert_status(evq_queue_best_get(fx->queue, "r", NULL, &got, &err), EVQ_E_NOT_FOUND);
+    assert_holds(err.message, "run 'r'");
+    assert_status_err(evq_queue_best_put(fx->queue, &best, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_best_get(fx->queue, "r", "eval/t/accuracy", &got, &err), EVQ_OK,
+                      &err);
+    assert_near(got.value, 0.1 + 0.2, 0.0);
+    assert_int_equal(got.step, 42);
+    assert_string_equal(got.run, "r");
+    assert_string_equal(got.job, best.job);
+    assert_string_equal(got.checkpoint, best.checkpoint);
+    assert_status_err(evq_queue_best_get(fx->queue, "r", "", &got, &err), EVQ_OK, &err);
+    assert_string_equal(got.metric, "eval/t/accuracy");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(queue_publish_writes_what_people_read, fresh),
+        cmocka_unit_test_setup(queue_claim_names_tasks_done_before, fresh),
+        cmocka_unit_test_setup(queue_complete_refuses_worker_whose_lease_lapsed, fresh),
+        cmocka_unit_test_setup(queue_complete_and_claim_does_both, fresh),
+        cmocka_unit_test_setup(queue_split_hands_shards_out_and_parts_back, fresh),
+        cmocka_unit_test_setup(queue_adopt_puts_back_what_redis_forgot, fresh),
+        cmocka_unit_test_setup(queue_run_results_pages_through_a_run, fresh),
+        cmocka_unit_test_setup(queue_sink_reads_acknowledges_and_replays, fresh),
+        cmocka_unit_test_setup(queue_sink_read_sets_aside_what_is_no_result, fresh),
+        cmocka_unit_test_setup(queue_best_keeps_seventeen_digits, fresh),
+    };
+    return cmocka_run_group_tests(tests, start, end);
+}
