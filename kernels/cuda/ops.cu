@@ -1,0 +1,223 @@
+#include "kernels/cuda/ops.h"
+
+#include <cassert>
+#include <cmath>
+
+#define THREADS         256
+#define BLOCKS_MAX      65535
+#define WARP            32
+#define WARPS_PER_BLOCK (THREADS / WARP)
+#define FULL_WARP       0xffffffffu
+
+enum evq_status evq_cuda_status(cudaError_t code, const char *what, struct evq_error *err)
+{
+    if (code == cudaSuccess) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, code == cudaErrorMemoryAllocation ? EVQ_E_NOMEM : EVQ_E_DEVICE,
+                         "%s: %s", what, cudaGetErrorString(code));
+}
+
+static unsigned int blocks_for(int64_t items, int64_t per_block)
+{
+    const int64_t blocks = (items - 1) / per_block + 1;
+    return (unsigned int)(blocks < BLOCKS_MAX ? blocks
+                                              : BLOCKS_MAX); // Kernels stride over the rest.
+}
+
+__device__ static float activate(float x, enum evq_activation activation)
+{
+    switch (activation) {
+    case EVQ_ACT_RELU:
+        return x < 0.0f ? 0.0f : x; // Written so that a NaN passes.
+    case EVQ_ACT_TANH:
+        return tanhf(x);
+    case EVQ_ACT_GELU_ERF:
+        return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    case EVQ_ACT_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    case EVQ_ACT_SILU:
+        return x / (1.0f + expf(-x));
+    case EVQ_ACT_SIGMOID:
+        return 1.0f / (1.0f + expf(-x));
+    default:
+        return x;
+    }
+}
+
+__global__ static void bias_activate_kernel(float *values, int64_t count, int32_t columns,
+                                            const float *bias, enum evq_activation activation)
+{
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const float x = values[i] + (bias != nullptr ? bias[i % columns] : 0.0f);
+        values[i] = activate(x, activation);
+    }
+}
+
+enum evq_status evq_bias_activate_launch(float *d_values, int32_t rows, int32_t columns,
+                                         const float *d_bias, enum evq_activation activation,
+                                         cudaStream_t stream, struct evq_error *err)
+{
+    assert(rows >= 0);
+    assert(columns > 0);
+    if (rows == 0 || (d_bias == nullptr && activation == EVQ_ACT_NONE)) {
+        return EVQ_OK; // A grid of zero blocks is itself a launch error.
+    }
+    const int64_t count = (int64_t)rows * columns;
+    bias_activate_kernel<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(
+        d_values, count, columns, d_bias, activation);
+    return evq_cuda_status(cudaGetLastError(), "bias_activate launch", err);
+}
+
+__global__ static void scale_shift_kernel(const float *in, int64_t count, int32_t columns,
+                                          const float *weight, const float *bias, float scale,
+                                          float shift, float *out)
+{
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const int64_t column = i % columns;
+        // Rounded twice, as on the CPU.
+        const float product = __fmul_rn(in[i], weight != nullptr ? weight[column] : scale);
+        out[i] = __fadd_rn(product, bias != nullptr ? bias[column] : shift);
+    }
+}
+
+enum evq_status evq_scale_shift_launch(const float *d_in, int32_t rows, int32_t columns,
+                                       const float *d_weight, const float *d_bias, float scale,
+                                       float shift, float *d_out, cudaStream_t stream,
+                                       struct evq_error *err)
+{
+    assert(rows >= 0);
+    assert(columns > 0);
+    if (rows == 0) {
+        return EVQ_OK;
+    }
+    const int64_t count = (int64_t)rows * columns;
+    scale_shift_kernel<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(
+        d_in, count, columns, d_weight, d_bias, scale, shift, d_out);
+    return evq_cuda_status(cudaGetLastError(), "scale_shift launch", err);
+}
+
+__device__ static double warp_sum(double value)
+{
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+        value += __shfl_xor_sync(FULL_WARP, value, offset);
+    }
+    return value;
+}
+
+/* One warp a row. Ties go to the lower index, a NaN anywhere to the whole row. */
+__device__ static struct evq_row_result row_cross_entropy(const float *row, int32_t classes,
+                                                          int32_t label, int32_t top_k)
+{
+    const int32_t lane = threadIdx.x % WARP;
+    const float wanted = row[label];
+    struct evq_row_result result = {};
+    float best = -INFINITY;
+    int32_t best_at = INT32_MAX; // No logit seen.
+    int32_t above = 0;           // Logits that come before the label's.
+    bool broken = false;
+
+    for (int32_t c = lane; c < classes; c += WARP) {
+        const float x = row[c];
+        broken = broken || isnan(x);
+        if (best_at == INT32_MAX || x > best) {
+            best = x;
+            best_at = c;
+        }
+        above += x > wanted || (x == wanted && c < label);
+    }
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+        const float other = __shfl_xor_sync(FULL_WARP, best, offset);
+        const int32_t other_at = __shfl_xor_sync(FULL_WARP, best_at, offset);
+        if (other > best || (other == best && other_at < best_at)) {
+            best = other;
+            best_at = other_at;
+        }
+        above += __shfl_xor_sync(FULL_WARP, above, offset);
+    }
+    broken = __any_sync(FULL_WARP, broken);
+    double sum = 0.0;
+    for (int32_t c = lane; c < classes && !broken; c += WARP) {
+        sum += exp((double)row[c] - (double)best);
+    }
+    sum = warp_sum(sum);
+    result.loss = broken ? (double)NAN : log(sum) - ((double)wanted - (double)best);
+    result.predicted = broken ? -1 : best_at;
+    result.correct = !broken && best_at == label;
+    result.in_top_k = !broken && above < top_k;
+    return result;
+}
+
+__global__ static void cross_entropy_kernel(const float *logits, int32_t rows, int32_t classes,
+                                            const int32_t *labels, int32_t top_k,
+                                            struct evq_row_result *results)
+{
+    const int64_t warps = (int64_t)gridDim.x * WARPS_PER_BLOCK;
+
+    for (int64_t r = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP; r < rows;
+         r += warps) {
+        const struct evq_row_result result =
+            row_cross_entropy(logits + r * classes, classes, labels[r], top_k);
+        if (threadIdx.x % WARP == 0) {
+            results[r] = result;
+        }
+    }
+}
+
+enum evq_status evq_cross_entropy_launch(const float *d_logits, int32_t rows, int32_t classes,
+                                         const int32_t *d_labels, int32_t top_k,
+                                         struct evq_row_result *d_results, cudaStream_t stream,
+                                         struct evq_error *err)
+{
+    assert(rows >= 0);
+    assert(classes > 0);
+    if (rows == 0) {
+        return EVQ_OK;
+    }
+    cross_entropy_kernel<<<blocks_for(rows, WARPS_PER_BLOCK), THREADS, 0, stream>>>(
+        d_logits, rows, classes, d_labels, top_k, d_results);
+    return evq_cuda_status(cudaGetLastError(), "cross_entropy launch", err);
+}
+
+__global__ static void squared_error_kernel(const float *outputs, int32_t rows, int32_t columns,
+                                            const float *targets, struct evq_row_result *results)
+{
+    const int64_t warps = (int64_t)gridDim.x * WARPS_PER_BLOCK;
+
+    for (int64_t r = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP; r < rows;
+         r += warps) {
+        double squared = 0.0;
+        double absolute = 0.0;
+        for (int32_t c = threadIdx.x % WARP; c < columns; c += WARP) {
+            const int64_t at = r * columns + c;
+            const double difference = (double)outputs[at] - (double)targets[at];
+            squared += difference * difference;
+            absolute += fabs(difference);
+        }
+        struct evq_row_result result = {};
+        result.loss = warp_sum(squared);
+        result.abs_loss = warp_sum(absolute);
+        result.predicted = -1;
+        if (threadIdx.x % WARP == 0) {
+            results[r] = result;
+        }
+    }
+}
+
+enum evq_status evq_squared_error_launch(const float *d_outputs, int32_t rows, int32_t columns,
+                                         const float *d_targets, struct evq_row_result *d_results,
+                                         cudaStream_t stream, struct evq_error *err)
+{
+    assert(rows >= 0);
+    assert(columns > 0);
+    if (rows == 0) {
+        return EVQ_OK;
+    }
+    squared_error_kernel<<<blocks_for(rows, WARPS_PER_BLOCK), THREADS, 0, stream>>>(
+        d_outputs, rows, columns, d_targets, d_results);
+    return evq_cuda_status(cudaGetLastError(), "squared_error launch", err);
+}
