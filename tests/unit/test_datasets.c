@@ -403,7 +403,7 @@ static void dataset_refuses_what_does_not_fit(void **state)
         {{{"format", "idx"}, {"labels", "y.idx"}, {"scale", "1"}, {"shift", "1"}},
          "inputs is missing"},
         {{{"format", "safetensors"}, {"inputs", "x"}, {"labels_tensor", "y"}, {"scale", "1"}},
-         "is no checkpoint"},
+         "no checkpoint"},
         {{{"format", "idx"}, {"inputs", "x.idx"}, {"labels", "y.idx"}, {"scal", "1"}},
          "'scal' is not known"},
         {{{"format", "idx"}, {"inputs", "x.idx"}, {"labels", "y.idx"}, {"scale", "1/0"}},
