@@ -5,3 +5,6 @@ if(NOT TARGET bench_submit)
     add_executable(bench_submit EXCLUDE_FROM_ALL bench/bench_submit.c)
     target_link_libraries(bench_submit PRIVATE evq_fixture evq_producer)
 endif()
+if(TARGET test_client)
+    add_dependencies(test_client evalq) # It looks at the library's symbols.
+endif()
