@@ -13,7 +13,7 @@ struct evq_arena;
 
 /* bytes_max bounds the total handed out; 0: 64 MiB. NULL when out of memory. */
 struct evq_arena *evq_arena_new(size_t bytes_max);
-void evq_arena_free(struct evq_arena *arena); // Accepts NULL.
+void evq_arena_free(struct evq_arena *arena);  // Accepts NULL.
 void evq_arena_reset(struct evq_arena *arena); // Keeps the first block.
 
 /* Zeroed, aligned for any type. NULL when out of memory or past bytes_max. */

@@ -16,7 +16,8 @@ int evq_clock_left_ms(int64_t deadline_ms);
 /* base_ms +- percent %, at least 1, from *state (any non-zero seed; xorshift64*, advanced). */
 int64_t evq_clock_jitter_ms(uint64_t *state, int64_t base_ms, uint32_t percent);
 
-/* Next wait of an exponential back-off: doubles from first_ms to max_ms, with 25 % jitter. try_count from 0. */
+/* Next wait of an exponential back-off: doubles from first_ms to max_ms, with 25 % jitter.
+ * try_count from 0. */
 int64_t evq_clock_backoff_ms(uint64_t *state, uint32_t try_count, int64_t first_ms, int64_t max_ms);
 
 /* 64 bits from getrandom(2); never 0. */

@@ -1,6 +1,7 @@
 /*
- * evalq.yaml: redis roots suites evaluators worker logger gateway. Parsed once, read-only afterwards; everything
- * lives in the config's arena. docs/configuration.md lists every key with type, unit and default.
+ * evalq.yaml: redis roots suites evaluators worker logger gateway. Parsed once, read-only
+ * afterwards; everything lives in the config's arena. docs/configuration.md lists every key with
+ * type, unit and default.
  */
 #ifndef EVQ_SHARED_CONFIG_H
 #define EVQ_SHARED_CONFIG_H
@@ -18,12 +19,15 @@ struct evq_root {
 
 struct evq_task_config {
     const char *name;
-    const char *type; // "classification", "regression", ... ; checked by the worker that has the task.
-    const struct evq_pair *model; // Nested maps flattened with dots, scalars as written: "activation" -> "relu".
+    const char
+        *type; // "classification", "regression", ... ; checked by the worker that has the task.
+    const struct evq_pair
+        *model; // Nested maps flattened with dots, scalars as written: "activation" -> "relu".
     size_t model_count;
     const struct evq_pair *data; // "format", "inputs", "labels", "scale", "limit", ...
     size_t data_count;
-    const struct evq_pair *options; // Any other scalar key of the task: "top_k", "metric_prefix", ...
+    const struct evq_pair
+        *options; // Any other scalar key of the task: "top_k", "metric_prefix", ...
     size_t option_count;
 };
 
@@ -37,8 +41,9 @@ struct evq_suite {
     int64_t every;         // Default 1.
     const struct evq_task_config *tasks;
     size_t task_count;
-    char digest[33];         // XXH3-128 of the canonical definition (evaluator and all that changes numbers).
-    const char *definition;  // The same as JSON.
+    char digest[33];        // XXH3-128 of the canonical definition (evaluator and all that changes
+                            // numbers).
+    const char *definition; // The same as JSON.
 };
 
 enum evq_evaluator_kind { EVQ_EVALUATOR_COMMAND, EVQ_EVALUATOR_PERSISTENT };
@@ -51,14 +56,15 @@ struct evq_evaluator {
     size_t env_count;
     const char *const *env_pass; // Names passed through from the worker's environment.
     size_t env_pass_count;
-    const char *directory;  // Working directory; "" : the attempt's scratch directory.
-    const char *results;    // "" : $EVALQ_RESULT as flat JSON; "lm-eval" or "lmms-eval": their results directory.
-    int64_t start_seconds;  // persistent: time to say ready; default 300.
+    const char *directory; // Working directory; "" : the attempt's scratch directory.
+    const char *results; // "" : $EVALQ_RESULT as flat JSON; "lm-eval" or "lmms-eval": their results
+                         // directory.
+    int64_t start_seconds; // persistent: time to say ready; default 300.
 };
 
 struct evq_sink_config {
-    const char *name; // Group name; unique.
-    const char *kind; // "jsonl", "tensorboard", "exec", ...
+    const char *name;               // Group name; unique.
+    const char *kind;               // "jsonl", "tensorboard", "exec", ...
     const struct evq_pair *options; // "directory", "path", "command.0", "max_hold_seconds", ...
     size_t option_count;
 };
@@ -67,7 +73,8 @@ struct evq_config {
     struct evq_arena *arena;
     const char *file; // Where it was read; "" : none, all defaults.
     struct {
-        const char *url; // As resolved: --url, $EVALQ_URL, ./.evalq/url, this file, else redis://127.0.0.1:6379.
+        const char *url; // As resolved: --url, $EVALQ_URL, ./.evalq/url, this file, else
+                         // redis://127.0.0.1:6379.
         const char *user;
         const char *password_file;
         const char *queue; // Default "main".
@@ -79,16 +86,16 @@ struct evq_config {
     const struct evq_evaluator *evaluators;
     size_t evaluator_count;
     struct {
-        int32_t slots;            // 0: one per device, or 1 on CPU.
-        const char *devices;      // "auto", "cpu", "0,1", ...
+        int32_t slots;       // 0: one per device, or 1 on CPU.
+        const char *devices; // "auto", "cpu", "0,1", ...
         const char *const *labels;
         size_t label_count;
-        const char *scratch;      // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.
-        int64_t lease_ms;         // Default 15000; at least 3 heartbeats.
-        int64_t heartbeat_ms;     // Default 3000.
-        int64_t drain_seconds;    // Default 30.
-        int32_t threads;          // CPU threads per slot; 0: cores / slots.
-        int64_t log_bytes_max;    // Per attempt; default 64 MiB.
+        const char *scratch;   // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.
+        int64_t lease_ms;      // Default 15000; at least 3 heartbeats.
+        int64_t heartbeat_ms;  // Default 3000.
+        int64_t drain_seconds; // Default 30.
+        int32_t threads;       // CPU threads per slot; 0: cores / slots.
+        int64_t log_bytes_max; // Per attempt; default 64 MiB.
     } worker;
     struct {
         const struct evq_sink_config *sinks;
@@ -99,30 +106,39 @@ struct evq_config {
 
 /* What the command line said; NULL members: nothing. */
 struct evq_config_source {
-    const char *file; // --config, else $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml, /etc/evalq/evalq.yaml.
-    const char *url;  // --url, else $EVALQ_URL, ./.evalq/url, the file.
+    const char *file;  // --config, else $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml,
+                       // /etc/evalq/evalq.yaml.
+    const char *url;   // --url, else $EVALQ_URL, ./.evalq/url, the file.
     const char *queue; // --queue, else $EVALQ_QUEUE, the file.
 };
 
 /*
- * Finds, reads and checks. Errors are one sentence with file, line, column, key and the nearest valid key
- * (EVQ_E_INVALID), or EVQ_E_NOT_FOUND for a named file that is not there. No file at all is all defaults.
+ * Finds, reads and checks. Errors are one sentence with file, line, column, key and the nearest
+ * valid key (EVQ_E_INVALID), or EVQ_E_NOT_FOUND for a named file that is not there. No file at all
+ * is all defaults.
  */
-enum evq_status evq_config_load(const struct evq_config_source *source, struct evq_config **ret_config,
+enum evq_status evq_config_load(const struct evq_config_source *source,
+                                struct evq_config **ret_config,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same from memory; file_name is for messages, and its directory is what relative paths are relative to. */
+/* The same from memory; file_name is for messages, and its directory is what relative paths are
+ * relative to. */
 enum evq_status evq_config_parse(const char *text, size_t bytes, const char *file_name,
-                                 struct evq_config **ret_config, struct evq_error *err) EVQ_CHECK_RESULT;
+                                 struct evq_config **ret_config,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_config_free(struct evq_config *config); // Accepts NULL.
 
-const struct evq_suite *evq_config_suite(const struct evq_config *config, const char *name);         // NULL: none.
-const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name); // NULL: none.
-const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key, const char *fallback);
+const struct evq_suite *evq_config_suite(const struct evq_config *config,
+                                         const char *name); // NULL: none.
+const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config,
+                                                 const char *name); // NULL: none.
+const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
+                         const char *fallback);
 
 /*
- * Matches an absolute path to the longest root, by whole components and through symbolic links. EVQ_E_NOT_FOUND prints the
- * path, the roots and the missing line of configuration. ret_path points into absolute_path, or, where a link had to be
- * followed, into the config's arena: one thread at a time. It is "." when the path is the root itself.
+ * Matches an absolute path to the longest root, by whole components and through symbolic links.
+ * EVQ_E_NOT_FOUND prints the path, the roots and the missing line of configuration. ret_path points
+ * into absolute_path, or, where a link had to be followed, into the config's arena: one thread at a
+ * time. It is "." when the path is the root itself.
  */
 enum evq_status evq_config_root_match(const struct evq_config *config, const char *absolute_path,
                                       const struct evq_root **ret_root, const char **ret_path,

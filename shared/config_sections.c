@@ -187,7 +187,8 @@ static enum evq_status read_sink(const struct evq_config_reader *reader,
         status = read_sink_word(reader, node, where, "kind", &sink->kind);
     }
     if (status == EVQ_OK && sink->kind[0] == '\0') {
-        return evq_read_fail(reader, node, "%s has no \"kind\" (jsonl, tensorboard, exec)", where);
+        return evq_read_fail(reader, node, "%s has no \"kind\" (jsonl, tensorboard, best, exec)",
+                             where);
     }
     if (status == EVQ_OK) {
         status = read_sink_word(reader, node, where, "name", &sink->name);
@@ -196,6 +197,12 @@ static enum evq_status read_sink(const struct evq_config_reader *reader,
         sink->name = sink->name[0] != '\0' ? sink->name : sink->kind;
         status = evq_read_pairs(reader, node, where, known, &options, &sink->option_count);
         sink->options = options;
+    }
+    for (size_t i = 0; status == EVQ_OK && i < sink->option_count; i++) {
+        if (strcmp(options[i].key, "directory") == 0 && options[i].value[0] != '\0') {
+            options[i].value = evq_read_path(reader, options[i].value);
+            status = options[i].value != NULL ? EVQ_OK : evq_read_nomem(reader);
+        }
     }
     return status;
 }

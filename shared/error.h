@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#define EVQ_CHECK_RESULT __attribute__((warn_unused_result))
+#define EVQ_CHECK_RESULT                __attribute__((warn_unused_result))
 #define EVQ_PRINTF(format_at, first_at) __attribute__((format(printf, format_at, first_at)))
 
 enum evq_status {
@@ -18,19 +18,19 @@ enum evq_status {
     EVQ_E_NOT_FOUND,   // The named thing does not exist.
     EVQ_E_CONFLICT,    // Another definition or owner is in the way.
     EVQ_E_NOMEM,
-    EVQ_E_IO,          // A system call or connection failed: reopen, then repeat.
-    EVQ_E_RETRY,       // Redis asks to wait (LOADING, OOM, READONLY, ...): wait, then repeat.
-    EVQ_E_AUTH,        // Redis refuses this user or password, or the user lacks a permission.
-    EVQ_E_VERSION,     // The function library in Redis is missing, too old, or another major.
-    EVQ_E_LEASE_LOST,  // The token is stale: the job belongs to another attempt, or ended.
-    EVQ_E_TIMEOUT,     // A deadline passed.
-    EVQ_E_STOPPED,     // Asked to stop while waiting.
-    EVQ_E_FULL,        // A bounded buffer has no room now.
-    EVQ_E_GONE,        // The checkpoint was removed.
-    EVQ_E_CHANGED,     // The checkpoint changed while it was read.
-    EVQ_E_INCOMPLETE,  // The checkpoint is not completely written yet.
-    EVQ_E_DEVICE,      // A GPU or its driver failed.
-    EVQ_E_BUG,         // Our own mistake.
+    EVQ_E_IO,         // A system call or connection failed: reopen, then repeat.
+    EVQ_E_RETRY,      // Redis asks to wait (LOADING, OOM, READONLY, ...): wait, then repeat.
+    EVQ_E_AUTH,       // Redis refuses this user or password, or the user lacks a permission.
+    EVQ_E_VERSION,    // The function library in Redis is missing, too old, or another major.
+    EVQ_E_LEASE_LOST, // The token is stale: the job belongs to another attempt, or ended.
+    EVQ_E_TIMEOUT,    // A deadline passed.
+    EVQ_E_STOPPED,    // Asked to stop while waiting.
+    EVQ_E_FULL,       // A bounded buffer has no room now.
+    EVQ_E_GONE,       // The checkpoint was removed.
+    EVQ_E_CHANGED,    // The checkpoint changed while it was read.
+    EVQ_E_INCOMPLETE, // The checkpoint is not completely written yet.
+    EVQ_E_DEVICE,     // A GPU or its driver failed.
+    EVQ_E_BUG,        // Our own mistake.
     EVQ_STATUS_COUNT
 };
 
@@ -39,11 +39,13 @@ struct evq_error {
     char message[512];
 };
 
-/* Fills err (may be NULL) with status and a printf-style sentence, cut at 511 bytes; returns status. */
-enum evq_status evq_error_set(struct evq_error *err, enum evq_status status, const char *format, ...)
-    EVQ_PRINTF(3, 4);
+/* Fills err (may be NULL) with status and a printf-style sentence, cut at 511 bytes; returns
+ * status. */
+enum evq_status evq_error_set(struct evq_error *err, enum evq_status status, const char *format,
+                              ...) EVQ_PRINTF(3, 4);
 
-/* Puts "text: " before the present message; err may be NULL. Returns err's status (EVQ_E_BUG if NULL). */
+/* Puts "text: " before the present message; err may be NULL. Returns err's status (EVQ_E_BUG if
+ * NULL). */
 enum evq_status evq_error_prefix(struct evq_error *err, const char *format, ...) EVQ_PRINTF(2, 3);
 
 /* A stable lower-case word such as "not_found"; never NULL. */
@@ -67,7 +69,8 @@ enum evq_exit {
 
 enum evq_exit evq_status_exit(enum evq_status status);
 
-/* Writes text into out (cut to fit, always terminated) with control bytes, ESC and DEL as \xNN. Returns out. */
+/* Writes text into out (cut to fit, always terminated) with control bytes, ESC and DEL as \xNN.
+ * Returns out. */
 char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t out_bytes);
 
 #endif

@@ -11,18 +11,18 @@
 
 #include "shared/arena.h"
 
-#define EVQ_JOB_VERSION 1
-#define EVQ_JOB_BYTES_MAX 65536    // An encoded message is at most this long.
-#define EVQ_JOB_RUN_BYTES_MAX 64   // Names of runs.
-#define EVQ_JOB_NAME_BYTES_MAX 32  // Names of variants, suites, tasks.
-#define EVQ_JOB_ID_BYTES_MAX 192   // RUN/STEP/VARIANT/SUITE[~G][@SHARD] and the NUL.
-#define EVQ_JOB_FINGERPRINT_CHARS 32 // XXH3-128 in lower-case hex.
-#define EVQ_JOB_BANDS 4            // 0 urgent, 1 high, 2 normal, 3 backfill.
-#define EVQ_JOB_STEP_MAX ((int64_t)1 << 40)
-#define EVQ_JOB_PAIRS_MAX 256 // Of each: params, trackers, tags.
-#define EVQ_JOB_PATH_BYTES_MAX 4095
-#define EVQ_NEEDS_LABELS_MAX 16
-#define EVQ_NEEDS_GPUS_MAX 64
+#define EVQ_JOB_VERSION           1
+#define EVQ_JOB_BYTES_MAX         65536 // An encoded message is at most this long.
+#define EVQ_JOB_RUN_BYTES_MAX     64    // Names of runs.
+#define EVQ_JOB_NAME_BYTES_MAX    32    // Names of variants, suites, tasks.
+#define EVQ_JOB_ID_BYTES_MAX      192   // RUN/STEP/VARIANT/SUITE[~G][@SHARD] and the NUL.
+#define EVQ_JOB_FINGERPRINT_CHARS 32    // XXH3-128 in lower-case hex.
+#define EVQ_JOB_BANDS             4     // 0 urgent, 1 high, 2 normal, 3 backfill.
+#define EVQ_JOB_STEP_MAX          ((int64_t)1 << 40)
+#define EVQ_JOB_PAIRS_MAX         256 // Of each: params, trackers, tags.
+#define EVQ_JOB_PATH_BYTES_MAX    4095
+#define EVQ_NEEDS_LABELS_MAX      16
+#define EVQ_NEEDS_GPUS_MAX        64
 
 enum evq_job_state { // In this order everywhere; names in docs/protocol.md.
     EVQ_JOB_QUEUED,
@@ -43,8 +43,8 @@ struct evq_pair { // Both NUL-terminated.
 };
 
 struct evq_needs {
-    int32_t gpus;             // 0: none needed.
-    int64_t gpu_memory_bytes; // Per GPU; 0: any.
+    int32_t gpus;              // 0: none needed.
+    int64_t gpu_memory_bytes;  // Per GPU; 0: any.
     const char *const *labels; // All must be among the worker's.
     size_t label_count;
 };
@@ -52,14 +52,16 @@ struct evq_needs {
 struct evq_job {
     struct evq_arena *arena; // Owns this struct and everything it points to.
     const char *run;
-    int64_t session_ms; // When the training process began, unix ms.
-    int64_t step;       // 0 to EVQ_JOB_STEP_MAX - 1.
-    double epoch;       // NaN: unknown.
+    int64_t session_ms;  // When the training process began, unix ms.
+    int64_t step;        // 0 to EVQ_JOB_STEP_MAX - 1.
+    double epoch;        // NaN: unknown.
     const char *variant; // "regular", "ema" or a name.
     const char *suite;
-    const char *root; // Name of a configured root, or "shm", then path is the snapshot's name on `host`.
-    const char *path; // Relative to the root.
-    const char *pin;  // "" or a pinned copy of it, relative to the same root: read where it is there, else path.
+    const char
+        *root; // Name of a configured root, or "shm", then path is the snapshot's name on `host`.
+    const char *path;   // Relative to the root.
+    const char *pin;    // "" or a pinned copy of it, relative to the same root: read where it is
+                        // there, else path.
     const char *format; // Hint: "", "safetensors", "torch", ...
     const char *fingerprint; // "" or 32 hex digits.
     const char *manifest;    // "" or file names and sizes, one "name\tbytes\n" a line.
@@ -69,21 +71,22 @@ struct evq_job {
     bool needs_given; // false: the suite's needs hold.
     int32_t priority; // Band, 0 to 3.
     enum evq_job_policy policy;
-    bool keep; // Never superseded.
+    bool keep;                     // Never superseded.
     const struct evq_pair *params; // For the evaluator.
     size_t param_count;
     const struct evq_pair *trackers; // "wandb_run_id", "mlflow_run_id", ...
     size_t tracker_count;
     const struct evq_pair *tags;
     size_t tag_count;
-    const uint8_t *extra; // Fields this build does not know, as msgpack pairs; kept when re-encoded.
+    const uint8_t
+        *extra; // Fields this build does not know, as msgpack pairs; kept when re-encoded.
     size_t extra_bytes;
     uint32_t extra_count;
 };
 
 /* A job with every default set, in an arena of its own; NULL when out of memory. */
 struct evq_job *evq_job_new(void);
-void evq_job_free(struct evq_job *job); // Accepts NULL.
+void evq_job_free(struct evq_job *job);       // Accepts NULL.
 const struct evq_job *evq_job_defaults(void); // Static, its arena is NULL.
 
 /* EVQ_E_INVALID names the field that is missing or out of range. */
@@ -102,24 +105,30 @@ struct evq_job_name {
     int32_t shard;      // -1: not a shard.
 };
 enum evq_status evq_job_id_parse(const char *id, char scratch[EVQ_JOB_ID_BYTES_MAX],
-                                 struct evq_job_name *ret_name, struct evq_error *err) EVQ_CHECK_RESULT;
+                                 struct evq_job_name *ret_name,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Maps any text to a legal name of at most bytes_max bytes of [A-Za-z0-9._-]; a name that had to be changed
- * gets "-" and 8 hex digits of its hash, so that different texts stay different. out holds bytes_max + 1.
+ * Maps any text to a legal name of at most bytes_max bytes of [A-Za-z0-9._-]; a name that had to be
+ * changed gets "-" and 8 hex digits of its hash, so that different texts stay different. out holds
+ * bytes_max + 1.
  */
 void evq_job_map_name(const char *text, size_t bytes_max, char *out);
 bool evq_job_name_valid(const char *text, size_t bytes_max);
 
-/* Canonical text of needs, as classes are keyed: "" or "gpus=1,gpu_memory=25769803776,labels=a+b" (labels sorted). */
+/* Canonical text of needs, as classes are keyed: "" or "gpus=1,gpu_memory=25769803776,labels=a+b"
+ * (labels sorted). */
 enum evq_status evq_needs_text(const struct evq_needs *needs, char *out, size_t out_bytes,
                                struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_needs_parse(const char *text, struct evq_arena *arena, struct evq_needs *ret_needs,
+enum evq_status evq_needs_parse(const char *text, struct evq_arena *arena,
+                                struct evq_needs *ret_needs,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 const char *evq_job_state_name(enum evq_job_state state);
-enum evq_status evq_job_state_parse(const char *word, enum evq_job_state *ret_state) EVQ_CHECK_RESULT;
+enum evq_status evq_job_state_parse(const char *word,
+                                    enum evq_job_state *ret_state) EVQ_CHECK_RESULT;
 const char *evq_job_policy_name(enum evq_job_policy policy);
-enum evq_status evq_job_policy_parse(const char *word, enum evq_job_policy *ret_policy) EVQ_CHECK_RESULT;
+enum evq_status evq_job_policy_parse(const char *word,
+                                     enum evq_job_policy *ret_policy) EVQ_CHECK_RESULT;
 
 #endif

@@ -10,21 +10,22 @@
 
 #include "shared/job.h"
 
-#define EVQ_RESULT_VERSION 1
-#define EVQ_RESULT_METRICS_MAX 256
-#define EVQ_RESULT_BYTES_MAX 65536
+#define EVQ_RESULT_VERSION      1
+#define EVQ_RESULT_METRICS_MAX  256
+#define EVQ_RESULT_BYTES_MAX    65536
 #define EVQ_RESULT_ID_BYTES_MAX 256 // JOB#TASK and the NUL.
 
 struct evq_metric {
-    const char *name; // Printable UTF-8 without control bytes, at most 128 bytes: "accuracy", "acc_norm,none".
+    const char *name; // Printable UTF-8 without control bytes, at most 128 bytes: "accuracy",
+                      // "acc_norm,none".
     double value;     // May be NaN or infinite; such a value is never the best.
     int32_t higher_is_better; // 1 yes, 0 no, -1 not said.
-    double std_error; // NaN: none.
+    double std_error;         // NaN: none.
 };
 
 struct evq_sum { // Raw sums, added over shards in shard order.
     const char *name;
-    bool is_count;  // count holds it, else value.
+    bool is_count; // count holds it, else value.
     double value;
     int64_t count;
 };
@@ -49,7 +50,8 @@ struct evq_result {
     const char *suite;
     enum evq_job_state state; // EVQ_JOB_DONE for a task; how the job ended for an end.
     const char *reason;       // "" or why it was skipped, cancelled, dead.
-    const char *metric_prefix; // "" : "eval/<task>/" or "eval_<variant>/<task>/"; else used as it is.
+    const char
+        *metric_prefix; // "" : "eval/<task>/" or "eval_<variant>/<task>/"; else used as it is.
     const struct evq_metric *metrics;
     size_t metric_count;
     int64_t n; // Samples the metrics are over; -1: not known.
@@ -64,7 +66,7 @@ struct evq_result {
     const char *worker;
     const char *evalq_version;
     int32_t attempt;
-    int64_t finished_ms; // Server time of publication, unix ms.
+    int64_t finished_ms;    // Server time of publication, unix ms.
     const char *checkpoint; // "root:path" for people and for the best link.
     const struct evq_pair *trackers;
     size_t tracker_count;
@@ -73,30 +75,33 @@ struct evq_result {
     uint32_t extra_count;
 };
 
-struct evq_result *evq_result_new(void); // NULL when out of memory.
-void evq_result_free(struct evq_result *result); // Accepts NULL.
+struct evq_result *evq_result_new(void);            // NULL when out of memory.
+void evq_result_free(struct evq_result *result);    // Accepts NULL.
 const struct evq_result *evq_result_defaults(void); // Static, its arena is NULL.
 
 /* EVQ_E_INVALID names the field that is missing or out of range. */
-enum evq_status evq_result_check(const struct evq_result *result, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_result_check(const struct evq_result *result,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Deterministic: JOB#TASK; of an end JOB#=STATE.ATTEMPT. Sinks deduplicate by it. */
 void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES_MAX]);
 
 /* "eval/<task>/<metric>", or with the variant or prefix of the record. Cut to out_bytes. */
-void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric, char *out,
-                           size_t out_bytes);
+void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric,
+                           char *out, size_t out_bytes);
 
 /*
- * The whole record as one JSON object without newline (the JSONL sink, --json): result_id, global_step (= step),
- * finished_at (ISO), then every field under the name it has in the struct. metrics is {name: value};
- * metrics_detail {name: {higher_is_better, std_error}} follows only where one of the two is known; sums is
- * {name: value}. Doubles carry 17 digits; NaN, Infinity and -Infinity are strings; an unknown epoch or n is null.
+ * The whole record as one JSON object without newline (the JSONL sink, --json): result_id,
+ * global_step (= step), finished_at (ISO), then every field under the name it has in the struct.
+ * metrics is {name: value}; metrics_detail {name: {higher_is_better, std_error}} follows only where
+ * one of the two is known; sums is {name: value}. Doubles carry 17 digits; NaN, Infinity and
+ * -Infinity are strings; an unknown epoch or n is null.
  */
 struct evq_buffer;
 void evq_result_json(const struct evq_result *result, struct evq_buffer *out);
 
-/* 1 if higher is better, 0 if lower: as the metric says, else by its name (loss, error, perplexity, ... : lower). */
+/* 1 if higher is better, 0 if lower: as the metric says, else by its name (loss, error, perplexity,
+ * ... : lower). */
 int evq_metric_direction(const struct evq_metric *metric);
 
 #endif

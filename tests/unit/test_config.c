@@ -65,7 +65,7 @@ static const char example[] = //
     "  directory: out\n"
     "  sinks:\n"
     "    - {kind: jsonl}\n"
-    "    - {name: tb, kind: tensorboard, max_hold_seconds: 30, command: [a, b]}\n"
+    "    - {name: tb, kind: tensorboard, max_hold_seconds: 30, directory: tb, command: [a, b]}\n"
     "gateway: {anything: [1, 2]}\n";
 
 static const char *option(const struct evq_pair *pairs, size_t count, const char *key)
@@ -347,6 +347,48 @@ static void config_load_resolves_address_and_queue_in_order(void **state)
     assert_loads(&none, "unix:///run/x.sock", "environment");
 }
 
+/* `evalq up` leaves a file for the programs started beside it; one's own comes first. */
+static void config_load_finds_the_file_of_evalq_up(void **state)
+{
+    struct place *place = *state;
+    const struct evq_config_source none = {NULL, NULL, NULL};
+    fixture_folder_mkdir(place->folder, ".evalq");
+    place_write(place, ".evalq/evalq.yaml", "redis: {queue: up}\n");
+    assert_loads(&none, "redis://127.0.0.1:6379", "up");
+    place_write(place, "evalq.yaml", "redis: {queue: own}\n");
+    assert_loads(&none, "redis://127.0.0.1:6379", "own");
+}
+
+/* What is documented and what is shipped must be read without a word. */
+static void config_parse_reads_the_documented_example(void **state)
+{
+    (void)state;
+    const struct evq_config_source shipped = {EVQ_TEST_SOURCE "/deploy/evalq.yaml", NULL, NULL};
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_config *config = NULL;
+    size_t bytes = 0;
+    uint8_t *page = fixture_file_load(EVQ_TEST_SOURCE "/docs/configuration.md", &bytes);
+    struct evq_buffer text;
+    evq_buffer_init(&text, 0);
+    evq_buffer_append(&text, page, bytes);
+    free(page);
+    const char *begin = strstr(evq_buffer_string(&text), "```yaml\n");
+    assert_non_null(begin);
+    begin += strlen("```yaml\n");
+    const char *end = strstr(begin, "```");
+    assert_non_null(end);
+    assert_status_err(
+        evq_config_parse(begin, (size_t)(end - begin), "/etc/evalq.yaml", &config, &err), EVQ_OK,
+        &err);
+    assert_int_equal(config->suite_count, 2);
+    assert_int_equal(config->logger.sink_count, 4);
+    evq_config_free(config);
+    evq_buffer_free(&text);
+    assert_status_err(evq_config_load(&shipped, &config, &err), EVQ_OK, &err);
+    assert_true(config->suite_count > 0);
+    evq_config_free(config);
+}
+
 static void load_refused(const struct evq_config_source *source, enum evq_status want,
                          const char *because)
 {
@@ -488,6 +530,9 @@ int main(void)
         cmocka_unit_test(config_digest_follows_what_changes_numbers),
         cmocka_unit_test_setup_teardown(config_load_resolves_address_and_queue_in_order,
                                         place_setup, place_teardown),
+        cmocka_unit_test_setup_teardown(config_load_finds_the_file_of_evalq_up, place_setup,
+                                        place_teardown),
+        cmocka_unit_test(config_parse_reads_the_documented_example),
         cmocka_unit_test_setup_teardown(config_load_refuses_what_it_cannot_read, place_setup,
                                         place_teardown),
         cmocka_unit_test_setup_teardown(config_root_match_takes_the_longest_by_component,

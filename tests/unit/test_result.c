@@ -47,7 +47,7 @@ static void result_id_and_keys_are_deterministic(void **state)
     assert_string_equal(small, "val/acc");
     result->task = "";
     evq_result_id(result, id);
-    assert_string_equal(id, "digits/100/regular/quick#");
+    assert_string_equal(id, "digits/100/regular/quick#=done.1");
     evq_result_free(result);
     evq_result_free(NULL);
 }
