@@ -47,6 +47,8 @@ struct evq_conn {
     atomic_bool interrupted;
     int interrupt_fd;
     pid_t pid;
+    char input[READ_BYTES]; // Not on the stack, which the build's hardening would clear at each
+                            // read.
 };
 
 /* CLIENT SETNAME takes printable ASCII without spaces. */
@@ -154,9 +156,7 @@ void evq_conn_drop(struct evq_conn *conn)
 /* Takes what the socket holds; at least one byte, or EVQ_E_IO. EAGAIN is EVQ_OK with nothing. */
 static enum evq_status take(struct evq_conn *conn, struct evq_error *err)
 {
-    char data[READ_BYTES];
-
-    ssize_t got = conn->stream.transport->read(&conn->stream, data, sizeof data);
+    ssize_t got = conn->stream.transport->read(&conn->stream, conn->input, sizeof conn->input);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
         return EVQ_OK;
     }
@@ -166,7 +166,7 @@ static enum evq_status take(struct evq_conn *conn, struct evq_error *err)
     if (got == 0) {
         return evq_error_set(err, EVQ_E_IO, "the server closed the connection");
     }
-    return evq_conn_reader_feed(conn->reader, data, (size_t)got, err);
+    return evq_conn_reader_feed(conn->reader, conn->input, (size_t)got, err);
 }
 
 /* Sends all; reads meanwhile, so that a server that waits for room in its socket goes on. */
@@ -236,25 +236,7 @@ static enum evq_status refuse(struct evq_conn *conn, const char *text, struct ev
             return evq_error_set(err, EVQ_E_IO, "%s: %s", conn->where, text);
         }
     }
-    if (refusal.own) {
-        return evq_error_set(err, refusal.status, "%s", refusal.text);
-    }
-    if (refusal.status == EVQ_E_AUTH) {
-        return evq_error_set(err, EVQ_E_AUTH, "%s refuses user '%s': %s", conn->where,
-                             *conn->user != '\0' ? conn->user : "default", refusal.text);
-    }
-    if (refusal.status == EVQ_E_VERSION && strstr(refusal.text, "unknown command") != NULL) {
-        return evq_error_set(err, EVQ_E_VERSION,
-                             "%s: %s: evalq needs Redis 7.0, Valkey 7.2 or later", conn->where,
-                             refusal.text);
-    }
-    if (refusal.status == EVQ_E_VERSION) {
-        return evq_error_set(err, EVQ_E_VERSION,
-                             "%s: %s: the function library is missing or too old: run `evalq admin "
-                             "install`",
-                             conn->where, refusal.text);
-    }
-    return evq_error_set(err, refusal.status, "%s: %s", conn->where, refusal.text);
+    return evq_conn_refusal_say(&refusal, conn->where, conn->user, err);
 }
 
 /* Sends the greeting's commands in one piece and reads their replies. */

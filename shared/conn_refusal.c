@@ -89,3 +89,27 @@ struct evq_conn_refusal evq_conn_refusal_of(const char *text)
                         strncmp(text, "ERR max number of clients", 25) == 0;
     return refusal;
 }
+
+enum evq_status evq_conn_refusal_say(const struct evq_conn_refusal *refusal, const char *where,
+                                     const char *user, struct evq_error *err)
+{
+    if (refusal->own) {
+        return evq_error_set(err, refusal->status, "%s", refusal->text);
+    }
+    if (refusal->status == EVQ_E_AUTH) {
+        return evq_error_set(err, EVQ_E_AUTH, "%s refuses user '%s': %s", where,
+                             *user != '\0' ? user : "default", refusal->text);
+    }
+    if (refusal->status == EVQ_E_VERSION && strstr(refusal->text, "unknown command") != NULL) {
+        return evq_error_set(err, EVQ_E_VERSION,
+                             "%s: %s: evalq needs Redis 7.0, Valkey 7.2 or later", where,
+                             refusal->text);
+    }
+    if (refusal->status == EVQ_E_VERSION) {
+        return evq_error_set(err, EVQ_E_VERSION,
+                             "%s: %s: the function library is missing or too old: run `evalq admin "
+                             "install`",
+                             where, refusal->text);
+    }
+    return evq_error_set(err, refusal->status, "%s: %s", where, refusal->text);
+}

@@ -24,4 +24,8 @@ struct evq_conn_refusal {
  */
 struct evq_conn_refusal evq_conn_refusal_of(const char *text);
 
+/* Fills err with the sentence for people; user "" is the default one. Returns refusal->status. */
+enum evq_status evq_conn_refusal_say(const struct evq_conn_refusal *refusal, const char *where,
+                                     const char *user, struct evq_error *err);
+
 #endif
