@@ -49,6 +49,8 @@ static const struct word sentences[] = {
     {"AUTH <password> called without any password", EVQ_E_AUTH},
     {"Client sent AUTH, but no password is set", EVQ_E_AUTH},
     {"invalid password", EVQ_E_AUTH},
+    {"The user executing the script can't run this command", EVQ_E_AUTH}, // Within a function.
+    {"The user executing the script can't access", EVQ_E_AUTH},
 };
 
 /* "MOVED SLOT HOST:PORT": what follows the second space. */

@@ -152,7 +152,7 @@ static void functions_install_needs_permission(void **state)
     int64_t build = 0;
 
     evq_reply_free(fixture_call(conn, "ACL", "SETUSER", "worker", "on", "nopass", "~evalq:*",
-                                "-@all", "+fcall", "+fcall_ro", "+time", "+hmget", NULL));
+                                "-@all", "+fcall", "+fcall_ro", "+time", "+@read", NULL));
     (void)snprintf(url, sizeof url, "unix://worker@%s", server->socket);
     const struct evq_conn_config config = {.url = url, .keep_environment = true};
     assert_status_err(evq_conn_open(&config, &worker, &err), EVQ_OK, &err);
@@ -160,6 +160,9 @@ static void functions_install_needs_permission(void **state)
     assert_holds(err.message, "worker");
     assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
     assert_status_err(evq_functions_install(worker, &build, &err), EVQ_OK, &err); // Nothing to do.
+    // Allowed to call a function, but not what it calls: that is a matter of permission too.
+    evq_reply_free(fixture_call(conn, "ACL", "SETUSER", "worker", "-@read", NULL));
+    assert_status_err(evq_functions_check(worker, &build, &err), EVQ_E_AUTH, &err);
     evq_conn_close(worker);
 }
 

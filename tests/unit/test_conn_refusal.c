@@ -32,6 +32,7 @@ static void conn_refusal_sorts_error_replies(void **state)
         {"NOPERM this user has no permissions", EVQ_E_AUTH},
         {"DENIED Redis is running in protected mode", EVQ_E_AUTH},
         {"ERR AUTH <password> called without any password configured", EVQ_E_AUTH},
+        {"ERR The user executing the script can't run this command or subcommand", EVQ_E_AUTH},
         {"NOSCRIPT No matching script.", EVQ_E_VERSION},
         {"ERR Function not found", EVQ_E_VERSION},
         {"ERR unknown command 'FCALL', with args beginning with: ", EVQ_E_VERSION},
