@@ -139,6 +139,7 @@ static enum evq_status relay_task(void *context, const struct evq_result *result
 {
     struct relay *relay = context;
     struct evq_result copy = *result;
+    char id[EVQ_JOB_ID_BYTES_MAX];
     char now[33];
 
     if (!relay->native && fingerprint_take(relay->request, false, now, NULL) == EVQ_OK &&
@@ -148,6 +149,10 @@ static enum evq_status relay_task(void *context, const struct evq_result *result
     }
     if (copy.weights_digest == NULL || copy.weights_digest[0] == '\0') {
         copy.weights_digest = relay->fingerprint;
+    }
+    if ((copy.job == NULL || copy.job[0] == '\0') && relay->request->job != NULL) {
+        evq_job_id(relay->request->job, id); // No record goes without; the supervisor knows more.
+        copy.job = id;
     }
     return relay->report->task(relay->report->context, &copy);
 }
