@@ -116,9 +116,9 @@ static void add_task(struct evq_board *board, struct evq_board_row *row,
     row->timing.samples += timing->samples;
     row->timing.tokens += timing->tokens;
     const char *worker = result->worker != NULL ? result->worker : "";
-    const char *device = result->device != NULL ? result->device : "";
+    const char *backend = result->backend != NULL ? result->backend : "";
     (void)snprintf(row->where, sizeof row->where, "%.48s%s%.44s", worker,
-                   worker[0] != '\0' && device[0] != '\0' ? " " : "", device);
+                   worker[0] != '\0' && backend[0] != '\0' ? " " : "", backend);
     if (result->checkpoint != NULL && result->checkpoint[0] != '\0') {
         copy(row->checkpoint, sizeof row->checkpoint, result->checkpoint);
     }

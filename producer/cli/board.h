@@ -28,7 +28,7 @@ struct evq_board_row {
     bool ended;
     enum evq_job_state state; // How, once ended.
     char reason[256];
-    char where[96];           // Worker and device, as far as known.
+    char where[96];           // Worker and backend, as far as known.
     char checkpoint[512];     // "root:path"
     struct evq_timing timing; // Sums over tasks; queued_ms of the first.
     int64_t finished_ms;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,10 +166,36 @@ static enum evq_status start_one(struct evq_fleet *fleet, size_t index, const ch
     return status;
 }
 
+/* All data in one directory, unless the configuration says where results go. */
+static enum evq_status place_results(struct evq_fleet *fleet, struct evq_error *err)
+{
+    const char *results = fleet->cli->config->logger.directory;
+    if (strcmp(results, "./evalq-results") == 0) {
+        return evq_server_path(fleet->directory, "results", fleet->results, err);
+    }
+    (void)snprintf(fleet->results, sizeof fleet->results, "%s", results);
+    return EVQ_OK;
+}
+
+/* CPU threads of one slot, so that the workers share the cores; 0: as configured. */
+static int threads_per_slot(const struct evq_cli *cli, int workers, int slots)
+{
+    cpu_set_t set;
+    if (cli->config->worker.threads > 0 || workers < 1) {
+        return 0;
+    }
+    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    int all = workers * (slots > 0                       ? slots
+                         : cli->config->worker.slots > 0 ? cli->config->worker.slots
+                                                         : 1);
+    return cores > all ? cores / all : 1;
+}
+
 enum evq_status evq_fleet_start_workers(struct evq_fleet *fleet, int workers, int slots,
                                         struct evq_error *err)
 {
     const char *config = fleet->cli->config->file;
+    const char *queue = fleet->cli->config->redis.queue;
     size_t index = 0;
     enum evq_status status = evq_service_program("evalq-worker", fleet->worker_program,
                                                  sizeof fleet->worker_program, err);
@@ -176,20 +203,22 @@ enum evq_status evq_fleet_start_workers(struct evq_fleet *fleet, int workers, in
         status = evq_service_program("evalq-logger", fleet->logger_program,
                                      sizeof fleet->logger_program, err);
     }
-    // All data in one directory, unless the configuration says where results go.
-    const char *results = fleet->cli->config->logger.directory;
-    if (status == EVQ_OK && strcmp(results, "./evalq-results") != 0) {
-        (void)snprintf(fleet->results, sizeof fleet->results, "%s", results);
-    } else if (status == EVQ_OK) {
-        status = evq_server_path(fleet->directory, "results", fleet->results, err);
+    if (status == EVQ_OK) {
+        status = place_results(fleet, err);
     }
-    (void)snprintf(fleet->slots, sizeof fleet->slots, "%d", slots);
     const char *argv[EVQ_SERVICE_ARGS_MAX] = {
-        fleet->worker_program,           "--config",  config, "--queue",
-        fleet->cli->config->redis.queue, "--devices", "cpu"};
+        fleet->worker_program, "--config", config, "--queue", queue, "--devices", "cpu"};
+    size_t count = 7;
+    int threads = threads_per_slot(fleet->cli, workers, slots);
     if (slots > 0) {
-        argv[7] = "--slots";
-        argv[8] = fleet->slots;
+        (void)snprintf(fleet->slots, sizeof fleet->slots, "%d", slots);
+        argv[count++] = "--slots";
+        argv[count++] = fleet->slots;
+    }
+    if (threads > 0) {
+        (void)snprintf(fleet->threads, sizeof fleet->threads, "%d", threads);
+        argv[count++] = "--threads";
+        argv[count++] = fleet->threads;
     }
     while (status == EVQ_OK && index < (size_t)workers && index < EVQ_FLEET_WORKERS_MAX) {
         char name[32];
@@ -199,8 +228,8 @@ enum evq_status evq_fleet_start_workers(struct evq_fleet *fleet, int workers, in
     }
     if (status == EVQ_OK) {
         const char *const logger[] = {
-            fleet->logger_program,           "--config",    config,         "--queue",
-            fleet->cli->config->redis.queue, "--directory", fleet->results, NULL};
+            fleet->logger_program, "--config",     config, "--queue", queue,
+            "--directory",         fleet->results, NULL};
         status = start_one(fleet, index, "logger", logger, err);
     }
     return status;

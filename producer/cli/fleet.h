@@ -25,6 +25,7 @@ struct evq_fleet {
     char logger_program[EVQ_SERVER_PATH_MAX];
     char logs[EVQ_FLEET_WORKERS_MAX + 1][EVQ_SERVER_PATH_MAX];
     char slots[16];
+    char threads[16];
     char results[EVQ_SERVER_PATH_MAX]; // Where the logger writes.
     struct evq_service command;        // argv[0] NULL: none.
 };

@@ -99,7 +99,7 @@ static enum evq_status choose_config(struct evq_cli *cli, const char *directory,
     return status;
 }
 
-static void say_ready(const struct evq_fleet *fleet)
+static void say_ready(const struct evq_fleet *fleet, bool has_command)
 {
     const struct evq_cli *cli = fleet->cli;
     evq_cli_say(cli, "evalq: %zu workers and the logger are up; configuration %s",
@@ -109,7 +109,7 @@ static void say_ready(const struct evq_fleet *fleet)
     if (cli->config->suite_count == 0) {
         evq_cli_say(cli, "evalq: the configuration has no suites: jobs will wait until it has");
     }
-    if (fleet->command.argv[0] == NULL) {
+    if (!has_command) {
         evq_cli_say(cli, "evalq: Ctrl-C stops everything; logs and data in %s", fleet->directory);
     }
 }
@@ -165,7 +165,7 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
             status = start_all(fleet, err);
         }
         if (status == EVQ_OK) {
-            say_ready(fleet);
+            say_ready(fleet, command != NULL);
             int64_t wait_ms = 1000 * evq_option_integer(&cli->options, "wait", 3600);
             status = command != NULL ? evq_training_run(fleet, command, wait_ms, err)
                                      : serve(fleet, err);
