@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@
 struct evq_conn_resolve {
     atomic_int owners; // The caller and the thread: the last one frees.
     pid_t pid;
-    int done_fd; // An eventfd the thread signals when the fields below are set.
+    atomic_bool done; // The fields below `done_fd` are set.
+    int done_fd;      // An eventfd the thread signals after that.
     char host[256];
     char port[8];
     int failure; // Of getaddrinfo().
@@ -54,6 +56,7 @@ static void *resolve_main(void *argument)
 
     resolve->failure = look_up(resolve->host, resolve->port, 0, &resolve->list);
     resolve->failure_errno = errno;
+    atomic_store(&resolve->done, true);
     (void)!write(resolve->done_fd, &one, sizeof one); // An eventfd at 0 always takes 1.
     release(resolve);
     return NULL;
@@ -75,6 +78,7 @@ static enum evq_status resolve_start(const char *host, const char *port,
     (void)snprintf(resolve->port, sizeof resolve->port, "%s", port);
     resolve->pid = getpid();
     atomic_init(&resolve->owners, 2);
+    atomic_init(&resolve->done, false);
     resolve->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (resolve->done_fd < 0) {
         enum evq_status status = evq_error_set(err, EVQ_E_IO, "eventfd: %s", strerror(errno));
@@ -114,7 +118,8 @@ static enum evq_status resolve_wait(const struct evq_conn_resolve *resolve, int 
             return evq_error_set(err, EVQ_E_STOPPED, "asked to stop while looking up '%s'",
                                  resolve->host);
         }
-        if (ready > 0) {
+        if (atomic_load(
+                &resolve->done)) { // What the thread wrote is seen by this one from here on.
             return EVQ_OK;
         }
         if (ready == 0 && evq_clock_left_ms(deadline_ms) == 0) {

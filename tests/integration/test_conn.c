@@ -4,13 +4,11 @@
 
 #include <cmocka.h>
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -364,13 +362,21 @@ static void conn_call_classifies_refusals_of_a_real_server(void **state)
     fixture_redis_free(own);
 }
 
-static void *busy_main(void *argument)
+/* One command that keeps the server from serving others. */
+struct hog {
+    const struct fixture_redis *redis;
+    const char *words[3];
+    size_t count;
+    pthread_t thread;
+};
+
+static void *hog_main(void *argument)
 {
-    struct evq_conn *conn = fixture_redis_conn(argument);
-    const char *const spin[] = {"EVAL", "while true do end", "0"};
+    struct hog *hog = argument;
+    struct evq_conn *conn = fixture_redis_conn(hog->redis);
     struct evq_reply *reply = NULL;
-    // Killed in the end: an error reply.
-    enum evq_status status = evq_conn_call(conn, 3, spin, NULL, 0, &reply, NULL);
+    // A script is killed in the end: an error reply.
+    enum evq_status status = evq_conn_call(conn, hog->count, hog->words, NULL, 0, &reply, NULL);
     evq_reply_free(reply);
     evq_conn_close(conn);
     return status == EVQ_OK ? argument : NULL;
@@ -380,140 +386,41 @@ static void conn_call_waits_out_a_busy_script(void **state)
 {
     (void)state;
     struct evq_error err;
-    pthread_t thread;
     struct fixture_redis *own = fixture_redis_start(NULL);
     struct evq_conn *conn = open_url(own->url, 0);
+    struct hog hog = {.redis = own, .words = {"EVAL", "while true do end", "0"}, .count = 3};
 
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "busy-reply-threshold", "1", NULL));
-    assert_int_equal(pthread_create(&thread, NULL, busy_main, own), 0);
+    assert_int_equal(pthread_create(&hog.thread, NULL, hog_main, &hog), 0);
     FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_E_RETRY);
     assert_holds(err.message, "BUSY");
     evq_reply_free(fixture_call(conn, "SCRIPT", "KILL", NULL));
     FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_OK);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(pthread_join(hog.thread, NULL), 0);
     evq_conn_close(conn);
     fixture_redis_free(own);
 }
 
-static void write_file(const char *path, const char *text, mode_t mode)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) || fchmod(fd, mode) != 0) {
-        fail_msg("write '%s': %s", path, strerror(errno));
-    }
-    (void)close(fd);
-}
-
-static enum evq_status ping_as(const char *url, const char *user, const char *file, bool keep,
-                               struct evq_error *err)
-{
-    struct evq_conn *conn = NULL;
-    const struct evq_conn_config config = {
-        .url = url, .user = user, .password_file = file, .name = "n", .keep_environment = keep};
-    enum evq_status status = evq_conn_open(&config, &conn, err);
-    if (status == EVQ_OK) {
-        status = ping(conn, err);
-    }
-    evq_conn_close(conn);
-    return status;
-}
-
-static void conn_open_authenticates_by_file_and_environment(void **state)
+static void conn_call_waits_out_a_server_that_loads(void **state)
 {
     (void)state;
-    const char *const options[] = {"--requirepass", "correct horse", NULL};
-    const struct fixture_redis_config config = {.options = options, .password = "correct horse"};
-    struct fixture_redis *own = fixture_redis_start(&config);
     struct evq_error err;
-    char wrong[96];
-
-    (void)snprintf(wrong, sizeof wrong, "%s/wrong", own->dir);
-    write_file(wrong, "hunter2\n", 0600);
-    assert_status(ping_as(own->url, NULL, NULL, true, &err), EVQ_E_AUTH);
-    assert_holds(err.message, "NOAUTH");
-    assert_status(ping_as(own->url, NULL, wrong, true, &err), EVQ_E_AUTH);
-    assert_holds(err.message, "WRONGPASS");
-    assert_null(strstr(err.message, "hunter2"));
-    assert_status_err(ping_as(own->url, NULL, own->password_file, true, &err), EVQ_OK, &err);
-
-    assert_int_equal(setenv("EVALQ_REDIS_PASSWORD_FILE", own->password_file, 1), 0);
-    assert_status_err(ping_as(own->url, NULL, NULL, true, &err), EVQ_OK, &err);
-    assert_int_equal(unsetenv("EVALQ_REDIS_PASSWORD_FILE"), 0);
-    assert_int_equal(setenv("EVALQ_REDIS_PASSWORD", "correct horse", 1), 0);
-    assert_status_err(ping_as(own->url, NULL, NULL, true, &err), EVQ_OK, &err);
-    assert_non_null(getenv("EVALQ_REDIS_PASSWORD")); // A guest leaves it.
-    assert_status_err(ping_as(own->url, NULL, wrong, true, &err), EVQ_E_AUTH,
-                      &err); // The file goes first.
-    assert_status_err(ping_as(own->url, NULL, NULL, false, &err), EVQ_OK, &err);
-    assert_null(getenv("EVALQ_REDIS_PASSWORD")); // No child will see it, ...
-    assert_status_err(ping_as(own->url, NULL, NULL, false, &err), EVQ_OK, &err); // ... we still do.
-    fixture_redis_free(own);
-}
-
-static void conn_open_tells_missing_permission(void **state)
-{
-    (void)state;
     struct fixture_redis *own = fixture_redis_start(NULL);
-    struct evq_conn *admin = fixture_redis_conn(own);
-    struct evq_error err;
-    char file[96];
-    char url[128];
+    struct evq_conn *conn = open_url(own->url, 0);
+    struct hog hog = {.redis = own, .words = {"DEBUG", "RELOAD"}, .count = 2};
 
-    (void)snprintf(file, sizeof file, "%s/worker", own->dir);
-    write_file(file, "s3cret", 0640); // Without a newline, and for its group.
-    evq_reply_free(fixture_call(admin, "ACL", "SETUSER", "worker", "on", ">s3cret", "~evalq:*",
-                                "-@all", "+ping", "+get", NULL));
+    // Loading takes a while, and looks at its clients meanwhile.
+    evq_reply_free(fixture_call(conn, "DEBUG", "POPULATE", "2000", NULL));
+    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "key-load-delay", "500", NULL));
     evq_reply_free(
-        fixture_call(admin, "ACL", "SETUSER", "open", "on", "nopass", "-@all", "+ping", NULL));
-    assert_status_err(ping_as(own->url, "worker", file, true, &err), EVQ_OK,
-                      &err); // Without CLIENT.
-    (void)snprintf(url, sizeof url, "unix://open@%s", own->socket);
-    assert_status_err(ping_as(url, NULL, NULL, true, &err), EVQ_OK, &err);
-
-    (void)snprintf(url, sizeof url, "unix://worker@%s", own->socket);
-    const struct evq_conn_config config = {
-        .url = url, .password_file = file, .keep_environment = true};
-    struct evq_conn *conn = open_config(&config);
-    const char *const get[] = {"GET", "other"};
-    const char *const set[] = {"SET", "evalq:x", "1"};
-    expect_refused(conn, EVQ_E_AUTH, "user 'worker': NOPERM", get, 2);
-    expect_refused(conn, EVQ_E_AUTH, "set", set, 3);
+        fixture_call(conn, "CONFIG", "SET", "loading-process-events-interval-bytes", "1024", NULL));
+    assert_int_equal(pthread_create(&hog.thread, NULL, hog_main, &hog), 0);
+    FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_E_RETRY);
+    assert_holds(err.message, "LOADING");
+    FIXTURE_UNTIL(30000, ping(conn, &err) == EVQ_OK);
+    assert_int_equal(pthread_join(hog.thread, NULL), 0);
     evq_conn_close(conn);
-    evq_conn_close(admin);
     fixture_redis_free(own);
-}
-
-static void expect_file(const char *file, enum evq_status want, const char *part)
-{
-    struct evq_error err = {EVQ_OK, ""};
-    assert_status(ping_as(server->url, NULL, file, true, &err), want);
-    assert_holds(err.message, part);
-    assert_null(strstr(err.message, "s3cret"));
-}
-
-static void conn_open_refuses_password_files_others_can_read(void **state)
-{
-    (void)state;
-    char path[128];
-    char long_line[1100];
-
-    (void)snprintf(path, sizeof path, "%s/pw", server->dir);
-    write_file(path, "s3cret\n", 0644);
-    expect_file(path, EVQ_E_INVALID, "readable by every user (mode 0644)");
-    write_file(path, "", 0600);
-    expect_file(path, EVQ_E_INVALID, "empty");
-    write_file(path, "\ns3cret\n", 0600);
-    expect_file(path, EVQ_E_INVALID, "empty");
-    memset(long_line, 's', sizeof long_line - 1);
-    long_line[sizeof long_line - 1] = '\0';
-    write_file(path, long_line, 0600);
-    expect_file(path, EVQ_E_INVALID, "longer than 1023 bytes");
-    expect_file(server->dir, EVQ_E_INVALID, "not a regular file");
-    (void)snprintf(path, sizeof path, "%s/fifo", server->dir);
-    assert_int_equal(mkfifo(path, 0600), 0);
-    expect_file(path, EVQ_E_INVALID, "not a regular file"); // And does not hang.
-    (void)snprintf(path, sizeof path, "%s/none", server->dir);
-    expect_file(path, EVQ_E_IO, "No such file");
 }
 
 /* A forked child with the parent's connection must not speak on its socket, nor stop the parent. */
@@ -563,9 +470,7 @@ int main(void)
         cmocka_unit_test(conn_call_reconnects_when_the_server_is_back),
         cmocka_unit_test(conn_call_classifies_refusals_of_a_real_server),
         cmocka_unit_test(conn_call_waits_out_a_busy_script),
-        cmocka_unit_test(conn_open_authenticates_by_file_and_environment),
-        cmocka_unit_test(conn_open_tells_missing_permission),
-        cmocka_unit_test(conn_open_refuses_password_files_others_can_read),
+        cmocka_unit_test(conn_call_waits_out_a_server_that_loads),
         cmocka_unit_test(conn_drop_parts_child_from_parent),
     };
     return cmocka_run_group_tests(tests, server_start, server_end);
