@@ -15,8 +15,10 @@ static enum evq_status fail_at(const struct evq_config_reader *reader, size_t li
         if (vsnprintf(sentence, sizeof sentence, format, args) < 0) {
             sentence[0] = '\0';
         }
+        char safe[480]; // It quotes the file, and is shown on a terminal.
+        (void)evq_error_escape(sentence, strlen(sentence), safe, sizeof safe);
         (void)evq_error_set(err, EVQ_E_INVALID, "%s:%zu:%zu: %s", reader->file_name, line, column,
-                            sentence);
+                            safe);
     }
     return EVQ_E_INVALID;
 }

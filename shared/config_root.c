@@ -75,10 +75,15 @@ static enum evq_status fail_unmatched(const struct evq_config *config, const cha
                              config->roots[i].name, config->roots[i].path);
         used += wrote > 0 ? (size_t)wrote : 0;
     }
+    char shown[160];
+    char safe[176];
+    (void)evq_error_escape(path, strlen(path), shown, sizeof shown);
+    (void)evq_error_escape(directory, strlen(directory), safe, sizeof safe);
+    // The line to add before the list of roots: a long list may be cut.
     return evq_error_set(err, EVQ_E_NOT_FOUND,
-                         "'%.140s' lies beneath no root (roots: %s); add to %.60s: roots: {%s: %s}",
-                         path, roots, config->file[0] != '\0' ? config->file : "evalq.yaml", name,
-                         directory);
+                         "'%s' lies beneath no root; add to %.60s: roots: {%s: %s} (present: %s)",
+                         shown, config->file[0] != '\0' ? config->file : "evalq.yaml", name, safe,
+                         roots);
 }
 
 enum evq_status evq_config_root_match(const struct evq_config *config, const char *absolute_path,

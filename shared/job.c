@@ -162,8 +162,9 @@ static enum evq_status check_pairs(const char *field, const struct evq_pair *pai
         }
         for (size_t j = 0; j < i; j++) {
             if (strcmp(pairs[i].key, pairs[j].key) == 0) {
-                return evq_error_set(err, EVQ_E_INVALID, "%s has the key '%.100s' twice", field,
-                                     pairs[i].key);
+                char shown[128];
+                (void)evq_error_escape(pairs[i].key, strlen(pairs[i].key), shown, sizeof shown);
+                return evq_error_set(err, EVQ_E_INVALID, "%s has the key '%s' twice", field, shown);
             }
         }
     }
@@ -185,15 +186,15 @@ static enum evq_status check_path(const char *field, const char *path, struct ev
         return evq_error_set(err, EVQ_E_INVALID, "%s has %zu bytes, allowed %d", field, bytes,
                              EVQ_JOB_PATH_BYTES_MAX);
     }
-    if (path[0] == '/') {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "%s '%.200s' is absolute, expected one relative to its root", field,
-                             path);
-    }
     for (size_t i = 0; i < bytes; i++) {
         if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f) {
             return evq_error_set(err, EVQ_E_INVALID, "%s holds a control byte at %zu", field, i);
         }
+    }
+    if (path[0] == '/') {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "%s '%.200s' is absolute, expected one relative to its root", field,
+                             path);
     }
     for (const char *part = path; part != NULL;) {
         size_t length = strcspn(part, "/");

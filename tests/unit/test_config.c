@@ -480,7 +480,9 @@ static void config_root_match_takes_the_longest_by_component(void **state)
     assert_matches(config, path, "run", "x");
     assert_status(evq_config_root_match(config, "/gone/farther/a", &found, &tail, &err),
                   EVQ_E_NOT_FOUND);
-    assert_holds(err.message, "'/gone/farther/a' lies beneath no root (roots: data=");
+    assert_holds(err.message,
+                 "'/gone/farther/a' lies beneath no root; add to /etc/evalq/evalq.yaml: roots: "
+                 "{farther: /gone/farther} (present: data=");
     assert_status(evq_config_root_match(config, "/gone/far/../a", &found, &tail, &err),
                   EVQ_E_NOT_FOUND);
     assert_status(evq_config_root_match(config, "relative", &found, &tail, &err), EVQ_E_INVALID);
@@ -489,7 +491,7 @@ static void config_root_match_takes_the_longest_by_component(void **state)
     config = parsed("");
     assert_status(evq_config_root_match(config, "/home/me/run 1/step-5.pt", &found, &tail, &err),
                   EVQ_E_NOT_FOUND);
-    assert_holds(err.message, "(roots: none)");
+    assert_holds(err.message, "(present: none)");
     assert_holds(err.message, "roots: {run-1-");
     assert_holds(err.message, ": /home/me/run 1}");
     evq_config_free(config);
