@@ -1,7 +1,8 @@
 /*
- * out[rows, n] = in[rows, k] * weight[n, k]^T in fp32, by OpenBLAS where it is installed, else by
- * own kernels. Both give a row the same bits wherever it stands among the rows, so that shards add
- * up to the whole. A struct evq_gemm is filled once and then read by any number of threads.
+ * out[rows, n] = in[rows, k] * weight[n, k]^T in fp32. Our own kernels are the default: they give a
+ * row the same bits wherever it stands among the rows, so that shards add up to the whole, and are
+ * no slower. OpenBLAS is there on request (EVALQ_BLAS=openblas); some of its kernels round a row by
+ * its place. A struct evq_gemm is filled once and then read by any number of threads.
  */
 #ifndef EVQ_KERNELS_CPU_GEMM_H
 #define EVQ_KERNELS_CPU_GEMM_H
@@ -24,7 +25,7 @@ struct evq_gemm {
     const char *name; // "openblas" or "own".
 };
 
-/* Environment EVALQ_BLAS=own leaves OpenBLAS aside. Never fails: own kernels are always there. */
+/* Reads EVALQ_BLAS. Never fails: own kernels are always there. */
 void evq_gemm_open(struct evq_gemm *ret_gemm);
 
 /* A weight is kept in the form that the kernel reads best: this many floats, filled from the plain

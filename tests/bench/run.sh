@@ -9,5 +9,5 @@ cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=OFF >/dev/null
 ninja -C "$build" bench_mlp >/dev/null
 for threads in 1 0; do
     "$build/bin/bench_mlp" "$threads"
-    EVALQ_BLAS=own "$build/bin/bench_mlp" "$threads"
+    EVALQ_BLAS=openblas "$build/bin/bench_mlp" "$threads"
 done
