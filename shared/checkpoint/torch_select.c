@@ -20,19 +20,18 @@ static enum evq_status stop_at_first(void *context, const char *name,
     (void)name;
     (void)tensor;
     (void)err;
-    *(bool *)context = true;
+    (void)context;
     return EVQ_E_STOPPED; // Ends the walk.
 }
 
 /* Whether there are tensors below node, which is none itself. */
 static bool holds_tensors(const struct evq_pickle_node *node)
 {
-    bool found = false;
-
     if (evq_torch_is_tensor(node)) {
         return false;
     }
-    return evq_torch_walk(node, stop_at_first, &found, NULL) == EVQ_E_STOPPED && found;
+    // A walk that fails for another reason fails again when the tensors are taken, and says why.
+    return evq_torch_walk(node, stop_at_first, NULL, NULL) != EVQ_OK;
 }
 
 /* The keys of a dict, for a message. */
@@ -158,8 +157,8 @@ enum evq_status evq_torch_select(const struct evq_pickle_node *root,
     }
     if (found == NULL) {
         list_keys(root, keys, sizeof(keys));
-        return evq_error_set(err, EVQ_E_NOT_FOUND, "holds no tensors%s%s",
-                             keys[0] == '\0' ? "" : "; it holds: ", keys);
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "the file holds no tensors%s%s",
+                             keys[0] == '\0' ? "" : ", but: ", keys);
     }
     *ret_weights = found;
     return EVQ_OK;

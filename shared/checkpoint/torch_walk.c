@@ -6,7 +6,7 @@
 #include "shared/checkpoint/torch.h"
 
 #define DEPTH_MAX 64
-#define STEPS_MAX 20000000u
+#define STEPS_MAX 4000000u
 
 struct walk {
     evq_torch_visitor visitor;
