@@ -1,6 +1,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -86,7 +87,7 @@ static void scan_entry(struct scan *scan, const char *name, bool directory)
         return;
     }
     if (scan->weights_count < 2) {
-        strcpy(scan->weights[scan->weights_count], name); // NAME_MAX is 255.
+        (void)snprintf(scan->weights[scan->weights_count], sizeof(scan->weights[0]), "%s", name);
     }
     scan->weights_count++;
     scan->shard = scan->shard || strstr(name, "-of-") != NULL;
@@ -159,6 +160,6 @@ enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_by
     if (strlen(name) >= name_bytes) {
         return evq_error_set(err, EVQ_E_INVALID, "a file name of %zu bytes", strlen(name));
     }
-    strcpy(ret_name, name);
+    (void)snprintf(ret_name, name_bytes, "%s", name);
     return EVQ_OK;
 }

@@ -24,6 +24,12 @@ struct search {
     bool any; // best is set.
 };
 
+static void copy_prefix(char out[EVQ_CHECKPOINT_PREFIX_BYTES], const char *prefix)
+{
+    (void)snprintf(out, EVQ_CHECKPOINT_PREFIX_BYTES, "%s",
+                   prefix); // Every prefix tried is shorter.
+}
+
 /* Whether all names are there under prefix; remembers the best that is not whole, for the message.
  */
 static bool fits(struct search *search, const char *prefix)
@@ -35,7 +41,7 @@ static bool fits(struct search *search, const char *prefix)
         found++;
     }
     if (!search->any || found > search->best_found) {
-        strcpy(search->best, prefix); // Every prefix tried is shorter than the buffer.
+        copy_prefix(search->best, prefix);
         search->best_found = found;
         search->any = true;
     }
@@ -62,7 +68,7 @@ static bool find_usual(struct search *search, char *ret_prefix)
                            depth > 1 ? parts[i / PARTS % PARTS] : "",
                            depth > 2 ? parts[i / PARTS / PARTS] : "");
             if (fits(search, prefix)) {
-                strcpy(ret_prefix, prefix);
+                copy_prefix(ret_prefix, prefix);
                 return true;
             }
         }
@@ -131,12 +137,12 @@ enum evq_status evq_checkpoint_match(const struct evq_checkpoint *checkpoint,
                 "to evaluate",
                 shown[0], shown[1]);
         }
-        strcpy(found, prefix);
+        copy_prefix(found, prefix);
         any = true;
     }
     if (!any) {
         return not_found(&search, err);
     }
-    strcpy(ret_prefix, found);
+    copy_prefix(ret_prefix, found);
     return EVQ_OK;
 }
