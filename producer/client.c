@@ -1,7 +1,6 @@
 #include "producer/client.h"
 
 #include <errno.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include <xxhash.h>
 
 #include "producer/fork.h"
+#include "producer/home.h"
 #include "shared/clock.h"
 
 #define SPOOL_BYTES_DEFAULT ((int64_t)64 << 20)
@@ -127,31 +127,6 @@ static enum evq_status run_default(char out[EVQ_JOB_RUN_BYTES_MAX + 1], struct e
     return EVQ_OK;
 }
 
-static enum evq_status ring_directory_default(char *out, size_t out_bytes, struct evq_error *err)
-{
-    const char *state = getenv("XDG_STATE_HOME");
-    const char *home = getenv("HOME");
-    struct passwd entry;
-    struct passwd *found = NULL;
-    char strings[4096];
-    int written = 0;
-
-    if (state != NULL && state[0] == '/') {
-        written = snprintf(out, out_bytes, "%s/evalq", state);
-    } else {
-        if (home == NULL || home[0] != '/') {
-            home = getpwuid_r(geteuid(), &entry, strings, sizeof(strings), &found) == 0 &&
-                           found != NULL
-                       ? found->pw_dir
-                       : "/var/tmp";
-        }
-        written = snprintf(out, out_bytes, "%s/.local/state/evalq", home);
-    }
-    return written > 0 && (size_t)written < out_bytes
-               ? EVQ_OK
-               : evq_error_set(err, EVQ_E_INVALID, "the ring directory's path is too long");
-}
-
 /* The options, defaults filled in. */
 struct settings {
     char ring_directory[PATH_MAX];
@@ -176,8 +151,7 @@ static enum evq_status settings_fill(const struct evalq_options *options,
         (void)snprintf(settings->ring_directory, sizeof(settings->ring_directory), "%s",
                        options->ring_directory);
     } else if (status == EVQ_OK) {
-        status =
-            ring_directory_default(settings->ring_directory, sizeof(settings->ring_directory), err);
+        status = evq_home_find(settings->ring_directory, sizeof(settings->ring_directory), err);
     }
     if (status != EVQ_OK) {
         return status;

@@ -46,23 +46,26 @@ enum evalq_result_code {
 struct evalq_client;
 
 struct evalq_options { // Zero, NULL and "" mean the default.
-    const char *url;   // As evalq's programs find it: $EVALQ_URL, ./.evalq/url, the configuration.
-    const char
-        *config; // File; default $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml, /etc/evalq/.
+    // The address. Default: as evalq's programs find it ($EVALQ_URL, ./.evalq/url, configuration).
+    const char *url;
+    // Configuration file. Default: $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml,
+    // /etc/evalq/evalq.yaml.
+    const char *config;
     const char *queue; // Default: $EVALQ_QUEUE, else the configuration's, else "main".
-    const char
-        *run; // Default: $EVALQ_RUN, else working directory's name and a hash of host and path.
-    int64_t
-        session_ms; // When this life of the run began, unix ms; default: when this process started.
-    const char
-        *ring_directory; // Default: $XDG_STATE_HOME/evalq, else ~/.local/state/evalq. Local disk.
-    uint32_t ring_bytes; // Default 1 MiB, about 3,000 submits not yet taken by Redis or spool.
-    int64_t spool_bytes_max; // What may wait on disk while Redis is away; default 64 MiB.
-    int64_t pin_bytes_max; // Budget of pins that had to be copied; default 64 GiB; -1: never copy.
-    int pin_disabled;      // 1: checkpoints are evaluated where they lie, if they still do.
-    const char *log_path;  // Warnings are appended here; default: standard error.
-    int quiet;             // 1: no warnings at all.
-    uint64_t reserved[8];  // Zero.
+    // Default: $EVALQ_RUN, else the working directory's name and a hash of host and path.
+    const char *run;
+    int64_t session_ms; // When this life of the run began, unix ms. Default: this process's start.
+    // A directory on a local disk or tmpfs. Default: $XDG_STATE_HOME/evalq, else
+    // ~/.local/state/evalq; where that is on a network, /var/tmp/evalq-UID, or else
+    // /dev/shm/evalq-UID.
+    const char *ring_directory;
+    uint32_t ring_bytes;     // Default 1 MiB, about 3,000 submits not yet taken by Redis or spool.
+    int64_t spool_bytes_max; // What may wait on disk while Redis is away. Default 64 MiB.
+    int64_t pin_bytes_max;   // Budget of pins that had to be copied. Default 64 GiB; -1: no copies.
+    int pin_disabled;        // 1: checkpoints are evaluated where they lie, if they still do.
+    const char *log_path;    // Warnings are appended here. Default: standard error.
+    int quiet;               // 1: no warnings at all.
+    uint64_t reserved[8];    // Zero.
 };
 
 struct evalq_pair {

@@ -42,15 +42,23 @@ static void source_close(struct evq_source *source, bool remove)
     memset(source, 0, sizeof(*source));
 }
 
-static void sender_free(struct evq_sender *sender)
+/* What the thread holds of rings, files and sockets. */
+static void sender_release(struct evq_sender *sender)
 {
     for (size_t at = 0; at < sender->source_count; at++) {
         struct evq_source *source = &sender->sources[at];
         bool empty = source->spool != NULL && evq_spool_records(source->spool) == 0;
         source_close(source, empty);
     }
+    sender->source_count = 0;
     evq_keeper_free(&sender->keeper);
     evq_queue_close(sender->redis);
+    sender->redis = NULL;
+}
+
+static void sender_free(struct evq_sender *sender)
+{
+    sender_release(sender); // Done already, unless the thread never started.
     evq_conn_close(sender->conn);
     evq_config_free(sender->config);
     evq_warner_close(&sender->warner);
@@ -296,6 +304,7 @@ static void *sender_main(void *argument)
         sources_release(sender);
         sleep_until(sender, next);
     }
+    sender_release(sender); // Before close() returns: the next open finds the ring free.
     pthread_mutex_lock(&sender->progress_lock);
     sender->ended = true;
     pthread_cond_broadcast(&sender->progress);

@@ -11,8 +11,10 @@
 #include "producer/cli/json.h"
 #include "producer/cli/submission.h"
 #include "producer/cli/verbs.h"
+#include "producer/leftovers.h"
 
 #define WATCH_PAUSE_US 1000000
+#define LEFTOVERS_MS   10000 // For each run.
 
 struct settled { // What needs no second look until it changes.
     char *name;
@@ -208,6 +210,28 @@ static enum evq_status finish(struct scan *scan, struct evq_error *err)
     return status;
 }
 
+/* What dead training processes of this machine left unsent goes first: it knows more than their
+ * directories do. */
+static enum evq_status send_leftovers(struct evq_cli *cli, struct evq_error *err)
+{
+    const struct evalq_options options = {.url = cli->config->redis.url,
+                                          .config = cli->config->file,
+                                          .queue = cli->config->redis.queue,
+                                          .quiet = 1};
+    struct evq_leftovers left = {.runs = 0};
+    enum evq_status status =
+        evq_leftovers_send(&options, cli->config->redis.queue, LEFTOVERS_MS, &left, err);
+
+    if (status == EVQ_E_INVALID) {
+        return EVQ_OK; // No place for rings here, so there are none.
+    }
+    if (status == EVQ_OK && left.sent + left.refused > 0) {
+        evq_cli_say(cli, "%" PRIu64 " jobs that %" PRIu64 " dead runs had left are sent", left.sent,
+                    left.runs);
+    }
+    return status;
+}
+
 static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct scan scan = {.cli = cli, .directory = evq_cli_arg(cli, 0), .jobs = json_array()};
@@ -219,6 +243,9 @@ static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
     enum evq_status status = evq_submission_read(cli, &scan.submission, err);
     if (status == EVQ_OK) {
         status = evq_cli_open(cli, err);
+    }
+    if (status == EVQ_OK) {
+        status = send_leftovers(cli, err);
     }
     if (status == EVQ_OK) {
         status = scan_pass(&scan, true, err);

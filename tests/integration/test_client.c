@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "producer/evalq.h"
+#include "producer/leftovers.h"
 #include "producer/ring.h"
 #include "shared/checkpoint/writer.h"
 #include "tests/fixture/queue.h"
@@ -418,6 +419,28 @@ static void client_sends_spool_of_killed_trainer_when_run_is_opened_again(void *
     assert_int_not_equal(access(spool, F_OK), 0);
 }
 
+static void leftovers_are_sent_when_nobody_opens_their_runs(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_options options = scene_options(scene);
+    struct evq_leftovers left;
+
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    assert_status(evq_leftovers_send(&options, "main", ARRIVES_MS, &left, NULL), EVQ_OK);
+    assert_int_equal(left.runs + left.sent, 0); // There is no such directory yet.
+    fixture_redis_suspend(scene->fx->redis);
+    (void)trainer_killed_after(scene, 0, 10);
+    options.run = NULL;
+    assert_status(evq_leftovers_send(&options, "other", ARRIVES_MS, &left, NULL), EVQ_OK);
+    assert_int_equal(left.runs, 0);
+    fixture_redis_resume(scene->fx->redis);
+    assert_status(evq_leftovers_send(&options, "main", ARRIVES_MS, &left, NULL), EVQ_OK);
+    assert_int_equal(left.runs, 1);
+    assert_int_equal(left.sent, 10);
+    assert_int_equal(left.kept, 0);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 10);
+}
+
 static void client_uses_second_ring_when_run_is_open_elsewhere(void **state)
 {
     struct scene *scene = *state;
@@ -811,6 +834,7 @@ int main(void)
         CLIENT_TEST(client_loses_nothing_when_redis_dies_in_the_middle),
         CLIENT_TEST(client_sends_what_killed_trainer_left_when_run_is_opened_again),
         CLIENT_TEST(client_sends_spool_of_killed_trainer_when_run_is_opened_again),
+        CLIENT_TEST(leftovers_are_sent_when_nobody_opens_their_runs),
         CLIENT_TEST(client_uses_second_ring_when_run_is_open_elsewhere),
         CLIENT_TEST(client_refuses_forked_child_when_parent_opened_it),
         CLIENT_TEST(client_sends_each_once_when_two_threads_submit),

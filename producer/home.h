@@ -1,0 +1,19 @@
+/*
+ * Where the rings of this user are, unless an option says otherwise. Any thread.
+ */
+#ifndef EVQ_PRODUCER_HOME_H
+#define EVQ_PRODUCER_HOME_H
+
+#include <stddef.h>
+
+#include "shared/error.h"
+
+/*
+ * The first of $XDG_STATE_HOME/evalq (else ~/.local/state/evalq), /var/tmp/evalq-UID and
+ * /dev/shm/evalq-UID that is this user's, can be written to and is not on a network: writing to a
+ * mapping of a file there may wait for a server, and training must not. It is made. EVQ_E_INVALID
+ * when none will do.
+ */
+enum evq_status evq_home_find(char *out, size_t out_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

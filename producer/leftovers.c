@@ -1,0 +1,93 @@
+#include "producer/leftovers.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/client.h"
+#include "producer/home.h"
+#include "producer/ring.h"
+
+struct runs {
+    const char *queue;
+    char **names;
+    size_t count;
+    bool failed;
+};
+
+static void run_note(void *context, const char *queue, const char *run)
+{
+    struct runs *runs = context;
+
+    if (strcmp(queue, runs->queue) != 0) {
+        return;
+    }
+    char **names = realloc(runs->names, (runs->count + 1) * sizeof(names[0]));
+    if (names != NULL) {
+        runs->names = names;
+        names[runs->count] = strdup(run);
+    }
+    if (names == NULL || names[runs->count] == NULL) {
+        runs->failed = true;
+        return;
+    }
+    runs->count++;
+}
+
+static enum evq_status run_send(const struct evalq_options *options, const char *run,
+                                int timeout_ms, struct evq_leftovers *leftovers,
+                                struct evq_error *err)
+{
+    struct evalq_options own = *options;
+    struct evalq_client *client = NULL;
+    struct evalq_stats stats;
+
+    own.run = run;
+    if (evalq_client_open(&own, &client) != EVALQ_OK) {
+        return EVQ_OK; // As many processes as there can be have it open, or its file cannot be
+                       // read.
+    }
+    int flushed = evalq_client_flush(client, timeout_ms);
+    evalq_client_stats(client, &stats);
+    leftovers->runs += stats.sent + stats.refused + stats.pending > 0;
+    leftovers->sent += stats.sent;
+    leftovers->refused += stats.refused;
+    leftovers->kept += stats.pending;
+    evalq_client_close(client);
+    return flushed == EVALQ_UNAVAILABLE
+               ? evq_error_set(err, EVQ_E_IO, "Redis is away: what is left of run '%s' stays", run)
+               : EVQ_OK;
+}
+
+enum evq_status evq_leftovers_send(const struct evalq_options *options, const char *queue,
+                                   int timeout_ms, struct evq_leftovers *ret_leftovers,
+                                   struct evq_error *err)
+{
+    struct runs runs = {.queue = queue};
+    struct evq_leftovers leftovers = {.runs = 0};
+    char home[PATH_MAX];
+    const char *directory = options->ring_directory;
+    enum evq_status status = EVQ_OK;
+
+    if (directory == NULL || directory[0] == '\0') {
+        status = evq_home_find(home, sizeof(home), err);
+        directory = home;
+    }
+    if (status == EVQ_OK) {
+        status = evq_ring_list(directory, run_note, &runs, err);
+    }
+    if (status == EVQ_OK && runs.failed) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "names of the runs in '%s'", directory);
+    }
+    for (size_t at = 0; at < runs.count && status == EVQ_OK; at++) {
+        status = run_send(options, runs.names[at], timeout_ms, &leftovers, err);
+    }
+    for (size_t at = 0; at < runs.count; at++) {
+        free(runs.names[at]);
+    }
+    free(runs.names);
+    if (status == EVQ_OK) {
+        *ret_leftovers = leftovers;
+    }
+    return status;
+}

@@ -1,0 +1,28 @@
+/*
+ * What training processes that died left in their rings and spools: sends it without waiting for
+ * the run to be opened again. For `evalq scan`. Any thread.
+ */
+#ifndef EVQ_PRODUCER_LEFTOVERS_H
+#define EVQ_PRODUCER_LEFTOVERS_H
+
+#include "producer/evalq.h"
+#include "shared/error.h"
+
+struct evq_leftovers {
+    uint64_t runs; // That had something left.
+    uint64_t sent; // Jobs.
+    uint64_t refused;
+    uint64_t kept; // Not sent in time: they stay for the next one.
+};
+
+/*
+ * For each run of `queue` that has a ring in options->ring_directory: opens a client of it, sends
+ * what no living process owns and closes it. options as for evalq_client_open(); run is ignored.
+ * queue: the name that options give. timeout_ms: for each run. EVQ_E_IO: Redis is away. A run that
+ * cannot be opened is passed over.
+ */
+enum evq_status evq_leftovers_send(const struct evalq_options *options, const char *queue,
+                                   int timeout_ms, struct evq_leftovers *ret_leftovers,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif
