@@ -69,6 +69,7 @@ static enum evq_status results_open(struct evalq_client *client, int64_t deadlin
     struct evq_conn_config conn = {.url = config->redis.url,
                                    .user = config->redis.user,
                                    .password_file = config->redis.password_file,
+                                   .keep_environment = true, // We are a guest here.
                                    .name = "evalq-results",
                                    .connect_timeout_ms = call_ms,
                                    .call_timeout_ms = call_ms};

@@ -337,6 +337,7 @@ static enum evq_status sender_connect(struct evq_sender *sender, struct evq_erro
     struct evq_conn_config conn = {.url = config->redis.url,
                                    .user = config->redis.user,
                                    .password_file = config->redis.password_file,
+                                   .keep_environment = true, // We are a guest here.
                                    .name = "evalq-client",
                                    .connect_timeout_ms = 2000,
                                    .call_timeout_ms = 5000};
