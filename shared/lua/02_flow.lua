@@ -63,16 +63,16 @@ end
 -- Flows that a cap or a pause had parked come back, a slice a call; `unpark` remembers runs that have more.
 function F.unpark(name)
     local key = P .. 'parked:' .. name
+    if F.blocked(F.run(name)) then
+        return -- Later: whatever frees the run comes here again.
+    end
     for _, member in ipairs(call('SPOP', key, SLICE)) do
         local class, band, flow = member:match('^(%d+):([0-3]):(.+)$')
         if flow and F.settle(flow, class, band) then
             F.wake(class)
         end
-        if F.blocked(F.run(name)) then
-            break
-        end
     end
-    if not F.blocked(F.run(name)) and call('SCARD', key) > 0 then
+    if call('SCARD', key) > 0 then
         call('SADD', P .. 'unpark', name)
     else
         call('SREM', P .. 'unpark', name)
