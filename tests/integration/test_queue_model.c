@@ -643,7 +643,7 @@ static void one_operation(struct drive *d)
         cancel(d);
     } else if (dice < 96) {
         retry(d);
-    } else if (dice < 99 || roll(d, 4) != 0) {
+    } else if (dice < 98 || roll(d, 3) != 0) {
         operate(d);
     } else {
         forget(d);
