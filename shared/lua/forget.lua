@@ -16,6 +16,7 @@ local function open_remove(flow, budget)
             local ok, j = pcall(J.load, id or '')
             if ok and j and OPEN[j.state] and J.sane(j) then
                 J.leave(j)
+                J.shards_drop(j)
                 F.settle(flow, j.class, j.priority)
                 Q.bump('forgotten', 1)
             end
