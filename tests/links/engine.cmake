@@ -1,5 +1,6 @@
 evq_test_link(test_kernels_cpu evq_kernels_cpu)
 evq_test_link(test_native evq_engine)
+evq_test_link(test_native_refusals evq_engine)
 evq_test_link(test_datasets evq_engine)
 if(TARGET test_backend_module)
     target_link_libraries(test_backend_module PRIVATE ${CMAKE_DL_LIBS})

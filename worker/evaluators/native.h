@@ -1,6 +1,6 @@
 /*
- * The native evaluator: evalq's own models, tasks and kernels. Keeps backend, plan, buffers and data sets warm between the
- * jobs of a slot. One thread.
+ * The native evaluator: evalq's own models, tasks and kernels. Keeps backend, plan, buffers and
+ * data sets warm between the jobs of a slot. One thread.
  */
 #ifndef EVQ_WORKER_NATIVE_H
 #define EVQ_WORKER_NATIVE_H
@@ -9,19 +9,23 @@
 
 struct evq_native;
 
-/* device: -1 CPU, else a CUDA ordinal (falls back to the CPU with *ret_note saying why; the caller logs it). */
+/* device: -1 CPU, else a CUDA ordinal (falls back to the CPU with *ret_note saying why; the caller
+ * logs it). */
 enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_native **ret_native,
-                                char *ret_note, size_t note_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+                                char *ret_note, size_t note_bytes,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_native_close(struct evq_native *native); // Accepts NULL.
 
-/* Runs the suite's tasks. EVQ_E_GONE, EVQ_E_CHANGED, EVQ_E_INCOMPLETE as the checkpoint says; EVQ_E_INVALID,
- * EVQ_E_UNSUPPORTED, EVQ_E_CORRUPT, EVQ_E_LIMIT are final; EVQ_E_NOMEM, EVQ_E_DEVICE, EVQ_E_IO may pass, and so may
- * EVQ_E_NOT_FOUND: a data file is missing on this machine. A shard's results carry sums and no metrics. */
+/* Runs the suite's tasks. EVQ_E_GONE, EVQ_E_CHANGED, EVQ_E_INCOMPLETE as the checkpoint says;
+ * EVQ_E_INVALID, EVQ_E_UNSUPPORTED, EVQ_E_CORRUPT, EVQ_E_LIMIT are final; EVQ_E_NOMEM,
+ * EVQ_E_DEVICE, EVQ_E_IO may pass, and so may EVQ_E_NOT_FOUND: a data file is missing on this
+ * machine. A shard's results carry sums and no metrics. */
 enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval_request *request,
-                                const struct evq_eval_report *report, struct evq_error *err) EVQ_CHECK_RESULT;
+                                const struct evq_eval_report *report,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Forms the metrics of one task from merged sums (of all shards): same code as the unsharded end. Needs no device.
- * result: task and sums set; metrics, n filled in from its arena. */
+/* Forms the metrics of one task from merged sums (of all shards): same code as the unsharded end.
+ * Needs no device. result: task and sums set; metrics, n filled in from its arena. */
 enum evq_status evq_native_merge(const struct evq_task_config *task, struct evq_result *result,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -1,0 +1,109 @@
+/* What the native evaluator refuses: each time one sentence that names tensor, option or file and
+ * what was expected. */
+#include "native_fixture.h"
+
+static void native_refuses_what_does_not_fit(void **state)
+{
+    struct fixture *fx = *state;
+    static float zeros[784 * 12];
+    const int64_t whole[4] = {0};
+    const struct evq_writer_tensor fits = MATRIX("0.weight", 10, 784, zeros);
+    const struct evq_writer_tensor integer = {
+        .name = "0.weight", .dtype = EVQ_DTYPE_I64, .rank = 2, .shape = {2, 2}, .data = whole};
+    const struct evq_writer_tensor convolution = {.name = "0.weight",
+                                                  .dtype = EVQ_DTYPE_F32,
+                                                  .rank = 4,
+                                                  .shape = {1, 1, 3, 3},
+                                                  .data = zeros};
+    const struct {
+        struct evq_writer_tensor tensors[2];
+        size_t count;
+        const char *words;
+    } cases[] = {
+        {{MATRIX("0.weight", 12, 2, zeros), {0}}, 1, "takes 2 inputs, but a sample of"},
+        {{MATRIX("0.weight", 9, 784, zeros), {0}}, 1, "label 9, expected 0 to 8"},
+        {{MATRIX("0.weight", 1, 784, zeros), {0}}, 1, "at least 2"},
+        {{fits, VECTOR("0.bias", 9, zeros)}, 2, "tensor '0.bias' has shape [9], expected [10]"},
+        {{fits, MATRIX("1.weight", 10, 9, zeros)},
+         2,
+         "'1.weight' takes 9 values, but '0.weight' before it gives 10"},
+        {{fits, VECTOR("1.bias", 10, zeros)}, 2, "tensor '1.weight' is missing beside '1.bias'"},
+        {{fits, VECTOR("1.running_mean", 10, zeros)}, 2, "'1.running_var' is missing"},
+        {{fits, VECTOR("scale", 10, zeros)}, 2, "tensor 'scale' has no place"},
+        {{fits, VECTOR("1.weight", 10, zeros)},
+         2,
+         "tensor '1.weight' has 1 dimensions, expected 2"},
+        {{integer, {0}}, 1, "is I64, expected floating point"},
+        {{convolution, {0}}, 1, "has 4 dimensions"},
+        {{{0}, {0}}, 0, "no matrix"},
+    };
+    const struct evq_task_config task = mnist_task(NULL, 0);
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct evq_error err = {0};
+        write_model(fx, cases[i].tensors, cases[i].count);
+        assert_int_not_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err), EVQ_OK);
+        if (strstr(err.message, cases[i].words) == NULL ||
+            strstr(err.message, "task 'digits'") == NULL) {
+            fail_msg("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].words);
+        }
+    }
+    struct evq_error err = {0};
+    assert_int_equal(eval(fx, fx->root_fd, "gone.safetensors", &task, 1, -1, 0, &err), EVQ_E_GONE);
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 0, -1, 0, &err), EVQ_E_INVALID);
+    assert_int_equal(fx->seen.tasks, 0);
+}
+
+static void native_model_options_are_read_strictly(void **state)
+{
+    struct fixture *fx = *state;
+    static float zeros[784 * 10];
+    const struct evq_writer_tensor tensors[] = {
+        MATRIX("a.in.weight", 4, 784, zeros), MATRIX("a.out.weight", 10, 4, zeros),
+        MATRIX("b.weight", 3, 3, zeros), MATRIX("a.mid.weight", 4, 4, zeros)};
+    static const struct {
+        struct evq_pair model[2];
+        size_t count;
+        const char *words; // "": accepted.
+    } cases[] = {
+        {{{"prefix", "a."}, {"layers", "in, mid, out"}}, 2, ""},
+        {{{"prefix", "a."}}, 1, ""}, // in, mid, out: natural order serves too.
+        {{{"prefix", ""}}, 1, "takes 3 values"},
+        {{{"prefix", "c."}}, 1, "under the prefix 'c.'"},
+        {{{"prefix", "a."}, {"layers", "in, out"}}, 2, "'mid' is in the checkpoint but not among"},
+        {{{"prefix", "a."}, {"layers", "in, mid, mid"}}, 2, "names 'mid'"},
+        {{{"prefix", "a."}, {"layers", "out, mid, in"}}, 2, "before it gives 10"},
+        {{{"prefix", "a."}, {"activation", "softplus"}}, 2, "activation is 'softplus'"},
+        {{{"prefix", "a."}, {"norm", "inside"}}, 2, "norm is 'inside'"},
+        {{{"prefix", "a."}, {"actvation", "relu"}}, 2, "did you mean 'activation'"},
+        {{{"prefix", "a."}, {"family", "gpt7"}}, 2, "family 'gpt7'"},
+    };
+
+    write_model(fx, tensors, 4);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct evq_task_config task = mnist_task(NULL, 0);
+        struct evq_error err = {0};
+        task.model = cases[i].model;
+        task.model_count = cases[i].count;
+        const enum evq_status status =
+            eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err);
+        if ((status == EVQ_OK) != (cases[i].words[0] == '\0') ||
+            strstr(err.message, cases[i].words) == NULL) {
+            fail_msg("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].words);
+        }
+    }
+    const struct evq_pair bad[] = {{"topk", "3"}};
+    const struct evq_task_config task = mnist_task(bad, 1);
+    struct evq_error err = {0};
+    assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err), EVQ_E_INVALID);
+    assert_non_null(strstr(err.message, "did you mean 'top_k'"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(native_refuses_what_does_not_fit, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_model_options_are_read_strictly, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
