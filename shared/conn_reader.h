@@ -27,7 +27,8 @@ enum evq_status evq_conn_reader_next(struct evq_conn_reader *reader, struct evq_
                                      char *ret_error_text, size_t error_bytes,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Nothing came that was not taken: true between a reply and the next command, unless the peer is out of step. */
+/* Nothing came that was not taken: true between a reply and the next command, unless the peer is
+ * out of step. */
 bool evq_conn_reader_idle(const struct evq_conn_reader *reader);
 
 /* Appends one command to out. arg_bytes NULL: C strings. EVQ_E_LIMIT, EVQ_E_NOMEM. */

@@ -1,6 +1,7 @@
 /*
- * The function library evalq_v1: its text, embedded by the build from shared/lua, and its version rules.
- * Major = key layout and library name. Within a major, functions and arguments are only appended.
+ * The function library evalq_v1: its text, embedded by the build from shared/lua, and its version
+ * rules. Major = key layout and library name. Within a major, functions and arguments are only
+ * appended.
  */
 #ifndef EVQ_SHARED_FUNCTIONS_H
 #define EVQ_SHARED_FUNCTIONS_H
@@ -9,16 +10,18 @@
 
 #include "shared/conn.h"
 
-#define EVQ_FUNCTIONS_MAJOR 1
+#define EVQ_FUNCTIONS_MAJOR   1
 #define EVQ_FUNCTIONS_LIBRARY "evalq_v1"
-#define EVQ_FUNCTIONS_PREFIX "evalq_v1_"
+#define EVQ_FUNCTIONS_PREFIX  "evalq_v1_"
 
 extern const char evq_functions_text[]; // Generated: the joined Lua source.
-extern const int64_t evq_functions_build; // From shared/lua/BUILD; rises with every change of shared/lua.
+extern const int64_t
+    evq_functions_build; // From shared/lua/BUILD; rises with every change of shared/lua.
 
 /*
- * Loads the library when none is there or the one there has a lower build; leaves an equal or higher build alone.
- * ret_build: the build that is there afterwards. EVQ_E_AUTH when the user may not load functions.
+ * Loads the library when none is there or the one there has a lower build; leaves an equal or
+ * higher build alone. ret_build: the build that is there afterwards. EVQ_E_AUTH when the user may
+ * not load functions.
  */
 enum evq_status evq_functions_install(struct evq_conn *conn, int64_t *ret_build,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
@@ -31,7 +34,8 @@ enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
 enum evq_status evq_functions_judge(const struct evq_conn *conn, int64_t major, int64_t build,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* EVQ_E_VERSION's sentence for a server without the library; keeps err's where the server itself is too old. */
+/* EVQ_E_VERSION's sentence for a server without the library; keeps err's where the server itself is
+ * too old. */
 enum evq_status evq_functions_missing(const struct evq_conn *conn, struct evq_error *err);
 
 #endif

@@ -1,9 +1,10 @@
 /*
  * One named job queue in Redis, seen through one connection. Not for sharing: open one per thread.
- * Job states and their arrows, keys and functions: docs/protocol.md. Every verb is one FCALL and may be repeated after
- * EVQ_E_IO, EVQ_E_TIMEOUT or EVQ_E_RETRY with the same arguments: its effect is had once.
- * Errors common to all verbs: EVQ_E_IO and EVQ_E_TIMEOUT (the next call reconnects), EVQ_E_RETRY (wait, repeat),
- * EVQ_E_AUTH, EVQ_E_VERSION, EVQ_E_STOPPED, EVQ_E_NOMEM, EVQ_E_CORRUPT (a reply out of shape). err may be NULL.
+ * Job states and their arrows, keys and functions: docs/protocol.md. Every verb is one FCALL and
+ * may be repeated after EVQ_E_IO, EVQ_E_TIMEOUT or EVQ_E_RETRY with the same arguments: its effect
+ * is had once. Errors common to all verbs: EVQ_E_IO and EVQ_E_TIMEOUT (the next call reconnects),
+ * EVQ_E_RETRY (wait, repeat), EVQ_E_AUTH, EVQ_E_VERSION, EVQ_E_STOPPED, EVQ_E_NOMEM, EVQ_E_CORRUPT
+ * (a reply out of shape). err may be NULL.
  */
 #ifndef EVQ_SHARED_QUEUE_H
 #define EVQ_SHARED_QUEUE_H
@@ -12,16 +13,18 @@
 #include "shared/job.h"
 #include "shared/result.h"
 
-#define EVQ_QUEUE_LEASE_MS 15000
-#define EVQ_QUEUE_HEARTBEAT_MS 3000
-#define EVQ_QUEUE_CLASSES_MAX 64
-#define EVQ_QUEUE_BATCH_MAX 500
+#define EVQ_QUEUE_LEASE_MS        15000
+#define EVQ_QUEUE_HEARTBEAT_MS    3000
+#define EVQ_QUEUE_CLASSES_MAX     64
+#define EVQ_QUEUE_BATCH_MAX       500
 #define EVQ_QUEUE_TOKEN_BYTES_MAX 64
 
 struct evq_queue;
 
-/* Borrows conn, which must outlive the queue and serve nothing else meanwhile. queue_name NULL: "main". No I/O. */
-enum evq_status evq_queue_open(struct evq_conn *conn, const char *queue_name, struct evq_queue **ret_queue,
+/* Borrows conn, which must outlive the queue and serve nothing else meanwhile. queue_name NULL:
+ * "main". No I/O. */
+enum evq_status evq_queue_open(struct evq_conn *conn, const char *queue_name,
+                               struct evq_queue **ret_queue,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_queue_close(struct evq_queue *queue); // Accepts NULL; leaves conn open.
 const char *evq_queue_name(const struct evq_queue *queue);
@@ -30,9 +33,9 @@ struct evq_conn *evq_queue_conn(const struct evq_queue *queue);
 
 struct evq_queue_info {
     int64_t build;
-    char epoch[40];      // Random, made with the keyspace: another one means FLUSHALL or failover.
-    int64_t now_ms;      // Server time.
-    int64_t lease_ms;    // What the queue is configured for.
+    char epoch[40];   // Random, made with the keyspace: another one means FLUSHALL or failover.
+    int64_t now_ms;   // Server time.
+    int64_t lease_ms; // What the queue is configured for.
     int64_t heartbeat_ms;
 };
 /* Checks the function library's version too (EVQ_E_VERSION says what to do). */
@@ -54,15 +57,18 @@ struct evq_submitted {
     char id[EVQ_JOB_ID_BYTES_MAX];
 };
 /* EVQ_E_INVALID: refused, with the reason. delay_ms >= 0. */
-enum evq_status evq_queue_submit(struct evq_queue *queue, const struct evq_job *job, int64_t delay_ms,
-                                 struct evq_submitted *ret_submitted, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_submit(struct evq_queue *queue, const struct evq_job *job,
+                                 int64_t delay_ms, struct evq_submitted *ret_submitted,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
 /*
- * Up to EVQ_QUEUE_BATCH_MAX in one call. ret_statuses gives each job's own status, err the first reason of those
- * refused, also on EVQ_OK; with ret_statuses NULL the first refusal is the status, though the other jobs are in.
+ * Up to EVQ_QUEUE_BATCH_MAX in one call. ret_statuses gives each job's own status, err the first
+ * reason of those refused, also on EVQ_OK; with ret_statuses NULL the first refusal is the status,
+ * though the other jobs are in.
  */
 enum evq_status evq_queue_submit_batch(struct evq_queue *queue, const struct evq_job *const *jobs,
                                        size_t job_count, struct evq_submitted *ret_submitted,
-                                       enum evq_status *ret_statuses, struct evq_error *err) EVQ_CHECK_RESULT;
+                                       enum evq_status *ret_statuses,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- working ---- */
 
@@ -72,28 +78,30 @@ struct evq_class {
     char needs[256]; // Canonical text.
 };
 /* All classes of the queue; ret_classes has room for EVQ_QUEUE_CLASSES_MAX. */
-enum evq_status evq_queue_classes(struct evq_queue *queue, struct evq_class *ret_classes, uint32_t *ret_count,
-                                  int64_t *ret_version, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_classes(struct evq_queue *queue, struct evq_class *ret_classes,
+                                  uint32_t *ret_count, int64_t *ret_version,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 struct evq_claim { // What one attempt holds. Owned by the caller: evq_claim_free().
     char id[EVQ_JOB_ID_BYTES_MAX];
     char token[EVQ_QUEUE_TOKEN_BYTES_MAX];
     struct evq_job *job; // NULL: the record was malformed; fail it as fatal with `record_error`.
     char record_error[256];
-    int32_t attempt;    // From 1.
-    int32_t shard;      // -1: not a shard.
+    int32_t attempt;     // From 1.
+    int32_t shard;       // -1: not a shard.
     int32_t shard_count; // 0: not a shard.
-    bool merge;         // Shards are complete: add them up (evq_queue_parts) and complete.
-    bool alone;         // Crashed workers before: run it with nothing beside it.
-    int64_t queued_ms;  // Time from submit to this claim.
-    char **tasks_done;  // Tasks already published by an earlier attempt.
+    bool merge;          // Shards are complete: add them up (evq_queue_parts) and complete.
+    bool alone;          // Crashed workers before: run it with nothing beside it.
+    int64_t queued_ms;   // Time from submit to this claim.
+    char **tasks_done;   // Tasks already published by an earlier attempt.
     size_t task_done_count;
 };
 void evq_claim_free(struct evq_claim *claim); // Accepts NULL.
 
 struct evq_claim_request {
-    const char *worker;      // Random id of this supervisor process.
-    const char *request;     // New for each claim; the same again returns the same claims that are still valid.
+    const char *worker; // Random id of this supervisor process.
+    const char *
+        request; // New for each claim; the same again returns the same claims that are still valid.
     int64_t lease_ms;
     uint32_t claims_max;     // 1 to 64.
     const uint32_t *classes; // Class numbers that fit, in any order.
@@ -105,47 +113,55 @@ struct evq_claimed {
     int64_t due_ms;          // Milliseconds until something delayed falls due; -1: nothing is.
     int64_t now_ms;
 };
-/* ret_claims has room for claims_max pointers; the first ret_claimed->count are set. Never waits. */
+/* ret_claims has room for claims_max pointers; the first ret_claimed->count are set. Never waits.
+ */
 enum evq_status evq_queue_claim(struct evq_queue *queue, const struct evq_claim_request *request,
                                 struct evq_claim **ret_claims, struct evq_claimed *ret_claimed,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Blocks up to timeout_ms for a wake marker of one of the classes; *ret_woken false when the time passed. Claim before
- * the first block after any reconnect. EVQ_E_STOPPED on evq_conn_interrupt().
+ * Blocks up to timeout_ms for a wake marker of one of the classes; *ret_woken false when the time
+ * passed. Claim before the first block after any reconnect. EVQ_E_STOPPED on evq_conn_interrupt().
  */
-enum evq_status evq_queue_wait(struct evq_queue *queue, const uint32_t *classes, uint32_t class_count,
-                               int64_t timeout_ms, bool *ret_woken, struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same with classes' prefix on any connection that only blocks (a second one beside the queue's). */
-enum evq_status evq_queue_wait_on(struct evq_conn *conn, const char *prefix, const uint32_t *classes,
-                                  uint32_t class_count, int64_t timeout_ms, bool *ret_woken,
-                                  struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_wait(struct evq_queue *queue, const uint32_t *classes,
+                               uint32_t class_count, int64_t timeout_ms, bool *ret_woken,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same with classes' prefix on any connection that only blocks (a second one beside the
+ * queue's). */
+enum evq_status evq_queue_wait_on(struct evq_conn *conn, const char *prefix,
+                                  const uint32_t *classes, uint32_t class_count, int64_t timeout_ms,
+                                  bool *ret_woken, struct evq_error *err) EVQ_CHECK_RESULT;
 
 enum evq_beat_answer { EVQ_BEAT_OK, EVQ_BEAT_CANCEL, EVQ_BEAT_STALE };
 struct evq_beat {
     const char *id;
     const char *token;
-    int64_t done;  // Progress, in samples; -1 unknown.
-    int64_t total; // -1 unknown.
-    const char *status; // Short text for people, <= 64 bytes: "load", "compute", tail of a log. May be NULL.
+    int64_t done;       // Progress, in samples; -1 unknown.
+    int64_t total;      // -1 unknown.
+    const char *status; // Short text for people, <= 64 bytes: "load", "compute", tail of a log. May
+                        // be NULL.
     enum evq_beat_answer answer; // Set on EVQ_OK.
 };
-/* worker_json: what `evalq status` shows of this worker (host, pid, slots, suites, labels, backend, version), <= 8 KiB. */
-enum evq_status evq_queue_heartbeat(struct evq_queue *queue, const char *worker, const char *worker_json,
-                                    int64_t lease_ms, struct evq_beat *beats, size_t beat_count,
-                                    int64_t *ret_classes_version, struct evq_error *err) EVQ_CHECK_RESULT;
+/* worker_json: what `evalq status` shows of this worker (host, pid, slots, suites, labels, backend,
+ * version), <= 8 KiB. */
+enum evq_status evq_queue_heartbeat(struct evq_queue *queue, const char *worker,
+                                    const char *worker_json, int64_t lease_ms,
+                                    struct evq_beat *beats, size_t beat_count,
+                                    int64_t *ret_classes_version,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 /* An orderly goodbye: the worker's record goes. Its jobs must have been completed or released. */
 enum evq_status evq_queue_worker_leave(struct evq_queue *queue, const char *worker,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Every one of these is fenced by the token: EVQ_E_LEASE_LOST when it is stale. */
 
-/* One task's result, once: *ret_duplicate true if the task had been published. EVQ_E_CHANGED: other weights or suite
- * than the first publish; the job has ended as skipped. */
+/* One task's result, once: *ret_duplicate true if the task had been published. EVQ_E_CHANGED: other
+ * weights or suite than the first publish; the job has ended as skipped. */
 enum evq_status evq_queue_publish(struct evq_queue *queue, const char *id, const char *token,
                                   const struct evq_result *result, bool *ret_duplicate,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
-/* A shard hands in its part: the encoded sums of all its tasks (opaque to Redis, <= 64 KiB); it completes with it. */
+/* A shard hands in its part: the encoded sums of all its tasks (opaque to Redis, <= 64 KiB); it
+ * completes with it. */
 enum evq_status evq_queue_complete_shard(struct evq_queue *queue, const char *id, const char *token,
                                          const void *part, size_t part_bytes,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
@@ -153,96 +169,114 @@ enum evq_status evq_queue_complete_shard(struct evq_queue *queue, const char *id
 enum evq_status evq_queue_complete(struct evq_queue *queue, const char *id, const char *token,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 /* complete, then claim, in one call. *ret_status is complete's own (EVQ_OK or EVQ_E_LEASE_LOST). */
-enum evq_status evq_queue_complete_and_claim(struct evq_queue *queue, const char *id, const char *token,
-                                             const struct evq_claim_request *request,
-                                             enum evq_status *ret_status, struct evq_claim **ret_claims,
-                                             struct evq_claimed *ret_claimed,
-                                             struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status
+evq_queue_complete_and_claim(struct evq_queue *queue, const char *id, const char *token,
+                             const struct evq_claim_request *request, enum evq_status *ret_status,
+                             struct evq_claim **ret_claims, struct evq_claimed *ret_claimed,
+                             struct evq_error *err) EVQ_CHECK_RESULT;
 
 enum evq_fail_kind {
-    EVQ_FAIL_RETRY,      // May succeed later: delayed, or dead when attempts are used up.
-    EVQ_FAIL_FATAL,      // Cannot succeed: dead.
-    EVQ_FAIL_CRASH,      // The child died; counts a crash of this worker.
-    EVQ_FAIL_TIMEOUT,    // The time limit.
-    EVQ_FAIL_VANISHED,   // The checkpoint is gone: skipped.
-    EVQ_FAIL_CHANGED,    // The checkpoint changed: skipped.
-    EVQ_FAIL_INCOMPLETE  // Not completely written yet: delayed, uncharged, up to a bound.
+    EVQ_FAIL_RETRY,     // May succeed later: delayed, or dead when attempts are used up.
+    EVQ_FAIL_FATAL,     // Cannot succeed: dead.
+    EVQ_FAIL_CRASH,     // The child died; counts a crash of this worker.
+    EVQ_FAIL_TIMEOUT,   // The time limit.
+    EVQ_FAIL_VANISHED,  // The checkpoint is gone: skipped.
+    EVQ_FAIL_CHANGED,   // The checkpoint changed: skipped.
+    EVQ_FAIL_INCOMPLETE // Not completely written yet: delayed, uncharged, up to a bound.
 };
-/* reason: one sentence, cut at 64 bytes for the hash; detail: everything worth keeping (exit status, stderr tail), <= 8 KiB. */
+/* reason: one sentence, cut at 64 bytes for the hash; detail: everything worth keeping (exit
+ * status, stderr tail), <= 8 KiB. */
 enum evq_status evq_queue_fail(struct evq_queue *queue, const char *id, const char *token,
                                enum evq_fail_kind kind, const char *reason, const char *detail,
-                               enum evq_job_state *ret_state, struct evq_error *err) EVQ_CHECK_RESULT;
+                               enum evq_job_state *ret_state,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
 /* Back to its place, the attempt refunded. */
 enum evq_status evq_queue_release(struct evq_queue *queue, const char *id, const char *token,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
-/* The claimed job becomes shard_count shard jobs (2 to 1024); the claimer's attempt on it ends uncharged. */
+/* The claimed job becomes shard_count shard jobs (2 to 1024); the claimer's attempt on it ends
+ * uncharged. */
 enum evq_status evq_queue_split(struct evq_queue *queue, const char *id, const char *token,
                                 uint32_t shard_count, struct evq_error *err) EVQ_CHECK_RESULT;
-/* All parts of a job in shard order; the caller frees *ret_reply, an array of shard_count strings, by evq_reply_free(). */
+/* All parts of a job in shard order; the caller frees *ret_reply, an array of shard_count strings,
+ * by evq_reply_free(). */
 enum evq_status evq_queue_parts(struct evq_queue *queue, const char *id, const char *token,
-                                struct evq_reply **ret_reply, struct evq_error *err) EVQ_CHECK_RESULT;
-/* After a new epoch: puts a running job back that Redis forgot. EVQ_E_LEASE_LOST if another attempt holds it. */
-enum evq_status evq_queue_adopt(struct evq_queue *queue, const char *worker, const struct evq_claim *claim,
-                                int64_t lease_ms, struct evq_error *err) EVQ_CHECK_RESULT;
+                                struct evq_reply **ret_reply,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+/* After a new epoch: puts a running job back that Redis forgot. EVQ_E_LEASE_LOST if another attempt
+ * holds it. */
+enum evq_status evq_queue_adopt(struct evq_queue *queue, const char *worker,
+                                const struct evq_claim *claim, int64_t lease_ms,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Worker's offer of a suite. EVQ_E_CONFLICT: another definition under this name; message names both places.
- * replace: an operator's word, takes the place of the other definition. *ret_class: number of the suite's own class. */
+/* Worker's offer of a suite. EVQ_E_CONFLICT: another definition under this name; message names both
+ * places. replace: an operator's word, takes the place of the other definition. *ret_class: number
+ * of the suite's own class. */
 struct evq_suite_offer {
     const char *name;
-    const char *digest;      // 32 hex digits of the canonical definition.
-    const char *needs;       // Canonical text.
-    uint32_t shards;         // 1: not sharded.
-    int64_t every;           // Evaluate only steps divisible by it; 1: all.
-    const char *definition;  // JSON for people, <= 16 KiB.
-    const char *where;       // "host:/etc/evalq/evalq.yaml"
+    const char *digest;     // 32 hex digits of the canonical definition.
+    const char *needs;      // Canonical text.
+    uint32_t shards;        // 1: not sharded.
+    int64_t every;          // Evaluate only steps divisible by it; 1: all.
+    const char *definition; // JSON for people, <= 16 KiB.
+    const char *where;      // "host:/etc/evalq/evalq.yaml"
 };
-enum evq_status evq_queue_suite(struct evq_queue *queue, const struct evq_suite_offer *offer, bool replace,
-                                uint32_t *ret_class, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_suite(struct evq_queue *queue, const struct evq_suite_offer *offer,
+                                bool replace, uint32_t *ret_class,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- operating ---- */
 
 enum evq_status evq_queue_cancel(struct evq_queue *queue, const char *id, const char *reason,
-                                 enum evq_job_state *ret_state, struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id, char ret_id[EVQ_JOB_ID_BYTES_MAX],
+                                 enum evq_job_state *ret_state,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id,
+                                char ret_id[EVQ_JOB_ID_BYTES_MAX],
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_pause_kind { EVQ_PAUSE_QUEUE, EVQ_PAUSE_SUITE, EVQ_PAUSE_RUN };
-enum evq_status evq_queue_pause(struct evq_queue *queue, enum evq_pause_kind kind, const char *name, bool paused,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
-/* Caps on running jobs (limit 0: none) and weight of a run (percent, 100: normal). kind: "cap_run", "cap_suite", "weight". */
-enum evq_status evq_queue_limit(struct evq_queue *queue, const char *kind, const char *name, int64_t value,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
-/* Everything of a run goes: jobs, results, flows. Called again until *ret_left is 0 (slices of 100). EVQ_E_CONFLICT while
- * jobs of it run. */
+enum evq_status evq_queue_pause(struct evq_queue *queue, enum evq_pause_kind kind, const char *name,
+                                bool paused, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Caps on running jobs (limit 0: none) and weight of a run (percent, 100: normal). kind: "cap_run",
+ * "cap_suite", "weight". */
+enum evq_status evq_queue_limit(struct evq_queue *queue, const char *kind, const char *name,
+                                int64_t value, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Everything of a run goes: jobs, results, flows. Called again until *ret_left is 0 (slices of
+ * 100). EVQ_E_CONFLICT while jobs of it run. */
 enum evq_status evq_queue_forget(struct evq_queue *queue, const char *run, int64_t *ret_left,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-/* One slice of retention: records of ended jobs past their age or number. Called by heartbeats too. */
-enum evq_status evq_queue_gc(struct evq_queue *queue, int64_t *ret_removed, struct evq_error *err) EVQ_CHECK_RESULT;
+/* One slice of retention: records of ended jobs past their age or number. Called by heartbeats too.
+ */
+enum evq_status evq_queue_gc(struct evq_queue *queue, int64_t *ret_removed,
+                             struct evq_error *err) EVQ_CHECK_RESULT;
 /* Sets aside bytes that are no record, with a reason. */
-enum evq_status evq_queue_bad(struct evq_queue *queue, const void *data, size_t bytes, const char *reason,
-                              struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_bad(struct evq_queue *queue, const void *data, size_t bytes,
+                              const char *reason, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
  * Views, as JSON text in *ret_json that the caller frees with free(). Shapes: docs/protocol.md.
- *   stats  queue totals, per-class counts, oldest waiting, workers, suites, sinks, paused, warnings' raw figures
- *   show   one job: hash, record, why it waits, detail, published tasks
- *   jobs   ids of one state (or "bad"), newest first, from cursor: {"cursor", "jobs": [{hash fields}...]}
+ *   stats  queue totals, per-class counts, oldest waiting, workers, suites, sinks, paused,
+ * warnings' raw figures show   one job: hash, record, why it waits, detail, published tasks jobs
+ * ids of one state (or "bad"), newest first, from cursor: {"cursor", "jobs": [{hash fields}...]}
  *   runs   known runs with counts and last submit
  *   audit  one slice: {"cursor", "checked", "problems": [...]}; cursor "" starts, "" back: finished
  */
-enum evq_status evq_queue_stats(struct evq_queue *queue, char **ret_json, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_stats(struct evq_queue *queue, char **ret_json,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_queue_show(struct evq_queue *queue, const char *id, char **ret_json,
                                struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_queue_jobs(struct evq_queue *queue, const char *state, const char *run, const char *cursor,
-                               uint32_t count, char **ret_json, struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_queue_runs(struct evq_queue *queue, char **ret_json, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_jobs(struct evq_queue *queue, const char *state, const char *run,
+                               const char *cursor, uint32_t count, char **ret_json,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_runs(struct evq_queue *queue, char **ret_json,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_queue_audit(struct evq_queue *queue, const char *cursor, char **ret_json,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- results ---- */
 
 /*
- * Results and ends of one run in the order of publication, from *cursor (0: the first); at most 100. Calls on_result for
- * each (the callee must not keep the pointer) and moves *cursor. Nothing new: EVQ_OK without a call.
+ * Results and ends of one run in the order of publication, from *cursor (0: the first); at most
+ * 100. Calls on_result for each (the callee must not keep the pointer) and moves *cursor. Nothing
+ * new: EVQ_OK without a call.
  */
 typedef void (*evq_result_fn)(void *context, const struct evq_result *result);
 enum evq_status evq_queue_run_results(struct evq_queue *queue, const char *run, int64_t *cursor,
@@ -253,38 +287,49 @@ struct evq_run_counts {
     int64_t by_state[EVQ_JOB_STATE_COUNT];
     int64_t open;
 };
-enum evq_status evq_queue_run_counts(struct evq_queue *queue, const char *run, struct evq_run_counts *ret_counts,
+enum evq_status evq_queue_run_counts(struct evq_queue *queue, const char *run,
+                                     struct evq_run_counts *ret_counts,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
-/* Smallest step still open of one flow (run, variant, suite), -1: none; what a sink may wait for. */
+/* Smallest step still open of one flow (run, variant, suite), -1: none; what a sink may wait for.
+ */
 enum evq_status evq_queue_flow_open(struct evq_queue *queue, const char *run, const char *variant,
-                                    const char *suite, int64_t *ret_step, struct evq_error *err) EVQ_CHECK_RESULT;
+                                    const char *suite, int64_t *ret_step,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- sinks (the logger) ---- */
 
 /* Registers the sink (idempotent) and makes its consumer group, from the first entry when new. */
-enum evq_status evq_queue_sink_open(struct evq_queue *queue, const char *sink, struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_queue_sink_remove(struct evq_queue *queue, const char *sink, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_sink_open(struct evq_queue *queue, const char *sink,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_sink_remove(struct evq_queue *queue, const char *sink,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 struct evq_entry { // One entry of the results stream.
-    char id[32];              // Stream id.
-    struct evq_result *result; // NULL: malformed or trimmed; set aside in the bad stream and acknowledged already.
+    char id[32];   // Stream id.
+    struct evq_result *
+        result; // NULL: malformed or trimmed; set aside in the bad stream and acknowledged already.
 };
 /*
- * Up to entries_max entries for this sink: first those delivered before but never acknowledged (pending true: from the
- * start of the pending list; the caller passes true until it gets none), then new ones, waiting up to timeout_ms.
- * The caller frees each result. EVQ_E_NOT_FOUND: the group is gone (new epoch): sink_open again.
+ * Up to entries_max entries for this sink: first those delivered before but never acknowledged
+ * (pending true: from the start of the pending list; the caller passes true until it gets none),
+ * then new ones, waiting up to timeout_ms. The caller frees each result. EVQ_E_NOT_FOUND: the group
+ * is gone (new epoch): sink_open again.
  */
-enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, bool pending, int64_t timeout_ms,
-                                    struct evq_entry *ret_entries, uint32_t entries_max, uint32_t *ret_count,
+enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, bool pending,
+                                    int64_t timeout_ms, struct evq_entry *ret_entries,
+                                    uint32_t entries_max, uint32_t *ret_count,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
-/* Acknowledges, notes lag and last error ("" clears it), trims what every registered sink has acknowledged. */
-enum evq_status evq_queue_sink_ack(struct evq_queue *queue, const char *sink, const struct evq_entry *entries,
-                                   uint32_t entry_count, const char *last_error,
-                                   struct evq_error *err) EVQ_CHECK_RESULT;
+/* Acknowledges, notes lag and last error ("" clears it), trims what every registered sink has
+ * acknowledged. */
+enum evq_status evq_queue_sink_ack(struct evq_queue *queue, const char *sink,
+                                   const struct evq_entry *entries, uint32_t entry_count,
+                                   const char *last_error, struct evq_error *err) EVQ_CHECK_RESULT;
 /* Sets the group back so that everything still in the stream is delivered again. */
-enum evq_status evq_queue_sink_replay(struct evq_queue *queue, const char *sink, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_sink_replay(struct evq_queue *queue, const char *sink,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Best checkpoint of (run, metric key), kept in Redis: the caller says which it found. Value as text with 17 digits. */
+/* Best checkpoint of (run, metric key), kept in Redis: the caller says which it found. Value as
+ * text with 17 digits. */
 struct evq_best {
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
     char metric[256];
@@ -297,6 +342,7 @@ enum evq_status evq_queue_best_put(struct evq_queue *queue, const struct evq_bes
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 /* EVQ_E_NOT_FOUND: no result yet. metric NULL or "": the run's first metric by name. */
 enum evq_status evq_queue_best_get(struct evq_queue *queue, const char *run, const char *metric,
-                                   struct evq_best *ret_best, struct evq_error *err) EVQ_CHECK_RESULT;
+                                   struct evq_best *ret_best,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif
