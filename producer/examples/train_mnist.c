@@ -303,7 +303,7 @@ static void report(struct trainer *trainer, long steps, double seconds)
     printf("%ld steps in %.1f s; %ld checkpoints; held-out accuracy here %.4f\n", steps, seconds,
            trainer->saved, held_out_accuracy(trainer));
     printf(
-        "%llu submits took %.1f us each at most %.1f us, %.4f %% of the training; %llu dropped\n",
+        "%llu submits took %.1f us each, at most %.1f us, %.4f %% of the training; %llu dropped\n",
         (unsigned long long)stats.submitted,
         stats.submitted == 0 ? 0.0 : 1e-3 * (double)stats.submit_ns_total / (double)stats.submitted,
         1e-3 * (double)stats.submit_ns_max, 1e-7 * (double)stats.submit_ns_total / seconds,
