@@ -20,23 +20,22 @@ struct commands {
 
 struct role {
     const char *name;
-    bool library;         // The functions, with every command they use.
-    bool read_only;       // Only functions without writes, keys for reading.
+    const char *keys;     // "~": its queue's; "%R~": those for reading.
+    bool library;         // Every command that some function uses.
     const char *commands; // More, separated by blanks.
 };
 
 static const struct role roles[] = {
-    {"init", false, false, "function|load function|list function|delete info"},
-    {"producer", true, false, "function|list"},
-    {"worker", true, false, "function|list bzpopmin"},
-    {"logger", true, false, "function|list xreadgroup xautoclaim"},
-    {"viewer", true, true, "function|list info config|get"},
-    {"admin", true, false,
-     "function|load function|list function|delete function|dump function|restore info config|get "
-     "config|set del scan "
-     "type object|encoding memory|usage slowlog|get client|list client|kill acl|list acl|log "
-     "acl|whoami xinfo|stream "
-     "xreadgroup bzpopmin dbsize lastsave bgrewriteaof latency|latest xautoclaim"},
+    {"init", "%R~", false, "fcall_ro hget hmget function|load function|list function|delete info"},
+    {"producer", "~", true, "fcall fcall_ro function|list"},
+    {"worker", "~", true, "fcall fcall_ro function|list bzpopmin"},
+    {"logger", "~", true, "fcall fcall_ro function|list xreadgroup xautoclaim"},
+    {"viewer", "%R~", true, "fcall_ro function|list info config|get"},
+    {"admin", "~", true,
+     "fcall fcall_ro function|load function|list function|delete function|dump function|restore "
+     "info config|get config|set del scan type object|encoding memory|usage slowlog|get "
+     "client|list client|kill acl|list acl|log acl|whoami xinfo|stream xreadgroup bzpopmin dbsize "
+     "lastsave bgrewriteaof latency|latest xautoclaim"},
 };
 #define ROLE_COUNT (sizeof roles / sizeof roles[0])
 
@@ -184,12 +183,10 @@ static enum evq_status print_role(struct evq_cli *cli, const struct role *role,
 {
     struct commands list = {.count = 0};
     char hash[66];
-    const char *queue = evq_queue_name(cli->queue);
+    // The library belongs to the server: whoever installs it looks whatever the queue.
+    const char *queue = role->library ? evq_queue_name(cli->queue) : "*";
     bool good = add_words(&list, common) && add_words(&list, role->commands);
-    if (role->library) {
-        good = good && add_words(&list, role->read_only ? "fcall_ro" : "fcall fcall_ro") &&
-               add_library(&list);
-    }
+    good = good && (!role->library || add_library(&list));
     enum evq_status status =
         good ? hash_of(password_file, role->name, hash, err)
              : evq_error_set(err, EVQ_E_BUG, "more than %d commands", COMMANDS_MAX);
@@ -197,12 +194,9 @@ static enum evq_status print_role(struct evq_cli *cli, const struct role *role,
         return status;
     }
     qsort(list.words, list.count, sizeof list.words[0], compare);
-    (void)printf("user %s %s %s sanitize-payload resetchannels resetkeys %s%s%s-@all", role->name,
-                 hash[0] != '\0' ? "on" : "off", hash,
-                 !role->library    ? ""
-                 : role->read_only ? "%R~evalq:{"
-                                   : "~evalq:{",
-                 role->library ? queue : "", role->library ? "}:* " : "");
+    (void)printf("user %s %s %s%ssanitize-payload resetchannels resetkeys %sevalq:{%s}:* -@all",
+                 role->name, hash[0] != '\0' ? "on" : "off", hash, hash[0] != '\0' ? " " : "",
+                 role->keys, queue);
     for (size_t i = 0; status == EVQ_OK && i < list.count; i++) {
         bool known = strcmp(list.words[i], "client|setinfo") != 0; // Of 7.2; all others are in 7.0.
         if (!offline) {

@@ -195,31 +195,24 @@ static void check_here(const struct evq_config *config, json_t *checks)
     check_disk("results", config->logger.directory, checks);
 }
 
+/* The function library, the round trip to it and the server's clock, all from one question. */
 static void check_functions(struct evq_cli *cli, json_t *checks)
 {
-    int64_t build = 0;
+    struct evq_queue_info info;
     struct evq_error err = {0};
-    enum evq_status status = evq_functions_check(cli->conn, &build, &err);
-    if (status == EVQ_OK) {
-        evq_health_add(checks, "functions", EVQ_HEALTH_OK, "",
-                       EVQ_FUNCTIONS_LIBRARY " build %" PRId64, build);
-    } else {
+    char took[EVQ_TERMINAL_SPAN_BYTES];
+    char off_text[EVQ_TERMINAL_SPAN_BYTES];
+    int64_t before = evq_clock_unix_ms();
+    int64_t begin = evq_clock_mono_us();
+    enum evq_status status = evq_queue_info(cli->queue, &info, &err);
+    if (status != EVQ_OK) {
         evq_health_add(checks, "functions", EVQ_HEALTH_FAIL,
                        status == EVQ_E_VERSION ? "evalq admin install" : "", "%s", err.message);
         cli->exit_code = (int)evq_status_exit(status);
+        return;
     }
-}
-
-static void check_clock(struct evq_cli *cli, json_t *checks)
-{
-    struct evq_queue_info info;
-    int64_t before = evq_clock_unix_ms();
-    int64_t begin = evq_clock_mono_us();
-    if (evq_queue_info(cli->queue, &info, NULL) != EVQ_OK) {
-        return; // Told already.
-    }
-    char took[EVQ_TERMINAL_SPAN_BYTES];
-    char off_text[EVQ_TERMINAL_SPAN_BYTES];
+    evq_health_add(checks, "functions", EVQ_HEALTH_OK, "", EVQ_FUNCTIONS_LIBRARY " build %" PRId64,
+                   info.build);
     int64_t trip_us = evq_clock_mono_us() - begin;
     int64_t off = info.now_ms - before - trip_us / 2000;
     int64_t size = off < 0 ? -off : off;
@@ -261,7 +254,6 @@ static enum evq_status check_server(struct evq_cli *cli, json_t *checks, struct 
         return status;
     }
     check_functions(cli, checks);
-    check_clock(cli, checks);
     if (cli->exit_code == 0) {
         status = evq_view_stats(cli, &stats, err);
         if (status == EVQ_OK) {

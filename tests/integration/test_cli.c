@@ -1,0 +1,287 @@
+/*
+ * evalq against a real Redis: how it is used, and what goes in: submit, scan, pins; every failure
+ * with its exit code and its one line.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/fixture/user.h"
+
+static int setup(void **state)
+{
+    return fixture_user_setup(state, EVQ_TEST_BIN "/evalq");
+}
+
+static void help_and_version_need_no_redis(void **state)
+{
+    struct site *site = *state;
+    static const char *const verbs[] = {"up",     "submit",  "scan",   "status", "show",
+                                        "logs",   "results", "watch",  "wait",   "best",
+                                        "cancel", "retry",   "pause",  "resume", "dead",
+                                        "forget", "gc",      "doctor", "admin"};
+    site->program.url = "unix:///nowhere/at.all";
+    EXPECT(site, 0, "--version");
+    assert_int_equal(strncmp(site->output.out, "evalq ", 6), 0);
+    EXPECT(site, 0, "--help");
+    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
+        char first[64];
+        (void)snprintf(first, sizeof first, "\n  %s ", verbs[i]);
+        EXPECT(site, 0, "--help");
+        assert_holds(site->output.out, first);
+        EXPECT(site, 0, verbs[i], "--help");
+        assert_holds(site->output.out, "Usage: evalq ");
+        assert_string_equal(site->output.err, "");
+    }
+}
+
+static void wrong_use_is_one_line_with_the_nearest_word(void **state)
+{
+    struct site *site = *state;
+    EXPECT(site, 2, "sumbit");
+    fixture_user_one_line(site);
+    assert_holds(site->output.err, "did you mean 'submit'?");
+    EXPECT(site, 2, "submit", "x", "--stp", "3");
+    fixture_user_one_line(site);
+    assert_holds(site->output.err, "did you mean --step?");
+    EXPECT(site, 2, "submit", "x", "--step");
+    fixture_user_one_line(site);
+    EXPECT(site, 2, "submit", "x", "--step", "-1");
+    fixture_user_one_line(site);
+    EXPECT(site, 2, "submit", "x", "--step", "3x", "--run", "r", "--suite", "quick");
+    fixture_user_one_line(site);
+    EXPECT(site, 2, "submit", "x", "--step", "3", "--run", "r");
+    assert_holds(site->output.err, "--suite is missing");
+    EXPECT(site, 2, "submit", "x", "--step", "3", "--run", "r", "--suite", "a/b");
+    fixture_user_one_line(site);
+    EXPECT(site, 2, "submit", "x", "--policy", "newest");
+    assert_holds(site->output.err, "none of all|latest|backfill");
+    EXPECT(site, 2, "status", "extra");
+    assert_holds(site->output.err, "usage: evalq status");
+    EXPECT(site, 2, "status", "--json=1");
+    assert_holds(site->output.err, "--json takes no value");
+    EXPECT(site, 2, "status", "-Z");
+    fixture_user_one_line(site);
+    EXPECT(site, 2, "admin", "instal");
+    assert_holds(site->output.err, "did you mean 'admin install'?");
+    EXPECT(site, 2, "pause", "suite");
+    fixture_user_one_line(site);
+    EXPECT(site, 2, "show");
+    EXPECT(site, 2, "--color", "sometimes", "status");
+    fixture_user_one_line(site);
+}
+
+static void faults_of_address_and_server_have_their_codes(void **state)
+{
+    struct site *site = *state;
+    char url[64];
+    (void)snprintf(url, sizeof url, "redis://127.0.0.1:%d", fixture_free_port());
+    EXPECT(site, 5, "--url", url, "status");
+    fixture_user_one_line(site);
+    EXPECT(site, 5, "--url", "unix:///nowhere/at.all", "status");
+    fixture_user_one_line(site);
+    EXPECT(site, 8, "--url", "http://example.org", "status");
+    fixture_user_one_line(site);
+    EXPECT(site, 8, "--url", "redis://user:secret@127.0.0.1", "status");
+    fixture_user_one_line(site);
+    assert_null(strstr(site->output.err, "secret"));
+    EXPECT(site, 8, "--queue", "a b", "status");
+    fixture_user_one_line(site);
+    EXPECT(site, 8, "--config", "none.yaml", "status");
+    fixture_user_one_line(site);
+    fixture_file_write(site->dir, "bad.yaml", "roots:\n  work: .\nsuits: {}\n");
+    EXPECT(site, 8, "--config", "bad.yaml", "status");
+    fixture_user_one_line(site);
+    assert_holds(site->output.err, "suites");
+    struct evq_reply *reply = fixture_call(site->fx->raw, "FUNCTION", "FLUSH", NULL);
+    evq_reply_free(reply);
+    EXPECT(site, 7, "status");
+    fixture_user_one_line(site);
+    assert_holds(site->output.err, "evalq admin install");
+    EXPECT(site, 0, "admin", "install");
+    EXPECT(site, 0, "admin", "install", "--json");
+    json_t *doc = fixture_user_json(site);
+    assert_string_equal(json_string_value(json_object_get(doc, "library")), "evalq_v1");
+    json_decref(doc);
+    EXPECT(site, 0, "status");
+}
+
+static void wrong_password_is_a_permission(void **state)
+{
+    struct site *site = *state;
+    char path[256];
+    struct evq_reply *reply =
+        fixture_call(site->fx->raw, "CONFIG", "SET", "requirepass", "right", NULL);
+    evq_reply_free(reply);
+    EXPECT(site, 6, "status");
+    fixture_user_one_line(site);
+    fixture_file_write(site->dir, "password", "wrong\n");
+    (void)snprintf(path, sizeof path, "%s/password", site->dir);
+    assert_int_equal(chmod(path, 0600), 0);
+    site->program.password = path;
+    EXPECT(site, 6, "status");
+    fixture_user_one_line(site);
+    fixture_file_write(site->dir, "password", "right\n");
+    EXPECT(site, 0, "status");
+    assert_int_equal(chmod(path, 0644), 0);
+    EXPECT(site, 8, "status");
+    assert_holds(site->output.err, "readable by every user");
+}
+
+static void submit_queues_once_and_names_what_is_wrong(void **state)
+{
+    struct site *site = *state;
+    fixture_user_checkpoint(site, "out/step-100.safetensors", 1);
+    EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "r", "--step", "100", "--suite",
+           "quick");
+    assert_string_equal(site->output.out, "r/100/regular/quick  queued\n");
+    EXPECT(site, 0, "--json", "submit", "./out/../out/step-100.safetensors", "--run", "r", "--step",
+           "100", "--suite", "quick", "-p", "a=b");
+    json_t *doc = fixture_user_json(site);
+    const json_t *job = json_array_get(json_object_get(doc, "jobs"), 0);
+    assert_string_equal(json_string_value(json_object_get(job, "answer")), "duplicate");
+    assert_string_equal(json_string_value(json_object_get(job, "state")), "queued");
+    assert_int_equal(strlen(json_string_value(json_object_get(doc, "fingerprint"))), 32);
+    json_decref(doc);
+    fixture_user_checkpoint(site, "out/step-100.safetensors", 2);
+    EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "r", "--step", "100", "--suite",
+           "quick");
+    assert_string_equal(site->output.out, "r/100/regular/quick  replaced\n");
+    EXPECT(site, 0, "--plain", "submit", "out/step-100.safetensors", "--run", "r", "--step", "100",
+           "--suite", "quick,other", "--variant", "ema");
+    assert_string_equal(site->output.out,
+                        "r/100/ema/quick\tqueued\tqueued\nr/100/ema/other\tqueued\tqueued\n");
+    EXPECT(site, 3, "submit", "/etc/hostname", "--run", "r", "--step", "1", "--suite", "quick");
+    fixture_user_one_line(site);
+    assert_holds(site->output.err, "lies beneath no root");
+    EXPECT(site, 9, "submit", "out/none", "--run", "r", "--step", "1", "--suite", "quick");
+    fixture_user_one_line(site);
+    fixture_file_write(site->dir, "out/cut.safetensors", "\x40\x01\x00\x00");
+    EXPECT(site, 9, "submit", "out/cut.safetensors", "--run", "r", "--step", "1", "--suite",
+           "quick");
+    fixture_user_one_line(site);
+    EXPECT(site, 124, "submit", "out/step-100.safetensors", "--run", "r", "--step", "100",
+           "--suite", "quick", "--wait", "--timeout", "0");
+    assert_holds(site->output.err, "still queued");
+    fixture_audit(site->fx);
+}
+
+static int pins_of(const struct site *site)
+{
+    char path[256];
+    int count = 0;
+    (void)snprintf(path, sizeof path, "%s/out/.evalq/pins", site->dir);
+    DIR *dir = opendir(path);
+    for (const struct dirent *entry = NULL; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        count += entry->d_name[0] != '.';
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+    return count;
+}
+
+static void pin_goes_by_gc_when_its_job_has_ended(void **state)
+{
+    struct site *site = *state;
+    fixture_user_checkpoint(site, "out/step-7.safetensors", 7);
+    EXPECT(site, 0, "submit", "out/step-7.safetensors", "--run", "r", "--step", "7", "--suite",
+           "quick", "--pin");
+    assert_int_equal(pins_of(site), 1);
+    EXPECT(site, 0, "gc", "--json");
+    json_t *doc = fixture_user_json(site);
+    assert_int_equal(json_integer_value(json_object_get(doc, "pins_left")), 1);
+    assert_int_equal(json_integer_value(json_object_get(doc, "pins_released")), 0);
+    json_decref(doc);
+    assert_int_equal(pins_of(site), 1);
+    EXPECT(site, 0, "cancel", "r/7/regular/quick");
+    EXPECT(site, 0, "gc");
+    assert_holds(site->output.out, "1 pins released");
+    assert_int_equal(pins_of(site), 0);
+}
+
+static void scan_submits_all_and_the_incomplete_one_when_it_is_complete(void **state)
+{
+    struct site *site = *state;
+    static const char *const names[] = {
+        "out/step-100.safetensors", "out/model_step_200.safetensors", "out/ckpt-300.safetensors"};
+    char path[256];
+    for (size_t i = 0; i < 3; i++) {
+        fixture_user_checkpoint(site, names[i], (int)i);
+    }
+    (void)snprintf(path, sizeof path, "%s/out/checkpoint-400", site->dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    fixture_file_write(site->dir, "out/checkpoint-400/model.safetensors", "\x40\x01");
+    fixture_file_write(site->dir, "out/training_7.log", "no checkpoint");
+    EXPECT(site, 0, "scan", "out", "--run", "s", "--suite", "quick", "--json");
+    json_t *doc = fixture_user_json(site);
+    assert_int_equal(json_integer_value(json_object_get(doc, "submitted")), 3);
+    assert_int_equal(json_integer_value(json_object_get(doc, "incomplete")), 1);
+    assert_int_equal(json_array_size(json_object_get(doc, "checkpoints")), 4);
+    json_decref(doc);
+    fixture_assert_state(site->fx, "s/200/regular/quick", "queued");
+    fixture_user_checkpoint(site, "out/checkpoint-400/model.safetensors", 4);
+    EXPECT(site, 0, "scan", "out", "--run", "s", "--suite", "quick", "--json");
+    doc = fixture_user_json(site);
+    assert_int_equal(json_integer_value(json_object_get(doc, "submitted")), 1);
+    assert_int_equal(json_integer_value(json_object_get(doc, "duplicates")), 3);
+    json_decref(doc);
+    fixture_assert_state(site->fx, "s/400/regular/quick", "queued");
+    EXPECT(site, 0, "scan", "out", "--run", "p", "--suite", "quick", "--pattern", "ckpt-*");
+    fixture_assert_state(site->fx, "p/300/regular/quick", "queued");
+    EXPECT(site, 3, "show", "p/100/regular/quick");
+    fixture_file_write(site->dir, "out/step-900.ckpt",
+                       "this is not a checkpoint of any kind, but long enough");
+    EXPECT(site, 9, "scan", "out", "--run", "s", "--suite", "quick");
+    assert_holds(site->output.out, "refused");
+    EXPECT(site, 3, "scan", "none", "--run", "s", "--suite", "quick");
+    fixture_user_one_line(site);
+    fixture_audit(site->fx);
+}
+
+static void scan_watch_finds_what_comes_later(void **state)
+{
+    struct site *site = *state;
+    fixture_user_checkpoint(site, "out/step-1.safetensors", 1);
+    pid_t pid = fixture_program_start(&site->program, "watch", "scan", "out", "--run", "w",
+                                      "--suite", "quick", "--watch", (char *)NULL);
+    FIXTURE_UNTIL(20000, strcmp(fixture_job_field(site->fx, "w/1/regular/quick", "state").text,
+                                "queued") == 0);
+    fixture_user_checkpoint(site, "out/step-2.safetensors", 2);
+    FIXTURE_UNTIL(20000, strcmp(fixture_job_field(site->fx, "w/2/regular/quick", "state").text,
+                                "queued") == 0);
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(fixture_program_wait(pid, 20000), -SIGTERM);
+    assert_int_equal(fixture_file_holds(site->dir, "watch.out", "w/1/regular/quick"), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(help_and_version_need_no_redis, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(wrong_use_is_one_line_with_the_nearest_word, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(faults_of_address_and_server_have_their_codes, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(wrong_password_is_a_permission, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(submit_queues_once_and_names_what_is_wrong, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(pin_goes_by_gc_when_its_job_has_ended, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(scan_submits_all_and_the_incomplete_one_when_it_is_complete,
+                                        setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(scan_watch_finds_what_comes_later, setup,
+                                        fixture_user_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,311 @@
+/*
+ * evalq against a real Redis: looking, operating, waiting, administering.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/fixture/user.h"
+
+static int setup(void **state)
+{
+    return fixture_user_setup(state, EVQ_TEST_BIN "/evalq");
+}
+
+static void job_verbs_act_on_jobs(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    fixture_user_fail(site, "r/1/regular/quick", "the evaluator \033[31mfailed",
+                      "first line\nsecond \033]0;title\a line");
+    EXPECT(site, 0, "dead");
+    assert_holds(site->output.out, "r/1/regular/quick");
+    assert_null(strchr(site->output.out, '\033'));
+    EXPECT(site, 0, "dead", "--json");
+    json_t *doc = fixture_user_json(site);
+    assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 1);
+    json_decref(doc);
+    EXPECT(site, 0, "logs", "r/1/regular/quick");
+    assert_holds(site->output.out, "first line\n");
+    assert_null(strchr(site->output.out, '\033'));
+    EXPECT(site, 0, "show", "r/1/regular/quick");
+    assert_holds(site->output.out, "dead");
+    assert_null(strchr(site->output.out, '\033'));
+    EXPECT(site, 0, "show", "r/1/regular/quick", "--json");
+    doc = fixture_user_json(site);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(doc, "job"), "state")),
+                        "dead");
+    json_decref(doc);
+    EXPECT(site, 3, "show", "r/2/regular/quick");
+    fixture_user_one_line(site);
+    EXPECT(site, 3, "logs", "no job");
+    fixture_user_one_line(site);
+    EXPECT(site, 0, "retry", "--dead", "--run", "r");
+    assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
+    EXPECT(site, 1, "retry", "r/1/regular/quick");
+    fixture_user_one_line(site);
+    EXPECT(site, 3, "retry", "r/3/regular/quick");
+    EXPECT(site, 0, "--plain", "cancel", "r/1/regular/quick", "--reason", "why not");
+    assert_string_equal(site->output.out, "r/1/regular/quick\tcancelled\n");
+    EXPECT(site, 3, "cancel", "r/3/regular/quick");
+    (void)fixture_submit(fx, "r/4/regular/quick");
+    (void)fixture_submit(fx, "r/5/regular/quick");
+    EXPECT(site, 2, "cancel", "r");
+    assert_holds(site->output.err, "--yes");
+    fixture_assert_state(fx, "r/4/regular/quick", "queued");
+    EXPECT(site, 0, "cancel", "r", "--yes", "--json");
+    doc = fixture_user_json(site);
+    assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 2);
+    json_decref(doc);
+    fixture_assert_state(fx, "r/5/regular/quick", "cancelled");
+    EXPECT(site, 2, "forget", "r");
+    EXPECT(site, 0, "forget", "r", "--yes");
+    EXPECT(site, 3, "forget", "r", "--yes");
+    fixture_user_one_line(site);
+    EXPECT(site, 3, "show", "r/1/regular/quick");
+    fixture_audit(fx);
+}
+
+static void pause_holds_until_resume(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    static const char *const kinds[][2] = {{"queue", NULL}, {"suite", "quick"}, {"run", "r"}};
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    for (size_t i = 0; i < 3; i++) {
+        EXPECT(site, 0, "pause", kinds[i][0], kinds[i][1]);
+        fixture_claim_none(fx);
+        EXPECT(site, 0, "show", "r/1/regular/quick");
+        if (i < 2) { // Nobody works: of a paused run that is the first reason.
+            assert_holds(site->output.out, "paused");
+        }
+        EXPECT(site, 0, "resume", kinds[i][0], kinds[i][1]);
+        struct evq_claim *claim = fixture_claim(fx);
+        assert_status(evq_queue_release(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+        evq_claim_free(claim);
+    }
+}
+
+static void results_come_as_table_csv_and_json(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    EXPECT(site, 3, "results", "r");
+    fixture_user_one_line(site);
+    EXPECT(site, 0, "results");
+    fixture_finish(fx, "r/1/regular/quick", 0.25);
+    fixture_finish(fx, "r/2/regular/quick", 0.75);
+    fixture_finish(fx, "r/3/regular/quick", 0.5);
+    EXPECT(site, 0, "results", "r");
+    assert_holds(site->output.out, "accuracy");
+    assert_holds(site->output.out, "0.75*");
+    assert_null(strstr(site->output.out, "0.5*"));
+    EXPECT(site, 0, "results", "r", "--csv");
+    assert_int_equal(strncmp(site->output.out, "run,step,variant,suite,task,metric,value,", 41), 0);
+    int lines = 0;
+    for (const char *at = site->output.out; (at = strstr(at, "\r\n")) != NULL; at += 2) {
+        lines++;
+    }
+    assert_int_equal(lines, 4);
+    assert_holds(site->output.out, "r,2,regular,quick,t,accuracy,0.75,");
+    EXPECT(site, 0, "results", "r", "--json");
+    json_t *doc = fixture_user_json(site);
+    assert_int_equal(json_array_size(json_object_get(doc, "results")),
+                     6); // Three tasks, three ends.
+    json_decref(doc);
+    EXPECT(site, 0, "results", "--json");
+    json_decref(fixture_user_json(site));
+    EXPECT(site, 2, "results", "r", "--json", "--csv");
+    EXPECT(site, 0, "watch", "r");
+    assert_holds(site->output.out, "best accuracy 0.75 at step 2");
+    EXPECT(site, 3, "watch", "none");
+    EXPECT(site, 3, "best", "r");
+    fixture_user_one_line(site);
+    struct evq_best best = {.run = "r",
+                            .metric = "eval/t/accuracy",
+                            .value = 0.75,
+                            .step = 2,
+                            .job = "r/2/regular/quick",
+                            .checkpoint = "work:out/step-2"};
+    assert_status(evq_queue_best_put(fx->queue, &best, NULL), EVQ_OK);
+    EXPECT(site, 0, "best", "r", "eval/t/accuracy", "--json");
+    doc = fixture_user_json(site);
+    assert_int_equal(json_integer_value(json_object_get(doc, "step")), 2);
+    json_decref(doc);
+    EXPECT(site, 0, "--plain", "best", "r");
+    assert_string_equal(site->output.out, "2\t0.75\teval/t/accuracy\twork:out/step-2\n");
+    EXPECT(site, 3, "results", "--replay", "nosink");
+}
+
+static void wait_says_how_it_ended(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    EXPECT(site, 3, "wait", "r");
+    fixture_user_one_line(site);
+    EXPECT(site, 3, "wait", "r/1/regular/quick");
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    EXPECT(site, 124, "wait", "r", "--timeout", "0");
+    fixture_user_one_line(site);
+    EXPECT(site, 124, "wait", "r/1/regular/quick", "--timeout", "0");
+    fixture_user_one_line(site);
+    pid_t pid =
+        fixture_program_start(&site->program, "wait", "wait", "r", "--timeout", "30", (char *)NULL);
+    struct evq_claim *claim = fixture_claim(fx);
+    fixture_publish(fx, claim, "t", 0.5);
+    assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+    assert_int_equal(fixture_program_wait(pid, 30000), 0);
+    EXPECT(site, 0, "wait", "r/1/regular/quick", "--json");
+    json_t *doc = fixture_user_json(site);
+    assert_int_equal(json_array_size(json_object_get(doc, "results")), 1);
+    json_decref(doc);
+    fixture_user_fail(site, "r/2/regular/quick", "cannot be", "");
+    EXPECT(site, 4, "wait", "r");
+    EXPECT(site, 4, "wait", "r/2/regular/quick");
+    assert_holds(site->output.err, "cannot be");
+}
+
+static void status_warns_first_and_says_why_jobs_wait(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    (void)fixture_submit(fx, "r/1/regular/nobody");
+    EXPECT(site, 0, "status");
+    assert_int_equal(strncmp(site->output.out, "problem: 1 job waits and no worker is alive", 43),
+                     0);
+    assert_holds(site->output.out, "AOF is off");
+    assert_holds(site->output.out, "no worker offers suite nobody");
+    assert_null(strchr(site->output.out, '\033'));
+    EXPECT(site, 0, "status", "--color=always");
+    assert_non_null(strchr(site->output.out, '\033'));
+    struct evq_reply *reply =
+        fixture_call(fx->raw, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru", NULL);
+    evq_reply_free(reply);
+    EXPECT(site, 0, "status", "--json");
+    json_t *doc = fixture_user_json(site);
+    assert_int_equal(json_array_size(json_object_get(doc, "waiting")), 1);
+    assert_holds(site->output.out, "the eviction policy is allkeys-lru");
+    json_decref(doc);
+    EXPECT(site, 0, "status", "--plain");
+    assert_holds(site->output.out, "\ncount\tqueued\t1\n");
+    EXPECT(site, 1, "doctor", "--json");
+    doc = fixture_user_json(site);
+    assert_true(json_integer_value(json_object_get(doc, "failed")) >=
+                2); // No worker, no data files.
+    json_decref(doc);
+    EXPECT(site, 5, "--url", "unix:///nowhere/at.all", "doctor");
+    assert_holds(site->output.out, "connection");
+    assert_holds(site->output.out, "roots");
+    assert_status(evq_queue_bad(fx->queue, "rubbish", 7, "not \033 a record", NULL), EVQ_OK);
+    EXPECT(site, 0, "dead", "--bad");
+    assert_holds(site->output.out, "a record");
+    assert_null(strchr(site->output.out, '\033'));
+}
+
+static void suites_are_listed_and_replaced(void **state)
+{
+    struct site *site = *state;
+    EXPECT(site, 0, "admin", "suite", "list");
+    assert_holds(site->output.out, "quick");
+    EXPECT(site, 0, "admin", "suite", "list", "--json");
+    json_decref(fixture_user_json(site));
+    EXPECT(site, 2, "admin", "suite", "replace", "quick");
+    assert_holds(site->output.err, "--yes");
+    EXPECT(site, 0, "admin", "suite", "replace", "quick", "--yes");
+    EXPECT(site, 0, "admin", "suite", "list");
+    assert_holds(site->output.out, "evalq.yaml");
+    EXPECT(site, 3, "admin", "suite", "replace", "unknown", "--yes");
+    fixture_user_one_line(site);
+}
+
+/* The ACL file is taken by a server, and its roles can do what they are for and no more. */
+static void acl_file_is_accepted_and_separates_roles(void **state)
+{
+    struct site *site = *state;
+    char path[256];
+    char url[256];
+    fixture_file_write(site->dir, "passwords",
+                       "init i\nproducer p\nworker w\nlogger l\nviewer v\nadmin a\n");
+    (void)snprintf(path, sizeof path, "%s/passwords", site->dir);
+    assert_int_equal(chmod(path, 0644), 0);
+    EXPECT(site, 1, "admin", "acl", "--passwords", "passwords");
+    assert_int_equal(chmod(path, 0600), 0);
+    EXPECT(site, 0, "admin", "acl", "--passwords", "passwords", "--offline");
+    assert_null(strstr(site->output.out, "client|setinfo"));
+    EXPECT(site, 0, "admin", "acl", "--passwords", "passwords");
+    assert_holds(site->output.out, "user default off");
+    assert_null(strstr(site->output.out, " p "));
+    fixture_file_write(site->dir, "users.acl", site->output.out);
+    (void)snprintf(path, sizeof path, "%s/users.acl", site->dir);
+    const char *options[] = {"--aclfile", path, NULL};
+    // The fixture's own connections use the default user, which the file turns off: its password
+    // check would fail.
+    char with_default[sizeof site->output.out];
+    (void)snprintf(with_default, sizeof with_default, "user default on nopass ~* &* +@all\n%s",
+                   strchr(site->output.out, '\n') + 1);
+    fixture_file_write(site->dir, "users.acl", with_default);
+    struct fixture_redis *redis =
+        fixture_redis_start(&(struct fixture_redis_config){.options = options});
+    static const char *const steps[][5] = {
+        {"init", "i", "0", "admin", "install"},  {"viewer", "v", "0", "status", NULL},
+        {"viewer", "v", "6", "pause", NULL},     {"producer", "p", "0", "results", NULL},
+        {"worker", "w", "0", "dead", NULL},      {"logger", "l", "0", "results", NULL},
+        {"admin", "a", "0", "status", NULL},     {"admin", "a", "0", "pause", NULL},
+        {"admin", "a", "0", "admin", "install"}, {"viewer", "x", "6", "status", NULL},
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        char password[128];
+        (void)snprintf(password, sizeof password, "%s/secret", site->dir);
+        fixture_file_write(site->dir, "secret", steps[i][1]);
+        assert_int_equal(chmod(password, 0600), 0);
+        (void)snprintf(url, sizeof url, "unix://%s@%s", steps[i][0], redis->socket);
+        site->program.url = url;
+        site->program.password = password;
+        FIXTURE_RUN(site, steps[i][3], steps[i][4]);
+        if (site->output.exit_code != atoi(steps[i][2])) {
+            fail_msg("%s: %s: exit code %d: %s", steps[i][0], steps[i][3], site->output.exit_code,
+                     site->output.err);
+        }
+    }
+    fixture_redis_free(redis);
+}
+
+static void man_pages_are_written_for_every_verb(void **state)
+{
+    struct site *site = *state;
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/out", site->dir);
+    EXPECT(site, 0, "--write-man", path);
+    assert_true(fixture_file_holds(site->dir, "out/evalq.1", "evalq\\-submit") > 0);
+    assert_true(fixture_file_holds(site->dir, "out/evalq-submit.1", "\\-\\-suite") > 0);
+    assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", ".TH EVALQ-admin 1") > 0);
+    EXPECT(site, 1, "--write-man", "/nowhere");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(job_verbs_act_on_jobs, setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(pause_holds_until_resume, setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(results_come_as_table_csv_and_json, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(wait_says_how_it_ended, setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(status_warns_first_and_says_why_jobs_wait, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(suites_are_listed_and_replaced, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(acl_file_is_accepted_and_separates_roles, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(man_pages_are_written_for_every_verb, setup,
+                                        fixture_user_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,7 @@
+# These run the programs themselves.
+foreach(test test_cli test_cli_operate test_cli_up)
+    if(TARGET ${test})
+        add_dependencies(${test} evalq_cli evalq-worker evalq-logger)
+    endif()
+endforeach()
+evq_test_link(test_cli_parts evq_cli)
