@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/checkpoint/json.h"
 #include "shared/clock.h"
 
 #define LOOK_EVERY_MS 5000
@@ -70,28 +71,38 @@ void evq_keeper_add(struct evq_keeper *keeper, const char *directory, int64_t co
     keeper->copied_bytes += copied_bytes;
 }
 
-/* The value of the first "state" in the job's JSON. */
-static bool json_state(const char *json, enum evq_job_state *ret_state)
+/* In the object that json stands in, the value of key; false: there is none, or the text is no
+ * JSON. */
+static bool json_member(struct evq_json *json, const char *key, struct evq_json_token *ret_value)
 {
-    const char *at = strstr(json, "\"state\"");
-    char word[16];
-    size_t bytes = 0;
+    struct evq_json_token token;
 
-    if (at == NULL) {
-        return false;
+    while (evq_json_next(json, &token, NULL) == EVQ_OK && token.kind == EVQ_JSON_KEY) {
+        bool wanted = strcmp(token.text, key) == 0;
+        if (evq_json_next(json, ret_value, NULL) != EVQ_OK) {
+            return false;
+        }
+        if (wanted) {
+            return true;
+        }
+        if (evq_json_skip(json, ret_value, NULL) != EVQ_OK) {
+            return false;
+        }
     }
-    at += strlen("\"state\"");
-    at += strspn(at, " :\t");
-    if (*at != '"') {
-        return false;
-    }
-    at++;
-    while (bytes + 1 < sizeof(word) && at[bytes] >= 'a' && at[bytes] <= 'z') {
-        word[bytes] = at[bytes];
-        bytes++;
-    }
-    word[bytes] = '\0';
-    return evq_job_state_parse(word, ret_state) == EVQ_OK;
+    return false;
+}
+
+/* {"job": {"state": ...}}; other objects in it have states of their own. Changes the text. */
+static bool json_state(char *text, enum evq_job_state *ret_state)
+{
+    struct evq_json json;
+    struct evq_json_token token;
+
+    evq_json_init(&json, text, strlen(text));
+    return evq_json_next(&json, &token, NULL) == EVQ_OK && token.kind == EVQ_JSON_OBJECT &&
+           json_member(&json, "job", &token) && token.kind == EVQ_JSON_OBJECT &&
+           json_member(&json, "state", &token) && token.kind == EVQ_JSON_STRING &&
+           evq_job_state_parse(token.text, ret_state) == EVQ_OK;
 }
 
 enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const char *job)
@@ -104,8 +115,8 @@ enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const ch
         return EVQ_PIN_JOB_UNKNOWN;
     }
     enum evq_status status = evq_queue_show(ask->queue, job, &json, &ask->error);
-    if (status == EVQ_E_NOT_FOUND) {
-        return EVQ_PIN_JOB_ENDED; // Its record went some time after its end.
+    if (status == EVQ_E_NOT_FOUND || status == EVQ_E_INVALID) {
+        return EVQ_PIN_JOB_ENDED; // Its record went some time after its end; or this is no id.
     }
     if (status != EVQ_OK) {
         ask->failed = true;

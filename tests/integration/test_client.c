@@ -739,13 +739,13 @@ static void client_keeps_rotated_checkpoint_until_its_job_ends(void **state)
     struct evq_claim *claim = fixture_claim(scene->fx);
     snprintf(pin, sizeof(pin), "%s/%s", scene->directory, claim->job->pin);
     assert_int_equal(access(pin, R_OK), 0);
-    evalq_client_close(client); // Its job runs: the pin stays.
+    fixture_publish(scene->fx, claim, "digits", 0.5);
+    evalq_client_close(client); // A task is done, but its job runs: the pin stays.
     assert_int_equal(access(pin, R_OK), 0);
 
     client = scene_client(scene); // A resumed training, in the same directory.
     submit_step(scene, client, 4);
     assert_flushed(client);
-    fixture_publish(scene->fx, claim, "digits", 0.5);
     assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     evq_claim_free(claim);
     claim = fixture_claim(scene->fx);
