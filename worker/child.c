@@ -18,12 +18,25 @@
 
 #define PROGRESS_MS 200 // At most so often is progress told.
 
+struct work { // One job as the supervisor gave it.
+    const char *id;
+    struct evq_job *job;
+    const struct evq_suite *suite;
+    const struct evq_root *root;
+    int root_fd;
+    const char **tasks_done;
+    size_t task_done_count;
+    char scratch[EVQ_SCRATCH_PATH_BYTES];
+};
+
 struct child {
     struct evq_config *config;
     struct evq_runner *runner;
     struct evq_channel channel;
-    bool cancelled; // The present job.
-    bool leaving;   // Told to exit, or the supervisor is gone.
+    const struct work *work; // The present job.
+    struct evq_error fault;  // Why one of its results could not be told; EVQ_OK: none.
+    bool cancelled;
+    bool leaving; // Told to exit, or the supervisor is gone.
     int64_t told_ms;
 };
 
@@ -82,18 +95,26 @@ static enum evq_status child_progress(void *context, int64_t done, int64_t total
 static enum evq_status child_task(void *context, const struct evq_result *result)
 {
     struct child *child = context;
+    struct evq_result named = *result;
     struct evq_buffer record;
-    struct evq_error err;
 
     control_take(child);
     if (child->cancelled || child->leaving) {
         return EVQ_E_STOPPED;
     }
+    named.job =
+        child->work->id; // Without its names a record is not valid; the supervisor adds the rest.
+    named.run = child->work->job->run;
+    named.step = child->work->job->step;
+    named.variant = child->work->job->variant;
+    named.suite = child->work->job->suite;
     evq_buffer_init(&record, 0);
-    enum evq_status status = evq_codec_result_encode(result, &record, &err);
+    enum evq_status status = evq_codec_result_encode(&named, &record, &child->fault);
     if (status == EVQ_OK) {
         const struct evq_field field = evq_channel_bytes("result", record.data, record.bytes);
         status = note_tell(child, "task", &field, 1);
+    } else {
+        child->fault.status = status;
     }
     evq_buffer_free(&record);
     return status;
@@ -108,17 +129,6 @@ static void error_tell(struct child *child, const struct evq_error *err,
 
     (void)note_tell(child, "error", fields, sizeof(fields) / sizeof(fields[0]));
 }
-
-struct work { // One job as the supervisor gave it.
-    const char *id;
-    struct evq_job *job;
-    const struct evq_suite *suite;
-    const struct evq_root *root;
-    int root_fd;
-    const char **tasks_done;
-    size_t task_done_count;
-    char scratch[EVQ_SCRATCH_PATH_BYTES];
-};
 
 static const struct evq_root *root_find(const struct evq_config *config, const char *name)
 {
@@ -250,9 +260,15 @@ static void job_take(struct child *child, const struct evq_note *note)
 
     child->cancelled = false;
     child->told_ms = 0;
+    child->fault.status = EVQ_OK;
     enum evq_status status = work_open(child, note, &work, &err);
     if (status == EVQ_OK) {
+        child->work = &work;
         status = work_run(child, note, &work, &failure, &err);
+        if (status != EVQ_OK && child->fault.status != EVQ_OK) {
+            status = child->fault.status; // What the evaluator saw was a report that said stop.
+            err = child->fault;
+        }
     }
     work_close(
         &work); // First: when the supervisor hears of the end, nothing of the attempt is left.

@@ -106,48 +106,7 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
 
 /* ---- what a child says ---- */
 
-static const struct evq_task_config *task_find(const struct evq_suite *suite, const char *name)
-{
-    for (size_t i = 0; i < suite->task_count; i++) {
-        if (strcmp(suite->tasks[i].name, name) == 0) {
-            return &suite->tasks[i];
-        }
-    }
-    return NULL;
-}
-
-/* Everything the child does not know, or need not. The texts borrowed here outlive the result. */
-static bool result_complete(const struct evq_supervisor *supervisor, const struct evq_lease *lease,
-                            struct evq_result *result)
-{
-    const struct evq_job *job = lease->claim->job;
-    const struct evq_task_config *task = task_find(lease->suite, result->task);
-
-    if (task == NULL) {
-        return false;
-    }
-    result->job = lease->claim->id;
-    result->run = job->run;
-    result->step = job->step;
-    result->epoch = job->epoch;
-    result->variant = job->variant;
-    result->suite = job->suite;
-    result->state = EVQ_JOB_DONE;
-    result->reason = "";
-    result->metric_prefix = evq_pair_get(task->options, task->option_count, "metric_prefix", "");
-    result->timing.queued_ms = lease->claim->queued_ms;
-    result->suite_digest = lease->suite->digest;
-    result->worker = supervisor->name;
-    result->evalq_version = EVQ_VERSION;
-    result->attempt = lease->claim->attempt;
-    result->checkpoint = evq_arena_printf(result->arena, "%s:%s", job->root, job->path);
-    result->trackers = job->trackers;
-    result->tracker_count = job->tracker_count;
-    return result->checkpoint != NULL;
-}
-
-static void task_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
-                      const struct evq_note *note)
+static void task_take(struct evq_slot *slot, const struct evq_note *note)
 {
     const struct evq_field *field = evq_codec_note_field(note, "result");
     struct evq_lease *lease = slot->lease;
@@ -159,7 +118,7 @@ static void task_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
     }
     if (field == NULL || field->type != EVQ_FIELD_BYTES ||
         evq_codec_result_decode(field->bytes, field->byte_count, &result, &err) != EVQ_OK ||
-        !result_complete(supervisor, lease, result)) {
+        !evq_lease_result(lease, result)) {
         evq_log(EVQ_LOG_ERROR, "task_bad", "job=%s slot=%u", lease->claim->id, slot->number);
         evq_result_free(result);
         evq_slot_kill(slot); // Our own child speaks nonsense: its memory is not to be trusted.
@@ -318,7 +277,7 @@ static void note_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
             (void)snprintf(slot->lease->status, sizeof(slot->lease->status), "%s", status);
         }
     } else if (strcmp(note->type, "task") == 0) {
-        task_take(supervisor, slot, note);
+        task_take(slot, note);
     } else if (strcmp(note->type, "done") == 0) {
         job_done(supervisor, slot);
         evq_slot_set(slot, EVQ_SLOT_IDLE);

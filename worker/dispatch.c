@@ -111,7 +111,7 @@ static void claim_take(struct evq_supervisor *supervisor, struct evq_claim *clai
     const struct evq_suite *suite =
         claim->job != NULL ? evq_offer_suite(&supervisor->offer, claim->job->suite) : NULL;
 
-    struct evq_lease *lease = evq_lease_new(claim, suite);
+    struct evq_lease *lease = evq_lease_new(claim, suite, supervisor->name);
     if (lease == NULL) { // Its lease lapses and another takes it.
         evq_log(EVQ_LOG_ERROR, "out_of_memory", "job=%s", claim->id);
         evq_claim_free(claim);

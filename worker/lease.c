@@ -8,15 +8,18 @@
 #include "shared/codec.h"
 #include "worker/merge.h"
 
-#define PART_BYTES_MAX 65536 // What evq_queue_complete_shard() takes.
+#define DETAIL_BYTES_MAX 8191  // What evq_queue_fail() takes.
+#define PART_BYTES_MAX   65536 // What evq_queue_complete_shard() takes.
 
-struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite *suite)
+struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite *suite,
+                                const char *worker)
 {
     struct evq_lease *lease = calloc(1, sizeof(*lease));
 
     if (lease != NULL) {
         lease->claim = claim;
         lease->suite = suite;
+        lease->worker = worker;
         lease->claimed_ms = evq_clock_mono_ms();
         lease->done = lease->total = -1;
         evq_buffer_init(&lease->part, PART_BYTES_MAX);
@@ -100,9 +103,51 @@ bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char
     }
     item->fail = fail;
     (void)snprintf(item->reason, sizeof(item->reason), "%s", reason);
-    item->detail =
-        detail != NULL ? strndup(detail, 8192) : NULL; // Without it the reason still tells.
+    // The hash of the job keeps 64 bytes of the reason: all of it stands before the detail.
+    item->detail = malloc(DETAIL_BYTES_MAX + 1); // Without it the reason still tells.
+    if (item->detail != NULL) {
+        (void)snprintf(item->detail, DETAIL_BYTES_MAX + 1, "%s\n%s", item->reason,
+                       detail != NULL ? detail : "");
+    }
     return true;
+}
+
+static const struct evq_task_config *task_find(const struct evq_suite *suite, const char *name)
+{
+    for (size_t i = 0; i < suite->task_count; i++) {
+        if (strcmp(suite->tasks[i].name, name) == 0) {
+            return &suite->tasks[i];
+        }
+    }
+    return NULL;
+}
+
+bool evq_lease_result(const struct evq_lease *lease, struct evq_result *result)
+{
+    const struct evq_job *job = lease->claim->job;
+    const struct evq_task_config *task = task_find(lease->suite, result->task);
+
+    if (task == NULL) {
+        return false;
+    }
+    result->job = lease->claim->id;
+    result->run = job->run;
+    result->step = job->step;
+    result->epoch = job->epoch;
+    result->variant = job->variant;
+    result->suite = job->suite;
+    result->state = EVQ_JOB_DONE;
+    result->reason = "";
+    result->metric_prefix = evq_pair_get(task->options, task->option_count, "metric_prefix", "");
+    result->timing.queued_ms = lease->claim->queued_ms;
+    result->suite_digest = lease->suite->digest;
+    result->worker = lease->worker;
+    result->evalq_version = EVQ_VERSION;
+    result->attempt = lease->claim->attempt;
+    result->checkpoint = evq_arena_printf(result->arena, "%s:%s", job->root, job->path);
+    result->trackers = job->trackers;
+    result->tracker_count = job->tracker_count;
+    return result->checkpoint != NULL;
 }
 
 void evq_lease_part_add(struct evq_lease *lease, const struct evq_result *result)
@@ -146,6 +191,7 @@ static enum evq_status merge_send(struct evq_lease *lease, struct evq_queue *que
     }
     bool kept = true;
     for (size_t i = 0; i < results.count; i++) {
+        kept = evq_lease_result(lease, results.items[i]) && kept;
         kept = evq_lease_publish(lease, results.items[i]) && kept;
         results.items[i] = NULL;
     }

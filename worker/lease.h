@@ -29,7 +29,7 @@ struct evq_outbox_item { // In the order in which Redis must hear of them.
     enum evq_outbox_kind kind;
     struct evq_result *result; // PUBLISH; owned.
     enum evq_fail_kind fail;   // FAIL.
-    char reason[256];
+    char reason[512];
     char *detail; // Owned; may be NULL.
     struct evq_outbox_item *next;
 };
@@ -37,6 +37,7 @@ struct evq_outbox_item { // In the order in which Redis must hear of them.
 struct evq_lease {
     struct evq_claim *claim; // Owned.
     const struct evq_suite *suite;
+    const char *worker; // Name of this process.
     enum evq_lease_state state;
     int64_t claimed_ms; // Monotonic.
     int64_t done;       // Progress.
@@ -50,8 +51,10 @@ struct evq_lease {
     struct evq_lease *next;
 };
 
-/* Takes the claim over. NULL when out of memory (the claim stays the caller's). */
-struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite *suite);
+/* Takes the claim over; suite and worker are borrowed. NULL when out of memory (the claim stays the
+ * caller's). */
+struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite *suite,
+                                const char *worker);
 void evq_lease_free(struct evq_lease *lease); // Accepts NULL. Forgets what was not sent.
 
 /* Each appends to the outbox; false when out of memory. publish takes the result over, also then.
@@ -62,6 +65,12 @@ bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char
                     const char *detail);
 void evq_lease_outbox_clear(struct evq_lease *lease);
 void evq_lease_outbox_pop(struct evq_lease *lease); // Its first item was sent.
+
+/*
+ * Adds to a task's result what its child does not know: names, times, digests, provenance. The
+ * texts borrowed here live as long as the lease. False: the suite has no such task, or no memory.
+ */
+bool evq_lease_result(const struct evq_lease *lease, struct evq_result *result);
 
 /* A shard's task: joins its part. */
 void evq_lease_part_add(struct evq_lease *lease, const struct evq_result *result);

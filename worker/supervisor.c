@@ -305,6 +305,7 @@ static void drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)
             evq_supervisor_drain(supervisor, "max-jobs", drain_ms);
         } else if (supervisor->leases == NULL && options->idle_exit_s >= 0 &&
                    !supervisor->claim_due &&
+                   evq_children_count(supervisor, EVQ_SLOT_STARTING) == 0 &&
                    now_ms - supervisor->idle_since_ms >= options->idle_exit_s * 1000) {
             evq_supervisor_drain(supervisor, "idle", drain_ms);
         }
@@ -350,7 +351,8 @@ static int64_t due_ms(const struct evq_supervisor *supervisor, int64_t now_ms)
     }
     if (options->idle_exit_s >= 0 && supervisor->leases == NULL && !supervisor->draining) {
         const int64_t idle_due = supervisor->idle_since_ms + options->idle_exit_s * 1000;
-        due = idle_due < due ? idle_due : due;
+        due =
+            idle_due > now_ms && idle_due < due ? idle_due : due; // Past: only an event changes it.
     }
     // A drain that is overdue, and deadlines by the wall clock, are looked at now and then.
     const int64_t most_ms = supervisor->draining      ? 100
@@ -421,8 +423,8 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
     for (;;) {
         const int64_t now_ms = evq_clock_mono_ms();
         evq_children_tick(supervisor, now_ms);
-        drain_tick(supervisor, now_ms);
         evq_dispatch_round(supervisor);
+        drain_tick(supervisor, now_ms); // After the round, which may have ended the last job.
         if (drain_over(supervisor, evq_clock_mono_ms())) {
             break;
         }

@@ -1,0 +1,356 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fixture/folder.h"
+#include "tests/fixture/site.h"
+
+#define BIN EVQ_TEST_BIN "/evalq-worker"
+
+static const char site_yaml[] =
+    "roots: {ckpt: $DIR/ckpt}\n"
+    "worker: {scratch: $DIR/scratch, lease_ms: 3000, heartbeat_ms: 200, drain_seconds: 10}\n"
+    "evaluators:\n"
+    "  ok: {kind: command, command: [$DIR/ok.sh]}\n"
+    "  empty: {kind: command, command: [$DIR/empty.sh]}\n"
+    "  fatal: {kind: command, command: [$DIR/fatal.sh]}\n"
+    "  gone: {kind: command, command: [$DIR/gone.sh]}\n"
+    "  swap: {kind: command, command: [$DIR/swap.sh]}\n"
+    "  convert: {kind: command, command: [$DIR/convert.sh]}\n"
+    "  warm: {kind: persistent, command: [python3, $DATA/evaluators/persistent.py]}\n"
+    "suites:\n"
+    "  shell: {evaluator: ok, tasks: [{name: t, type: any}]}\n"
+    "  empty: {evaluator: empty, tasks: [{name: t, type: any}]}\n"
+    "  fatal: {evaluator: fatal, tasks: [{name: t, type: any}]}\n"
+    "  gone: {evaluator: gone, tasks: [{name: t, type: any}]}\n"
+    "  swap: {evaluator: swap, tasks: [{name: t, type: any}]}\n"
+    "  ready: {evaluator: ok, prepare: convert, tasks: [{name: t, type: any}]}\n"
+    "  warm: {evaluator: warm, tasks: [{name: a, type: any}, {name: b, type: any}]}\n"
+#define DIGITS(name, shards)                                                                       \
+    "  " name ": {evaluator: native, shards: " shards                                              \
+    ", tasks: [{name: digits, type: classification, "                                              \
+    "model: {activation: relu}, data: {format: idx, inputs: "                                      \
+    "$DATA/mnist/t10k-images-idx3-ubyte.gz, "                                                      \
+    "labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz, scale: 0.00392156862745098}}]}\n"
+    DIGITS("digits1", "1") DIGITS("digits2", "2") DIGITS("digits3", "3") DIGITS("digits7", "7");
+
+/* Scripts whose numbers show which checkpoint they saw. */
+static const char ok_sh[] =
+    "#!/bin/sh\n"
+    "set -e\n"
+    "size=$(stat -c %s \"$(find \"$EVALQ_CHECKPOINT\" -type f | head -n 1)\")\n"
+    "printf '{\"bytes\": %s, \"n\": 7}' \"$size\" > \"$EVALQ_RESULT\"\n";
+static const char empty_sh[] = "#!/bin/sh\necho the last words of empty\nexit 0\n";
+static const char fatal_sh[] = "#!/bin/sh\necho it never works >&2\nexit 100\n";
+static const char gone_sh[] =
+    "#!/bin/sh\nrm \"$EVALQ_CHECKPOINT\"\ncat \"$EVALQ_CHECKPOINT\" > /dev/null\n";
+static const char swap_sh[] =
+    "#!/bin/sh\nset -e\ncp $DIR/ckpt/other.safetensors \"$EVALQ_CHECKPOINT\"\n"
+    "echo '{\"bytes\": 1}' > \"$EVALQ_RESULT\"\n";
+static const char convert_sh[] = "#!/bin/sh\nset -e\necho made >> $DIR/converted\n"
+                                 "cp \"$EVALQ_CHECKPOINT\" \"$EVALQ_OUTPUT/merged.safetensors\"\n";
+
+static int setup(void **state)
+{
+    struct fixture *fx = fixture_open(NULL);
+    struct fixture_site *site = fixture_site_open(fx, BIN, EVQ_TEST_DATA, site_yaml);
+
+    fixture_site_write(site, "ok.sh", EVQ_TEST_DATA, ok_sh);
+    fixture_site_write(site, "empty.sh", EVQ_TEST_DATA, empty_sh);
+    fixture_site_write(site, "fatal.sh", EVQ_TEST_DATA, fatal_sh);
+    fixture_site_write(site, "gone.sh", EVQ_TEST_DATA, gone_sh);
+    fixture_site_write(site, "swap.sh", EVQ_TEST_DATA, swap_sh);
+    fixture_site_write(site, "convert.sh", EVQ_TEST_DATA, convert_sh);
+    *state = site;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture *fx = site->fx;
+
+    fixture_site_close(site);
+    fixture_close(fx);
+    return 0;
+}
+
+static char *show(struct fixture_site *site, const char *id)
+{
+    struct evq_error err;
+    char *json = NULL;
+
+    assert_status_err(evq_queue_show(site->fx->queue, id, &json, &err), EVQ_OK, &err);
+    return json;
+}
+
+static void worker_runs_a_command_and_publishes_its_result(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "shell", NULL);
+
+    // Some before it blocks for them, some after.
+    fixture_site_submit(site, "run/1/regular/shell");
+    SITE_STATE_UNTIL(site, "run/1/regular/shell", "done");
+    fixture_site_submit(site, "run/2/regular/shell");
+    SITE_STATE_UNTIL(site, "run/2/regular/shell", "done");
+    const struct fixture_published found =
+        fixture_site_published(site, "run/2/regular/shell", "t", "bytes");
+    assert_int_equal(found.tasks, 1);
+    assert_int_equal(found.ends, 1);
+    assert_int_equal(found.attempt, 1);
+    assert_true(found.value > 256);
+    fixture_audit(site->fx);
+    fixture_worker_signal(worker, SIGTERM);
+    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+}
+
+static void worker_keeps_a_persistent_program_between_jobs(void **state)
+{
+    struct fixture_site *site = *state;
+    (void)fixture_site_worker(site, "--suites", "warm", NULL);
+
+    fixture_site_submit(site, "run/1/regular/warm");
+    fixture_site_submit(site, "run/2/regular/warm");
+    SITE_STATE_UNTIL(site, "run/1/regular/warm", "done");
+    SITE_STATE_UNTIL(site, "run/2/regular/warm", "done");
+    const struct fixture_published first =
+        fixture_site_published(site, "run/1/regular/warm", "a", "pid");
+    const struct fixture_published second =
+        fixture_site_published(site, "run/2/regular/warm", "b", "pid");
+    assert_true(first.value > 1);
+    assert_near(second.value, first.value, 0.0);
+    assert_int_equal(fixture_site_published(site, "run/2/regular/warm", "a", "pid").tasks, 1);
+}
+
+static void digits_submit(struct fixture_site *site, const char *id)
+{
+    struct evq_job *job = fixture_job(id);
+
+    job->path = "mlp.safetensors";
+    job->fingerprint = "";
+    assert_int_equal(fixture_submit_job(site->fx, job).answer, EVQ_SUBMIT_QUEUED);
+    evq_job_free(job);
+}
+
+static void digits_copy(struct fixture_site *site)
+{
+    char path[128];
+
+    size_t bytes = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/ckpt/mlp.safetensors", site->dir);
+    uint8_t *data =
+        fixture_file_load(EVQ_TEST_DATA "/mnist/mlp_784_512_128_32_10.safetensors", &bytes);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+    free(data);
+}
+
+static void worker_evaluates_mnist_natively(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "mnist/100/regular/digits1";
+
+    digits_copy(site);
+    digits_submit(site, id);
+    (void)fixture_site_worker(site, "--suites", "digits1", "--devices", "cpu", NULL);
+    SITE_STATE_UNTIL(site, id, "done");
+    assert_near(fixture_site_published(site, id, "digits", "accuracy").value, 0.9849, 1e-9);
+    assert_near(fixture_site_published(site, id, "digits", "cross_entropy").value, 0.39055169,
+                1e-6);
+}
+
+static void worker_gives_the_same_numbers_for_any_number_of_shards(void **state)
+{
+    static const char *const ids[] = {"mnist/100/regular/digits1", "mnist/100/regular/digits2",
+                                      "mnist/100/regular/digits3", "mnist/100/regular/digits7"};
+    struct fixture_site *site = *state;
+
+    digits_copy(site);
+    for (size_t i = 0; i < 4; i++) {
+        digits_submit(site, ids[i]);
+    }
+    (void)fixture_site_worker(site, "--devices", "cpu", "--slots", "2", NULL);
+    (void)fixture_site_worker(site, "--devices", "cpu", NULL);
+    for (size_t i = 0; i < 4; i++) {
+        SITE_STATE_UNTIL(site, ids[i], "done");
+    }
+    const double loss = fixture_site_published(site, ids[0], "digits", "cross_entropy").value;
+    for (size_t i = 0; i < 4; i++) {
+        const struct fixture_published found =
+            fixture_site_published(site, ids[i], "digits", "cross_entropy");
+        assert_int_equal(found.tasks, 1);
+        assert_int_equal(found.ends, 1);
+        assert_near(found.value, loss, 1e-12);
+        assert_near(fixture_site_published(site, ids[i], "digits", "accuracy").value, 0.9849,
+                    1e-12);
+    }
+    fixture_audit(site->fx);
+}
+
+static void worker_fails_a_command_that_leaves_no_results(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/empty";
+
+    fixture_site_submit(site, id);
+    (void)fixture_site_worker(site, "--suites", "empty", NULL);
+    SITE_STATE_UNTIL(site, id, "delayed"); // To be tried again.
+    char *json = show(site, id);
+    assert_holds(json, "left no results");
+    assert_holds(json, "the last words of empty");
+    free(json);
+    assert_int_equal(fixture_site_published(site, id, "t", "x").tasks, 0);
+}
+
+static void worker_ends_a_job_whose_command_says_fatal(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/fatal";
+
+    fixture_site_submit(site, id);
+    (void)fixture_site_worker(site, "--suites", "fatal", NULL);
+    SITE_STATE_UNTIL(site, id, "dead");
+    char *json = show(site, id);
+    assert_holds(json, "exit status 100");
+    assert_holds(json, "it never works");
+    free(json);
+}
+
+static void worker_skips_what_vanished_or_changed(void **state)
+{
+    struct fixture_site *site = *state;
+
+    fixture_site_checkpoint(site, "other.safetensors", 99);
+    fixture_site_submit(site, "run/1/regular/gone");
+    fixture_site_submit(site, "run/2/regular/swap");
+    fixture_site_submit(site, "run/3/regular/shell");
+    fixture_site_checkpoint(site, "3.safetensors", 33); // Not what was submitted any more.
+    (void)fixture_site_worker(site, NULL);
+    SITE_STATE_UNTIL(site, "run/1/regular/gone", "skipped");
+    SITE_STATE_UNTIL(site, "run/2/regular/swap", "skipped");
+    SITE_STATE_UNTIL(site, "run/3/regular/shell", "skipped");
+    assert_int_equal(fixture_site_published(site, "run/2/regular/swap", "t", "bytes").tasks, 0);
+    assert_int_equal(fixture_site_published(site, "run/3/regular/shell", "t", "bytes").tasks, 0);
+}
+
+static void worker_prepares_a_checkpoint_once(void **state)
+{
+    struct fixture_site *site = *state;
+
+    fixture_site_submit(site, "run/5/regular/ready");
+    fixture_site_submit(site, "run-b/5/regular/ready"); // The same content.
+    (void)fixture_site_worker(site, "--suites", "ready", "--slots", "2", NULL);
+    SITE_STATE_UNTIL(site, "run/5/regular/ready", "done");
+    SITE_STATE_UNTIL(site, "run-b/5/regular/ready", "done");
+    assert_string_equal(fixture_site_text(site, "converted").text, "made\n");
+    assert_true(fixture_site_published(site, "run/5/regular/ready", "t", "bytes").value > 256);
+}
+
+static void worker_says_which_line_is_missing_for_an_unknown_root(void **state)
+{
+    struct fixture_site *site = *state;
+    struct evq_job *job = fixture_job("run/1/regular/shell");
+
+    job->root = "elsewhere";
+    job->fingerprint = "";
+    (void)fixture_submit_job(site->fx, job);
+    evq_job_free(job);
+    (void)fixture_site_worker(site, "--suites", "shell", NULL);
+    SITE_STATE_UNTIL(site, "run/1/regular/shell", "delayed");
+    char *json = show(site, "run/1/regular/shell");
+    assert_holds(json, "elsewhere");
+    free(json);
+}
+
+/* The record of a queued job is overwritten by hand: that job dies with a reason, the next one is
+ * evaluated. */
+static void worker_ends_a_job_whose_record_is_garbage(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/shell";
+
+    fixture_site_submit(site, id);
+    fixture_site_submit(site, "run/2/regular/shell");
+    evq_reply_free(fixture_call(site->fx->raw, "SET",
+                                fixture_key(site->fx, "msg:run/1/regular/shell"), "garbage", NULL));
+    (void)fixture_site_worker(site, "--suites", "shell", NULL);
+    SITE_STATE_UNTIL(site, "run/2/regular/shell", "done");
+    SITE_STATE_UNTIL(site, id, "dead");
+    assert_int_equal(fixture_site_published(site, id, "t", "bytes").tasks, 0);
+}
+
+static void worker_exits_after_its_jobs_and_when_idle(void **state)
+{
+    struct fixture_site *site = *state;
+
+    fixture_site_submit(site, "run/1/regular/shell");
+    fixture_site_submit(site, "run/2/regular/shell");
+    struct fixture_worker *one =
+        fixture_site_worker(site, "--suites", "shell", "--max-jobs", "1", NULL);
+    assert_int_equal(fixture_worker_wait(one, 30000), 0);
+    SITE_STATE_UNTIL(site, "run/1/regular/shell", "done");
+    assert_true(fixture_site_state_is(site, "run/2/regular/shell", "queued"));
+    struct fixture_worker *rest =
+        fixture_site_worker(site, "--suites", "shell", "--idle-exit", "0", NULL);
+    assert_int_equal(fixture_worker_wait(rest, 30000), 0);
+    SITE_STATE_UNTIL(site, "run/2/regular/shell", "done");
+}
+
+static void worker_refuses_with_a_line_and_a_code(void **state)
+{
+    struct fixture_site *site = *state;
+    char url[64];
+
+    assert_int_equal(fixture_site_run(site, "out", "--slots", "none", NULL), EVQ_EXIT_USAGE);
+    assert_true(fixture_site_holds(site, "out", "--slots takes a number"));
+    assert_int_equal(fixture_site_run(site, "out", "--config", "missing.yaml", NULL),
+                     EVQ_EXIT_CONFIG);
+    (void)snprintf(url, sizeof(url), "redis://127.0.0.1:%d", fixture_free_port());
+    assert_int_equal(fixture_site_run(site, "out", "--config", site->config, "--url", url, NULL),
+                     EVQ_EXIT_UNREACHABLE);
+    assert_int_equal(fixture_site_run(site, "out", "--config", site->config, "--suites", "nosuch",
+                                      "--url", site->fx->redis->url, NULL),
+                     EVQ_EXIT_CONFIG);
+    assert_true(fixture_site_holds(site, "out", "nosuch"));
+    (void)fixture_suite(site->fx, "shell"); // Another definition of it, from another place.
+    assert_int_equal(fixture_site_run(site, "out", "--config", site->config, "--url",
+                                      site->fx->redis->url, NULL),
+                     EVQ_EXIT_CONFIG);
+    assert_true(fixture_site_holds(site, "out", "fixture:/etc/evalq.yaml"));
+    evq_reply_free(fixture_call(site->fx->raw, "FUNCTION", "FLUSH", NULL));
+    assert_int_equal(fixture_site_run(site, "out", "--config", site->config, "--url",
+                                      site->fx->redis->url, NULL),
+                     EVQ_EXIT_VERSION);
+    assert_true(fixture_site_holds(site, "out", "evalq admin install"));
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(worker_runs_a_command_and_publishes_its_result),
+        TEST(worker_keeps_a_persistent_program_between_jobs),
+        TEST(worker_evaluates_mnist_natively),
+        TEST(worker_gives_the_same_numbers_for_any_number_of_shards),
+        TEST(worker_fails_a_command_that_leaves_no_results),
+        TEST(worker_ends_a_job_whose_command_says_fatal),
+        TEST(worker_skips_what_vanished_or_changed),
+        TEST(worker_prepares_a_checkpoint_once),
+        TEST(worker_says_which_line_is_missing_for_an_unknown_root),
+        TEST(worker_ends_a_job_whose_record_is_garbage),
+        TEST(worker_exits_after_its_jobs_and_when_idle),
+        TEST(worker_refuses_with_a_line_and_a_code),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
