@@ -1,0 +1,427 @@
+/* What breaks beside a worker, and what must come of it: nothing lost, nothing twice. Each test
+ * shows that its fault happened. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fixture/site.h"
+
+#define BIN EVQ_TEST_BIN "/evalq-worker"
+
+static const char site_yaml[] =
+    "roots: {ckpt: $DIR/ckpt}\n"
+    "worker: {scratch: $DIR/scratch, lease_ms: 300, heartbeat_ms: 100, drain_seconds: 1}\n"
+    "evaluators:\n"
+    "  ok: {kind: command, command: [$DIR/ok.sh]}\n"
+    "  gate: {kind: command, command: [$DIR/gate.sh]}\n"
+    "  hang: {kind: command, command: [$DIR/hang.sh]}\n"
+    "  crash: {kind: command, command: [$DIR/crash.sh]}\n"
+    "  stuck: {kind: persistent, command: [$DIR/stuck.sh]}\n"
+    "  babble: {kind: persistent, command: [$DIR/babble.sh]}\n"
+    "suites:\n"
+    "  good: {evaluator: ok, tasks: [{name: t, type: any}]}\n"
+    "  gate: {evaluator: gate, tasks: [{name: t, type: any}]}\n"
+    "  hang: {evaluator: hang, limits: {seconds: 1}, tasks: [{name: t, type: any}]}\n"
+    "  crash: {evaluator: crash, tasks: [{name: t, type: any}]}\n"
+    "  stuck: {evaluator: stuck, limits: {seconds: 1}, tasks: [{name: t, type: any}]}\n"
+    "  babble: {evaluator: babble, tasks: [{name: t, type: any}]}\n";
+
+static const char ok_sh[] = "#!/bin/sh\necho '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
+/* Says that it runs, then waits until it may end. Its pid is its attempt's mark. */
+static const char gate_sh[] = "#!/bin/sh\n"
+                              "echo $$ >> $DIR/started\n"
+                              "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
+                              "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
+/* Ignores SIGTERM, and so does the grandchild it leaves in its group. */
+static const char hang_sh[] = "#!/bin/sh\n"
+                              "trap '' TERM\n"
+                              "(trap '' TERM; while :; do sleep 1; done) &\n"
+                              "echo $! > $DIR/grandchild\n"
+                              "echo hanging now\n"
+                              "while :; do sleep 1; done\n";
+static const char crash_sh[] =
+    "#!/bin/sh\necho $$ >> $DIR/crashes\necho about to crash >&2\nkill -SEGV $$\n";
+static const char stuck_sh[] =
+    "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\necho $$ > $DIR/stuck\n"
+    "while :; do sleep 1; done\n";
+static const char babble_sh[] =
+    "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\necho no json at all\n"
+    "while :; do sleep 1; done\n";
+
+static int setup_with(void **state, const struct fixture_redis_config *config)
+{
+    struct fixture *fx = fixture_open(config);
+    struct fixture_site *site = fixture_site_open(fx, BIN, EVQ_TEST_DATA, site_yaml);
+
+    fixture_site_write(site, "ok.sh", "", ok_sh);
+    fixture_site_write(site, "gate.sh", "", gate_sh);
+    fixture_site_write(site, "hang.sh", "", hang_sh);
+    fixture_site_write(site, "crash.sh", "", crash_sh);
+    fixture_site_write(site, "stuck.sh", "", stuck_sh);
+    fixture_site_write(site, "babble.sh", "", babble_sh);
+    *state = site;
+    return 0;
+}
+
+static int setup(void **state)
+{
+    return setup_with(state, NULL);
+}
+
+static int setup_aof(void **state)
+{
+    static const struct fixture_redis_config config = {.aof = true};
+
+    return setup_with(state, &config);
+}
+
+static int teardown(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture *fx = site->fx;
+
+    fixture_site_touch(site, "go"); // Whatever a test left waiting.
+    fixture_site_close(site);
+    fixture_close(fx);
+    return 0;
+}
+
+/* How many attempts of the gate have begun. */
+static int gate_starts(const struct fixture_site *site)
+{
+    const struct fixture_text text = fixture_site_text(site, "started");
+    int lines = 0;
+
+    for (const char *at = text.text; *at != '\0'; at++) {
+        lines += *at == '\n';
+    }
+    return lines;
+}
+
+static void once_published(struct fixture_site *site, const char *id)
+{
+    const struct fixture_published found = fixture_site_published(site, id, "t", "one");
+
+    assert_int_equal(found.tasks, 1);
+    assert_int_equal(found.ends, 1);
+    assert_near(found.value, 1.0, 0.0);
+    fixture_audit(site->fx);
+}
+
+static pid_t child_of(const struct fixture_worker *worker)
+{
+    pid_t pid = 0;
+
+    FIXTURE_UNTIL(20000, fixture_process_children(worker->pid, &pid, 1) == 1);
+    return pid;
+}
+
+static void worker_killed_loses_nothing_and_publishes_once(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *first = fixture_site_worker(site, "--suites", "gate", NULL);
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    const pid_t gate = (pid_t)atoi(fixture_site_text(site, "started").text);
+    const pid_t child = child_of(first);
+    fixture_worker_signal(first, SIGKILL);
+    assert_int_equal(fixture_worker_wait(first, 10000), -SIGKILL);
+    FIXTURE_UNTIL(10000, !fixture_process_lives(child));
+    FIXTURE_UNTIL(10000, !fixture_process_lives(gate)); // The guard ended it.
+    (void)fixture_site_worker(site, "--suites", "gate", NULL);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 2);
+    fixture_site_touch(site, "go");
+    SITE_STATE_UNTIL(site, id, "done");
+    once_published(site, id);
+    assert_int_equal(fixture_site_published(site, id, "t", "one").attempt, 2);
+}
+
+static void worker_restarts_a_killed_child_at_once(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    const pid_t child = child_of(worker);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "child_died"));
+    SITE_STATE_UNTIL(site, id, "delayed"); // A crash, told at once: not a lapsed lease.
+    assert_string_equal(fixture_job_field(site->fx, id, "crashes").text, "1");
+    fixture_due(site->fx, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 2);
+    assert_int_not_equal(child_of(worker), child);
+    fixture_site_touch(site, "go");
+    SITE_STATE_UNTIL(site, id, "done");
+    once_published(site, id);
+}
+
+/* The worker and its child stand still beyond the lease; another does the job; then they wake. */
+static void worker_that_slept_through_its_lease_publishes_nothing(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *late = fixture_site_worker(site, "--suites", "gate", NULL);
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    fixture_worker_signal(late, SIGSTOP);
+    struct fixture_worker *other = fixture_site_worker(site, "--suites", "gate", NULL);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 2); // The lease lapsed and the other has it.
+    fixture_site_touch(site, "go");
+    SITE_STATE_UNTIL(site, id, "done");
+    fixture_worker_signal(late, SIGCONT); // Its child has finished too: it holds a result.
+    FIXTURE_UNTIL(20000, fixture_worker_logged(late, "job_stale"));
+    once_published(site, id);
+    assert_int_equal(fixture_site_published(site, id, "t", "one").attempt, 2);
+    assert_false(fixture_worker_logged(other, "job_stale"));
+}
+
+static void worker_stops_a_cancelled_job(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *worker = fixture_site_worker(site, NULL);
+    struct evq_error err;
+    enum evq_job_state state_after;
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    const pid_t gate = (pid_t)atoi(fixture_site_text(site, "started").text);
+    assert_true(fixture_process_lives(gate));
+    assert_status_err(evq_queue_cancel(site->fx->queue, id, "not wanted", &state_after, &err),
+                      EVQ_OK, &err);
+    assert_int_equal(state_after, EVQ_JOB_RUNNING);
+    SITE_STATE_UNTIL(site, id, "cancelled");
+    FIXTURE_UNTIL(20000, !fixture_process_lives(gate));
+    fixture_site_submit(site, "run/2/regular/good"); // The slot is free again, with the same child.
+    SITE_STATE_UNTIL(site, "run/2/regular/good", "done");
+    assert_false(fixture_worker_logged(worker, "child_died"));
+    assert_int_equal(fixture_site_published(site, id, "t", "one").tasks, 0);
+}
+
+static void worker_kills_what_runs_past_its_limit(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/hang";
+    struct evq_error err;
+    char *json = NULL;
+
+    fixture_site_submit(site, id);
+    (void)fixture_site_worker(site, "--suites", "hang,good", NULL);
+    FIXTURE_UNTIL(20000, fixture_site_text(site, "grandchild").text[0] != '\0');
+    const pid_t grandchild = (pid_t)atoi(fixture_site_text(site, "grandchild").text);
+    assert_true(fixture_process_lives(grandchild));
+    SITE_STATE_UNTIL(site, id, "delayed");
+    FIXTURE_UNTIL(20000, !fixture_process_lives(grandchild));
+    assert_status_err(evq_queue_show(site->fx->queue, id, &json, &err), EVQ_OK, &err);
+    assert_holds(json, "limit of 1 s");
+    assert_holds(json, "hanging now");
+    free(json);
+    fixture_site_submit(site, "run/2/regular/good");
+    SITE_STATE_UNTIL(site, "run/2/regular/good", "done");
+}
+
+static void worker_replaces_a_persistent_program_that_hangs_or_babbles(void **state)
+{
+    struct fixture_site *site = *state;
+    struct evq_error err;
+    char *json = NULL;
+
+    fixture_site_submit(site, "run/1/regular/stuck");
+    fixture_site_submit(site, "run/2/regular/babble");
+    fixture_site_submit(site, "run/3/regular/good");
+    (void)fixture_site_worker(site, NULL);
+    FIXTURE_UNTIL(20000, fixture_site_text(site, "stuck").text[0] != '\0');
+    const pid_t stuck = (pid_t)atoi(fixture_site_text(site, "stuck").text);
+    SITE_STATE_UNTIL(site, "run/1/regular/stuck", "delayed");
+    FIXTURE_UNTIL(20000, !fixture_process_lives(stuck));
+    SITE_STATE_UNTIL(site, "run/2/regular/babble", "delayed");
+    assert_string_equal(fixture_job_field(site->fx, "run/2/regular/babble", "crashes").text, "1");
+    assert_status_err(evq_queue_show(site->fx->queue, "run/2/regular/babble", &json, &err), EVQ_OK,
+                      &err);
+    assert_holds(json, "broke the protocol");
+    free(json);
+    SITE_STATE_UNTIL(site, "run/3/regular/good", "done");
+}
+
+/* A job that kills its evaluator ends dead; good jobs around it are done; the worker is not called
+ * sick. */
+static void worker_outlives_a_poison_job(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *poison = "run/1/regular/crash";
+    struct fixture_worker *worker = fixture_site_worker(site, "--slots", "2", NULL);
+    char id[64];
+    struct evq_error err;
+    char *json = NULL;
+    int good = 10;
+
+    fixture_site_submit(site, poison);
+    const int64_t end_ms = fixture_now_ms() + 60000;
+    while (!fixture_site_state_is(site, poison, "dead")) {
+        (void)snprintf(id, sizeof(id), "run/%d/regular/good", good++);
+        fixture_site_submit(site, id);
+        SITE_STATE_UNTIL(site, id, "done");
+        if (fixture_site_state_is(site, poison, "delayed")) {
+            fixture_due(site->fx, poison);
+        }
+        fixture_tick(end_ms, "the poison job dies", __FILE__, __LINE__);
+    }
+    assert_true(good > 11);
+    assert_status_err(evq_queue_show(site->fx->queue, poison, &json, &err), EVQ_OK, &err);
+    assert_holds(json, "signal 11");
+    assert_holds(json, "about to crash");
+    free(json);
+    assert_false(fixture_worker_logged(worker, "worker_sick"));
+    fixture_audit(site->fx);
+}
+
+static void worker_calls_itself_sick_when_different_jobs_crash(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture_worker *worker = fixture_site_worker(site, NULL);
+
+    fixture_site_submit(site, "run/1/regular/crash");
+    fixture_site_submit(site, "run/2/regular/crash");
+    fixture_site_submit(site, "run/3/regular/crash");
+    FIXTURE_UNTIL(30000, fixture_worker_logged(worker, "worker_sick"));
+    fixture_site_submit(site, "run/4/regular/good");
+    // It goes on to beat, and says so; it takes no job.
+    char *json = NULL;
+    struct evq_error err;
+    bool told = false;
+    for (const int64_t end_ms = fixture_now_ms() + 20000; !told;) {
+        assert_status_err(evq_queue_stats(site->fx->queue, &json, &err), EVQ_OK, &err);
+        told = strstr(json, "sick") != NULL && strstr(json, "true") != NULL;
+        free(json);
+        fixture_tick(end_ms, "the worker's record says sick", __FILE__, __LINE__);
+    }
+    assert_true(fixture_site_state_is(site, "run/4/regular/good", "queued"));
+    (void)fixture_site_worker(site, "--suites", "good", NULL); // A healthy one does.
+    SITE_STATE_UNTIL(site, "run/4/regular/good", "done");
+}
+
+static void worker_holds_its_result_while_redis_is_away(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    fixture_redis_kill(site->fx->redis);
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "redis_away"));
+    fixture_site_touch(site, "go");
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_done")); // It goes on without Redis.
+    fixture_redis_restart(site->fx->redis);
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "redis_back"));
+    evq_conn_drop(site->fx->conn);
+    evq_conn_drop(site->fx->raw);
+    SITE_STATE_UNTIL(site, id, "done");
+    once_published(site, id);
+    assert_int_equal(gate_starts(site), 1);
+}
+
+/* FLUSHALL in mid-job: the worker finds another epoch, registers again and puts its running job
+ * back. */
+static void worker_adopts_its_job_after_the_keyspace_was_lost(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    evq_reply_free(fixture_call(site->fx->raw, "FLUSHALL", NULL));
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_adopted"));
+    fixture_site_touch(site, "go");
+    SITE_STATE_UNTIL(site, id, "done");
+    once_published(site, id);
+    assert_int_equal(gate_starts(site), 1);
+}
+
+static void worker_drains_on_a_signal(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
+
+    // One that ends in time is finished.
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    fixture_worker_signal(worker, SIGTERM);
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=drain"));
+    fixture_site_touch(site, "go");
+    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    SITE_STATE_UNTIL(site, id, "done");
+    once_published(site, id);
+}
+
+static void worker_releases_what_outlasts_the_drain(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    const pid_t gate = (pid_t)atoi(fixture_site_text(site, "started").text);
+    fixture_worker_signal(worker, SIGTERM);
+    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    FIXTURE_UNTIL(10000, !fixture_process_lives(gate));
+    assert_true(fixture_site_state_is(site, id, "queued"));
+    assert_string_equal(fixture_job_field(site->fx, id, "attempts").text, "0"); // Not charged.
+    assert_int_equal(fixture_site_published(site, id, "t", "one").tasks, 0);
+}
+
+static void worker_releases_at_once_on_a_second_signal(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/hang";
+
+    fixture_site_write(site, "evalq.yaml", EVQ_TEST_DATA, site_yaml);
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "hang", NULL);
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, fixture_site_text(site, "grandchild").text[0] != '\0');
+    fixture_worker_signal(worker, SIGTERM);
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=drain"));
+    fixture_worker_signal(worker, SIGTERM);
+    assert_int_equal(fixture_worker_wait(worker, 10000), EVQ_EXIT_INTERRUPTED);
+    assert_true(fixture_worker_logged(worker, "drain_forced"));
+    assert_true(fixture_site_state_is(site, id, "queued"));
+    const pid_t grandchild = (pid_t)atoi(fixture_site_text(site, "grandchild").text);
+    FIXTURE_UNTIL(10000, !fixture_process_lives(grandchild));
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(worker_killed_loses_nothing_and_publishes_once),
+        TEST(worker_restarts_a_killed_child_at_once),
+        TEST(worker_that_slept_through_its_lease_publishes_nothing),
+        TEST(worker_stops_a_cancelled_job),
+        TEST(worker_kills_what_runs_past_its_limit),
+        TEST(worker_replaces_a_persistent_program_that_hangs_or_babbles),
+        TEST(worker_outlives_a_poison_job),
+        TEST(worker_calls_itself_sick_when_different_jobs_crash),
+        cmocka_unit_test_setup_teardown(worker_holds_its_result_while_redis_is_away, setup_aof,
+                                        teardown),
+        TEST(worker_adopts_its_job_after_the_keyspace_was_lost),
+        TEST(worker_drains_on_a_signal),
+        TEST(worker_releases_what_outlasts_the_drain),
+        TEST(worker_releases_at_once_on_a_second_signal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
