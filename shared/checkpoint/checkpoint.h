@@ -1,6 +1,7 @@
 /*
  * A checkpoint as a directory of tensors: names, types, shapes and where the bytes lie. Nothing is
- * copied, nothing executed; memory is bounded by the size of the headers. One thread at a time.
+ * copied, nothing executed; memory is bounded by the size of the headers. An open
+ * checkpoint does not change: several threads may read from it.
  * Formats: reference in docs/checkpoints.md. Opened beneath a root directory only (openat2).
  */
 #ifndef EVQ_SHARED_CHECKPOINT_H

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/checkpoint/order.h"
+
 #define ARENA_BYTES_MAX                                                                            \
     ((size_t)256 << 20) // File names and tensor names that readers had to build.
 
@@ -167,14 +169,6 @@ enum evq_status evq_directory_keep(struct evq_checkpoint *checkpoint, void *memo
     return EVQ_OK;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    const struct evq_tensor *left = a;
-    const struct evq_tensor *right = b;
-
-    return strcmp(left->name, right->name);
-}
-
 enum evq_status evq_directory_finish(struct evq_checkpoint *checkpoint, struct evq_error *err)
 {
     struct evq_tensor *tensors = checkpoint->tensors;
@@ -184,8 +178,8 @@ enum evq_status evq_directory_finish(struct evq_checkpoint *checkpoint, struct e
     for (size_t i = 1; sorted && i < count; i++) {
         sorted = strcmp(tensors[i - 1].name, tensors[i].name) < 0;
     }
-    if (!sorted) {
-        qsort(tensors, count, sizeof(*tensors), by_name);
+    if (!sorted && !evq_order_by_name(tensors, count)) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%zu tensors", count);
     }
     for (size_t i = 1; !sorted && i < count; i++) {
         if (strcmp(tensors[i - 1].name, tensors[i].name) == 0) {

@@ -371,12 +371,13 @@ static int measure(size_t megabytes)
     (void)fixture_folder_setup(&state);
     fixture_folder_write(state, "x.safetensors", header, at);
     free(header);
-    (void)clock_gettime(CLOCK_MONOTONIC, &begin);
+    // Processor time: what else runs on the machine does not count.
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
     enum evq_status status = open_named(state, "x.safetensors", &checkpoint, &err);
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
     double seconds =
         (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
-    (void)printf("%s: header of %.1f MB, %llu tensors: %.3f s, %.0f MB/s\n",
+    (void)printf("%s: header of %.1f MB, %llu tensors: %.3f s of processor time, %.0f MB/s\n",
                  status == EVQ_OK ? "read" : err.message, (double)at * 1e-6, count, seconds,
                  (double)at * 1e-6 / seconds);
     evq_checkpoint_close(checkpoint);

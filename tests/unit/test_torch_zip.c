@@ -158,25 +158,30 @@ static void torch_zip_is_complete_whatever_dict_it_holds(void **state)
     (void)close(root_fd);
 }
 
+/* Every fixture of a few kilobytes, cut everywhere. */
 static void torch_zip_is_incomplete_when_cut_at_any_byte(void **state)
 {
-    static const char *const files[] = {"torch_zip/candle_test.pt", "torch_zip/checkpoint.pt",
-                                        "torch_zip/torchscript_foo.pt", "made/lightning.ckpt"};
     const struct fixture_folder *folder = *state;
+    size_t cuts = 0;
 
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+    for (size_t i = 0; i < sizeof(fixtures) / sizeof(fixtures[0]); i++) {
         char path[512];
         size_t bytes = 0;
-        (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/checkpoints/%s", files[i]);
+        (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/checkpoints/%s", fixtures[i].file);
+        if (strstr(fixtures[i].file, "sharded") != NULL) {
+            continue;
+        }
         uint8_t *data = fixture_file_load(path, &bytes);
-        for (size_t cut = 0; cut < bytes; cut++) {
+        for (size_t left = bytes <= 5000 ? bytes : 0; left > 0; left--) {
             struct evq_error err;
-            fixture_folder_write(folder, "x.pt", data, cut);
+            fixture_folder_write(folder, "x.pt", data, left - 1);
             assert_status_err(evq_checkpoint_complete(folder->fd, "x.pt", &err), EVQ_E_INCOMPLETE,
                               &err);
+            cuts++;
         }
         free(data);
     }
+    print_message("%zu cuts\n", cuts);
 }
 
 static void torch_zip_digest_counts_values_not_how_they_are_stored(void **state)
