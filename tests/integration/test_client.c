@@ -1,5 +1,5 @@
 /*
- * libevalq against a real Redis: what is submitted arrives, once, whatever dies.
+ * libevalq against a real Redis: what is submitted arrives, once, and what comes of it comes back.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -19,171 +19,8 @@
 
 #include <cmocka.h>
 
-#include "producer/evalq.h"
-#include "producer/leftovers.h"
 #include "producer/ring.h"
-#include "shared/checkpoint/writer.h"
-#include "tests/fixture/queue.h"
-
-#define ARRIVES_MS 20000
-
-struct scene {
-    struct fixture *fx;
-    char directory[64]; // The root "test": checkpoints in out/, rings in rings/.
-    char rings[96];
-    char config[96];
-    char log[96];
-};
-
-static int scene_make(void **state)
-{
-    const struct fixture_redis_config redis = {.aof = true};
-    struct scene *scene = calloc(1, sizeof(*scene));
-    char path[128];
-
-    assert_non_null(scene);
-    scene->fx = fixture_open(&redis);
-    fixture_dir_make(scene->directory);
-    snprintf(scene->rings, sizeof(scene->rings), "%s/rings", scene->directory);
-    snprintf(scene->config, sizeof(scene->config), "%s/evalq.yaml", scene->directory);
-    snprintf(scene->log, sizeof(scene->log), "%s/warnings", scene->directory);
-    snprintf(path, sizeof(path), "%s/out", scene->directory);
-    assert_int_equal(mkdir(path, 0777), 0);
-    FILE *file = fopen(scene->config, "w");
-    assert_non_null(file);
-    fprintf(file, "roots:\n  test: %s\n", scene->directory);
-    assert_int_equal(fclose(file), 0);
-    *state = scene;
-    return 0;
-}
-
-static int scene_free(void **state)
-{
-    struct scene *scene = *state;
-
-    fixture_dir_remove(scene->directory);
-    fixture_close(scene->fx);
-    free(scene);
-    return 0;
-}
-
-/* Closed over a restart of the server. */
-static void scene_reconnect(struct scene *scene)
-{
-    fixture_redis_restart(scene->fx->redis);
-    // The first call on each connection finds the old socket dead.
-    struct evq_reply *reply = NULL;
-    const char *ping[] = {"PING"};
-    (void)!evq_conn_call(scene->fx->raw, 1, ping, NULL, 0, &reply, NULL);
-    evq_reply_free(reply);
-    reply = NULL;
-    (void)!evq_conn_call(scene->fx->conn, 1, ping, NULL, 0, &reply, NULL);
-    evq_reply_free(reply);
-}
-
-static struct evalq_options scene_options(const struct scene *scene)
-{
-    return (struct evalq_options){.url = scene->fx->redis->url,
-                                  .config = scene->config,
-                                  .run = "digits",
-                                  .ring_directory = scene->rings,
-                                  .log_path = scene->log};
-}
-
-static struct evalq_client *scene_client(const struct scene *scene)
-{
-    struct evalq_options options = scene_options(scene);
-    struct evalq_client *client = NULL;
-
-    if (evalq_client_open(&options, &client) != EVALQ_OK) {
-        fail_msg("open: %s", evalq_client_error(NULL));
-    }
-    return client;
-}
-
-/* A small checkpoint whose content follows from its number. */
-static void checkpoint_write(const struct scene *scene, const char *name, float number)
-{
-    char path[160];
-    float values[64];
-
-    for (int at = 0; at < 64; at++) {
-        values[at] = number + (float)at;
-    }
-    const struct evq_writer_tensor tensor = {
-        .name = "w", .dtype = EVQ_DTYPE_F32, .rank = 1, .shape = {64}, .data = values};
-    snprintf(path, sizeof(path), "%s/out/%s", scene->directory, name);
-    assert_status(evq_safetensors_write(path, &tensor, 1, NULL, 0, false, NULL), EVQ_OK);
-}
-
-static int submit(const struct scene *scene, struct evalq_client *client, const char *name,
-                  int64_t step)
-{
-    char path[160];
-
-    snprintf(path, sizeof(path), "%s/out/%s", scene->directory, name);
-    const struct evalq_checkpoint checkpoint = {.path = path, .step = step, .suites = "quick"};
-    return evalq_client_submit(client, &checkpoint);
-}
-
-/* Writes step-N.safetensors and submits it. */
-static void submit_step(const struct scene *scene, struct evalq_client *client, int64_t step)
-{
-    char name[64];
-
-    snprintf(name, sizeof(name), "step-%lld.safetensors", (long long)step);
-    checkpoint_write(scene, name, (float)step);
-    assert_int_equal(submit(scene, client, name, step), EVALQ_OK);
-}
-
-static int64_t jobs_in(struct scene *scene, enum evq_job_state state)
-{
-    struct evq_run_counts counts;
-    struct evq_error error = {.status = EVQ_OK};
-
-    assert_status_err(evq_queue_run_counts(scene->fx->queue, "digits", &counts, &error), EVQ_OK,
-                      &error);
-    return counts.by_state[state];
-}
-
-static void assert_flushed(struct evalq_client *client)
-{
-    if (evalq_client_flush(client, ARRIVES_MS) != EVALQ_OK) {
-        fail_msg("flush: %s", evalq_client_error(client));
-    }
-}
-
-static struct evalq_stats stats_of(struct evalq_client *client)
-{
-    struct evalq_stats stats;
-
-    evalq_client_stats(client, &stats);
-    return stats;
-}
-
-static void read_text(const char *path, char *out, size_t out_bytes)
-{
-    FILE *file = fopen(path, "r");
-    size_t bytes = file != NULL ? fread(out, 1, out_bytes - 1, file) : 0;
-
-    out[bytes] = '\0';
-    if (file != NULL) {
-        fclose(file);
-    }
-}
-
-/* How often the warnings hold word. */
-static int warnings_with(const struct scene *scene, const char *word)
-{
-    char text[8192];
-    int count = 0;
-
-    read_text(scene->log, text, sizeof(text));
-    for (const char *at = text; (at = strstr(at, word)) != NULL; at++) {
-        count++;
-    }
-    return count;
-}
+#include "tests/fixture/client.h"
 
 static void client_submit_becomes_job_when_redis_is_there(void **state)
 {
@@ -291,154 +128,6 @@ static void client_says_what_is_wrong_when_arguments_are(void **state)
     assert_holds(evalq_client_error(NULL), "/nonexistent/evalq.yaml");
     evalq_client_close(NULL);
     evalq_client_close(client);
-}
-
-static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
-{
-    struct scene *scene = *state;
-
-    fixture_redis_kill(scene->fx->redis);
-    struct evalq_client *client = scene_client(scene);
-    for (int64_t step = 1; step <= 5; step++) {
-        submit_step(scene, client, step);
-    }
-    assert_int_equal(evalq_client_flush(client, 300), EVALQ_UNAVAILABLE);
-    // After a second of outage they are on the disk.
-    char spool[160];
-    snprintf(spool, sizeof(spool), "%s/main@digits.spool", scene->rings);
-    FIXTURE_UNTIL(ARRIVES_MS, access(spool, F_OK) == 0);
-    assert_true(stats_of(client).pending > 0);
-    submit_step(scene, client, 6);
-    scene_reconnect(scene);
-    assert_flushed(client);
-    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 6);
-    assert_int_equal(stats_of(client).sent, 6);
-    assert_int_equal(warnings_with(scene, "are kept in"), 1);
-    evalq_client_close(client);
-    assert_int_not_equal(access(spool, F_OK), 0);
-    fixture_audit(scene->fx);
-}
-
-static void client_loses_nothing_when_redis_dies_in_the_middle(void **state)
-{
-    struct scene *scene = *state;
-    struct evalq_client *client = scene_client(scene);
-
-    checkpoint_write(scene, "step-1.safetensors", 1);
-    for (int64_t step = 0; step < 300; step++) {
-        assert_int_equal(submit(scene, client, "step-1.safetensors", step), EVALQ_OK);
-        if (step == 100) {
-            FIXTURE_UNTIL(ARRIVES_MS, stats_of(client).sent > 0);
-            fixture_redis_kill(scene->fx->redis);
-        }
-        if (step == 200) {
-            scene_reconnect(scene);
-        }
-    }
-    assert_flushed(client);
-    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 300);
-    evalq_client_close(client);
-    fixture_audit(scene->fx);
-}
-
-static pid_t trainer_killed_after(const struct scene *scene, int64_t first, int64_t count)
-{
-    int status = 0;
-    pid_t child = fork();
-
-    assert_true(child >= 0);
-    if (child == 0) {
-        struct evalq_options options = scene_options(scene);
-        struct evalq_client *client = NULL;
-        if (evalq_client_open(&options, &client) != EVALQ_OK) {
-            _exit(1);
-        }
-        for (int64_t step = first; step < first + count; step++) {
-            if (submit(scene, client, "step-1.safetensors", step) != EVALQ_OK) {
-                _exit(2);
-            }
-        }
-        kill(getpid(), SIGKILL);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFSIGNALED(status));
-    assert_int_equal(WTERMSIG(status), SIGKILL);
-    return child;
-}
-
-static void client_sends_what_killed_trainer_left_when_run_is_opened_again(void **state)
-{
-    struct scene *scene = *state;
-
-    checkpoint_write(scene, "step-1.safetensors", 1);
-    fixture_redis_suspend(scene->fx->redis); // So that nothing is sent before the kill.
-    (void)trainer_killed_after(scene, 0, 20);
-    (void)trainer_killed_after(scene, 20, 20);
-    fixture_redis_resume(scene->fx->redis);
-    for (int64_t step = 40; step < 60; step += 5) {
-        (void)trainer_killed_after(scene, step, 5); // Some of these were sent already.
-    }
-    struct evalq_client *client = scene_client(scene);
-    assert_flushed(client);
-    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 60);
-    evalq_client_close(client);
-    fixture_audit(scene->fx);
-}
-
-static void client_sends_spool_of_killed_trainer_when_run_is_opened_again(void **state)
-{
-    struct scene *scene = *state;
-    char spool[160];
-    int status = 0;
-
-    checkpoint_write(scene, "step-1.safetensors", 1);
-    fixture_redis_kill(scene->fx->redis);
-    snprintf(spool, sizeof(spool), "%s/main@digits.spool", scene->rings);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        struct evalq_options options = scene_options(scene);
-        struct evalq_client *client = NULL;
-        if (evalq_client_open(&options, &client) != EVALQ_OK ||
-            submit(scene, client, "step-1.safetensors", 1) != EVALQ_OK) {
-            _exit(1);
-        }
-        while (true) {
-            pause();
-        }
-    }
-    struct stat info;
-    FIXTURE_UNTIL(ARRIVES_MS, stat(spool, &info) == 0 && info.st_size > 100);
-    kill(child, SIGKILL);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    scene_reconnect(scene);
-    struct evalq_client *client = scene_client(scene);
-    assert_flushed(client);
-    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
-    evalq_client_close(client);
-    assert_int_not_equal(access(spool, F_OK), 0);
-}
-
-static void leftovers_are_sent_when_nobody_opens_their_runs(void **state)
-{
-    struct scene *scene = *state;
-    struct evalq_options options = scene_options(scene);
-    struct evq_leftovers left;
-
-    checkpoint_write(scene, "step-1.safetensors", 1);
-    assert_status(evq_leftovers_send(&options, "main", ARRIVES_MS, &left, NULL), EVQ_OK);
-    assert_int_equal(left.runs + left.sent, 0); // There is no such directory yet.
-    fixture_redis_suspend(scene->fx->redis);
-    (void)trainer_killed_after(scene, 0, 10);
-    options.run = NULL;
-    assert_status(evq_leftovers_send(&options, "other", ARRIVES_MS, &left, NULL), EVQ_OK);
-    assert_int_equal(left.runs, 0);
-    fixture_redis_resume(scene->fx->redis);
-    assert_status(evq_leftovers_send(&options, "main", ARRIVES_MS, &left, NULL), EVQ_OK);
-    assert_int_equal(left.runs, 1);
-    assert_int_equal(left.sent, 10);
-    assert_int_equal(left.kept, 0);
-    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 10);
 }
 
 static void client_uses_second_ring_when_run_is_open_elsewhere(void **state)
@@ -552,63 +241,6 @@ static void client_sends_each_once_when_two_threads_submit(void **state)
     assert_int_equal(stats.sent, 2 * SUBMITS_EACH); // An answer for each, and as many jobs:
     assert_int_equal(stats.dropped, submitters[0].full + submitters[1].full);
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 2 * SUBMITS_EACH);
-    evalq_client_close(client);
-}
-
-static void client_flush_and_close_end_in_time_when_redis_stands_still(void **state)
-{
-    struct scene *scene = *state;
-    struct evalq_client *client = scene_client(scene);
-
-    fixture_redis_suspend(scene->fx->redis);
-    submit_step(scene, client, 1);
-    int64_t start = fixture_now_ms();
-    int code = evalq_client_flush(client, 300);
-    int64_t spent = fixture_now_ms() - start;
-    assert_true(code == EVALQ_TIMEOUT || code == EVALQ_UNAVAILABLE);
-    assert_true(spent >= 290 && spent < 1000);
-    start = fixture_now_ms();
-    assert_int_not_equal(evalq_client_poll(client, NULL, NULL, 200), EVALQ_OK);
-    assert_true(fixture_now_ms() - start < 1000);
-    start = fixture_now_ms();
-    evalq_client_close(client);
-    spent = fixture_now_ms() - start;
-    assert_true(spent < 1500); // 1 s, and what a busy machine adds.
-    fixture_redis_resume(scene->fx->redis);
-    client = scene_client(scene); // What was left goes out now.
-    assert_flushed(client);
-    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
-    evalq_client_close(client);
-}
-
-static void client_says_full_once_when_ring_and_spool_are(void **state)
-{
-    struct scene *scene = *state;
-    struct evalq_options options = scene_options(scene);
-    struct evalq_client *client = NULL;
-    int dropped = 0;
-
-    fixture_redis_kill(scene->fx->redis);
-    options.ring_bytes = 1;
-    options.spool_bytes_max = 4096;
-    assert_int_equal(evalq_client_open(&options, &client), EVALQ_OK);
-    checkpoint_write(scene, "step-1.safetensors", 1);
-    int64_t end = fixture_now_ms() + ARRIVES_MS;
-    for (int64_t step = 0; dropped < 50; step++) {
-        int code = submit(scene, client, "step-1.safetensors", step);
-        dropped += code == EVALQ_FULL;
-        assert_true(code == EVALQ_OK || code == EVALQ_FULL);
-        assert_true(fixture_now_ms() < end);
-    }
-    assert_holds(evalq_client_error(client), "full");
-    assert_int_equal(stats_of(client).dropped, 50);
-    FIXTURE_UNTIL(ARRIVES_MS, warnings_with(scene, "is full, so a submit was dropped") == 1);
-    FIXTURE_UNTIL(ARRIVES_MS, warnings_with(scene, "what the ring cannot hold") == 1);
-    uint64_t kept = stats_of(client).submitted;
-    scene_reconnect(scene);
-    assert_flushed(client);
-    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), kept);
-    assert_int_equal(warnings_with(scene, "is full, so a submit was dropped"), 1);
     evalq_client_close(client);
 }
 
@@ -757,6 +389,46 @@ static void client_keeps_rotated_checkpoint_until_its_job_ends(void **state)
     assert_int_not_equal(access(pin, F_OK), 0); // Nothing stays behind.
 }
 
+static void client_finds_configuration_of_evalq_up_when_none_is_named(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = NULL;
+    const struct evalq_checkpoint checkpoint = {
+        .path = "./out//step-1.safetensors", .step = 1, .suites = "quick"};
+    char here[4096];
+    char path[160];
+
+    assert_non_null(getcwd(here, sizeof(here)));
+    snprintf(path, sizeof(path), "%s/.evalq", scene->directory);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof(path), "%s/.evalq/evalq.yaml", scene->directory);
+    assert_int_equal(rename(scene->config, path), 0);
+    snprintf(path, sizeof(path), "%s/.evalq/url", scene->directory);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "%s\n", scene->fx->redis->url);
+    assert_int_equal(fclose(file), 0);
+
+    assert_int_equal(chdir(scene->directory), 0);
+    struct evalq_options options = {.ring_directory = scene->rings};
+    int opened = evalq_client_open(&options, &client);
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    int submitted = evalq_client_submit(client, &checkpoint);
+    assert_int_equal(chdir(here), 0); // The path was made absolute by then.
+    assert_int_equal(opened, EVALQ_OK);
+    assert_int_equal(submitted, EVALQ_OK);
+    assert_flushed(client);
+    // The run is named for the directory, with a hash of host and path.
+    const char *base = strrchr(scene->directory, '/') + 1;
+    assert_int_equal(strncmp(evalq_client_run(client), base, strlen(base)), 0);
+    assert_int_equal(strlen(evalq_client_run(client)), strlen(base) + 9);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    assert_string_equal(claim->job->run, evalq_client_run(client));
+    assert_string_equal(claim->job->path, "out/step-1.safetensors");
+    evq_claim_free(claim);
+    evalq_client_close(client);
+}
+
 /* The signal mask of the thread of this process that is called name. */
 static uint64_t thread_blocked(const char *name)
 {
@@ -821,31 +493,21 @@ static void client_library_exports_its_functions_alone(void **state)
 
 int main(void)
 {
-    unsetenv("EVALQ_URL");
-    unsetenv("EVALQ_CONFIG");
-    unsetenv("EVALQ_RUN");
-    unsetenv("EVALQ_QUEUE");
-#define CLIENT_TEST(name) cmocka_unit_test_setup_teardown(name, scene_make, scene_free)
     const struct CMUnitTest tests[] = {
-        CLIENT_TEST(client_submit_becomes_job_when_redis_is_there),
-        CLIENT_TEST(client_makes_one_job_a_suite_when_several_are_named),
-        CLIENT_TEST(client_says_what_is_wrong_when_arguments_are),
-        CLIENT_TEST(client_keeps_submits_when_redis_is_away_at_the_start),
-        CLIENT_TEST(client_loses_nothing_when_redis_dies_in_the_middle),
-        CLIENT_TEST(client_sends_what_killed_trainer_left_when_run_is_opened_again),
-        CLIENT_TEST(client_sends_spool_of_killed_trainer_when_run_is_opened_again),
-        CLIENT_TEST(leftovers_are_sent_when_nobody_opens_their_runs),
-        CLIENT_TEST(client_uses_second_ring_when_run_is_open_elsewhere),
-        CLIENT_TEST(client_refuses_forked_child_when_parent_opened_it),
-        CLIENT_TEST(client_sends_each_once_when_two_threads_submit),
-        CLIENT_TEST(client_flush_and_close_end_in_time_when_redis_stands_still),
-        CLIENT_TEST(client_says_full_once_when_ring_and_spool_are),
-        CLIENT_TEST(client_warns_with_missing_line_when_no_root_holds_it),
-        CLIENT_TEST(client_waits_for_checkpoint_when_it_is_still_written),
-        CLIENT_TEST(client_delivers_metrics_when_polled_and_waited_for),
-        CLIENT_TEST(client_keeps_rotated_checkpoint_until_its_job_ends),
-        CLIENT_TEST(client_thread_blocks_all_signals_when_it_runs),
+        SCENE_TEST(client_submit_becomes_job_when_redis_is_there),
+        SCENE_TEST(client_makes_one_job_a_suite_when_several_are_named),
+        SCENE_TEST(client_says_what_is_wrong_when_arguments_are),
+        SCENE_TEST(client_uses_second_ring_when_run_is_open_elsewhere),
+        SCENE_TEST(client_refuses_forked_child_when_parent_opened_it),
+        SCENE_TEST(client_sends_each_once_when_two_threads_submit),
+        SCENE_TEST(client_warns_with_missing_line_when_no_root_holds_it),
+        SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
+        SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
+        SCENE_TEST(client_keeps_rotated_checkpoint_until_its_job_ends),
+        SCENE_TEST(client_finds_configuration_of_evalq_up_when_none_is_named),
+        SCENE_TEST(client_thread_blocks_all_signals_when_it_runs),
         cmocka_unit_test(client_library_exports_its_functions_alone),
     };
+    scene_clear_environment();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,240 @@
+/*
+ * libevalq when something dies: Redis away, killed or stopped, the trainer killed, ring and spool
+ * full.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "producer/leftovers.h"
+#include "tests/fixture/client.h"
+
+static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
+{
+    struct scene *scene = *state;
+
+    fixture_redis_kill(scene->fx->redis);
+    struct evalq_client *client = scene_client(scene);
+    for (int64_t step = 1; step <= 5; step++) {
+        submit_step(scene, client, step);
+    }
+    assert_int_equal(evalq_client_flush(client, 300), EVALQ_UNAVAILABLE);
+    // After a second of outage they are on the disk.
+    char spool[160];
+    snprintf(spool, sizeof(spool), "%s/main@digits.spool", scene->rings);
+    FIXTURE_UNTIL(ARRIVES_MS, access(spool, F_OK) == 0);
+    assert_true(stats_of(client).pending > 0);
+    submit_step(scene, client, 6);
+    scene_reconnect(scene);
+    assert_flushed(client);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 6);
+    assert_int_equal(stats_of(client).sent, 6);
+    assert_int_equal(warnings_with(scene, "are kept in"), 1);
+    evalq_client_close(client);
+    assert_int_not_equal(access(spool, F_OK), 0);
+    fixture_audit(scene->fx);
+}
+
+static void client_loses_nothing_when_redis_dies_in_the_middle(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    for (int64_t step = 0; step < 300; step++) {
+        assert_int_equal(submit(scene, client, "step-1.safetensors", step), EVALQ_OK);
+        if (step == 100) {
+            FIXTURE_UNTIL(ARRIVES_MS, stats_of(client).sent > 0);
+            fixture_redis_kill(scene->fx->redis);
+        }
+        if (step == 200) {
+            scene_reconnect(scene);
+        }
+    }
+    assert_flushed(client);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 300);
+    evalq_client_close(client);
+    fixture_audit(scene->fx);
+}
+
+static pid_t trainer_killed_after(const struct scene *scene, int64_t first, int64_t count)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct evalq_options options = scene_options(scene);
+        struct evalq_client *client = NULL;
+        if (evalq_client_open(&options, &client) != EVALQ_OK) {
+            _exit(1);
+        }
+        for (int64_t step = first; step < first + count; step++) {
+            if (submit(scene, client, "step-1.safetensors", step) != EVALQ_OK) {
+                _exit(2);
+            }
+        }
+        kill(getpid(), SIGKILL);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), SIGKILL);
+    return child;
+}
+
+static void client_sends_what_killed_trainer_left_when_run_is_opened_again(void **state)
+{
+    struct scene *scene = *state;
+
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    fixture_redis_suspend(scene->fx->redis); // So that nothing is sent before the kill.
+    (void)trainer_killed_after(scene, 0, 20);
+    (void)trainer_killed_after(scene, 20, 20);
+    fixture_redis_resume(scene->fx->redis);
+    for (int64_t step = 40; step < 60; step += 5) {
+        (void)trainer_killed_after(scene, step, 5); // Some of these were sent already.
+    }
+    struct evalq_client *client = scene_client(scene);
+    assert_flushed(client);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 60);
+    evalq_client_close(client);
+    fixture_audit(scene->fx);
+}
+
+static void client_sends_spool_of_killed_trainer_when_run_is_opened_again(void **state)
+{
+    struct scene *scene = *state;
+    char spool[160];
+    int status = 0;
+
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    fixture_redis_kill(scene->fx->redis);
+    snprintf(spool, sizeof(spool), "%s/main@digits.spool", scene->rings);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct evalq_options options = scene_options(scene);
+        struct evalq_client *client = NULL;
+        if (evalq_client_open(&options, &client) != EVALQ_OK ||
+            submit(scene, client, "step-1.safetensors", 1) != EVALQ_OK) {
+            _exit(1);
+        }
+        while (true) {
+            pause();
+        }
+    }
+    struct stat info;
+    FIXTURE_UNTIL(ARRIVES_MS, stat(spool, &info) == 0 && info.st_size > 100);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    scene_reconnect(scene);
+    struct evalq_client *client = scene_client(scene);
+    assert_flushed(client);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
+    evalq_client_close(client);
+    assert_int_not_equal(access(spool, F_OK), 0);
+}
+
+static void leftovers_are_sent_when_nobody_opens_their_runs(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_options options = scene_options(scene);
+    struct evq_leftovers left;
+
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    assert_status(evq_leftovers_send(&options, "main", ARRIVES_MS, &left, NULL), EVQ_OK);
+    assert_int_equal(left.runs + left.sent, 0); // There is no such directory yet.
+    fixture_redis_suspend(scene->fx->redis);
+    (void)trainer_killed_after(scene, 0, 10);
+    options.run = NULL;
+    assert_status(evq_leftovers_send(&options, "other", ARRIVES_MS, &left, NULL), EVQ_OK);
+    assert_int_equal(left.runs, 0);
+    fixture_redis_resume(scene->fx->redis);
+    assert_status(evq_leftovers_send(&options, "main", ARRIVES_MS, &left, NULL), EVQ_OK);
+    assert_int_equal(left.runs, 1);
+    assert_int_equal(left.sent, 10);
+    assert_int_equal(left.kept, 0);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 10);
+}
+
+static void client_flush_and_close_end_in_time_when_redis_stands_still(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+
+    fixture_redis_suspend(scene->fx->redis);
+    submit_step(scene, client, 1);
+    int64_t start = fixture_now_ms();
+    int code = evalq_client_flush(client, 300);
+    int64_t spent = fixture_now_ms() - start;
+    assert_true(code == EVALQ_TIMEOUT || code == EVALQ_UNAVAILABLE);
+    assert_true(spent >= 290 && spent < 1000);
+    start = fixture_now_ms();
+    assert_int_not_equal(evalq_client_poll(client, NULL, NULL, 200), EVALQ_OK);
+    assert_true(fixture_now_ms() - start < 1000);
+    start = fixture_now_ms();
+    evalq_client_close(client);
+    spent = fixture_now_ms() - start;
+    assert_true(spent < 1500); // 1 s, and what a busy machine adds.
+    fixture_redis_resume(scene->fx->redis);
+    client = scene_client(scene); // What was left goes out now.
+    assert_flushed(client);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
+    evalq_client_close(client);
+}
+
+static void client_says_full_once_when_ring_and_spool_are(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_options options = scene_options(scene);
+    struct evalq_client *client = NULL;
+    int dropped = 0;
+
+    fixture_redis_kill(scene->fx->redis);
+    options.ring_bytes = 1;
+    options.spool_bytes_max = 4096;
+    assert_int_equal(evalq_client_open(&options, &client), EVALQ_OK);
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    int64_t end = fixture_now_ms() + ARRIVES_MS;
+    for (int64_t step = 0; dropped < 50; step++) {
+        int code = submit(scene, client, "step-1.safetensors", step);
+        dropped += code == EVALQ_FULL;
+        assert_true(code == EVALQ_OK || code == EVALQ_FULL);
+        assert_true(fixture_now_ms() < end);
+    }
+    assert_holds(evalq_client_error(client), "full");
+    assert_int_equal(stats_of(client).dropped, 50);
+    FIXTURE_UNTIL(ARRIVES_MS, warnings_with(scene, "is full, so a submit was dropped") == 1);
+    FIXTURE_UNTIL(ARRIVES_MS, warnings_with(scene, "what the ring cannot hold") == 1);
+    uint64_t kept = stats_of(client).submitted;
+    scene_reconnect(scene);
+    assert_flushed(client);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), kept);
+    assert_int_equal(warnings_with(scene, "is full, so a submit was dropped"), 1);
+    evalq_client_close(client);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SCENE_TEST(client_keeps_submits_when_redis_is_away_at_the_start),
+        SCENE_TEST(client_loses_nothing_when_redis_dies_in_the_middle),
+        SCENE_TEST(client_sends_what_killed_trainer_left_when_run_is_opened_again),
+        SCENE_TEST(client_sends_spool_of_killed_trainer_when_run_is_opened_again),
+        SCENE_TEST(leftovers_are_sent_when_nobody_opens_their_runs),
+        SCENE_TEST(client_flush_and_close_end_in_time_when_redis_stands_still),
+        SCENE_TEST(client_says_full_once_when_ring_and_spool_are),
+    };
+    scene_clear_environment();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
