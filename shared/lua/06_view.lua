@@ -16,11 +16,26 @@ function W.number(text)
     return tonumber(text) or 0
 end
 
+-- JSON is UTF-8: in a text that is not, every byte beyond ASCII becomes a question mark.
+local function utf8_text(text)
+    if text:find('[\128-\255]') then
+        local rest = text:gsub('[\194-\223][\128-\191]', ''):gsub('\224[\160-\191][\128-\191]', '')
+            :gsub('\237[\128-\159][\128-\191]', ''):gsub('[\225-\236\238\239][\128-\191][\128-\191]', '')
+            :gsub('\240[\144-\191][\128-\191][\128-\191]', '')
+            :gsub('[\241-\243][\128-\191][\128-\191][\128-\191]', '')
+            :gsub('\244[\128-\143][\128-\191][\128-\191]', '')
+        if rest:find('[\128-\255]') then
+            return (text:gsub('[\128-\255]', '?'))
+        end
+    end
+    return text
+end
+
 -- Values of a decoded msgpack or JSON tree that cjson can write: no bytes beyond printable, no NaN, bounded depth.
 function W.plain(value, depth)
     depth = depth or 0
     if type(value) == 'string' then
-        return (value:gsub('[%z\1-\8\11\12\14-\31\127]', '?'):sub(1, 4096))
+        return utf8_text((value:gsub('[%z\1-\8\11\12\14-\31\127]', '?'):sub(1, 4096)))
     elseif type(value) == 'number' then
         if value ~= value or value == math.huge or value == -math.huge then
             return tostring(value)

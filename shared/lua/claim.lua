@@ -114,7 +114,7 @@ local function start(c, h, tag)
     local id = J.id_of(h.flow, tag)
     local j = id and J.load(id)
     if not j or j.state ~= 'queued' or not J.sane(j) or j.class ~= h.class or j.priority ~= tostring(h.band) then
-        error('a waiting entry without a queued job', 0)
+        error('EVQ_CORRUPT a waiting entry without a queued job of its class and band', 0)
     end
     if not c.token then
         c.token = Q.meta().token

@@ -1,0 +1,420 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fixture/queue.h"
+
+/* What stays and what goes: shards and parts, retention and the ledger, trimming, rubbish set
+ * aside. */
+
+#define ID "r/100/regular/quick"
+
+static void call(struct fixture *fx, const char *command, const char *thing, const char *a,
+                 const char *b)
+{
+    evq_reply_free(fixture_call(fx->raw, command, fixture_key(fx, thing), a, b, NULL));
+}
+
+static int64_t exists(struct fixture *fx, const char *thing)
+{
+    return fixture_call_integer(fx->raw, "EXISTS", fixture_key(fx, thing), NULL);
+}
+
+static void complete(struct fixture *fx, struct evq_claim *claim)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    assert_status_err(evq_queue_complete(fx->queue, claim->id, claim->token, &err), EVQ_OK, &err);
+    evq_claim_free(claim);
+}
+
+static void heartbeat(struct fixture *fx)
+{
+    assert_status(evq_queue_heartbeat(fx->queue, "w", "{}", 15000, NULL, 0, NULL, NULL), EVQ_OK);
+}
+
+static int64_t gc(struct fixture *fx)
+{
+    int64_t removed = -1;
+    assert_status(evq_queue_gc(fx->queue, &removed, NULL), EVQ_OK);
+    return removed;
+}
+
+static void split(struct fixture *fx, uint32_t shards)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status_err(evq_queue_split(fx->queue, claim->id, claim->token, shards, &err), EVQ_OK,
+                      &err);
+    evq_claim_free(claim);
+}
+
+/* Shards may end in any order, some on their second attempt: parts come back in shard order, and
+ * the merge is queued once. */
+static void shards_come_together_in_order(void **state)
+{
+    struct fixture *fx = *state;
+    static const uint32_t counts[] = {2, 3, 7, 1024};
+
+    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+        char id[EVQ_JOB_ID_BYTES_MAX];
+        uint32_t n = counts[c];
+        struct evq_claim **claims = calloc(n, sizeof(struct evq_claim *));
+        assert_non_null(claims);
+        (void)snprintf(id, sizeof id, "r/%u/regular/quick", n);
+        (void)fixture_submit(fx, id);
+        split(fx, n);
+        fixture_assert_state(fx, id, "running");
+        for (uint32_t k = 0; k < n; k++) {
+            char worker[32];
+            (void)snprintf(worker, sizeof worker, "worker-%u", k % 3);
+            claims[k] = fixture_claim_as(fx, worker);
+            assert_int_equal(claims[k]->shard_count, n);
+            assert_non_null(claims[k]->job);
+        }
+        fixture_claim_none(fx);
+        assert_status(evq_queue_release(fx->queue, claims[0]->id, claims[0]->token, NULL), EVQ_OK);
+        evq_claim_free(claims[0]);
+        claims[0] = fixture_claim(fx);
+        for (uint32_t i = 0; i < n; i++) {
+            struct evq_claim *claim = claims[n - 1 - i];
+            char part[16];
+            (void)snprintf(part, sizeof part, "part %d", claim->shard);
+            for (int twice = 0; twice < 2 - (i == n - 1); twice++) { // A reply was lost.
+                assert_status(evq_queue_complete_shard(fx->queue, claim->id, claim->token, part,
+                                                       strlen(part), NULL),
+                              EVQ_OK);
+            }
+            evq_claim_free(claim);
+        }
+        struct evq_claim *merge = fixture_claim(fx);
+        struct evq_reply *parts = NULL;
+        assert_string_equal(merge->id, id);
+        assert_true(merge->merge);
+        assert_int_equal(merge->attempt, 1);
+        assert_status(evq_queue_parts(fx->queue, merge->id, merge->token, &parts, NULL), EVQ_OK);
+        assert_int_equal(parts->item_count, n);
+        for (uint32_t k = 0; k < n; k++) {
+            char want[16];
+            (void)snprintf(want, sizeof want, "part %u", k);
+            assert_string_equal(parts->items[k]->text, want);
+        }
+        evq_reply_free(parts);
+        fixture_claim_none(fx);
+        fixture_audit(fx);
+        fixture_publish(fx, merge, "t", 0.5);
+        complete(fx, merge);
+        fixture_assert_state(fx, id, "done");
+        (void)snprintf(id, sizeof id, "part:r/%u/regular/quick", n);
+        assert_int_equal(exists(fx, id), 0);
+        free(claims);
+    }
+    fixture_audit(fx);
+}
+
+static void shards_end_together_when_one_is_dead_or_the_job_is_cancelled(void **state)
+{
+    struct fixture *fx = *state;
+    enum evq_job_state after = EVQ_JOB_STATE_COUNT;
+
+    for (int cancelled = 0; cancelled < 2; cancelled++) {
+        char id[EVQ_JOB_ID_BYTES_MAX];
+        (void)snprintf(id, sizeof id, "r/%d/regular/quick", cancelled);
+        (void)fixture_submit(fx, id);
+        split(fx, 3);
+        struct evq_claim *done = fixture_claim(fx);
+        struct evq_claim *held = fixture_claim_as(fx, "worker-2");
+        assert_status(evq_queue_complete_shard(fx->queue, done->id, done->token, "p", 1, NULL),
+                      EVQ_OK);
+        if (cancelled == 1) {
+            assert_status(evq_queue_cancel(fx->queue, held->id, "enough", &after, NULL), EVQ_OK);
+            assert_int_equal(after, EVQ_JOB_CANCELLED);
+        } else {
+            assert_status(evq_queue_fail(fx->queue, held->id, held->token, EVQ_FAIL_FATAL, "broken",
+                                         "tail", &after, NULL),
+                          EVQ_OK);
+            assert_int_equal(after, EVQ_JOB_DEAD);
+        }
+        fixture_assert_state(fx, id, cancelled == 1 ? "cancelled" : "dead");
+        assert_status(evq_queue_complete_shard(fx->queue, held->id, held->token, "p", 1, NULL),
+                      EVQ_E_LEASE_LOST);
+        fixture_claim_none(fx);
+        assert_int_equal(fixture_ends(fx, NULL), cancelled + 1);
+        fixture_audit(fx);
+        evq_claim_free(done);
+        evq_claim_free(held);
+    }
+    assert_holds(fixture_job_field(fx, "r/0/regular/quick", "reason").text, "shard 1: broken");
+    assert_status(
+        evq_queue_retry(fx->queue, "r/0/regular/quick", (char[EVQ_JOB_ID_BYTES_MAX]){0}, NULL),
+        EVQ_OK);
+    split(fx, 2); // From the start.
+    fixture_audit(fx);
+}
+
+static void retention_removes_records_and_keeps_the_ledger(void **state)
+{
+    struct fixture *fx = *state;
+
+    fixture_finish(fx, ID, 0.5);
+    fixture_finish(fx, "r/200/regular/quick", 0.6);
+    assert_int_equal(gc(fx), 0);
+    call(fx, "ZADD", "ended:done", "1", ID); // As if it had ended long ago.
+    assert_int_equal(gc(fx), 1);
+    assert_int_equal(exists(fx, "job:" ID) + exists(fx, "msg:" ID) + exists(fx, "res:" ID), 0);
+    assert_int_equal(exists(fx, "job:r/200/regular/quick"), 1);
+    struct evq_submitted again = fixture_submit(fx, ID);
+    assert_int_equal(again.answer, EVQ_SUBMIT_DUPLICATE);
+    assert_int_equal(again.state, EVQ_JOB_DONE);
+    again = fixture_submit_print(fx, ID, '2');
+    assert_int_equal(again.answer, EVQ_SUBMIT_FOLLOWED);
+    assert_string_equal(again.id, ID "~2");
+    char *json = NULL;
+    assert_status(evq_queue_show(fx->queue, ID "~2", &json, NULL), EVQ_OK);
+    assert_holds(json, "\"queued\"");
+    free(json);
+    fixture_audit(fx);
+}
+
+static void retention_bounds_the_number_of_ended_jobs(void **state)
+{
+    struct fixture *fx = *state;
+    char id[EVQ_JOB_ID_BYTES_MAX];
+
+    call(fx, "HSET", "meta", "retain_count", "10");
+    for (int step = 0; step < 60; step++) {
+        (void)snprintf(id, sizeof id, "r/%d/regular/quick", step);
+        fixture_finish(fx, id, 0.5);
+    }
+    heartbeat(fx); // Each heartbeat takes a few.
+    int64_t kept = fixture_call_integer(fx->raw, "ZCARD", fixture_key(fx, "ended:done"), NULL);
+    assert_true(kept < 60 && kept >= 10);
+    while (gc(fx) > 0) {
+    }
+    assert_int_equal(fixture_call_integer(fx->raw, "ZCARD", fixture_key(fx, "ended:done"), NULL),
+                     10);
+    assert_int_equal(exists(fx, "job:r/59/regular/quick"), 1);
+    assert_int_equal(exists(fx, "job:r/0/regular/quick"), 0);
+    struct evq_run_counts counts;
+    assert_status(evq_queue_run_counts(fx->queue, "r", &counts, NULL), EVQ_OK);
+    assert_int_equal(counts.by_state[EVQ_JOB_DONE], 60);
+    fixture_audit(fx);
+}
+
+static void retention_forgets_a_flow_ninety_days_after_its_last_submit(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_submitted again;
+
+    fixture_finish(fx, ID, 0.5);
+    call(fx, "ZADD", "ended:done", "1", ID);
+    (void)gc(fx);
+    (void)fixture_submit(fx, "open/1/regular/quick");
+    call(fx, "ZADD", "flows", "1", "r/regular/quick");
+    call(fx, "ZADD", "flows", "1", "open/regular/quick");
+    (void)gc(fx);
+    assert_int_equal(exists(fx, "flow:r/regular/quick") + exists(fx, "ledger:r/regular/quick"), 0);
+    assert_int_equal(exists(fx, "run:r") + exists(fx, "index:r") + exists(fx, "runflows:r"), 0);
+    assert_int_equal(exists(fx, "flow:open/regular/quick"), 1); // It has an open job.
+    again = fixture_submit(fx, ID);
+    assert_int_equal(again.answer, EVQ_SUBMIT_QUEUED);
+    fixture_audit(fx);
+}
+
+static void read_all(struct fixture *fx, const char *sink, uint32_t want, bool ack)
+{
+    static struct evq_entry entries[100];
+    uint32_t count = 0;
+    assert_status(evq_queue_sink_read(fx->queue, sink, false, 0, entries, 100, &count, NULL),
+                  EVQ_OK);
+    assert_int_equal(count, want);
+    if (ack) {
+        assert_status(evq_queue_sink_ack(fx->queue, sink, entries, count, "", NULL), EVQ_OK);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        evq_result_free(entries[i].result);
+    }
+}
+
+static void trim_waits_for_every_sink_but_the_silent(void **state)
+{
+    struct fixture *fx = *state;
+    char *json = NULL;
+
+    assert_status(evq_queue_sink_open(fx->queue, "fast", NULL), EVQ_OK);
+    assert_status(evq_queue_sink_open(fx->queue, "slow", NULL), EVQ_OK);
+    fixture_finish(fx, ID, 0.5);
+    fixture_finish(fx, "r/200/regular/quick", 0.6);
+    read_all(fx, "fast", 4, true);
+    assert_int_equal(fixture_entries(fx), 4); // slow has read nothing.
+    read_all(fx, "slow", 4, false);
+    read_all(fx, "fast", 0, true);
+    assert_int_equal(fixture_entries(fx), 4); // slow has acknowledged nothing.
+    fixture_finish(fx, "r/300/regular/quick", 0.7);
+    call(fx, "HSET", "sink:slow", "seen", "1"); // Silent for years.
+    read_all(fx, "fast", 2, true);
+    assert_int_equal(fixture_entries(fx), 0);
+    assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 1);
+    assert_status(evq_queue_stats(fx->queue, &json, NULL), EVQ_OK);
+    assert_holds(json, "\"why\":\"silent\"");
+    assert_holds(json, "\"sink\":\"slow\"");
+    free(json);
+    assert_status(evq_queue_sink_remove(fx->queue, "slow", NULL), EVQ_OK);
+    fixture_finish(fx, "r/400/regular/quick", 0.7);
+    read_all(fx, "fast", 2, true);
+    assert_int_equal(fixture_entries(fx), 0);
+    assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 1);
+}
+
+static void trim_keeps_the_cap_and_says_what_was_lost(void **state)
+{
+    struct fixture *fx = *state;
+
+    assert_status(evq_queue_sink_open(fx->queue, "slow", NULL), EVQ_OK);
+    call(fx, "HSET", "meta", "results_max", "5");
+    for (int step = 0; step < 6; step++) {
+        char id[EVQ_JOB_ID_BYTES_MAX];
+        (void)snprintf(id, sizeof id, "r/%d/regular/quick", step);
+        fixture_finish(fx, id, 0.5);
+    }
+    heartbeat(fx);
+    assert_int_equal(fixture_entries(fx), 5);
+    assert_holds(fixture_call_text(fx->raw, "LINDEX", fixture_key(fx, "loss"), "0", NULL).text,
+                 "\"cap\"");
+    read_all(fx, "slow", 5, true);
+    heartbeat(fx);
+    assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 1);
+}
+
+/* Rubbish of every kind in every place, written with redis-cli: good jobs are still submitted,
+ * claimed and completed. */
+static void rubbish_is_set_aside_and_good_jobs_go_on(void **state)
+{
+    struct fixture *fx = *state;
+    static const char *const rubbish[][4] = {
+        {"ZADD", "wait:r/regular/quick:1:2", "0", "5"},
+        {"ZADD", "wait:r/regular/quick:1:2", "0", "not a step"},
+        {"ZADD", "begun:r/regular/quick:1:2", "0", "7@2"},
+        {"ZADD", "ready:1:2", "-5", "nonsense"},
+        {"ZADD", "ready:1:2", "-4", "a/b/c"},
+        {"ZADD", "ready:1:0", "-3", "r/regular/quick"},
+        {"ZADD", "leases", "1", "r/77/regular/quick"},
+        {"ZADD", "leases", "1", "complete nonsense"},
+        {"ZADD", "delayed", "1", "r/78/regular/quick"},
+        {"ZADD", "delayed", "1", "\xff\xfe"},
+        {"SET", "job:r/6/regular/quick", "text where a hash belongs", NULL},
+        {"ZADD", "wait:r/regular/quick:1:2", "0", "6"},
+        {"ZADD", "leases", "1", "r/6/regular/quick"},
+        {"HSET", "job:r/8/regular/quick", "state", "queued"},
+        {"ZADD", "wait:r/regular/quick:1:2", "0", "8"},
+        {"HSET", "job:r/9/regular/quick", "state", "flying"},
+        {"ZADD", "delayed", "1", "r/9/regular/quick"},
+        {"SET", "wait:x/regular/quick:1:2", "a string", NULL},
+        {"ZADD", "ready:1:1", "-9", "x/regular/quick"},
+        {"HSET", "n", "queued:1", "1"},
+        {"SADD", "unpark", "nobody", NULL},
+        {"ZADD", "supersede", "5", "nothing/regular/quick"},
+        {"ZADD", "flows", "1", "rubbish"},
+        {"RPUSH", "loss", "not json", NULL},
+        {"RPUSH", "index:r", "not an entry", NULL},
+    };
+
+    (void)fixture_submit(fx, ID);
+    for (size_t i = 0; i < sizeof rubbish / sizeof rubbish[0]; i++) {
+        call(fx, rubbish[i][0], rubbish[i][1], rubbish[i][2], rubbish[i][3]);
+    }
+    for (int i = 0; i < 8; i++) {
+        heartbeat(fx);
+    }
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_string_equal(claim->id, ID);
+    fixture_publish(fx, claim, "t", 0.5);
+    complete(fx, claim);
+    fixture_finish(fx, "r/200/regular/quick", 0.5);
+    fixture_finish(fx, "other/1/regular/quick", 0.5);
+    fixture_claim_none(fx);
+    assert_true(fixture_bad_entries(fx) >= 10);
+    assert_int_equal(fixture_call_integer(fx->raw, "ZCARD", fixture_key(fx, "leases"), NULL), 0);
+    assert_int_equal(fixture_call_integer(fx->raw, "ZCARD", fixture_key(fx, "delayed"), NULL), 0);
+    char *json = NULL;
+    char *views[5] = {NULL};
+    assert_status(evq_queue_stats(fx->queue, &views[0], NULL), EVQ_OK);
+    assert_status(evq_queue_jobs(fx->queue, "bad", "", "", 100, &views[1], NULL), EVQ_OK);
+    assert_status(evq_queue_runs(fx->queue, &views[2], NULL), EVQ_OK);
+    assert_status(evq_queue_audit(fx->queue, "", &views[3], NULL), EVQ_OK);
+    assert_status(evq_queue_jobs(fx->queue, "queued", "", "", 100, &views[4], NULL), EVQ_OK);
+    for (int i = 0; i < 5; i++) {
+        json_t *tree = json_loads(views[i], JSON_ALLOW_NUL, NULL);
+        if (tree == NULL) {
+            fail_msg("view %d is no JSON: %s", i, views[i]);
+        }
+        json_decref(tree);
+        free(views[i]);
+    }
+    free(json);
+}
+
+/* A full Redis refuses submits and lets everything drain. */
+static void full_redis_refuses_submits_and_drains(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_submitted submitted;
+
+    (void)fixture_submit(fx, ID);
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "maxmemory", "1", NULL));
+    struct evq_job *job = fixture_job("r/200/regular/quick");
+    assert_status(evq_queue_submit(fx->queue, job, 0, &submitted, &err), EVQ_E_RETRY);
+    struct evq_claim *claim = fixture_claim(fx);
+    fixture_publish(fx, claim, "t", 0.5);
+    complete(fx, claim);
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "maxmemory", "0", NULL));
+    assert_status(evq_queue_submit(fx->queue, job, 0, &submitted, &err), EVQ_OK);
+    evq_job_free(job);
+    fixture_audit(fx);
+}
+
+static void classes_are_bounded_and_idle_ones_make_room(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_error err = {EVQ_OK, ""};
+    char id[EVQ_JOB_ID_BYTES_MAX];
+    struct evq_submitted submitted;
+
+    for (int i = 0; i < 63; i++) { // "quick" is the first.
+        (void)snprintf(id, sizeof id, "r/1/regular/unknown%d", i);
+        (void)fixture_submit(fx, id);
+    }
+    struct evq_job *job = fixture_job("r/1/regular/more");
+    assert_status(evq_queue_submit(fx->queue, job, 0, &submitted, &err), EVQ_E_INVALID);
+    assert_holds(err.message, "64 classes");
+    enum evq_job_state after = EVQ_JOB_STATE_COUNT;
+    assert_status(evq_queue_cancel(fx->queue, "r/1/regular/unknown7", "", &after, NULL), EVQ_OK);
+    assert_status_err(evq_queue_submit(fx->queue, job, 0, &submitted, &err), EVQ_OK, &err);
+    evq_job_free(job);
+    fixture_audit(fx);
+}
+
+int main(void)
+{
+#define KEEP_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        KEEP_TEST(shards_come_together_in_order),
+        KEEP_TEST(shards_end_together_when_one_is_dead_or_the_job_is_cancelled),
+        KEEP_TEST(retention_removes_records_and_keeps_the_ledger),
+        KEEP_TEST(retention_bounds_the_number_of_ended_jobs),
+        KEEP_TEST(retention_forgets_a_flow_ninety_days_after_its_last_submit),
+        KEEP_TEST(trim_waits_for_every_sink_but_the_silent),
+        KEEP_TEST(trim_keeps_the_cap_and_says_what_was_lost),
+        KEEP_TEST(rubbish_is_set_aside_and_good_jobs_go_on),
+        KEEP_TEST(full_redis_refuses_submits_and_drains),
+        KEEP_TEST(classes_are_bounded_and_idle_ones_make_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
