@@ -133,34 +133,51 @@ static enum evq_status known_to_server(struct evq_cli *cli, const char *word, bo
     return status;
 }
 
-/* "#" and the SHA-256 of the role's password, "" when the file has none. */
-static enum evq_status hash_of(const char *file_name, const char *role, char out[66],
+/* Bytes of the role's password in a line; 0: the line is another's. whole_line: the file is the
+ * role's alone. */
+static size_t password_in(char *line, const char *role, bool whole_line, char **ret_password)
+{
+    size_t name = whole_line ? 0 : strcspn(line, " \t:\r\n");
+    *ret_password = line + name + (whole_line ? 0 : strspn(line + name, " \t:"));
+    bool own =
+        whole_line || (line[0] != '#' && name == strlen(role) && strncmp(line, role, name) == 0);
+    return own ? strcspn(*ret_password, "\r\n") : 0;
+}
+
+/* "#" and the SHA-256 of the role's password, "" when there is none: from the file with the lines
+ * "ROLE PASSWORD", or from the first line of the file ROLE in a directory. */
+static enum evq_status hash_of(const char *source, const char *role, char out[66],
                                struct evq_error *err)
 {
+    char path[4096];
     char line[2048];
     struct stat info;
     enum evq_status status = EVQ_OK;
     out[0] = '\0';
-    if (file_name == NULL) {
+    if (source == NULL) {
         return EVQ_OK;
     }
-    FILE *file = fopen(file_name, "re");
+    bool directory = stat(source, &info) == 0 && S_ISDIR(info.st_mode);
+    (void)snprintf(path, sizeof path, directory ? "%s/%s" : "%s", source, role);
+    FILE *file = fopen(path, "re");
+    if (file == NULL && directory && errno == ENOENT) {
+        return EVQ_OK;
+    }
     if (file == NULL || fstat(fileno(file), &info) != 0) {
-        status = evq_error_set(err, EVQ_E_INVALID, "the password file '%s': %s", file_name,
-                               strerror(errno));
+        status =
+            evq_error_set(err, EVQ_E_INVALID, "the password file '%s': %s", path, strerror(errno));
         goto out;
     }
-    if ((info.st_mode & S_IROTH) != 0 && strncmp(file_name, "/run/secrets/", 13) != 0) {
+    if ((info.st_mode & S_IROTH) != 0 && strncmp(path, "/run/secrets/", 13) != 0) {
         status = evq_error_set(
             err, EVQ_E_INVALID,
-            "the password file '%s' is readable by every user: run chmod 600 on it", file_name);
+            "the password file '%s' is readable by every user: run chmod 600 on it", path);
         goto out;
     }
-    while (fgets(line, sizeof line, file) != NULL) {
-        size_t name = strcspn(line, " \t:\r\n");
-        char *password = line + name + strspn(line + name, " \t:");
-        size_t bytes = strcspn(password, "\r\n");
-        if (line[0] != '#' && name == strlen(role) && strncmp(line, role, name) == 0 && bytes > 0) {
+    while (out[0] == '\0' && fgets(line, sizeof line, file) != NULL) {
+        char *password = NULL;
+        size_t bytes = password_in(line, role, directory, &password);
+        if (bytes > 0) {
             out[0] = '#';
             evq_sha256_hex(password, bytes, out + 1);
         }
@@ -213,8 +230,16 @@ static enum evq_status print_role(struct evq_cli *cli, const struct role *role,
 enum evq_status evq_acl_print(struct evq_cli *cli, const char *role, const char *password_file,
                               bool offline, struct evq_error *err)
 {
-    enum evq_status status = EVQ_OK;
-    if (role == NULL) {
+    bool known = false;
+    enum evq_status status = offline ? EVQ_OK : known_to_server(cli, "ping", &known, err);
+    if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT) {
+        evq_cli_say(cli,
+                    "evalq: no server to ask: written for Redis 7.0 and newer"); // It may start
+                                                                                 // with this file.
+        offline = true;
+        status = EVQ_OK;
+    }
+    if (role == NULL && status == EVQ_OK) {
         (void)puts("user default off resetpass resetchannels resetkeys -@all");
     }
     for (size_t i = 0; status == EVQ_OK && i < ROLE_COUNT; i++) {

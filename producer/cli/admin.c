@@ -45,7 +45,7 @@ static enum evq_status acl(struct evq_cli *cli, struct evq_error *err)
                                offline, err);
     }
     if (status == EVQ_OK && evq_option_text(&cli->options, "passwords", NULL) == NULL) {
-        evq_cli_say(cli, "evalq: every role is off: give passwords with --passwords FILE, lines "
+        evq_cli_say(cli, "evalq: every role is off: give passwords with --passwords PATH, lines "
                          "\"ROLE PASSWORD\"");
     }
     return status;
@@ -175,8 +175,10 @@ static enum evq_status admin_run(struct evq_cli *cli, struct evq_error *err)
 static const struct evq_option options[] = {
     {"role", 0, EVQ_OPTION_CHOICE, "init|producer|worker|logger|viewer|admin",
      "acl: of this role alone", 0, 0},
-    {"passwords", 0, EVQ_OPTION_TEXT, "FILE",
-     "acl: lines \"ROLE PASSWORD\"; a role without one is off", 0, 0},
+    {"passwords", 0, EVQ_OPTION_TEXT, "PATH",
+     "acl: a file with lines \"ROLE PASSWORD\", or a directory with a file per role; a role "
+     "without one is off",
+     0, 0},
     {"offline", 0, EVQ_OPTION_FLAG, NULL, "acl: for Redis 7.0 and newer, without asking the server",
      0, 0},
     {"yes", 'y', EVQ_OPTION_FLAG, NULL, "suite replace: do not ask", 0, 0},
@@ -185,11 +187,12 @@ static const struct evq_option options[] = {
 
 const struct evq_verb evq_verb_admin = {
     .name = "admin",
-    .arguments = "install | acl [--role ROLE] [--passwords FILE] | suite list | suite replace NAME",
+    .arguments = "install | acl [--role ROLE] [--passwords PATH] | suite list | suite replace NAME",
     .summary = "Install the function library, write an ACL file, manage suites",
     .description = "install loads evalq's function library into Redis, or updates an older build; "
                    "a newer one stays.\n\n"
-                   "acl prints an ACL file for the server's version: one user per role (init, "
+                   "acl prints an ACL file for the server's version, or for Redis 7.0 when there "
+                   "is no server yet: one user per role (init, "
                    "producer, worker, logger, viewer, "
                    "admin), each with the commands that its programs and functions use, on the "
                    "keys of the queue alone; the default "

@@ -90,6 +90,12 @@ enum evq_status evq_fleet_open(struct evq_fleet *fleet, struct evq_cli *cli, con
     if (status != EVQ_OK) {
         return status;
     }
+    char url[EVQ_SERVER_PATH_MAX];
+    status = evq_server_path(directory, "url", url, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    (void)unlink(url); // Left by one that was killed: nothing answers there.
     (void)sigemptyset(&set);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
         (void)sigaddset(&set, signals[i]);

@@ -211,6 +211,7 @@ static bool sinks_lag(struct training *training)
     return lag;
 }
 
+/* Until the command and its jobs have ended, a stop, or wait_ms after the command's end. */
 static enum evq_status follow(struct training *training, int64_t wait_ms, struct evq_error *err)
 {
     struct evq_fleet *fleet = training->fleet;
@@ -220,27 +221,28 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
 
     while (status == EVQ_OK && fleet->stop_count == 0) {
         bool readable = false;
-        int64_t now = evq_clock_mono_ms();
-        if (now >= next_look) {
+        bool ended = fleet->command.ended && training->output_fd < 0;
+        if (ended && deadline == INT64_MAX) {
+            deadline = evq_clock_mono_ms() + wait_ms;
+            next_look = 0;
+        }
+        if (evq_clock_mono_ms() >= next_look) {
             status = look(training, err);
+            if (status == EVQ_OK && ended && training->open == 0) {
+                return look(training, err); // What was published between its two questions.
+            }
+            if (status == EVQ_OK && ended && evq_clock_mono_ms() >= deadline) {
+                return evq_error_set(
+                    err, EVQ_E_TIMEOUT,
+                    "%" PRId64 " jobs were still open %" PRId64
+                    " s after the command ended; the next `evalq up` goes on with them",
+                    training->open, wait_ms / 1000);
+            }
             next_look = evq_clock_mono_ms() + POLL_MS;
-            if (status != EVQ_OK) {
-                break;
-            }
-            if (fleet->command.ended && training->output_fd < 0 && training->open == 0) {
-                return EVQ_OK;
-            }
         }
-        if (fleet->command.ended && deadline == INT64_MAX) {
-            deadline = now + wait_ms;
+        if (status == EVQ_OK) {
+            status = evq_fleet_step(fleet, training->output_fd, POLL_MS / 3, &readable, err);
         }
-        if (now > deadline) {
-            return evq_error_set(err, EVQ_E_TIMEOUT,
-                                 "%" PRId64 " jobs were still open %" PRId64
-                                 " s after the command ended; `evalq up` goes on with them",
-                                 training->open, wait_ms / 1000);
-        }
-        status = evq_fleet_step(fleet, training->output_fd, POLL_MS / 3, &readable, err);
         if (readable) {
             pass_output(training);
         }

@@ -1,0 +1,341 @@
+/*
+ * evalq up: everything starts, everything stops, nothing is left; what dies is started again.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/fixture/user.h"
+
+#define PROCESSES_MAX 64
+
+struct place { // Where `up` runs; no Redis but its own.
+    char dir[64];
+    char data[256]; // .evalq of it.
+    struct fixture_program program;
+    struct fixture_output output;
+};
+
+static int setup(void **state)
+{
+    struct place *place = calloc(1, sizeof *place);
+    if (place == NULL) {
+        return -1;
+    }
+    fixture_dir_make(place->dir);
+    (void)snprintf(place->data, sizeof place->data, "%s/.evalq", place->dir);
+    place->program = (struct fixture_program){.path = EVQ_TEST_BIN "/evalq", .dir = place->dir};
+    char config[1024];
+    (void)snprintf(config, sizeof config,
+                   "roots:\n  work: .\nworker:\n  scratch: ./scratch\n  drain_seconds: 5\n"
+                   "evaluators:\n  script:\n    command: [/bin/sh, %s/evaluate.sh]\n"
+                   "suites:\n  quick:\n    evaluator: script\n    tasks:\n      - name: t\n        "
+                   "type: any\n",
+                   place->dir);
+    fixture_file_write(place->dir, "evalq.yaml", config);
+    *state = place;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct place *place = *state;
+    fixture_dir_remove(place->dir);
+    free(place);
+    return 0;
+}
+
+/* Processes with a word in their command line; redis-server shows its address, so its socket is
+ * found by its own. */
+static int processes_with(const char *word, pid_t *pids)
+{
+    int count = 0;
+    DIR *proc = opendir("/proc");
+    for (const struct dirent *entry = NULL; proc != NULL && (entry = readdir(proc)) != NULL;) {
+        char path[300];
+        char line[4096] = "";
+        (void)snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
+        FILE *file = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? fopen(path, "re") : NULL;
+        if (file == NULL) {
+            continue;
+        }
+        size_t bytes = fread(line, 1, sizeof line - 1, file);
+        (void)fclose(file);
+        for (size_t i = 0; i < bytes; i++) {
+            line[i] = line[i] == '\0' ? ' ' : line[i];
+        }
+        if (strstr(line, word) != NULL && atoi(entry->d_name) != getpid() &&
+            count < PROCESSES_MAX) {
+            pids[count++] = (pid_t)atoi(entry->d_name);
+        }
+    }
+    if (proc != NULL) {
+        (void)closedir(proc);
+    }
+    return count;
+}
+
+static int processes_of(const struct place *place)
+{
+    pid_t pids[PROCESSES_MAX];
+    return processes_with(place->dir, pids);
+}
+
+/* The loopback port in redis.conf. */
+static int port_of(const char *data)
+{
+    char path[300];
+    char line[256];
+    int port = 0;
+    (void)snprintf(path, sizeof path, "%s/redis.conf", data);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        (void)sscanf(line, "port %d", &port);
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return port;
+}
+
+static bool port_is_open(int port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool open = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return open;
+}
+
+static bool has(const char *directory, const char *name)
+{
+    char path[400];
+    (void)snprintf(path, sizeof path, "%s/%s", directory, name);
+    return access(path, F_OK) == 0;
+}
+
+static void assert_all_gone(const struct place *place)
+{
+    FIXTURE_UNTIL(10000, processes_of(place) == 0);
+    assert_false(port_is_open(port_of(place->data)));
+    assert_false(has(place->data, "url"));
+    assert_false(has(place->data, "redis.sock"));
+}
+
+#define RUN(place, code, ...)                                                                      \
+    do {                                                                                           \
+        fixture_program_run(&(place)->program, &(place)->output, __VA_ARGS__, (char *)NULL);       \
+        if ((place)->output.exit_code != (code)) {                                                 \
+            fail_msg("exit code %d, expected %d; out: %.800s; err: %.800s",                        \
+                     (place)->output.exit_code, (code), (place)->output.out, (place)->output.err); \
+        }                                                                                          \
+    } while (0)
+
+static void up_runs_a_command_and_leaves_nothing(void **state)
+{
+    struct place *place = *state;
+    struct stat info;
+    char path[400];
+    RUN(place, 0, "up", "--workers", "1", "--", "/bin/sh", "-c",
+        "test -S .evalq/redis.sock && test -s .evalq/url && test \"$EVALQ_URL\" = \"$(cat "
+        ".evalq/url)\" && "
+        "test -n \"$EVALQ_CONFIG\" && echo in the command");
+    assert_holds(place->output.out, "in the command\n");
+    assert_all_gone(place);
+    (void)snprintf(path, sizeof path, "%s/password", place->data);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    (void)snprintf(path, sizeof path, "%s/redis.conf", place->data);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    RUN(place, 1, "up", "--workers", "1", "--", "/bin/sh", "-c", "exit 7");
+    assert_holds(place->output.err, "the command exited with status 7");
+    assert_all_gone(place);
+    RUN(place, 3, "up", "--workers", "1", "--", "./no-such-program");
+    assert_holds(place->output.err, "no-such-program");
+    assert_all_gone(place);
+}
+
+static void write_checkpoint(const struct place *place, const char *name)
+{
+    struct site site;
+    memcpy(site.dir, place->dir, sizeof site.dir);
+    fixture_user_checkpoint(&site, name, 1);
+}
+
+static void up_evaluates_what_its_command_submits(void **state)
+{
+    struct place *place = *state;
+    fixture_file_write(place->dir, "evaluate.sh",
+                       "echo '{\"accuracy\": 0.5}' > \"$EVALQ_RESULT\"\n");
+    write_checkpoint(place, "step-1.safetensors");
+    write_checkpoint(place, "step-2.safetensors");
+    RUN(place, 0, "up", "--", EVQ_TEST_BIN "/evalq", "scan", ".", "--run", "r", "--suite", "quick");
+    assert_holds(place->output.out, "accuracy");
+    assert_holds(place->output.out, "Summary");
+    assert_holds(place->output.out, "2 checkpoints evaluated");
+    assert_holds(place->output.out, "at step 1");
+    assert_all_gone(place);
+    assert_true(has(place->data, "results"));
+    // A job that cannot succeed shows in the exit code.
+    fixture_file_write(place->dir, "evaluate.sh", "echo no >&2; exit 0\n");
+    write_checkpoint(place, "step-3.safetensors");
+    RUN(place, 4, "up", "--", EVQ_TEST_BIN "/evalq", "submit", "step-3.safetensors", "--run", "r",
+        "--step", "3", "--suite", "quick");
+    assert_holds(place->output.out, "dead");
+    assert_null(strstr(place->output.out,
+                       "2 checkpoints evaluated")); // Those of the time before are not its own.
+    assert_all_gone(place);
+}
+
+static pid_t start(struct place *place, const char *name)
+{
+    pid_t pid = fixture_program_start(&place->program, name, "up", "--workers", "2", (char *)NULL);
+    char messages[64];
+    (void)snprintf(messages, sizeof messages, "%s.err", name);
+    FIXTURE_UNTIL(30000, fixture_file_holds(place->dir, messages, "Ctrl-C stops everything") == 1 &&
+                             fixture_file_holds(place->data, "logger.log", "logger_started") > 0);
+    return pid;
+}
+
+static void up_refuses_a_second_and_stops_on_sigterm(void **state)
+{
+    struct place *place = *state;
+    pid_t pid = start(place, "first");
+    int port = port_of(place->data);
+    assert_true(port_is_open(port));
+    RUN(place, 1, "up");
+    assert_holds(place->output.err, "another `evalq up`");
+    RUN(place, 0, "status"); // Address, password and all are found in ./.evalq.
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(fixture_program_wait(pid, 30000), 0);
+    assert_all_gone(place);
+    assert_false(port_is_open(port));
+    RUN(place, 5, "--url", "unix:///nowhere/at.all", "status");
+}
+
+static void up_dies_with_all_its_children_when_killed(void **state)
+{
+    struct place *place = *state;
+    pid_t pid = start(place, "first");
+    int port = port_of(place->data);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(fixture_program_wait(pid, 30000), -SIGKILL);
+    FIXTURE_UNTIL(40000, processes_of(place) == 0);
+    FIXTURE_UNTIL(10000, !port_is_open(port));
+    // The next one takes over what it left.
+    pid = start(place, "second");
+    RUN(place, 0, "status");
+    assert_int_equal(kill(pid, SIGINT), 0);
+    assert_int_equal(fixture_program_wait(pid, 30000), 0);
+    assert_all_gone(place);
+}
+
+static void up_starts_again_what_dies(void **state)
+{
+    struct place *place = *state;
+    pid_t pids[PROCESSES_MAX];
+    char word[128];
+    pid_t pid = start(place, "first");
+    (void)snprintf(word, sizeof word, "evalq-logger --config %s", place->dir);
+    assert_int_equal(processes_with(word, pids), 1);
+    pid_t logger = pids[0];
+    assert_int_equal(kill(logger, SIGKILL), 0);
+    FIXTURE_UNTIL(20000, processes_with(word, pids) == 1 && pids[0] != logger);
+    FIXTURE_UNTIL(
+        20000, fixture_file_holds(place->dir, "first.err", "logger was killed by signal 9") == 1);
+    // Redis, too: it comes back with what it had.
+    write_checkpoint(place, "step-5.safetensors");
+    RUN(place, 0, "submit", "step-5.safetensors", "--run", "r", "--step", "5", "--suite",
+        "unoffered");
+    (void)snprintf(word, sizeof word, "redis-server 127.0.0.1:%d", port_of(place->data));
+    assert_int_equal(processes_with(word, pids), 1);
+    assert_int_equal(kill(pids[0], SIGKILL), 0);
+    FIXTURE_UNTIL(20000,
+                  fixture_file_holds(place->dir, "first.err", "redis was killed by signal 9") == 1);
+    FIXTURE_UNTIL(20000, port_is_open(port_of(place->data)));
+    RUN(place, 0, "show", "r/5/regular/unoffered");
+    assert_holds(place->output.out, "queued");
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(fixture_program_wait(pid, 30000), 0);
+    assert_all_gone(place);
+}
+
+static void up_says_why_a_worker_cannot_run(void **state)
+{
+    struct place *place = *state;
+    fixture_file_write(place->dir, "evalq.yaml",
+                       "roots:\n  work: .\nsuites:\n  q:\n    taks: []\n");
+    RUN(place, 8, "up");
+    assert_holds(place->output.err, "taks");
+    FIXTURE_UNTIL(10000, processes_of(place) == 0);
+    RUN(place, 2, "up", "--workers", "many");
+    RUN(place, 2, "--url", "redis://127.0.0.1", "up");
+}
+
+static void up_writes_a_configuration_where_there_is_none(void **state)
+{
+    struct place *place = *state;
+    char path[400];
+    (void)snprintf(path, sizeof path, "%s/evalq.yaml", place->dir);
+    assert_int_equal(unlink(path), 0);
+    write_checkpoint(place, "step-1.safetensors");
+    RUN(place, 0, "up", "--workers", "0", "--wait", "0", "--", "/bin/true");
+    assert_true(has(place->data, "evalq.yaml"));
+    assert_holds(place->output.err, "no suites");
+    RUN(place, 0, "up", "--workers", "0", "--", "/bin/sh", "-c",
+        EVQ_TEST_BIN "/evalq submit step-1.safetensors --run r --step 1 --suite s && " EVQ_TEST_BIN
+                     "/evalq cancel r/1/regular/s");
+    assert_holds(place->output.out, "r/1/regular/s  queued");
+    assert_all_gone(place);
+}
+
+/* A socket's path has at most 107 bytes: deeper down it lies in a directory of its own in /tmp. */
+static void up_works_deep_down(void **state)
+{
+    struct place *place = *state;
+    char deep[300];
+    (void)snprintf(deep, sizeof deep, "%s/%0100d", place->dir, 7);
+    assert_int_equal(mkdir(deep, 0700), 0);
+    RUN(place, 0, "up", "--workers", "0", "--dir", deep, "--", "/bin/sh", "-c",
+        "echo \"at $EVALQ_URL\"");
+    assert_holds(place->output.out, "at unix:///tmp/evalq-");
+    char *end = strstr(place->output.out, "/redis.sock");
+    assert_non_null(end);
+    *end = '\0';
+    assert_int_not_equal(access(strstr(place->output.out, "/tmp/evalq-"), F_OK), 0);
+    FIXTURE_UNTIL(10000, processes_of(place) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(up_runs_a_command_and_leaves_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_evaluates_what_its_command_submits, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_refuses_a_second_and_stops_on_sigterm, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_dies_with_all_its_children_when_killed, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_starts_again_what_dies, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_says_why_a_worker_cannot_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_writes_a_configuration_where_there_is_none, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(up_works_deep_down, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
