@@ -5,11 +5,13 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +19,7 @@
 #include <cmocka.h>
 
 #include "producer/leftovers.h"
+#include "shared/clock.h"
 #include "tests/fixture/client.h"
 
 static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
@@ -107,6 +110,69 @@ static void client_sends_what_killed_trainer_left_when_run_is_opened_again(void 
     struct evalq_client *client = scene_client(scene);
     assert_flushed(client);
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 60);
+    evalq_client_close(client);
+    fixture_audit(scene->fx);
+}
+
+#define KILLS 25
+
+/*
+ * The trainer submits without end and is killed anywhere, also between reserving room in the ring
+ * and committing it. What evalq_client_submit accepted must arrive; at most the one that was being
+ * submitted may come besides.
+ */
+static void client_keeps_what_it_accepted_when_trainer_is_killed_anywhere(void **state)
+{
+    struct scene *scene = *state;
+    uint64_t seed = evq_clock_random();
+    int64_t accepted = 0;
+
+    printf("seed %llu\n", (unsigned long long)seed);
+    void *page = mmap(NULL, sizeof(_Atomic int64_t), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(page != MAP_FAILED);
+    _Atomic int64_t *count = page;
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    fixture_redis_suspend(scene->fx->redis);
+    for (int64_t round = 0; round < KILLS; round++) {
+        int status = 0;
+        atomic_store(count, 0);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            struct evalq_options options = scene_options(scene);
+            struct evalq_client *client = NULL;
+            options.ring_bytes = 16 << 20;
+            if (evalq_client_open(&options, &client) != EVALQ_OK) {
+                _exit(1);
+            }
+            for (int64_t step = 0; step < 400; step++) {
+                if (submit(scene, client, "step-1.safetensors", round * 1000 + step) != EVALQ_OK) {
+                    _exit(2);
+                }
+                atomic_fetch_add(count, 1);
+            }
+            while (true) {
+                pause();
+            }
+        }
+        int64_t kill_at = (int64_t)(seed % 300);
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+        seed ^= seed >> 33;
+        FIXTURE_UNTIL(ARRIVES_MS, atomic_load(count) >= kill_at);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        accepted += atomic_load(count);
+    }
+    munmap(page, sizeof(*count));
+    assert_true(accepted > 0);
+    fixture_redis_resume(scene->fx->redis);
+    struct evalq_client *client = scene_client(scene);
+    assert_flushed(client);
+    int64_t arrived = jobs_in(scene, EVQ_JOB_QUEUED);
+    assert_true(arrived >= accepted && arrived <= accepted + KILLS);
+    assert_int_equal(warnings_with(scene, "damaged"), 0); // Torn is not damaged.
     evalq_client_close(client);
     fixture_audit(scene->fx);
 }
@@ -230,6 +296,7 @@ int main(void)
         SCENE_TEST(client_keeps_submits_when_redis_is_away_at_the_start),
         SCENE_TEST(client_loses_nothing_when_redis_dies_in_the_middle),
         SCENE_TEST(client_sends_what_killed_trainer_left_when_run_is_opened_again),
+        SCENE_TEST(client_keeps_what_it_accepted_when_trainer_is_killed_anywhere),
         SCENE_TEST(client_sends_spool_of_killed_trainer_when_run_is_opened_again),
         SCENE_TEST(leftovers_are_sent_when_nobody_opens_their_runs),
         SCENE_TEST(client_flush_and_close_end_in_time_when_redis_stands_still),
