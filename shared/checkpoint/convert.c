@@ -1,4 +1,7 @@
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "shared/checkpoint/format.h"
 
@@ -10,7 +13,7 @@ static float from_bits(uint32_t bits)
     return value;
 }
 
-static void convert_f16(const uint8_t *source, size_t count, float *out)
+static void convert_f16_plain(const uint8_t *source, size_t count, float *out)
 {
     const float scale = 0x1p112f; // 2^(127 - 15): moves the exponent, subnormals too.
 
@@ -25,6 +28,33 @@ static void convert_f16(const uint8_t *source, size_t count, float *out)
         bits = (half & 0x7fff) >= 0x7c00 ? magnitude | 0x7f800000 : bits; // Infinity, NaN.
         out[i] = from_bits(bits | sign);
     }
+}
+
+#if defined(__x86_64__)
+/* The same values, by the instruction every server processor has had since 2012. */
+__attribute__((target("avx,f16c"))) static void convert_f16_f16c(const uint8_t *source,
+                                                                 size_t count, float *out)
+{
+    size_t i = 0;
+
+    for (; i + 8 <= count; i += 8) {
+        __m128i halves;
+        memcpy(&halves, source + 2 * i, sizeof(halves));
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(halves));
+    }
+    convert_f16_plain(source + 2 * i, count - i, out + i);
+}
+#endif
+
+static void convert_f16(const uint8_t *source, size_t count, float *out)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("f16c")) {
+        convert_f16_f16c(source, count, out);
+        return;
+    }
+#endif
+    convert_f16_plain(source, count, out);
 }
 
 static void convert_bf16(const uint8_t *source, size_t count, float *out)

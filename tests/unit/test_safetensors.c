@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/checkpoint.h"
+#include "shared/checkpoint/format.h"
 #include "shared/checkpoint/json.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
@@ -320,6 +320,29 @@ static void match_finds_the_prefix_by_the_expected_names(void **state)
     }
 }
 
+/* Eight at a time goes by the processor's instruction where there is one; one at a time never. */
+static void convert_gives_every_half_the_same_value_by_ones_and_by_eights(void **state)
+{
+    enum { HALVES = 65536 };
+    uint16_t *halves = malloc(HALVES * sizeof(*halves));
+    float *values = malloc(HALVES * sizeof(*values));
+
+    (void)state;
+    for (unsigned i = 0; i < HALVES; i++) {
+        halves[i] = (uint16_t)i;
+    }
+    assert_true(evq_convert_f32(EVQ_DTYPE_F16, halves, HALVES, values));
+    for (unsigned i = 0; i < HALVES; i++) {
+        float one;
+        assert_true(evq_convert_f32(EVQ_DTYPE_F16, &halves[i], 1, &one));
+        bool nan = (i & 0x7fff) > 0x7c00;
+        assert_true(nan ? one != one && values[i] != values[i]
+                        : memcmp(&one, &values[i], sizeof(one)) == 0);
+    }
+    free(halves);
+    free(values);
+}
+
 static void json_skips_and_stops_at_the_depth_limit(void **state)
 {
     char text[300];
@@ -401,6 +424,7 @@ int main(int argc, char **argv)
         TEST(sharded_is_incomplete_until_the_last_shard_is_there),
         TEST(layout_takes_the_one_weights_file_and_leaves_the_trainer_state),
         TEST(match_finds_the_prefix_by_the_expected_names),
+        TEST(convert_gives_every_half_the_same_value_by_ones_and_by_eights),
         TEST(json_skips_and_stops_at_the_depth_limit),
     };
 
