@@ -145,6 +145,15 @@ void evq_live_redraw(struct evq_live *live)
         (void)fflush(stdout);
         return;
     }
+    bool same = live->footer_lines > 0 && live->footer_count == live->drawn_count;
+    for (size_t i = 0; same && i < live->footer_count; i++) {
+        same = strcmp(live->footer[i], live->drawn[i]) == 0;
+    }
+    if (same) {
+        return; // Repeating it would only flicker.
+    }
+    memcpy(live->drawn, live->footer, sizeof live->drawn);
+    live->drawn_count = live->footer_count;
     evq_live_erase(live);
     size_t width = live->terminal->width > 1 ? (size_t)live->terminal->width - 1 : 79;
     size_t room = live->terminal->height > 2 ? (size_t)live->terminal->height - 1 : 1;

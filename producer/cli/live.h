@@ -18,7 +18,9 @@ struct evq_live {
     bool header_done;
     size_t footer_lines; // On the screen now.
     char footer[EVQ_LIVE_FOOTER_LINES_MAX][512];
-    size_t footer_count; // Wanted.
+    size_t footer_count;                        // Wanted.
+    char drawn[EVQ_LIVE_FOOTER_LINES_MAX][512]; // What footer_lines show.
+    size_t drawn_count;
 };
 
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,

@@ -248,6 +248,21 @@ static void up_dies_with_all_its_children_when_killed(void **state)
     assert_all_gone(place);
 }
 
+static void up_stops_its_command_too(void **state)
+{
+    struct place *place = *state;
+    char word[128];
+    (void)snprintf(word, sizeof word, "sleep 61%d", (int)getpid());
+    pid_t pids[PROCESSES_MAX];
+    pid_t pid = fixture_program_start(&place->program, "first", "up", "--workers", "1", "--",
+                                      "/bin/sh", "-c", word, (char *)NULL);
+    FIXTURE_UNTIL(30000, processes_with(word, pids) > 1);
+    assert_int_equal(kill(pid, SIGINT), 0);
+    assert_int_equal(fixture_program_wait(pid, 30000), 130);
+    assert_all_gone(place);
+    assert_int_equal(processes_with(word, pids), 0);
+}
+
 static void up_starts_again_what_dies(void **state)
 {
     struct place *place = *state;
@@ -331,6 +346,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(up_evaluates_what_its_command_submits, setup, teardown),
         cmocka_unit_test_setup_teardown(up_refuses_a_second_and_stops_on_sigterm, setup, teardown),
         cmocka_unit_test_setup_teardown(up_dies_with_all_its_children_when_killed, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_stops_its_command_too, setup, teardown),
         cmocka_unit_test_setup_teardown(up_starts_again_what_dies, setup, teardown),
         cmocka_unit_test_setup_teardown(up_says_why_a_worker_cannot_run, setup, teardown),
         cmocka_unit_test_setup_teardown(up_writes_a_configuration_where_there_is_none, setup,

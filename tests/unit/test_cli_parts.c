@@ -1,0 +1,244 @@
+/*
+ * The parts of evalq that need no Redis: names of checkpoints, options, tables, boards, SHA-256,
+ * durations.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/cli/board.h"
+#include "producer/cli/found.h"
+#include "producer/cli/option.h"
+#include "producer/cli/sha256.h"
+#include "producer/cli/table.h"
+#include "tests/fixture/check.h"
+
+static void found_step_reads_names_by_the_rules(void **state)
+{
+    static const struct {
+        const char *name;
+        bool is_directory;
+        const char *pattern;
+        int64_t step; // -1: no checkpoint.
+    } cases[] = {
+        {"checkpoint-500", true, NULL, 500},
+        {"global_step1000", true, NULL, 1000},
+        {"500", true, NULL, 500},
+        {"step-100.safetensors", false, NULL, 100},
+        {"step_000100.safetensors", false, NULL, 100},
+        {"model_7b_step_200.pt", false, NULL, 200},
+        {"epoch=3-step=200-v1.ckpt", false, NULL, 200},
+        {"epoch=3.ckpt", false, NULL, 3},
+        {"iter_12.bin", false, NULL, 12},
+        {"Step-7.PT", false, NULL, -1},
+        {"last.ckpt", false, NULL, -1},
+        {"model.safetensors", false, NULL, -1},
+        {"model-00001-of-00002.safetensors", false, NULL, -1},
+        {"mlp_784_512.safetensors", false, NULL, -1},
+        {"mlp_784_512.safetensors", false, "mlp*", 512},
+        {"mlp_784_512.safetensors", false, "step*", -1},
+        {"logs2", true, NULL, -1},
+        {".checkpoint-5", true, NULL, -1},
+        {"checkpoint-5.tmp", true, NULL, -1},
+        {"tmp-checkpoint-5", true, NULL, -1},
+        {"step-99999999999999999999.pt", false, NULL, -1},
+        {"training_7.log", false, NULL, -1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int64_t step = -1;
+        bool found = evq_found_step(cases[i].name, cases[i].is_directory, cases[i].pattern, &step);
+        if (found != (cases[i].step >= 0) || (found && step != cases[i].step)) {
+            fail_msg("'%s': %s %lld, expected %lld", cases[i].name, found ? "found" : "not found",
+                     (long long)step, (long long)cases[i].step);
+        }
+    }
+}
+
+static const struct evq_option table[] = {
+    {"step", 's', EVQ_OPTION_INTEGER, "N", "help", 0, 1000},
+    {"policy", 0, EVQ_OPTION_CHOICE, "all|latest", "help", 0, 0},
+    {"param", 'p', EVQ_OPTION_LIST, "K=V", "help", 0, 0},
+    {"watch", 'w', EVQ_OPTION_FLAG, NULL, "help", 0, 0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+static enum evq_status parse(struct evq_option_set *set, struct evq_error *err, ...)
+{
+    static char *words[32];
+    static char copies[32][64];
+    int count = 0;
+    va_list list;
+    va_start(list, err);
+    words[count++] = strcpy(copies[0], "verb");
+    for (const char *word = NULL; (word = va_arg(list, const char *)) != NULL; count++) {
+        (void)snprintf(copies[count], sizeof copies[count], "%s", word);
+        words[count] = copies[count];
+    }
+    va_end(list);
+    words[count] = NULL;
+    memset(set, 0, sizeof *set);
+    return evq_option_parse(set, table, count, words, false, err);
+}
+
+static void option_parse_takes_what_the_table_says(void **state)
+{
+    struct evq_option_set set;
+    struct evq_error err = {EVQ_OK, ""};
+    (void)state;
+    assert_status_err(parse(&set, &err, "a", "-s5", "--param", "x=1", "b", "-wp", "y=2",
+                            "--policy=latest", "--", "-s", "c", (char *)NULL),
+                      EVQ_OK, &err);
+    assert_int_equal(set.arg_count, 4);
+    assert_string_equal(set.args[0], "a");
+    assert_string_equal(set.args[1], "b");
+    assert_string_equal(set.args[2], "-s");
+    assert_int_equal(evq_option_integer(&set, "step", -1), 5);
+    assert_string_equal(evq_option_item(&set, "param", 0), "x=1");
+    assert_string_equal(evq_option_item(&set, "param", 1), "y=2");
+    assert_null(evq_option_item(&set, "param", 2));
+    assert_true(evq_option_flag(&set, "watch"));
+    assert_string_equal(evq_option_text(&set, "policy", ""), "latest");
+    static const char *const bad[] = {
+        "--step=1001", "--step=-1", "--step=1e3", "--step=", "--policy=none",
+        "--policy=al", "--param=",  "--unknown",  "-x",      "--watch=1"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_status(parse(&set, &err, bad[i], (char *)NULL), EVQ_E_INVALID);
+        assert_true(err.message[0] != '\0');
+    }
+}
+
+static void sha256_equals_the_published_vectors(void **state)
+{
+    char out[65];
+    char million[1000];
+    (void)state;
+    evq_sha256_hex("", 0, out);
+    assert_string_equal(out, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    evq_sha256_hex("abc", 3, out);
+    assert_string_equal(out, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    evq_sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 56, out);
+    assert_string_equal(out, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    memset(million, 'a', sizeof million);
+    evq_sha256_hex(million, sizeof million, out);
+    assert_string_equal(out, "41edece42d63e8d9bf515a9ba6932e1c20cbc9f5a5d134645adb5db1b9737ea3");
+}
+
+static char *printed(const struct evq_table *rows, const struct evq_terminal *terminal)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct evq_error err = {EVQ_OK, ""};
+    FILE *out = open_memstream(&text, &bytes);
+    assert_non_null(out);
+    assert_status_err(evq_table_print(rows, terminal, 0, out, &err), EVQ_OK, &err);
+    assert_int_equal(fclose(out), 0);
+    return text;
+}
+
+static void table_aligns_cuts_and_escapes(void **state)
+{
+    struct evq_table *rows = evq_table_new();
+    (void)state;
+    assert_non_null(rows);
+    evq_table_column(rows, "N", true);
+    evq_table_column(rows, "TEXT", false);
+    evq_table_row(rows);
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "%d", 7);
+    evq_table_cell(rows, EVQ_COLOUR_RED, "%s", "a\033[31m\n");
+    evq_table_row(rows);
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "%d", 1234);
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "%s", "gr\xc3\xbc\xc3\x9f dich");
+    char *text = printed(rows, &(struct evq_terminal){0});
+    assert_string_equal(text, "   N  TEXT\n   7  a\\x1b[31m\\x0a\n1234  gr\xc3\xbc\xc3\x9f dich\n");
+    free(text);
+    text = printed(rows, &(struct evq_terminal){.plain = true});
+    assert_string_equal(text, "7\ta\\x1b[31m\\x0a\n1234\tgr\xc3\xbc\xc3\x9f dich\n");
+    free(text);
+    text = printed(rows, &(struct evq_terminal){.width = 10});
+    assert_string_equal(text, "   N  TEXT\n   7  a\\x1\n1234  gr\xc3\xbc\xc3\x9f\n");
+    free(text);
+    evq_table_free(rows);
+}
+
+static void add(struct evq_board *board, const char *job, int64_t step, const char *task,
+                const char *metric, double value, int32_t higher)
+{
+    struct evq_result *result = evq_result_new();
+    struct evq_metric one = {
+        .name = metric, .value = value, .higher_is_better = higher, .std_error = NAN};
+    assert_non_null(result);
+    result->job = job;
+    result->run = "r";
+    result->step = step;
+    result->suite = "s";
+    result->task = task;
+    result->state = EVQ_JOB_DONE;
+    result->metrics = &one;
+    result->metric_count = metric != NULL ? 1 : 0;
+    assert_non_null(evq_board_add(board, result));
+    evq_result_free(result);
+}
+
+static void board_finds_the_best_and_nan_never_wins(void **state)
+{
+    struct evq_board *board = evq_board_new();
+    char title[64];
+    (void)state;
+    assert_non_null(board);
+    add(board, "r/300/regular/s", 300, "t", "accuracy", NAN, 1);
+    add(board, "r/200/regular/s", 200, "t", "accuracy", 0.5, 1);
+    add(board, "r/100/regular/s", 100, "t", "accuracy", 0.5, 1);
+    add(board, "r/100/regular/s", 100, "t", "cross_entropy", 2.0, -1); // Lower, by its name.
+    add(board, "r/200/regular/s", 200, "t", "cross_entropy", 1.0, -1);
+    add(board, "r/200/regular/s", 200, "", NULL, 0.0, 0);
+    assert_int_equal(board->row_count, 3);
+    assert_int_equal(board->metric_count, 2);
+    evq_board_sort(board);
+    assert_int_equal(board->rows[board->metrics[0].best].step,
+                     100); // The tie goes to the lower step.
+    assert_int_equal(board->rows[board->metrics[1].best].step, 200);
+    assert_true(board->rows[1].ended);
+    assert_false(board->rows[2].ended);
+    evq_board_title(board, 0, title, sizeof title);
+    assert_string_equal(title, "accuracy");
+    add(board, "r/100/regular/s", 100, "other", "accuracy", 0.1, 1);
+    evq_board_title(board, 0, title, sizeof title);
+    assert_string_equal(title, "t/accuracy");
+    evq_board_free(board);
+}
+
+static void durations_and_sizes_are_short(void **state)
+{
+    char out[EVQ_TERMINAL_SPAN_BYTES];
+    (void)state;
+    assert_string_equal(evq_terminal_span(850, out), "850 ms");
+    assert_string_equal(evq_terminal_span(119999, out), "119 s");
+    assert_string_equal(evq_terminal_span(120000, out), "2 min");
+    assert_string_equal(evq_terminal_span(INT64_C(400) * 86400000, out), "400 d");
+    assert_string_equal(evq_terminal_span(-1, out), "");
+    assert_string_equal(evq_terminal_took(3210, out), "3.21 ms");
+    assert_string_equal(evq_terminal_took(125000000, out), "2 min 5 s");
+    assert_string_equal(evq_terminal_bytes(512, out), "512 B");
+    assert_string_equal(evq_terminal_bytes(INT64_C(3) << 29, out), "1.5 GiB");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(found_step_reads_names_by_the_rules),
+        cmocka_unit_test(option_parse_takes_what_the_table_says),
+        cmocka_unit_test(sha256_equals_the_published_vectors),
+        cmocka_unit_test(table_aligns_cuts_and_escapes),
+        cmocka_unit_test(board_finds_the_best_and_nan_never_wins),
+        cmocka_unit_test(durations_and_sizes_are_short),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
