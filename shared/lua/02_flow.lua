@@ -54,8 +54,10 @@ function F.settle(flow, class, band, retag, waiting)
         return true
     end
     call('ZREM', ready, flow)
-    if limited then
-        call(waiting and 'SADD' or 'SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
+    if waiting then
+        call('SADD', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
+    elseif limited then
+        call('SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
     end
     return false
 end

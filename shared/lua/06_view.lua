@@ -109,10 +109,10 @@ function W.offered(suite, workers)
 end
 
 local function largest(worker, field)
-    local most = tonumber(worker.info[field]) or 0
+    local most = tonumber(worker.info[field]) or -1 -- It does not say.
     for _, slot in ipairs(type(worker.info.slots) == 'table' and worker.info.slots or {}) do
         if type(slot) == 'table' then
-            most = math.max(most, tonumber(slot[field]) or 0)
+            most = math.max(most, tonumber(slot[field]) or -1)
         end
     end
     return most
@@ -121,17 +121,17 @@ end
 -- What of the needs no live worker has, in words; nil when some worker has it all.
 function W.needs_unmet(needs, workers)
     local gpus, memory = tonumber(needs:match('gpus=(%d+)')) or 0, tonumber(needs:match('gpu_memory=(%d+)')) or 0
-    local most_gpus, most_memory = 0, 0
+    local most_gpus, most_memory = -1, -1
     for _, worker in ipairs(workers) do
         if worker.state == 'alive' then
             most_gpus = math.max(most_gpus, largest(worker, 'gpus'))
             most_memory = math.max(most_memory, largest(worker, 'gpu_memory_bytes'))
         end
     end
-    if gpus > most_gpus then
+    if most_gpus >= 0 and gpus > most_gpus then
         return 'needs ' .. gpus .. ' GPU' .. (gpus == 1 and '' or 's') .. ', largest worker has ' .. most_gpus
     end
-    if memory > most_memory then
+    if most_memory >= 0 and memory > most_memory then
         return string.format('needs %.1f GiB of GPU memory, largest worker has %.1f', memory / 2 ^ 30, most_memory / 2 ^ 30)
     end
     for label in (needs:match('labels=([^,]*)') or ''):gmatch('[^+]+') do
@@ -198,7 +198,10 @@ function W.why(j, workers)
         return 'cap of run reached'
     end
     local policy = call('HGET', P .. 'flow:' .. j.flow, 'policy')
-    local before = call(policy == 'latest' and 'ZREVRANK' or 'ZRANK', J.wait_key(j), j.tag) or 0
+    local before = call('ZRANK', J.wait_key(j), j.tag) or 0
+    if policy == 'latest' and not j.shard and j.merge ~= '1' then
+        before = call('ZREVRANK', J.wait_key(j), j.tag) or 0
+    end
     if before > 0 then
         return 'waiting behind ' .. before .. ' job' .. (before == 1 and '' or 's') .. ' of its flow'
     end

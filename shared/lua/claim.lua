@@ -83,7 +83,10 @@ local function pop(flow, class, band)
     if policy == 'backfill' then
         return F.backfill.pop(flow, class, band)
     end
-    return call(policy == 'latest' and 'ZPOPMAX' or 'ZPOPMIN', P .. 'wait:' .. suffix)[1]
+    if policy == 'latest' then
+        return call('ZPOPMAX', P .. 'wait:' .. suffix)[1]
+    end
+    return call('ZPOPMIN', P .. 'wait:' .. suffix)[1]
 end
 
 local function cost_of(c, suite)
