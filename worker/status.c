@@ -18,6 +18,8 @@ static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
         const struct evq_slot *slot = &supervisor->slots[i];
         evq_buffer_printf(out, "%s{\"number\": %u, \"devices\": ", i > 0 ? ", " : "", slot->number);
         text_put(out, slot->devices);
+        evq_buffer_printf(out, ", \"gpus\": %d, \"gpu_memory_bytes\": %lld", (int)slot->gpus,
+                          (long long)slot->memory_bytes);
         evq_buffer_printf(out, ", \"state\": \"%s\", \"since\": %lld, \"job\": ",
                           evq_slot_state_name(slot->state), (long long)slot->since_unix_ms);
         text_put(out, slot->lease != NULL ? slot->lease->claim->id : "");
