@@ -173,14 +173,19 @@ static void client_refuses_forked_child_when_parent_opened_it(void **state)
         (void)!read(go[0], &byte, 1); // Lives until the parent says so.
         _exit(right ? 0 : 1);
     }
+    fixture_redis_suspend(scene->fx->redis); // So that the ring is not empty, and stays.
     assert_int_equal(submit(scene, client, "step-1.safetensors", 1), EVALQ_OK);
-    assert_flushed(client);
     evalq_client_close(client);
-    // The child lives on, but holds no lock: the first ring is free again.
+    // The child lives on, but holds no lock: the first ring is free again, with what is in it.
     struct evq_ring *ring = NULL;
     assert_status(evq_ring_open(scene->rings, "main", "digits", 0, &ring, NULL), EVQ_OK);
     assert_null(strstr(evq_ring_path(ring), "@1.ring"));
+    assert_true(evq_ring_tail(ring) > evq_ring_head(ring));
     evq_ring_close(ring, true);
+    fixture_redis_resume(scene->fx->redis);
+    client = scene_client(scene);
+    assert_flushed(client);
+    evalq_client_close(client);
     close(go[1]);
     close(go[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
