@@ -49,24 +49,38 @@ static void sort_items(struct item *items, size_t count)
     }
 }
 
+/* Puts tensors[items[i].index] into place i, in place: each cycle of moves goes around once. */
+static void apply(struct evq_tensor *tensors, struct item *items, size_t count)
+{
+    for (size_t start = 0; start < count; start++) {
+        struct evq_tensor first = tensors[start];
+        size_t to = start;
+        if (items[start].index == start) {
+            continue;
+        }
+        for (size_t from = items[to].index; from != start; from = items[to].index) {
+            tensors[to] = tensors[from];
+            items[to].index = to; // Done.
+            to = from;
+        }
+        tensors[to] = first;
+        items[to].index = to;
+    }
+}
+
 bool evq_order_by_name(struct evq_tensor *tensors, size_t count)
 {
     struct item *items =
         calloc(count + 1, sizeof(*items)); // Bounded by EVQ_CHECKPOINT_TENSORS_MAX.
-    struct evq_tensor *sorted = calloc(count + 1, sizeof(*sorted));
-    bool done = items != NULL && sorted != NULL;
 
-    if (done) {
-        for (size_t i = 0; i < count; i++) {
-            items[i] = (struct item){.rest = tensors[i].name, .index = i};
-        }
-        sort_items(items, count);
-        for (size_t i = 0; i < count; i++) {
-            sorted[i] = tensors[items[i].index];
-        }
-        memcpy(tensors, sorted, count * sizeof(*tensors));
+    if (items == NULL) {
+        return false;
     }
+    for (size_t i = 0; i < count; i++) {
+        items[i] = (struct item){.rest = tensors[i].name, .index = i};
+    }
+    sort_items(items, count);
+    apply(tensors, items, count);
     free(items);
-    free(sorted);
-    return done;
+    return true;
 }

@@ -1,4 +1,3 @@
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,14 +110,13 @@ static enum evq_status read_metadata(struct reader *reader, struct evq_error *er
 }
 
 /* An array of integers into values, at most values_max of them. */
-static enum evq_status read_integers(struct reader *reader, const char *what, size_t values_max,
-                                     uint64_t *values, size_t *ret_count, struct evq_error *err)
+static enum evq_status read_integers(struct reader *reader, const char *what, const char *expected,
+                                     size_t values_max, uint64_t *values, size_t *ret_count,
+                                     struct evq_error *err)
 {
     struct evq_json_token token;
-    char expected[64];
     size_t count = 0;
 
-    (void)snprintf(expected, sizeof(expected), "an array as %s", what);
     enum evq_status status = expect(reader, EVQ_JSON_ARRAY, expected, &token, err);
     while (status == EVQ_OK) {
         status = evq_json_next(&reader->json, &token, err);
@@ -168,8 +166,8 @@ static enum evq_status read_shape(struct reader *reader, struct evq_tensor *tens
 {
     uint64_t values[EVQ_TENSOR_RANK_MAX];
     size_t count = 0;
-    enum evq_status status =
-        read_integers(reader, "shape", EVQ_TENSOR_RANK_MAX, values, &count, err);
+    enum evq_status status = read_integers(reader, "shape", "an array as shape",
+                                           EVQ_TENSOR_RANK_MAX, values, &count, err);
 
     if (status != EVQ_OK) {
         return status;
@@ -190,7 +188,8 @@ static enum evq_status read_offsets(struct reader *reader, struct fields *fields
 {
     uint64_t values[2] = {0, 0};
     size_t count = 0;
-    enum evq_status status = read_integers(reader, "data_offsets", 2, values, &count, err);
+    enum evq_status status =
+        read_integers(reader, "data_offsets", "an array as data_offsets", 2, values, &count, err);
 
     if (status == EVQ_OK && count != 2) {
         return evq_error_set(err, EVQ_E_CORRUPT, "data_offsets has %zu numbers, expected 2", count);
