@@ -214,9 +214,10 @@ static enum evq_status finish(struct scan *scan, struct evq_error *err)
  * directories do. */
 static enum evq_status send_leftovers(struct evq_cli *cli, struct evq_error *err)
 {
-    const struct evalq_options options = {.url = cli->config->redis.url,
-                                          .config = cli->config->file,
-                                          .queue = cli->config->redis.queue,
+    // As they were given: an address found beside a password is not the same as one named alone.
+    const struct evalq_options options = {.url = evq_option_text(&cli->options, "url", NULL),
+                                          .config = evq_option_text(&cli->options, "config", NULL),
+                                          .queue = evq_option_text(&cli->options, "queue", NULL),
                                           .quiet = 1};
     struct evq_leftovers left = {.runs = 0};
     enum evq_status status =
