@@ -39,8 +39,8 @@ static void lease_append(struct evq_supervisor *supervisor, struct evq_lease *le
     *at = lease;
 }
 
-void evq_dispatch_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                         enum evq_slot_ending ending)
+/* Whatever a slot still does for the lease is of no use any more. */
+static void slot_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease)
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
@@ -49,6 +49,12 @@ void evq_dispatch_forget(struct evq_supervisor *supervisor, struct evq_lease *le
             evq_slot_cancel(slot, EVQ_ENDING_STALE, EVQ_SLOT_GRACE_MS);
         }
     }
+}
+
+void evq_dispatch_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                         enum evq_slot_ending ending)
+{
+    slot_detach(supervisor, lease);
     evq_log(EVQ_LOG_INFO, "job_left", "job=%s why=%s", lease->claim->id,
             evq_slot_ending_name(ending));
     lease_unlink(supervisor, lease);
@@ -320,6 +326,7 @@ static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lea
             evq_log(EVQ_LOG_ERROR, "job_refused", "job=%s status=%s reason=%s", lease->claim->id,
                     evq_status_name(status), err.message);
             const bool again = kind == EVQ_OUTBOX_FAIL || kind == EVQ_OUTBOX_RELEASE;
+            slot_detach(supervisor, lease);
             evq_lease_outbox_clear(lease);
             if (again || !evq_lease_fail(lease, EVQ_FAIL_FATAL, err.message, NULL)) {
                 evq_dispatch_forget(supervisor, lease, EVQ_ENDING_STALE);
@@ -567,6 +574,10 @@ static void wait_begin(struct evq_supervisor *supervisor)
         return;
     }
     const bool quiet = supervisor_quiet(supervisor);
+    if (quiet && supervisor->link.second != NULL) {
+        evq_conn_drop(
+            supervisor->link.second); // One connection for each of very many idle workers.
+    }
     int64_t block_ms = evq_clock_jitter_ms(&supervisor->link.seed, BLOCK_MS * 4 / 5, 25);
     if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms - now_ms < block_ms) {
         block_ms = supervisor->claim_again_ms - now_ms;
@@ -597,6 +608,17 @@ void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable)
 
 /* ---- the round ---- */
 
+/* While nothing runs and the command connection blocks, the heartbeat waits for the end of the
+ * block, which was chosen for it: giving the block up could lose a marker. */
+static bool beat_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    const bool blocked =
+        supervisor->link.waiting != NULL && supervisor->link.waiting == supervisor->link.conn;
+
+    return now_ms >= supervisor->beat_due_ms &&
+           (!blocked || supervisor->leases != NULL || supervisor->draining);
+}
+
 static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
     return !supervisor->registered || supervisor->reclass || supervisor->adopt ||
@@ -624,7 +646,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
         !outboxes_flush(supervisor)) {
         return;
     }
-    if (now_ms >= supervisor->beat_due_ms && !heartbeat(supervisor)) {
+    if (beat_is_due(supervisor, now_ms) && !heartbeat(supervisor)) {
         return;
     }
     for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && may_claim(supervisor); i++) {
@@ -652,7 +674,8 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
 
 int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
 {
-    int64_t due_ms = supervisor->beat_due_ms;
+    int64_t due_ms =
+        beat_is_due(supervisor, INT64_MAX) ? supervisor->beat_due_ms : supervisor->link.wait_end_ms;
 
     if (supervisor->claim_due && may_claim(supervisor) &&
         evq_children_count(supervisor, EVQ_SLOT_IDLE) > 0) {

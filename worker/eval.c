@@ -186,6 +186,7 @@ static enum evq_exit status_exit(enum evq_status status)
     case EVQ_E_INCOMPLETE:
     case EVQ_E_CORRUPT:
     case EVQ_E_UNSUPPORTED:
+    case EVQ_E_LIMIT:
     case EVQ_E_CHANGED:
         return EVQ_EXIT_BAD_INPUT;
     case EVQ_E_RETRY: // A program said no.

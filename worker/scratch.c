@@ -101,18 +101,19 @@ enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
     static const char *const names[] = {"logs", "jobs", "prepared"};
     char path[EVQ_SCRATCH_PATH_BYTES];
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    // First itself: whoever owns it could put other things in the place of what lies in it.
+    enum evq_status status = directory_make(scratch, err);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == EVQ_OK; i++) {
         if ((size_t)snprintf(path, sizeof(path), "%s/%s", scratch, names[i]) >= sizeof(path)) {
             return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long");
         }
-        const enum evq_status status = directory_make(path, err);
-        if (status != EVQ_OK) {
-            return status;
-        }
+        status = directory_make(path, err);
     }
-    (void)snprintf(path, sizeof(path), "%s/logs", scratch);
-    logs_prune(path);
-    return EVQ_OK;
+    if (status == EVQ_OK) {
+        (void)snprintf(path, sizeof(path), "%s/logs", scratch);
+        logs_prune(path);
+    }
+    return status;
 }
 
 void evq_scratch_log(const char *scratch, const char *id, int32_t attempt, char *out,
