@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROWS_MAX 1000000
+#define ROWS_MAX ((size_t)1 << 20)
 
 struct evq_board *evq_board_new(void)
 {
@@ -18,6 +18,7 @@ void evq_board_free(struct evq_board *board)
 {
     if (board != NULL) {
         free(board->rows);
+        free(board->index);
         free(board);
     }
 }
@@ -31,26 +32,64 @@ static void copy(char *out, size_t out_bytes, const char *text)
     out[bytes] = '\0';
 }
 
-/* The row of a job; entries of one job come close together, so the search starts at the end. */
+/* Where in the index a job is, or belongs. FNV-1a; the table is at most half full. */
+static size_t index_place(const struct evq_board *board, const char *job)
+{
+    uint32_t hash = 2166136261U;
+    for (const char *at = job; *at != '\0'; at++) {
+        hash = (hash ^ (unsigned char)*at) * 16777619U;
+    }
+    size_t places = 2 * board->row_capacity;
+    size_t place = hash % places;
+    while (board->index[place] != 0 && strcmp(board->rows[board->index[place] - 1].job, job) != 0) {
+        place = (place + 1) % places;
+    }
+    return place;
+}
+
+static void index_rebuild(struct evq_board *board)
+{
+    memset(board->index, 0, 2 * board->row_capacity * sizeof *board->index);
+    for (size_t i = 0; i < board->row_count; i++) {
+        board->index[index_place(board, board->rows[i].job)] = (uint32_t)i + 1;
+    }
+}
+
+static bool grow(struct evq_board *board)
+{
+    size_t capacity = board->row_capacity == 0 ? 64 : 2 * board->row_capacity;
+    if (capacity > ROWS_MAX) {
+        return false;
+    }
+    struct evq_board_row *rows = realloc(board->rows, capacity * sizeof *rows);
+    if (rows == NULL) {
+        return false;
+    }
+    board->rows = rows;
+    uint32_t *index = realloc(board->index, 2 * capacity * sizeof *index);
+    if (index == NULL) {
+        return false; // The rows keep their larger block; row_capacity still tells the index's
+                      // size.
+    }
+    board->index = index;
+    board->row_capacity = capacity;
+    index_rebuild(board);
+    return true;
+}
+
 static struct evq_board_row *row_of(struct evq_board *board, const struct evq_result *result)
 {
-    for (size_t i = board->row_count; i > 0; i--) {
-        if (strcmp(board->rows[i - 1].job, result->job) == 0) {
-            return &board->rows[i - 1];
+    if (board->row_count > 0) {
+        uint32_t found = board->index[index_place(board, result->job)];
+        if (found != 0) {
+            return &board->rows[found - 1];
         }
     }
-    if (board->row_count == board->row_capacity) {
-        size_t capacity = board->row_capacity == 0 ? 64 : 2 * board->row_capacity;
-        struct evq_board_row *rows =
-            capacity > ROWS_MAX ? NULL : realloc(board->rows, capacity * sizeof *rows);
-        if (rows == NULL) {
-            board->failed = true;
-            return NULL;
-        }
-        board->rows = rows;
-        board->row_capacity = capacity;
+    if (board->row_count == board->row_capacity && !grow(board)) {
+        board->failed = true;
+        return NULL;
     }
-    struct evq_board_row *row = &board->rows[board->row_count++];
+    struct evq_board_row *row = &board->rows[board->row_count];
     memset(row, 0, sizeof *row);
     copy(row->job, sizeof row->job, result->job);
     copy(row->run, sizeof row->run, result->run);
@@ -58,6 +97,8 @@ static struct evq_board_row *row_of(struct evq_board *board, const struct evq_re
     copy(row->suite, sizeof row->suite, result->suite);
     row->step = result->step;
     row->timing.queued_ms = -1;
+    board->row_count++;
+    board->index[index_place(board, row->job)] = (uint32_t)board->row_count;
     return row;
 }
 
@@ -172,6 +213,7 @@ void evq_board_sort(struct evq_board *board)
         return;
     }
     qsort(board->rows, board->row_count, sizeof *board->rows, compare);
+    index_rebuild(board);
     for (size_t m = 0; m < board->metric_count; m++) {
         board->metrics[m].best = SIZE_MAX;
         for (size_t r = 0; r < board->row_count; r++) {

@@ -43,7 +43,8 @@ struct evq_board {
     struct evq_board_row *rows;
     size_t row_count;
     size_t row_capacity;
-    bool failed; // Out of memory: rows are missing.
+    uint32_t *index; // Open addressing over the jobs' ids: row + 1, 0 free; twice row_capacity.
+    bool failed;     // Out of memory: rows are missing.
 };
 
 struct evq_board *evq_board_new(void);        // NULL when out of memory.

@@ -12,17 +12,18 @@ struct evq_feed;
 struct evq_feed *evq_feed_new(struct evq_queue *queue, const char *run);
 void evq_feed_free(struct evq_feed *feed); // Accepts NULL.
 
-/* Hands over everything that is new; on_result NULL skips it. */
+/*
+ * Hands over everything that is new. on_result NULL: skips it, and makes what there is now the
+ * baseline: runs in which nothing moves afterwards count for nothing.
+ */
 enum evq_status evq_feed_poll(struct evq_feed *feed, evq_result_fn on_result, void *context,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Counts over the runs it follows. */
+/*
+ * Jobs by state, as of the last poll when every run is followed, else as of now; of the runs in
+ * which something moved since the baseline: open ones all, ended ones less those of the baseline.
+ */
 enum evq_status evq_feed_counts(struct evq_feed *feed, struct evq_run_counts *ret_counts,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-
-size_t evq_feed_run_count(const struct evq_feed *feed);
-const char *evq_feed_run(const struct evq_feed *feed, size_t index); // In order of appearance.
-/* Whether something of the index-th run was handed over, not skipped. */
-bool evq_feed_run_active(const struct evq_feed *feed, size_t index);
 
 #endif

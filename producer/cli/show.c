@@ -95,18 +95,37 @@ static void print_message(const struct evq_terminal *terminal, const json_t *mes
     }
 }
 
+/* "accuracy 0.932 +- 0.0056, cross_entropy 0.2193" */
 static void print_tasks(const struct evq_terminal *terminal, json_t *tasks)
 {
     const char *task = NULL;
     json_t *result = NULL;
     json_object_foreach(tasks, task, result)
     {
-        char *text =
-            json_dumps(json_object_get(result, "metrics"), JSON_COMPACT | JSON_REAL_PRECISION(8));
         char key[64];
+        char text[1024];
+        size_t used = 0;
+        size_t index = 0;
+        const json_t *metric = NULL;
+        text[0] = '\0';
+        json_array_foreach(json_object_get(result, "metrics"), index, metric)
+        {
+            const json_t *value = json_object_get(metric, "value");
+            double error = json_number_value(json_object_get(metric, "std_error"));
+            char number[64] = "";
+            (void)snprintf(number, sizeof number, error > 0.0 ? "%.6g +- %.2g" : "%.6g",
+                           json_number_value(value), error);
+            int bytes =
+                snprintf(text + used, sizeof text - used, "%s%s %s", index > 0 ? ", " : "",
+                         evq_json_text(metric, "name", "?"),
+                         json_is_number(value) ? number : evq_json_text(metric, "value", "NaN"));
+            if (bytes < 0 || (size_t)bytes >= sizeof text - used) {
+                break;
+            }
+            used += (size_t)bytes;
+        }
         (void)snprintf(key, sizeof key, "task %s", task);
-        print_pair(terminal, key, text != NULL ? text : "");
-        free(text);
+        print_pair(terminal, key, text);
     }
 }
 

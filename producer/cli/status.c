@@ -226,6 +226,11 @@ static enum evq_status print_workers(const struct evq_cli *cli, const json_t *st
         const json_t *info = json_object_get(worker, "info");
         const json_t *slots = json_object_get(info, "slots");
         const char *state = evq_json_text(worker, "state", "?");
+        if (strcmp(state, "alive") == 0 && evq_json_true(info, "sick")) {
+            state = "sick"; // Jobs keep crashing on it: it claims none.
+        } else if (strcmp(state, "alive") == 0 && evq_json_true(info, "draining")) {
+            state = "draining";
+        }
         int64_t age = evq_json_integer(worker, "heartbeat_age_ms", -1);
         if (strcmp(state, "dead") == 0 && age > 3600000) {
             continue; // It is no news any more.

@@ -322,6 +322,19 @@ static void up_writes_a_configuration_where_there_is_none(void **state)
     assert_all_gone(place);
 }
 
+/* Jobs that nobody can do hold up the command that submitted them, and no later one. */
+static void up_waits_for_the_jobs_of_its_own_command(void **state)
+{
+    struct place *place = *state;
+    write_checkpoint(place, "step-1.safetensors");
+    RUN(place, 124, "up", "--workers", "1", "--wait", "0", "--", EVQ_TEST_BIN "/evalq", "submit",
+        "step-1.safetensors", "--run", "r", "--step", "1", "--suite", "unoffered");
+    assert_holds(place->output.err, "1 jobs were still open");
+    assert_all_gone(place);
+    RUN(place, 0, "up", "--workers", "1", "--wait", "60", "--", "/bin/true");
+    assert_all_gone(place);
+}
+
 /* A socket's path has at most 107 bytes: deeper down it lies in a directory of its own in /tmp. */
 static void up_works_deep_down(void **state)
 {
@@ -351,6 +364,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(up_says_why_a_worker_cannot_run, setup, teardown),
         cmocka_unit_test_setup_teardown(up_writes_a_configuration_where_there_is_none, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(up_waits_for_the_jobs_of_its_own_command, setup, teardown),
         cmocka_unit_test_setup_teardown(up_works_deep_down, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

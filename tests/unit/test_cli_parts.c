@@ -215,6 +215,34 @@ static void board_finds_the_best_and_nan_never_wins(void **state)
     evq_board_free(board);
 }
 
+static void board_keeps_rows_apart_when_there_are_many(void **state)
+{
+    struct evq_board *board = evq_board_new();
+    (void)state;
+    assert_non_null(board);
+    for (int64_t step = 5000; step > 0; step--) {
+        char job[64];
+        (void)snprintf(job, sizeof job, "r/%lld/regular/s", (long long)step);
+        add(board, job, step, "t", "loss", (double)(step % 997), 0);
+        if (step == 2500) {
+            evq_board_sort(board); // What comes later still finds its row.
+        }
+    }
+    for (int64_t step = 1; step <= 5000; step++) {
+        char job[64];
+        (void)snprintf(job, sizeof job, "r/%lld/regular/s", (long long)step);
+        add(board, job, step, "", NULL, 0.0, 0);
+    }
+    assert_int_equal(board->row_count, 5000);
+    evq_board_sort(board);
+    for (size_t i = 0; i < 5000; i++) {
+        assert_int_equal(board->rows[i].step, (int64_t)i + 1);
+        assert_true(board->rows[i].ended && board->rows[i].has[0]);
+    }
+    assert_int_equal(board->rows[board->metrics[0].best].step, 997);
+    evq_board_free(board);
+}
+
 static void durations_and_sizes_are_short(void **state)
 {
     char out[EVQ_TERMINAL_SPAN_BYTES];
@@ -238,6 +266,7 @@ int main(void)
         cmocka_unit_test(sha256_equals_the_published_vectors),
         cmocka_unit_test(table_aligns_cuts_and_escapes),
         cmocka_unit_test(board_finds_the_best_and_nan_never_wins),
+        cmocka_unit_test(board_keeps_rows_apart_when_there_are_many),
         cmocka_unit_test(durations_and_sizes_are_short),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
