@@ -85,7 +85,7 @@ enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_c
                                sizeof conn->user - 1);
         goto out;
     }
-    (void)strcpy(conn->user, *user != '\0' ? user : conn->home.user); // Lengths are checked.
+    (void)snprintf(conn->user, sizeof conn->user, "%s", *user != '\0' ? user : conn->home.user);
     status = evq_conn_password_read(config->password_file, config->keep_environment, conn->password,
                                     err);
     if (status != EVQ_OK) {

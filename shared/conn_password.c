@@ -105,9 +105,9 @@ static enum evq_status read_environment(bool keep_environment,
         status = evq_error_set(err, EVQ_E_INVALID, "$%s is longer than %d bytes",
                                EVQ_CONN_PASSWORD_ENV, EVQ_CONN_PASSWORD_BYTES_MAX - 1);
     } else {
-        (void)strcpy(out, value); // Its length is checked above.
+        memcpy(out, value, strlen(value) + 1); // Its length is checked above.
         if (!keep_environment) {
-            (void)strcpy(taken, value);
+            memcpy(taken, value, strlen(value) + 1);
             // The bytes too: /proc/PID/environ shows them even when the variable is unset.
             evq_conn_password_wipe(value, strlen(value));
             (void)unsetenv(EVQ_CONN_PASSWORD_ENV); // Fails only for a malformed name.
