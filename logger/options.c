@@ -2,20 +2,22 @@
 
 #include <getopt.h>
 #include <stdio.h>
+#include <string.h>
 
 static void usage(FILE *out)
 {
     (void)fputs("Usage: evalq-logger [OPTION]...\n"
                 "Forwards evaluation results from Redis to JSONL, TensorBoard, best links and "
                 "other sinks.\n\n"
-                "  --config FILE     configuration (default: $EVALQ_CONFIG, ./evalq.yaml, "
+                "  -c, --config FILE        configuration (else $EVALQ_CONFIG, ./evalq.yaml, "
                 "/etc/evalq/evalq.yaml)\n"
-                "  --url URL         Redis (default: $EVALQ_URL, ./.evalq/url, the configuration)\n"
-                "  --queue NAME      queue (default: main)\n"
-                "  --directory DIR   where results go (default: logger.directory)\n"
-                "  --log-level LEVEL error, warn, info or debug (default: info)\n"
-                "  --log-json        log as JSON lines\n"
-                "  --version, --help\n\n"
+                "  -u, --url URL            Redis (else $EVALQ_URL, ./.evalq/url, the file)\n"
+                "  -q, --queue NAME         queue (else $EVALQ_QUEUE, the file, \"main\")\n"
+                "      --directory DIR      where results go (else logger.directory)\n"
+                "      --log-level LEVEL    error, warn, info (default) or debug\n"
+                "      --log-format FORMAT  logfmt (default) or json\n"
+                "  -h, --help               print this\n"
+                "  -V, --version            print the version\n\n"
                 "Sinks come from logger.sinks; JSONL is always on; with no sinks given also "
                 "TensorBoard and best.\n",
                 out);
@@ -28,12 +30,12 @@ int evq_options_parse(int argc, char **argv, struct evq_options *options)
                                           {"queue", required_argument, NULL, 'q'},
                                           {"directory", required_argument, NULL, 'd'},
                                           {"log-level", required_argument, NULL, 'l'},
-                                          {"log-json", no_argument, NULL, 'j'},
-                                          {"version", no_argument, NULL, 'v'},
+                                          {"log-format", required_argument, NULL, 'f'},
+                                          {"version", no_argument, NULL, 'V'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
 
-    for (int key; (key = getopt_long(argc, argv, "", table, NULL)) != -1;) {
+    for (int key; (key = getopt_long(argc, argv, "c:u:q:hV", table, NULL)) != -1;) {
         switch (key) {
         case 'c':
             options->source.file = optarg;
@@ -55,10 +57,15 @@ int evq_options_parse(int argc, char **argv, struct evq_options *options)
                 return EVQ_EXIT_USAGE;
             }
             break;
-        case 'j':
-            options->format = EVQ_LOG_JSON;
+        case 'f':
+            if (strcmp(optarg, "json") != 0 && strcmp(optarg, "logfmt") != 0) {
+                (void)fprintf(stderr, "evalq-logger: --log-format '%s', expected logfmt or json\n",
+                              optarg);
+                return EVQ_EXIT_USAGE;
+            }
+            options->format = strcmp(optarg, "json") == 0 ? EVQ_LOG_JSON : EVQ_LOG_LOGFMT;
             break;
-        case 'v':
+        case 'V':
             (void)puts("evalq-logger " EVQ_VERSION);
             return EVQ_EXIT_OK;
         case 'h':

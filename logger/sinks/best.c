@@ -99,7 +99,12 @@ static enum evq_status links_point(const struct best *sink, const struct evq_bes
     }
     checkpoint_path(sink->context->config, best->checkpoint, target, sizeof(target));
     char mapped[129];
-    evq_job_map_name(best->metric, sizeof(mapped) - 1, mapped);
+    char dotted[sizeof(best->metric)];
+    (void)snprintf(dotted, sizeof(dotted), "%s", best->metric);
+    for (char *at = dotted; (at = strchr(at, '/')) != NULL;) {
+        *at = '.'; // A slash cannot be in a name; what else cannot is mapped.
+    }
+    evq_job_map_name(dotted, sizeof(mapped) - 1, mapped);
     (void)snprintf(name, sizeof(name), "best-%s", mapped);
     status = link_point(directory, name, target, err);
     if (status != EVQ_OK) {
