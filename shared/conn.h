@@ -26,7 +26,7 @@ struct evq_conn_config {
     const char
         *password_file; // NULL, "": $EVALQ_REDIS_PASSWORD, else the file $EVALQ_REDIS_PASSWORD_FILE
                         // names, else none. The first line, without its newline.
-    const char *name;      // CLIENT SETNAME; NULL, "": none.
+    const char *name;   // CLIENT SETNAME; NULL, "": none.
     bool keep_environment; // false: $EVALQ_REDIS_PASSWORD is unset when read (conn_password.h). A
                            // guest in somebody's process sets it.
     int32_t connect_timeout_ms; // 0: 5000.

@@ -137,43 +137,41 @@ static void expect(struct drive *d, struct evq_reply *reply, const char *want)
     }
 }
 
-static const char
-    state_script
-        [] =
-            "local lines, p = {}, ARGV[1]\n"
-            "local function add(...) lines[#lines + 1] = string.format(...) end\n"
-            "for _, member in ipairs(redis.call('ZRANGE', p .. 'delayed', 0, -1)) do\n"
-            "  redis.call('ZADD', p .. 'delayed', redis.call('TIME')[1] * 1000 + 86400000, "
-            "member)\n" // Only we make it due.
-            "end\n"
-            "for _, key in ipairs(redis.call('KEYS', p .. '*')) do\n"
-            "  local name = key:sub(#p + 1)\n"
-            "  local id = name:match('^job:(.*)$')\n"
-            "  if id then\n"
-            "    local j, all = {}, redis.call('HGETALL', key)\n"
-            "    for i = 1, #all, 2 do j[all[i]] = all[i + 1] end\n"
-            "    add('J %s %s a%d p%s b%s k%s t[%s] l%s c%s al%s ta%s s%s m%s cx%d', id, j.state,\n"
-            "      j.attempts or 0, j.place, j.priority, j.keep or 0, j.token or '', j.lost or 0, "
-            "j.crashes or 0,\n"
-            "      j.alone or 0, j.tasks or 0, j.shards or 0, j.merge or 0, (j.cancel or '') ~= '' "
-            "and 1 or 0)\n"
-            "  elseif name:find('^wait:') or name:find('^begun:') or name:find('^ended:') or name "
-            "== 'delayed' or\n"
-            "      name == 'leases' or name == 'sharded' then\n"
-            "    for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do add('Z %s %s', name, "
-            "member) end\n"
-            "  elseif name == 'n' or name:find('^run:') then\n"
-            "    local all = redis.call('HGETALL', key)\n"
-            "    for i = 1, #all, 2 do\n"
-            "      local field = all[i]\n"
-            "      if (field:find('^n:') or field:find('^active') or field == 'submitted' or field "
-            "== 'forgotten') and\n"
-            "        (all[i + 1] ~= '0' or field == 'submitted') then add('N %s %s %s', name, "
-            "field, all[i + 1]) end\n"
-            "    end\n"
-            "  end\n"
-            "end\n"
-            "return table.concat(lines, '\\n')";
+static const char state_script[] =
+    "local lines, p = {}, ARGV[1]\n"
+    "local function add(...) lines[#lines + 1] = string.format(...) end\n"
+    "for _, member in ipairs(redis.call('ZRANGE', p .. 'delayed', 0, -1)) do\n"
+    "  redis.call('ZADD', p .. 'delayed', redis.call('TIME')[1] * 1000 + 86400000, "
+    "member)\n" // Only we make it due.
+    "end\n"
+    "for _, key in ipairs(redis.call('KEYS', p .. '*')) do\n"
+    "  local name = key:sub(#p + 1)\n"
+    "  local id = name:match('^job:(.*)$')\n"
+    "  if id then\n"
+    "    local j, all = {}, redis.call('HGETALL', key)\n"
+    "    for i = 1, #all, 2 do j[all[i]] = all[i + 1] end\n"
+    "    add('J %s %s a%d p%s b%s k%s t[%s] l%s c%s al%s ta%s s%s m%s cx%d', id, j.state,\n"
+    "      j.attempts or 0, j.place, j.priority, j.keep or 0, j.token or '', j.lost or 0, "
+    "j.crashes or 0,\n"
+    "      j.alone or 0, j.tasks or 0, j.shards or 0, j.merge or 0, (j.cancel or '') ~= '' "
+    "and 1 or 0)\n"
+    "  elseif name:find('^wait:') or name:find('^begun:') or name:find('^ended:') or name "
+    "== 'delayed' or\n"
+    "      name == 'leases' or name == 'sharded' then\n"
+    "    for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do add('Z %s %s', name, "
+    "member) end\n"
+    "  elseif name == 'n' or name:find('^run:') then\n"
+    "    local all = redis.call('HGETALL', key)\n"
+    "    for i = 1, #all, 2 do\n"
+    "      local field = all[i]\n"
+    "      if (field:find('^n:') or field:find('^active') or field == 'submitted' or field "
+    "== 'forgotten') and\n"
+    "        (all[i + 1] ~= '0' or field == 'submitted') then add('N %s %s %s', name, "
+    "field, all[i + 1]) end\n"
+    "    end\n"
+    "  end\n"
+    "end\n"
+    "return table.concat(lines, '\\n')";
 
 static int line_order(const void *left, const void *right)
 {

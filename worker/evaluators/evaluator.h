@@ -1,5 +1,6 @@
 /*
- * One way to turn a checkpoint and a suite into results. Lives in the child of one slot; one thread.
+ * One way to turn a checkpoint and a suite into results. Lives in the child of one slot; one
+ * thread.
  */
 #ifndef EVQ_WORKER_EVALUATOR_H
 #define EVQ_WORKER_EVALUATOR_H
@@ -11,24 +12,27 @@
 struct evq_eval_request {
     const struct evq_config *config;
     const struct evq_suite *suite;
-    const struct evq_job *job;  // NULL for `evalq-worker eval`.
-    int root_fd;                // Directory the checkpoint lies beneath.
-    const char *root_path;      // Its absolute path, for commands and messages.
-    const char *path;           // Relative to root_fd.
-    const char *prepared;       // "" or the absolute path of the directory `prepare` made: evaluated instead of path.
-    int32_t shard;              // -1: all of the data.
-    int32_t shard_count;        // 0: not sharded. Shard s takes samples i with i mod shard_count == s.
+    const struct evq_job *job; // NULL for `evalq-worker eval`.
+    int root_fd;               // Directory the checkpoint lies beneath.
+    const char *root_path;     // Its absolute path, for commands and messages.
+    const char *path;          // Relative to root_fd.
+    const char *prepared;      // "" or the absolute path of the directory `prepare` made: evaluated
+                               // instead of path.
+    int32_t shard;             // -1: all of the data.
+    int32_t shard_count; // 0: not sharded. Shard s takes samples i with i mod shard_count == s.
     const char *const *tasks_done; // Names to leave out.
     size_t task_done_count;
-    const char *scratch;        // Directory of this attempt; removed by the supervisor.
+    const char *scratch; // Directory of this attempt; removed by the supervisor.
     int32_t attempt;
 };
 
-/* How an evaluator speaks to its child's main loop. Every call may return EVQ_E_STOPPED: give up at once (cancelled). */
+/* How an evaluator speaks to its child's main loop. Every call may return EVQ_E_STOPPED: give up at
+ * once (cancelled). */
 struct evq_eval_report {
     void *context;
     enum evq_status (*progress)(void *context, int64_t done, int64_t total, const char *status);
-    /* result: task, metrics, sums, n, timing, digests, backend, device set; the rest is the caller's business. */
+    /* result: task, metrics, sums, n, timing, digests, backend, device set; the rest is the
+     * caller's business. */
     enum evq_status (*task)(void *context, const struct evq_result *result);
 };
 
