@@ -31,7 +31,7 @@ local FEW = 8
 
 local P, NOW, SEED = '', 0, ''
 local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
-local META, BUMPS, RUNS = { changed = {} }, {}, {}
+local META, BUMPS, RUNS, RUN_BUMPS = { changed = {} }, {}, {}, {}
 
 -- The library's parts, each filled by its file: Q the queue's own, J jobs, F flows and fairness, L leases and sweeps,
 -- R results and sinks, V what the verbs share with one another, W what views share.
@@ -152,12 +152,14 @@ local function flush()
             call('HINCRBY', P .. 'n', field, delta)
         end
     end
-    for run, record in pairs(RUNS) do
-        for field, delta in pairs(record.bumps) do
+    for run, bumps in pairs(RUN_BUMPS) do
+        for field, delta in pairs(bumps) do
             if delta ~= 0 then
                 call('HINCRBY', P .. 'run:' .. run, field, delta)
             end
         end
+    end
+    for run, record in pairs(RUNS) do
         if record.vt_changed then
             for band, start in pairs(record.vt_changed) do
                 call('HSET', P .. 'run:' .. run, 'vt:' .. band, start)
@@ -183,7 +185,7 @@ local function begin(keys)
     NOW = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
     SEED = time[1] .. '.' .. time[2]
     NOW_TEXT = text_of(NOW)
-    META, BUMPS, RUNS = setmetatable({ changed = {} }, META_INDEX), {}, {}
+    META, BUMPS, RUNS, RUN_BUMPS = setmetatable({ changed = {} }, META_INDEX), {}, {}, {}
 end
 
 local function error_text(problem)
@@ -208,7 +210,7 @@ local function verb(name, kind, body)
         return body(args)
     end
     local function callback(keys, args)
-        RUNS, BUMPS, META = {}, {}, { changed = {} } -- What an earlier call left must not be written for it.
+        RUNS, RUN_BUMPS, BUMPS, META = {}, {}, {}, { changed = {} } -- What an earlier call left must not be written for it.
         local ok, reply = pcall(run, keys, args)
         if kind ~= 'ro' then
             local flushed, problem = pcall(flush)

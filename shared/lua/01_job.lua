@@ -141,9 +141,9 @@ function J.place(j, to, at, more)
         call('ZADD', P .. 'sharded', j.place, j.id)
     end
     J.count(j, j.state, 1)
-    F.settle(j.flow, j.class, j.priority, nil, to == 'queued')
-    if to == 'queued' then
-        F.wake(j.class)
+    local ready, before = F.settle(j.flow, j.class, j.priority, nil, to == 'queued')
+    if ready and to == 'queued' and not before then
+        F.wake(j.class) -- Of a flow that stood there already, the wake is passed on by every claim.
     end
     if was_running then
         F.run_freed(j.run)

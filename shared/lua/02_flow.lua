@@ -17,14 +17,18 @@ function F.run(run)
     if not record then
         local v = call('HMGET', P .. 'run:' .. run, 'paused', 'cap', 'active', 'weight')
         record = { paused = v[1] == '1', cap = tonumber(v[2]) or 0, active = tonumber(v[3]) or 0,
-            weight = tonumber(v[4]) or 100, vt = setmetatable({ run = run }, VT_INDEX), bumps = {} }
+            weight = tonumber(v[4]) or 100, vt = setmetatable({ run = run }, VT_INDEX) }
         RUNS[run] = record
     end
     return record
 end
 
 function F.run_bump(run, field, delta)
-    local bumps = F.run(run).bumps
+    local bumps = RUN_BUMPS[run]
+    if not bumps then
+        bumps = {}
+        RUN_BUMPS[run] = bumps
+    end
     bumps[field] = (bumps[field] or 0) + delta
 end
 
@@ -36,12 +40,18 @@ function F.wake(class)
     call('ZADD', P .. 'wake:' .. class, 0, '0')
 end
 
--- retag: the flow was just served and takes its new place in the line; waiting: the caller just put a job there.
+--[[
+retag: the flow was just served and takes its new place in the line; waiting: the caller just put a job there. Returns whether
+the flow is ready, and whether it had been before: a claim finds out by itself whether its run may be served.
+--]]
 function F.settle(flow, class, band, retag, waiting)
-    local name = flow:match('^[^/]+')
-    local run = F.run(name)
     local suffix = ':' .. class .. ':' .. band
     local ready = P .. 'ready' .. suffix
+    if waiting and call('ZSCORE', ready, flow) then
+        return true, true
+    end
+    local name = flow:match('^[^/]+')
+    local run = F.run(name)
     waiting = waiting or call('EXISTS', P .. 'wait:' .. flow .. suffix, P .. 'begun:' .. flow .. suffix) > 0
     local limited = run.paused or run.cap > 0
     if waiting and not F.blocked(run) then
@@ -51,7 +61,7 @@ function F.settle(flow, class, band, retag, waiting)
         if limited then
             call('SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
         end
-        return true
+        return true, false
     end
     call('ZREM', ready, flow)
     if waiting then
@@ -59,7 +69,7 @@ function F.settle(flow, class, band, retag, waiting)
     elseif limited then
         call('SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
     end
-    return false
+    return false, false
 end
 
 -- Flows that a cap or a pause had parked come back, a slice a call; `unpark` remembers runs that have more.
@@ -70,7 +80,7 @@ function F.unpark(name)
     end
     for _, member in ipairs(call('SPOP', key, SLICE)) do
         local class, band, flow = member:match('^(%d+):([0-3]):(.+)$')
-        if flow and F.settle(flow, class, band) then
+        if flow and (F.settle(flow, class, band)) then
             F.wake(class)
         end
     end

@@ -141,7 +141,7 @@ function L.flow_forget(flow)
     call('ZREM', P .. 'supersede', flow)
     call('SREM', P .. 'runflows:' .. run, flow)
     if call('SCARD', P .. 'runflows:' .. run) == 0 then
-        RUNS[run] = nil
+        RUNS[run], RUN_BUMPS[run] = nil, nil
         call('ZREM', P .. 'runs', run)
         call('SREM', P .. 'unpark', run)
         call('UNLINK', P .. 'run:' .. run, P .. 'index:' .. run, P .. 'best:' .. run, P .. 'parked:' .. run)

@@ -81,7 +81,7 @@ verb('forget', 'drain', function(args)
         end
         left = call('SCARD', P .. 'runflows:' .. run)
         if left == 0 then
-            RUNS[run] = nil
+            RUNS[run], RUN_BUMPS[run] = nil, nil
             call('UNLINK', P .. 'run:' .. run, P .. 'best:' .. run, P .. 'parked:' .. run)
         end
     else
