@@ -1,0 +1,182 @@
+"""A queue with real programs for the Python tests: redis-server on a unix socket, evalq-worker, evalq-logger, all in
+one temporary directory. Nothing sleeps: conditions are waited for, with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("EVALQ_TEST_BUILD", os.path.join(SOURCE, "build", "w"))
+BIN = os.path.join(BUILD, "bin")
+DATA = os.path.join(SOURCE, "tests", "data", "mnist")
+PACKAGE = os.path.join(SOURCE, "producer", "python")
+os.environ.setdefault("EVALQ_LIBRARY", os.path.join(BUILD, "lib", "libevalq.so.1"))
+if PACKAGE not in sys.path:
+    sys.path.insert(0, PACKAGE)
+
+DEADLINE = 60.0
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
+    """The condition's value once it is true."""
+    deadline = time.monotonic() + seconds
+    pause = 0.005
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.1)
+
+
+class Scene:
+    """One directory with its Redis and workers; close() ends them."""
+
+    def __init__(self) -> None:
+        self.directory = tempfile.mkdtemp(prefix="evalq-py-")
+        self.out = os.path.join(self.directory, "out")
+        os.mkdir(self.out)
+        self.socket = os.path.join(self.directory, "redis.sock")
+        self.url = "unix://" + self.socket
+        self.config = os.path.join(self.directory, "evalq.yaml")
+        self.ring = os.path.join(self.directory, "ring")
+        os.mkdir(self.ring, 0o700)
+        self.processes: List[subprocess.Popen[bytes]] = []
+        self.redis: Optional[subprocess.Popen[bytes]] = None
+
+    def start_redis(self) -> None:
+        with open(os.path.join(self.directory, "redis.log"), "ab") as log:
+            self.redis = subprocess.Popen(
+                ["redis-server", "--port", "0", "--unixsocket", self.socket, "--dir", self.directory]
+                + ["--save", "", "--appendonly", "yes", "--appendfsync", "no"],
+                stdout=log,
+                stderr=log,
+            )
+        until(
+            lambda: subprocess.run(
+                ["redis-cli", "-s", self.socket, "ping"], capture_output=True, check=False
+            ).stdout.startswith(b"PONG"),
+            "redis-server answers",
+        )
+
+    def stop_redis(self) -> None:
+        if self.redis is not None:
+            _end(self.redis)
+            self.redis = None
+
+    def write_config(self, text: str) -> None:
+        with open(self.config, "w", encoding="utf-8") as file:
+            file.write(text.replace("$DATA", DATA).replace("$OUT", self.out).replace("$PYTHON", sys.executable))
+
+    def environment(self) -> Dict[str, str]:
+        return dict(os.environ, EVALQ_URL=self.url, EVALQ_CONFIG=self.config, TMPDIR=self.directory)
+
+    def start(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        with open(os.path.join(self.directory, program + ".log"), "ab") as log:
+            process = subprocess.Popen(
+                [os.path.join(BIN, program), *arguments], env=self.environment(), stdout=log, stderr=log
+            )
+        self.processes.append(process)
+        return process
+
+    def start_worker(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        return self.start("evalq-worker", *arguments)
+
+    def client(self, run: str = "digits", **options: Any) -> Any:
+        import evalq
+
+        options.setdefault("config", self.config)
+        options.setdefault("ring_directory", self.ring)
+        return evalq.Client(options.pop("url", self.url), run, **options)
+
+    def checkpoint(self, name: str) -> str:
+        """A copy of the trained MLP."""
+        path = os.path.join(self.out, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        shutil.copy(os.path.join(DATA, "mlp_784_512_128_32_10.safetensors"), path)
+        return path
+
+    def log(self, program: str) -> str:
+        path = os.path.join(self.directory, program + ".log")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def close(self) -> None:
+        for process in self.processes:
+            _end(process)
+        self.stop_redis()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def scene(config: str) -> Iterator[Scene]:
+    """A scene with Redis and the configuration."""
+    made = Scene()
+    try:
+        made.write_config(config)
+        made.start_redis()
+        yield made
+    except BaseException:
+        for name in ("evalq-worker", "evalq-logger"):
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"--- {name}\n{made.log(name)[-4000:]}\n")
+        raise
+    finally:
+        made.close()
+
+
+NATIVE = """
+roots:
+  out: $OUT
+suites:
+  quick:
+    tasks:
+      - name: digits
+        type: classification
+        data:
+          format: idx
+          inputs: $DATA/t10k-images-idx3-ubyte.gz
+          labels: $DATA/t10k-labels-idx1-ubyte.gz
+          scale: 1/255
+          limit: 1000
+worker:
+  devices: cpu
+  threads: 1
+"""
+
+
+class SceneTest(unittest.TestCase):
+    """A test with one scene for the whole class."""
+
+    config = NATIVE
+    workers = True
+    scene: Scene
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        if shutil.which("redis-server") is None:
+            raise unittest.SkipTest("redis-server is not installed")
+        stack = contextlib.ExitStack()
+        cls.addClassCleanup(stack.close)
+        cls.scene = stack.enter_context(scene(cls.config))
+        if cls.workers:
+            cls.scene.start_worker()
