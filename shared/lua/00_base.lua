@@ -138,11 +138,35 @@ end
 
 -- A random name of this life of the keyspace: another one tells a client that Redis forgot.
 function Q.epoch_ensure()
-    if Q.meta().epoch == '' then
+    local known_meta = call('HMGET', P .. 'meta', 'epoch', 'suites_limited')
+    rawset(META, 'epoch', known_meta[1] or '')
+    rawset(META, 'suites_limited', tonumber(known_meta[2]) or 0)
+    if META.epoch == '' then
         local known, info = pcall(call, 'INFO', 'server')
         local salt = known and tostring(info):match('run_id:(%x+)') or ''
         Q.meta_set('epoch', redis.sha1hex(P .. SEED .. salt):sub(1, 32))
         Q.meta_set('layout', MAJOR)
+    end
+end
+
+-- Of a run that was read in this call the new values are known: one write for all of them.
+function Q.flush_run(run, bumps)
+    local record, list = RUNS[run], {}
+    for field, delta in pairs(bumps) do
+        local known = record and record.counts[field]
+        if delta ~= 0 and known then
+            list[#list + 1] = field
+            list[#list + 1] = text_of(known + delta)
+        elseif delta ~= 0 then
+            call('HINCRBY', P .. 'run:' .. run, field, delta)
+        end
+    end
+    for band, start in pairs(record and record.vt_changed or {}) do
+        list[#list + 1] = 'vt:' .. band
+        list[#list + 1] = start
+    end
+    if #list > 0 then
+        call('HSET', P .. 'run:' .. run, unpack(list))
     end
 end
 
@@ -153,18 +177,7 @@ local function flush()
         end
     end
     for run, bumps in pairs(RUN_BUMPS) do
-        for field, delta in pairs(bumps) do
-            if delta ~= 0 then
-                call('HINCRBY', P .. 'run:' .. run, field, delta)
-            end
-        end
-    end
-    for run, record in pairs(RUNS) do
-        if record.vt_changed then
-            for band, start in pairs(record.vt_changed) do
-                call('HSET', P .. 'run:' .. run, 'vt:' .. band, start)
-            end
-        end
+        Q.flush_run(run, bumps)
     end
     if next(META.changed) then
         local list = {}

@@ -40,11 +40,11 @@ function J.id_of(flow, tag)
     return run .. '/' .. step .. '/' .. rest .. suffix
 end
 
-local FIELDS = { 'state', 'token', 'class', 'priority', 'place', 'keep', 'attempts', 'shards', 'merge' }
+local FIELDS = { 'state', 'token', 'class', 'priority', 'place', 'keep', 'attempts', 'shards', 'merge', 'tasks', 'submitted',
+    'alone', 'started', 'worker', 'weights' }
 
 -- Fields that few verbs ask for are read when they do.
-local RARE = { last = true, tasks = true, cancel = true, suspect = true, hb = true, lease = true, worker = true,
-    fingerprint = true, submitted = true, started = true, weights = true, alone = true }
+local RARE = { last = true, cancel = true, suspect = true, hb = true, lease = true, fingerprint = true }
 local RARE_INDEX = {
     __index = function(j, field)
         if not RARE[field] then
@@ -68,6 +68,7 @@ function J.load(id)
     end
     key.id, key.state, key.token, key.class, key.priority, key.place = id, v[1], v[2], v[3], v[4], v[5]
     key.keep, key.attempts, key.shards, key.merge = v[6], tonumber(v[7]) or 0, v[8], v[9]
+    key.tasks, key.submitted, key.alone, key.started, key.worker, key.weights = v[10], v[11], v[12], v[13], v[14], v[15]
     return setmetatable(key, RARE_INDEX)
 end
 

@@ -11,13 +11,17 @@ local VT_INDEX = {
     end,
 }
 
--- What is needed of a run, read once a call; counts and virtual times are written at its end.
-function F.run(run)
+-- What is needed of a run, read once a call; counts and virtual times are written at its end. band: whose time will be wanted.
+function F.run(run, band)
     local record = RUNS[run]
     if not record then
-        local v = call('HMGET', P .. 'run:' .. run, 'paused', 'cap', 'active', 'weight')
+        band = band or 2
+        local v = call('HMGET', P .. 'run:' .. run, 'paused', 'cap', 'active', 'weight', 'n:queued', 'n:running', 'n:done',
+            'vt:' .. band)
         record = { paused = v[1] == '1', cap = tonumber(v[2]) or 0, active = tonumber(v[3]) or 0,
-            weight = tonumber(v[4]) or 100, vt = setmetatable({ run = run }, VT_INDEX) }
+            weight = tonumber(v[4]) or 100, vt = setmetatable({ run = run, [band] = tonumber(v[8]) or 0 }, VT_INDEX),
+            counts = { active = tonumber(v[3]) or 0, ['n:queued'] = tonumber(v[5]) or 0,
+                ['n:running'] = tonumber(v[6]) or 0, ['n:done'] = tonumber(v[7]) or 0 } }
         RUNS[run] = record
     end
     return record

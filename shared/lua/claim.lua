@@ -39,7 +39,7 @@ local function head(class, band)
             return nil
         end
         local flow, start = row[1], tonumber(row[2])
-        local run = F.run(flow:match('^[^/]+') or '')
+        local run = F.run(flow:match('^[^/]+') or '', band)
         if F.blocked(run) then
             F.settle(flow, class, band)
         elseif run.vt[band] > start then
