@@ -137,92 +137,13 @@ static void expect(struct drive *d, struct evq_reply *reply, const char *want)
     }
 }
 
-static const char state_script[] =
-    "local lines, p = {}, ARGV[1]\n"
-    "local function add(...) lines[#lines + 1] = string.format(...) end\n"
-    "for _, member in ipairs(redis.call('ZRANGE', p .. 'delayed', 0, -1)) do\n"
-    "  redis.call('ZADD', p .. 'delayed', redis.call('TIME')[1] * 1000 + 86400000, "
-    "member)\n" // Only we make it due.
-    "end\n"
-    "for _, key in ipairs(redis.call('KEYS', p .. '*')) do\n"
-    "  local name = key:sub(#p + 1)\n"
-    "  local id = name:match('^job:(.*)$')\n"
-    "  if id then\n"
-    "    local j, all = {}, redis.call('HGETALL', key)\n"
-    "    for i = 1, #all, 2 do j[all[i]] = all[i + 1] end\n"
-    "    add('J %s %s a%d p%s b%s k%s t[%s] l%s c%s al%s ta%s s%s m%s cx%d', id, j.state,\n"
-    "      j.attempts or 0, j.place, j.priority, j.keep or 0, j.token or '', j.lost or 0, "
-    "j.crashes or 0,\n"
-    "      j.alone or 0, j.tasks or 0, j.shards or 0, j.merge or 0, (j.cancel or '') ~= '' "
-    "and 1 or 0)\n"
-    "  elseif name:find('^wait:') or name:find('^begun:') or name:find('^ended:') or name "
-    "== 'delayed' or\n"
-    "      name == 'leases' or name == 'sharded' then\n"
-    "    for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do add('Z %s %s', name, "
-    "member) end\n"
-    "  elseif name == 'n' or name:find('^run:') then\n"
-    "    local all = redis.call('HGETALL', key)\n"
-    "    for i = 1, #all, 2 do\n"
-    "      local field = all[i]\n"
-    "      if (field:find('^n:') or field:find('^active') or field == 'submitted' or field "
-    "== 'forgotten') and\n"
-    "        (all[i + 1] ~= '0' or field == 'submitted') then add('N %s %s %s', name, "
-    "field, all[i + 1]) end\n"
-    "    end\n"
-    "  end\n"
-    "end\n"
-    "return table.concat(lines, '\\n')";
-
-static int line_order(const void *left, const void *right)
-{
-    return strcmp(*(const char *const *)left, *(const char *const *)right);
-}
-
-/* Cuts text into its lines, sorted; returns how many. */
-static size_t lines_of(char *text, const char **lines, size_t lines_max)
-{
-    size_t count = 0;
-    char *rest = NULL;
-    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest)) {
-        assert_true(count < lines_max);
-        lines[count++] = line;
-    }
-    qsort(lines, count, sizeof *lines, line_order);
-    return count;
-}
-
 static void compare(struct drive *d)
 {
-    enum { LINES_MAX = 16384 };
-    static const char *want[LINES_MAX];
-    static const char *got[LINES_MAX];
-    struct evq_buffer model;
-    struct evq_reply *reply =
-        fixture_call(d->fx->raw, "EVAL", state_script, "0", evq_queue_prefix(d->fx->queue), NULL);
-
-    evq_buffer_init(&model, 1 << 22);
-    model_lines(d->m, &model);
-    char *want_text = strdup(evq_buffer_string(&model));
-    char *got_text = strdup(reply->text);
-    assert_non_null(want_text);
-    assert_non_null(got_text);
-    size_t want_count = lines_of(want_text, want, LINES_MAX);
-    size_t got_count = lines_of(got_text, got, LINES_MAX);
-    if (d->m->submitted == 0 && want_count > 0) {
-        want_count--; // "submitted 0" is no counter yet: the only line of an empty model.
+    char want[512];
+    char got[512];
+    if (!fixture_model_compare(d->fx, d->m, want, got)) {
+        broken(d, want, got);
     }
-    for (size_t i = 0; i < want_count || i < got_count; i++) {
-        const char *w = i < want_count ? want[i] : "nothing more";
-        const char *g = i < got_count ? got[i] : "nothing more";
-        if (strcmp(w, g) != 0) {
-            broken(d, w, g);
-        }
-    }
-    free(want_text);
-    free(got_text);
-    evq_buffer_free(&model);
-    evq_reply_free(reply);
 }
 
 static void submit(struct drive *d)
