@@ -1,0 +1,194 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fixture/queue.h"
+
+/* What people are told: why a job waits, and what submits by hand and of steps that are not due are
+ * answered. */
+
+#define ID "r/100/regular/quick"
+
+static void assert_why(struct fixture *fx, const char *id, const char *why)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    char *json = NULL;
+    assert_status_err(evq_queue_show(fx->queue, id, &json, &err), EVQ_OK, &err);
+    assert_holds(json, why);
+    free(json);
+}
+
+static void heartbeat(struct fixture *fx, const char *worker_json)
+{
+    assert_status(
+        evq_queue_heartbeat(fx->queue, "worker-1", worker_json, 15000, NULL, 0, NULL, NULL),
+        EVQ_OK);
+}
+
+static void submit_needing(struct fixture *fx, const char *id, int32_t gpus, int64_t bytes,
+                           const char *label)
+{
+    const char *const labels[] = {label};
+    struct evq_job *job = fixture_job(id);
+    job->needs_given = true;
+    job->needs.gpus = gpus;
+    job->needs.gpu_memory_bytes = bytes;
+    job->needs.labels = labels;
+    job->needs.label_count = label != NULL;
+    (void)fixture_submit_job(fx, job);
+    evq_job_free(job);
+}
+
+static void why_names_what_a_job_waits_for(void **state)
+{
+    struct fixture *fx = *state;
+    static const char worker[] = "{\"suites\":[\"quick\"],\"labels\":[\"a100\"],"
+                                 "\"slots\":[{\"gpus\":1,\"gpu_memory_bytes\":25769803776}]}";
+
+    (void)fixture_submit(fx, "r/100/regular/unknown");
+    assert_why(fx, "r/100/regular/unknown", "no worker offers suite unknown");
+    (void)fixture_submit(fx, ID);
+    assert_why(fx, ID, "no worker offers suite quick"); // Its worker never said it lives.
+    heartbeat(fx, worker);
+    assert_why(fx, ID, "next; waiting for a free slot");
+    (void)fixture_submit(fx, "r/200/regular/quick");
+    (void)fixture_submit(fx, "r/300/regular/quick");
+    assert_why(fx, "r/300/regular/quick", "waiting behind 2 jobs of its flow");
+    (void)fixture_submit(fx, "z/1/regular/quick");
+    assert_why(fx, "z/1/regular/quick", "waiting behind 1 other flow");
+    submit_needing(fx, "r/1/ema/quick", 2, 0, NULL);
+    assert_why(fx, "r/1/ema/quick", "needs 2 GPUs, largest worker has 1");
+    submit_needing(fx, "r/2/ema/quick", 1, 42949672960, NULL);
+    assert_why(fx, "r/2/ema/quick", "needs 40.0 GiB of GPU memory, largest worker has 24.0");
+    submit_needing(fx, "r/3/ema/quick", 1, 0, "h200");
+    assert_why(fx, "r/3/ema/quick", "no worker has the label h200");
+    submit_needing(fx, "r/4/ema/quick", 1, 0, "a100");
+    assert_why(fx, "r/4/ema/quick", "next");
+}
+
+static void why_names_pauses_caps_and_delays(void **state)
+{
+    struct fixture *fx = *state;
+    enum evq_job_state after = EVQ_JOB_STATE_COUNT;
+
+    heartbeat(fx, "{\"suites\":[\"quick\"]}");
+    (void)fixture_submit(fx, ID);
+    (void)fixture_submit(fx, "r/200/regular/quick");
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_RUN, "r", true, NULL), EVQ_OK);
+    assert_why(fx, ID, "paused (run)");
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_SUITE, "quick", true, NULL), EVQ_OK);
+    assert_why(fx, ID, "paused (suite)");
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_QUEUE, "", true, NULL), EVQ_OK);
+    assert_why(fx, ID, "paused (queue)");
+    fixture_claim_none(fx);
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_QUEUE, "", false, NULL), EVQ_OK);
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_SUITE, "quick", false, NULL), EVQ_OK);
+    fixture_claim_none(fx);
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_RUN, "r", false, NULL), EVQ_OK);
+    assert_status(evq_queue_limit(fx->queue, "cap_run", "r", 1, NULL), EVQ_OK);
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_why(fx, ID, "runs on worker-1");
+    assert_why(fx, "r/200/regular/quick", "cap of run reached");
+    assert_status(evq_queue_limit(fx->queue, "cap_suite", "quick", 1, NULL), EVQ_OK);
+    assert_why(fx, "r/200/regular/quick", "cap of suite reached");
+    assert_status(evq_queue_fail(fx->queue, claim->id, claim->token, EVQ_FAIL_RETRY, "busy", "",
+                                 &after, NULL),
+                  EVQ_OK);
+    assert_why(fx, ID, "retry in ");
+    assert_why(fx, ID, "retry: busy");
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
+static void submit_heeds_every_but_for_kept_steps(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_error err = {EVQ_OK, ""};
+    uint32_t class_number = 0;
+    const struct evq_suite_offer offer = {.name = "sparse",
+                                          .digest = "abc",
+                                          .needs = "",
+                                          .shards = 1,
+                                          .every = 1000,
+                                          .definition = "{}",
+                                          .where = "here"};
+
+    assert_status_err(evq_queue_suite(fx->queue, &offer, false, &class_number, &err), EVQ_OK, &err);
+    assert_int_equal(fixture_submit(fx, "r/1500/regular/sparse").answer, EVQ_SUBMIT_SKIPPED);
+    assert_int_equal(
+        fixture_call_integer(fx->raw, "EXISTS", fixture_key(fx, "job:r/1500/regular/sparse"), NULL),
+        0);
+    assert_int_equal(fixture_submit(fx, "r/2000/regular/sparse").answer, EVQ_SUBMIT_QUEUED);
+    struct evq_job *job = fixture_job("r/2001/regular/sparse");
+    job->keep = true; // The final one.
+    assert_int_equal(fixture_submit_job(fx, job).answer, EVQ_SUBMIT_QUEUED);
+    evq_job_free(job);
+    fixture_audit(fx);
+}
+
+static void put_submits_a_message_that_workers_can_read(void **state)
+{
+    struct fixture *fx = *state;
+    static const char json[] =
+        "{\"run\":\"r\",\"step\":100,\"suite\":\"quick\",\"root\":\"ckpt\",\"path\":\"a/b\","
+        "\"epoch\":1.5,\"params\":{\"k\":\"v\"},\"tags\":{},\"keep\":true,\"priority\":0}";
+
+    struct evq_reply *reply = fixture_call(fx->raw, "FCALL", "evalq_v1_put", "1",
+                                           evq_queue_prefix(fx->queue), json, NULL);
+    assert_string_equal(reply->items[0]->text, "queued");
+    assert_string_equal(reply->items[1]->text, ID);
+    evq_reply_free(reply);
+    struct evq_claim *claim = fixture_claim(fx);
+    if (claim->job == NULL) {
+        fail_msg("%s", claim->record_error);
+    }
+    assert_string_equal(claim->job->path, "a/b");
+    assert_near(claim->job->epoch, 1.5, 0.0);
+    assert_true(claim->job->keep);
+    assert_int_equal(claim->job->priority, 0);
+    assert_int_equal(claim->job->param_count, 1);
+    assert_string_equal(claim->job->params[0].value, "v");
+    evq_claim_free(claim);
+}
+
+/* Ends made by the server are records like those of workers. */
+static void results_of_a_run_hold_ends_that_decode(void **state)
+{
+    struct fixture *fx = *state;
+    static struct evq_entry entries[8];
+    uint32_t count = 0;
+    enum evq_job_state after = EVQ_JOB_STATE_COUNT;
+
+    assert_status(evq_queue_sink_open(fx->queue, "s", NULL), EVQ_OK);
+    (void)fixture_submit(fx, ID);
+    assert_status(evq_queue_cancel(fx->queue, ID, "not wanted", &after, NULL), EVQ_OK);
+    assert_status(evq_queue_sink_read(fx->queue, "s", false, 0, entries, 8, &count, NULL), EVQ_OK);
+    assert_int_equal(count, 1);
+    assert_non_null(entries[0].result);
+    assert_string_equal(entries[0].result->job, ID);
+    assert_string_equal(entries[0].result->task, "");
+    assert_int_equal(entries[0].result->state, EVQ_JOB_CANCELLED);
+    assert_string_equal(entries[0].result->reason, "not wanted");
+    assert_int_equal(entries[0].result->step, 100);
+    assert_true(entries[0].result->finished_ms > 1500000000000);
+    evq_result_free(entries[0].result);
+}
+
+int main(void)
+{
+#define VIEW_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        VIEW_TEST(why_names_what_a_job_waits_for),
+        VIEW_TEST(why_names_pauses_caps_and_delays),
+        VIEW_TEST(submit_heeds_every_but_for_kept_steps),
+        VIEW_TEST(put_submits_a_message_that_workers_can_read),
+        VIEW_TEST(results_of_a_run_hold_ends_that_decode),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
