@@ -161,7 +161,7 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
 
     if (lease == NULL || ending == EVQ_ENDING_STALE || ending == EVQ_ENDING_CANCELLED) {
         if (lease != NULL) {
-            evq_dispatch_forget(supervisor, lease, ending);
+            evq_claims_forget(supervisor, lease, ending);
         }
         return;
     }
@@ -215,7 +215,7 @@ static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
     switch (ending) {
     case EVQ_ENDING_STALE:
     case EVQ_ENDING_CANCELLED:
-        evq_dispatch_forget(supervisor, lease, ending);
+        evq_claims_forget(supervisor, lease, ending);
         break;
     case EVQ_ENDING_RELEASED:
         (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);

@@ -8,292 +8,9 @@
 
 #define BLOCK_MS     5000
 #define ROUND_CLAIMS 64 // Claims of one round, so that the children are looked after in between.
-#define CLAIMS_MAX   64
 #define BEATS_MAX    512
 
-/* ---- leases ---- */
-
-static void lease_unlink(struct evq_supervisor *supervisor, struct evq_lease *lease)
-{
-    struct evq_lease **at = &supervisor->leases;
-
-    while (*at != NULL && *at != lease) {
-        at = &(*at)->next;
-    }
-    if (*at != NULL) {
-        *at = lease->next;
-    }
-    evq_lease_free(lease);
-    if (supervisor->leases == NULL) {
-        supervisor->idle_since_ms = evq_clock_mono_ms();
-    }
-}
-
-static void lease_append(struct evq_supervisor *supervisor, struct evq_lease *lease)
-{
-    struct evq_lease **at = &supervisor->leases;
-
-    while (*at != NULL) {
-        at = &(*at)->next;
-    }
-    *at = lease;
-}
-
-/* Whatever a slot still does for the lease is of no use any more. */
-static void slot_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease)
-{
-    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->lease == lease) {
-            slot->lease = NULL;
-            evq_slot_cancel(slot, EVQ_ENDING_STALE, EVQ_SLOT_GRACE_MS);
-        }
-    }
-}
-
-void evq_dispatch_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                         enum evq_slot_ending ending)
-{
-    slot_detach(supervisor, lease);
-    evq_log(EVQ_LOG_INFO, "job_left", "job=%s why=%s", lease->claim->id,
-            evq_slot_ending_name(ending));
-    lease_unlink(supervisor, lease);
-}
-
-/* ---- which slot ---- */
-
-static bool claim_fits(const struct evq_supervisor *supervisor, const struct evq_claim *claim,
-                       const struct evq_slot *slot)
-{
-    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, claim->job->suite);
-    const struct evq_needs *needs =
-        claim->job->needs_given || suite == NULL ? &claim->job->needs : &suite->needs;
-
-    return needs->gpus <= slot->gpus &&
-           (needs->gpu_memory_bytes == 0 || needs->gpu_memory_bytes <= slot->memory_bytes);
-}
-
-static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struct evq_claim *claim)
-{
-    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->state == EVQ_SLOT_IDLE && claim_fits(supervisor, claim, slot)) {
-            return slot;
-        }
-    }
-    return NULL;
-}
-
-static bool alone_present(const struct evq_supervisor *supervisor)
-{
-    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
-        if (lease->claim->alone && lease->state != EVQ_LEASE_ENDING) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Starts what is held and can run now: an `alone` job with nothing beside it, others in any slot
- * that is free. */
-static void held_start(struct evq_supervisor *supervisor)
-{
-    for (struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
-        if (lease->state != EVQ_LEASE_HELD) {
-            continue;
-        }
-        if (lease->claim->alone && evq_children_count(supervisor, EVQ_SLOT_RUNNING) > 0) {
-            continue;
-        }
-        struct evq_slot *slot = slot_find(supervisor, lease->claim);
-        if (slot != NULL) {
-            evq_children_work(supervisor, slot, lease);
-        }
-    }
-}
-
-static void claim_take(struct evq_supervisor *supervisor, struct evq_claim *claim)
-{
-    const struct evq_suite *suite =
-        claim->job != NULL ? evq_offer_suite(&supervisor->offer, claim->job->suite) : NULL;
-
-    struct evq_lease *lease = evq_lease_new(claim, suite, supervisor->name);
-    if (lease == NULL) { // Its lease lapses and another takes it.
-        evq_log(EVQ_LOG_ERROR, "out_of_memory", "job=%s", claim->id);
-        evq_claim_free(claim);
-        return;
-    }
-    lease_append(supervisor, lease);
-    supervisor->jobs_taken++;
-    if (claim->job == NULL) {
-        (void)evq_lease_fail(lease, EVQ_FAIL_FATAL, claim->record_error, NULL);
-    } else if (suite == NULL) {
-        (void)evq_lease_fail(lease, EVQ_FAIL_RETRY, "this worker does not offer the job's suite",
-                             NULL);
-    } else if (claim->merge) {
-        (void)evq_lease_end(lease, EVQ_OUTBOX_MERGE);
-    } else if (suite->shards > 1 && claim->shard_count == 0) {
-        (void)evq_lease_end(lease, EVQ_OUTBOX_SPLIT);
-        supervisor->jobs_taken--; // Its shards count.
-    } else {
-        lease->state = EVQ_LEASE_HELD;
-    }
-}
-
-/* ---- claiming ---- */
-
-static uint64_t classes_in_time(const struct evq_supervisor *supervisor, uint64_t mask)
-{
-    const int64_t left_s = supervisor->options->deadline_s - evq_clock_unix_ms() / 1000;
-
-    for (uint32_t i = 0; i < supervisor->offer.class_count && supervisor->options->deadline_s > 0;
-         i++) {
-        const struct evq_class *class = &supervisor->offer.classes[i];
-        const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, class->suite);
-        if (suite != NULL &&
-            supervisor->suite_seconds[suite - supervisor->config->suites] > (double)left_s) {
-            mask &= ~evq_offer_bit(class->number);
-        }
-    }
-    return mask;
-}
-
-struct want { // What the next claim asks for.
-    uint32_t classes[EVQ_QUEUE_CLASSES_MAX];
-    uint32_t class_count;
-    uint32_t claims_max;
-};
-
-/* The idle slots that can run the same classes as the one numbered `first`. False: nothing to claim
- * there. */
-static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, struct want *want)
-{
-    const struct evq_slot *slot = &supervisor->slots[first];
-
-    if (slot->state != EVQ_SLOT_IDLE) {
-        return false;
-    }
-    want->class_count = evq_offer_classes(&supervisor->offer,
-                                          classes_in_time(supervisor, slot->fits), want->classes);
-    want->claims_max = 0;
-    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        const struct evq_slot *other = &supervisor->slots[i];
-        const bool same = other->state == EVQ_SLOT_IDLE && other->fits == slot->fits;
-        if (same && i < first) {
-            return false; // That group was asked for already.
-        }
-        want->claims_max += same;
-    }
-    const int64_t jobs_left = supervisor->options->max_jobs - supervisor->jobs_taken;
-    if (supervisor->options->max_jobs > 0 && jobs_left < want->claims_max) {
-        want->claims_max = jobs_left > 0 ? (uint32_t)jobs_left : 0;
-    }
-    want->claims_max = want->claims_max > CLAIMS_MAX ? CLAIMS_MAX : want->claims_max;
-    return want->class_count > 0 && want->claims_max > 0;
-}
-
-static bool may_claim(const struct evq_supervisor *supervisor)
-{
-    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
-        if (lease->state == EVQ_LEASE_HELD) {
-            return false;
-        }
-    }
-    return !supervisor->draining && !supervisor->sick && supervisor->registered &&
-           !alone_present(supervisor) &&
-           (supervisor->options->max_jobs == 0 ||
-            supervisor->jobs_taken < supervisor->options->max_jobs);
-}
-
-static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
-                                             const struct want *want)
-{
-    if (supervisor->request[0] == '\0') {
-        (void)snprintf(supervisor->request, sizeof(supervisor->request), "%016llx%016llx",
-                       (unsigned long long)evq_clock_random(),
-                       (unsigned long long)evq_clock_random());
-    }
-    return (struct evq_claim_request){.worker = supervisor->name,
-                                      .request = supervisor->request,
-                                      .lease_ms = supervisor->lease_ms,
-                                      .claims_max = want->claims_max,
-                                      .classes = want->classes,
-                                      .class_count = want->class_count};
-}
-
-static void claimed_take(struct evq_supervisor *supervisor, struct evq_claim *const *claims,
-                         const struct evq_claimed *claimed)
-{
-    supervisor->request[0] = '\0'; // Answered: the next claim is another one.
-    supervisor->reclass =
-        supervisor->reclass || claimed->classes_version != supervisor->offer.version;
-    supervisor->claim_again_ms =
-        claimed->due_ms >= 0 ? evq_clock_mono_ms() + claimed->due_ms + 1 : 0;
-    for (uint32_t i = 0; i < claimed->count; i++) {
-        claim_take(supervisor, claims[i]);
-    }
-    held_start(supervisor);
-}
-
-/* One claim for each group of like slots. *ret_count: jobs that came. */
-static enum evq_status claim_round(struct evq_supervisor *supervisor, uint32_t *ret_count,
-                                   struct evq_error *err)
-{
-    struct evq_claim *claims[CLAIMS_MAX];
-    struct evq_claimed claimed;
-    struct want want;
-
-    *ret_count = 0;
-    for (uint32_t i = 0; i < supervisor->slot_count && may_claim(supervisor); i++) {
-        if (!want_make(supervisor, i, &want)) {
-            continue;
-        }
-        const struct evq_claim_request request = request_make(supervisor, &want);
-        const enum evq_status status =
-            evq_queue_claim(supervisor->link.queue, &request, claims, &claimed, err);
-        if (status != EVQ_OK) {
-            return status;
-        }
-        *ret_count += claimed.count;
-        claimed_take(supervisor, claims, &claimed);
-    }
-    return EVQ_OK;
-}
-
 /* ---- outboxes ---- */
-
-/* complete and the next claim in one call, when complete is all that is left to say. */
-static enum evq_status complete_fused(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                                      enum evq_status *ret_status, bool *ret_done,
-                                      struct evq_error *err)
-{
-    struct evq_claim *claims[CLAIMS_MAX];
-    struct evq_claimed claimed;
-    struct want want;
-    uint32_t first = 0;
-
-    *ret_done = false;
-    if (lease->first->kind != EVQ_OUTBOX_COMPLETE || !may_claim(supervisor)) {
-        return EVQ_OK;
-    }
-    while (first < supervisor->slot_count && !want_make(supervisor, first, &want)) {
-        first++;
-    }
-    if (first == supervisor->slot_count) {
-        return EVQ_OK;
-    }
-    const struct evq_claim_request request = request_make(supervisor, &want);
-    const enum evq_status status =
-        evq_queue_complete_and_claim(supervisor->link.queue, lease->claim->id, lease->claim->token,
-                                     &request, ret_status, claims, &claimed, err);
-    if (status == EVQ_OK) {
-        *ret_done = true;
-        evq_lease_outbox_pop(lease);
-        claimed_take(supervisor, claims, &claimed);
-        supervisor->claim_due = true; // Other groups, or more of this one.
-    }
-    return status;
-}
 
 /* False: Redis is away; the rest is for later. */
 static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lease)
@@ -304,7 +21,7 @@ static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lea
         enum evq_status status = EVQ_OK;
         bool fused = false;
         const enum evq_outbox_kind kind = lease->first->kind;
-        enum evq_status call = complete_fused(supervisor, lease, &status, &fused, &err);
+        enum evq_status call = evq_claims_fused(supervisor, lease, &status, &fused, &err);
         if (call == EVQ_OK && !fused) {
             call = status = evq_lease_send(lease, supervisor->link.queue, &err);
         }
@@ -315,7 +32,7 @@ static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lea
         if (status == EVQ_E_LEASE_LOST || status == EVQ_E_CHANGED) {
             evq_log(EVQ_LOG_WARN, status == EVQ_E_CHANGED ? "job_changed" : "job_stale",
                     "job=%s reason=%s", lease->claim->id, err.message);
-            evq_dispatch_forget(supervisor, lease, EVQ_ENDING_STALE);
+            evq_claims_forget(supervisor, lease, EVQ_ENDING_STALE);
             return true;
         }
         if (status == EVQ_E_NOMEM) {
@@ -326,10 +43,10 @@ static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lea
             evq_log(EVQ_LOG_ERROR, "job_refused", "job=%s status=%s reason=%s", lease->claim->id,
                     evq_status_name(status), err.message);
             const bool again = kind == EVQ_OUTBOX_FAIL || kind == EVQ_OUTBOX_RELEASE;
-            slot_detach(supervisor, lease);
+            evq_claims_detach(supervisor, lease);
             evq_lease_outbox_clear(lease);
             if (again || !evq_lease_fail(lease, EVQ_FAIL_FATAL, err.message, NULL)) {
-                evq_dispatch_forget(supervisor, lease, EVQ_ENDING_STALE);
+                evq_claims_forget(supervisor, lease, EVQ_ENDING_STALE);
                 return true;
             }
         }
@@ -338,7 +55,7 @@ static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lea
         }
     }
     if (lease->state == EVQ_LEASE_ENDING) {
-        lease_unlink(supervisor, lease);
+        evq_claims_end(supervisor, lease);
     }
     return true;
 }
@@ -377,8 +94,8 @@ static void beats_answer(struct evq_supervisor *supervisor, const struct evq_bea
         const bool cancelled = beats[i].answer == EVQ_BEAT_CANCEL;
         evq_log(EVQ_LOG_WARN, cancelled ? "job_cancelled" : "job_stale", "job=%s reason=%s",
                 leases[i]->claim->id, "heartbeat");
-        evq_dispatch_forget(supervisor, leases[i],
-                            cancelled ? EVQ_ENDING_CANCELLED : EVQ_ENDING_STALE);
+        evq_claims_forget(supervisor, leases[i],
+                          cancelled ? EVQ_ENDING_CANCELLED : EVQ_ENDING_STALE);
     }
 }
 
@@ -519,7 +236,7 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
         if (status == EVQ_OK) {
             evq_log(EVQ_LOG_WARN, "job_adopted", "job=%s", lease->claim->id);
         } else {
-            evq_dispatch_forget(supervisor, lease, EVQ_ENDING_STALE);
+            evq_claims_forget(supervisor, lease, EVQ_ENDING_STALE);
         }
         lease = next;
     }
@@ -562,14 +279,14 @@ static void wait_begin(struct evq_supervisor *supervisor)
     struct evq_error err;
     uint64_t mask = 0;
 
-    if (supervisor->link.waiting != NULL || !may_claim(supervisor)) {
+    if (supervisor->link.waiting != NULL || !evq_claims_allowed(supervisor)) {
         return;
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         mask |= supervisor->slots[i].state == EVQ_SLOT_IDLE ? supervisor->slots[i].fits : 0;
     }
     const uint32_t count =
-        evq_offer_classes(&supervisor->offer, classes_in_time(supervisor, mask), classes);
+        evq_offer_classes(&supervisor->offer, evq_claims_classes(supervisor, mask), classes);
     if (count == 0) {
         return;
     }
@@ -623,7 +340,8 @@ static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
     return !supervisor->registered || supervisor->reclass || supervisor->adopt ||
            outbox_waits(supervisor) || now_ms >= supervisor->beat_due_ms ||
-           (supervisor->claim_due && may_claim(supervisor)) || supervisor->link.waiting == NULL;
+           (supervisor->claim_due && evq_claims_allowed(supervisor)) ||
+           supervisor->link.waiting == NULL;
 }
 
 void evq_dispatch_round(struct evq_supervisor *supervisor)
@@ -632,14 +350,14 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
     const int64_t now_ms = evq_clock_mono_ms();
     struct evq_error err;
 
-    held_start(supervisor);
+    evq_claims_start(supervisor);
     if (!evq_link_ready(link, now_ms) || !work_waits(supervisor, now_ms)) {
         return;
     }
     // Commands must not queue behind a block; a marker must not be eaten by a worker with no slot
     // for its job.
     if (link->waiting == link->conn || evq_children_count(supervisor, EVQ_SLOT_IDLE) == 0 ||
-        !may_claim(supervisor)) {
+        !evq_claims_allowed(supervisor)) {
         evq_link_wait_drop(link);
     }
     if (!link_check(supervisor) || !offer_renew(supervisor) || !leases_adopt(supervisor) ||
@@ -649,10 +367,11 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
     if (beat_is_due(supervisor, now_ms) && !heartbeat(supervisor)) {
         return;
     }
-    for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && may_claim(supervisor); i++) {
+    for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && evq_claims_allowed(supervisor);
+         i++) {
         uint32_t count = 0;
         supervisor->claim_due = false;
-        const enum evq_status status = claim_round(supervisor, &count, &err);
+        const enum evq_status status = evq_claims_round(supervisor, &count, &err);
         if (!evq_link_note(link, status, &err)) {
             supervisor->claim_due = true;
             return;
@@ -668,7 +387,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
             return;
         }
     }
-    held_start(supervisor);
+    evq_claims_start(supervisor);
     wait_begin(supervisor);
 }
 
@@ -677,7 +396,7 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
     int64_t due_ms =
         beat_is_due(supervisor, INT64_MAX) ? supervisor->beat_due_ms : supervisor->link.wait_end_ms;
 
-    if (supervisor->claim_due && may_claim(supervisor) &&
+    if (supervisor->claim_due && evq_claims_allowed(supervisor) &&
         evq_children_count(supervisor, EVQ_SLOT_IDLE) > 0) {
         due_ms = 0;
     }
@@ -689,7 +408,7 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
         due_ms = supervisor->link.wait_end_ms;
     }
     if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms < due_ms &&
-        evq_children_count(supervisor, EVQ_SLOT_IDLE) > 0 && may_claim(supervisor) &&
+        evq_children_count(supervisor, EVQ_SLOT_IDLE) > 0 && evq_claims_allowed(supervisor) &&
         supervisor->link.waiting == NULL) {
         due_ms = supervisor->claim_again_ms;
     }

@@ -88,9 +88,32 @@ void evq_dispatch_round(struct evq_supervisor *supervisor);
 int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor);
 /* The blocking connection is readable, or may be overdue. */
 void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable);
-/* The lease is over, whatever it held; a slot that runs it is told. */
-void evq_dispatch_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                         enum evq_slot_ending ending);
+/* ---- claims.c ---- */
+
+/* Whether another job may be asked for at all. */
+bool evq_claims_allowed(const struct evq_supervisor *supervisor);
+/* Of the classes of a mask, those whose jobs end before the deadline, as far as is known. */
+uint64_t evq_claims_classes(const struct evq_supervisor *supervisor, uint64_t mask);
+/* One claim for each group of like slots. *ret_count: jobs that came. */
+enum evq_status evq_claims_round(struct evq_supervisor *supervisor, uint32_t *ret_count,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/*
+ * The first item of the lease's outbox, when it is a complete, in one call with the next claim.
+ * *ret_done false: it is no such item, or no claim is wanted. *ret_status: what became of the
+ * complete.
+ */
+enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                                 enum evq_status *ret_status, bool *ret_done,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* Starts what is held and can run now: an `alone` job with nothing beside it. */
+void evq_claims_start(struct evq_supervisor *supervisor);
+/* The slot that runs the lease's job is told to stop; what it says of it no longer counts. */
+void evq_claims_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease);
+/* Redis knows all of it: the lease is freed. */
+void evq_claims_end(struct evq_supervisor *supervisor, struct evq_lease *lease);
+/* The job is no longer ours: its slot is told, and what was still to be sent is forgotten. */
+void evq_claims_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                       enum evq_slot_ending ending);
 
 /* ---- status.c ---- */
 

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/functions.h"
+#include "tests/fixture/folder.h"
 #include "tests/fixture/site.h"
 
 #define BIN EVQ_TEST_BIN "/evalq-worker"
@@ -303,7 +305,8 @@ static void worker_calls_itself_sick_when_different_jobs_crash(void **state)
     bool told = false;
     for (const int64_t end_ms = fixture_now_ms() + 20000; !told;) {
         assert_status_err(evq_queue_stats(site->fx->queue, &json, &err), EVQ_OK, &err);
-        told = strstr(json, "sick") != NULL && strstr(json, "true") != NULL;
+        told = strstr(json, "\"sick\":true") != NULL || strstr(json, "\"sick\": true") != NULL ||
+               strstr(json, "\\\"sick\\\": true") != NULL;
         free(json);
         fixture_tick(end_ms, "the worker's record says sick", __FILE__, __LINE__);
     }
@@ -349,6 +352,77 @@ static void worker_adopts_its_job_after_the_keyspace_was_lost(void **state)
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
     assert_int_equal(gate_starts(site), 1);
+}
+
+/* The function library goes while a job runs: the worker keeps its child, waits, and goes on when
+ * it is back. */
+static void worker_waits_while_the_library_is_missing(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
+    struct evq_error err;
+    int64_t build = 0;
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    evq_reply_free(fixture_call(site->fx->raw, "FUNCTION", "FLUSH", NULL));
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "redis_away status=version"));
+    fixture_site_touch(site, "go");
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_done"));
+    assert_status_err(evq_functions_install(site->fx->conn, &build, &err), EVQ_OK, &err);
+    SITE_STATE_UNTIL(site, id, "done");
+    once_published(site, id);
+    assert_int_equal(gate_starts(site), 1);
+}
+
+static size_t log_place(const struct fixture_worker *worker, const char *words)
+{
+    size_t bytes = 0;
+    char *log = (char *)fixture_file_load(worker->log, &bytes);
+    const char *found = memmem(log, bytes, words, strlen(words));
+
+    if (found == NULL) {
+        fail_msg("the log does not hold '%s'", words);
+    }
+    const size_t place = (size_t)(found - log);
+    free(log);
+    return place;
+}
+
+/* A job that crashed workers before is held until nothing else runs, and nothing else begins while
+ * it runs. */
+static void worker_runs_an_alone_job_with_nothing_beside_it(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *busy = "run/1/regular/gate";
+    const char *alone = "run/2/regular/gate";
+    const char *later = "run/3/regular/good";
+    struct fixture_worker *worker = fixture_site_worker(site, "--slots", "3", NULL);
+    struct evq_error err;
+
+    fixture_site_submit(site, busy);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    // Marked while nobody may claim it.
+    assert_status_err(evq_queue_pause(site->fx->queue, EVQ_PAUSE_SUITE, "gate", true, &err), EVQ_OK,
+                      &err);
+    fixture_site_submit(site, alone);
+    assert_int_equal(fixture_call_integer(site->fx->raw, "HSET",
+                                          fixture_key(site->fx, "job:run/2/regular/gate"), "alone",
+                                          "1", NULL),
+                     1);
+    assert_status_err(evq_queue_pause(site->fx->queue, EVQ_PAUSE_SUITE, "gate", false, &err),
+                      EVQ_OK, &err);
+    SITE_STATE_UNTIL(site, alone, "running");
+    fixture_site_submit(site, later);
+    fixture_site_touch(site, "go");
+    SITE_STATE_UNTIL(site, alone, "done");
+    SITE_STATE_UNTIL(site, later, "done");
+    assert_true(fixture_worker_logged(worker, "alone=1"));
+    assert_true(log_place(worker, "job_done job=run/1/regular/gate") <
+                log_place(worker, "job_start job=run/2/regular/gate"));
+    assert_true(log_place(worker, "job_done job=run/2/regular/gate") <
+                log_place(worker, "job_start job=run/3/regular/good"));
 }
 
 static void worker_drains_on_a_signal(void **state)
@@ -419,6 +493,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(worker_holds_its_result_while_redis_is_away, setup_aof,
                                         teardown),
         TEST(worker_adopts_its_job_after_the_keyspace_was_lost),
+        TEST(worker_waits_while_the_library_is_missing),
+        TEST(worker_runs_an_alone_job_with_nothing_beside_it),
         TEST(worker_drains_on_a_signal),
         TEST(worker_releases_what_outlasts_the_drain),
         TEST(worker_releases_at_once_on_a_second_signal),

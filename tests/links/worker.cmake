@@ -1,4 +1,4 @@
-foreach(name test_results_file test_process test_merge test_worker_run test_worker_eval test_worker_faults)
+foreach(name test_results_file test_devices test_process test_merge test_worker_run test_worker_eval test_worker_faults)
     evq_test_link(${name} evq_worker)
     if(TARGET ${name})
         add_dependencies(${name} evalq-worker)

@@ -1,0 +1,290 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/clock.h"
+#include "shared/log.h"
+#include "worker/supervisor.h"
+
+#define CLAIMS_MAX 64
+
+/* ---- the leases held ---- */
+
+void evq_claims_end(struct evq_supervisor *supervisor, struct evq_lease *lease)
+{
+    struct evq_lease **at = &supervisor->leases;
+
+    while (*at != NULL && *at != lease) {
+        at = &(*at)->next;
+    }
+    if (*at != NULL) {
+        *at = lease->next;
+    }
+    evq_lease_free(lease);
+    if (supervisor->leases == NULL) {
+        supervisor->idle_since_ms = evq_clock_mono_ms();
+    }
+}
+
+static void lease_append(struct evq_supervisor *supervisor, struct evq_lease *lease)
+{
+    struct evq_lease **at = &supervisor->leases;
+
+    while (*at != NULL) {
+        at = &(*at)->next;
+    }
+    *at = lease;
+}
+
+/* Whatever a slot still does for the lease is of no use any more. */
+void evq_claims_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease)
+{
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        if (slot->lease == lease) {
+            slot->lease = NULL;
+            evq_slot_cancel(slot, EVQ_ENDING_STALE, EVQ_SLOT_GRACE_MS);
+        }
+    }
+}
+
+/* ---- which slot ---- */
+
+static bool claim_fits(const struct evq_supervisor *supervisor, const struct evq_claim *claim,
+                       const struct evq_slot *slot)
+{
+    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, claim->job->suite);
+    const struct evq_needs *needs =
+        claim->job->needs_given || suite == NULL ? &claim->job->needs : &suite->needs;
+
+    return needs->gpus <= slot->gpus &&
+           (needs->gpu_memory_bytes == 0 || needs->gpu_memory_bytes <= slot->memory_bytes);
+}
+
+static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struct evq_claim *claim)
+{
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        if (slot->state == EVQ_SLOT_IDLE && claim_fits(supervisor, claim, slot)) {
+            return slot;
+        }
+    }
+    return NULL;
+}
+
+static bool alone_present(const struct evq_supervisor *supervisor)
+{
+    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        if (lease->claim->alone && lease->state != EVQ_LEASE_ENDING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Starts what is held and can run now: an `alone` job with nothing beside it, others in any slot
+ * that is free. */
+void evq_claims_start(struct evq_supervisor *supervisor)
+{
+    for (struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        if (lease->state != EVQ_LEASE_HELD) {
+            continue;
+        }
+        if (lease->claim->alone && evq_children_count(supervisor, EVQ_SLOT_RUNNING) > 0) {
+            continue;
+        }
+        struct evq_slot *slot = slot_find(supervisor, lease->claim);
+        if (slot != NULL) {
+            evq_children_work(supervisor, slot, lease);
+        }
+    }
+}
+
+static void claim_take(struct evq_supervisor *supervisor, struct evq_claim *claim)
+{
+    const struct evq_suite *suite =
+        claim->job != NULL ? evq_offer_suite(&supervisor->offer, claim->job->suite) : NULL;
+
+    struct evq_lease *lease = evq_lease_new(claim, suite, supervisor->name);
+    if (lease == NULL) { // Its lease lapses and another takes it.
+        evq_log(EVQ_LOG_ERROR, "out_of_memory", "job=%s", claim->id);
+        evq_claim_free(claim);
+        return;
+    }
+    lease_append(supervisor, lease);
+    supervisor->jobs_taken++;
+    if (claim->job == NULL) {
+        (void)evq_lease_fail(lease, EVQ_FAIL_FATAL, claim->record_error, NULL);
+    } else if (suite == NULL) {
+        (void)evq_lease_fail(lease, EVQ_FAIL_RETRY, "this worker does not offer the job's suite",
+                             NULL);
+    } else if (claim->merge) {
+        (void)evq_lease_end(lease, EVQ_OUTBOX_MERGE);
+    } else if (suite->shards > 1 && claim->shard_count == 0) {
+        (void)evq_lease_end(lease, EVQ_OUTBOX_SPLIT);
+        supervisor->jobs_taken--; // Its shards count.
+    } else {
+        lease->state = EVQ_LEASE_HELD;
+    }
+}
+
+/* ---- claiming ---- */
+
+uint64_t evq_claims_classes(const struct evq_supervisor *supervisor, uint64_t mask)
+{
+    const int64_t left_s = supervisor->options->deadline_s - evq_clock_unix_ms() / 1000;
+
+    for (uint32_t i = 0; i < supervisor->offer.class_count && supervisor->options->deadline_s > 0;
+         i++) {
+        const struct evq_class *class = &supervisor->offer.classes[i];
+        const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, class->suite);
+        if (suite != NULL &&
+            supervisor->suite_seconds[suite - supervisor->config->suites] > (double)left_s) {
+            mask &= ~evq_offer_bit(class->number);
+        }
+    }
+    return mask;
+}
+
+struct want { // What the next claim asks for.
+    uint32_t classes[EVQ_QUEUE_CLASSES_MAX];
+    uint32_t class_count;
+    uint32_t claims_max;
+};
+
+/* The idle slots that can run the same classes as the one numbered `first`. False: nothing to claim
+ * there. */
+static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, struct want *want)
+{
+    const struct evq_slot *slot = &supervisor->slots[first];
+
+    if (slot->state != EVQ_SLOT_IDLE) {
+        return false;
+    }
+    want->class_count = evq_offer_classes(
+        &supervisor->offer, evq_claims_classes(supervisor, slot->fits), want->classes);
+    want->claims_max = 0;
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        const struct evq_slot *other = &supervisor->slots[i];
+        const bool same = other->state == EVQ_SLOT_IDLE && other->fits == slot->fits;
+        if (same && i < first) {
+            return false; // That group was asked for already.
+        }
+        want->claims_max += same;
+    }
+    const int64_t jobs_left = supervisor->options->max_jobs - supervisor->jobs_taken;
+    if (supervisor->options->max_jobs > 0 && jobs_left < want->claims_max) {
+        want->claims_max = jobs_left > 0 ? (uint32_t)jobs_left : 0;
+    }
+    want->claims_max = want->claims_max > CLAIMS_MAX ? CLAIMS_MAX : want->claims_max;
+    return want->class_count > 0 && want->claims_max > 0;
+}
+
+bool evq_claims_allowed(const struct evq_supervisor *supervisor)
+{
+    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        if (lease->state == EVQ_LEASE_HELD) {
+            return false;
+        }
+    }
+    return !supervisor->draining && !supervisor->sick && supervisor->registered &&
+           !alone_present(supervisor) &&
+           (supervisor->options->max_jobs == 0 ||
+            supervisor->jobs_taken < supervisor->options->max_jobs);
+}
+
+static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
+                                             const struct want *want)
+{
+    if (supervisor->request[0] == '\0') {
+        (void)snprintf(supervisor->request, sizeof(supervisor->request), "%016llx%016llx",
+                       (unsigned long long)evq_clock_random(),
+                       (unsigned long long)evq_clock_random());
+    }
+    return (struct evq_claim_request){.worker = supervisor->name,
+                                      .request = supervisor->request,
+                                      .lease_ms = supervisor->lease_ms,
+                                      .claims_max = want->claims_max,
+                                      .classes = want->classes,
+                                      .class_count = want->class_count};
+}
+
+static void claimed_take(struct evq_supervisor *supervisor, struct evq_claim *const *claims,
+                         const struct evq_claimed *claimed)
+{
+    supervisor->request[0] = '\0'; // Answered: the next claim is another one.
+    supervisor->reclass =
+        supervisor->reclass || claimed->classes_version != supervisor->offer.version;
+    supervisor->claim_again_ms =
+        claimed->due_ms >= 0 ? evq_clock_mono_ms() + claimed->due_ms + 1 : 0;
+    for (uint32_t i = 0; i < claimed->count; i++) {
+        claim_take(supervisor, claims[i]);
+    }
+    evq_claims_start(supervisor);
+}
+
+/* One claim for each group of like slots. *ret_count: jobs that came. */
+enum evq_status evq_claims_round(struct evq_supervisor *supervisor, uint32_t *ret_count,
+                                 struct evq_error *err)
+{
+    struct evq_claim *claims[CLAIMS_MAX];
+    struct evq_claimed claimed;
+    struct want want;
+
+    *ret_count = 0;
+    for (uint32_t i = 0; i < supervisor->slot_count && evq_claims_allowed(supervisor); i++) {
+        if (!want_make(supervisor, i, &want)) {
+            continue;
+        }
+        const struct evq_claim_request request = request_make(supervisor, &want);
+        const enum evq_status status =
+            evq_queue_claim(supervisor->link.queue, &request, claims, &claimed, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+        *ret_count += claimed.count;
+        claimed_take(supervisor, claims, &claimed);
+    }
+    return EVQ_OK;
+}
+
+void evq_claims_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                       enum evq_slot_ending ending)
+{
+    evq_claims_detach(supervisor, lease);
+    evq_log(EVQ_LOG_INFO, "job_left", "job=%s why=%s", lease->claim->id,
+            evq_slot_ending_name(ending));
+    evq_claims_end(supervisor, lease);
+}
+
+/* complete and the next claim in one call, when complete is all that is left to say. */
+enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                                 enum evq_status *ret_status, bool *ret_done, struct evq_error *err)
+{
+    struct evq_claim *claims[CLAIMS_MAX];
+    struct evq_claimed claimed;
+    struct want want;
+    uint32_t first = 0;
+
+    *ret_done = false;
+    if (lease->first->kind != EVQ_OUTBOX_COMPLETE || !evq_claims_allowed(supervisor)) {
+        return EVQ_OK;
+    }
+    while (first < supervisor->slot_count && !want_make(supervisor, first, &want)) {
+        first++;
+    }
+    if (first == supervisor->slot_count) {
+        return EVQ_OK;
+    }
+    const struct evq_claim_request request = request_make(supervisor, &want);
+    const enum evq_status status =
+        evq_queue_complete_and_claim(supervisor->link.queue, lease->claim->id, lease->claim->token,
+                                     &request, ret_status, claims, &claimed, err);
+    if (status == EVQ_OK) {
+        *ret_done = true;
+        evq_lease_outbox_pop(lease);
+        claimed_take(supervisor, claims, &claimed);
+        supervisor->claim_due = true; // Other groups, or more of this one.
+    }
+    return status;
+}
