@@ -336,6 +336,32 @@ static void worker_holds_its_result_while_redis_is_away(void **state)
     assert_int_equal(gate_starts(site), 1);
 }
 
+/*
+ * Redis stands still while the worker says complete and asks for the next job: it may or may not
+ * have heard. What it did hear is not done twice, and the job it gave is not lost.
+ */
+static void worker_repeats_what_redis_may_have_heard(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *first = "run/1/regular/gate";
+    const char *next = "run/2/regular/good";
+    struct fixture_worker *worker = fixture_site_worker(site, NULL);
+
+    fixture_site_submit(site, first);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    fixture_site_submit(site, next);
+    fixture_redis_suspend(site->fx->redis);
+    fixture_site_touch(site, "go");
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_done"));
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "redis_away status=timeout"));
+    fixture_redis_resume(site->fx->redis);
+    SITE_STATE_UNTIL(site, first, "done");
+    SITE_STATE_UNTIL(site, next, "done");
+    once_published(site, first);
+    once_published(site, next);
+    assert_int_equal(gate_starts(site), 1);
+}
+
 /* FLUSHALL in mid-job: the worker finds another epoch, registers again and puts its running job
  * back. */
 static void worker_adopts_its_job_after_the_keyspace_was_lost(void **state)
@@ -492,6 +518,7 @@ int main(void)
         TEST(worker_calls_itself_sick_when_different_jobs_crash),
         cmocka_unit_test_setup_teardown(worker_holds_its_result_while_redis_is_away, setup_aof,
                                         teardown),
+        TEST(worker_repeats_what_redis_may_have_heard),
         TEST(worker_adopts_its_job_after_the_keyspace_was_lost),
         TEST(worker_waits_while_the_library_is_missing),
         TEST(worker_runs_an_alone_job_with_nothing_beside_it),
