@@ -105,6 +105,29 @@ static void fence_tokens_rise_with_every_claim(void **state)
     }
 }
 
+static void fence_keeps_the_first_result_of_a_task(void **state)
+{
+    struct fixture *fx = *state;
+    bool duplicate = false;
+
+    (void)fixture_submit(fx, ID);
+    struct evq_claim *claim = fixture_claim(fx);
+    fixture_publish(fx, claim, "t", 0.5);
+    struct evq_reply *first = fixture_call(fx->raw, "HGET", fixture_key(fx, "res:" ID), "t", NULL);
+    struct evq_result *other = fixture_result(claim, "t", 0.75);
+    assert_status(evq_queue_publish(fx->queue, claim->id, claim->token, other, &duplicate, NULL),
+                  EVQ_OK);
+    assert_true(duplicate);
+    struct evq_reply *kept = fixture_call(fx->raw, "HGET", fixture_key(fx, "res:" ID), "t", NULL);
+    assert_int_equal(kept->bytes, first->bytes);
+    assert_memory_equal(kept->text, first->text, first->bytes);
+    assert_int_equal(fixture_entries(fx), 1);
+    evq_reply_free(first);
+    evq_reply_free(kept);
+    evq_result_free(other);
+    evq_claim_free(claim);
+}
+
 static void fence_answers_repeated_calls_as_the_first_time(void **state)
 {
     struct fixture *fx = *state;
@@ -385,6 +408,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         FENCE_TEST(fence_refuses_every_verb_of_an_older_attempt),
         FENCE_TEST(fence_tokens_rise_with_every_claim),
+        FENCE_TEST(fence_keeps_the_first_result_of_a_task),
         FENCE_TEST(fence_answers_repeated_calls_as_the_first_time),
         FENCE_TEST(lease_is_kept_by_a_heartbeat_between_two_looks),
         FENCE_TEST(lease_look_that_finds_the_count_moved_waits_a_whole_lease),
