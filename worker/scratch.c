@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+#define ATTEMPT_DAYS_MAX 14 // Longer than any time limit in use.
 
 /* Like mkdir -p, with 0700 for what is new. */
 static enum evq_status directory_make(const char *path, struct evq_error *err)
@@ -96,6 +99,30 @@ static void logs_prune(const char *logs)
     (void)closedir(dir);
 }
 
+/* What workers that were killed left behind: nobody can still be at work in it. */
+static void attempts_prune(const char *scratch)
+{
+    char jobs[EVQ_SCRATCH_PATH_BYTES];
+    char path[EVQ_SCRATCH_PATH_BYTES + 257];
+    const time_t oldest = time(NULL) - ATTEMPT_DAYS_MAX * 86400;
+    struct dirent *entry;
+    struct stat info;
+
+    (void)snprintf(jobs, sizeof(jobs), "%s/jobs", scratch);
+    DIR *dir = opendir(jobs);
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] != '.' &&
+            fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+            info.st_mtime < oldest) {
+            (void)snprintf(path, sizeof(path), "%s/%s", jobs, entry->d_name);
+            evq_scratch_remove(path);
+        }
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+}
+
 enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
 {
     static const char *const names[] = {"logs", "jobs", "prepared"};
@@ -112,6 +139,7 @@ enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
     if (status == EVQ_OK) {
         (void)snprintf(path, sizeof(path), "%s/logs", scratch);
         logs_prune(path);
+        attempts_prune(scratch);
     }
     return status;
 }

@@ -14,8 +14,8 @@
 #define EVQ_SCRATCH_PATH_BYTES 4096
 #define EVQ_SCRATCH_LOGS_KEPT  1000
 
-/* Makes the directories, private to this user; prunes the oldest logs. EVQ_E_IO; EVQ_E_INVALID:
- * owned by another user. */
+/* Makes the directories, private to this user; prunes the oldest logs and what dead workers left.
+ * EVQ_E_IO; EVQ_E_INVALID: owned by another user. */
 enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* SCRATCH/logs/ID.aATTEMPT.log, with '/' of the id as '_'. Cut to out_bytes. */
