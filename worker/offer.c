@@ -47,7 +47,10 @@ enum evq_status evq_offer_open(struct evq_offer *offer, const struct evq_config 
     memset(offer, 0, sizeof(*offer));
     offer->config = config;
     offer->version = -1;
-    (void)snprintf(offer->where, sizeof(offer->where), "%s:%s", host, config->file);
+    char *file = realpath(config->file, NULL); // "evalq.yaml" alone would not say which.
+    (void)snprintf(offer->where, sizeof(offer->where), "%s:%s", host,
+                   file != NULL ? file : config->file);
+    free(file);
     offer->suites = calloc(config->suite_count + 1, sizeof(*offer->suites));
     if (offer->suites == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "suites");

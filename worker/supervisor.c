@@ -288,6 +288,13 @@ static void signals_take(struct evq_supervisor *supervisor)
     evq_children_reap(supervisor);
 }
 
+/* A claim that is due is no idleness; one that a sick worker, or one without Redis, cannot make is.
+ */
+static bool may_still_claim(const struct evq_supervisor *supervisor)
+{
+    return evq_claims_allowed(supervisor) && supervisor->link.tries == 0;
+}
+
 /* Whether to begin to drain by ourselves, and what to do when a drain took too long. */
 static void drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)
 {
@@ -305,7 +312,7 @@ static void drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)
                    supervisor->jobs_taken >= options->max_jobs) {
             evq_supervisor_drain(supervisor, "max-jobs", drain_ms);
         } else if (supervisor->leases == NULL && options->idle_exit_s >= 0 &&
-                   !supervisor->claim_due &&
+                   !(supervisor->claim_due && may_still_claim(supervisor)) &&
                    evq_children_count(supervisor, EVQ_SLOT_STARTING) == 0 &&
                    now_ms - supervisor->idle_since_ms >= options->idle_exit_s * 1000) {
             evq_supervisor_drain(supervisor, "idle", drain_ms);

@@ -27,7 +27,9 @@ static const char site_yaml[] =
     "  crash: {kind: command, command: [$DIR/crash.sh]}\n"
     "  stuck: {kind: persistent, command: [$DIR/stuck.sh]}\n"
     "  babble: {kind: persistent, command: [$DIR/babble.sh]}\n"
+    "  broken: {kind: persistent, command: [python3, no_such_script.py]}\n"
     "suites:\n"
+    "  broken: {evaluator: broken, tasks: [{name: t, type: any}]}\n"
     "  good: {evaluator: ok, tasks: [{name: t, type: any}]}\n"
     "  gate: {evaluator: gate, tasks: [{name: t, type: any}]}\n"
     "  hang: {evaluator: hang, limits: {seconds: 1}, tasks: [{name: t, type: any}]}\n"
@@ -315,6 +317,37 @@ static void worker_calls_itself_sick_when_different_jobs_crash(void **state)
     SITE_STATE_UNTIL(site, "run/4/regular/good", "done");
 }
 
+/* A program that never comes up is a broken program: its jobs fail, and the worker goes on with
+ * others. */
+static void worker_is_not_sick_of_a_program_that_does_not_start(void **state)
+{
+    struct fixture_site *site = *state;
+
+    fixture_site_submit(site, "run/1/regular/broken");
+    fixture_site_submit(site, "run/2/regular/broken");
+    fixture_site_submit(site, "run/3/regular/broken");
+    struct fixture_worker *worker = fixture_site_worker(site, NULL);
+    SITE_STATE_UNTIL(site, "run/1/regular/broken", "delayed");
+    SITE_STATE_UNTIL(site, "run/2/regular/broken", "delayed");
+    SITE_STATE_UNTIL(site, "run/3/regular/broken", "delayed");
+    fixture_site_submit(site, "run/4/regular/good");
+    SITE_STATE_UNTIL(site, "run/4/regular/good", "done");
+    assert_string_equal(fixture_job_field(site->fx, "run/3/regular/broken", "crashes").text, "");
+    assert_false(fixture_worker_logged(worker, "worker_sick"));
+}
+
+/* A worker that cannot take a job, because it is sick or Redis is gone, is idle. */
+static void worker_exits_when_idle_without_redis(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture_worker *worker = fixture_site_worker(site, "--idle-exit", "1", NULL);
+
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "child_ready"));
+    fixture_redis_kill(site->fx->redis);
+    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_true(fixture_worker_logged(worker, "why=idle"));
+}
+
 static void worker_holds_its_result_while_redis_is_away(void **state)
 {
     struct fixture_site *site = *state;
@@ -516,6 +549,8 @@ int main(void)
         TEST(worker_replaces_a_persistent_program_that_hangs_or_babbles),
         TEST(worker_outlives_a_poison_job),
         TEST(worker_calls_itself_sick_when_different_jobs_crash),
+        TEST(worker_is_not_sick_of_a_program_that_does_not_start),
+        TEST(worker_exits_when_idle_without_redis),
         cmocka_unit_test_setup_teardown(worker_holds_its_result_while_redis_is_away, setup_aof,
                                         teardown),
         TEST(worker_repeats_what_redis_may_have_heard),

@@ -373,6 +373,8 @@ static enum evq_status ready_wait(struct evq_persistent *persistent,
     while (said != SAID_READY) {
         const enum evq_status status = line_next(persistent, request, report, &said, failure, err);
         if (status != EVQ_OK) {
+            failure->crash =
+                false; // It never saw the job: a broken program, not a poisonous checkpoint.
             return status;
         }
         if (said != SAID_NOTHING && said != SAID_READY && said != SAID_PROGRESS) {
