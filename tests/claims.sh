@@ -1,0 +1,20 @@
+#!/bin/sh
+# Every test that docs/guarantees.md names exists, so that no promise stands on a test that was renamed or removed.
+set -eu
+
+cd "$(dirname "$0")/.."
+failed=0
+count=0
+for name in $(grep -E '^\| ' docs/guarantees.md | grep -oE '`[a-z]+_[a-z0-9_]+\*?`' | tr -d '`' | sort -u); do
+    count=$((count + 1))
+    stem=${name%\*}
+    if [ ! -f "tests/unit/$stem.c" ] && ! grep -rqE "(static void|^void) $stem" tests/unit tests/integration; then
+        case $name in
+        result_id) continue ;; # A field, not a test.
+        esac
+        echo "claims: docs/guarantees.md names '$name', which no test is called" >&2
+        failed=1
+    fi
+done
+[ "$failed" -eq 0 ] && echo "claims: $count tests named, all there"
+exit "$failed"
