@@ -1,0 +1,145 @@
+"""A tiny GPT-2 on tiny Shakespeare: what trains and what evaluates make the same Trainer from here.
+
+Run as a program it trains: python tiny_gpt2.py OUTPUT_DIR [--set NAME=VALUE ...]; see train().
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+
+import torch
+import transformers
+from torch.utils.data import Dataset
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TEXT = os.path.join(os.path.dirname(HERE), "data", "tinyshakespeare.txt")
+BLOCK = 32
+
+
+class Blocks(Dataset):
+    """Bytes of the text, cut into blocks."""
+
+    def __init__(self, data, count):
+        self.data = torch.tensor(list(data[: count * BLOCK]), dtype=torch.long).view(-1, BLOCK)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, at):
+        return {"input_ids": self.data[at], "labels": self.data[at]}
+
+
+def text():
+    if os.path.exists(TEXT):
+        with open(TEXT, "rb") as file:
+            return file.read()
+    # A text of its own where the data is not: the same on every machine.
+    words = hashlib.sha256(b"evalq").hexdigest() * 40
+    return (words * 20).encode()
+
+
+def compute_metrics(prediction):
+    guesses = prediction.predictions[:, :-1]
+    return {"accuracy": float((guesses == prediction.label_ids[:, 1:]).mean())}
+
+
+def make_trainer(output_dir="unused", callbacks=None, **settings):
+    """The same model whenever it is made; the evaluator needs nothing of the training's arguments."""
+    transformers.set_seed(7)
+    config = transformers.GPT2Config(
+        vocab_size=256, n_positions=BLOCK, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    data = text()
+    args = transformers.TrainingArguments(
+        output_dir=output_dir,
+        per_device_train_batch_size=4,
+        per_device_eval_batch_size=8,
+        learning_rate=3e-3,
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        seed=7,
+        **settings,
+    )
+    return transformers.Trainer(
+        model=transformers.GPT2LMHeadModel(config),
+        args=args,
+        train_dataset=Blocks(data, 400),
+        eval_dataset=Blocks(data[-40 * BLOCK :], 40),
+        compute_metrics=compute_metrics,
+        preprocess_logits_for_metrics=lambda logits, labels: (logits[0] if isinstance(logits, tuple) else logits).argmax(-1),
+        callbacks=callbacks,
+    )
+
+
+def digest(model):
+    """Of the weights, to tell which checkpoint was loaded."""
+    found = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        found.update(name.encode())
+        found.update(value.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+class Pace(transformers.TrainerCallback):
+    """Slows a step down, so that a kill falls into the middle; touches a file that says how far it is."""
+
+    def __init__(self, seconds, path):
+        self.seconds, self.path = seconds, path
+
+    def on_step_end(self, args, state, control, **kwargs):
+        time.sleep(self.seconds)
+        with open(self.path, "w") as file:
+            file.write(str(state.global_step))
+
+
+def train(output_dir, callback=None, resume=False, pace=0.0, early=0, **settings):
+    """One training; what came of it goes to OUTPUT_DIR/outcome.json."""
+    callbacks = [] if callback is None else [callback]
+    if early:
+        callbacks.append(transformers.EarlyStoppingCallback(early))
+    if pace:
+        callbacks.append(Pace(pace, os.path.join(output_dir, "at-step")))
+    os.makedirs(output_dir, exist_ok=True)
+    trainer = make_trainer(output_dir, callbacks, **settings)
+    began = time.monotonic()
+    trainer.train(resume_from_checkpoint=True if resume else None)
+    seconds = time.monotonic() - began
+    outcome = {
+        "log_history": trainer.state.log_history,
+        "best_metric": trainer.state.best_metric,
+        "best_global_step": trainer.state.best_global_step,
+        "best_model_checkpoint": trainer.state.best_model_checkpoint,
+        "global_step": trainer.state.global_step,
+        "digest": digest(trainer.model),
+        "seconds": seconds,
+        "rank": trainer.args.process_index,
+    }
+    name = "outcome.json" if trainer.args.process_index == 0 else f"outcome-{trainer.args.process_index}.json"
+    with open(os.path.join(output_dir, name), "w") as file:
+        json.dump(outcome, file)
+    return trainer
+
+
+def main(argv):
+    settings = {"output_dir": argv[0]}
+    for word in argv[1:]:
+        name, _, value = word.partition("=")
+        settings[name] = json.loads(value)
+    callback = None
+    options = settings.pop("evalq", None)
+    if options is not None:
+        from evalq.integrations.transformers import EvalqCallback
+
+        callback = EvalqCallback(**options)
+    train(callback=callback, **settings)
+
+
+if __name__ == "__main__":
+    import logging
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    main(sys.argv[1:])
