@@ -92,17 +92,31 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
 
 int main(int argc, char **argv)
 {
-    struct evq_options options = {.level = EVQ_LOG_INFO};
+    struct evq_options options;
     struct evq_config *config = NULL;
     struct evq_error err = {0};
     struct rlimit no_core = {0, 0};
     sigset_t signals;
 
-    int code = evq_options_parse(argc, argv, &options);
-    if (code >= 0) {
-        return code;
+    if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
+        const enum evq_status written = evq_man_write(&evq_options_man, argv[2], &err);
+        if (written != EVQ_OK) {
+            (void)fprintf(stderr, "evalq-logger: %s\n", err.message);
+        }
+        return (int)evq_status_exit(written);
     }
-    evq_log_open("evalq-logger", options.level, options.format);
+    if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
+        (void)fprintf(stderr, "evalq-logger: %s\n", err.message);
+        return EVQ_EXIT_USAGE;
+    }
+    if (options.help) {
+        evq_man_help(&evq_options_man, stdout);
+        return EVQ_EXIT_OK;
+    }
+    if (options.version) {
+        (void)puts("evalq-logger " EVQ_VERSION);
+        return EVQ_EXIT_OK;
+    }
     (void)setrlimit(RLIMIT_CORE, &no_core); // A core would hold the password.
     (void)signal(SIGPIPE, SIG_IGN);         // Cannot fail for this signal.
     (void)sigemptyset(&signals);

@@ -1,20 +1,23 @@
 /*
- * What the command line of evalq-logger says.
+ * The command line of evalq-logger.
  */
 #ifndef EVQ_LOGGER_OPTIONS_H
 #define EVQ_LOGGER_OPTIONS_H
 
 #include "shared/config.h"
-#include "shared/log.h"
+#include "shared/man.h"
 
 struct evq_options { // Strings are argv's.
+    bool help;
+    bool version;
     struct evq_config_source source;
     const char *directory; // NULL: as the configuration says.
-    enum evq_log_level level;
-    enum evq_log_format format;
 };
 
-/* Fills options, which the caller gave defaults. -1: go on; else the exit code, everything said. */
-int evq_options_parse(int argc, char **argv, struct evq_options *options);
+/* Opens the log as the options say. EVQ_E_INVALID with a sentence. */
+enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret_options,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* What --help prints and the manual page holds. */
+extern const struct evq_man evq_options_man;
 
 #endif

@@ -151,7 +151,9 @@ static enum evq_status tasks_done_split(const struct evq_note *note, struct work
     if (text == NULL || work->tasks_done == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "job %s", work->id);
     }
-    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
         work->tasks_done[work->task_done_count++] = line;
     }
     return EVQ_OK;

@@ -1,5 +1,6 @@
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include "worker/child.h"
@@ -24,19 +25,25 @@ int main(int argc, char **argv)
     struct evq_error err;
 
     process_guard();
+    if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
+        const enum evq_status written = evq_man_write(&evq_options_man, argv[2], &err);
+        if (written != EVQ_OK) {
+            (void)fprintf(stderr, "evalq-worker: %s\n", err.message);
+        }
+        return (int)evq_status_exit(written);
+    }
     if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
-        (void)fprintf(stderr, "evalq-worker: %s\ntry: evalq-worker --help\n", err.message);
+        (void)fprintf(stderr, "evalq-worker: %s\n", err.message);
         return EVQ_EXIT_USAGE;
     }
     if (options.help) {
-        evq_options_help(stdout);
+        evq_man_help(&evq_options_man, stdout);
         return EVQ_EXIT_OK;
     }
     if (options.version) {
         (void)printf("evalq-worker %s\n", EVQ_VERSION);
         return EVQ_EXIT_OK;
     }
-    evq_log_open("evalq-worker", options.log_level, options.log_format);
     switch (options.command) {
     case EVQ_COMMAND_EVAL:
         return (int)evq_eval_main(&options);

@@ -1,16 +1,14 @@
 /*
- * The command line of evalq-worker: one table of options that is parsed by, printed by --help and
- * read by the man page.
+ * The command line of evalq-worker.
  */
 #ifndef EVQ_WORKER_OPTIONS_H
 #define EVQ_WORKER_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "shared/config.h"
-#include "shared/log.h"
+#include "shared/man.h"
 
 enum evq_options_command {
     EVQ_COMMAND_RUN,
@@ -35,13 +33,12 @@ struct evq_options {
     int32_t threads;     // child, eval: CPU threads; -1: the configuration's.
     bool json;
     bool digest;
-    enum evq_log_level log_level;
-    enum evq_log_format log_format;
 };
 
-/* EVQ_E_INVALID with a sentence. Pointers are into argv and the environment. */
+/* Opens the log as the options say. EVQ_E_INVALID with a sentence. Pointers are into argv. */
 enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret_options,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_options_help(FILE *out);
+/* What --help prints and the manual page holds. */
+extern const struct evq_man evq_options_man;
 
 #endif

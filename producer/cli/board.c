@@ -314,7 +314,8 @@ enum evq_status evq_board_print(const struct evq_board *board, const struct evq_
     for (size_t m = 0; m < board->metric_count; m++) {
         char title[320];
         evq_board_title(board, m, title, sizeof title - 1);
-        (void)strcat(title, " "); // The place of the star.
+        const size_t end = strlen(title);
+        memcpy(title + end, " ", 2); // The place of the star.
         evq_table_column(table, title, true);
     }
     evq_table_column(table, "WAIT", true);

@@ -5,38 +5,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "producer/cli/verbs.h"
-
 #define CALL_ARGS_MAX 32
-
-const struct evq_verb *const evq_cli_verbs[] = {
-    &evq_verb_up,     &evq_verb_submit,  &evq_verb_scan,   &evq_verb_status, &evq_verb_show,
-    &evq_verb_logs,   &evq_verb_results, &evq_verb_watch,  &evq_verb_wait,   &evq_verb_best,
-    &evq_verb_cancel, &evq_verb_retry,   &evq_verb_pause,  &evq_verb_resume, &evq_verb_dead,
-    &evq_verb_forget, &evq_verb_gc,      &evq_verb_doctor, &evq_verb_admin,
-};
-const size_t evq_cli_verb_count = sizeof evq_cli_verbs / sizeof evq_cli_verbs[0];
-
-const struct evq_verb *evq_cli_verb(const char *name)
-{
-    for (size_t i = 0; i < evq_cli_verb_count; i++) {
-        if (strcmp(evq_cli_verbs[i]->name, name) == 0) {
-            return evq_cli_verbs[i];
-        }
-    }
-    return NULL;
-}
 
 enum evq_status evq_cli_config(struct evq_cli *cli, struct evq_error *err)
 {
     if (cli->config != NULL) {
         return EVQ_OK;
     }
-    struct evq_config_source source = {
-        .file = evq_option_text(&cli->options, "config", NULL),
-        .url = evq_option_text(&cli->options, "url", NULL),
-        .queue = evq_option_text(&cli->options, "queue", NULL),
-    };
+    const struct evq_config_source source = evq_option_source(&cli->options);
     enum evq_status status = evq_config_load(&source, &cli->config, err);
     if (status != EVQ_OK && status != EVQ_E_NOMEM) {
         cli->exit_code = EVQ_EXIT_CONFIG;

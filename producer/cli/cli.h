@@ -5,9 +5,10 @@
 #ifndef EVQ_CLI_CLI_H
 #define EVQ_CLI_CLI_H
 
-#include "producer/cli/option.h"
 #include "producer/cli/terminal.h"
+#include "producer/cli/verbs.h"
 #include "shared/config.h"
+#include "shared/option.h"
 #include "shared/queue.h"
 
 struct evq_cli {
@@ -20,12 +21,6 @@ struct evq_cli {
     int exit_code; // 0: the status says it. Else what the process ends with: EVQ_EXIT_JOB_FAILED,
                    // EVQ_EXIT_USAGE, ...
 };
-
-/* The verbs in the order of the help, ended by count. */
-extern const struct evq_verb *const evq_cli_verbs[];
-extern const size_t evq_cli_verb_count;
-
-const struct evq_verb *evq_cli_verb(const char *name); // NULL: unknown.
 
 /* Loads the configuration once. */
 enum evq_status evq_cli_config(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;

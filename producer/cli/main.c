@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "producer/cli/cli.h"
-#include "producer/cli/man.h"
 
 static int fail(const struct evq_error *err, int exit_code)
 {
@@ -17,29 +16,11 @@ static int fail(const struct evq_error *err, int exit_code)
     return exit_code;
 }
 
-static enum evq_status unknown_verb(const char *word, struct evq_error *err)
-{
-    char shown[128];
-    const char *names[64];
-    size_t count = 0;
-    while (count < evq_cli_verb_count && count < sizeof names / sizeof names[0]) {
-        names[count] = evq_cli_verbs[count]->name;
-        count++;
-    }
-    const char *near = evq_config_nearest(word, names, count);
-    evq_error_escape(word, strlen(word), shown, sizeof shown);
-    if (near != NULL) {
-        return evq_error_set(err, EVQ_E_INVALID, "unknown verb '%s'; did you mean '%s'?", shown,
-                             near);
-    }
-    return evq_error_set(err, EVQ_E_INVALID, "unknown verb '%s'; --help lists the verbs", shown);
-}
-
 /* Global options, the verb, its options. *ret_done: --help or --version has been answered. */
 static enum evq_status read_command_line(struct evq_cli *cli, int argc, char **argv, bool *ret_done,
                                          struct evq_error *err)
 {
-    enum evq_status status = evq_option_parse(&cli->options, NULL, argc, argv, true, err);
+    enum evq_status status = evq_verbs_parse(NULL, &cli->options, argc, argv, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -52,19 +33,18 @@ static enum evq_status read_command_line(struct evq_cli *cli, int argc, char **a
     }
     if (rest_count == 0) {
         if (evq_option_flag(&cli->options, "help")) {
-            evq_option_overview(evq_cli_verbs, evq_cli_verb_count, stdout);
+            evq_verbs_help(NULL, stdout);
             *ret_done = true;
             return EVQ_OK;
         }
         return evq_error_set(err, EVQ_E_INVALID, "no verb given; --help lists the verbs");
     }
-    cli->verb = evq_cli_verb(rest[0]);
-    if (cli->verb == NULL) {
-        return unknown_verb(rest[0], err);
+    status = evq_verbs_find(rest[0], &cli->verb, err);
+    if (status == EVQ_OK) {
+        status = evq_verbs_parse(cli->verb, &cli->options, rest_count, rest, err);
     }
-    status = evq_option_parse(&cli->options, cli->verb->options, rest_count, rest, false, err);
     if (status == EVQ_OK && evq_option_flag(&cli->options, "help")) {
-        evq_option_help(cli->verb, stdout);
+        evq_verbs_help(cli->verb, stdout);
         *ret_done = true;
         return EVQ_OK;
     }
@@ -84,7 +64,8 @@ int main(int argc, char **argv)
     bool done = false;
 
     if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
-        return evq_man_write(argv[2], &err) == EVQ_OK ? EVQ_EXIT_OK : fail(&err, EVQ_EXIT_ERROR);
+        return evq_verbs_write_man(argv[2], &err) == EVQ_OK ? EVQ_EXIT_OK
+                                                            : fail(&err, EVQ_EXIT_ERROR);
     }
     enum evq_status status = read_command_line(&cli, argc, argv, &done, &err);
     if (status != EVQ_OK) {

@@ -4,7 +4,19 @@
 #ifndef EVQ_CLI_VERBS_H
 #define EVQ_CLI_VERBS_H
 
-#include "producer/cli/option.h"
+#include "shared/man.h"
+
+struct evq_cli;
+struct evq_verb {
+    const char *name;
+    const char *arguments;            // "PATH --run RUN", as usage shows them.
+    const char *summary;              // One line, no full stop.
+    const char *description;          // Paragraphs separated by an empty line.
+    const struct evq_option *options; // NULL: none of its own.
+    int arg_min;
+    int arg_max; // -1: any number.
+    enum evq_status (*run)(struct evq_cli *cli, struct evq_error *err);
+};
 
 extern const struct evq_verb evq_verb_up;
 extern const struct evq_verb evq_verb_submit;
@@ -25,5 +37,18 @@ extern const struct evq_verb evq_verb_forget;
 extern const struct evq_verb evq_verb_gc;
 extern const struct evq_verb evq_verb_doctor;
 extern const struct evq_verb evq_verb_admin;
+
+/* The verb of that name; EVQ_E_INVALID names the nearest one. */
+enum evq_status evq_verbs_find(const char *name, const struct evq_verb **ret_verb,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Options of a verb, or with NULL those that stand before it. Parsing: evq_option_parse(). */
+enum evq_status evq_verbs_parse(const struct evq_verb *verb, struct evq_option_set *set, int argc,
+                                char **argv, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* --help of a verb; NULL: of the program. */
+void evq_verbs_help(const struct evq_verb *verb, FILE *out);
+/* The manual pages, evalq.1 and one evalq-VERB.1 per verb, into a directory that exists. */
+enum evq_status evq_verbs_write_man(const char *directory, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

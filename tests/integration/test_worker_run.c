@@ -313,7 +313,8 @@ static void worker_refuses_with_a_line_and_a_code(void **state)
     char url[64];
 
     assert_int_equal(fixture_site_run(site, "out", "--slots", "none", NULL), EVQ_EXIT_USAGE);
-    assert_true(fixture_site_holds(site, "out", "--slots takes a number"));
+    assert_true(
+        fixture_site_holds(site, "out", "--slots 'none' is not a whole number from 1 to 256"));
     assert_int_equal(fixture_site_run(site, "out", "--config", "missing.yaml", NULL),
                      EVQ_EXIT_CONFIG);
     (void)snprintf(url, sizeof(url), "redis://127.0.0.1:%d", fixture_free_port());

@@ -15,9 +15,9 @@
 
 #include "producer/cli/board.h"
 #include "producer/cli/found.h"
-#include "producer/cli/option.h"
 #include "producer/cli/sha256.h"
 #include "producer/cli/table.h"
+#include "shared/option.h"
 #include "tests/fixture/check.h"
 
 static void found_step_reads_names_by_the_rules(void **state)
@@ -85,7 +85,8 @@ static enum evq_status parse(struct evq_option_set *set, struct evq_error *err, 
     va_end(list);
     words[count] = NULL;
     memset(set, 0, sizeof *set);
-    return evq_option_parse(set, table, count, words, false, err);
+    static const struct evq_option *const tables[] = {table, NULL};
+    return evq_option_parse(set, tables, count, words, false, err);
 }
 
 static void option_parse_takes_what_the_table_says(void **state)

@@ -47,7 +47,7 @@ static bool name_of_std_error(const char *name, char out[METRIC_NAME_MAX + 1])
         return false;
     }
     memcpy(out, name, head - suffix);
-    strcpy(out + head - suffix, name + head);
+    memcpy(out + head - suffix, name + head, strlen(name + head) + 1);
     return true;
 }
 

@@ -1,16 +1,15 @@
 /*
- * Command-line options: one table per verb, from which parsing, --help and the manual pages come.
- * One thread.
+ * Command-line options of every program: tables, from which parsing, --help and the manual pages
+ * (shared/man.h) come. One thread.
  */
-#ifndef EVQ_CLI_OPTION_H
-#define EVQ_CLI_OPTION_H
+#ifndef EVQ_OPTION_H
+#define EVQ_OPTION_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#include "shared/error.h"
+#include "shared/config.h"
 
 enum evq_option_kind {
     EVQ_OPTION_FLAG,
@@ -30,18 +29,6 @@ struct evq_option { // A table ends with name NULL.
     int64_t max;
 };
 
-struct evq_cli;
-struct evq_verb {
-    const char *name;
-    const char *arguments;   // "PATH --run RUN", as usage shows them.
-    const char *summary;     // One line, no full stop.
-    const char *description; // Paragraphs separated by an empty line.
-    const struct evq_option *options;
-    int arg_min;
-    int arg_max; // -1: any number.
-    enum evq_status (*run)(struct evq_cli *cli, struct evq_error *err);
-};
-
 #define EVQ_OPTION_VALUES_MAX 256
 
 struct evq_option_value {
@@ -50,28 +37,29 @@ struct evq_option_value {
     int64_t integer;
 };
 
-struct evq_option_set {                 // What was given, in order.
-    const struct evq_option *tables[2]; // Global and the verb's.
+struct evq_option_set { // What was given, in order.
     struct evq_option_value values[EVQ_OPTION_VALUES_MAX];
     size_t count;
     char **args;
     int arg_count;
 };
 
-/* The options that stand before or after any verb. */
-extern const struct evq_option evq_option_global[];
+/* Spelled alike in every program: --config, --url, --queue, --quiet, --help, --version. */
+extern const struct evq_option evq_option_common[];
+/* What services add: --log-level, --log-format. */
+extern const struct evq_option evq_option_log[];
 
 /*
- * Reads the options of argv[1...], known from the global table and `table` (may be NULL), into set,
+ * Reads the options of argv[1...], known from tables (ended by NULL; 64 options at most), into set,
  * which adds to what it holds. stop_at_word: ends at the first word that is no option (the verb);
  * else options may stand anywhere, "--" ends them. Reorders argv. EVQ_E_INVALID names the option
  * and the nearest known one.
  */
-enum evq_status evq_option_parse(struct evq_option_set *set, const struct evq_option *table,
+enum evq_status evq_option_parse(struct evq_option_set *set, const struct evq_option *const *tables,
                                  int argc, char **argv, bool stop_at_word,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* What was given last; the name must be in one of the tables. */
+/* What was given last. */
 const char *evq_option_text(const struct evq_option_set *set, const char *name,
                             const char *fallback);
 int64_t evq_option_integer(const struct evq_option_set *set, const char *name, int64_t fallback);
@@ -79,8 +67,9 @@ bool evq_option_flag(const struct evq_option_set *set, const char *name);
 /* The index-th value of a list, NULL past the last. */
 const char *evq_option_item(const struct evq_option_set *set, const char *name, size_t index);
 
-/* --help of one verb, and of the program. */
-void evq_option_help(const struct evq_verb *verb, FILE *out);
-void evq_option_overview(const struct evq_verb *const *verbs, size_t verb_count, FILE *out);
+/* What the common options say about where configuration, Redis and queue are. */
+struct evq_config_source evq_option_source(const struct evq_option_set *set);
+/* Opens the log as --log-level, else --quiet (errors only), else info, and --log-format say. */
+void evq_option_log_open(const struct evq_option_set *set, const char *program);
 
 #endif

@@ -1,4 +1,4 @@
-#include "producer/cli/option.h"
+#include "shared/option.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/config.h"
+#include "shared/log.h"
 
 #define OPTIONS_MAX 64
 
-const struct evq_option evq_option_global[] = {
+const struct evq_option evq_option_common[] = {
     {"config", 'c', EVQ_OPTION_TEXT, "FILE",
      "configuration; else $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml, "
      "/etc/evalq/evalq.yaml",
@@ -21,21 +21,23 @@ const struct evq_option evq_option_global[] = {
      0, 0},
     {"queue", 'Q', EVQ_OPTION_TEXT, "NAME", "queue; else $EVALQ_QUEUE, the configuration, main", 0,
      0},
-    {"json", 0, EVQ_OPTION_FLAG, NULL, "one JSON document on standard output", 0, 0},
-    {"plain", 0, EVQ_OPTION_FLAG, NULL, "tab-separated rows without a header, nothing cut", 0, 0},
-    {"color", 0, EVQ_OPTION_CHOICE, "auto|always|never",
-     "colour; auto: on a terminal without NO_COLOR", 0, 0},
     {"quiet", 'q', EVQ_OPTION_FLAG, NULL, "no messages but errors", 0, 0},
     {"help", 'h', EVQ_OPTION_FLAG, NULL, "this text", 0, 0},
     {"version", 'V', EVQ_OPTION_FLAG, NULL, "the version", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
-/* The index-th option over both tables, NULL past the last. */
-static const struct evq_option *option_at(const struct evq_option_set *set, size_t index)
+const struct evq_option evq_option_log[] = {
+    {"log-level", 0, EVQ_OPTION_CHOICE, "error|warn|info|debug", "what is logged; else info", 0, 0},
+    {"log-format", 0, EVQ_OPTION_CHOICE, "logfmt|json", "how; else logfmt", 0, 0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+/* The index-th option over all tables, NULL past the last. */
+static const struct evq_option *option_at(const struct evq_option *const *tables, size_t index)
 {
-    for (size_t t = 0; t < 2; t++) {
-        for (const struct evq_option *o = set->tables[t]; o != NULL && o->name != NULL; o++) {
+    for (; *tables != NULL; tables++) {
+        for (const struct evq_option *o = *tables; o->name != NULL; o++) {
             if (index-- == 0) {
                 return o;
             }
@@ -44,7 +46,7 @@ static const struct evq_option *option_at(const struct evq_option_set *set, size
     return NULL;
 }
 
-static enum evq_status unknown(const struct evq_option_set *set, const char *word, int letter,
+static enum evq_status unknown(const struct evq_option *const *tables, const char *word, int letter,
                                struct evq_error *err)
 {
     char shown[128];
@@ -56,7 +58,7 @@ static enum evq_status unknown(const struct evq_option_set *set, const char *wor
     const char *names[OPTIONS_MAX];
     size_t count = 0;
     const struct evq_option *o = NULL;
-    while (count < OPTIONS_MAX && (o = option_at(set, count)) != NULL) {
+    while (count < OPTIONS_MAX && (o = option_at(tables, count)) != NULL) {
         names[count++] = o->name;
     }
     char name[64];
@@ -132,9 +134,9 @@ static enum evq_status add(struct evq_option_set *set, const struct evq_option *
     return status;
 }
 
-/* getopt's own tables for what set knows. letters holds 2 * OPTIONS_MAX + 3 bytes. */
-static void getopt_tables(const struct evq_option_set *set, bool stop_at_word, struct option *longs,
-                          char *letters)
+/* getopt's own tables for ours. letters holds 2 * OPTIONS_MAX + 3 bytes. */
+static void getopt_tables(const struct evq_option *const *tables, bool stop_at_word,
+                          struct option *longs, char *letters)
 {
     *letters++ = stop_at_word ? '+' : ':';
     if (stop_at_word) {
@@ -142,7 +144,7 @@ static void getopt_tables(const struct evq_option_set *set, bool stop_at_word, s
     }
     size_t count = 0;
     for (;; count++) {
-        const struct evq_option *o = option_at(set, count);
+        const struct evq_option *o = option_at(tables, count);
         if (o == NULL) {
             break;
         }
@@ -162,13 +164,13 @@ static void getopt_tables(const struct evq_option_set *set, bool stop_at_word, s
     *letters = '\0';
 }
 
-static const struct evq_option *option_by_code(const struct evq_option_set *set, int code)
+static const struct evq_option *option_by_code(const struct evq_option *const *tables, int code)
 {
     if (code >= 256) {
-        return option_at(set, (size_t)(code - 256));
+        return option_at(tables, (size_t)(code - 256));
     }
     const struct evq_option *o = NULL;
-    for (size_t i = 0; (o = option_at(set, i)) != NULL; i++) {
+    for (size_t i = 0; (o = option_at(tables, i)) != NULL; i++) {
         if (o->letter == code) {
             return o;
         }
@@ -176,15 +178,13 @@ static const struct evq_option *option_by_code(const struct evq_option_set *set,
     return NULL;
 }
 
-enum evq_status evq_option_parse(struct evq_option_set *set, const struct evq_option *table,
+enum evq_status evq_option_parse(struct evq_option_set *set, const struct evq_option *const *tables,
                                  int argc, char **argv, bool stop_at_word, struct evq_error *err)
 {
     struct option longs[OPTIONS_MAX + 1];
     char letters[2 * OPTIONS_MAX + 3];
 
-    set->tables[0] = evq_option_global;
-    set->tables[1] = table;
-    getopt_tables(set, stop_at_word, longs, letters);
+    getopt_tables(tables, stop_at_word, longs, letters);
     opterr = 0;
     optind = 0; // Starts over, as glibc wants it.
     for (;;) {
@@ -195,17 +195,17 @@ enum evq_status evq_option_parse(struct evq_option_set *set, const struct evq_op
         }
         const char *word = optind > 1 ? argv[optind - 1] : argv[at];
         if (code == '?' && optopt >= 256) {
-            const struct evq_option *o = option_by_code(set, optopt);
+            const struct evq_option *o = option_by_code(tables, optopt);
             return evq_error_set(err, EVQ_E_INVALID, "--%s takes no value", o->name);
         }
         if (code == '?') {
-            return unknown(set, word, optopt, err);
+            return unknown(tables, word, optopt, err);
         }
         if (code == ':') {
-            const struct evq_option *o = option_by_code(set, optopt);
+            const struct evq_option *o = option_by_code(tables, optopt);
             return evq_error_set(err, EVQ_E_INVALID, "--%s needs a value (%s)", o->name, o->value);
         }
-        enum evq_status status = add(set, option_by_code(set, code), optarg, err);
+        enum evq_status status = add(set, option_by_code(tables, code), optarg, err);
         if (status != EVQ_OK) {
             return status;
         }
@@ -252,76 +252,23 @@ const char *evq_option_item(const struct evq_option_set *set, const char *name, 
     return value != NULL ? value->text : NULL;
 }
 
-/* Prints text in lines of at most 78 columns, each after the first indented. */
-static void print_wrapped(const char *text, int column, int indent, FILE *out)
+struct evq_config_source evq_option_source(const struct evq_option_set *set)
 {
-    while (*text != '\0') {
-        size_t bytes = strcspn(text, " \n");
-        if (column > indent && column + (int)bytes + 1 > 78) {
-            (void)fprintf(out, "\n%*s", indent, "");
-            column = indent;
-        } else if (column > indent) {
-            (void)fputc(' ', out);
-            column++;
-        }
-        (void)fprintf(out, "%.*s", (int)bytes, text);
-        column += (int)bytes;
-        text += bytes;
-        if (text[0] == '\n' && text[1] == '\n') {
-            (void)fprintf(out, "\n\n%*s", indent, "");
-            column = indent;
-        }
-        text += strspn(text, " \n");
-    }
-    (void)fputc('\n', out);
+    return (struct evq_config_source){.file = evq_option_text(set, "config", NULL),
+                                      .url = evq_option_text(set, "url", NULL),
+                                      .queue = evq_option_text(set, "queue", NULL)};
 }
 
-static void print_table(const struct evq_option *table, FILE *out)
+void evq_option_log_open(const struct evq_option_set *set, const char *program)
 {
-    for (const struct evq_option *o = table; o != NULL && o->name != NULL; o++) {
-        char left[96];
-        int bytes = snprintf(left, sizeof left, "  %c%c%s--%s%s%s", o->letter ? '-' : ' ',
-                             o->letter ? o->letter : ' ', o->letter ? ", " : "  ", o->name,
-                             o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
-        (void)fputs(left, out);
-        if (bytes > 28) {
-            (void)fprintf(out, "\n%*s", 30, "");
-        } else {
-            (void)fprintf(out, "%*s", 30 - bytes, "");
-        }
-        print_wrapped(o->help, 30, 30, out);
-    }
-}
+    const char *word = evq_option_flag(set, "quiet") ? "error" : "info";
+    enum evq_log_level level = EVQ_LOG_INFO;
 
-void evq_option_help(const struct evq_verb *verb, FILE *out)
-{
-    (void)fprintf(out, "evalq %s: %s\n\nUsage: evalq %s %s\n\n  ", verb->name, verb->summary,
-                  verb->name, verb->arguments);
-    print_wrapped(verb->description, 2, 2, out);
-    if (verb->options != NULL && verb->options->name != NULL) {
-        (void)fputs("\nOptions:\n", out);
-        print_table(verb->options, out);
+    if (evq_log_level_parse(evq_option_text(set, "log-level", word), &level) != EVQ_OK) {
+        assert(!"--log-level is one of its choices");
     }
-    (void)fputs("\nOptions of every verb:\n", out);
-    print_table(evq_option_global, out);
-}
-
-void evq_option_overview(const struct evq_verb *const *verbs, size_t verb_count, FILE *out)
-{
-    (void)fputs("evalq: training writes a checkpoint and goes on; evalq evaluates it elsewhere\n\n"
-                "Usage: evalq [OPTION...] VERB [ARGUMENT...]\n\nVerbs:\n",
-                out);
-    for (size_t i = 0; i < verb_count; i++) {
-        (void)fprintf(out, "  %-10s %s\n", verbs[i]->name, verbs[i]->summary);
-    }
-    (void)fputs("\nOptions of every verb:\n", out);
-    print_table(evq_option_global, out);
-    (void)fputs(
-        "\nEnvironment: EVALQ_CONFIG EVALQ_URL EVALQ_QUEUE EVALQ_RUN EVALQ_REDIS_PASSWORD_FILE\n"
-        "NO_COLOR\n"
-        "Exit codes: 0 success, 1 error, 2 usage, 3 not found, 4 a job failed, 5 Redis cannot be\n"
-        "reached, 6 permission denied, 7 function library missing or of another version,\n"
-        "8 configuration, 9 bad checkpoint or data, 124 timed out, 130 interrupted.\n"
-        "\n`evalq VERB --help` says more about one verb.\n",
-        out);
+    evq_log_open(program, level,
+                 strcmp(evq_option_text(set, "log-format", "logfmt"), "json") == 0
+                     ? EVQ_LOG_JSON
+                     : EVQ_LOG_LOGFMT);
 }

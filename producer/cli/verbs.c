@@ -1,0 +1,120 @@
+#include "producer/cli/verbs.h"
+
+#include <string.h>
+
+static const struct evq_verb *const verbs[] = {
+    &evq_verb_up,     &evq_verb_submit,  &evq_verb_scan,   &evq_verb_status, &evq_verb_show,
+    &evq_verb_logs,   &evq_verb_results, &evq_verb_watch,  &evq_verb_wait,   &evq_verb_best,
+    &evq_verb_cancel, &evq_verb_retry,   &evq_verb_pause,  &evq_verb_resume, &evq_verb_dead,
+    &evq_verb_forget, &evq_verb_gc,      &evq_verb_doctor, &evq_verb_admin,
+};
+#define VERB_COUNT (sizeof verbs / sizeof verbs[0])
+
+static const struct evq_option no_options[] = {{NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0}};
+
+static const struct evq_option global_options[] = {
+    {"json", 0, EVQ_OPTION_FLAG, NULL, "one JSON document on standard output", 0, 0},
+    {"plain", 0, EVQ_OPTION_FLAG, NULL, "tab-separated rows without a header, nothing cut", 0, 0},
+    {"color", 0, EVQ_OPTION_CHOICE, "auto|always|never",
+     "colour; auto: on a terminal without NO_COLOR", 0, 0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+static const struct evq_option *const global_tables[] = {global_options, evq_option_common, NULL};
+
+enum evq_status evq_verbs_find(const char *name, const struct evq_verb **ret_verb,
+                               struct evq_error *err)
+{
+    const char *names[VERB_COUNT];
+    char shown[128];
+
+    for (size_t i = 0; i < VERB_COUNT; i++) {
+        if (strcmp(verbs[i]->name, name) == 0) {
+            *ret_verb = verbs[i];
+            return EVQ_OK;
+        }
+        names[i] = verbs[i]->name;
+    }
+    const char *near = evq_config_nearest(name, names, VERB_COUNT);
+    evq_error_escape(name, strlen(name), shown, sizeof shown);
+    if (near != NULL) {
+        return evq_error_set(err, EVQ_E_INVALID, "unknown verb '%s'; did you mean '%s'?", shown,
+                             near);
+    }
+    return evq_error_set(err, EVQ_E_INVALID, "unknown verb '%s'; --help lists the verbs", shown);
+}
+
+enum evq_status evq_verbs_parse(const struct evq_verb *verb, struct evq_option_set *set, int argc,
+                                char **argv, struct evq_error *err)
+{
+    const struct evq_option *const tables[] = {
+        global_options, evq_option_common,
+        verb != NULL && verb->options != NULL ? verb->options : no_options, NULL};
+
+    return evq_option_parse(set, tables, argc, argv, verb == NULL, err);
+}
+
+struct page { // Points into itself.
+    struct evq_man man;
+    char name[64];
+    char command[64];
+    const struct evq_option *options[2];
+    struct evq_man_item list[VERB_COUNT + 1];
+};
+
+/* What the program (verb NULL) or a verb says about itself. */
+static const struct evq_man *page_fill(const struct evq_verb *verb, struct page *page)
+{
+    static const struct evq_option *const none[] = {NULL};
+
+    *page = (struct page){
+        .man = {.name = "evalq",
+                .command = "evalq",
+                .usage = "[OPTION...] VERB [ARGUMENT...]",
+                .summary = "evaluate checkpoints elsewhere while training goes on",
+                .description =
+                    "Training writes a checkpoint and goes on; workers evaluate it on another "
+                    "device or machine, and the metrics arrive in the tracker at the right "
+                    "training step. Jobs and results live in Redis.\n\n"
+                    "`evalq VERB --help` says more about one verb.",
+                .options = none,
+                .common = global_tables,
+                .environment = "EVALQ_CONFIG, EVALQ_URL, EVALQ_QUEUE, EVALQ_RUN, "
+                               "EVALQ_REDIS_PASSWORD_FILE, NO_COLOR."}};
+    if (verb == NULL) {
+        for (size_t i = 0; i < VERB_COUNT; i++) {
+            page->list[i] = (struct evq_man_item){verbs[i]->name, verbs[i]->summary};
+        }
+        page->man.list_title = "Verbs";
+        page->man.list = page->list;
+        return &page->man;
+    }
+    (void)snprintf(page->name, sizeof page->name, "evalq-%s", verb->name);
+    (void)snprintf(page->command, sizeof page->command, "evalq %s", verb->name);
+    page->options[0] = verb->options;
+    page->man.name = page->name;
+    page->man.command = page->command;
+    page->man.usage = verb->arguments;
+    page->man.summary = verb->summary;
+    page->man.description = verb->description;
+    page->man.options = page->options;
+    return &page->man;
+}
+
+void evq_verbs_help(const struct evq_verb *verb, FILE *out)
+{
+    struct page page;
+
+    evq_man_help(page_fill(verb, &page), out);
+}
+
+enum evq_status evq_verbs_write_man(const char *directory, struct evq_error *err)
+{
+    struct page page;
+    enum evq_status status = evq_man_write(page_fill(NULL, &page), directory, err);
+
+    for (size_t i = 0; status == EVQ_OK && i < VERB_COUNT; i++) {
+        status = evq_man_write(page_fill(verbs[i], &page), directory, err);
+    }
+    return status;
+}
