@@ -1,5 +1,6 @@
 #include <string.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -44,12 +45,24 @@ __attribute__((target("avx,f16c"))) static void convert_f16_f16c(const uint8_t *
     }
     convert_f16_plain(source + 2 * i, count - i, out + i);
 }
+
+/* Asked of the processor itself: clang 14's __builtin_cpu_supports() does not know "f16c". */
+static bool has_f16c(void)
+{
+    unsigned int a;
+    unsigned int b;
+    unsigned int c = 0;
+    unsigned int d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0 &&
+           __builtin_cpu_supports("avx"); // Which asks the operating system too.
+}
 #endif
 
 static void convert_f16(const uint8_t *source, size_t count, float *out)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("f16c")) {
+    if (has_f16c()) {
         convert_f16_f16c(source, count, out);
         return;
     }
