@@ -40,7 +40,8 @@ enum evalq_result_code {
     EVALQ_NOT_FOUND = 5,
     EVALQ_NOMEM = 6,
     EVALQ_FORKED = 7, // The client was opened by the parent of this process.
-    EVALQ_BUG = 8     // A mistake of evalq's own; please report it.
+    EVALQ_BUG = 8,    // A mistake of evalq's own; please report it.
+    EVALQ_BUSY = 9    // A worker is at it.
 };
 
 struct evalq_client;
@@ -154,6 +155,11 @@ EVALQ_API int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_
 EVALQ_API int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value,
                                 int64_t *ret_step, char *path_out, size_t path_bytes,
                                 int timeout_ms);
+/* The job of this step, variant ("" or NULL: "regular") and suite is wanted no more: it ends as
+ * skipped with the reason, unless a worker has begun with it: EVALQ_BUSY, and it goes on.
+ * EVALQ_OK: it is at an end, by this call or before. EVALQ_NOT_FOUND: it is not in Redis, now. */
+EVALQ_API int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char *variant,
+                                    const char *suite, const char *reason, int timeout_ms);
 EVALQ_API void evalq_client_stats(struct evalq_client *client, struct evalq_stats *ret_stats);
 /* The sentence of this thread's last call that failed, on client or (NULL) open. Never NULL; valid
  * until this thread's next call. */

@@ -278,3 +278,45 @@ int evalq_client_best(struct evalq_client *client, const char *metric, double *r
     }
     return EVALQ_OK;
 }
+
+int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char *variant,
+                          const char *suite, const char *reason, int timeout_ms)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    struct evq_job name = *evq_job_defaults();
+    enum evq_job_state state = EVQ_JOB_QUEUED;
+    char id[EVQ_JOB_ID_BYTES_MAX];
+    int64_t deadline = deadline_of(timeout_ms);
+    int usable = evq_client_usable(client);
+
+    if (usable != EVALQ_OK) {
+        return usable;
+    }
+    name.variant = variant == NULL || variant[0] == '\0' ? name.variant : variant;
+    name.run = client->sender->run;
+    name.step = step;
+    name.suite = suite == NULL ? "" : suite;
+    if (step < 0 || step >= EVQ_JOB_STEP_MAX ||
+        !evq_job_name_valid(name.suite, EVQ_JOB_NAME_BYTES_MAX) ||
+        !evq_job_name_valid(name.variant, EVQ_JOB_NAME_BYTES_MAX)) {
+        (void)evq_error_set(&error, EVQ_E_INVALID, "step, variant and suite do not name a job");
+        return evq_client_fail(&error);
+    }
+    evq_job_id(&name, id);
+    enum evq_status status = results_lock(client, deadline, &error);
+    if (status != EVQ_OK) {
+        return evq_client_fail(&error);
+    }
+    status = results_open(client, deadline, &error);
+    if (status == EVQ_OK) {
+        status =
+            evq_queue_withdraw(client->redis, id, reason == NULL ? "" : reason, &state, &error);
+    }
+    (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
+    if (status == EVQ_OK && state == EVQ_JOB_RUNNING) {
+        (void)evq_error_set(&error, EVQ_E_CONFLICT, "a worker is at %s", id);
+        (void)evq_client_fail(&error);
+        return EVALQ_BUSY;
+    }
+    return status == EVQ_OK ? EVALQ_OK : evq_client_fail(&error);
+}

@@ -45,6 +45,8 @@ static struct evq_config *config_new(void)
     config->redis.user = "";
     config->redis.password_file = "";
     config->redis.queue = "main";
+    config->shm.name = EVQ_CONFIG_ROOT_SHM;
+    config->shm.path = evq_arena_printf(arena, "/dev/shm/evalq-%ju", (uintmax_t)getuid());
     config->worker.devices = "auto";
     config->worker.scratch = scratch_default(arena);
     config->worker.lease_ms = 15000;
@@ -52,7 +54,7 @@ static struct evq_config *config_new(void)
     config->worker.drain_seconds = 30;
     config->worker.log_bytes_max = INT64_C(64) << 20;
     config->logger.directory = "./evalq-results";
-    if (config->worker.scratch == NULL) {
+    if (config->worker.scratch == NULL || config->shm.path == NULL) {
         evq_arena_free(arena);
         return NULL;
     }

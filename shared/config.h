@@ -12,6 +12,8 @@
 
 #include "shared/job.h"
 
+#define EVQ_CONFIG_ROOT_SHM "shm"
+
 struct evq_root {
     const char *name;
     const char *path; // Absolute.
@@ -81,6 +83,8 @@ struct evq_config {
     } redis;
     const struct evq_root *roots;
     size_t root_count;
+    struct evq_root
+        shm; // Always there: weights in memory, /dev/shm/evalq-UID unless roots say else.
     const struct evq_suite *suites;
     size_t suite_count;
     const struct evq_evaluator *evaluators;

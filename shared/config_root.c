@@ -38,21 +38,27 @@ struct match {
     const char *tail;
 };
 
+static void match_root(const struct evq_root *root, const char *path, struct match *match)
+{
+    char real[PATH_MAX];
+    const char *tail = below(root->path, path);
+    const char *other = realpath(root->path, real) != NULL ? below(real, path) : NULL;
+
+    if (tail == NULL || (other != NULL && strlen(other) < strlen(tail))) {
+        tail = other;
+    }
+    if (tail != NULL && (match->tail == NULL || strlen(tail) < strlen(match->tail))) {
+        match->root = root;
+        match->tail = tail;
+    }
+}
+
 static void match_path(const struct evq_config *config, const char *path, struct match *match)
 {
     for (size_t i = 0; i < config->root_count; i++) {
-        char real[PATH_MAX];
-        const char *tail = below(config->roots[i].path, path);
-        const char *other =
-            realpath(config->roots[i].path, real) != NULL ? below(real, path) : NULL;
-        if (tail == NULL || (other != NULL && strlen(other) < strlen(tail))) {
-            tail = other;
-        }
-        if (tail != NULL && (match->tail == NULL || strlen(tail) < strlen(match->tail))) {
-            match->root = &config->roots[i];
-            match->tail = tail;
-        }
+        match_root(&config->roots[i], path, match);
     }
+    match_root(&config->shm, path, match);
 }
 
 static enum evq_status fail_unmatched(const struct evq_config *config, const char *path,

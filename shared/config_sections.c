@@ -71,19 +71,21 @@ static enum evq_status read_roots(const struct evq_config_reader *reader,
         if (status != EVQ_OK) {
             return status;
         }
-        if (strcmp(entry->key, "shm") == 0) {
-            return evq_read_fail_key(reader, entry, "\"shm\" is built in, expected another name");
-        }
         if (entry->kind != EVQ_NODE_SCALAR || entry->text[0] == '\0') {
             return evq_read_fail(
                 reader, entry, "%s.%s is %s, expected a directory", where, entry->key,
                 entry->kind == EVQ_NODE_SCALAR ? "empty" : evq_node_kind_name(entry->kind));
         }
-        roots[count].name = entry->key;
-        roots[count].path = evq_read_path(reader, entry->text);
-        if (roots[count].path == NULL) {
+        const char *path = evq_read_path(reader, entry->text);
+        if (path == NULL) {
             return evq_read_nomem(reader);
         }
+        if (strcmp(entry->key, EVQ_CONFIG_ROOT_SHM) == 0) {
+            config->shm.path = path; // Elsewhere than by default: another user's, or a container's.
+            continue;
+        }
+        roots[count].name = entry->key;
+        roots[count].path = path;
         count++;
     }
     config->roots = roots;

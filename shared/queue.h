@@ -229,6 +229,11 @@ enum evq_status evq_queue_suite(struct evq_queue *queue, const struct evq_suite_
 enum evq_status evq_queue_cancel(struct evq_queue *queue, const char *id, const char *reason,
                                  enum evq_job_state *ret_state,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same for a job that no worker has begun: it ends as skipped. One that runs is left alone, and
+ * *ret_state is EVQ_JOB_RUNNING. */
+enum evq_status evq_queue_withdraw(struct evq_queue *queue, const char *id, const char *reason,
+                                   enum evq_job_state *ret_state,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id,
                                 char ret_id[EVQ_JOB_ID_BYTES_MAX],
                                 struct evq_error *err) EVQ_CHECK_RESULT;

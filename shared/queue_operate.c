@@ -11,8 +11,8 @@ static enum evq_status no_such_job(const struct evq_queue *queue, const char *id
     return evq_error_set(err, EVQ_E_NOT_FOUND, "no job %s in queue '%s'", id, queue->name);
 }
 
-enum evq_status evq_queue_cancel(struct evq_queue *queue, const char *id, const char *reason,
-                                 enum evq_job_state *ret_state, struct evq_error *err)
+static enum evq_status job_end(struct evq_queue *queue, const char *id, const char *reason,
+                               bool unclaimed, enum evq_job_state *ret_state, struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
     enum evq_job_state state = EVQ_JOB_CANCELLED;
@@ -20,6 +20,9 @@ enum evq_status evq_queue_cancel(struct evq_queue *queue, const char *id, const 
     evq_queue_call_begin(queue, "cancel", false);
     evq_queue_call_text(queue, id);
     evq_queue_call_text(queue, reason);
+    if (unclaimed) {
+        evq_queue_call_text(queue, "unclaimed");
+    }
     enum evq_status status = evq_queue_call_send(queue, &reply, err);
     if (status != EVQ_OK) {
         return status;
@@ -34,6 +37,18 @@ enum evq_status evq_queue_cancel(struct evq_queue *queue, const char *id, const 
     }
     evq_reply_free(reply);
     return status;
+}
+
+enum evq_status evq_queue_cancel(struct evq_queue *queue, const char *id, const char *reason,
+                                 enum evq_job_state *ret_state, struct evq_error *err)
+{
+    return job_end(queue, id, reason, false, ret_state, err);
+}
+
+enum evq_status evq_queue_withdraw(struct evq_queue *queue, const char *id, const char *reason,
+                                   enum evq_job_state *ret_state, struct evq_error *err)
+{
+    return job_end(queue, id, reason, true, ret_state, err);
 }
 
 enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id,

@@ -137,7 +137,29 @@ static const struct evq_root *root_find(const struct evq_config *config, const c
             return &config->roots[i];
         }
     }
-    return NULL;
+    return strcmp(name, config->shm.name) == 0 ? &config->shm : NULL;
+}
+
+/* Weights in the memory of another machine are not gone: they are merely not here. */
+static enum evq_status host_check(const struct work *work, const struct evq_config *config,
+                                  struct evq_error *err)
+{
+    char host[256] = "";
+    int fd = -1;
+
+    if (work->root != &config->shm || gethostname(host, sizeof(host) - 1) != 0 ||
+        strcmp(work->job->host, host) == 0) {
+        return EVQ_OK;
+    }
+    if (work->root_fd >= 0 &&
+        evq_beneath_open(work->root_fd, work->job->path, false, &fd, NULL) == EVQ_OK) {
+        (void)close(fd);
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_RETRY,
+                         "'%s' is in the memory of host '%.80s', which this worker on '%.80s' does "
+                         "not share: run a worker for its suite there",
+                         work->job->path, work->job->host, host);
 }
 
 /* Splits "a\nb\n" in place; the pointers are into the note's text. */
@@ -197,9 +219,14 @@ static enum evq_status work_open(const struct child *child, const struct evq_not
             work->job->root);
     }
     work->root_fd = open(work->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int open_errno = errno;
+    status = host_check(work, config, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
     if (work->root_fd < 0) {
         return evq_error_set(err, EVQ_E_RETRY, "root '%s' is %s here, which cannot be opened: %s",
-                             work->root->name, work->root->path, strerror(errno));
+                             work->root->name, work->root->path, strerror(open_errno));
     }
     return evq_scratch_attempt(config->worker.scratch, work->scratch, sizeof(work->scratch), err);
 }

@@ -4,13 +4,17 @@ cancel: a job is wanted no more.
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job; a shard stands for its whole job
 ARGV[2] reason "" or one sentence
+ARGV[3] "unclaimed", or left out: leave a job alone that a worker has begun, and end any other as skipped
 
-Returns the state after: "cancelled"; "running" with the mark set, which the next heartbeat acts on; the state of a job that
+Returns the state after: "cancelled" or, with "unclaimed", "skipped"; "running" with the mark set, which the next heartbeat acts on; the state of a job that
         had ended; or "not_found".
 Cost    O(log n); a split job's shards besides.
 --]]
 verb('cancel', 'drain', function(args)
-    args_exactly(args, 2, 'id reason')
+    local unclaimed = #args == 3 and args[3] == 'unclaimed'
+    if not unclaimed then
+        args_exactly(args, 2, 'id reason')
+    end
     local key = J.parse(args[1])
     if not key then
         refuse('\'' .. args[1]:sub(1, 60) .. '\' is no job id')
@@ -22,11 +26,15 @@ verb('cancel', 'drain', function(args)
     if ENDED[j.state] then
         return j.state
     end
+    if unclaimed and j.state == 'running' then
+        return 'running'
+    end
     local reason = args[2] ~= '' and short_text(args[2]) or 'cancelled by hand'
     if j.state == 'running' and call('ZSCORE', P .. 'sharded', j.id) == false then
         call('HSET', P .. 'job:' .. j.id, 'cancel', reason)
         return 'running'
     end
-    J.finish(j, 'cancelled', reason)
-    return 'cancelled'
+    local state = unclaimed and 'skipped' or 'cancelled'
+    J.finish(j, state, reason)
+    return state
 end)

@@ -317,6 +317,26 @@ static void see(void *context, const struct evalq_metric_view *metric)
     seen->inside = evalq_client_poll(seen->client, NULL, NULL, 1000);
 }
 
+static void client_withdraws_only_what_no_worker_has_begun(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+
+    submit_step(scene, client, 10);
+    assert_flushed(client);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    submit_step(scene, client, 20);
+    assert_flushed(client);
+    assert_int_equal(evalq_client_withdraw(client, 10, "", "quick", "no room", 2000), EVALQ_BUSY);
+    assert_int_equal(evalq_client_withdraw(client, 20, NULL, "quick", "no room", 2000), EVALQ_OK);
+    assert_int_equal(evalq_client_withdraw(client, 20, NULL, "quick", "no room", 2000), EVALQ_OK);
+    fixture_assert_state(scene->fx, "digits/20/regular/quick", "skipped");
+    assert_int_equal(evalq_client_withdraw(client, 30, NULL, "quick", "", 2000), EVALQ_NOT_FOUND);
+    assert_int_equal(evalq_client_withdraw(client, 20, "a b", "quick", "", 2000), EVALQ_INVALID);
+    evq_claim_free(claim);
+    evalq_client_close(client);
+}
+
 static void client_delivers_metrics_when_polled_and_waited_for(void **state)
 {
     struct scene *scene = *state;
@@ -493,7 +513,7 @@ static void client_library_exports_its_functions_alone(void **state)
         }
     }
     assert_int_equal(pclose(names), 0);
-    assert_int_equal(functions, 11);
+    assert_int_equal(functions, 12);
 }
 
 int main(void)
@@ -508,6 +528,7 @@ int main(void)
         SCENE_TEST(client_warns_with_missing_line_when_no_root_holds_it),
         SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
+        SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),
         SCENE_TEST(client_keeps_rotated_checkpoint_until_its_job_ends),
         SCENE_TEST(client_finds_configuration_of_evalq_up_when_none_is_named),
         SCENE_TEST(client_thread_blocks_all_signals_when_it_runs),

@@ -353,6 +353,29 @@ static void cancel_reaches_the_holder_and_outruns_its_release(void **state)
     fixture_audit(fx);
 }
 
+static void withdraw_ends_only_what_nobody_has_begun(void **state)
+{
+    struct fixture *fx = *state;
+    enum evq_job_state after = EVQ_JOB_STATE_COUNT;
+
+    (void)fixture_submit(fx, ID);
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status(evq_queue_withdraw(fx->queue, ID, "no room", &after, NULL), EVQ_OK);
+    assert_int_equal(after, EVQ_JOB_RUNNING);
+    assert_int_equal(beat(fx, claim), EVQ_BEAT_OK); // Not even told.
+    assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+
+    (void)fixture_submit(fx, "r/200/regular/quick");
+    assert_status(evq_queue_withdraw(fx->queue, "r/200/regular/quick", "no room", &after, NULL),
+                  EVQ_OK);
+    assert_int_equal(after, EVQ_JOB_SKIPPED);
+    fixture_assert_state(fx, "r/200/regular/quick", "skipped");
+    assert_status(evq_queue_withdraw(fx->queue, "r/300/regular/quick", "", &after, NULL),
+                  EVQ_E_NOT_FOUND);
+    fixture_audit(fx);
+}
+
 static void adopt_makes_a_forgotten_job_run_again(void **state)
 {
     struct fixture *fx = *state;
@@ -419,6 +442,7 @@ int main(void)
         FENCE_TEST(fail_incomplete_is_not_charged_and_bounded),
         FENCE_TEST(fail_of_each_kind_ends_as_designed),
         FENCE_TEST(cancel_reaches_the_holder_and_outruns_its_release),
+        FENCE_TEST(withdraw_ends_only_what_nobody_has_begun),
         FENCE_TEST(adopt_makes_a_forgotten_job_run_again),
         FENCE_TEST(submit_again_while_reclaimed_takes_the_old_token_away),
     };

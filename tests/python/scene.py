@@ -68,6 +68,7 @@ class Scene:
             ).stdout.startswith(b"PONG"),
             "redis-server answers",
         )
+        subprocess.run([os.path.join(BIN, "evalq"), "admin", "install"], env=self.environment(), check=True, capture_output=True)
 
     def stop_redis(self) -> None:
         if self.redis is not None:

@@ -497,6 +497,12 @@ static void config_root_match_takes_the_longest_by_component(void **state)
     evq_config_free(config);
     config = parsed("roots: {all: /}");
     assert_matches(config, "/x/y", "all", "x/y");
+    (void)snprintf(path, sizeof path, "/dev/shm/evalq-%ju/a/b", (uintmax_t)getuid());
+    assert_matches(config, path, "shm", "a/b"); // Built in.
+    evq_config_free(config);
+    config = parsed("roots: {shm: /memory}");
+    assert_int_equal(config->root_count, 0);
+    assert_matches(config, "/memory/a", "shm", "a");
     evq_config_free(config);
 }
 

@@ -57,7 +57,7 @@ static const struct {
     {"redis: {queue: a b}", "f.yaml:1:16: redis.queue is \"a b\", expected 1 to 64"},
     {"roots: x", "f.yaml:1:8: roots is a single value, expected a map"},
     {"roots: {a b: /x}", "f.yaml:1:9: root name \"a b\" is not"},
-    {"roots: {shm: /x}", "f.yaml:1:9: \"shm\" is built in"},
+    {"roots: {shm: [/x]}", "f.yaml:1:14: roots.shm is a list, expected a directory"},
     {"roots: {a: }", "roots.a is nothing, expected a directory"},
     {"roots: {a: ''}", "roots.a is empty, expected a directory"},
     {"roots: {a: [/x]}", "f.yaml:1:12: roots.a is a list, expected a directory"},

@@ -19,23 +19,22 @@ from ._library import EvalqError, version
 from .client import Best, Client, Result, Stats
 
 if TYPE_CHECKING:
-    from .local import LocalStack, local
-    from .serve import Checkpoint, EvalRefused, EvalRetry, Job, Report, serve
-    from .serve_lightning import serve_lightning
-    from .serve_trainer import serve_trainer
+    from ._local import LocalStack, local
+    from ._serving import Checkpoint, EvalRetry, Report, Task, serve
+    from ._lightning import serve_lightning
+    from ._trainer import serve_trainer
 
 __all__ = [
     "Best",
     "Checkpoint",
     "Client",
-    "EvalRefused",
     "EvalRetry",
     "EvalqError",
-    "Job",
     "LocalStack",
     "Report",
     "Result",
     "Stats",
+    "Task",
     "local",
     "serve",
     "serve_lightning",
@@ -43,18 +42,17 @@ __all__ = [
     "version",
 ]
 
-# A trainer pays for the client alone; and `python -m evalq.serve` must not find itself imported.
+# A trainer pays for the client alone.
 _LAZY = {
-    "local": "local",
-    "LocalStack": "local",
-    "serve": "serve",
-    "Checkpoint": "serve",
-    "EvalRefused": "serve",
-    "EvalRetry": "serve",
-    "Job": "serve",
-    "Report": "serve",
-    "serve_trainer": "serve_trainer",
-    "serve_lightning": "serve_lightning",
+    "local": "_local",
+    "LocalStack": "_local",
+    "serve": "_serving",
+    "Checkpoint": "_serving",
+    "EvalRetry": "_serving",
+    "Report": "_serving",
+    "Task": "_serving",
+    "serve_trainer": "_trainer",
+    "serve_lightning": "_lightning",
 }
 
 
@@ -66,5 +64,5 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     value = getattr(import_module("." + _LAZY[name], __name__), name)
-    globals()[name] = value  # Functions win over the submodules of the same name.
+    globals()[name] = value
     return value

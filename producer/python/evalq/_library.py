@@ -7,7 +7,7 @@ import os
 import threading
 from typing import Any, Callable, List, Optional
 
-OK, INVALID, FULL, TIMEOUT, UNAVAILABLE, NOT_FOUND, NOMEM, FORKED, BUG = range(9)
+OK, INVALID, FULL, TIMEOUT, UNAVAILABLE, NOT_FOUND, NOMEM, FORKED, BUG, BUSY = range(10)
 
 NAMES = (
     "ok",
@@ -19,6 +19,7 @@ NAMES = (
     "out of memory",
     "forked",
     "bug",
+    "busy",
 )
 
 
@@ -127,6 +128,11 @@ _SIGNATURES: "tuple[tuple[str, Any, List[Any]], ...]" = (
             ctypes.c_int,
         ],
     ),
+    (
+        "withdraw",
+        ctypes.c_int,
+        [_HANDLE, ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int],
+    ),
     ("stats", None, [_HANDLE, ctypes.POINTER(StatsView)]),
     ("error", ctypes.c_char_p, [_HANDLE]),
     ("run", ctypes.c_char_p, [_HANDLE]),
@@ -161,6 +167,7 @@ class Library:
     poll: Callable[..., int]
     wait: Callable[..., int]
     best: Callable[..., int]
+    withdraw: Callable[..., int]
     stats: Callable[..., None]
     error: Callable[..., bytes]
     run: Callable[..., bytes]

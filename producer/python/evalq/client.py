@@ -206,6 +206,11 @@ class _Handle:
             raise self.failure(code)
         return Best(metric or "", value.value, step.value, os.fsdecode(path.value) or None)
 
+    def withdraw(self, step: int, variant: str, suite: str, reason: str, timeout_ms: int) -> int:
+        return self.library.withdraw(
+            self._pointer, step, variant.encode(), suite.encode(), reason.encode(), timeout_ms
+        )
+
     def stats(self) -> _library.StatsView:
         view = _library.StatsView()
         self.library.stats(self._pointer, ctypes.byref(view))
@@ -265,6 +270,7 @@ class Client:
               through that one; False: nothing at all.
     pin       False: checkpoints are evaluated where they lie, if they still do.
     snapshots How many state dicts may lie in shared memory at once.
+    snapshot_directory    Where they lie; the root "shm" of the configuration. Default: /dev/shm/evalq-UID.
     session_ms    When this life of the run began, unix ms. Default: this process's start.
     ring_directory    Where submits not yet sent are kept; a local disk. Default: ~/.local/state/evalq.
 
@@ -282,6 +288,7 @@ class Client:
         log: Union[bool, logging.Logger] = True,
         pin: bool = True,
         snapshots: int = 2,
+        snapshot_directory: Optional[Path] = None,
         session_ms: Optional[int] = None,
         ring_directory: Optional[Path] = None,
     ) -> None:
@@ -299,6 +306,7 @@ class Client:
         if log is not False:
             self._log = log if isinstance(log, logging.Logger) else logging.getLogger("evalq")
         self._snapshot_limit = max(1, snapshots)
+        self._snapshot_directory = os.fspath(snapshot_directory) if snapshot_directory is not None else None
         self._reset()
         _clients.add(self)
         try:
@@ -344,7 +352,7 @@ class Client:
             code = handle.submit(name, submit)
             if code != _library.OK:
                 raise handle.failure(code)
-        except (EvalqError, TypeError, ValueError, OSError) as error:
+        except Exception as error:  # Whatever it is, training goes on.
             return self._fail(error, f"step {step} was not submitted: ")
         self._submitted(submit, name)
         return True
@@ -378,7 +386,7 @@ class Client:
             submit = self._check(step, suites, variant, policy, keep, priority, epoch, params, trackers)
             self._open()
             self._snapshot_store().put(state_dict, submit, metadata)
-        except (EvalqError, TypeError, ValueError, OSError, MemoryError, RuntimeError) as error:
+        except Exception as error:  # Whatever it is, training goes on.
             return self._fail(error, f"step {step} was not submitted: ")
         return True
 
@@ -604,6 +612,7 @@ class Client:
                     limit=self._snapshot_limit,
                     submitted=self._submitted,
                     log=self._log,
+                    directory=self._snapshot_directory,
                 )
             return self._snapshots
 

@@ -1,0 +1,17 @@
+# The Python package against the programs of this build: tests/python/test_*.py, with the standard library's unittest.
+find_program(EVQ_PYTHON NAMES python3)
+set(python_environment "EVALQ_TEST_BUILD=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
+file(GLOB python_tests CONFIGURE_DEPENDS python/test_*.py)
+foreach(source IN LISTS python_tests)
+    get_filename_component(name ${source} NAME_WE)
+    string(REPLACE test_ test_python_ name ${name})
+    if(EVQ_PYTHON AND NOT EVQ_SANITIZE)
+        add_test(NAME ${name} COMMAND ${EVQ_PYTHON} ${source})
+    elseif(EVQ_PYTHON)
+        add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: python3 cannot load a sanitized library")
+    else()
+        add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: python3 is not installed")
+    endif()
+    set_tests_properties(${name} PROPERTIES LABELS "integration;python" TIMEOUT 300 ENVIRONMENT "${python_environment}"
+        SKIP_REGULAR_EXPRESSION "SKIPPED: ")
+endforeach()

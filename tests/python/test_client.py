@@ -1,0 +1,163 @@
+"""evalq.Client against a real queue and a real worker."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import unittest
+
+from scene import NATIVE, SceneTest, scene, until
+
+import evalq
+
+
+class ClientTest(SceneTest):
+    def test_submit_brings_its_result_back(self) -> None:
+        with self.scene.client("round-trip") as client:
+            path = self.scene.checkpoint("round/step-100.safetensors")
+            with self.assertLogs("evalq", "INFO") as logs:
+                self.assertTrue(client.submit(path, step=100, suites=["quick"], epoch=1.5, params={"a": 1}))
+                self.assertTrue(client.wait(60))
+            results = list(client.results())
+            values = {result.key: result for result in results if not result.is_end}
+            accuracy = values["eval/digits/accuracy"]
+            self.assertEqual((accuracy.step, accuracy.suite, accuracy.variant), (100, "quick", "regular"))
+            self.assertEqual((accuracy.task, accuracy.metric, accuracy.n), ("digits", "accuracy", 1000))
+            self.assertGreater(accuracy.value, 0.97)
+            self.assertEqual(accuracy.job, "round-trip/100/regular/quick")
+            ends = [result for result in results if result.is_end]
+            self.assertEqual([(end.state, end.step) for end in ends], [("done", 100)])
+            self.assertTrue(math.isnan(ends[0].value))
+            self.assertEqual(list(client.results()), [])
+            text = "\n".join(logs.output)
+            self.assertEqual(text.count("submitted"), 1, text)
+            self.assertEqual(text.count("accuracy="), 1, text)
+            stats = client.stats()
+            self.assertEqual((stats.submitted, stats.sent, stats.dropped, stats.pending), (1, 1, 0, 0))
+            self.assertTrue(stats.connected)
+            best = client.best("eval/digits/accuracy", "max")
+            assert best is not None
+            self.assertEqual((best.step, best.path, best.value), (100, path, accuracy.value))
+
+    def test_results_come_without_waiting_for_them(self) -> None:
+        with self.scene.client("arrivals") as client:
+            client.submit(self.scene.checkpoint("arrivals/7.safetensors"), step=7, suites="quick")
+            found: "list[evalq.Result]" = []
+            until(lambda: found.extend(client.results()) or any(result.is_end for result in found), "an end")
+            self.assertTrue(any(result.metric == "accuracy" for result in found))
+
+    def test_later_client_of_the_run_sees_earlier_results(self) -> None:
+        with self.scene.client("resumed") as client:
+            client.submit(self.scene.checkpoint("resumed/1.safetensors"), step=1, suites="quick")
+            self.assertTrue(client.wait(60))
+        with self.scene.client("resumed") as client:
+            self.assertTrue(client.wait(60))
+            self.assertEqual({result.step for result in client.results()}, {1})
+
+    def test_threads_submit_side_by_side(self) -> None:
+        count, each = 8, 25
+        with self.scene.client("threads", log=False) as client:
+            path = self.scene.checkpoint("threads/any.safetensors")
+            good = []
+
+            def work(thread: int) -> None:
+                for at in range(each):
+                    good.append(client.submit(path, step=thread * each + at, suites="nobody", params={"t": thread}))
+
+            threads = [threading.Thread(target=work, args=(at,)) for at in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(good, [True] * (count * each))
+            self.assertTrue(client.flush(60))
+            self.assertEqual(client.stats().sent, count * each)
+
+    def test_forked_child_uses_a_client_of_its_own(self) -> None:
+        path = self.scene.checkpoint("fork/1.safetensors")
+        with self.scene.client("fork") as client:
+            self.assertTrue(client.submit(path, step=1, suites="quick"))
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    good = client.submit(path, step=2, suites="quick") and client.wait(60)
+                    seen = {result.step for result in client.results()}
+                    code = 0 if good and 2 in seen and client.stats().submitted == 1 else 2
+                finally:
+                    os._exit(code)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            self.assertTrue(client.submit(path, step=3, suites="quick"))
+            self.assertTrue(client.wait(60))
+            self.assertEqual({result.step for result in client.results()}, {1, 2, 3})
+            self.assertEqual(client.stats().submitted, 2)
+
+    def test_wrong_arguments_do_not_raise(self) -> None:
+        with self.scene.client("wrong") as client, self.assertLogs("evalq", "WARNING") as logs:
+            self.assertFalse(client.submit("/nowhere", step=-1, suites="quick"))
+            self.assertFalse(client.submit("/nowhere", step=1, suites=""))
+            self.assertFalse(client.submit("/nowhere", step=1, suites="quick", policy="newest"))
+            self.assertFalse(client.submit("/nowhere", step=1, suites="quick", priority="now"))
+            self.assertFalse(client.submit(3, step=1, suites="quick"))
+            self.assertFalse(client.submit("/nowhere", step="one", suites="quick"))
+        text = "\n".join(logs.output)
+        self.assertIn("policy is 'newest', expected all, latest or backfill", text)
+        self.assertIn("expected urgent, high, normal or backfill", text)
+
+    def test_wrong_arguments_raise_when_asked_to(self) -> None:
+        with self.scene.client("wrong", raise_errors=True) as client:
+            with self.assertRaisesRegex(evalq.EvalqError, "policy is 'newest'"):
+                client.submit("/nowhere", step=1, suites="quick", policy="newest")
+
+    def test_path_under_no_root_is_refused_once(self) -> None:
+        with self.scene.client("rootless") as client, self.assertLogs("evalq", "WARNING") as logs:
+            client.submit("/etc/hostname", step=1, suites="quick")
+            client.submit("/etc/hostname", step=2, suites="quick")
+            until(lambda: client.stats().refused == 2 and logs.output, "both are refused, and it is said")
+        self.assertEqual(len(logs.output), 1, logs.output)
+        self.assertIn("roots", logs.output[0])
+
+
+class OutageTest(unittest.TestCase):
+    def test_submits_before_redis_is_there_arrive_when_it_is(self) -> None:
+        with scene(NATIVE) as made:
+            made.stop_redis()
+            with made.client("early") as client, self.assertLogs("evalq", "WARNING") as logs:
+                path = made.checkpoint("early/1.safetensors")
+                self.assertTrue(client.submit(path, step=1, suites="quick"))
+                self.assertTrue(client.submit(path, step=2, suites="quick"))
+                self.assertFalse(client.flush(0.5))
+                self.assertEqual(list(client.results()), [])
+                self.assertIsNone(client.best("eval/digits/accuracy", timeout=0.2))
+                made.start_redis()
+                made.start_worker()
+                self.assertTrue(client.wait(60))
+                ends = [result.step for result in client.results() if result.is_end]
+                self.assertEqual(sorted(ends), [1, 2])
+            away = [line for line in logs.output if "Redis" in line or "redis" in line]
+            self.assertTrue(away, logs.output)
+
+    def test_wrong_url_never_raises(self) -> None:
+        with scene(NATIVE) as made, self.assertLogs("evalq", "WARNING") as logs:
+            with made.client("wrong-url", url="http://nowhere:1") as client:
+                self.assertFalse(client.submit(made.checkpoint("a.safetensors"), step=1, suites="quick"))
+                self.assertFalse(client.wait(1))
+                self.assertFalse(client.flush(1))
+                self.assertEqual(list(client.results()), [])
+                self.assertEqual(client.stats().submitted, 0)
+                self.assertEqual(client.run, "")
+            self.assertIn("redis://", "\n".join(logs.output))
+            with self.assertRaises(evalq.EvalqError):
+                made.client("wrong-url", url="http://nowhere:1", raise_errors=True)
+
+    def test_host_that_is_not_there_is_silent(self) -> None:
+        with scene(NATIVE) as made:
+            with made.client("no-host", url="redis://127.0.0.1:1") as client:
+                self.assertTrue(client.submit(made.checkpoint("a.safetensors"), step=1, suites="quick"))
+                self.assertFalse(client.wait(0.5))
+                self.assertEqual(client.stats().pending, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

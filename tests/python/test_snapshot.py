@@ -1,0 +1,183 @@
+"""Client.submit_state_dict against a real queue and a real worker; the tensors are numpy's, or made of plain memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from typing import Any, Dict
+
+from scene import DATA, NATIVE, Scene, SceneTest, scene, until
+
+try:
+    import numpy
+except ImportError:
+    numpy = None  # type: ignore[assignment]
+
+from evalq import snapshot
+from evalq._tensors import read_safetensors
+
+MODEL = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
+
+
+def weights() -> "Dict[str, Any]":
+    return read_safetensors(MODEL)
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class SnapshotTest(SceneTest):
+    def test_state_dict_gives_what_its_file_gives(self) -> None:
+        with self.scene.client("equal") as client:
+            client.submit(self.scene.checkpoint("equal/1.safetensors"), step=1, suites="quick")
+            self.assertTrue(client.submit_state_dict(weights(), step=2, suites="quick"))
+            self.assertTrue(client.wait(60))
+            values: "Dict[int, Dict[str, float]]" = {1: {}, 2: {}}
+            for result in client.results():
+                if not result.is_end:
+                    values[result.step][result.key] = result.value
+            self.assertGreater(values[1]["eval/digits/accuracy"], 0.9)
+            self.assertEqual(values[1], values[2])
+            until(lambda: client.stats().snapshots == 0, "the snapshot is released when its job ended")
+            self.assertEqual(client.stats().snapshots_dropped, 0)
+
+    def test_caller_may_change_the_weights_at_once(self) -> None:
+        with self.scene.client("changed") as client:
+            state = {name: value.copy() for name, value in weights().items()}
+            client.submit_state_dict(state, step=1, suites="quick")
+            for value in state.values():
+                value.fill(0)
+            self.assertTrue(client.wait(60))
+            values = [result.value for result in client.results() if result.metric == "accuracy"]
+            self.assertEqual(len(values), 1)
+            self.assertGreater(values[0], 0.9)
+
+    def test_wrong_state_dicts_do_not_raise(self) -> None:
+        with self.scene.client("wrong") as client, self.assertLogs("evalq", "WARNING") as logs:
+            self.assertFalse(client.submit_state_dict({}, step=1, suites="quick"))
+            self.assertFalse(client.submit_state_dict({"a": numpy.zeros(2, "c16")}, step=1, suites="quick"))
+            self.assertFalse(client.submit_state_dict(3, step=1, suites="quick"))
+        self.assertIn("holds no tensor", logs.output[0])
+        self.assertIn("complex128 has no place in safetensors", logs.output[1])
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class BoundTest(SceneTest):
+    workers = False
+
+    def test_oldest_unclaimed_snapshot_is_dropped_with_its_reason(self) -> None:
+        with self.scene.client("bound", snapshots=2) as client, self.assertLogs("evalq", "WARNING") as logs:
+            for step in (1, 2, 3, 4):
+                self.assertTrue(client.submit_state_dict(weights(), step=step, suites="quick", policy="all"))
+                self.assertTrue(client.flush(30))
+                self.assertLessEqual(client.stats().snapshots, 2)
+            self.assertEqual((client.stats().snapshots, client.stats().snapshots_dropped), (2, 2))
+            worker = self.scene.start_worker()
+            self.assertTrue(client.wait(60))
+            ends = {result.step: (result.state, result.reason) for result in client.results() if result.is_end}
+            self.assertEqual({step: end[0] for step, end in ends.items()}, {1: "skipped", 2: "skipped", 3: "done", 4: "done"})
+            self.assertEqual(ends[1][1], "dropped from memory for step 3")
+            worker.terminate()
+        self.assertIn("step 1: the snapshot was dropped: step 3 needs its room", "\n".join(logs.output))
+
+    def test_nothing_stays_in_shared_memory_when_the_client_closes(self) -> None:
+        client = self.scene.client("closes")
+        client.submit_state_dict(weights(), step=1, suites="nobody")
+        self.assertTrue(client.flush(30))
+        directory = client._snapshots._directory
+        self.assertTrue(directory.startswith(snapshot.default_directory()))
+        self.assertEqual(len([name for name in os.listdir(directory) if name.endswith(".safetensors")]), 1)
+        with self.assertLogs("evalq", "WARNING") as logs:
+            client.close()
+        self.assertFalse(os.path.exists(directory))
+        self.assertIn("ended before its state dict was evaluated", logs.output[0])
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class FileTest(unittest.TestCase):
+    """What is written, read back by hand."""
+
+    def written(self, state: "Dict[str, Any]", **metadata: str) -> "tuple[Dict[str, Any], bytes]":
+        tensors, sources, tied, data_bytes = snapshot._plan(state)
+        header = snapshot._header(tensors, tied, metadata)
+        data = snapshot._fill_numpy(tensors, sources, data_bytes)
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "x.safetensors")
+            snapshot._write(path, snapshot._Copy(header, data, data_bytes, lambda: None))
+            self.assertEqual(os.listdir(directory), ["x.safetensors"])
+            with open(path, "rb") as file:
+                text = file.read(struct.unpack("<Q", file.read(8))[0])
+                return json.loads(text), file.read()
+
+    def test_keeps_types_shapes_and_order(self) -> None:
+        state = {
+            "model": {"a": numpy.arange(6, dtype="f4").reshape(2, 3).T, "b": numpy.float16([1.5])},
+            "c": numpy.array(7, dtype="i8"),
+            "empty": numpy.zeros((0, 4), dtype="f8"),
+            "flag": numpy.array([True, False]),
+            "step": 3,
+        }
+        header, data = self.written(state, run="r")
+        self.assertEqual(header.pop("__metadata__"), {"run": "r", "format": "pt"})
+        self.assertEqual(set(header), {"model.a", "model.b", "c", "empty", "flag"})
+        self.assertEqual(header["model.a"]["dtype"], "F32")
+        self.assertEqual(header["model.a"]["shape"], [3, 2])
+        begin, end = header["model.a"]["data_offsets"]
+        self.assertEqual(list(struct.unpack("<6f", data[begin:end])), [0, 3, 1, 4, 2, 5])
+        self.assertEqual(header["c"], {"dtype": "I64", "shape": [], "data_offsets": [0, 8]})
+        self.assertEqual(header["empty"]["shape"], [0, 4])
+        self.assertEqual(len(data), 24 + 2 + 8 + 2)
+
+    def test_tied_tensors_are_written_once(self) -> None:
+        shared = numpy.ones((4, 4), dtype="f4")
+        header, data = self.written({"embed": shared, "head": shared, "part": shared[:2]})
+        self.assertEqual(header["__metadata__"]["head"], "embed")
+        self.assertNotIn("head", header)
+        self.assertEqual(header["part"]["shape"], [2, 4])
+        self.assertEqual(len(data), 64 + 32)
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+@unittest.skipUnless(os.geteuid() == 0, "mounting a tmpfs needs root")
+class FullTest(unittest.TestCase):
+    def test_full_shared_memory_is_said_and_training_goes_on(self) -> None:
+        with scene(NATIVE) as made:
+            memory = os.path.join(made.directory, "memory")
+            os.mkdir(memory)
+            mount = subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", memory], capture_output=True, check=False
+            )
+            if mount.returncode != 0:
+                self.skipTest("a tmpfs cannot be mounted here")
+            try:
+                self.fill(made, memory)
+            finally:
+                subprocess.run(["umount", memory], check=True)
+
+    def fill(self, made: Scene, memory: str) -> None:
+        made.write_config(NATIVE.replace("roots:", f"roots:\n  shm: {memory}"))
+        made.start_worker()
+        with made.client("full", snapshot_directory=memory) as client, self.assertLogs("evalq", "WARNING") as logs:
+            self.assertTrue(client.submit_state_dict(weights(), step=1, suites="quick"))
+            until(lambda: client.stats().snapshots_dropped == 1, "the large one is dropped")
+            self.assertTrue(client.submit_state_dict({"a": numpy.zeros(8, "f4")}, step=2, suites="quick"))
+            self.assertTrue(client.flush(30))
+            small = {name: value[:8, :8] if value.ndim == 2 else value[:8] for name, value in weights().items()}
+            self.assertTrue(client.submit_state_dict(small, step=3, suites="quick"))
+            self.assertTrue(client.flush(30))
+            self.assertTrue(client.submit(made.checkpoint("full/4.safetensors"), step=4, suites="quick"))
+            self.assertTrue(client.wait(60))
+            ends = {result.step: result.state for result in client.results() if result.is_end}
+            self.assertEqual(ends[4], "done")
+            self.assertNotIn(1, ends)
+        text = "\n".join(logs.output)
+        self.assertIn("No space left on device", text)
+        self.assertIn("make room in /dev/shm", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
