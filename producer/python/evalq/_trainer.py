@@ -1,0 +1,101 @@
+"""Trainer.evaluate() of transformers for each checkpoint, with model, data and imports kept warm."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, Mapping, Optional
+
+from ._serving import Checkpoint, Metrics, Report, Task, serve
+from ._weights import load_into
+
+
+def serve_trainer(factory: Callable[[], Any]) -> None:
+    """Evaluates every checkpoint as factory()'s Trainer would: its eval_dataset, its compute_metrics, any model.
+
+    factory() is called once. For each checkpoint its weights (safetensors or torch, also sharded) are loaded into
+    the model and Trainer.evaluate() is called; the metrics are reported under its names, such as "eval_loss". Where
+    eval_dataset is a dictionary and a task of the suite is one of its keys, that task evaluates it alone.
+    """
+    serve(TrainerFunction(factory()))
+
+
+class TrainerFunction:
+    """A Trainer as an evaluator's function."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._loaded = ""
+        self._report: Optional[Report] = None
+        _keep_quiet(trainer)
+        trainer.add_callback(_progress_callback(self))
+
+    def __call__(self, checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
+        trainer = self._trainer
+        if self._loaded != checkpoint.job or not checkpoint.job:
+            self._load(checkpoint)
+            self._loaded = checkpoint.job
+        trainer.state.global_step = checkpoint.step
+        trainer.state.epoch = checkpoint.epoch
+        self._report = report
+        report(0, -1, "evaluate")
+        try:
+            metrics = self._evaluate(task)
+        finally:
+            self._report = None
+        return {name: value for name, value in metrics.items() if name != "epoch" and _is_number(value)}
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        model = self._trainer.model
+        path = checkpoint.path
+        if os.path.isfile(os.path.join(path, "adapter_config.json")) and hasattr(model, "peft_config"):
+            from peft import set_peft_model_state_dict  # type: ignore[import-not-found,unused-ignore]
+
+            set_peft_model_state_dict(model, checkpoint.load())
+            return
+        load_into(model, checkpoint.load(), path)
+
+    def _evaluate(self, task: Task) -> Dict[str, Any]:
+        trainer = self._trainer
+        data = trainer.eval_dataset
+        if isinstance(data, Mapping) and str(task) in data:
+            metrics = trainer.evaluate(eval_dataset=data[str(task)], metric_key_prefix=f"eval_{task}")
+        else:
+            metrics = trainer.evaluate()
+        return dict(metrics)
+
+    def progress(self, done: int, total: int) -> None:
+        if self._report is not None:
+            self._report(done, total)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (hasattr(value, "item") and getattr(value, "size", 1) == 1)
+
+
+def _keep_quiet(trainer: Any) -> None:
+    """Results reach the trackers through evalq's logger: what reports, or submits, from a Trainer is taken out."""
+    for callback in list(trainer.callback_handler.callbacks):
+        module = type(callback).__module__
+        if module.startswith(("transformers.integrations", "evalq.")):
+            trainer.remove_callback(callback)
+
+
+def _progress_callback(function: TrainerFunction) -> Any:
+    from transformers import TrainerCallback  # type: ignore[import-not-found,unused-ignore]
+
+    class Progress(TrainerCallback):  # type: ignore[misc,unused-ignore]
+        def __init__(self) -> None:
+            self.done = 0
+
+        def on_prediction_step(self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **_: Any) -> None:
+            self.done += 1
+            try:
+                total = len(eval_dataloader)
+            except TypeError:
+                total = -1
+            function.progress(self.done, total)
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.done = 0
+
+    return Progress()

@@ -1,0 +1,122 @@
+"""The weights of a checkpoint, whatever training framework wrote it, as one dictionary of name to tensor."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, List, Mapping, Optional
+
+from ._tensors import read_safetensors, read_safetensors_torch, safetensors_files
+
+_REGULAR_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
+_EMA_KEYS = ("ema_state_dict", "model_ema", "ema", "ema_model", "state_dict_ema")
+_PREFIXES = ("module.", "_orig_mod.")
+
+
+def load_weights(path: str, variant: str = "regular", framework: Optional[str] = None) -> Dict[str, Any]:
+    """Everything the checkpoint at path holds as weights, on the CPU."""
+    if framework not in (None, "torch", "numpy"):
+        raise ValueError(f"framework is '{framework}', expected torch or numpy")
+    if framework is None:
+        framework = "torch" if _has_torch() else "numpy"
+    files = safetensors_files(path)
+    if files:
+        read = read_safetensors_torch if framework == "torch" else read_safetensors
+        values: Dict[str, Any] = {}
+        for name in files:
+            values.update(read(name))
+        return without_prefixes(values)
+    if framework == "numpy":
+        raise ValueError(f"'{path}' is no safetensors file: torch reads it")
+    values = {}
+    for name in torch_files(path):
+        values.update(_state_dict(load_torch(name), variant, name))
+    return without_prefixes(values)
+
+
+def _has_torch() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None
+
+
+def torch_files(path: str) -> List[str]:
+    """The files of torch.save that hold the weights at path."""
+    if not os.path.isdir(path):
+        return [path]
+    index = os.path.join(path, "pytorch_model.bin.index.json")
+    if os.path.isfile(index):
+        with open(index, encoding="utf-8") as file:
+            names = sorted(set(json.load(file)["weight_map"].values()))
+        for name in names:
+            if os.path.basename(name) != name:
+                raise ValueError(f"'{index}' names '{name}', which is not a file beside it")
+        return [os.path.join(path, name) for name in names]
+    for name in ("pytorch_model.bin", "model.pt", "model.pth", "model.bin", "adapter_model.bin"):
+        if os.path.isfile(os.path.join(path, name)):
+            return [os.path.join(path, name)]
+    raise FileNotFoundError(f"no weights were found in the directory '{path}'")
+
+
+def load_torch(path: str) -> Any:
+    """What torch.save wrote, without running any code of it."""
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        if "weights_only" not in str(error).lower() and "WeightsUnpickler" not in str(error):
+            raise
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"'{path}' holds more than tensors and plain values ({first}); save the state dict alone, or allow its"
+            " classes in the evaluator with torch.serialization.add_safe_globals"
+        ) from error
+
+
+def _is_state(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, Mapping) and any(isinstance(item, torch.Tensor) for item in value.values())
+
+
+def _state_dict(loaded: Any, variant: str, path: str) -> Dict[str, Any]:
+    """The dictionary of tensors within what was saved."""
+    import torch
+
+    if isinstance(loaded, Mapping):
+        keys = _EMA_KEYS if variant == "ema" else ()
+        for key in (*keys, variant, *_REGULAR_KEYS):
+            if _is_state(loaded.get(key)):
+                return {str(name): value for name, value in loaded[key].items() if isinstance(value, torch.Tensor)}
+        if _is_state(loaded):
+            return {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+    raise ValueError(f"'{path}' holds no state dict: expected tensors by name, or one of {', '.join(_REGULAR_KEYS)}")
+
+
+def without_prefixes(values: Dict[str, Any]) -> Dict[str, Any]:
+    """What DistributedDataParallel and torch.compile put before every name is taken away."""
+    found = True
+    while found:
+        found = False
+        for prefix in _PREFIXES:
+            if values and all(name.startswith(prefix) for name in values):
+                values = {name[len(prefix) :]: value for name, value in values.items()}
+                found = True
+    return values
+
+
+def load_into(model: Any, values: Mapping[str, Any], path: str) -> None:
+    """Copies the weights into a torch model where it is; every parameter must be there, tied ones once."""
+    result = model.load_state_dict(dict(values), strict=False)
+    missing = set(result.missing_keys)
+    if missing:
+        state = model.state_dict(keep_vars=True)
+        known = {state[name].data_ptr() for name in state if name not in missing}
+        missing = {name for name in missing if state[name].data_ptr() not in known}
+    if missing or result.unexpected_keys:
+        raise ValueError(
+            f"'{path}' does not fit the model: missing {sorted(missing)[:5]}, unexpected {sorted(result.unexpected_keys)[:5]}"
+        )
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()

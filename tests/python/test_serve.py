@@ -1,0 +1,236 @@
+"""evalq.serve: the protocol by hand, and through a real worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+from typing import Any, Dict, List, Optional
+
+from scene import BIN, NATIVE, PACKAGE, SceneTest, until
+
+EVALUATOR = '''
+import os, sys, time
+import evalq
+
+LOADED = []  # Kept between checkpoints.
+
+def evaluate(checkpoint, task, report):
+    print("this is not for the worker")
+    os.write(1, b"nor this\\n")
+    LOADED.append(checkpoint.step)
+    report(1, 2, "half way")
+    what = checkpoint.params.get("what", "")
+    if what == "value":
+        raise ValueError("no such thing")
+    if what == "retry":
+        if checkpoint.attempt == 1:
+            raise evalq.EvalRetry("not now")
+    if what == "text":
+        return {"accuracy": "high"}
+    if what == "exit":
+        sys.exit(3)
+    if what == "nan":
+        return {"loss": float("nan"), "other": float("-inf")}
+    if what == "loop":
+        while True:
+            time.sleep(0.01)
+    weights = checkpoint.load("numpy") if what == "load" else {}
+    return {
+        "calls": len(LOADED), "calls_stderr": 0.5, "pid": os.getpid(), "n": 7,
+        "tensors": len(weights), "width": float(task.options.get("width", 0)),
+    }
+'''
+
+
+class Peer:
+    """The worker's end of the protocol."""
+
+    def __init__(self, directory: str, target: str = "my_eval:evaluate") -> None:
+        with open(os.path.join(directory, "my_eval.py"), "w", encoding="utf-8") as file:
+            file.write(textwrap.dedent(EVALUATOR))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "evalq.serve", target],
+            cwd=directory,
+            env=dict(os.environ, PYTHONPATH=PACKAGE),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def say(self, **line: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(line).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def job(self, step: int = 1, tasks: "Optional[List[str]]" = None, **params: str) -> None:
+        listed = [{"name": name, "type": "any", "model": {}, "data": {}, "options": {}} for name in tasks or ["only"]]
+        self.say(
+            type="job", version=1, checkpoint="/nowhere", source="/nowhere", job=f"r/{step}/regular/s", run="r",
+            step=step, epoch=None, variant="regular", suite="s", tasks=listed, params=params, tags={}, shard=None,
+            attempt=1, scratch="/tmp",
+        )  # fmt: skip
+
+    def hear(self) -> "Dict[str, Any]":
+        assert self.process.stdout is not None
+        return dict(json.loads(self.process.stdout.readline()))
+
+    def end(self) -> str:
+        """Closes its input; what it wrote to its log."""
+        return self.process.communicate(timeout=30)[1].decode()
+
+    def close(self) -> None:
+        self.process.kill()
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            self.process.communicate()
+
+
+class ProtocolTest(unittest.TestCase):
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.peer = Peer(directory.name)
+        self.addCleanup(self.peer.close)
+        self.assertEqual(self.peer.hear(), {"type": "ready"})
+
+    def answer(self) -> "List[Dict[str, Any]]":
+        lines = []
+        while not lines or lines[-1]["type"] not in ("done", "error"):
+            lines.append(self.peer.hear())
+        return lines
+
+    def test_state_stays_warm_and_prints_go_to_the_log(self) -> None:
+        self.peer.job(1, ["a", "b"])
+        first = self.answer()
+        self.peer.job(2)
+        second = self.answer()
+        kinds = [line["type"] for line in first]
+        self.assertEqual(kinds, ["progress", "task", "progress", "task", "done"])
+        self.assertEqual(first[0], {"type": "progress", "done": 1, "total": 2, "status": "half way"})
+        self.assertEqual([line["task"] for line in first if line["type"] == "task"], ["a", "b"])
+        self.assertEqual([line["metrics"]["calls"] for line in first + second if line["type"] == "task"], [1, 2, 3])
+        text = self.peer.end()
+        self.assertEqual(text.count("this is not for the worker"), 3)
+        self.assertEqual(text.count("nor this"), 3)
+        self.assertEqual(self.peer.process.returncode, 0)
+
+    def test_exceptions_become_errors(self) -> None:
+        for what, message, retry in (
+            ("value", "ValueError: no such thing (my_eval.py:", False),
+            ("retry", "EvalRetry: not now", True),
+            ("text", "TypeError: metric 'accuracy' is str, expected a number", False),
+        ):
+            self.peer.job(1, what=what)
+            last = self.answer()[-1]
+            self.assertEqual((last["type"], last["retry"]), ("error", retry), last)
+            self.assertIn(message, last["message"])
+        self.peer.job(2)
+        self.assertEqual(self.answer()[-1], {"type": "done"})
+        self.assertIn("Traceback", self.peer.end())
+
+    def test_values_that_are_no_json_numbers_have_names(self) -> None:
+        self.peer.job(1, what="nan")
+        self.assertEqual(self.answer()[1]["metrics"], {"loss": "NaN", "other": "-Infinity"})
+
+    def test_exit_of_the_function_ends_the_program(self) -> None:
+        self.peer.job(1, what="exit")
+        self.assertEqual(self.answer()[-1]["type"], "error")
+        self.peer.process.wait(20)
+        self.assertNotEqual(self.peer.process.returncode, 0)
+
+    def test_cancel_ends_a_job_that_reports_nothing(self) -> None:
+        self.peer.say(type="cancel")  # Of no job: nothing happens.
+        for step in (1, 2, 3):
+            self.peer.job(step, what="loop")
+            self.assertEqual(self.peer.hear()["type"], "progress")
+            self.peer.say(type="cancel")
+            self.assertEqual(self.answer()[-1]["message"], "cancelled")
+        self.peer.job(4)
+        self.assertEqual(self.answer()[-1], {"type": "done"})
+
+
+class ServeTest(SceneTest):
+    config = NATIVE.replace(
+        "suites:",
+        """
+evaluators:
+  mine:
+    kind: persistent
+    argv: [$PYTHON, -m, evalq.serve, "my_eval:evaluate"]
+    directory: $OUT
+    env: {PYTHONPATH: """
+        + PACKAGE
+        + """}
+suites:
+  python:
+    evaluator: mine
+    limits: {seconds: 60}
+    tasks: [{name: a, width: 3}, {name: b}]""",
+    )
+    workers = False
+
+    def setUp(self) -> None:
+        with open(os.path.join(self.scene.out, "my_eval.py"), "w", encoding="utf-8") as file:
+            file.write(textwrap.dedent(EVALUATOR))
+        if not self.scene.processes:
+            self.scene.start_worker()
+
+    def run_step(self, client: Any, step: int, **params: str) -> "Dict[str, Dict[str, float]]":
+        path = self.scene.checkpoint(f"serve/{step}.safetensors")
+        self.assertTrue(client.submit(path, step=step, suites="python", params=params))
+        self.assertTrue(client.wait(60))
+        found: "Dict[str, Dict[str, float]]" = {}
+        self.ends = []
+        for result in client.results():
+            if result.is_end:
+                self.ends.append(result)
+            else:
+                self.assertEqual(result.step, step)
+                found.setdefault(result.task, {})[result.metric] = result.value
+                self.n = result.n
+        return found
+
+    def test_function_stays_warm_between_checkpoints(self) -> None:
+        with self.scene.client("serve") as client:
+            first = self.run_step(client, 1, what="load")
+            second = self.run_step(client, 2)
+        self.assertEqual(set(first), {"a", "b"})
+        self.assertEqual((first["a"]["width"], first["b"]["width"]), (3, 0))
+        self.assertEqual(first["a"]["tensors"], 8)
+        self.assertEqual(self.n, 7)
+        self.assertEqual(first["a"]["pid"], second["b"]["pid"])
+        self.assertEqual([first["b"]["calls"] - first["a"]["calls"], second["b"]["calls"] - first["a"]["calls"]], [1, 3])
+        self.assertNotIn("calls_stderr", first["a"])
+
+    def test_exception_of_the_function_is_the_reason(self) -> None:
+        with self.scene.client("raises", log=False) as client:
+            self.assertEqual(self.run_step(client, 1, what="value"), {})
+            self.assertEqual(self.ends[0].state, "dead")
+            self.assertIn("no such thing", self.ends[0].reason)
+            self.assertEqual(set(self.run_step(client, 2, what="retry")), {"a", "b"})
+
+    def test_cancelled_job_leaves_the_program_warm(self) -> None:
+        with self.scene.client("cancelled", log=False) as client:
+            before = self.run_step(client, 1)["a"]["pid"]
+            client.submit(self.scene.checkpoint("serve/2.safetensors"), step=2, suites="python", params={"what": "loop"})
+            job = "cancelled/2/regular/python"
+            environment = self.scene.environment()
+            program = os.path.join(BIN, "evalq")
+
+            def show(*arguments: str) -> str:
+                done = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, check=False)
+                return done.stdout
+
+            until(lambda: '"running"' in show("show", job, "--json"), "the job runs")
+            show("cancel", job)
+            self.assertTrue(client.wait(60))
+            self.assertEqual([result.state for result in client.results() if result.is_end][-1], "cancelled")
+            self.assertEqual(self.run_step(client, 3)["a"]["pid"], before)
+
+
+if __name__ == "__main__":
+    unittest.main()
