@@ -9,7 +9,6 @@ What `eval_strategy` makes due is evaluated by evalq's workers instead of here. 
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
@@ -26,7 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..client import Client, Result
 from .best import BestSoFar
 from .feed import default_run
-from .held import Held, checkpoint_path
+from .guard import guarded
 from .ledger import Evaluation
 from .watch import Watch
 
@@ -45,28 +44,6 @@ def metric_name(result: Result) -> Optional[str]:
         task = "" if result.task in ("eval", "") else result.task + "_"
         name = "eval_" + task + result.metric
     return name if result.variant == "regular" else f"eval_{result.variant}_{name[len('eval_'):]}"
-
-
-def _guarded(hook: Callable[..., Any]) -> Callable[..., None]:
-    """A hook that never raises into training, and returns no control: what it changes, it changes in place."""
-
-    @functools.wraps(hook)
-    def guarded(self: "EvalqCallback", *args: Any, **kwargs: Any) -> None:
-        try:
-            hook(self, *args, **kwargs)
-        except Exception as error:
-            first = hook.__name__ not in self._failed
-            self._failed.add(hook.__name__)
-            log.log(
-                logging.WARNING if first else logging.DEBUG,
-                "%s failed, training goes on: %s: %s",
-                hook.__name__,
-                type(error).__name__,
-                error,
-                exc_info=log.isEnabledFor(logging.DEBUG),
-            )
-
-    return guarded
 
 
 class _Late(Dict[str, float]):
@@ -152,11 +129,11 @@ class EvalqCallback(TrainerCallback, ExportableState):
 
     # -- the Trainer's events
 
-    @_guarded
+    @guarded
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._find_trainer()
 
-    @_guarded
+    @guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._reset()
         self._find_trainer()
@@ -171,13 +148,13 @@ class EvalqCallback(TrainerCallback, ExportableState):
             self._eval_on_start = True
             self._due(args, state, control, kwargs.get("model"))
 
-    @_guarded
+    @guarded
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._eval_on_start:
             args.eval_on_start = True
             self._eval_on_start = False
 
-    @_guarded
+    @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._schedule(args, state, control, kwargs.get("model"))
         if not self._multi:
@@ -185,7 +162,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         elif self._exchange_due(args, state):
             self._exchange(args, state, control, self._arrived(now=True))
 
-    @_guarded
+    @guarded
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._schedule(args, state, control, kwargs.get("model"))
         self._exchange(args, state, control, self._arrived(now=True))
@@ -195,7 +172,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
             else:
                 self._finish(args, state, control)
 
-    @_guarded
+    @guarded
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._saved_step = state.global_step
         if self._due_step == state.global_step:
@@ -203,17 +180,16 @@ class EvalqCallback(TrainerCallback, ExportableState):
         if self._finish_at_save:
             self._finish(args, state, control)
 
-    @_guarded
+    @guarded
     def on_log(self, args: Any, state: Any, control: Any, logs: Optional[Dict[str, Any]] = None, **kwargs: Any) -> None:
         # The last event before the Trainer loads the best model.
         if not self._applying and logs is not None and "train_runtime" in logs:
             self._finish(args, state, control)
 
-    @_guarded
+    @guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._finish(args, state, control)
         self._active = False
-        self._best.release_all()
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -272,8 +248,6 @@ class EvalqCallback(TrainerCallback, ExportableState):
     def _begin(self, args: Any, resumed: Mapping[str, Any]) -> None:
         options = self._options
         self._run = options["run"] or resumed.get("run") or default_run(self._output_dir)
-        holds = bool(args.metric_for_best_model) and (args.save_total_limit or 0) > 0
-        self._best = BestSoFar(self._output_dir, Held(self._output_dir) if holds else None, resumed.get("best"))
         self._watch = watch = Watch(
             self._open_client,
             self._suites,
@@ -284,17 +258,18 @@ class EvalqCallback(TrainerCallback, ExportableState):
             resumed.get("pending", ()),
         )
         self._run = watch.open() or self._run
-        self._best.release_all_but([_name(step) for step in watch.pending_steps()])
+        self._best = BestSoFar(watch.held.restore, resumed.get("best"))
+        watch.held.adopt(self._output_dir, [_name(step) for step in watch.pending_steps()])
         epochs = {each[0]: each[3] for each in watch.pending()}
         for step, epoch in sorted(epochs.items()):
             # Saved but perhaps never submitted: the queue knows what it has already.
-            path = checkpoint_path(self._output_dir, _name(step))
-            if path is not None:
+            path = os.path.join(self._output_dir, _name(step))
+            if watch.held.put_back(step, path):
                 watch.submit(path, step, epoch, **self._submit_options())
 
     # -- what is due
 
-    @_guarded
+    @guarded
     def _schedule(self, args: Any, state: Any, control: Any, model: Any) -> None:
         """Takes over what the Trainer would evaluate now."""
         due = bool(control.should_evaluate)
@@ -309,8 +284,8 @@ class EvalqCallback(TrainerCallback, ExportableState):
         if due:
             self._due(args, state, control, model)
         if self._watch is not None and control.should_save:
-            names = [_name(step) for step in self._watch.pending_steps()]
-            self._best.hold_before_save(names, _name(state.global_step))
+            self._watch.held.drop(state.global_step)  # Of an earlier life: it is written again.
+            self._watch.held.take_again()
 
     def _due(self, args: Any, state: Any, control: Any, model: Any) -> None:
         step = state.global_step
@@ -334,7 +309,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         """A resumed training that is where it was saved."""
         trainer = self._trainer()
         begun = getattr(trainer, "_initial_global_step", -1)
-        return begun == state.global_step and checkpoint_path(self._output_dir, _name(begun)) is not None
+        return begun == state.global_step and os.path.isdir(os.path.join(self._output_dir, _name(begun)))
 
     def _sharded(self) -> bool:
         trainer = self._trainer()
@@ -352,11 +327,9 @@ class EvalqCallback(TrainerCallback, ExportableState):
         return {**given, "trackers": trackers}
 
     def _submit(self, state: Any) -> None:
-        name = _name(state.global_step)
-        if self._watch is not None and self._watch.submit(
-            os.path.join(self._output_dir, name), state.global_step, state.epoch, **self._submit_options()
-        ):
-            self._best.hold(name)
+        if self._watch is not None:
+            path = os.path.join(self._output_dir, _name(state.global_step))
+            self._watch.submit(path, state.global_step, state.epoch, **self._submit_options())
 
     # -- what arrives
 
@@ -395,7 +368,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
             control.should_training_stop = stop
         return done
 
-    @_guarded
+    @guarded
     def _apply(self, args: Any, state: Any, control: Any, evaluation: Evaluation) -> None:
         """As if the Trainer had evaluated here, at that step."""
         if not evaluation.metrics:
@@ -421,7 +394,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
 
     def _settle(self, evaluation: Evaluation) -> None:
         if self._watch is not None:
-            self._best.settle(_name(evaluation.step), self._watch.is_pending(evaluation.step))
+            self._watch.settle(evaluation.step)
 
     @contextmanager
     def _at(self, state: Any, control: Any, evaluation: Evaluation) -> Iterator[None]:

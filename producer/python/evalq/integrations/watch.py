@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 from ..client import Client, Result
 from .feed import Feed
+from .held import Held
 from .ledger import Evaluation, Ledger
 
 log = logging.getLogger("evalq")
@@ -41,6 +42,7 @@ class Watch:
     ) -> None:
         self.suites = list(suites)
         self.variant = variant
+        self.held = Held()
         self._feed = Feed(client)
         self._ledger = Ledger(name, hold_seconds, since_ms=int(time.time() * 1000))
         self._ledger.restore(pending)
@@ -73,6 +75,8 @@ class Watch:
         """A checkpoint that was saved, or is being saved. Microseconds."""
         self.due(step, epoch)
         taken = self._feed.submit(path, step, self.suites, variant=self.variant, epoch=epoch, **options)
+        if taken:
+            self.held.take(step, path)
         return self._submitted(step, taken)
 
     def submit_state_dict(self, state: Mapping[str, Any], step: int, epoch: Optional[float], **options: Any) -> bool:
@@ -110,6 +114,7 @@ class Watch:
         if not now and moment - self._polled_at < _POLL_SECONDS:
             return []
         self._polled_at = moment
+        self.held.rescue()
         return self._arrivals()
 
     def last(self, began: float, seconds: float) -> Tuple[List[Evaluation], bool]:
@@ -119,6 +124,7 @@ class Watch:
         deadline = began + self._wait
         self._reached_at = max(self._reached_at, began)
         while True:
+            self.held.rescue()
             ready = self._arrivals()
             left = len(self._ledger.pending())
             if ready or left == 0:
@@ -137,8 +143,14 @@ class Watch:
             if time.monotonic() > until:
                 return [], False
 
+    def settle(self, step: int, keep: bool = False) -> None:
+        """What came of the step was looked at. keep: it is the best so far, and may have to be put back."""
+        if not keep and not self.is_pending(step):
+            self.held.release(step)
+
     def close(self) -> None:
         """Sends what is ready, within a second."""
+        self.held.release_all()
         self._feed.close()
 
     def _take(self) -> None:

@@ -1,0 +1,479 @@
+"""evalq in Lightning, under either of its names (lightning, pytorch_lightning).
+
+    from evalq.integrations.lightning import EvalqCallback
+
+    trainer = Trainer(callbacks=[EvalqCallback("val")], limit_val_batches=0)
+
+Each checkpoint that ModelCheckpoint saves is evaluated by evalq's workers while training goes on, and the results
+reach the trainer's loggers at its step. See docs/lightning.md.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import importlib.util
+import logging
+import math
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+
+from ..client import Best, Client, Result
+from .best import beats
+from .feed import default_run
+from .guard import guarded
+from .ledger import Evaluation
+from .watch import Watch
+
+log = logging.getLogger("evalq")
+
+_SLICE_SECONDS = 2.0  # Other ranks wait no longer than this for rank 0.
+_OWN_TASKS = ("val", "validate", "validation", "eval", "")
+
+
+def _frameworks() -> List[Any]:
+    """The one that the program uses; all that are installed where that is not known yet."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    found = [name for name in names if name in sys.modules]
+    if not found:
+        found = [name for name in names if importlib.util.find_spec(name.partition(".")[0]) is not None]
+    if not found:
+        raise ImportError("evalq.integrations.lightning needs Lightning: pip install 'evalq[lightning]'")
+    return [importlib.import_module(name) for name in found]
+
+
+_FRAMEWORKS = _frameworks()
+# Lightning asks whether a callback or logger is one of its own; the two packages do not know each other.
+_CallbackBase: Any = type("_CallbackBase", tuple(module.Callback for module in _FRAMEWORKS), {})
+_LoggerBase: Any = type(
+    "_LoggerBase", tuple(importlib.import_module(module.__name__ + ".loggers").Logger for module in _FRAMEWORKS), {}
+)
+
+
+def metric_name(result: Result) -> str:
+    """As validation_step() logs it: val_loss. A native task keeps its whole key, eval/digits/accuracy."""
+    plain = "/" in result.metric or result.metric.startswith(("val", "test")) or result.task in _OWN_TASKS
+    name = result.metric if plain else result.key
+    return name if result.variant == "regular" or not plain else f"{result.variant}_{name}"
+
+
+class _Training:
+    """What callback and logger share: one fit, seen from rank 0."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = dict(options)
+        suites = options["suites"] or os.environ.get("EVALQ_SUITES") or "val"
+        names = suites.split(",") if isinstance(suites, str) else list(suites)
+        self.suites = [name.strip() for name in names if name.strip()]
+        self.run = ""
+        self.watch: Optional[Watch] = None
+        self.paths: Dict[int, str] = {}  # Of the steps that are due.
+        self.best: Optional[Tuple[float, int, str]] = None  # Value, step, path.
+        self.bad = 0  # Evaluations in a row that were not better.
+        self._axis: Dict[int, int] = {}  # Loggers count batches; with several optimizers these are fewer.
+        self._unwritten: List[Tuple[str, int, Optional[float]]] = []
+        self._last_step = -1
+
+    def begin(self, directory: str, kept: Mapping[str, Any]) -> None:
+        """kept: what keep() gave to an earlier life of the run."""
+        options = self.options
+        self.run = options["run"] or kept.get("run") or default_run(directory)
+        self.paths = {int(step): str(path) for step, path in dict(kept.get("paths", {})).items()}
+        best = kept.get("best")
+        self.best = (float(best[0]), int(best[1]), str(best[2])) if best else None
+        self.watch = Watch(
+            lambda: Client(
+                options["url"],
+                self.run,
+                queue=options["queue"],
+                config=options["config"],
+                snapshots=options["snapshots"],
+            ),
+            self.suites,
+            options["variant"],
+            options["names"] or metric_name,
+            max(0.0, float(options["wait"])),
+            options["hold_seconds"],
+            kept.get("pending", ()),
+        )
+        self.run = self.watch.open() or self.run
+
+    def keep(self) -> Dict[str, Any]:
+        """What a checkpoint keeps, so that a resumed training repeats nothing and forgets nothing."""
+        if self.watch is None:
+            return {}
+        pending = self.watch.pending()
+        steps = {each[0] for each in pending}
+        paths = {step: path for step, path in self.paths.items() if step in steps}
+        return {"run": self.run, "pending": pending, "paths": paths, "best": self.best}
+
+    def saved(self, trainer: Any, path: str, step: int) -> None:
+        """A checkpoint was saved, or handed to a thread that saves it."""
+        if self.watch is None or step == self._last_step:  # last.ckpt, of the same step.
+            return
+        if "://" in path:
+            log.warning("step %d was not submitted: evalq evaluates local paths, not %s", step, path)
+            return
+        self._last_step = step
+        epoch = _epoch(trainer)
+        loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
+        self._axis[step] = getattr(loop, "_batches_that_stepped", step)
+        self.paths[step] = path
+        self.watch.due(step, epoch)
+        self._unwritten.append((path, step, epoch))
+        self.submit_written()
+
+    def submit_written(self, all_of_them: bool = False) -> None:
+        """A save in the background may not have begun: it is not submitted before it shows."""
+        if self.watch is None:
+            return
+        left = []
+        for path, step, epoch in self._unwritten:
+            if all_of_them or os.path.lexists(path):
+                self.watch.submit(path, step, epoch, **self.submit_options())
+            else:
+                left.append((path, step, epoch))
+        self._unwritten = left
+
+    def submit_again(self) -> None:
+        """What an earlier life of the run saved and perhaps never submitted: the queue knows what it has."""
+        watch = self.watch
+        if watch is None:
+            return
+        kept = [path for path in [*self.paths.values(), self.best[2] if self.best else ""] if path]
+        for folder in {os.path.dirname(path) for path in kept}:
+            watch.held.adopt(folder, kept)
+        if self.best is not None and self.best[2]:
+            watch.held.put_back(self.best[1], self.best[2])
+        for step, suite, variant, epoch in watch.pending():
+            path = self.paths.get(step)
+            if path and suite == self.suites[0] and watch.held.put_back(step, path):
+                watch.submit(path, step, epoch, **self.submit_options())
+
+    def submit_options(self) -> Dict[str, Any]:
+        """Of every submit."""
+        options = self.options
+        given = {"policy": options["policy"], "priority": options["priority"], "params": options["params"]}
+        return {**given, "trackers": options["trackers"]}
+
+    def arrived(self, trainer: Any, evaluations: Sequence[Evaluation]) -> None:
+        """Hands results to the trainer's loggers, and looks for the best."""
+        for evaluation in evaluations:
+            if evaluation.metrics:
+                axis = self._axis.get(evaluation.step, evaluation.step)
+                for logger in getattr(trainer, "loggers", ()):
+                    if not isinstance(logger, EvalqLogger):
+                        try:
+                            logger.log_metrics(dict(evaluation.metrics), step=axis)
+                            logger.save()
+                        except Exception as error:  # A tracker's own trouble.
+                            log.warning(
+                                "step %d: %s: %s: %s", evaluation.step, type(logger).__name__, type(error).__name__, error
+                            )
+                self._judge(evaluation)
+            if self.watch is not None:
+                self.watch.settle(evaluation.step, keep=self.best is not None and self.best[1] == evaluation.step)
+
+    def _judge(self, evaluation: Evaluation) -> None:
+        monitor = self.options["monitor"]
+        value = evaluation.metrics.get(monitor) if monitor else None
+        if value is None:
+            return
+        greater = self.options["mode"] == "max"
+        best = self.best
+        if math.isnan(value) or best is not None and not beats(value, evaluation.step, best[:2], greater):
+            self.bad += 1
+            return
+        self.bad = 0
+        self.best = (value, evaluation.step, self.paths.get(evaluation.step, ""))
+        if best is not None and self.watch is not None:
+            self.watch.settle(best[1])
+
+    def restore_best(self) -> None:
+        """ModelCheckpoint may have removed it by now."""
+        if self.best is not None and self.watch is not None:
+            self.watch.held.restore(self.best[1])
+
+    def end(self) -> None:
+        """Closes the client; what it could not send stays on disk."""
+        if self.watch is not None:
+            self.watch.close()
+            self.watch = None
+
+
+def _epoch(trainer: Any) -> Optional[float]:
+    value = getattr(trainer, "current_epoch", None)
+    return float(value) if value is not None else None
+
+
+def _calling_trainer() -> Any:
+    """ModelCheckpoint does not hand its trainer on to loggers: it is the one that saves."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        found = frame.f_locals.get("trainer")
+        if hasattr(type(found), "fit_loop") or "fit_loop" in getattr(found, "__dict__", {}):
+            return found
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+_Suites = Union[str, Sequence[str], None]
+_Names = Optional[Callable[[Result], Optional[str]]]
+
+
+class EvalqLogger(_LoggerBase):  # type: ignore[misc]
+    """Told of each checkpoint when its file is complete; writes nothing itself.
+
+    For Trainer(logger=[..., EvalqLogger("val")]). Submits on rank 0, and hands results to the other loggers of the
+    trainer as they come. It does not wait at the end: what comes later is evalq-logger's. Options as EvalqCallback's.
+    """
+
+    def __init__(
+        self,
+        suites: _Suites = None,
+        url: Optional[str] = None,
+        run: Optional[str] = None,
+        *,
+        names: _Names = None,
+        policy: Optional[str] = None,
+        priority: Optional[str] = None,
+        variant: str = "regular",
+        params: Optional[Mapping[str, Any]] = None,
+        trackers: Optional[Mapping[str, Any]] = None,
+        hold_seconds: float = 60.0,
+        queue: Optional[str] = None,
+        config: Optional[str] = None,
+    ) -> None:
+        super().__init__()
+        options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self._training = _Training({**options, "wait": 0.0, "monitor": None, "mode": "min", "snapshots": 2})
+        self._failed: Set[str] = set()
+        self._trainer: Any = None
+        self._owned = False  # By a callback, which begins and ends.
+        self._version = time.strftime("%Y%m%d-%H%M%S")
+
+    @property
+    def name(self) -> str:
+        """A part of ModelCheckpoint's directory where this is the first logger."""
+        return "evalq"
+
+    @property
+    def version(self) -> str:
+        """As name."""
+        return self._training.run or self._version
+
+    @guarded
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+        """Lightning calls it on rank 0, after the write; with asynchronous checkpoint IO, before."""
+        path = str(getattr(checkpoint_callback, "_last_checkpoint_saved", "") or checkpoint_callback.best_model_path)
+        step = int(getattr(checkpoint_callback, "_last_global_step_saved", 0))
+        self._trainer = self._trainer or _calling_trainer()
+        if not path:
+            return
+        if self._training.watch is None and not self._owned:
+            self._training.begin(os.path.dirname(path), {})
+        self._training.saved(self._trainer, path, step)
+
+    @guarded
+    def log_metrics(self, metrics: Mapping[str, float], step: Optional[int] = None) -> None:
+        """What training logs is not ours; that it logs is the moment to hand on what arrived."""
+        if not self._owned and self._training.watch is not None:
+            self._training.submit_written()
+            self._training.arrived(self._trainer, self._training.watch.look())
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Not ours."""
+
+    @guarded
+    def finalize(self, status: str) -> None:
+        """The end of fit."""
+        if not self._owned and self._training.watch is not None:
+            self._training.submit_written(all_of_them=True)
+            self._training.arrived(self._trainer, self._training.watch.look(now=True))
+            self._training.end()
+
+
+class EvalqCallback(_CallbackBase):  # type: ignore[misc]
+    """Has each saved checkpoint evaluated elsewhere; without a ModelCheckpoint, each epoch's weights.
+
+    suites    Names from the workers' configuration, "val" or ["val", "full"]. Default: $EVALQ_SUITES, else "val".
+    url       Redis. Default: as evalq's programs find it ($EVALQ_URL, ./.evalq/url, the configuration).
+    run       Default: $EVALQ_RUN, else made of the directory's name and a hash; a resumed training keeps its run.
+    monitor   A metric by which the best checkpoint is kept, such as "val_loss"; with mode "min" or "max".
+    patience  Training stops after so many evaluations in a row that were not better by monitor. None: never.
+    wait      Seconds at most that the end of fit waits for results. 0: leaves at once.
+    names     Function from evalq.Result to the name in the loggers, None to leave it out. Default: val_loss.
+    policy    "all" (default), "latest" or "backfill", for evaluation that is slower than training.
+    """
+
+    def __init__(
+        self,
+        suites: _Suites = None,
+        url: Optional[str] = None,
+        run: Optional[str] = None,
+        *,
+        monitor: Optional[str] = None,
+        mode: str = "min",
+        patience: Optional[int] = None,
+        wait: float = 600.0,
+        names: _Names = None,
+        policy: Optional[str] = None,
+        priority: Optional[str] = None,
+        variant: str = "regular",
+        params: Optional[Mapping[str, Any]] = None,
+        trackers: Optional[Mapping[str, Any]] = None,
+        hold_seconds: float = 60.0,
+        snapshots: int = 4,
+        queue: Optional[str] = None,
+        config: Optional[str] = None,
+    ) -> None:
+        super().__init__()
+        if mode not in ("min", "max"):
+            raise ValueError(f"mode is 'min' or 'max', not {mode!r}")
+        options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self._training = _Training(options)
+        self._patience = patience
+        self._failed: Set[str] = set()
+        self._kept: Dict[str, Any] = {}
+        self._logger: Optional[EvalqLogger] = None
+        self._loggers_before: Optional[List[Any]] = None
+
+    # -- Lightning's hooks
+
+    @guarded
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.fast_dev_run or not trainer.is_global_zero:
+            return
+        kept, self._kept = self._kept, {}
+        resumed = kept if trainer.global_step > 0 else {}
+        again = str(trainer.ckpt_path) if resumed and trainer.ckpt_path else ""
+        if again:  # What it says was written before it was complete, and submitted after.
+            again = _own_file(os.path.realpath(again), trainer.global_step)
+            step, epoch = trainer.global_step, _epoch(trainer)
+            due = [[step, suite, self._training.options["variant"], epoch] for suite in self._training.suites]
+            resumed = {**resumed, "pending": [*resumed.get("pending", ()), *due]}
+            resumed["paths"] = {**resumed.get("paths", {}), step: again}
+        self._training.begin(str(trainer.default_root_dir), resumed)
+        self._listen(trainer)
+        self._training.submit_again()
+
+    @guarded
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
+        self._look(trainer)
+
+    @guarded
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        watch = self._training.watch
+        every = trainer.check_val_every_n_epoch or 1
+        if watch is not None and not trainer.checkpoint_callbacks and (trainer.current_epoch + 1) % every == 0:
+            options = self._training.submit_options()
+            options["policy"] = options["policy"] or "all"
+            watch.submit_state_dict(pl_module.state_dict(), trainer.global_step, _epoch(trainer), **options)
+        self._look(trainer, now=True)
+        if self._patience is not None:
+            stop = self._training.bad >= self._patience
+            stop = bool(trainer.strategy.broadcast(stop)) if trainer.world_size > 1 else stop
+            trainer.should_stop = trainer.should_stop or stop
+
+    @guarded
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        # After the strategy's teardown: saves in the background are on disk.
+        if trainer.fast_dev_run:
+            return
+        began = time.monotonic()
+        if self._training.watch is not None:
+            self._training.submit_written(all_of_them=True)
+        done = False
+        while not done:
+            done = self._last(trainer, began)
+            done = bool(trainer.strategy.broadcast(done)) if trainer.world_size > 1 else done
+        self._hand_on_best(trainer)
+
+    @guarded
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if self._loggers_before is not None:
+            trainer.loggers = self._loggers_before
+            self._loggers_before = None
+        if self._training.watch is not None:
+            self._training.end()
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Goes into the checkpoint."""
+        return self._training.keep()
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Comes before on_train_start."""
+        self._kept = dict(state_dict)
+
+    # -- inside
+
+    @property
+    def best(self) -> Optional[Best]:
+        """The best checkpoint so far by monitor, on rank 0."""
+        best = self._training.best
+        if best is None:
+            return None
+        return Best(str(self._training.options["monitor"]), best[0], best[1], best[2] or None)
+
+    @property
+    def run(self) -> str:
+        """The run's name in the queue; "" before training."""
+        return self._training.run
+
+    def _listen(self, trainer: Any) -> None:
+        """After a save Lightning tells loggers alone."""
+        for logger in trainer.loggers:
+            if isinstance(logger, EvalqLogger):
+                self._logger = logger
+        if self._logger is None or self._logger not in trainer.loggers:
+            self._logger = EvalqLogger()
+            self._loggers_before = list(trainer.loggers)
+            trainer.loggers = [*trainer.loggers, self._logger]
+        self._logger._owned = True
+        self._logger._training = self._training
+        self._logger._trainer = trainer
+
+    def _look(self, trainer: Any, now: bool = False) -> None:
+        if self._training.watch is not None:
+            self._training.submit_written()
+            self._training.arrived(trainer, self._training.watch.look(now))
+
+    def _last(self, trainer: Any, began: float) -> bool:
+        if self._training.watch is None:
+            return True
+        try:
+            evaluations, done = self._training.watch.last(began, _SLICE_SECONDS)
+            self._training.arrived(trainer, evaluations)
+            return done
+        except Exception as error:  # The other ranks wait for a word.
+            log.warning("results were lost to the trainer: %s: %s", type(error).__name__, error)
+            return True
+
+    def _hand_on_best(self, trainer: Any) -> None:
+        """For trainer.test(ckpt_path="best"): ModelCheckpoint could not know it."""
+        best = None
+        if self._training.watch is not None:
+            self._training.restore_best()
+            best = self._training.best
+        if self._training.options["monitor"] and trainer.world_size > 1:
+            best = trainer.strategy.broadcast(best)
+        checkpoint = trainer.checkpoint_callback
+        if best is None or checkpoint is None or getattr(checkpoint, "monitor", None) is not None:
+            return
+        if best[2] and os.path.exists(best[2]):
+            import torch
+
+            checkpoint.best_model_path = best[2]
+            checkpoint.best_model_score = torch.tensor(best[0])
+
+
+def _own_file(path: str, step: int) -> str:
+    """last.ckpt is a copy of a file that has the step in its name: the queue knows that one."""
+    if not os.path.basename(path).startswith("last") or not os.path.isfile(path):
+        return path
+    for other in glob.glob(os.path.join(glob.escape(os.path.dirname(path)), f"*step={step}*.ckpt")):
+        if os.path.getsize(other) == os.path.getsize(path):
+            return other
+    return path

@@ -1,0 +1,118 @@
+"""An MLP 10-20-1 with MSE in Lightning: what trains and what evaluates make the same module from here.
+
+Run as a program it trains: python tiny_lightning.py OUTPUT_DIR [NAME=VALUE ...]; EVALQ_LIGHTNING names the package.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+
+import torch
+
+pl = importlib.import_module(os.environ.get("EVALQ_LIGHTNING", "lightning.pytorch"))
+CSVLogger = importlib.import_module(pl.__name__ + ".loggers").CSVLogger
+
+
+def data(count, seed):
+    source = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(count, 10, generator=source)
+    return torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True).sin())
+
+
+class Regression(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(7)
+        self.net = torch.nn.Sequential(torch.nn.Linear(10, 20), torch.nn.ReLU(), torch.nn.Linear(20, 1))
+
+    def training_step(self, batch, at):
+        loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch, at):
+        self.log("val_loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(data(320, 1), batch_size=32)
+
+    def val_dataloader(self):
+        return torch.utils.data.DataLoader(data(64, 2), batch_size=16)
+
+
+class Pace(pl.Callback):
+    def __init__(self, seconds, path):
+        self.seconds, self.path = seconds, path
+
+    def on_train_batch_end(self, trainer, *args):
+        time.sleep(self.seconds)
+        with open(self.path, "w") as file:
+            file.write(str(trainer.global_step))
+
+
+def make_trainer(**settings):
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "devices": 1}
+    return pl.Trainer(**{**quiet, **settings})
+
+
+def evaluator():
+    """For evalq's workers: the trainer and the module whose validate() is wanted."""
+    return make_trainer(logger=False, enable_checkpointing=False), Regression()
+
+
+def train(output_dir, evalq=None, resume=None, pace=0.0, asynchronous=False, top_k=1, last=None, **settings):
+    callbacks = [Pace(pace, os.path.join(output_dir, "at-step"))] if pace else []
+    os.makedirs(output_dir, exist_ok=True)
+    if evalq is not None:
+        from evalq.integrations.lightning import EvalqCallback
+
+        callbacks.append(EvalqCallback(**evalq))
+    if top_k is not None:
+        folder = os.path.join(output_dir, "checkpoints")
+        callbacks.append(pl.callbacks.ModelCheckpoint(dirpath=folder, save_top_k=top_k, save_last=last))
+    else:
+        settings["enable_checkpointing"] = False
+    plugins = []
+    if asynchronous:
+        plugins.append(importlib.import_module(pl.__name__ + ".plugins.io").AsyncCheckpointIO())
+    trainer = make_trainer(
+        callbacks=callbacks,
+        logger=CSVLogger(output_dir, name="csv"),
+        default_root_dir=output_dir,
+        limit_val_batches=0,
+        log_every_n_steps=5,
+        plugins=plugins,
+        **settings,
+    )
+    module = Regression()
+    trainer.fit(module, ckpt_path=resume)
+    outcome = {
+        "best_model_path": trainer.checkpoint_callback.best_model_path if trainer.checkpoint_callback else "",
+        "step": trainer.global_step,
+        "log_dir": trainer.logger.log_dir,
+        "loggers": len(trainer.loggers),
+    }
+    if trainer.is_global_zero:
+        with open(os.path.join(output_dir, "outcome.json"), "w") as file:
+            json.dump(outcome, file)
+    return trainer
+
+
+def main(argv):
+    settings = {"output_dir": argv[0]}
+    for word in argv[1:]:
+        name, _, value = word.partition("=")
+        settings[name] = json.loads(value)
+    train(**settings)
+
+
+if __name__ == "__main__":
+    import logging
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s", stream=sys.stderr)
+    main(sys.argv[1:])
