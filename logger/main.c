@@ -13,6 +13,7 @@
 #include "logger/forward.h"
 #include "logger/options.h"
 #include "logger/rundirs.h"
+#include "shared/file.h"
 #include "shared/log.h"
 
 #define SINKS_MAX 32
@@ -133,7 +134,7 @@ int main(int argc, char **argv)
     if (options.directory != NULL) {
         config->logger.directory = options.directory;
     }
-    status = evq_rundirs_make(config->logger.directory, &err);
+    status = evq_file_make_directories(config->logger.directory, 0755, &err);
     if (status == EVQ_OK) {
         status = sinks_run(config, &signals, &err);
     }

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/file.h"
 #include "shared/job.h"
 
 struct rundir {
@@ -30,32 +30,6 @@ struct evq_rundirs {
     void *context;
     struct rundir *first;
 };
-
-enum evq_status evq_rundirs_make(const char *path, struct evq_error *err)
-{
-    char partial[PATH_MAX];
-    size_t length = strlen(path);
-
-    if (length == 0 || length >= sizeof(partial)) {
-        return evq_error_set(err, EVQ_E_LIMIT, "directory path of %zu bytes, allowed 1 to %zu",
-                             length, sizeof(partial) - 1);
-    }
-    memcpy(partial, path, length + 1);
-    for (size_t i = 1; i <= length; i++) {
-        if (partial[i] != '/' && partial[i] != '\0') {
-            continue;
-        }
-        partial[i] = '\0';
-        if (mkdir(partial, 0755) != 0 && errno != EEXIST) {
-            return evq_error_set(err, EVQ_E_IO, "make directory '%s': %s", partial,
-                                 strerror(errno));
-        }
-        if (i < length) {
-            partial[i] = '/';
-        }
-    }
-    return EVQ_OK;
-}
 
 static enum evq_status lock_take(struct evq_rundirs *dirs, const char *lock_name,
                                  struct evq_error *err)
@@ -97,9 +71,9 @@ enum evq_status evq_rundirs_open(const char *base, const char *leaf, const char 
     dirs->open_max = open_max;
     dirs->ops = ops;
     dirs->context = context;
-    enum evq_status status = evq_rundirs_make(base, err);
+    enum evq_status status = evq_file_make_directories(base, 0755, err);
     if (status == EVQ_OK) {
-        // evq_rundirs_make() bounded the length of base.
+        // evq_file_make_directories() bounded the length of base.
         (void)snprintf(dirs->base, sizeof(dirs->base), "%s", base);
         (void)snprintf(dirs->leaf, sizeof(dirs->leaf), "%s", leaf);
         status = lock_take(dirs, lock_name, err);
@@ -154,7 +128,7 @@ static enum evq_status rundir_open(struct evq_rundirs *dirs, const char *name,
     if (length >= (int)sizeof(path) || !evq_job_name_valid(name, EVQ_JOB_RUN_BYTES_MAX)) {
         return evq_error_set(err, EVQ_E_INVALID, "'%s' cannot name a run's directory", name);
     }
-    enum evq_status status = evq_rundirs_make(path, err);
+    enum evq_status status = evq_file_make_directories(path, 0755, err);
     if (status != EVQ_OK) {
         return status;
     }

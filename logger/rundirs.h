@@ -33,7 +33,4 @@ enum evq_status evq_rundirs_get(struct evq_rundirs *dirs, const char *run, void 
 enum evq_status evq_rundirs_flush(struct evq_rundirs *dirs, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_rundirs_close(struct evq_rundirs *dirs); // Accepts NULL; gives the lock up.
 
-/* mkdir -p, mode 0755. */
-enum evq_status evq_rundirs_make(const char *path, struct evq_error *err) EVQ_CHECK_RESULT;
-
 #endif

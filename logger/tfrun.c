@@ -13,6 +13,7 @@
 
 #include "logger/tfevent.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
 #define NAME_PREFIX "events.out.tfevents."
 #define NAME_SUFFIX ".evalq"
@@ -261,23 +262,15 @@ static enum evq_status directory_sync(const char *directory, struct evq_error *e
     return EVQ_OK;
 }
 
-static enum evq_status write_all(int fd, const struct evq_buffer *data, const char *where,
-                                 struct evq_error *err)
+static enum evq_status write_synced(int fd, const struct evq_buffer *data, const char *where,
+                                    struct evq_error *err)
 {
-    for (size_t done = 0; done < data->bytes;) {
-        ssize_t put = write(fd, data->data + done, data->bytes - done);
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put <= 0) {
-            return evq_error_set(err, EVQ_E_IO, "write events in '%s': %s", where, strerror(errno));
-        }
-        done += (size_t)put;
-    }
-    if (fdatasync(fd) != 0) {
+    const enum evq_status status = evq_file_write(fd, data->data, data->bytes, where, err);
+
+    if (status == EVQ_OK && fdatasync(fd) != 0) {
         return evq_error_set(err, EVQ_E_IO, "sync events in '%s': %s", where, strerror(errno));
     }
-    return EVQ_OK;
+    return status;
 }
 
 /* Opens this process's file and writes its version record. */
@@ -297,7 +290,7 @@ static enum evq_status file_begin(struct evq_tfrun *run, struct evq_error *err)
     evq_buffer_init(&head, 0);
     evq_tfevent_version(&head, (double)run->name_seconds);
     enum evq_status status = head.failed ? evq_error_set(err, EVQ_E_NOMEM, "'%s'", path)
-                                         : write_all(run->fd, &head, run->directory, err);
+                                         : write_synced(run->fd, &head, run->directory, err);
     evq_buffer_free(&head);
     return status == EVQ_OK ? directory_sync(run->directory, err) : status;
 }
@@ -316,7 +309,7 @@ enum evq_status evq_tfrun_flush(struct evq_tfrun *run, struct evq_error *err)
         status = file_begin(run, err);
     }
     if (status == EVQ_OK) {
-        status = write_all(run->fd, &run->pending, run->directory, err);
+        status = write_synced(run->fd, &run->pending, run->directory, err);
     }
     evq_buffer_clear(&run->pending);
     run->broken = status != EVQ_OK;
@@ -355,7 +348,7 @@ static enum evq_status sorted_file_write(struct evq_tfrun *run, char *name, size
         status = evq_error_set(err, all.failed ? EVQ_E_NOMEM : EVQ_E_IO, "create '%s': %s",
                                temporary, strerror(errno));
     } else {
-        status = write_all(fd, &all, run->directory, err);
+        status = write_synced(fd, &all, run->directory, err);
     }
     if (fd >= 0 && close(fd) != 0 && status == EVQ_OK) {
         status = evq_error_set(err, EVQ_E_IO, "close '%s': %s", temporary, strerror(errno));

@@ -10,6 +10,7 @@
 #include "producer/pin.h"
 #include "producer/tree.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
 #define PINS_PATH        ".evalq/pins"
 #define RECORD_NAME      ".pin"
@@ -22,8 +23,8 @@ struct record_job {
     bool refused;
 };
 
-struct record { // Pointers into text.
-    char *text;
+struct record {             // Pointers into text.
+    struct evq_buffer text; // What the others point into.
     const char *queue;
     const char *run;
     int64_t copied_bytes;
@@ -82,27 +83,6 @@ static void record_line(struct record *record, char *line)
     }
 }
 
-static char *file_text(const char *path, size_t bytes_max)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    struct stat info;
-    char *text = NULL;
-
-    if (fd < 0) {
-        return NULL;
-    }
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (uintmax_t)info.st_size <= bytes_max) {
-        text = calloc(1, (size_t)info.st_size + 1);
-        ssize_t got = text != NULL ? read(fd, text, (size_t)info.st_size) : -1;
-        if (got < 0) {
-            free(text);
-            text = NULL;
-        }
-    }
-    close(fd);
-    return text;
-}
-
 /* EVQ_E_NOT_FOUND: no pin, or none of this version, is there. */
 static enum evq_status record_read(const char *directory, struct record *record)
 {
@@ -112,13 +92,15 @@ static enum evq_status record_read(const char *directory, struct record *record)
     record->queue = "";
     record->run = "";
     (void)snprintf(path, sizeof(path), "%s/" RECORD_NAME, directory);
-    record->text = file_text(path, RECORD_BYTES_MAX);
-    if (record->text == NULL || strncmp(record->text, "evalq-pin 1\n", 12) != 0) {
-        free(record->text);
-        record->text = NULL;
+    evq_buffer_init(&record->text, 0);
+    if (evq_file_read(AT_FDCWD, path, O_NOFOLLOW, RECORD_BYTES_MAX, &record->text, NULL) !=
+            EVQ_OK ||
+        evq_buffer_string(&record->text) == NULL ||
+        strncmp(evq_buffer_string(&record->text), "evalq-pin 1\n", 12) != 0) {
+        evq_buffer_free(&record->text);
         return EVQ_E_NOT_FOUND;
     }
-    char *line = record->text;
+    char *line = (char *)record->text.data;
     while (line != NULL) {
         char *end = strchr(line, '\n');
         if (end != NULL) {
@@ -178,7 +160,7 @@ enum evq_status evq_pin_check(const char *directory, evq_pin_job_fn job_state, v
             needed = !job->refused && !waited;
         }
     }
-    free(record.text);
+    evq_buffer_free(&record.text);
     if (needed) {
         return EVQ_OK;
     }
@@ -230,7 +212,7 @@ static void walk_one(struct pins_walk *walk, const char *directory)
         walk->released += released;
         walk->left += !released;
     }
-    free(record.text);
+    evq_buffer_free(&record.text);
 }
 
 static enum evq_status pins_each(struct pins_walk *walk, struct evq_error *err)

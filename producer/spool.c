@@ -12,6 +12,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "shared/file.h"
 #include "shared/job.h"
 
 #define SPOOL_MAGIC   UINT64_C(0x314c4f4f50535145) // "EQSPOOL1"
@@ -45,36 +46,12 @@ struct evq_spool {
 
 static bool read_at(int fd, void *out, size_t bytes, uint64_t offset)
 {
-    size_t got = 0;
-
-    while (got < bytes) {
-        ssize_t part = pread(fd, (uint8_t *)out + got, bytes - got, (off_t)(offset + got));
-        if (part < 0 && errno == EINTR) {
-            continue;
-        }
-        if (part <= 0) {
-            return false;
-        }
-        got += (size_t)part;
-    }
-    return true;
+    return evq_file_read_at(fd, out, bytes, offset, "spool", NULL) == EVQ_OK;
 }
 
 static bool write_at(int fd, const void *data, size_t bytes, uint64_t offset)
 {
-    size_t put = 0;
-
-    while (put < bytes) {
-        ssize_t part = pwrite(fd, (const uint8_t *)data + put, bytes - put, (off_t)(offset + put));
-        if (part < 0 && errno == EINTR) {
-            continue;
-        }
-        if (part <= 0) {
-            return false;
-        }
-        put += (size_t)part;
-    }
-    return true;
+    return evq_file_write_at(fd, data, bytes, offset, "spool", NULL) == EVQ_OK;
 }
 
 static bool header_write(struct evq_spool *spool)

@@ -1,16 +1,15 @@
 #include "shared/config.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/buffer.h"
 #include "shared/config_read.h"
+#include "shared/file.h"
 #include "shared/keys.h"
 
 #define URL_DEFAULT     "redis://127.0.0.1:6379"
@@ -128,43 +127,6 @@ enum evq_status evq_config_parse(const char *text, size_t bytes, const char *fil
     return EVQ_OK;
 }
 
-/* The whole of a regular file; EVQ_E_NOT_FOUND when there is none. */
-static enum evq_status file_read(const char *path, size_t bytes_max, struct evq_buffer *out,
-                                 struct evq_error *err)
-{
-    enum evq_status status = EVQ_OK;
-    struct stat info;
-    char chunk[16384];
-    ssize_t got = 0;
-
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // A pipe must not hold us up.
-    if (fd < 0) {
-        bool absent = errno == ENOENT || errno == ENOTDIR;
-        return evq_error_set(err, absent ? EVQ_E_NOT_FOUND : EVQ_E_INVALID, "open '%s': %s", path,
-                             strerror(errno));
-    }
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        status = evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", path);
-        goto out;
-    }
-    do {
-        got = read(fd, chunk, sizeof chunk);
-        if (got > 0) {
-            evq_buffer_append(out, chunk, (size_t)got);
-        }
-    } while ((got > 0 && out->bytes <= bytes_max) || (got < 0 && errno == EINTR));
-    if (got < 0) {
-        status = evq_error_set(err, EVQ_E_INVALID, "read '%s': %s", path, strerror(errno));
-    } else if (out->failed) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
-    } else if (out->bytes > bytes_max) {
-        status = evq_error_set(err, EVQ_E_LIMIT, "'%s' holds more than %zu bytes", path, bytes_max);
-    }
-out:
-    (void)close(fd); // Opened for reading: a failed close loses nothing.
-    return status;
-}
-
 static const char *environment(const char *name)
 {
     const char *value = getenv(name);
@@ -183,11 +145,11 @@ static enum evq_status load_file(const struct evq_config_source *source, struct 
     evq_buffer_init(&text, EVQ_CONFIG_BYTES_MAX * 2);
     const char *path = named;
     if (named != NULL) {
-        status = file_read(named, EVQ_CONFIG_BYTES_MAX, &text, err);
+        status = evq_file_read(AT_FDCWD, named, 0, EVQ_CONFIG_BYTES_MAX, &text, err);
     }
     for (size_t i = 0; named == NULL && status == EVQ_E_NOT_FOUND && i < path_count; i++) {
         path = paths[i];
-        status = file_read(path, EVQ_CONFIG_BYTES_MAX, &text, err);
+        status = evq_file_read(AT_FDCWD, path, 0, EVQ_CONFIG_BYTES_MAX, &text, err);
     }
     if (status == EVQ_OK) {
         const char *content = evq_buffer_string(&text);
@@ -209,7 +171,7 @@ static enum evq_status load_url_file(struct evq_config *config, bool *ret_found,
 {
     struct evq_buffer text;
     evq_buffer_init(&text, URL_BYTES_MAX * 8);
-    enum evq_status status = file_read(URL_FILE, URL_BYTES_MAX, &text, err);
+    enum evq_status status = evq_file_read(AT_FDCWD, URL_FILE, 0, URL_BYTES_MAX, &text, err);
     *ret_found = status == EVQ_OK;
     if (status == EVQ_OK) {
         const char *content = evq_buffer_string(&text);

@@ -11,27 +11,18 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/file.h"
+
 #define ATTEMPT_DAYS_MAX 14 // Longer than any time limit in use.
 
-/* Like mkdir -p, with 0700 for what is new. */
+/* Made with 0700 where it is new; refused where it is somebody else's. */
 static enum evq_status directory_make(const char *path, struct evq_error *err)
 {
-    char part[EVQ_SCRATCH_PATH_BYTES];
     struct stat info;
 
-    if ((size_t)snprintf(part, sizeof(part), "%s", path) >= sizeof(part)) {
-        return evq_error_set(err, EVQ_E_LIMIT, "path '%.60s...' is longer than %zu bytes", path,
-                             sizeof(part));
-    }
-    for (char *slash = strchr(part + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(part, 0700) != 0 && errno != EEXIST) {
-            return evq_error_set(err, EVQ_E_IO, "create directory '%s': %s", part, strerror(errno));
-        }
-        *slash = '/';
-    }
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
-        return evq_error_set(err, EVQ_E_IO, "create directory '%s': %s", path, strerror(errno));
+    const enum evq_status status = evq_file_make_directories(path, 0700, err);
+    if (status != EVQ_OK) {
+        return status;
     }
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) {
         return evq_error_set(err, EVQ_E_IO, "'%s' is not a directory", path);

@@ -15,6 +15,7 @@
 
 #include "logger/rundirs.h"
 #include "logger/sink.h"
+#include "shared/file.h"
 
 struct best {
     const struct evq_sink_context *context;
@@ -93,7 +94,7 @@ static enum evq_status links_point(const struct best *sink, const struct evq_bes
             (int)sizeof(directory)) {
         return evq_error_set(err, EVQ_E_INVALID, "'%s' cannot name a run's directory", best->run);
     }
-    enum evq_status status = evq_rundirs_make(directory, err);
+    enum evq_status status = evq_file_make_directories(directory, 0755, err);
     if (status != EVQ_OK) {
         return status;
     }

@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "logger/idset.h"
 #include "logger/rundirs.h"
 #include "logger/sink.h"
 #include "shared/buffer.h"
+#include "shared/file.h"
 
 #define OPEN_RUNS_MAX  128
 #define LINE_BYTES_MAX (1u << 20)
@@ -158,22 +158,13 @@ out:
 static enum evq_status run_flush(void *state, struct evq_error *err)
 {
     struct jsonl_run *run = state;
-    size_t done = 0;
+    enum evq_status status = evq_file_write_at(run->fd, run->pending.data, run->pending.bytes,
+                                               (uint64_t)run->bytes, "results.jsonl", err);
 
-    while (done < run->pending.bytes) {
-        ssize_t put = pwrite(run->fd, run->pending.data + done, run->pending.bytes - done,
-                             run->bytes + (off_t)done);
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put <= 0) {
-            break;
-        }
-        done += (size_t)put;
+    if (status == EVQ_OK && fdatasync(run->fd) != 0) {
+        status = evq_error_set(err, EVQ_E_IO, "sync results.jsonl: %s", strerror(errno));
     }
-    if (done < run->pending.bytes || fdatasync(run->fd) != 0) {
-        enum evq_status status =
-            evq_error_set(err, EVQ_E_IO, "append to results.jsonl: %s", strerror(errno));
+    if (status != EVQ_OK) {
         if (ftruncate(run->fd, run->bytes) != 0) {
             evq_error_prefix(err, "a torn end stays until the next start");
         }
@@ -181,7 +172,7 @@ static enum evq_status run_flush(void *state, struct evq_error *err)
         evq_idset_clear(run->fresh);
         return status;
     }
-    run->bytes += (off_t)done;
+    run->bytes += (off_t)run->pending.bytes;
     evq_buffer_clear(&run->pending);
     evq_idset_merge(run->ids, run->fresh);
     evq_idset_clear(run->fresh);

@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 
 #include "shared/buffer.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
 #define START_MS   15000  // Until the socket answers at all.
 #define LOADING_MS 600000 // While it loads its data.
@@ -29,46 +29,6 @@ enum evq_status evq_server_path(const char *directory, const char *name, char *o
                              directory, EVQ_SERVER_PATH_MAX - 1);
     }
     return EVQ_OK;
-}
-
-static enum evq_status write_all(int fd, const char *path, const char *text, struct evq_error *err)
-{
-    size_t left = strlen(text);
-    while (left > 0) {
-        ssize_t put = write(fd, text, left);
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put < 0) {
-            return evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
-        }
-        text += put;
-        left -= (size_t)put;
-    }
-    return EVQ_OK;
-}
-
-enum evq_status evq_server_write_file(const char *path, const char *text, struct evq_error *err)
-{
-    char temporary[EVQ_SERVER_PATH_MAX + 8];
-    (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    (void)unlink(temporary); // Left by a crash; its mode may be another.
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "create '%s': %s", temporary, strerror(errno));
-    }
-    enum evq_status status = write_all(fd, temporary, text, err);
-    if (close(fd) != 0 && status == EVQ_OK) {
-        status = evq_error_set(err, EVQ_E_IO, "write '%s': %s", temporary, strerror(errno));
-    }
-    if (status == EVQ_OK && rename(temporary, path) != 0) {
-        status = evq_error_set(err, EVQ_E_IO, "rename '%s' to '%s': %s", temporary, path,
-                               strerror(errno));
-    }
-    if (status != EVQ_OK) {
-        (void)unlink(temporary);
-    }
-    return status;
 }
 
 /* A socket file cannot lie everywhere: some file systems refuse it, and its path is at most 107
@@ -153,7 +113,7 @@ static enum evq_status read_password(const char *path, char out[65], struct evq_
     }
     char line[80];
     (void)snprintf(line, sizeof line, "%s\n", out);
-    enum evq_status status = evq_server_write_file(path, line, err);
+    enum evq_status status = evq_file_replace(path, line, strlen(line), 0600, err);
     explicit_bzero(line, sizeof line);
     explicit_bzero(text, sizeof text);
     return status;
@@ -200,7 +160,7 @@ static enum evq_status write_conf(struct evq_server *server, struct evq_error *e
         conf_quoted(&conf, "dir", data);
         const char *text = evq_buffer_string(&conf);
         status = text == NULL ? evq_error_set(err, EVQ_E_NOMEM, "redis.conf")
-                              : evq_server_write_file(server->conf, text, err);
+                              : evq_file_replace(server->conf, text, strlen(text), 0600, err);
     }
     explicit_bzero(password, sizeof password);
     if (conf.data != NULL) {
@@ -304,7 +264,7 @@ enum evq_status evq_server_announce(const struct evq_server *server, struct evq_
     char line[160];
     enum evq_status status = evq_server_path(server->directory, "url", path, err);
     (void)snprintf(line, sizeof line, "%s\n", server->url);
-    return status == EVQ_OK ? evq_server_write_file(path, line, err) : status;
+    return status == EVQ_OK ? evq_file_replace(path, line, strlen(line), 0600, err) : status;
 }
 
 void evq_server_withdraw(const struct evq_server *server)

@@ -41,9 +41,6 @@ enum evq_status evq_server_announce(const struct evq_server *server,
 /* Removes url, socket and socket directory. */
 void evq_server_withdraw(const struct evq_server *server);
 
-/* Writes text to path, whole or not at all, readable by its owner alone. */
-enum evq_status evq_server_write_file(const char *path, const char *text,
-                                      struct evq_error *err) EVQ_CHECK_RESULT;
 /* DIRECTORY/NAME into out of EVQ_SERVER_PATH_MAX. */
 enum evq_status evq_server_path(const char *directory, const char *name, char *out,
                                 struct evq_error *err) EVQ_CHECK_RESULT;

@@ -14,6 +14,7 @@
 #include "producer/cli/training.h"
 #include "producer/cli/verbs.h"
 #include "shared/buffer.h"
+#include "shared/file.h"
 
 static enum evq_status resolve_directory(const char *given, char out[PATH_MAX],
                                          struct evq_error *err)
@@ -54,8 +55,9 @@ static enum evq_status write_config(const char *directory, const char *path, str
     evq_buffer_json(&text, results, strlen(results));
     evq_buffer_text(&text, "\n");
     const char *string = evq_buffer_string(&text);
-    enum evq_status status = string == NULL ? evq_error_set(err, EVQ_E_NOMEM, "the configuration")
-                                            : evq_server_write_file(path, string, err);
+    enum evq_status status = string == NULL
+                                 ? evq_error_set(err, EVQ_E_NOMEM, "the configuration")
+                                 : evq_file_replace(path, string, strlen(string), 0600, err);
     evq_buffer_free(&text);
     return status;
 }

@@ -1,11 +1,11 @@
 #include "shared/checkpoint/directory.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "shared/checkpoint/order.h"
+#include "shared/file.h"
 
 #define ARENA_BYTES_MAX                                                                            \
     ((size_t)256 << 20) // File names and tensor names that readers had to build.
@@ -194,27 +194,13 @@ enum evq_status evq_directory_finish(struct evq_checkpoint *checkpoint, struct e
 enum evq_status evq_directory_read_fd(int fd, uint64_t offset, void *out, size_t bytes,
                                       struct evq_error *err)
 {
-    uint8_t *at = out;
+    const enum evq_status status = evq_file_read_at(fd, out, bytes, offset, "the file", err);
 
-    while (bytes > 0) {
-        ssize_t got = pread(fd, at, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            return evq_error_set(err, EVQ_E_IO, "read at byte %llu: %s", (unsigned long long)offset,
-                                 strerror(errno));
-        }
-        if (got == 0) {
-            return evq_error_set(err, EVQ_E_CHANGED,
-                                 "the file became shorter: it ends before byte %llu",
-                                 (unsigned long long)offset + 1);
-        }
-        at += got;
-        offset += (uint64_t)got;
-        bytes -= (size_t)got;
-    }
-    return EVQ_OK;
+    return status == EVQ_E_CORRUPT
+               ? evq_error_set(err, EVQ_E_CHANGED,
+                               "the file became shorter: it ends before byte %llu",
+                               (unsigned long long)(offset + bytes))
+               : status;
 }
 
 enum evq_status evq_directory_read(const struct evq_checkpoint *checkpoint, int32_t file,

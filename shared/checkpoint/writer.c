@@ -10,6 +10,7 @@
 
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/json.h"
+#include "shared/file.h"
 
 struct writer {
     const struct evq_writer_tensor *tensors;
@@ -166,35 +167,16 @@ static enum evq_status put_header(const struct writer *writer, const char *const
     return EVQ_OK;
 }
 
-static enum evq_status write_all(int fd, const void *data, size_t bytes, const char *path,
-                                 struct evq_error *err)
-{
-    const uint8_t *at = data;
-
-    while (bytes > 0) {
-        ssize_t put = write(fd, at, bytes);
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put <= 0) {
-            return evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
-        }
-        at += put;
-        bytes -= (size_t)put;
-    }
-    return EVQ_OK;
-}
-
 static enum evq_status write_file(const struct writer *writer, const struct evq_buffer *header,
                                   int fd, const char *path, bool fsync_file, struct evq_error *err)
 {
-    enum evq_status status = write_all(fd, header->data, header->bytes, path, err);
+    enum evq_status status = evq_file_write(fd, header->data, header->bytes, path, err);
 
     for (size_t i = 0; i < writer->count && status == EVQ_OK; i++) {
         size_t index = writer->order[i];
         if (writer->bytes[index] > 0) {
-            status =
-                write_all(fd, writer->tensors[index].data, (size_t)writer->bytes[index], path, err);
+            status = evq_file_write(fd, writer->tensors[index].data, (size_t)writer->bytes[index],
+                                    path, err);
         }
     }
     if (status == EVQ_OK && fsync_file && fsync(fd) != 0) {

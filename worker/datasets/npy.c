@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/file.h"
 #include "worker/datasets/dataset.h"
 
 #define HEADER_BYTES_MAX 65536
@@ -185,37 +186,13 @@ static enum evq_status parse_header(struct npy *npy, struct evq_error *err)
     return EVQ_OK;
 }
 
-static enum evq_status read_at(int fd, const char *path, void *out, size_t bytes, uint64_t offset,
-                               struct evq_error *err)
-{
-    uint8_t *at = out;
-
-    while (bytes > 0) {
-        const ssize_t got = pread(fd, at, bytes < (1u << 30) ? bytes : (1u << 30), (off_t)offset);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            return evq_error_set(err, EVQ_E_IO, "read '%s': %s", path, strerror(errno));
-        }
-        if (got == 0) {
-            return evq_error_set(err, EVQ_E_CORRUPT, "'%s' ends too early: %zu bytes are missing",
-                                 path, bytes);
-        }
-        at += got;
-        bytes -= (size_t)got;
-        offset += (uint64_t)got;
-    }
-    return EVQ_OK;
-}
-
 static enum evq_status read_preamble(int fd, const char *path, uint64_t held, size_t *ret_start,
                                      size_t *ret_length, struct evq_error *err)
 {
     uint8_t head[PREAMBLE_BYTES] = {0};
 
     enum evq_status status =
-        read_at(fd, path, head, held < sizeof(head) ? (size_t)held : sizeof(head), 0, err);
+        evq_file_read_at(fd, head, held < sizeof(head) ? (size_t)held : sizeof(head), 0, path, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -253,7 +230,7 @@ static enum evq_status read_array(int fd, uint64_t held, const struct evq_array_
 
     enum evq_status status = read_preamble(fd, source->path, held, &start, &length, err);
     if (status == EVQ_OK) {
-        status = read_at(fd, source->path, text, length, start, err);
+        status = evq_file_read_at(fd, text, length, start, source->path, err);
     }
     if (status != EVQ_OK) {
         return status;
@@ -280,9 +257,9 @@ static enum evq_status read_array(int fd, uint64_t held, const struct evq_array_
             source->path, data, fits ? "" : "more than ", fits ? wanted : UINT64_MAX);
     }
     status = evq_array_alloc(&npy->array, source, err);
-    return status == EVQ_OK
-               ? read_at(fd, source->path, npy->array.data, npy->array.bytes, start + length, err)
-               : status;
+    return status == EVQ_OK ? evq_file_read_at(fd, npy->array.data, npy->array.bytes,
+                                               start + length, source->path, err)
+                            : status;
 }
 
 static enum evq_status npy_read(const struct evq_array_source *source, struct evq_array *ret_array,

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/file.h"
+
 void evq_jobfile_checkpoint(const struct evq_eval_request *request, char *out, size_t out_bytes)
 {
     if (request->prepared[0] != '\0') {
@@ -131,7 +133,6 @@ enum evq_status evq_jobfile_write(const struct evq_eval_request *request, const 
 {
     enum evq_status status = EVQ_OK;
     struct evq_buffer json;
-    size_t done = 0;
 
     evq_buffer_init(&json, 0);
     evq_jobfile_json(request, "", result, &json);
@@ -145,17 +146,7 @@ enum evq_status evq_jobfile_write(const struct evq_eval_request *request, const 
         status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
         goto out;
     }
-    while (done < json.bytes) {
-        const ssize_t written = write(fd, json.data + done, json.bytes - done);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written <= 0) {
-            status = evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
-            goto out;
-        }
-        done += (size_t)written;
-    }
+    status = evq_file_write(fd, json.data, json.bytes, path, err);
 out:
     if (fd >= 0 && close(fd) != 0 && status == EVQ_OK) {
         status = evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));

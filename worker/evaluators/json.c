@@ -1,14 +1,13 @@
 #include "worker/evaluators/json.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/buffer.h"
+#include "shared/file.h"
 
 /* Puts quotes around the three words where they stand outside a string. */
 static void words_quote(const char *text, size_t bytes, struct evq_buffer *out)
@@ -71,58 +70,20 @@ out:
     return status;
 }
 
-static enum evq_status file_read(int fd, const char *name, size_t bytes, char *out,
-                                 struct evq_error *err)
-{
-    size_t have = 0;
-
-    while (have < bytes) {
-        const ssize_t got = read(fd, out + have, bytes - have);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got <= 0) {
-            return evq_error_set(err, EVQ_E_IO, "read '%s': %s", name,
-                                 got < 0 ? strerror(errno) : "it ended early");
-        }
-        have += (size_t)got;
-    }
-    return EVQ_OK;
-}
-
 enum evq_status evq_json_file(int dir_fd, const char *name, size_t bytes_max, json_t **ret_json,
                               struct evq_error *err)
 {
-    enum evq_status status;
-    struct stat info;
-    char *text = NULL;
+    struct evq_buffer text;
 
-    const int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) {
-        return evq_error_set(err, errno == ENOENT ? EVQ_E_NOT_FOUND : EVQ_E_IO, "open '%s': %s",
-                             name, strerror(errno));
+    evq_buffer_init(&text, 0);
+    enum evq_status status = evq_file_read(dir_fd, name, O_NOFOLLOW, bytes_max, &text, err);
+    if (status == EVQ_OK && text.bytes == 0) {
+        status = evq_error_set(err, EVQ_E_LIMIT, "'%s' is empty", name);
     }
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        status = evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", name);
-        goto out;
-    }
-    if (info.st_size <= 0 || (uintmax_t)info.st_size > bytes_max) {
-        status = evq_error_set(err, EVQ_E_LIMIT, "'%s' holds %jd bytes, allowed 1 to %zu", name,
-                               (intmax_t)info.st_size, bytes_max);
-        goto out;
-    }
-    text = malloc((size_t)info.st_size);
-    if (text == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", name);
-        goto out;
-    }
-    status = file_read(fd, name, (size_t)info.st_size, text, err);
     if (status == EVQ_OK) {
-        status = evq_json_object(text, (size_t)info.st_size, name, ret_json, err);
+        status = evq_json_object((const char *)text.data, text.bytes, name, ret_json, err);
     }
-out:
-    free(text);
-    (void)close(fd);
+    evq_buffer_free(&text);
     return status;
 }
 

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/file.h"
+
 #define READ_BYTES     16384
 #define READS_PER_CALL 16 // A program that floods us must not keep us from our clock.
 #define CUT_NOTE       "\n[evalq: the log reached its limit; the rest was dropped]\n"
@@ -72,17 +74,9 @@ void evq_output_started(struct evq_output *output)
 static void file_write(struct evq_output *output, const uint8_t *data, size_t bytes)
 {
     // A full disk costs the log, not the evaluation.
-    while (bytes > 0 && output->file_fd >= 0) {
-        const ssize_t written = write(output->file_fd, data, bytes);
-        if (written < 0 && errno == EINTR) {
-            continue;
-        }
-        if (written <= 0) {
-            fd_close(&output->file_fd);
-            return;
-        }
-        data += written;
-        bytes -= (size_t)written;
+    if (output->file_fd >= 0 &&
+        evq_file_write(output->file_fd, data, bytes, "log", NULL) != EVQ_OK) {
+        fd_close(&output->file_fd);
     }
 }
 
