@@ -212,10 +212,15 @@ enum evq_status evq_fleet_start_workers(struct evq_fleet *fleet, int workers, in
     if (status == EVQ_OK) {
         status = place_results(fleet, err);
     }
-    const char *argv[EVQ_SERVICE_ARGS_MAX] = {
-        fleet->worker_program, "--config", config, "--queue", queue, "--devices", "cpu"};
+    const char *argv[EVQ_SERVICE_ARGS_MAX] = {fleet->worker_program,
+                                              "--config",
+                                              config,
+                                              "--queue",
+                                              queue,
+                                              "--devices",
+                                              fleet->devices != NULL ? fleet->devices : "cpu"};
     size_t count = 7;
-    int threads = threads_per_slot(fleet->cli, workers, slots);
+    int threads = fleet->devices != NULL ? 0 : threads_per_slot(fleet->cli, workers, slots);
     if (slots > 0) {
         (void)snprintf(fleet->slots, sizeof fleet->slots, "%d", slots);
         argv[count++] = "--slots";

@@ -24,6 +24,7 @@ struct evq_fleet {
     char worker_program[EVQ_SERVER_PATH_MAX];
     char logger_program[EVQ_SERVER_PATH_MAX];
     char logs[EVQ_FLEET_WORKERS_MAX + 1][EVQ_SERVER_PATH_MAX];
+    const char *devices; // GPUs of the workers as evalq-worker takes them; NULL: none.
     char slots[16];
     char threads[16];
     char results[EVQ_SERVER_PATH_MAX]; // Where the logger writes.

@@ -134,9 +134,12 @@ static enum evq_status start_all(struct evq_fleet *fleet, struct evq_error *err)
         status = evq_queue_open(cli->conn, cli->config->redis.queue, &cli->queue, err);
     }
     if (status == EVQ_OK) {
-        status =
-            evq_fleet_start_workers(fleet, (int)evq_option_integer(&cli->options, "workers", 2),
-                                    (int)evq_option_integer(&cli->options, "slots", 0), err);
+        const char *devices = evq_option_text(&cli->options, "devices", "cpu");
+        fleet->devices = strcmp(devices, "cpu") == 0 ? NULL : devices;
+        const int workers = fleet->devices != NULL ? 1 : 2; // One has a slot for each of its GPUs.
+        status = evq_fleet_start_workers(fleet,
+                                         (int)evq_option_integer(&cli->options, "workers", workers),
+                                         (int)evq_option_integer(&cli->options, "slots", 0), err);
     }
     if (status == EVQ_OK) {
         status = evq_server_announce(&fleet->server, err);
@@ -187,8 +190,10 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
 static const struct evq_option options[] = {
     {"dir", 'd', EVQ_OPTION_TEXT, "DIR",
      "directory of all data, sockets and logs; default ./.evalq", 0, 0},
-    {"workers", 'w', EVQ_OPTION_INTEGER, "N", "worker processes; default 2", 0,
+    {"workers", 'w', EVQ_OPTION_INTEGER, "N", "worker processes; default 2, or 1 with GPUs", 0,
      EVQ_FLEET_WORKERS_MAX},
+    {"devices", 0, EVQ_OPTION_TEXT, "LIST",
+     "GPUs that evaluate: auto, or numbers such as 0,1; default cpu", 0, 0},
     {"slots", 's', EVQ_OPTION_INTEGER, "N",
      "evaluations at a time in each worker; default as configured", 1, 1024},
     {"wait", 0, EVQ_OPTION_INTEGER, "SECONDS",
@@ -198,10 +203,11 @@ static const struct evq_option options[] = {
 
 const struct evq_verb evq_verb_up = {
     .name = "up",
-    .arguments = "[--dir DIR] [--workers N] [--slots N] [-- COMMAND [ARGUMENT...]]",
+    .arguments =
+        "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [-- COMMAND [ARGUMENT...]]",
     .summary = "Start Redis, workers and logger here, and stop them all on Ctrl-C",
     .description =
-        "Starts a private redis-server (append-only file, written at every change), CPU workers "
+        "Starts a private redis-server (append-only file, written at every change), workers "
         "and the "
         "logger, with all data in one directory, ./.evalq. Its address is written to ./.evalq/url, "
         "where "

@@ -1,0 +1,220 @@
+"""Builds the wheel: CMake makes the library and the programs, this packs them. PEP 517, standard library only.
+
+The wheel is py3-none-PLATFORM: ctypes binds at run time, so one serves every Python. Shared libraries that the
+programs need beyond the C library are packed beside them and found there by their own directory ($ORIGIN).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sysconfig
+import tarfile
+import zipfile
+from typing import Any, Dict, List, Optional, Tuple
+
+PROGRAMS = ("evalq", "evalq-worker", "evalq-logger")
+# Part of every Linux: the C library's own.
+SYSTEM = re.compile(r"^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libutil|libresolv|libmvec|libgcc_s)\.so")
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TIME = (1980, 1, 1, 0, 0, 0)  # The same tree gives the same wheel.
+
+METADATA = """Metadata-Version: 2.1
+Name: evalq
+Version: {version}
+Summary: Training writes a checkpoint and goes on; evalq evaluates it elsewhere
+License: Apache-2.0
+Requires-Python: >=3.9
+Classifier: Programming Language :: Python :: 3
+Classifier: Operating System :: POSIX :: Linux
+Classifier: Typing :: Typed
+Provides-Extra: transformers
+Requires-Dist: transformers>=4.45; extra == "transformers"
+Requires-Dist: torch>=2.4; extra == "transformers"
+Provides-Extra: lightning
+Requires-Dist: lightning>=2.2; extra == "lightning"
+Requires-Dist: torch>=2.4; extra == "lightning"
+Provides-Extra: wandb
+Requires-Dist: wandb>=0.17; extra == "wandb"
+Description-Content-Type: text/markdown
+
+"""
+ENTRY_POINTS = """[console_scripts]
+evalq = evalq._programs:evalq
+evalq-worker = evalq._programs:worker
+evalq-logger = evalq._programs:logger
+"""
+
+
+def _source() -> str:
+    """The directory of the project's CMakeLists.txt."""
+    directory = HERE
+    while directory != "/":
+        path = os.path.join(directory, "CMakeLists.txt")
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as file:
+                if re.search(r"^project\(evalq ", file.read(), re.M):
+                    return directory
+        directory = os.path.dirname(directory)
+    raise SystemExit(f"no CMakeLists.txt of evalq above {HERE}: the wheel is built from the source tree")
+
+
+def _version() -> str:
+    with open(os.path.join(_source(), "CMakeLists.txt"), encoding="utf-8") as file:
+        found = re.search(r"^project\(evalq VERSION ([0-9.]+)", file.read(), re.M)
+    assert found is not None
+    return found.group(1)
+
+
+def _run(*command: str) -> None:
+    if shutil.which(command[0]) is None:
+        raise SystemExit(f"'{command[0]}' is needed to build evalq: sh deploy/bootstrap.sh build installs what is missing")
+    subprocess.run(command, check=True)
+
+
+def _build() -> str:
+    """Configures and builds; the build directory."""
+    source = _source()
+    build = os.path.join(source, "build", "wheel")
+    options = [
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DEVQ_CUDA=OFF",
+        "-DEVQ_TESTS=OFF",
+        "-DEVQ_WERROR=OFF",
+        "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
+        # Old-style rpath: also for what the libraries themselves need.
+        "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath,\\$ORIGIN -Wl,--disable-new-dtags -Wl,-s",
+        "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-s",
+        "-DCMAKE_SKIP_BUILD_RPATH=ON",
+    ]
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    _run("cmake", "-S", source, "-B", build, *generator, *options)
+    targets = ["evalq", *(f"bin/{name}" for name in PROGRAMS)] if generator else ["all"]
+    for target in targets:
+        _run("cmake", "--build", build, "--target", target, "--parallel", str(os.cpu_count() or 1))
+    return build
+
+
+def _needed(path: str) -> List[Tuple[str, str]]:
+    """(name, file) of the shared libraries that must travel along."""
+    text = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
+    found = []
+    for line in text.splitlines():
+        match = re.match(r"\s*(\S+) => (\S+) \(", line)
+        if match and not SYSTEM.match(os.path.basename(match.group(1))):
+            found.append((match.group(1), match.group(2)))
+        elif "not found" in line:
+            raise SystemExit(f"{path} needs {line.strip()}")
+    return found
+
+
+class _Wheel:
+    def __init__(self, path: str, info: str) -> None:
+        self._zip = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
+        self._info = info
+        self._records: List[str] = []
+
+    def add(self, name: str, data: bytes, executable: bool = False) -> None:
+        entry = zipfile.ZipInfo(name, TIME)
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        entry.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
+        self._zip.writestr(entry, data)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        self._records.append(f"{name},sha256={digest},{len(data)}")
+
+    def add_file(self, name: str, path: str, executable: bool = False) -> None:
+        with open(path, "rb") as file:
+            self.add(name, file.read(), executable)
+
+    def close(self) -> None:
+        record = f"{self._info}/RECORD"
+        self.add(record, ("\n".join([*self._records, f"{record},,"]) + "\n").encode())
+        self._zip.close()
+
+
+def _metadata() -> bytes:
+    text = METADATA.format(version=_version())
+    page = os.path.join(_source(), "docs", "python.md")
+    if os.path.isfile(page):
+        with open(page, encoding="utf-8") as file:
+            text += file.read()
+    return text.encode()
+
+
+def _python_files() -> List[str]:
+    found = []
+    for directory, folders, names in os.walk(os.path.join(HERE, "evalq")):
+        folders[:] = sorted(name for name in folders if name not in ("__pycache__", "_native"))
+        for name in sorted(names):
+            if name.endswith((".py", ".pyi", ".typed")):
+                found.append(os.path.relpath(os.path.join(directory, name), HERE))
+    return found
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: Optional[Dict[str, Any]] = None,
+    metadata_directory: Optional[str] = None,
+) -> str:
+    # --config-settings build-directory=DIR packs what was built there already.
+    build = str((config_settings or {}).get("build-directory") or _build())
+    version = _version()
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    tag = f"py3-none-{platform}"
+    info = f"evalq-{version}.dist-info"
+    name = f"evalq-{version}-{tag}.whl"
+    wheel = _Wheel(os.path.join(wheel_directory, name), info)
+    for path in _python_files():
+        wheel.add_file(path, os.path.join(HERE, path))
+    library = os.path.realpath(os.path.join(build, "lib", "libevalq.so.1"))
+    wheel.add_file("evalq/_native/libevalq.so.1", library, executable=True)
+    libraries = dict(_needed(library))
+    for program in PROGRAMS:
+        path = os.path.join(build, "bin", program)
+        wheel.add_file(f"evalq/_native/{program}", path, executable=True)
+        libraries.update(_needed(path))
+    for soname, path in sorted(libraries.items()):
+        wheel.add_file(f"evalq/_native/{soname}", os.path.realpath(path), executable=True)
+    wheel.add_file(f"{info}/LICENSE", os.path.join(_source(), "LICENSE"))
+    wheel.add(f"{info}/METADATA", _metadata())
+    wheel.add(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: evalq_build\nRoot-Is-Purelib: false\nTag: {tag}\n".encode())
+    wheel.add(f"{info}/entry_points.txt", ENTRY_POINTS.encode())
+    wheel.close()
+    return name
+
+
+def build_sdist(sdist_directory: str, config_settings: Optional[Dict[str, Any]] = None) -> str:
+    """The sources that a wheel is built from, with a pyproject.toml at their top."""
+    source = _source()
+    base = f"evalq-{_version()}"
+    with tarfile.open(os.path.join(sdist_directory, base + ".tar.gz"), "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for top in ("CMakeLists.txt", "LICENSE", "README.md", "shared", "kernels", "producer", "worker", "logger", "docs"):
+            path = os.path.join(source, top)
+            if os.path.exists(path):
+                archive.add(path, f"{base}/{top}", filter=_without_litter)
+        with open(os.path.join(HERE, "pyproject.toml"), encoding="utf-8") as file:
+            text = file.read().replace('backend-path = ["build_backend"]', 'backend-path = ["producer/python/build_backend"]')
+        for name, data in (("pyproject.toml", text.encode()), ("PKG-INFO", _metadata())):
+            entry = tarfile.TarInfo(f"{base}/{name}")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return base + ".tar.gz"
+
+
+def _without_litter(entry: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
+    parts = entry.name.split("/")
+    return None if "__pycache__" in parts or "_native" in parts or "build" in parts[1:] else entry
+
+
+def get_requires_for_build_wheel(config_settings: Optional[Dict[str, Any]] = None) -> List[str]:
+    return []
+
+
+def get_requires_for_build_sdist(config_settings: Optional[Dict[str, Any]] = None) -> List[str]:
+    return []

@@ -1,0 +1,84 @@
+"""The wheel: made without a network, installed into an empty environment, used without a compiler or a library path.
+
+With EVALQ_TEST_WHEEL=full it is compiled from the source tree, as users do; else what this build made is packed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+from typing import List
+
+from scene import BUILD, SOURCE
+
+FULL = os.environ.get("EVALQ_TEST_WHEEL") == "full"
+
+
+def run(command: "List[str]", **environment: str) -> "subprocess.CompletedProcess[str]":
+    base = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "EVALQ_LIBRARY")}
+    return subprocess.run(command, env={**base, **environment}, capture_output=True, text=True, check=False)
+
+
+class WheelTest(unittest.TestCase):
+    directory: str
+    python: str
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        holder = tempfile.TemporaryDirectory(prefix="evalq-wheel-")
+        cls.addClassCleanup(holder.cleanup)
+        cls.directory = holder.name
+        made = run([sys.executable, "-m", "venv", os.path.join(cls.directory, "venv")])
+        if made.returncode != 0:
+            raise unittest.SkipTest("python3 -m venv does not work here: " + made.stdout.strip()[-200:])
+        cls.python = os.path.join(cls.directory, "venv", "bin", "python")
+        settings = [] if FULL else ["--config-settings", "build-directory=" + BUILD]
+        built = run(
+            [cls.python, "-m", "pip", "wheel", "--no-index", "--no-deps", "-w", cls.directory, *settings]
+            + [os.path.join(SOURCE, "producer", "python")]
+        )
+        assert built.returncode == 0, built.stdout + built.stderr
+        wheels = [name for name in os.listdir(cls.directory) if name.endswith(".whl")]
+        assert len(wheels) == 1, wheels
+        cls.wheel = os.path.join(cls.directory, wheels[0])
+        done = run([cls.python, "-m", "pip", "install", "--no-index", "--no-deps", cls.wheel])
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def test_is_one_wheel_for_every_python(self) -> None:
+        self.assertRegex(os.path.basename(self.wheel), r"^evalq-[0-9.]+-py3-none-linux_\w+\.whl$")
+        with zipfile.ZipFile(self.wheel) as wheel:
+            names = set(wheel.namelist())
+        for name in ("evalq/py.typed", "evalq/_native/libevalq.so.1", "evalq/_native/evalq-worker"):
+            self.assertIn(name, names)
+        self.assertFalse([name for name in names if "__pycache__" in name or "hiredis" in name and "lib" not in name])
+
+    def test_works_from_an_empty_environment(self) -> None:
+        bin_directory = os.path.dirname(self.python)
+        for program in ("evalq", "evalq-worker", "evalq-logger"):
+            done = run([os.path.join(bin_directory, program), "--version"], PATH=bin_directory)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, r"\d+\.\d+\.\d+")
+        code = "import evalq; print(evalq.version()); print(evalq._library.load().path); evalq.Client"
+        done = run([self.python, "-c", code], PATH=bin_directory)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(os.path.join(self.directory, "venv"), done.stdout)
+
+    def test_library_needs_nothing_but_the_system(self) -> None:
+        code = "import evalq._library as l; print(l.native_directory())"
+        native = run([self.python, "-c", code]).stdout.strip()
+        names = run(["ldd", os.path.join(native, "libevalq.so.1")]).stdout
+        for name in ("hiredis", "msgpack"):
+            self.assertNotIn(name, names)
+        if FULL:
+            for program in ("evalq", "evalq-worker", "evalq-logger"):
+                for line in run(["ldd", os.path.join(native, program)]).stdout.splitlines():
+                    if any(name in line for name in ("hiredis", "msgpack", "yaml", "jansson", "libz")):
+                        self.assertIn(native, line)
+
+
+if __name__ == "__main__":
+    unittest.main()
