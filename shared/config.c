@@ -209,6 +209,8 @@ static enum evq_status resolve_redis(const struct evq_config_source *source,
 
     if (url != NULL) {
         config->redis.url = evq_arena_strdup(config->arena, url);
+        config->redis.url_from =
+            source->url != NULL ? EVQ_CONFIG_URL_OPTION : EVQ_CONFIG_URL_ENVIRONMENT;
         if (environment("EVALQ_REDIS_PASSWORD") != NULL ||
             environment("EVALQ_REDIS_PASSWORD_FILE") != NULL) {
             // Address and password both from outside: the file's belong to another server.
@@ -220,6 +222,9 @@ static enum evq_status resolve_redis(const struct evq_config_source *source,
         if (status != EVQ_OK) {
             return status;
         }
+        config->redis.url_from = found                          ? EVQ_CONFIG_URL_UP
+                                 : config->redis.url[0] != '\0' ? EVQ_CONFIG_URL_FILE
+                                                                : EVQ_CONFIG_URL_DEFAULT;
     }
     if (queue != NULL) {
         if (!evq_job_name_valid(queue, EVQ_KEYS_QUEUE_BYTES_MAX)) {

@@ -71,12 +71,22 @@ struct evq_sink_config {
     size_t option_count;
 };
 
+/* Who named the address of Redis; for messages. */
+enum evq_config_url_from {
+    EVQ_CONFIG_URL_DEFAULT,
+    EVQ_CONFIG_URL_OPTION,
+    EVQ_CONFIG_URL_ENVIRONMENT,
+    EVQ_CONFIG_URL_UP, // ./.evalq/url
+    EVQ_CONFIG_URL_FILE,
+};
+
 struct evq_config {
     struct evq_arena *arena;
     const char *file; // Where it was read; "" : none, all defaults.
     struct {
         const char *url; // As resolved: --url, $EVALQ_URL, ./.evalq/url, this file, else
                          // redis://127.0.0.1:6379.
+        enum evq_config_url_from url_from;
         const char *user;
         const char *password_file;
         const char *queue; // Default "main".

@@ -97,9 +97,28 @@ static struct evq_board_row *row_of(struct evq_board *board, const struct evq_re
     copy(row->suite, sizeof row->suite, result->suite);
     row->step = result->step;
     row->timing.queued_ms = -1;
+    board->shape.variant = board->shape.variant || strcmp(row->variant, "regular") != 0;
+    board->shape.suite = board->shape.suite || strcmp(row->suite, board->rows[0].suite) != 0;
     board->row_count++;
     board->index[index_place(board, row->job)] = (uint32_t)board->row_count;
     return row;
+}
+
+/* What a new metric changes: a column of its name; a suite with another task before has several. */
+static void note_shape(struct evq_board *board, const struct evq_board_metric *added)
+{
+    struct evq_board_shape *shape = &board->shape;
+    bool known = false;
+    for (size_t n = 0; n < shape->name_count; n++) {
+        known = known || strcmp(board->metrics[shape->names[n]].name, added->name) == 0;
+    }
+    if (!known) {
+        shape->names[shape->name_count++] = board->metric_count;
+    }
+    for (size_t m = 0; m < board->metric_count; m++) {
+        shape->task = shape->task || (strcmp(board->metrics[m].suite, added->suite) == 0 &&
+                                      strcmp(board->metrics[m].task, added->task) != 0);
+    }
 }
 
 static size_t metric_of(struct evq_board *board, const struct evq_result *result,
@@ -120,6 +139,8 @@ static size_t metric_of(struct evq_board *board, const struct evq_result *result
     memcpy(added->key, key, sizeof key);
     copy(added->task, sizeof added->task, result->task);
     copy(added->name, sizeof added->name, metric->name);
+    copy(added->suite, sizeof added->suite, result->suite);
+    note_shape(board, added);
     added->direction = evq_metric_direction(metric);
     added->best = SIZE_MAX;
     return board->metric_count++;
@@ -144,6 +165,41 @@ static void note_best(struct evq_board *board, size_t row, size_t metric)
     }
 }
 
+size_t evq_board_tasks(const struct evq_board *board, const struct evq_board_row *row,
+                       const char *tasks[EVQ_BOARD_METRICS_MAX])
+{
+    size_t count = 0;
+    for (size_t m = 0; m < board->metric_count; m++) {
+        bool known = !row->has[m];
+        for (size_t t = 0; t < count; t++) {
+            known = known || strcmp(tasks[t], board->metrics[m].task) == 0;
+        }
+        if (!known) {
+            tasks[count++] = board->metrics[m].task;
+        }
+    }
+    return count;
+}
+
+size_t evq_board_metric(const struct evq_board *board, const struct evq_board_row *row,
+                        const char *task, const char *name)
+{
+    for (size_t m = 0; m < board->metric_count; m++) {
+        if (row->has[m] && strcmp(board->metrics[m].task, task) == 0 &&
+            strcmp(board->metrics[m].name, name) == 0) {
+            return m;
+        }
+    }
+    return SIZE_MAX;
+}
+
+size_t evq_board_worker_bytes(const char *worker)
+{
+    const char *dash = strrchr(worker, '-');
+    size_t digits = dash != NULL ? strspn(dash + 1, "0123456789abcdef") : 0;
+    return digits == 16 && dash[17] == '\0' ? (size_t)(dash - worker) + 5 : strlen(worker);
+}
+
 static void add_task(struct evq_board *board, struct evq_board_row *row,
                      const struct evq_result *result)
 {
@@ -158,8 +214,9 @@ static void add_task(struct evq_board *board, struct evq_board_row *row,
     row->timing.tokens += timing->tokens;
     const char *worker = result->worker != NULL ? result->worker : "";
     const char *backend = result->backend != NULL ? result->backend : "";
-    (void)snprintf(row->where, sizeof row->where, "%.48s%s%.44s", worker,
-                   worker[0] != '\0' && backend[0] != '\0' ? " " : "", backend);
+    size_t bytes = evq_board_worker_bytes(worker);
+    (void)snprintf(row->where, sizeof row->where, "%.*s%s%.44s", bytes < 48 ? (int)bytes : 48,
+                   worker, worker[0] != '\0' && backend[0] != '\0' ? " " : "", backend);
     if (result->checkpoint != NULL && result->checkpoint[0] != '\0') {
         copy(row->checkpoint, sizeof row->checkpoint, result->checkpoint);
     }
@@ -170,6 +227,10 @@ static void add_task(struct evq_board *board, struct evq_board_row *row,
             row->values[metric] = result->metrics[i].value;
             note_best(board, (size_t)(row - board->rows), metric);
         }
+    }
+    if (!board->shape.task) {
+        const char *tasks[EVQ_BOARD_METRICS_MAX];
+        board->shape.task = evq_board_tasks(board, row, tasks) > 1;
     }
 }
 
@@ -245,20 +306,11 @@ void evq_board_title(const struct evq_board *board, size_t metric, char *out, si
     }
 }
 
-/* Which of the identifying columns tell rows apart. */
-static void varying(const struct evq_board *board, bool *ret_variant, bool *ret_suite)
+/* One line: a task of a row, or, with task NULL, a row that has no results. */
+static void print_row(const struct evq_board *board, size_t at, const char *task,
+                      struct evq_table *table, bool show_run)
 {
-    *ret_variant = false;
-    *ret_suite = false;
-    for (size_t i = 0; i < board->row_count; i++) {
-        *ret_variant = *ret_variant || strcmp(board->rows[i].variant, "regular") != 0;
-        *ret_suite = *ret_suite || strcmp(board->rows[i].suite, board->rows[0].suite) != 0;
-    }
-}
-
-static void print_row(const struct evq_board *board, size_t at, struct evq_table *table,
-                      bool show_run, bool show_variant, bool show_suite)
-{
+    const struct evq_board_shape *shape = &board->shape;
     const struct evq_board_row *row = &board->rows[at];
     char wait[EVQ_TERMINAL_SPAN_BYTES];
     char took[EVQ_TERMINAL_SPAN_BYTES];
@@ -267,20 +319,26 @@ static void print_row(const struct evq_board *board, size_t at, struct evq_table
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->run);
     }
     evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, row->step);
-    if (show_variant) {
+    if (shape->variant) {
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->variant);
     }
-    if (show_suite) {
+    if (shape->suite) {
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->suite);
     }
-    for (size_t m = 0; m < board->metric_count; m++) {
-        bool best = board->metrics[m].best == at;
-        if (row->has[m]) {
-            evq_table_cell(table, best ? EVQ_COLOUR_GREEN : EVQ_COLOUR_NONE, "%.6g%s",
-                           row->values[m], best ? "*" : " ");
-        } else {
+    if (shape->task) {
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", task != NULL ? task : "");
+    }
+    for (size_t n = 0; n < shape->name_count; n++) {
+        size_t m = task != NULL
+                       ? evq_board_metric(board, row, task, board->metrics[shape->names[n]].name)
+                       : SIZE_MAX;
+        if (m == SIZE_MAX) {
             evq_table_cell(table, EVQ_COLOUR_DIM, "- ");
+            continue;
         }
+        bool best = board->metrics[m].best == at;
+        evq_table_cell(table, best ? EVQ_COLOUR_GREEN : EVQ_COLOUR_NONE, "%.6g%s", row->values[m],
+                       best ? "*" : " ");
     }
     evq_table_cell(table, EVQ_COLOUR_DIM, "%s", evq_terminal_span(row->timing.queued_ms, wait));
     evq_table_cell(table, EVQ_COLOUR_DIM, "%s",
@@ -291,38 +349,52 @@ static void print_row(const struct evq_board *board, size_t at, struct evq_table
                    row->reason[0] != '\0' ? ": " : "", row->reason);
 }
 
-enum evq_status evq_board_print(const struct evq_board *board, const struct evq_terminal *terminal,
-                                bool show_run, struct evq_error *err)
+static void add_columns(const struct evq_board *board, struct evq_table *table, bool show_run)
 {
-    bool show_variant = false;
-    bool show_suite = false;
-    struct evq_table *table = evq_table_new();
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
-    varying(board, &show_variant, &show_suite);
+    const struct evq_board_shape *shape = &board->shape;
     if (show_run) {
         evq_table_column(table, "RUN", false);
     }
     evq_table_column(table, "STEP", true);
-    if (show_variant) {
+    if (shape->variant) {
         evq_table_column(table, "VARIANT", false);
     }
-    if (show_suite) {
+    if (shape->suite) {
         evq_table_column(table, "SUITE", false);
     }
-    for (size_t m = 0; m < board->metric_count; m++) {
-        char title[320];
-        evq_board_title(board, m, title, sizeof title - 1);
-        const size_t end = strlen(title);
-        memcpy(title + end, " ", 2); // The place of the star.
+    if (shape->task) {
+        evq_table_column(table, "TASK", false);
+    }
+    for (size_t n = 0; n < shape->name_count; n++) {
+        char title[160];
+        (void)snprintf(title, sizeof title, "%s ",
+                       board->metrics[shape->names[n]].name); // With the place of the star.
         evq_table_column(table, title, true);
     }
     evq_table_column(table, "WAIT", true);
+    evq_table_optional(table);
     evq_table_column(table, "TOOK", true);
+    evq_table_optional(table);
     evq_table_column(table, "STATE", false);
+}
+
+enum evq_status evq_board_print(const struct evq_board *board, const struct evq_terminal *terminal,
+                                bool show_run, struct evq_error *err)
+{
+    struct evq_table *table = evq_table_new();
+    if (table == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
+    }
+    add_columns(board, table, show_run);
     for (size_t i = 0; i < board->row_count; i++) {
-        print_row(board, i, table, show_run, show_variant, show_suite);
+        const char *tasks[EVQ_BOARD_METRICS_MAX];
+        size_t count = evq_board_tasks(board, &board->rows[i], tasks);
+        for (size_t t = 0; t < count; t++) {
+            print_row(board, i, tasks[t], table, show_run);
+        }
+        if (count == 0) {
+            print_row(board, i, NULL, table, show_run);
+        }
     }
     enum evq_status status = evq_table_print(table, terminal, 0, stdout, err);
     evq_table_free(table);

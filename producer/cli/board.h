@@ -15,8 +15,9 @@ struct evq_board_metric {
     char key[320]; // "eval/<task>/<metric>"
     char task[EVQ_JOB_NAME_BYTES_MAX + 1];
     char name[136];
-    int direction; // 1: higher is better.
-    size_t best;   // Row, SIZE_MAX: none yet.
+    char suite[EVQ_JOB_NAME_BYTES_MAX + 1]; // Where it was seen first.
+    int direction;                          // 1: higher is better.
+    size_t best;                            // Row, SIZE_MAX: none yet.
 };
 
 struct evq_board_row {
@@ -36,7 +37,18 @@ struct evq_board_row {
     double values[EVQ_BOARD_METRICS_MAX];
 };
 
+/* Which columns tell the lines of a board apart: one line is one task of one row. Only grows. */
+struct evq_board_shape {
+    bool variant;
+    bool suite;
+    bool task; // Some suite has several.
+    // Of metrics, each name once, as the first metric that has it.
+    size_t names[EVQ_BOARD_METRICS_MAX];
+    size_t name_count;
+};
+
 struct evq_board {
+    struct evq_board_shape shape;
     struct evq_board_metric metrics[EVQ_BOARD_METRICS_MAX];
     size_t metric_count;
     size_t metrics_left_out;
@@ -56,10 +68,22 @@ struct evq_board_row *evq_board_add(struct evq_board *board, const struct evq_re
 /* By run, step, variant, suite; `best` of the metrics follows. */
 void evq_board_sort(struct evq_board *board);
 
+/* The tasks of a row that have results, borrowed from the board; returns how many. */
+size_t evq_board_tasks(const struct evq_board *board, const struct evq_board_row *row,
+                       const char *tasks[EVQ_BOARD_METRICS_MAX]);
+
+/* The metric of that task and name which the row has, or SIZE_MAX. */
+size_t evq_board_metric(const struct evq_board *board, const struct evq_board_row *row,
+                        const char *task, const char *name);
+
+/* A worker's name is its host and a random number: how much of it tells workers apart on a screen.
+ */
+size_t evq_board_worker_bytes(const char *worker);
+
 /* "accuracy", or "task/accuracy" when there are several tasks. */
 void evq_board_title(const struct evq_board *board, size_t metric, char *out, size_t out_bytes);
 
-/* Rows and metrics as a table; the best of each metric is green and starred. show_run: with a
+/* A line per task of each row; the best of each metric is green and starred. show_run: with a
  * column for the run. */
 enum evq_status evq_board_print(const struct evq_board *board, const struct evq_terminal *terminal,
                                 bool show_run, struct evq_error *err) EVQ_CHECK_RESULT;

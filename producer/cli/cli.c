@@ -52,6 +52,22 @@ enum evq_status evq_cli_connect(struct evq_cli *cli, struct evq_error *err)
     return status;
 }
 
+/* A server that does not answer is most often one that was not started, or not the one meant. */
+static void add_advice(const struct evq_cli *cli, struct evq_error *err)
+{
+    static const char *const advice[] = {
+        [EVQ_CONFIG_URL_DEFAULT] =
+            "the default address; is `evalq up` running, in another directory? else give --url",
+        [EVQ_CONFIG_URL_OPTION] = "from --url",
+        [EVQ_CONFIG_URL_ENVIRONMENT] = "from $EVALQ_URL",
+        [EVQ_CONFIG_URL_UP] = "from ./.evalq/url; was `evalq up` killed? start it again",
+        [EVQ_CONFIG_URL_FILE] = "from redis.url of the configuration",
+    };
+    struct evq_error cause = *err;
+    (void)evq_error_set(err, cause.status, "cannot reach Redis: %.380s (%s)", cause.message,
+                        advice[cli->config->redis.url_from]);
+}
+
 enum evq_status evq_cli_open(struct evq_cli *cli, struct evq_error *err)
 {
     struct evq_queue_info info;
@@ -62,6 +78,9 @@ enum evq_status evq_cli_open(struct evq_cli *cli, struct evq_error *err)
     status = evq_queue_info(cli->queue, &info, err);
     if (status == EVQ_E_TIMEOUT) {
         cli->exit_code = EVQ_EXIT_UNREACHABLE; // 124 is for what the user asked to wait for.
+    }
+    if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT) {
+        add_advice(cli, err);
     }
     return status;
 }

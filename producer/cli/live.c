@@ -5,7 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define METRIC_COLUMNS 13
+#define RUN_COLUMNS       17
+#define STEP_COLUMNS      8
+#define NAME_COLUMNS      10 // A variant, suite or task.
+#define METRIC_COLUMNS    13
+#define TIMES_COLUMNS     27
+#define WHERE_COLUMNS     95 // Where nothing is cut.
+#define WHERE_COLUMNS_MIN 5
 
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
                    struct evq_board *board, bool show_run)
@@ -25,6 +31,23 @@ void evq_live_erase(struct evq_live *live)
     }
 }
 
+/* Bytes of text that fill at most width columns. A wrapped line would break the count of lines that
+ * the footer goes back. */
+static size_t cut(const char *text, size_t width)
+{
+    size_t bytes = 0;
+    size_t columns = 0;
+    while (text[bytes] != '\0') {
+        bool starts = ((unsigned char)text[bytes] & 0xC0) != 0x80;
+        if (starts && columns + 1 > width) {
+            break;
+        }
+        columns += starts;
+        bytes++;
+    }
+    return bytes;
+}
+
 /* A text cut to width, the rest shown by its end: the end of a metric's name tells it apart. */
 static void print_right(const char *text, size_t width)
 {
@@ -39,33 +62,91 @@ static void print_right(const char *text, size_t width)
     (void)printf("%*s%s", (int)(width - columns), "", at);
 }
 
-static void print_header(struct evq_live *live)
+/* A text padded or cut to width. */
+static void print_left(const char *text, size_t width)
 {
-    const struct evq_board *board = live->board;
-    (void)fputs(evq_terminal_colour(live->terminal, EVQ_COLOUR_BOLD), stdout);
-    (void)printf("%s%8s", live->show_run ? "RUN               " : "", "STEP");
-    for (size_t m = 0; m < board->metric_count; m++) {
-        char title[320];
-        evq_board_title(board, m, title, sizeof title);
-        (void)putchar(' ');
-        print_right(title, METRIC_COLUMNS);
-        (void)putchar(' '); // Where the star of the best stands.
-    }
-    (void)printf(" %8s %8s %8s  %s", "WAIT", "LOAD", "COMPUTE", "WHERE");
-    (void)printf("%s\n", evq_terminal_colour(live->terminal, EVQ_COLOUR_NONE));
-    live->header_done = true;
-    live->metrics_shown = board->metric_count;
+    char shown[512];
+    evq_error_escape(text, strlen(text), shown, sizeof shown);
+    size_t bytes = cut(shown, width);
+    (void)printf("%.*s%*s ", (int)bytes, shown, (int)(width - evq_terminal_columns(shown, bytes)),
+                 "");
 }
 
-static void print_values(const struct evq_live *live, const struct evq_board_row *row)
+/* The columns on the right that fit behind the others; all where nothing is cut. */
+struct room {
+    bool times;
+    size_t where; // Columns for it; 0: left out.
+};
+
+static struct room room_of(const struct evq_live *live)
+{
+    const struct evq_board_shape *shape = &live->shape;
+    struct room room = {.times = true, .where = WHERE_COLUMNS};
+    size_t used = (live->show_run ? RUN_COLUMNS + 1 : 0) + STEP_COLUMNS +
+                  (size_t)(shape->variant + shape->suite + shape->task) * (NAME_COLUMNS + 1) +
+                  shape->name_count * (METRIC_COLUMNS + 2);
+    if (live->terminal->width > 0) {
+        size_t width = (size_t)live->terminal->width;
+        room.times = used + TIMES_COLUMNS <= width;
+        used += TIMES_COLUMNS + 2;
+        room.where = width > used + WHERE_COLUMNS_MIN ? width - used : 0;
+    }
+    return room;
+}
+
+/* Columns of names begin one space after the step. */
+static void print_names(const struct evq_live *live, const char *variant, const char *suite,
+                        const char *task)
+{
+    const struct evq_board_shape *shape = &live->shape;
+    if (shape->variant || shape->suite || shape->task) {
+        (void)putchar(' ');
+    }
+    if (shape->variant) {
+        print_left(variant, NAME_COLUMNS);
+    }
+    if (shape->suite) {
+        print_left(suite, NAME_COLUMNS);
+    }
+    if (shape->task) {
+        print_left(task, NAME_COLUMNS);
+    }
+}
+
+static void print_header(struct evq_live *live)
+{
+    struct room room = room_of(live);
+    (void)fputs(evq_terminal_colour(live->terminal, EVQ_COLOUR_BOLD), stdout);
+    if (live->show_run) {
+        print_left("RUN", RUN_COLUMNS);
+    }
+    (void)printf("%*s", STEP_COLUMNS, "STEP");
+    print_names(live, "VARIANT", "SUITE", "TASK");
+    for (size_t n = 0; n < live->shape.name_count; n++) {
+        (void)putchar(' ');
+        print_right(live->board->metrics[live->shape.names[n]].name, METRIC_COLUMNS);
+        (void)putchar(' '); // Where the star of the best stands.
+    }
+    if (room.times) {
+        (void)printf(" %8s %8s %8s", "WAIT", "LOAD", "COMPUTE");
+    }
+    (void)printf("%s%s\n", room.where > 0 ? "  WHERE" : "",
+                 evq_terminal_colour(live->terminal, EVQ_COLOUR_NONE));
+    live->header_done = true;
+}
+
+static void print_values(const struct evq_live *live, const struct evq_board_row *row,
+                         const char *task)
 {
     const struct evq_board *board = live->board;
-    for (size_t m = 0; m < board->metric_count; m++) {
-        bool best = board->metrics[m].best == (size_t)(row - board->rows);
-        if (!row->has[m]) {
+    for (size_t n = 0; n < live->shape.name_count; n++) {
+        const char *name = board->metrics[live->shape.names[n]].name;
+        size_t m = evq_board_metric(board, row, task, name);
+        if (m == SIZE_MAX) {
             (void)printf(" %*s ", METRIC_COLUMNS, "-");
             continue;
         }
+        bool best = board->metrics[m].best == (size_t)(row - board->rows);
         (void)printf("%s %*.6g%s%s",
                      best ? evq_terminal_colour(live->terminal, EVQ_COLOUR_GREEN) : "",
                      METRIC_COLUMNS, row->values[m], best ? "*" : " ",
@@ -73,34 +154,69 @@ static void print_values(const struct evq_live *live, const struct evq_board_row
     }
 }
 
-void evq_live_row(struct evq_live *live, const struct evq_board_row *row)
+static void print_begin(const struct evq_live *live, const struct evq_board_row *row,
+                        const char *task)
+{
+    if (live->show_run) {
+        print_left(row->run, RUN_COLUMNS);
+    }
+    (void)printf("%*" PRId64, STEP_COLUMNS, row->step);
+    print_names(live, row->variant, row->suite, task);
+}
+
+static void print_task(const struct evq_live *live, const struct evq_board_row *row,
+                       const char *task)
 {
     char wait[EVQ_TERMINAL_SPAN_BYTES];
     char load[EVQ_TERMINAL_SPAN_BYTES];
     char compute[EVQ_TERMINAL_SPAN_BYTES];
     char text[512];
+    struct room room = room_of(live);
+
+    print_begin(live, row, task);
+    print_values(live, row, task);
+    if (room.times) {
+        (void)printf(" %8s %8s %8s", evq_terminal_span(row->timing.queued_ms, wait),
+                     evq_terminal_took(row->timing.load_us, load),
+                     evq_terminal_took(row->timing.compute_us, compute));
+    }
+    if (room.where > 0) {
+        evq_error_escape(row->where, strlen(row->where), text, sizeof text);
+        (void)printf("  %.*s", (int)cut(text, room.where), text);
+    }
+    (void)putchar('\n');
+}
+
+static bool shape_changed(const struct evq_board_shape *a, const struct evq_board_shape *b)
+{
+    return a->variant != b->variant || a->suite != b->suite || a->task != b->task ||
+           a->name_count != b->name_count;
+}
+
+void evq_live_row(struct evq_live *live, const struct evq_board_row *row)
+{
+    char text[512];
+    const char *tasks[EVQ_BOARD_METRICS_MAX];
 
     evq_live_erase(live);
-    if (!live->header_done || live->metrics_shown != live->board->metric_count) {
+    if (!live->header_done || shape_changed(&live->board->shape, &live->shape)) {
+        live->shape = live->board->shape;
         print_header(live);
     }
-    if (live->show_run) {
-        evq_error_escape(row->run, strlen(row->run), text, sizeof text);
-        (void)printf("%-17.17s ", text);
-    }
-    (void)printf("%8" PRId64, row->step);
-    if (row->state != EVQ_JOB_DONE) {
+    size_t count = evq_board_tasks(live->board, row, tasks);
+    if (row->state != EVQ_JOB_DONE || count == 0) {
+        print_begin(live, row, "");
         evq_error_escape(row->reason, strlen(row->reason), text, sizeof text);
-        (void)printf(" %s%s%s%s%s\n", evq_terminal_colour(live->terminal, EVQ_COLOUR_RED),
-                     evq_job_state_name(row->state), text[0] != '\0' ? ": " : "", text,
-                     evq_terminal_colour(live->terminal, EVQ_COLOUR_NONE));
+        (void)printf(
+            " %s%s%s%s%s\n",
+            row->state != EVQ_JOB_DONE ? evq_terminal_colour(live->terminal, EVQ_COLOUR_RED) : "",
+            evq_job_state_name(row->state), text[0] != '\0' ? ": " : "", text,
+            evq_terminal_colour(live->terminal, EVQ_COLOUR_NONE));
         return;
     }
-    print_values(live, row);
-    evq_error_escape(row->where, strlen(row->where), text, sizeof text);
-    (void)printf(" %8s %8s %8s  %s\n", evq_terminal_span(row->timing.queued_ms, wait),
-                 evq_terminal_took(row->timing.load_us, load),
-                 evq_terminal_took(row->timing.compute_us, compute), text);
+    for (size_t t = 0; t < count; t++) {
+        print_task(live, row, tasks[t]);
+    }
     (void)fflush(stdout);
 }
 
@@ -121,22 +237,6 @@ void evq_live_footer_line(struct evq_live *live, const char *format, ...)
     va_end(args);
     evq_error_escape(raw, strlen(raw), live->footer[live->footer_count], sizeof live->footer[0]);
     live->footer_count++;
-}
-
-/* A wrapped line would break the count of lines to go back: cut to the width. */
-static size_t cut(const char *text, size_t width)
-{
-    size_t bytes = 0;
-    size_t columns = 0;
-    while (text[bytes] != '\0') {
-        bool starts = ((unsigned char)text[bytes] & 0xC0) != 0x80;
-        if (starts && columns + 1 > width) {
-            break;
-        }
-        columns += starts;
-        bytes++;
-    }
-    return bytes;
 }
 
 void evq_live_redraw(struct evq_live *live)

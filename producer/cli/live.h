@@ -1,7 +1,7 @@
 /*
- * Results of a run as they arrive: a line per finished job, and on a terminal, below them, a footer
- * in place that says what runs and waits. Other output passes through it, above the footer. One
- * thread.
+ * Results of a run as they arrive: a line per task of each finished job, and on a terminal, below
+ * them, a footer in place that says what runs and waits. Other output passes through it, above the
+ * footer. One thread.
  */
 #ifndef EVQ_CLI_LIVE_H
 #define EVQ_CLI_LIVE_H
@@ -14,7 +14,7 @@ struct evq_live {
     const struct evq_terminal *terminal;
     struct evq_board *board; // Borrowed.
     bool show_run;
-    size_t metrics_shown; // In the header last printed; 0 and no header yet: see header_done.
+    struct evq_board_shape shape; // Of the header last printed.
     bool header_done;
     size_t footer_lines; // On the screen now.
     char footer[EVQ_LIVE_FOOTER_LINES_MAX][512];

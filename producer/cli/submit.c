@@ -2,8 +2,12 @@
  * evalq submit: one checkpoint, one job per suite, answered by the queue before it returns.
  */
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "producer/cli/found.h"
 #include "producer/cli/json.h"
 #include "producer/cli/submission.h"
 #include "producer/cli/verbs.h"
@@ -38,15 +42,43 @@ static json_t *document(const struct evq_submission *s, const struct evq_submiss
                      (int)sent->pinned, "jobs", jobs);
 }
 
+/* --step, else the step that the name gives, by the rules of scan: checkpoint-400, step_400.pt. */
+static enum evq_status find_step(struct evq_cli *cli, int64_t *ret_step, struct evq_error *err)
+{
+    char name[PATH_MAX];
+    struct stat info;
+    const char *path = evq_cli_arg(cli, 0);
+    *ret_step = evq_option_integer(&cli->options, "step", -1);
+    if (*ret_step >= 0) {
+        return EVQ_OK;
+    }
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/') {
+        bytes--;
+    }
+    (void)snprintf(name, sizeof name, "%.*s", (int)(bytes < PATH_MAX ? bytes : PATH_MAX - 1), path);
+    const char *slash = strrchr(name, '/');
+    const char *base = slash != NULL ? slash + 1 : name;
+    bool is_directory = stat(name, &info) == 0 && S_ISDIR(info.st_mode);
+    if (!evq_found_step(base, is_directory, NULL, ret_step)) {
+        return evq_cli_usage(cli, err,
+                             "--step is missing, and the name '%s' does not tell at which training "
+                             "step it was saved",
+                             base);
+    }
+    return EVQ_OK;
+}
+
 static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct evq_submission submission;
     struct evq_submission_sent sent;
-    int64_t step = evq_option_integer(&cli->options, "step", -1);
-    if (step < 0) {
-        return evq_cli_usage(cli, err, "--step is missing: at which training step was it saved?");
+    int64_t step = 0;
+    enum evq_status status = find_step(cli, &step, err);
+    if (status != EVQ_OK) {
+        return status;
     }
-    enum evq_status status = evq_submission_read(cli, &submission, err);
+    status = evq_submission_read(cli, &submission, err);
     if (status == EVQ_OK) {
         status = evq_cli_open(cli, err);
     }
@@ -75,7 +107,8 @@ static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
 
 static const struct evq_option options[] = {
     {"run", 'r', EVQ_OPTION_TEXT, "RUN", "training run; else $EVALQ_RUN", 0, 0},
-    {"step", 's', EVQ_OPTION_INTEGER, "N", "training step of the checkpoint", 0,
+    {"step", 's', EVQ_OPTION_INTEGER, "N",
+     "training step of the checkpoint; else the number in its name, as for scan", 0,
      EVQ_JOB_STEP_MAX - 1},
     {"suite", 'S', EVQ_OPTION_LIST, "SUITE[,SUITE...]", "what to evaluate; may be repeated", 0, 0},
     {"variant", 0, EVQ_OPTION_TEXT, "NAME", "regular (default), ema, or a name", 0, 0},
@@ -104,7 +137,7 @@ static const struct evq_option options[] = {
 
 const struct evq_verb evq_verb_submit = {
     .name = "submit",
-    .arguments = "PATH --run RUN --step N --suite SUITE [OPTION...]",
+    .arguments = "PATH --run RUN [--step N] --suite SUITE [OPTION...]",
     .summary = "Submit one checkpoint for evaluation",
     .description = "Checks that PATH, a file or a directory beneath one of the configured roots, "
                    "is a complete "

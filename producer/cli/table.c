@@ -24,6 +24,8 @@ struct evq_table {
     struct evq_arena *arena;
     struct cell titles[EVQ_TABLE_COLUMNS_MAX];
     bool right[EVQ_TABLE_COLUMNS_MAX];
+    bool optional[EVQ_TABLE_COLUMNS_MAX];
+    bool hidden[EVQ_TABLE_COLUMNS_MAX]; // Of the optional ones, when last printed.
     size_t widths[EVQ_TABLE_COLUMNS_MAX];
     size_t column_count;
     struct row *first;
@@ -67,6 +69,13 @@ void evq_table_column(struct evq_table *table, const char *title, bool right)
     table->failed = table->failed || table->titles[at].text == NULL;
     table->right[at] = right;
     table->widths[at] = table->titles[at].columns;
+}
+
+void evq_table_optional(struct evq_table *table)
+{
+    if (table->column_count > 0) {
+        table->optional[table->column_count - 1] = true;
+    }
 }
 
 void evq_table_row(struct evq_table *table)
@@ -148,6 +157,9 @@ static void print_line(const struct evq_table *table, const struct cell *cells, 
         size_t bytes = strlen(cell->text);
         size_t columns = cell->columns;
         bool last = i + 1 == table->column_count;
+        if (table->hidden[i]) {
+            continue;
+        }
         if (terminal->width > 0 && used + columns > (size_t)terminal->width && !table->right[i]) {
             size_t room = (size_t)terminal->width > used ? (size_t)terminal->width - used : 0;
             bytes = bytes_for_columns(cell->text, room);
@@ -172,6 +184,25 @@ static void print_line(const struct evq_table *table, const struct cell *cells, 
     (void)fputc('\n', out);
 }
 
+/* Hides optional columns, the last one first, until a row fits. The last column, when it is text,
+ * is cut anyhow: only its title must fit. */
+static void fit(struct evq_table *table, const struct evq_terminal *terminal, int indent)
+{
+    size_t total = (size_t)indent;
+    for (size_t i = 0; i < table->column_count; i++) {
+        bool last = i + 1 == table->column_count;
+        bool cut = last && !table->right[i];
+        table->hidden[i] = false;
+        total += (cut ? table->titles[i].columns : table->widths[i]) + (last ? 0 : 2);
+    }
+    for (size_t i = table->column_count; i > 0 && total > (size_t)terminal->width; i--) {
+        if (table->optional[i - 1]) {
+            table->hidden[i - 1] = true;
+            total -= table->widths[i - 1] + 2;
+        }
+    }
+}
+
 static void print_plain(const struct row *row, FILE *out)
 {
     for (size_t i = 0; i < row->cell_count; i++) {
@@ -180,12 +211,15 @@ static void print_plain(const struct row *row, FILE *out)
     (void)fputc('\n', out);
 }
 
-enum evq_status evq_table_print(const struct evq_table *table, const struct evq_terminal *terminal,
+enum evq_status evq_table_print(struct evq_table *table, const struct evq_terminal *terminal,
                                 int indent, FILE *out, struct evq_error *err)
 {
     if (table->failed) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table of %zu rows",
                              table->row_count);
+    }
+    if (terminal->width > 0) {
+        fit(table, terminal, indent);
     }
     if (!terminal->plain) {
         print_line(table, table->titles, table->column_count, terminal, indent, EVQ_COLOUR_BOLD,

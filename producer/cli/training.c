@@ -137,10 +137,12 @@ static void footer_running(struct evq_live *live, const json_t *view)
         if (done >= 0 && total > 0) {
             (void)snprintf(progress, sizeof progress, " %3" PRId64 "%%", 100 * done / total);
         }
-        evq_live_footer_line(live, "running  step %s %s%s %s on %s",
+        const char *text = evq_json_text(job, "status", "");
+        const char *worker = evq_json_text(job, "worker", "?");
+        evq_live_footer_line(live, "running  step %s %s%s%s%s on %.*s",
                              evq_json_text(job, "step", "?"), evq_json_text(job, "suite", "?"),
-                             progress, evq_json_text(job, "status", ""),
-                             evq_json_text(job, "worker", "?"));
+                             progress, text[0] != '\0' ? " " : "", text,
+                             (int)evq_board_worker_bytes(worker), worker);
     }
 }
 
@@ -262,15 +264,19 @@ static void print_summary(struct training *training)
     for (size_t i = 0; i < board->row_count; i++) {
         by_state[board->rows[i].ended ? board->rows[i].state : EVQ_JOB_RUNNING]++;
     }
-    (void)printf("\n%sSummary%s  %zu checkpoints evaluated in %s",
-                 evq_terminal_colour(terminal, EVQ_COLOUR_BOLD),
-                 evq_terminal_colour(terminal, EVQ_COLOUR_NONE), by_state[EVQ_JOB_DONE],
+    const char *what = board->shape.suite || board->shape.variant ? "evaluation" : "checkpoint";
+    (void)printf("\n%sSummary%s  %zu %s%s %s in %s", evq_terminal_colour(terminal, EVQ_COLOUR_BOLD),
+                 evq_terminal_colour(terminal, EVQ_COLOUR_NONE), by_state[EVQ_JOB_DONE], what,
+                 by_state[EVQ_JOB_DONE] == 1 ? "" : "s", what[0] == 'e' ? "done" : "evaluated",
                  evq_terminal_took(1000 * (evq_clock_mono_ms() - training->begin_ms), took));
     for (size_t state = EVQ_JOB_DEAD; state < EVQ_JOB_STATE_COUNT; state++) {
         if (by_state[state] > 0) {
             (void)printf(", %zu %s", by_state[state],
                          evq_job_state_name((enum evq_job_state)state));
         }
+    }
+    if (training->open > 0) {
+        (void)printf(", %" PRId64 " still open", training->open);
     }
     (void)fputc('\n', stdout);
     for (size_t m = 0; m < board->metric_count; m++) {

@@ -104,10 +104,12 @@ static enum evq_status choose_config(struct evq_cli *cli, const char *directory,
 static void say_ready(const struct evq_fleet *fleet, bool has_command)
 {
     const struct evq_cli *cli = fleet->cli;
-    evq_cli_say(cli, "evalq: %zu workers and the logger are up; configuration %s",
-                fleet->service_count - 1, cli->config->file);
-    evq_cli_say(cli, "evalq: Redis at %s and redis://127.0.0.1:%d, password in %s",
-                fleet->server.url, fleet->server.port, fleet->server.password_file);
+    size_t workers = fleet->service_count - 1;
+    evq_cli_say(cli, "evalq: %zu worker%s and the logger are up; configuration %s", workers,
+                workers == 1 ? "" : "s", cli->config->file);
+    evq_cli_say(cli, "evalq: Redis at %s", fleet->server.url);
+    evq_cli_say(cli, "evalq: and at redis://127.0.0.1:%d, password in %s", fleet->server.port,
+                fleet->server.password_file);
     if (cli->config->suite_count == 0) {
         evq_cli_say(cli, "evalq: the configuration has no suites: jobs will wait until it has");
     }

@@ -54,6 +54,9 @@ static void wrong_use_is_one_line_with_the_nearest_word(void **state)
     assert_holds(site->output.err, "did you mean --step?");
     EXPECT(site, 2, "submit", "x", "--step");
     fixture_user_one_line(site);
+    EXPECT(site, 2, "submit", "final.safetensors", "--run", "r", "--suite", "quick");
+    fixture_user_one_line(site);
+    assert_holds(site->output.err, "--step is missing, and the name 'final.safetensors'");
     EXPECT(site, 2, "submit", "x", "--step", "-1");
     fixture_user_one_line(site);
     EXPECT(site, 2, "submit", "x", "--step", "3x", "--run", "r", "--suite", "quick");
@@ -86,8 +89,10 @@ static void faults_of_address_and_server_have_their_codes(void **state)
     (void)snprintf(url, sizeof url, "redis://127.0.0.1:%d", fixture_free_port());
     EXPECT(site, 5, "--url", url, "status");
     fixture_user_one_line(site);
+    assert_holds(site->output.err, "(from --url)");
     EXPECT(site, 5, "--url", "unix:///nowhere/at.all", "status");
     fixture_user_one_line(site);
+    assert_holds(site->output.err, "cannot reach Redis: unix:///nowhere/at.all");
     EXPECT(site, 8, "--url", "http://example.org", "status");
     fixture_user_one_line(site);
     EXPECT(site, 8, "--url", "redis://user:secret@127.0.0.1", "status");
@@ -193,6 +198,8 @@ static void pin_goes_by_gc_when_its_job_has_ended(void **state)
 {
     struct site *site = *state;
     fixture_user_checkpoint(site, "out/step-7.safetensors", 7);
+    EXPECT(site, 0, "submit", "out/step-7.safetensors", "--run", "named", "--suite", "quick");
+    assert_holds(site->output.out, "named/7/regular/quick");
     EXPECT(site, 0, "submit", "out/step-7.safetensors", "--run", "r", "--step", "7", "--suite",
            "quick", "--pin");
     assert_int_equal(pins_of(site), 1);

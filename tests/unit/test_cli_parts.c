@@ -132,7 +132,7 @@ static void sha256_equals_the_published_vectors(void **state)
     assert_string_equal(out, "41edece42d63e8d9bf515a9ba6932e1c20cbc9f5a5d134645adb5db1b9737ea3");
 }
 
-static char *printed(const struct evq_table *rows, const struct evq_terminal *terminal)
+static char *printed(struct evq_table *rows, const struct evq_terminal *terminal)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -216,6 +216,58 @@ static void board_finds_the_best_and_nan_never_wins(void **state)
     evq_board_free(board);
 }
 
+/* Metrics of the same name share a column however many tasks report them: a terminal is narrow. */
+static void board_has_a_line_per_task_and_a_column_per_name(void **state)
+{
+    struct evq_board *board = evq_board_new();
+    const char *tasks[EVQ_BOARD_METRICS_MAX];
+    (void)state;
+    assert_non_null(board);
+    add(board, "r/100/regular/s", 100, "a", "accuracy", 0.5, 1);
+    add(board, "r/100/regular/s", 100, "a", "loss", 1.5, -1);
+    assert_false(board->shape.task);
+    add(board, "r/100/regular/s", 100, "b", "accuracy", 0.7, 1);
+    assert_true(board->shape.task);
+    assert_false(board->shape.suite);
+    assert_int_equal(board->shape.name_count, 2);
+    assert_int_equal(evq_board_tasks(board, &board->rows[0], tasks), 2);
+    assert_string_equal(tasks[0], "a");
+    assert_string_equal(tasks[1], "b");
+    size_t metric = evq_board_metric(board, &board->rows[0], "b", "accuracy");
+    assert_true(metric < board->metric_count);
+    assert_true(!(fabs(board->rows[0].values[metric] - 0.7) > 1e-12));
+    assert_true(evq_board_metric(board, &board->rows[0], "b", "loss") == SIZE_MAX);
+    evq_board_free(board);
+}
+
+static void table_leaves_out_optional_columns_that_do_not_fit(void **state)
+{
+    struct evq_table *rows = evq_table_new();
+    (void)state;
+    assert_non_null(rows);
+    evq_table_column(rows, "STEP", true);
+    evq_table_column(rows, "WAIT", true);
+    evq_table_optional(rows);
+    evq_table_column(rows, "TOOK", true);
+    evq_table_optional(rows);
+    evq_table_column(rows, "STATE", false);
+    evq_table_row(rows);
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "%d", 7);
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "1 ms");
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "2 ms");
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "done");
+    char *text = printed(rows, &(struct evq_terminal){.width = 23});
+    assert_string_equal(text, "STEP  WAIT  TOOK  STATE\n   7  1 ms  2 ms  done\n");
+    free(text);
+    text = printed(rows, &(struct evq_terminal){.width = 22});
+    assert_string_equal(text, "STEP  WAIT  STATE\n   7  1 ms  done\n");
+    free(text);
+    text = printed(rows, &(struct evq_terminal){.width = 12});
+    assert_string_equal(text, "STEP  STATE\n   7  done\n");
+    free(text);
+    evq_table_free(rows);
+}
+
 static void board_keeps_rows_apart_when_there_are_many(void **state)
 {
     struct evq_board *board = evq_board_new();
@@ -267,6 +319,8 @@ int main(void)
         cmocka_unit_test(sha256_equals_the_published_vectors),
         cmocka_unit_test(table_aligns_cuts_and_escapes),
         cmocka_unit_test(board_finds_the_best_and_nan_never_wins),
+        cmocka_unit_test(board_has_a_line_per_task_and_a_column_per_name),
+        cmocka_unit_test(table_leaves_out_optional_columns_that_do_not_fit),
         cmocka_unit_test(board_keeps_rows_apart_when_there_are_many),
         cmocka_unit_test(durations_and_sizes_are_short),
     };
