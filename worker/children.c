@@ -124,8 +124,9 @@ static void task_take(struct evq_slot *slot, const struct evq_note *note)
         evq_slot_kill(slot); // Our own child speaks nonsense: its memory is not to be trusted.
         return;
     }
-    evq_log(EVQ_LOG_INFO, "task_done", "job=%s task=%s n=%lld compute_ms=%lld", lease->claim->id,
-            result->task, (long long)result->n, (long long)(result->timing.compute_us / 1000));
+    evq_log(EVQ_LOG_INFO, "task_done", "job=%s task=%s n=%lld compute_ms=%lld backend=%s device=%s",
+            lease->claim->id, result->task, (long long)result->n,
+            (long long)(result->timing.compute_us / 1000), result->backend, result->device);
     if (lease->claim->shard_count > 0) {
         evq_lease_part_add(lease, result);
         evq_result_free(result);

@@ -74,6 +74,12 @@ enum evq_status evq_runner_suite_check(const struct evq_config *config,
                              "suite '%s' names evaluator '%s', which %s does not define",
                              suite->name, suite->evaluator, config->file);
     }
+    if (suite_is_native(suite)) {
+        const enum evq_status status = evq_native_check(suite, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
     if (!suite_is_native(suite) && suite->shards > 1) {
         return evq_error_set(
             err, EVQ_E_INVALID,

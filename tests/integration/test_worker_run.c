@@ -163,8 +163,10 @@ static void worker_evaluates_mnist_natively(void **state)
 
     digits_copy(site);
     digits_submit(site, id);
-    (void)fixture_site_worker(site, "--suites", "digits1", "--devices", "cpu", NULL);
+    struct fixture_worker *worker =
+        fixture_site_worker(site, "--suites", "digits1", "--devices", "cpu", NULL);
     SITE_STATE_UNTIL(site, id, "done");
+    assert_true(fixture_worker_logged(worker, "backend=cpu device=\""));
     assert_near(fixture_site_published(site, id, "digits", "accuracy").value, 0.9849, 1e-9);
     assert_near(fixture_site_published(site, id, "digits", "cross_entropy").value, 0.39055169,
                 1e-6);
@@ -307,6 +309,21 @@ static void worker_exits_after_its_jobs_and_when_idle(void **state)
     SITE_STATE_UNTIL(site, "run/2/regular/shell", "done");
 }
 
+/* A suite that no job could be evaluated by is refused at once, not job by job. */
+static void refuses_task(struct fixture_site *site, const char *task, const char *line)
+{
+    char body[512];
+    char path[512];
+
+    (void)snprintf(body, sizeof(body), "suites: {s: {tasks: [{name: t, %s}]}}\n", task);
+    fixture_site_write(site, "bad.yaml", "", body);
+    (void)snprintf(path, sizeof(path), "%s/bad.yaml", site->dir);
+    assert_int_equal(fixture_site_run(site, "out", "--config", path, "--url", site->fx->redis->url,
+                                      "--idle-exit", "0", NULL),
+                     EVQ_EXIT_CONFIG);
+    assert_true(fixture_site_holds(site, "out", line));
+}
+
 static void worker_refuses_with_a_line_and_a_code(void **state)
 {
     struct fixture_site *site = *state;
@@ -324,6 +341,19 @@ static void worker_refuses_with_a_line_and_a_code(void **state)
                                       "--url", site->fx->redis->url, NULL),
                      EVQ_EXIT_CONFIG);
     assert_true(fixture_site_holds(site, "out", "nosuch"));
+    refuses_task(site, "type: clasification, data: {format: npy, inputs: a, labels: b}",
+                 "suite 's', task 't': task type 'clasification' is not known");
+    refuses_task(site, "type: classification, data: {format: npx, inputs: a, labels: b}",
+                 "suite 's', task 't': data: format is 'npx'");
+    refuses_task(site, "type: regression, data: {format: npy, inputs: a}",
+                 "suite 's', task 't': data: targets is missing");
+    refuses_task(site,
+                 "type: regression, model: {activation: rely}, data: {format: npy, inputs: a, "
+                 "targets: b}",
+                 "suite 's', task 't': model: activation is 'rely'");
+    refuses_task(site,
+                 "type: classification, top_k: none, data: {format: npy, inputs: a, labels: b}",
+                 "suite 's', task 't': classification: top_k");
     (void)fixture_suite(site->fx, "shell"); // Another definition of it, from another place.
     assert_int_equal(fixture_site_run(site, "out", "--config", site->config, "--url",
                                       site->fx->redis->url, NULL),

@@ -241,33 +241,61 @@ static enum evq_status read_arrays(struct evq_dataset *dataset, const struct pat
     return EVQ_OK;
 }
 
+struct numbers {
+    double scale, shift;
+    int64_t limit;
+};
+
+static enum evq_status read_numbers(const struct evq_task_config *task, struct numbers *numbers,
+                                    struct evq_error *err)
+{
+    enum evq_status status = evq_options_number(task->data, task->data_count, "scale", "data", 1.0,
+                                                &numbers->scale, err);
+    if (status == EVQ_OK) {
+        status = evq_options_number(task->data, task->data_count, "shift", "data", 0.0,
+                                    &numbers->shift, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_options_integer(task->data, task->data_count, "limit", "data", 1, INT64_MAX,
+                                     INT64_MAX, &numbers->limit, err);
+    }
+    return status;
+}
+
+enum evq_status evq_dataset_check(const struct evq_task_config *task, enum evq_answer_kind kind,
+                                  struct evq_error *err)
+{
+    struct paths paths = {0};
+    struct numbers numbers;
+    struct evq_arena *arena = evq_arena_new(0);
+
+    if (arena == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "data");
+    }
+    enum evq_status status = find_paths(arena, task, kind, "", &paths, err);
+    if (status == EVQ_OK) {
+        status = read_numbers(task, &numbers, err);
+    }
+    evq_arena_free(arena);
+    return status;
+}
+
 static enum evq_status fill(struct evq_dataset *dataset, const struct evq_task_config *task,
                             const char *directory, struct evq_error *err)
 {
     struct paths paths = {0};
-    double scale = 1.0;
-    double shift = 0.0;
-    int64_t limit = 0;
+    struct numbers numbers = {1.0, 0.0, 0};
 
     enum evq_status status =
         find_paths(dataset->arena, task, dataset->kind, directory, &paths, err);
     if (status == EVQ_OK) {
-        status =
-            evq_options_number(task->data, task->data_count, "scale", "data", 1.0, &scale, err);
-    }
-    if (status == EVQ_OK) {
-        status =
-            evq_options_number(task->data, task->data_count, "shift", "data", 0.0, &shift, err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_options_integer(task->data, task->data_count, "limit", "data", 1, INT64_MAX,
-                                     INT64_MAX, &limit, err);
+        status = read_numbers(task, &numbers, err);
     }
     if (status != EVQ_OK) {
         return status;
     }
-    dataset->scale = (float)scale;
-    dataset->shift = (float)shift;
+    dataset->scale = (float)numbers.scale;
+    dataset->shift = (float)numbers.shift;
     dataset->key = make_key(dataset->arena, task, dataset->kind, &paths);
     dataset->inputs_path = paths.inputs;
     dataset->answers_path = paths.answers;
@@ -278,7 +306,8 @@ static enum evq_status fill(struct evq_dataset *dataset, const struct evq_task_c
     }
     status = read_arrays(dataset, &paths, err);
     if (status == EVQ_OK) {
-        dataset->count = dataset->inputs.shape[0] < limit ? dataset->inputs.shape[0] : limit;
+        dataset->count =
+            dataset->inputs.shape[0] < numbers.limit ? dataset->inputs.shape[0] : numbers.limit;
         status = check_shapes(dataset, err);
     }
     return status == EVQ_OK ? make_digest(dataset, err) : status;

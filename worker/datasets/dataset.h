@@ -69,6 +69,10 @@ enum evq_status evq_dataset_open(const struct evq_task_config *task, enum evq_an
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_dataset_free(struct evq_dataset *dataset); // Accepts NULL.
 
+/* Whether the task's `data` options are right, without opening a file. EVQ_E_INVALID. */
+enum evq_status evq_dataset_check(const struct evq_task_config *task, enum evq_answer_kind kind,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Whether opening the same again would give the same: same options, files untouched since. */
 bool evq_dataset_current(const struct evq_dataset *dataset, const struct evq_task_config *task,
                          enum evq_answer_kind kind, const char *directory);

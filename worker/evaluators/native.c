@@ -63,6 +63,35 @@ enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_nati
     return EVQ_OK;
 }
 
+enum evq_status evq_native_check(const struct evq_suite *suite, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    if (suite->task_count == 0) {
+        return evq_error_set(err, EVQ_E_INVALID, "suite '%s' has no tasks, which native needs",
+                             suite->name);
+    }
+    for (size_t i = 0; i < suite->task_count && status == EVQ_OK; i++) {
+        const struct evq_task_config *config = &suite->tasks[i];
+        const struct evq_task *task = NULL;
+        struct evq_op head = {0};
+        status = evq_task_find(config, &task, err);
+        if (status == EVQ_OK) {
+            status = task->head(config, &head, err);
+        }
+        if (status == EVQ_OK) {
+            status = evq_model_check(config, err);
+        }
+        if (status == EVQ_OK) {
+            status = evq_dataset_check(config, task->answers, err);
+        }
+        if (status != EVQ_OK) {
+            status = evq_error_prefix(err, "suite '%s', task '%s'", suite->name, config->name);
+        }
+    }
+    return status;
+}
+
 void evq_native_close(struct evq_native *native)
 {
     if (native == NULL) {

@@ -24,6 +24,11 @@ enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval
                                 const struct evq_eval_report *report,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Whether the suite's tasks can be understood: types, models, data, their options. No file is
+ * opened. EVQ_E_INVALID names the task and the fault. */
+enum evq_status evq_native_check(const struct evq_suite *suite,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Forms the metrics of one task from merged sums (of all shards): same code as the unsharded end.
  * Needs no device. result: task and sums set; metrics, n filled in from its arena. */
 enum evq_status evq_native_merge(const struct evq_task_config *task, struct evq_result *result,

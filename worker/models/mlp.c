@@ -493,4 +493,13 @@ static enum evq_status mlp_build(const struct evq_model_request *request, struct
     return status == EVQ_OK ? make_plan(&mlp, err) : status;
 }
 
-const struct evq_model_family evq_model_mlp = {.name = "mlp", .build = mlp_build};
+static enum evq_status mlp_check(const struct evq_task_config *task, struct evq_error *err)
+{
+    const struct evq_model_request request = {.task = task};
+    struct mlp mlp = {.request = &request};
+
+    return read_options(&mlp, err);
+}
+
+const struct evq_model_family evq_model_mlp = {
+    .name = "mlp", .check = mlp_check, .build = mlp_build};

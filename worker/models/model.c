@@ -6,21 +6,37 @@ static const struct evq_model_family *const families[] = {&evq_model_mlp};
 
 #define FAMILY_COUNT (sizeof(families) / sizeof(families[0]))
 
-enum evq_status evq_model_build(const struct evq_model_request *request,
-                                struct evq_model **ret_model, struct evq_error *err)
+static enum evq_status find_family(const struct evq_task_config *task,
+                                   const struct evq_model_family **ret_family,
+                                   struct evq_error *err)
 {
-    const struct evq_task_config *task = request->task;
     const char *name = evq_pair_get(task->model, task->model_count, "family", "mlp");
-    const struct evq_model_family *family = NULL;
 
     for (size_t i = 0; i < FAMILY_COUNT; i++) {
         if (strcmp(families[i]->name, name) == 0) {
-            family = families[i];
+            *ret_family = families[i];
+            return EVQ_OK;
         }
     }
-    if (family == NULL) {
-        return evq_error_set(err, EVQ_E_INVALID, "model family '%s' is not known; known: mlp",
-                             name);
+    return evq_error_set(err, EVQ_E_INVALID, "model family '%s' is not known; known: mlp", name);
+}
+
+enum evq_status evq_model_check(const struct evq_task_config *task, struct evq_error *err)
+{
+    const struct evq_model_family *family = NULL;
+
+    const enum evq_status status = find_family(task, &family, err);
+    return status == EVQ_OK ? family->check(task, err) : status;
+}
+
+enum evq_status evq_model_build(const struct evq_model_request *request,
+                                struct evq_model **ret_model, struct evq_error *err)
+{
+    const struct evq_model_family *family = NULL;
+
+    enum evq_status status = find_family(request->task, &family, err);
+    if (status != EVQ_OK) {
+        return status;
     }
     struct evq_arena *arena = evq_arena_new(0);
     struct evq_model *model = arena != NULL ? evq_arena_alloc(arena, sizeof(*model)) : NULL;
@@ -30,7 +46,7 @@ enum evq_status evq_model_build(const struct evq_model_request *request,
     }
     model->arena = arena;
     model->family = family->name;
-    const enum evq_status status = family->build(request, model, err);
+    status = family->build(request, model, err);
     if (status != EVQ_OK) {
         evq_model_free(model);
         return status;

@@ -43,6 +43,8 @@ struct evq_model_request {
 
 struct evq_model_family {
     const char *name;
+    /* Whether the `model` options alone are right. */
+    enum evq_status (*check)(const struct evq_task_config *task, struct evq_error *err);
     enum evq_status (*build)(const struct evq_model_request *request, struct evq_model *model,
                              struct evq_error *err);
 };
@@ -58,6 +60,10 @@ enum evq_status evq_model_build(const struct evq_model_request *request,
                                 struct evq_model **ret_model,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_model_free(struct evq_model *model); // Accepts NULL.
+
+/* Whether the task's `model` options are right, before there is a checkpoint. EVQ_E_INVALID. */
+enum evq_status evq_model_check(const struct evq_task_config *task,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Whether both take the same values from the same tensors: loaded weights serve the other too. */
 bool evq_model_same_weights(const struct evq_model *a, const struct evq_model *b);
