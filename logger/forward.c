@@ -290,15 +290,41 @@ static void forward_free(struct evq_forward *forward)
     free(forward);
 }
 
+static enum evq_status queue_open(const struct evq_config *config, struct evq_conn **ret_conn,
+                                  struct evq_queue **ret_queue, struct evq_error *err)
+{
+    const struct evq_conn_config conn_config = {.url = config->redis.url,
+                                                .user = config->redis.user,
+                                                .password_file = config->redis.password_file,
+                                                .name = "evalq-logger"};
+
+    enum evq_status status = evq_conn_open(&conn_config, ret_conn, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_open(*ret_conn, config->redis.queue, ret_queue, err);
+    }
+    return status;
+}
+
+enum evq_status evq_forward_probe(const struct evq_config *config, struct evq_error *err)
+{
+    struct evq_conn *conn = NULL;
+    struct evq_queue *queue = NULL;
+    struct evq_queue_info info;
+
+    enum evq_status status = queue_open(config, &conn, &queue, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_info(queue, &info, err);
+    }
+    evq_queue_close(queue);
+    evq_conn_close(conn);
+    return status;
+}
+
 enum evq_status evq_forward_start(const struct evq_config *config,
                                   const struct evq_sink_config *sink,
                                   struct evq_forward **ret_forward, struct evq_error *err)
 {
     const struct evq_sink_ops *ops = evq_sink_find(sink->kind);
-    const struct evq_conn_config conn_config = {.url = config->redis.url,
-                                                .user = config->redis.user,
-                                                .password_file = config->redis.password_file,
-                                                .name = "evalq-logger"};
 
     if (ops == NULL) {
         return evq_error_set(
@@ -315,10 +341,7 @@ enum evq_status evq_forward_start(const struct evq_config *config,
     forward->sink = sink;
     forward->ops = ops;
     forward->random = evq_clock_random();
-    enum evq_status status = evq_conn_open(&conn_config, &forward->conn, err);
-    if (status == EVQ_OK) {
-        status = evq_queue_open(forward->conn, config->redis.queue, &forward->queue, err);
-    }
+    enum evq_status status = queue_open(config, &forward->conn, &forward->queue, err);
     if (status == EVQ_OK && pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {
         status = evq_error_set(err, EVQ_E_IO, "start the thread of sink '%s'", sink->name);
     }

@@ -9,6 +9,11 @@
 
 struct evq_forward;
 
+/* Whether Redis is there, lets us in and has the functions: at the start a refusal ends the
+ * program, later each sink waits it out. EVQ_E_INVALID: the address or the password file. */
+enum evq_status evq_forward_probe(const struct evq_config *config,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Starts the thread. config and sink outlive it. sink->kind must be known (EVQ_E_INVALID). */
 enum evq_status evq_forward_start(const struct evq_config *config,
                                   const struct evq_sink_config *sink,

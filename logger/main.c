@@ -26,18 +26,16 @@ static const struct evq_sink_config default_sinks[] = {{"jsonl", "jsonl", NULL, 
 /* The sinks to run: those configured, and JSONL whatever was configured. */
 static size_t sinks_collect(const struct evq_config *config, const struct evq_sink_config **sinks)
 {
+    const bool given = config->logger.sink_count > 0;
+    const struct evq_sink_config *from = given ? config->logger.sinks : default_sinks;
+    const size_t from_count =
+        given ? config->logger.sink_count : sizeof(default_sinks) / sizeof(default_sinks[0]);
     size_t count = 0;
     bool jsonl = false;
 
-    if (config->logger.sink_count == 0) {
-        for (size_t i = 0; i < sizeof(default_sinks) / sizeof(default_sinks[0]); i++) {
-            sinks[count++] = &default_sinks[i];
-        }
-        return count;
-    }
-    for (size_t i = 0; i < config->logger.sink_count && count < SINKS_MAX - 1; i++) {
-        jsonl = jsonl || strcmp(config->logger.sinks[i].kind, "jsonl") == 0;
-        sinks[count++] = &config->logger.sinks[i];
+    for (size_t i = 0; i < from_count && count < SINKS_MAX - 1; i++) {
+        jsonl = jsonl || strcmp(from[i].kind, "jsonl") == 0;
+        sinks[count++] = &from[i];
     }
     if (!jsonl) {
         sinks[count++] = &default_sinks[0];
@@ -55,15 +53,14 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
     size_t started = 0;
     enum evq_status status = EVQ_OK;
     int signal_fd = signalfd(-1, signals, SFD_CLOEXEC);
-    bool stop = signal_fd < 0;
 
-    if (stop) {
+    if (signal_fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "signalfd failed");
     }
     for (; started < count && status == EVQ_OK; started += status == EVQ_OK) {
         status = evq_forward_start(config, sinks[started], &forwards[started], err);
     }
-    stop = status != EVQ_OK;
+    bool stop = status != EVQ_OK;
     if (!stop) {
         evq_log(EVQ_LOG_INFO, "logger_started", "queue=%s directory=%s sinks=%d",
                 config->redis.queue, config->logger.directory, (int)count);
@@ -91,6 +88,26 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
     return status;
 }
 
+/* What is wrong before Redis was asked is the configuration's fault, and so is a sink's option. */
+static int logger_run(const struct evq_config *config, const sigset_t *signals,
+                      struct evq_error *err)
+{
+    if (evq_file_make_directories(config->logger.directory, 0755, err) != EVQ_OK) {
+        return EVQ_EXIT_CONFIG;
+    }
+    enum evq_status status = evq_forward_probe(config, err);
+    if (status == EVQ_OK) {
+        status = sinks_run(config, signals, err);
+    }
+    return status == EVQ_E_INVALID ? EVQ_EXIT_CONFIG : (int)evq_status_exit(status);
+}
+
+static int fail(const struct evq_error *err, int code)
+{
+    (void)fprintf(stderr, "evalq-logger: %s\n", err->message);
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     struct evq_options options;
@@ -100,15 +117,12 @@ int main(int argc, char **argv)
     sigset_t signals;
 
     if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
-        const enum evq_status written = evq_man_write(&evq_options_man, argv[2], &err);
-        if (written != EVQ_OK) {
-            (void)fprintf(stderr, "evalq-logger: %s\n", err.message);
-        }
-        return (int)evq_status_exit(written);
+        return evq_man_write(&evq_options_man, argv[2], &err) == EVQ_OK
+                   ? EVQ_EXIT_OK
+                   : fail(&err, EVQ_EXIT_ERROR);
     }
     if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
-        (void)fprintf(stderr, "evalq-logger: %s\n", err.message);
-        return EVQ_EXIT_USAGE;
+        return fail(&err, EVQ_EXIT_USAGE);
     }
     if (options.help) {
         evq_man_help(&evq_options_man, stdout);
@@ -123,24 +137,16 @@ int main(int argc, char **argv)
     (void)sigemptyset(&signals);
     (void)sigaddset(&signals, SIGTERM);
     (void)sigaddset(&signals, SIGINT);
-    (void)pthread_sigmask(SIG_BLOCK, &signals,
-                          NULL); // Threads inherit it: signals come by signalfd alone.
+    // Threads inherit it: signals come by signalfd alone.
+    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
 
-    enum evq_status status = evq_config_load(&options.source, &config, &err);
-    if (status != EVQ_OK) {
-        (void)fprintf(stderr, "evalq-logger: %s\n", err.message);
-        return EVQ_EXIT_CONFIG;
+    if (evq_config_load(&options.source, &config, &err) != EVQ_OK) {
+        return fail(&err, EVQ_EXIT_CONFIG);
     }
     if (options.directory != NULL) {
         config->logger.directory = options.directory;
     }
-    status = evq_file_make_directories(config->logger.directory, 0755, &err);
-    if (status == EVQ_OK) {
-        status = sinks_run(config, &signals, &err);
-    }
-    if (status != EVQ_OK) {
-        (void)fprintf(stderr, "evalq-logger: %s\n", err.message);
-    }
+    const int code = logger_run(config, &signals, &err);
     evq_config_free(config);
-    return (int)evq_status_exit(status);
+    return code == EVQ_EXIT_OK ? code : fail(&err, code);
 }

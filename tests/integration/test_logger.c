@@ -23,6 +23,7 @@
 #include "shared/clock.h"
 #include "shared/functions.h"
 #include "shared/queue.h"
+#include "tests/fixture/program.h"
 #include "tests/fixture/redis.h"
 
 #define STEPS       120
@@ -353,9 +354,39 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     assert_int_equal(seen[5], 1);
 }
 
+/* One line that says what is wrong, and the code of its kind. */
+static void refuses(struct scene *scene, const char *url, const char *option, const char *value,
+                    int code, const char *words)
+{
+    struct fixture_program logger = {EVQ_TEST_BIN "/evalq-logger", scene->directory, url, NULL};
+    static struct fixture_output got;
+
+    fixture_program_run(&logger, &got, option, value, NULL);
+    assert_int_equal(got.exit_code, code);
+    assert_non_null(strstr(got.err, words));
+    assert_ptr_equal(strchr(got.err, '\n'), got.err + strlen(got.err) - 1);
+}
+
+static void logger_refuses_with_a_line_and_a_code(void **state)
+{
+    struct scene *scene = *state;
+    const char *url = scene->redis->url;
+    char away[64];
+
+    (void)snprintf(away, sizeof(away), "redis://127.0.0.1:%d", fixture_free_port());
+    refuses(scene, url, "--log-level", "loud", EVQ_EXIT_USAGE, "loud");
+    refuses(scene, url, "--config", "missing.yaml", EVQ_EXIT_CONFIG, "missing.yaml");
+    refuses(scene, url, "--directory", "/proc/none", EVQ_EXIT_CONFIG, "'/proc/none'");
+    refuses(scene, "redis://127.0.0.1:99999", "--queue", "main", EVQ_EXIT_CONFIG, "port");
+    refuses(scene, away, "--queue", "main", EVQ_EXIT_UNREACHABLE, "Connection refused");
+    evq_reply_free(fixture_call(scene->conn, "FUNCTION", "FLUSH", NULL));
+    refuses(scene, url, "--queue", "main", EVQ_EXIT_VERSION, "evalq admin install");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(logger_refuses_with_a_line_and_a_code, setup, teardown),
         cmocka_unit_test_setup_teardown(
             logger_records_each_result_once_when_killed_at_random_points, setup, teardown),
         cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup,
