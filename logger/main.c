@@ -117,9 +117,8 @@ int main(int argc, char **argv)
     sigset_t signals;
 
     if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
-        return evq_man_write(&evq_options_man, argv[2], &err) == EVQ_OK
-                   ? EVQ_EXIT_OK
-                   : fail(&err, EVQ_EXIT_ERROR);
+        const enum evq_status written = evq_man_write(&evq_options_man, argv[2], &err);
+        return written == EVQ_OK ? EVQ_EXIT_OK : fail(&err, EVQ_EXIT_ERROR);
     }
     if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
         return fail(&err, EVQ_EXIT_USAGE);
