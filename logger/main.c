@@ -12,7 +12,6 @@
 
 #include "logger/forward.h"
 #include "logger/options.h"
-#include "logger/rundirs.h"
 #include "shared/file.h"
 #include "shared/log.h"
 
