@@ -34,7 +34,6 @@ struct child {
     struct evq_runner *runner;
     struct evq_channel channel;
     const struct work *work; // The present job.
-    struct evq_error fault;  // Why one of its results could not be told; EVQ_OK: none.
     bool cancelled;
     bool leaving; // Told to exit, or the supervisor is gone.
     int64_t told_ms;
@@ -56,15 +55,14 @@ static void control_take(struct child *child)
 
 /* Sends a note and waits until it is out: the supervisor always reads. */
 static enum evq_status note_tell(struct child *child, const char *type,
-                                 const struct evq_field *fields, size_t field_count)
+                                 const struct evq_field *fields, size_t field_count,
+                                 struct evq_error *err)
 {
-    struct evq_error err;
-
-    enum evq_status status = evq_channel_send(&child->channel, type, fields, field_count, &err);
+    enum evq_status status = evq_channel_send(&child->channel, type, fields, field_count, err);
     while (status == EVQ_OK && child->channel.out.bytes > 0) {
         struct pollfd item = {.fd = child->channel.fd, .events = POLLOUT};
         (void)poll(&item, 1, 1000);
-        status = evq_channel_flush(&child->channel, &err);
+        status = evq_channel_flush(&child->channel, err);
     }
     if (status == EVQ_E_IO) {
         child->leaving = true;
@@ -87,12 +85,13 @@ static enum evq_status child_progress(void *context, int64_t done, int64_t total
                                            evq_channel_integer("total", total),
                                            evq_channel_text("status", status)};
         child->told_ms = now_ms;
-        (void)note_tell(child, "progress", fields, sizeof(fields) / sizeof(fields[0]));
+        (void)note_tell(child, "progress", fields, sizeof(fields) / sizeof(fields[0]), NULL);
     }
     return EVQ_OK;
 }
 
-static enum evq_status child_task(void *context, const struct evq_result *result)
+static enum evq_status child_task(void *context, const struct evq_result *result,
+                                  struct evq_error *err)
 {
     struct child *child = context;
     struct evq_result named = *result;
@@ -100,7 +99,7 @@ static enum evq_status child_task(void *context, const struct evq_result *result
 
     control_take(child);
     if (child->cancelled || child->leaving) {
-        return EVQ_E_STOPPED;
+        return evq_error_set(err, EVQ_E_STOPPED, "stopped while a result was handed over");
     }
     named.job =
         child->work->id; // Without its names a record is not valid; the supervisor adds the rest.
@@ -109,12 +108,10 @@ static enum evq_status child_task(void *context, const struct evq_result *result
     named.variant = child->work->job->variant;
     named.suite = child->work->job->suite;
     evq_buffer_init(&record, 0);
-    enum evq_status status = evq_codec_result_encode(&named, &record, &child->fault);
+    enum evq_status status = evq_codec_result_encode(&named, &record, err);
     if (status == EVQ_OK) {
         const struct evq_field field = evq_channel_bytes("result", record.data, record.bytes);
-        status = note_tell(child, "task", &field, 1);
-    } else {
-        child->fault.status = status;
+        status = note_tell(child, "task", &field, 1, err);
     }
     evq_buffer_free(&record);
     return status;
@@ -127,7 +124,7 @@ static void error_tell(struct child *child, const struct evq_error *err,
         evq_channel_integer("status", err->status), evq_channel_integer("crash", failure->crash),
         evq_channel_text("message", err->message), evq_channel_text("detail", failure->detail)};
 
-    (void)note_tell(child, "error", fields, sizeof(fields) / sizeof(fields[0]));
+    (void)note_tell(child, "error", fields, sizeof(fields) / sizeof(fields[0]), NULL);
 }
 
 static const struct evq_root *root_find(const struct evq_config *config, const char *name)
@@ -289,20 +286,15 @@ static void job_take(struct child *child, const struct evq_note *note)
 
     child->cancelled = false;
     child->told_ms = 0;
-    child->fault.status = EVQ_OK;
     enum evq_status status = work_open(child, note, &work, &err);
     if (status == EVQ_OK) {
         child->work = &work;
         status = work_run(child, note, &work, &failure, &err);
-        if (status != EVQ_OK && child->fault.status != EVQ_OK) {
-            status = child->fault.status; // What the evaluator saw was a report that said stop.
-            err = child->fault;
-        }
     }
     work_close(
         &work); // First: when the supervisor hears of the end, nothing of the attempt is left.
     if (status == EVQ_OK) {
-        (void)note_tell(child, "done", NULL, 0);
+        (void)note_tell(child, "done", NULL, 0, NULL);
     } else {
         err.status = status;
         error_tell(child, &err, &failure);
@@ -348,7 +340,7 @@ static enum evq_status child_open(struct child *child, const struct evq_options 
     const struct evq_field fields[] = {evq_channel_text("version", EVQ_VERSION),
                                        evq_channel_text("note", note),
                                        evq_channel_text("devices", devices)};
-    return note_tell(child, "hello", fields, sizeof(fields) / sizeof(fields[0]));
+    return note_tell(child, "hello", fields, sizeof(fields) / sizeof(fields[0]), err);
 }
 
 static void process_settle(void)

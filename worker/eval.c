@@ -91,7 +91,8 @@ static void task_json(struct printer *printer, const struct evq_result *result)
     evq_buffer_text(out, "}");
 }
 
-static enum evq_status printer_task(void *context, const struct evq_result *result)
+static enum evq_status printer_task(void *context, const struct evq_result *result,
+                                    struct evq_error *err)
 {
     struct printer *printer = context;
 
@@ -111,7 +112,7 @@ static enum evq_status printer_task(void *context, const struct evq_result *resu
                           result->device != NULL ? result->device : "");
     }
     printer->task_count++;
-    return stop_signal != 0 ? EVQ_E_STOPPED : EVQ_OK;
+    return stop_signal != 0 ? evq_error_set(err, EVQ_E_STOPPED, "stopped by a signal") : EVQ_OK;
 }
 
 static enum evq_status eval_run(const struct evq_options *options, const struct evq_config *config,

@@ -25,7 +25,6 @@ struct relay {
     const struct evq_eval_request *request;
     bool native;
     const char *fingerprint; // As it was before.
-    bool changed;
 };
 
 enum evq_status evq_runner_open(const struct evq_runner_config *config,
@@ -139,9 +138,16 @@ static enum evq_status relay_progress(void *context, int64_t done, int64_t total
     return relay->report->progress(relay->report->context, done, total, status);
 }
 
+static enum evq_status changed_error(const struct evq_eval_request *request, const char *when,
+                                     struct evq_error *err)
+{
+    return evq_error_set(err, EVQ_E_CHANGED, "checkpoint '%s' %s", request->path, when);
+}
+
 /* A program's own reading is beyond us: what lies there afterwards must be what lay there before.
  */
-static enum evq_status relay_task(void *context, const struct evq_result *result)
+static enum evq_status relay_task(void *context, const struct evq_result *result,
+                                  struct evq_error *err)
 {
     struct relay *relay = context;
     struct evq_result copy = *result;
@@ -150,8 +156,7 @@ static enum evq_status relay_task(void *context, const struct evq_result *result
 
     if (!relay->native && fingerprint_take(relay->request, false, now, NULL) == EVQ_OK &&
         strcmp(relay->fingerprint, now) != 0) {
-        relay->changed = true;
-        return EVQ_E_STOPPED;
+        return changed_error(relay->request, "changed while it was evaluated", err);
     }
     if (copy.weights_digest == NULL || copy.weights_digest[0] == '\0') {
         copy.weights_digest = relay->fingerprint;
@@ -160,13 +165,7 @@ static enum evq_status relay_task(void *context, const struct evq_result *result
         evq_job_id(relay->request->job, id); // No record goes without; the supervisor knows more.
         copy.job = id;
     }
-    return relay->report->task(relay->report->context, &copy);
-}
-
-static enum evq_status changed_error(const struct evq_eval_request *request, const char *when,
-                                     struct evq_error *err)
-{
-    return evq_error_set(err, EVQ_E_CHANGED, "checkpoint '%s' %s", request->path, when);
+    return relay->report->task(relay->report->context, &copy, err);
 }
 
 static enum evq_status program_eval(struct evq_runner *runner,
@@ -210,9 +209,6 @@ static enum evq_status program_reason(const struct relay *relay, enum evq_status
     struct evq_error fault;
     char now[33];
 
-    if (relay->changed) {
-        return changed_error(relay->request, "changed while it was evaluated", err);
-    }
     if (status == EVQ_OK || status == EVQ_E_STOPPED || status == EVQ_E_TIMEOUT) {
         return status;
     }

@@ -49,10 +49,12 @@ static inline enum evq_status on_progress(void *context, int64_t done, int64_t t
     return seen->stop_at > 0 && done >= seen->stop_at ? EVQ_E_STOPPED : EVQ_OK;
 }
 
-static inline enum evq_status on_task(void *context, const struct evq_result *result)
+static inline enum evq_status on_task(void *context, const struct evq_result *result,
+                                      struct evq_error *err)
 {
     struct seen *seen = context;
 
+    (void)err;
     seen->tasks++;
     evq_result_free(seen->result);
     seen->result = evq_result_new();

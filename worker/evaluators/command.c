@@ -45,8 +45,9 @@ static enum evq_status results_report(const struct evq_command_place *place,
         result->device = place->devices[0] != '\0' ? place->devices : "cpu";
         result->timing.compute_us = compute_us / (int64_t)results->count;
         result->timing.samples = result->n > 0 ? result->n : 0;
-        if (report->task(report->context, result) != EVQ_OK) {
-            return evq_error_set(err, EVQ_E_STOPPED, "stopped while the results were handed over");
+        const enum evq_status status = report->task(report->context, result, err);
+        if (status != EVQ_OK) {
+            return status;
         }
     }
     return EVQ_OK;

@@ -27,13 +27,13 @@ struct evq_eval_request {
 };
 
 /* How an evaluator speaks to its child's main loop. Every call may return EVQ_E_STOPPED: give up at
- * once (cancelled). */
+ * once (cancelled). Any other failure of task() is the evaluation's, and so is its message. */
 struct evq_eval_report {
     void *context;
     enum evq_status (*progress)(void *context, int64_t done, int64_t total, const char *status);
     /* result: task, metrics, sums, n, timing, digests, backend, device set; the rest is the
      * caller's business. */
-    enum evq_status (*task)(void *context, const struct evq_result *result);
+    enum evq_status (*task)(void *context, const struct evq_result *result, struct evq_error *err);
 };
 
 #endif

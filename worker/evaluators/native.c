@@ -402,7 +402,7 @@ static enum evq_status publish(struct eval *eval, const struct evq_task_sum *sum
                                   err); // A shard's are formed by the merge.
     }
     if (status == EVQ_OK && eval->report->task != NULL) {
-        status = eval->report->task(eval->report->context, result);
+        status = eval->report->task(eval->report->context, result, err);
     }
     evq_result_free(result);
     return status;

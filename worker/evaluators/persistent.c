@@ -29,9 +29,10 @@ struct evq_persistent {
     int in_fd;  // Its standard input.
     int out_fd; // Its standard output.
     struct evq_output errors;
-    struct evq_buffer lines; // What it said and we have not read yet.
-    int64_t began_us;        // When it took the present job, or ended its last task.
-    size_t task_count;       // Tasks of the present job it has given.
+    struct evq_buffer lines;  // What it said and we have not read yet.
+    int64_t began_us;         // When it took the present job, or ended its last task.
+    size_t task_count;        // Tasks of the present job it has given.
+    struct evq_error refusal; // Why one of them was not taken; EVQ_OK: all were.
 };
 
 /* What the other side's next line means for the job. */
@@ -266,7 +267,11 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
     result->backend = "persistent";
     result->device = persistent->devices[0] != '\0' ? persistent->devices : "cpu";
     persistent->task_count++;
-    status = report->task(report->context, result) == EVQ_OK ? EVQ_OK : EVQ_E_STOPPED;
+    status = report->task(report->context, result, &persistent->refusal);
+    if (status != EVQ_OK) {
+        persistent->refusal.status = status;
+        status = EVQ_E_STOPPED; // The program has done nothing wrong: it is told to stop.
+    }
     evq_result_free(result);
     return status;
 }
@@ -402,9 +407,10 @@ static enum evq_status silent_progress(void *context, int64_t done, int64_t tota
     return EVQ_OK;
 }
 
-static enum evq_status silent_task(void *context, const struct evq_result *result)
+static enum evq_status silent_task(void *context, const struct evq_result *result,
+                                   struct evq_error *err)
 {
-    (void)context, (void)result;
+    (void)context, (void)result, (void)err;
     return EVQ_OK;
 }
 
@@ -445,7 +451,11 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
             status = report->progress(report->context, -1, -1, NULL);
         }
         if (status == EVQ_E_STOPPED) {
-            return job_cancel(persistent, request, err);
+            status = job_cancel(persistent, request, err);
+            if (persistent->refusal.status != EVQ_OK && err != NULL) {
+                *err = persistent->refusal;
+            }
+            return persistent->refusal.status != EVQ_OK ? persistent->refusal.status : status;
         }
         if (status != EVQ_OK) {
             return status;
@@ -507,6 +517,7 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
     }
     if (status == EVQ_OK) {
         persistent->task_count = 0;
+        persistent->refusal.status = EVQ_OK;
         persistent->began_us = evq_clock_mono_us();
         status = job_hand(persistent, request, failure, err);
     }
