@@ -192,6 +192,11 @@ void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes)
     evq_buffer_append(buffer, "\"", 1);
 }
 
+void evq_buffer_json_text(struct evq_buffer *buffer, const char *text)
+{
+    evq_buffer_json(buffer, text, strlen(text));
+}
+
 void evq_buffer_json_double(struct evq_buffer *buffer, double value)
 {
     if (isnan(value)) {

@@ -28,6 +28,7 @@ void evq_buffer_printf(struct evq_buffer *buffer, const char *format, ...) EVQ_P
 void evq_buffer_consume(struct evq_buffer *buffer, size_t bytes); // Drops bytes from the front.
 /* Appends text as a JSON string with its quotes; bytes that are not UTF-8 become U+FFFD. */
 void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes);
+void evq_buffer_json_text(struct evq_buffer *buffer, const char *text); // Of a C string.
 /* Appends a double so that it reads back exactly (17 digits); NaN, Infinity, -Infinity as JSON
  * strings. */
 void evq_buffer_json_double(struct evq_buffer *buffer, double value);

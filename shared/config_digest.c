@@ -25,7 +25,7 @@ static void put_key(struct evq_buffer *out, const char *key)
         out->data[out->bytes - 1] != '[') {
         evq_buffer_text(out, ",");
     }
-    evq_buffer_json(out, key, strlen(key));
+    evq_buffer_json_text(out, key);
     evq_buffer_text(out, ":");
 }
 
@@ -35,7 +35,7 @@ static void put_value(struct evq_buffer *out, const char *value)
     if (slash != NULL && slash[1] != '\0') {
         value = slash + 1;
     }
-    evq_buffer_json(out, value, strlen(value));
+    evq_buffer_json_text(out, value);
 }
 
 static bool put_pairs(struct evq_buffer *out, const char *key, const struct evq_pair *pairs,
@@ -76,9 +76,9 @@ static bool put_task(struct evq_buffer *out, const struct evq_task_config *task,
 {
     evq_buffer_text(out, "{");
     put_key(out, "name");
-    evq_buffer_json(out, task->name, strlen(task->name));
+    evq_buffer_json_text(out, task->name);
     put_key(out, "type");
-    evq_buffer_json(out, task->type, strlen(task->type));
+    evq_buffer_json_text(out, task->type);
     bool good = put_pairs(out, "model", task->model, task->model_count, arena) &&
                 put_pairs(out, "data", task->data, task->data_count, arena) &&
                 put_pairs(out, "options", task->options, task->option_count, arena);
@@ -96,13 +96,13 @@ enum evq_status evq_suite_digest(const struct evq_config_reader *reader, struct 
     evq_buffer_init(&out, EVQ_CONFIG_BYTES_MAX * 8);
     evq_buffer_text(&out, "{");
     put_key(&out, "evaluator");
-    evq_buffer_json(&out, suite->evaluator, strlen(suite->evaluator));
+    evq_buffer_json_text(&out, suite->evaluator);
     if (evaluator != NULL) {
         put_argv(&out, "argv", evaluator);
     }
     if (prepare != NULL) {
         put_key(&out, "prepare");
-        evq_buffer_json(&out, prepare->name, strlen(prepare->name));
+        evq_buffer_json_text(&out, prepare->name);
         put_argv(&out, "prepare_argv", prepare);
     }
     put_key(&out, "tasks");

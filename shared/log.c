@@ -275,9 +275,9 @@ static void line_open(struct evq_buffer *line, enum evq_log_level level, const c
     if (settings.format == EVQ_LOG_JSON) {
         evq_buffer_printf(line, "{\"time\":\"%s\",\"level\":\"%s\",\"program\":", now,
                           levels[level].name);
-        evq_buffer_json(line, settings.program, strlen(settings.program));
+        evq_buffer_json_text(line, settings.program);
         evq_buffer_text(line, ",\"event\":");
-        evq_buffer_json(line, event, strlen(event));
+        evq_buffer_json_text(line, event);
     } else {
         evq_buffer_printf(line, "time=%s level=%s program=%s event=%s", now, levels[level].name,
                           settings.program, event);

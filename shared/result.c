@@ -171,14 +171,14 @@ void evq_result_metric_key(const struct evq_result *result, const struct evq_met
 static void json_key(struct evq_buffer *out, const char *key)
 {
     evq_buffer_text(out, ",");
-    evq_buffer_json(out, key, strlen(key));
+    evq_buffer_json_text(out, key);
     evq_buffer_text(out, ":");
 }
 
 static void json_text(struct evq_buffer *out, const char *key, const char *text)
 {
     json_key(out, key);
-    evq_buffer_json(out, text, strlen(text));
+    evq_buffer_json_text(out, text);
 }
 
 static void json_integer(struct evq_buffer *out, const char *key, int64_t value)
@@ -195,7 +195,7 @@ static void json_metrics(const struct evq_result *result, struct evq_buffer *out
     for (size_t i = 0; i < result->metric_count; i++) {
         const struct evq_metric *metric = &result->metrics[i];
         evq_buffer_text(out, i > 0 ? "," : "");
-        evq_buffer_json(out, metric->name, strlen(metric->name));
+        evq_buffer_json_text(out, metric->name);
         evq_buffer_text(out, ":");
         evq_buffer_json_double(out, metric->value);
         detail = detail || metric->higher_is_better >= 0 || !isnan(metric->std_error);
@@ -213,7 +213,7 @@ static void json_metrics(const struct evq_result *result, struct evq_buffer *out
         }
         evq_buffer_text(out, comma);
         comma = ",";
-        evq_buffer_json(out, metric->name, strlen(metric->name));
+        evq_buffer_json_text(out, metric->name);
         evq_buffer_text(out, ":{");
         if (metric->higher_is_better >= 0) {
             evq_buffer_printf(out, "\"higher_is_better\":%s",
@@ -236,7 +236,7 @@ static void json_sums(const struct evq_result *result, struct evq_buffer *out)
     for (size_t i = 0; i < result->sum_count; i++) {
         const struct evq_sum *sum = &result->sums[i];
         evq_buffer_text(out, i > 0 ? "," : "");
-        evq_buffer_json(out, sum->name, strlen(sum->name));
+        evq_buffer_json_text(out, sum->name);
         evq_buffer_text(out, ":");
         if (sum->is_count) {
             evq_buffer_printf(out, "%" PRId64, sum->count);
@@ -270,9 +270,9 @@ static void json_provenance(const struct evq_result *result, struct evq_buffer *
     evq_buffer_text(out, "{");
     for (size_t i = 0; i < result->tracker_count; i++) {
         evq_buffer_text(out, i > 0 ? "," : "");
-        evq_buffer_json(out, result->trackers[i].key, strlen(result->trackers[i].key));
+        evq_buffer_json_text(out, result->trackers[i].key);
         evq_buffer_text(out, ":");
-        evq_buffer_json(out, result->trackers[i].value, strlen(result->trackers[i].value));
+        evq_buffer_json_text(out, result->trackers[i].value);
     }
     evq_buffer_text(out, "}");
 }
@@ -285,7 +285,7 @@ void evq_result_json(const struct evq_result *result, struct evq_buffer *out)
     evq_result_id(result, id);
     evq_clock_iso(result->finished_ms, finished);
     evq_buffer_text(out, "{\"result_id\":");
-    evq_buffer_json(out, id, strlen(id));
+    evq_buffer_json_text(out, id);
     json_integer(out, "global_step", result->step);
     json_text(out, "finished_at", finished);
     json_text(out, "job", result->job);

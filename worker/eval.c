@@ -57,28 +57,23 @@ static double result_seconds(struct printer *printer, const struct evq_result *r
     return (double)(told_us > 0 ? told_us : passed_us) / 1e6;
 }
 
-static void json_text(struct evq_buffer *out, const char *text)
-{
-    evq_buffer_json(out, text, strlen(text));
-}
-
 static void task_json(struct printer *printer, const struct evq_result *result)
 {
     struct evq_buffer *out = &printer->out;
 
     evq_buffer_text(out, printer->task_count > 0 ? ", " : "");
-    json_text(out, result->task);
+    evq_buffer_json_text(out, result->task);
     evq_buffer_text(out, ": {\"metrics\": {");
     for (size_t i = 0; i < result->metric_count; i++) {
         evq_buffer_text(out, i > 0 ? ", " : "");
-        json_text(out, result->metrics[i].name);
+        evq_buffer_json_text(out, result->metrics[i].name);
         evq_buffer_text(out, ": ");
         evq_buffer_json_double(out, result->metrics[i].value);
     }
     evq_buffer_printf(out, "}, \"n\": %lld, \"sums\": {", (long long)result->n);
     for (size_t i = 0; i < result->sum_count; i++) {
         evq_buffer_text(out, i > 0 ? ", " : "");
-        json_text(out, result->sums[i].name);
+        evq_buffer_json_text(out, result->sums[i].name);
         evq_buffer_text(out, ": ");
         if (result->sums[i].is_count) {
             evq_buffer_printf(out, "%lld", (long long)result->sums[i].count);
@@ -234,7 +229,7 @@ enum evq_exit evq_eval_main(const struct evq_options *options)
     }
     if (options->json) {
         evq_buffer_text(&printer.out, "{\"checkpoint\": ");
-        json_text(&printer.out, options->path);
+        evq_buffer_json_text(&printer.out, options->path);
         evq_buffer_text(&printer.out, ", \"tasks\": {");
     }
     status = evq_place_open(options->path, &place, &err);

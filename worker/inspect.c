@@ -36,19 +36,14 @@ static void shape_print(struct evq_buffer *out, const struct evq_tensor *tensor)
     evq_buffer_text(out, "]");
 }
 
-static void json_text(struct evq_buffer *out, const char *text)
-{
-    evq_buffer_json(out, text, strlen(text));
-}
-
 static void facts_json(const struct facts *facts, const char *path, struct evq_buffer *out)
 {
     const struct evq_checkpoint *checkpoint = facts->checkpoint;
 
     evq_buffer_text(out, "{\"checkpoint\": ");
-    json_text(out, path);
+    evq_buffer_json_text(out, path);
     evq_buffer_text(out, ", \"format\": ");
-    json_text(out, checkpoint->format);
+    evq_buffer_json_text(out, checkpoint->format);
     evq_buffer_printf(
         out, ", \"complete\": true, \"bytes\": %llu, \"parameters\": %llu, \"fingerprint\": \"%s\"",
         (unsigned long long)facts->bytes, (unsigned long long)facts->parameters,
@@ -59,7 +54,7 @@ static void facts_json(const struct facts *facts, const char *path, struct evq_b
     evq_buffer_text(out, ", \"files\": [");
     for (size_t i = 0; i < checkpoint->file_count; i++) {
         evq_buffer_text(out, i > 0 ? ", {\"name\": " : "{\"name\": ");
-        json_text(out, checkpoint->files[i].name);
+        evq_buffer_json_text(out, checkpoint->files[i].name);
         evq_buffer_printf(out, ", \"bytes\": %llu}",
                           (unsigned long long)checkpoint->files[i].bytes);
     }
@@ -67,9 +62,9 @@ static void facts_json(const struct facts *facts, const char *path, struct evq_b
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
         const struct evq_tensor *tensor = &checkpoint->tensors[i];
         evq_buffer_text(out, i > 0 ? ", {\"name\": " : "{\"name\": ");
-        json_text(out, tensor->name);
+        evq_buffer_json_text(out, tensor->name);
         evq_buffer_text(out, ", \"dtype\": ");
-        json_text(out, tensor->dtype_name);
+        evq_buffer_json_text(out, tensor->dtype_name);
         evq_buffer_text(out, ", \"shape\": ");
         shape_print(out, tensor);
         evq_buffer_text(out, "}");

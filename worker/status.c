@@ -5,11 +5,6 @@
 
 #define JSON_BYTES_MAX 8192
 
-static void text_put(struct evq_buffer *out, const char *text)
-{
-    evq_buffer_json(out, text, strlen(text));
-}
-
 static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
                       struct evq_buffer *out)
 {
@@ -17,15 +12,15 @@ static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
     for (uint32_t i = 0; i < shown; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
         evq_buffer_printf(out, "%s{\"number\": %u, \"devices\": ", i > 0 ? ", " : "", slot->number);
-        text_put(out, slot->devices);
+        evq_buffer_json_text(out, slot->devices);
         evq_buffer_printf(out, ", \"gpus\": %d, \"gpu_memory_bytes\": %lld", (int)slot->gpus,
                           (long long)slot->memory_bytes);
         evq_buffer_printf(out, ", \"state\": \"%s\", \"since\": %lld, \"job\": ",
                           evq_slot_state_name(slot->state), (long long)slot->since_unix_ms);
-        text_put(out, slot->lease != NULL ? slot->lease->claim->id : "");
+        evq_buffer_json_text(out, slot->lease != NULL ? slot->lease->claim->id : "");
         if (slot->note[0] != '\0') {
             evq_buffer_text(out, ", \"note\": ");
-            text_put(out, slot->note);
+            evq_buffer_json_text(out, slot->note);
         }
         evq_buffer_text(out, "}");
     }
@@ -39,7 +34,7 @@ static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_sho
     const char *comma = "";
 
     evq_buffer_text(out, "{\"host\": ");
-    text_put(out, supervisor->host);
+    evq_buffer_json_text(out, supervisor->host);
     evq_buffer_printf(
         out, ", \"pid\": %ld, \"version\": \"%s\", \"started_ms\": %lld, \"backend\": \"%s\"",
         (long)getpid(), EVQ_VERSION, (long long)supervisor->started_unix_ms,
@@ -50,14 +45,14 @@ static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_sho
     for (size_t i = 0; i < config->suite_count; i++) {
         if (supervisor->offer.suites[i]) {
             evq_buffer_text(out, comma);
-            text_put(out, config->suites[i].name);
+            evq_buffer_json_text(out, config->suites[i].name);
             comma = ", ";
         }
     }
     evq_buffer_text(out, "], \"labels\": [");
     for (size_t i = 0; i < config->worker.label_count; i++) {
         evq_buffer_text(out, i > 0 ? ", " : "");
-        text_put(out, config->worker.labels[i]);
+        evq_buffer_json_text(out, config->worker.labels[i]);
     }
     evq_buffer_text(out, "]");
     slots_put(supervisor, slots_shown, out);

@@ -48,11 +48,11 @@ static enum evq_status write_config(const char *directory, const char *path, str
     evq_buffer_text(&text, "# Written by `evalq up`. To change it, copy it to ./evalq.yaml; see "
                            "docs/configuration.md.\n"
                            "roots:\n  work: ");
-    evq_buffer_json(&text, here, strlen(here));
+    evq_buffer_json_text(&text, here);
     evq_buffer_text(&text, "\nlogger:\n  directory: ");
     char results[PATH_MAX + 16];
     (void)snprintf(results, sizeof results, "%s/results", directory);
-    evq_buffer_json(&text, results, strlen(results));
+    evq_buffer_json_text(&text, results);
     evq_buffer_text(&text, "\n");
     const char *string = evq_buffer_string(&text);
     enum evq_status status = string == NULL

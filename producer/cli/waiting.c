@@ -85,10 +85,10 @@ static enum evq_status print_json(const struct waited *jobs, size_t job_count,
     evq_buffer_text(&out, "{\"jobs\": [");
     for (size_t i = 0; i < job_count; i++) {
         evq_buffer_text(&out, i > 0 ? ", {\"id\": " : "{\"id\": ");
-        evq_buffer_json(&out, jobs[i].id, strlen(jobs[i].id));
+        evq_buffer_json_text(&out, jobs[i].id);
         evq_buffer_printf(&out,
                           ", \"state\": \"%s\", \"reason\": ", evq_job_state_name(jobs[i].state));
-        evq_buffer_json(&out, jobs[i].reason, strlen(jobs[i].reason));
+        evq_buffer_json_text(&out, jobs[i].reason);
         evq_buffer_text(&out, "}");
     }
     evq_buffer_text(&out, "], \"results\": [");

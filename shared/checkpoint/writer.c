@@ -117,9 +117,9 @@ static void put_metadata(struct evq_buffer *header, const char *const *metadata,
     evq_buffer_text(header, "\"__metadata__\":{");
     for (size_t i = 0; i < pairs; i++) {
         evq_buffer_text(header, i == 0 ? "" : ",");
-        evq_buffer_json(header, metadata[2 * i], strlen(metadata[2 * i]));
+        evq_buffer_json_text(header, metadata[2 * i]);
         evq_buffer_text(header, ":");
-        evq_buffer_json(header, metadata[2 * i + 1], strlen(metadata[2 * i + 1]));
+        evq_buffer_json_text(header, metadata[2 * i + 1]);
     }
     evq_buffer_text(header, "}");
 }
@@ -143,7 +143,7 @@ static enum evq_status put_header(const struct writer *writer, const char *const
             return evq_error_set(err, EVQ_E_INVALID, "the tensors overflow 64 bits together");
         }
         evq_buffer_text(header, i == 0 && !with_metadata ? "" : ",");
-        evq_buffer_json(header, tensor->name, strlen(tensor->name));
+        evq_buffer_json_text(header, tensor->name);
         evq_buffer_printf(header, ":{\"dtype\":\"%s\",\"shape\":[", evq_dtype_name(tensor->dtype));
         for (int32_t k = 0; k < tensor->rank; k++) {
             evq_buffer_printf(header, k == 0 ? "%lld" : ",%lld", (long long)tensor->shape[k]);

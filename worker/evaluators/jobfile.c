@@ -23,7 +23,7 @@ void evq_jobfile_checkpoint(const struct evq_eval_request *request, char *out, s
 static void text_field(struct evq_buffer *out, const char *name, const char *value)
 {
     evq_buffer_printf(out, ", \"%s\": ", name);
-    evq_buffer_json(out, value, strlen(value));
+    evq_buffer_json_text(out, value);
 }
 
 static void pairs_field(struct evq_buffer *out, const char *name, const struct evq_pair *pairs,
@@ -32,9 +32,9 @@ static void pairs_field(struct evq_buffer *out, const char *name, const struct e
     evq_buffer_printf(out, ", \"%s\": {", name);
     for (size_t i = 0; i < count; i++) {
         evq_buffer_text(out, i > 0 ? ", " : "");
-        evq_buffer_json(out, pairs[i].key, strlen(pairs[i].key));
+        evq_buffer_json_text(out, pairs[i].key);
         evq_buffer_text(out, ": ");
-        evq_buffer_json(out, pairs[i].value, strlen(pairs[i].value));
+        evq_buffer_json_text(out, pairs[i].value);
     }
     evq_buffer_text(out, "}");
 }
@@ -60,7 +60,7 @@ static void tasks_field(struct evq_buffer *out, const struct evq_eval_request *r
             continue;
         }
         evq_buffer_printf(out, "%s{\"name\": ", comma);
-        evq_buffer_json(out, task->name, strlen(task->name));
+        evq_buffer_json_text(out, task->name);
         text_field(out, "type", task->type != NULL ? task->type : "");
         pairs_field(out, "model", task->model, task->model_count);
         pairs_field(out, "data", task->data, task->data_count);
@@ -98,7 +98,7 @@ void evq_jobfile_json(const struct evq_eval_request *request, const char *type, 
     evq_buffer_text(out, "{");
     if (type[0] != '\0') {
         evq_buffer_text(out, "\"type\": ");
-        evq_buffer_json(out, type, strlen(type));
+        evq_buffer_json_text(out, type);
         evq_buffer_text(out, ", ");
     }
     evq_buffer_text(out, "\"version\": 1");

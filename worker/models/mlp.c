@@ -11,7 +11,7 @@
 
 #include "worker/models/model.h"
 #include "worker/models/natural.h"
-#include "worker/tasks/options.h"
+#include "worker/tasks/pairs.h"
 
 #define MODULES_MAX 4096
 
@@ -68,10 +68,10 @@ static enum evq_status read_options(struct mlp *mlp, struct evq_error *err)
     bool found = false;
 
     enum evq_status status =
-        evq_options_check(task->model, task->model_count, option_keys, "model", err);
+        evq_pairs_check(task->model, task->model_count, option_keys, "model", err);
     if (status == EVQ_OK) {
-        status = evq_options_number(task->model, task->model_count, "batchnorm_eps", "model", 1e-5,
-                                    &mlp->eps, err);
+        status = evq_pairs_number(task->model, task->model_count, "batchnorm_eps", "model", 1e-5,
+                                  &mlp->eps, err);
     }
     if (status != EVQ_OK) {
         return status;

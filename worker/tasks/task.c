@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "worker/tasks/options.h"
+#include "worker/tasks/pairs.h"
 
 static const struct evq_task *const tasks[] = {&evq_task_classification, &evq_task_regression};
 
@@ -13,8 +13,8 @@ enum evq_status evq_task_find(const struct evq_task_config *config,
 {
     for (size_t i = 0; i < sizeof(tasks) / sizeof(tasks[0]); i++) {
         if (strcmp(tasks[i]->name, config->type) == 0) {
-            const enum evq_status status = evq_options_check(
-                config->options, config->option_count, tasks[i]->options, tasks[i]->name, err);
+            const enum evq_status status = evq_pairs_check(config->options, config->option_count,
+                                                           tasks[i]->options, tasks[i]->name, err);
             if (status == EVQ_OK) {
                 *ret_task = tasks[i];
             }

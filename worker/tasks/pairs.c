@@ -1,4 +1,4 @@
-#include "worker/tasks/options.h"
+#include "worker/tasks/pairs.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum evq_status evq_options_check(const struct evq_pair *pairs, size_t count,
-                                  const char *const *known, const char *where,
-                                  struct evq_error *err)
+enum evq_status evq_pairs_check(const struct evq_pair *pairs, size_t count,
+                                const char *const *known, const char *where, struct evq_error *err)
 {
     size_t known_count = 0;
 
@@ -30,9 +29,9 @@ enum evq_status evq_options_check(const struct evq_pair *pairs, size_t count,
     return EVQ_OK;
 }
 
-enum evq_status evq_options_number(const struct evq_pair *pairs, size_t count, const char *key,
-                                   const char *where, double fallback, double *ret_value,
-                                   struct evq_error *err)
+enum evq_status evq_pairs_number(const struct evq_pair *pairs, size_t count, const char *key,
+                                 const char *where, double fallback, double *ret_value,
+                                 struct evq_error *err)
 {
     const char *text = evq_pair_get(pairs, count, key, NULL);
     char *end = NULL;
@@ -57,9 +56,9 @@ enum evq_status evq_options_number(const struct evq_pair *pairs, size_t count, c
     return EVQ_OK;
 }
 
-enum evq_status evq_options_integer(const struct evq_pair *pairs, size_t count, const char *key,
-                                    const char *where, int64_t least, int64_t most,
-                                    int64_t fallback, int64_t *ret_value, struct evq_error *err)
+enum evq_status evq_pairs_integer(const struct evq_pair *pairs, size_t count, const char *key,
+                                  const char *where, int64_t least, int64_t most, int64_t fallback,
+                                  int64_t *ret_value, struct evq_error *err)
 {
     const char *text = evq_pair_get(pairs, count, key, NULL);
     char *end = NULL;

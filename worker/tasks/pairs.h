@@ -1,0 +1,26 @@
+/*
+ * Options of a task as the configuration gives them: text pairs, read strictly. `where` is for
+ * messages: "model", "data", "task 'digits'".
+ */
+#ifndef EVQ_WORKER_PAIRS_H
+#define EVQ_WORKER_PAIRS_H
+
+#include "shared/config.h"
+
+/* EVQ_E_INVALID names the first key that is not among known (NULL-terminated), and the nearest that
+ * is. */
+enum evq_status evq_pairs_check(const struct evq_pair *pairs, size_t count,
+                                const char *const *known, const char *where,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* A finite number, also as a fraction: "0.5", "1/255". Missing: fallback. */
+enum evq_status evq_pairs_number(const struct evq_pair *pairs, size_t count, const char *key,
+                                 const char *where, double fallback, double *ret_value,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* A whole number from least to most. Missing: fallback. */
+enum evq_status evq_pairs_integer(const struct evq_pair *pairs, size_t count, const char *key,
+                                  const char *where, int64_t least, int64_t most, int64_t fallback,
+                                  int64_t *ret_value, struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif
