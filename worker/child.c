@@ -17,6 +17,7 @@
 #include "worker/scratch.h"
 
 #define PROGRESS_MS 200 // At most so often is progress told.
+#define PRUNE_JOBS  64  // So many jobs lie between two looks at what can go from scratch.
 
 struct work { // One job as the supervisor gave it.
     const char *id;
@@ -27,6 +28,7 @@ struct work { // One job as the supervisor gave it.
     const char **tasks_done;
     size_t task_done_count;
     char scratch[EVQ_SCRATCH_PATH_BYTES];
+    int scratch_fd;
 };
 
 struct child {
@@ -37,6 +39,7 @@ struct child {
     bool cancelled;
     bool leaving; // Told to exit, or the supervisor is gone.
     int64_t told_ms;
+    uint32_t jobs; // Taken so far.
 };
 
 /* The other side's words while a job runs: only an end of it. */
@@ -225,13 +228,15 @@ static enum evq_status work_open(const struct child *child, const struct evq_not
         return evq_error_set(err, EVQ_E_RETRY, "root '%s' is %s here, which cannot be opened: %s",
                              work->root->name, work->root->path, strerror(open_errno));
     }
-    return evq_scratch_attempt(config->worker.scratch, work->scratch, sizeof(work->scratch), err);
+    return evq_scratch_attempt(config->worker.scratch, work->scratch, sizeof(work->scratch),
+                               &work->scratch_fd, err);
 }
 
 static void work_close(struct work *work)
 {
-    if (work->scratch[0] != '\0') {
+    if (work->scratch_fd >= 0) {
         evq_scratch_remove(work->scratch);
+        (void)close(work->scratch_fd);
     }
     if (work->root_fd >= 0) {
         (void)close(work->root_fd);
@@ -280,12 +285,15 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
 
 static void job_take(struct child *child, const struct evq_note *note)
 {
-    struct work work = {.root_fd = -1};
+    struct work work = {.root_fd = -1, .scratch_fd = -1};
     struct evq_failure failure = {0};
     struct evq_error err = {0};
 
     child->cancelled = false;
     child->told_ms = 0;
+    if (child->jobs++ % PRUNE_JOBS == 0) { // The first: the child before us may have been killed.
+        evq_scratch_prune(child->config->worker.scratch);
+    }
     enum evq_status status = work_open(child, note, &work, &err);
     if (status == EVQ_OK) {
         child->work = &work;

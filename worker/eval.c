@@ -123,6 +123,7 @@ static enum evq_status eval_run(const struct evq_options *options, const struct 
     char note[256];
     int32_t gpus = 0;
     int64_t memory = 0;
+    int lock_fd = -1;
 
     enum evq_status status = evq_devices_find(
         options->devices != NULL ? options->devices : config->worker.devices, &devices, err);
@@ -130,7 +131,8 @@ static enum evq_status eval_run(const struct evq_options *options, const struct 
         status = evq_scratch_open(config->worker.scratch, err);
     }
     if (status == EVQ_OK) {
-        status = evq_scratch_attempt(config->worker.scratch, scratch, sizeof(scratch), err);
+        status =
+            evq_scratch_attempt(config->worker.scratch, scratch, sizeof(scratch), &lock_fd, err);
     }
     if (status != EVQ_OK) {
         return status;
@@ -166,6 +168,7 @@ static enum evq_status eval_run(const struct evq_options *options, const struct 
     }
     evq_runner_close(runner);
     evq_scratch_remove(scratch);
+    (void)close(lock_fd);
     return status;
 }
 

@@ -7,13 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "shared/file.h"
 
-#define ATTEMPT_DAYS_MAX 14 // Longer than any time limit in use.
+#define TRIES_MAX 16 // Of making a directory that no sweeper takes away at once.
 
 /* Made with 0700 where it is new; refused where it is somebody else's. */
 static enum evq_status directory_make(const char *path, struct evq_error *err)
@@ -90,28 +90,39 @@ static void logs_prune(const char *logs)
     (void)closedir(dir);
 }
 
-/* What workers that were killed left behind: nobody can still be at work in it. */
-static void attempts_prune(const char *scratch)
+/* What killed processes left behind. A living one holds the lock of its directory. */
+static void attempts_prune(const char *jobs)
 {
-    char jobs[EVQ_SCRATCH_PATH_BYTES];
     char path[EVQ_SCRATCH_PATH_BYTES + 257];
-    const time_t oldest = time(NULL) - ATTEMPT_DAYS_MAX * 86400;
     struct dirent *entry;
-    struct stat info;
 
-    (void)snprintf(jobs, sizeof(jobs), "%s/jobs", scratch);
     DIR *dir = opendir(jobs);
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        if (entry->d_name[0] != '.' &&
-            fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
-            info.st_mtime < oldest) {
+        const int fd =
+            entry->d_name[0] != '.'
+                ? openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                : -1;
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
             (void)snprintf(path, sizeof(path), "%s/%s", jobs, entry->d_name);
             evq_scratch_remove(path);
+        }
+        if (fd >= 0) {
+            (void)close(fd);
         }
     }
     if (dir != NULL) {
         (void)closedir(dir);
     }
+}
+
+void evq_scratch_prune(const char *scratch)
+{
+    char path[EVQ_SCRATCH_PATH_BYTES];
+
+    (void)snprintf(path, sizeof(path), "%s/logs", scratch);
+    logs_prune(path);
+    (void)snprintf(path, sizeof(path), "%s/jobs", scratch);
+    attempts_prune(path);
 }
 
 enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
@@ -128,9 +139,7 @@ enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
         status = directory_make(path, err);
     }
     if (status == EVQ_OK) {
-        (void)snprintf(path, sizeof(path), "%s/logs", scratch);
-        logs_prune(path);
-        attempts_prune(scratch);
+        evq_scratch_prune(scratch);
     }
     return status;
 }
@@ -147,13 +156,31 @@ void evq_scratch_log(const char *scratch, const char *id, int32_t attempt, char 
 }
 
 enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t path_bytes,
-                                    struct evq_error *err)
+                                    int *ret_lock_fd, struct evq_error *err)
 {
-    (void)snprintf(ret_path, path_bytes, "%s/jobs/XXXXXX", scratch);
-    if (mkdtemp(ret_path) == NULL) {
-        return evq_error_set(err, EVQ_E_IO, "create '%s': %s", ret_path, strerror(errno));
+    struct stat info;
+
+    for (int i = 0; i < TRIES_MAX; i++) {
+        (void)snprintf(ret_path, path_bytes, "%s/jobs/XXXXXX", scratch);
+        if (mkdtemp(ret_path) == NULL) {
+            return evq_error_set(err, EVQ_E_IO, "create '%s': %s", ret_path, strerror(errno));
+        }
+        const int fd = open(ret_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        // Where the file system knows no locks, sweepers get none either, and leave it alone.
+        if (fd >= 0 && ((void)flock(fd, LOCK_EX), fstat(fd, &info) == 0) && info.st_nlink > 0) {
+            *ret_lock_fd = fd;
+            return EVQ_OK;
+        }
+        const int error = errno;
+        if (fd < 0 && error != ENOENT) {
+            evq_scratch_remove(ret_path);
+            return evq_error_set(err, EVQ_E_IO, "open '%s': %s", ret_path, strerror(error));
+        }
+        if (fd >= 0) {
+            (void)close(fd); // A sweeper was quicker than our lock.
+        }
     }
-    return EVQ_OK;
+    return evq_error_set(err, EVQ_E_IO, "'%s' was removed %d times", ret_path, TRIES_MAX);
 }
 
 static int entry_remove(const char *path, const struct stat *info, int kind, struct FTW *walk)

@@ -22,9 +22,13 @@ enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err) EVQ
 void evq_scratch_log(const char *scratch, const char *id, int32_t attempt, char *out,
                      size_t out_bytes);
 
-/* Makes a new, empty SCRATCH/jobs/XXXXXX. The caller removes it with evq_scratch_remove(). */
+/* Makes a new, empty SCRATCH/jobs/XXXXXX. The caller removes it with evq_scratch_remove() and then
+ * closes the descriptor, whose lock says that somebody is at work there. */
 enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t path_bytes,
-                                    struct evq_error *err) EVQ_CHECK_RESULT;
+                                    int *ret_lock_fd, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Removes the oldest logs beyond EVQ_SCRATCH_LOGS_KEPT, and what killed processes left in jobs/. */
+void evq_scratch_prune(const char *scratch);
 
 /* A file or a whole directory, without following symbolic links. What cannot be removed stays. */
 void evq_scratch_remove(const char *path);

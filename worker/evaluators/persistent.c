@@ -31,7 +31,8 @@ struct evq_persistent {
     struct evq_output errors;
     struct evq_buffer lines;  // What it said and we have not read yet.
     int64_t began_us;         // When it took the present job, or ended its last task.
-    size_t task_count;        // Tasks of the present job it has given.
+    bool *tasks_given;        // Of the present job, by number in the suite.
+    size_t task_room;         // Of tasks_given.
     struct evq_error refusal; // Why one of them was not taken; EVQ_OK: all were.
 };
 
@@ -122,6 +123,7 @@ void evq_persistent_free(struct evq_persistent *persistent)
     persistent_kill(persistent, EXIT_GRACE_MS);
     evq_output_close(&persistent->errors);
     evq_buffer_free(&persistent->lines);
+    free(persistent->tasks_given);
     free(persistent);
 }
 
@@ -243,15 +245,19 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
     struct evq_result *result = NULL;
     const char *task = json_string_value(json_object_get(line, "task"));
     const json_t *metrics = json_object_get(line, "metrics");
-    bool known = false;
+    size_t number = 0;
 
-    for (size_t i = 0; i < request->suite->task_count && task != NULL; i++) {
-        known = known || strcmp(request->suite->tasks[i].name, task) == 0;
+    while (number < request->suite->task_count &&
+           (task == NULL || strcmp(request->suite->tasks[number].name, task) != 0)) {
+        number++;
     }
-    if (!known || !json_is_object(metrics)) {
+    if (number == request->suite->task_count || !json_is_object(metrics)) {
         return evq_error_set(err, EVQ_E_CORRUPT,
                              "a task message needs \"task\", one of suite '%s', and \"metrics\"",
                              request->suite->name);
+    }
+    if (persistent->tasks_given[number]) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "task '%s' was given twice", task);
     }
     enum evq_status status = evq_results_task(task, metrics, "task message", &result, err);
     if (status != EVQ_OK) {
@@ -266,7 +272,7 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
     persistent->began_us = now_us;
     result->backend = "persistent";
     result->device = persistent->devices[0] != '\0' ? persistent->devices : "cpu";
-    persistent->task_count++;
+    persistent->tasks_given[number] = true;
     status = report->task(report->context, result, &persistent->refusal);
     if (status != EVQ_OK) {
         persistent->refusal.status = status;
@@ -437,6 +443,16 @@ static enum evq_status job_cancel(struct evq_persistent *persistent,
                          persistent->evaluator->name);
 }
 
+static bool task_was_done(const struct evq_eval_request *request, const char *task)
+{
+    for (size_t i = 0; i < request->task_done_count; i++) {
+        if (strcmp(request->tasks_done[i], task) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum evq_status job_follow(struct evq_persistent *persistent,
                                   const struct evq_eval_request *request,
                                   const struct evq_eval_report *report, struct evq_failure *failure,
@@ -470,11 +486,40 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
                 persistent->evaluator->name, (long long)request->suite->limit_seconds);
         }
     }
-    const size_t expected = request->suite->task_count - request->task_done_count;
-    if (request->suite->task_count >= request->task_done_count &&
-        persistent->task_count < expected) {
-        return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' said done after %zu of %zu tasks",
-                             persistent->evaluator->name, persistent->task_count, expected);
+    for (size_t i = 0; i < request->suite->task_count; i++) {
+        const char *task = request->suite->tasks[i].name;
+        if (!persistent->tasks_given[i] && !task_was_done(request, task)) {
+            return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' said done without task '%s'",
+                                 persistent->evaluator->name, task);
+        }
+    }
+    return EVQ_OK;
+}
+
+/* Answers bear no name of a job: whatever was said since the last one ended would be taken for
+ * results of the next, so a program that did so is not to be trusted with it. */
+static bool spoke_unasked(struct evq_persistent *persistent)
+{
+    const bool open = lines_fill(persistent);
+
+    return persistent->lines.bytes > 0 || !open;
+}
+
+static enum evq_status tasks_begin(struct evq_persistent *persistent,
+                                   const struct evq_eval_request *request, struct evq_error *err)
+{
+    const size_t count = request->suite->task_count;
+
+    if (count > persistent->task_room) {
+        bool *grown = realloc(persistent->tasks_given, count * sizeof(*grown));
+        if (grown == NULL) {
+            return evq_error_set(err, EVQ_E_NOMEM, "evaluator '%s'", persistent->evaluator->name);
+        }
+        persistent->tasks_given = grown;
+        persistent->task_room = count;
+    }
+    for (size_t i = 0; i < count; i++) {
+        persistent->tasks_given[i] = false;
     }
     return EVQ_OK;
 }
@@ -504,10 +549,13 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
                                     const struct evq_eval_report *report,
                                     struct evq_failure *failure, struct evq_error *err)
 {
-    enum evq_status status;
     char tail[EVQ_OUTPUT_TAIL_BYTES + 1];
 
-    if (persistent_runs(persistent)) {
+    enum evq_status status = tasks_begin(persistent, request, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (persistent_runs(persistent) && !spoke_unasked(persistent)) {
         status = evq_output_switch(&persistent->errors, log_path, err);
     } else {
         status = persistent_start(persistent, log_path, request->config, err);
@@ -516,7 +564,6 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
         }
     }
     if (status == EVQ_OK) {
-        persistent->task_count = 0;
         persistent->refusal.status = EVQ_OK;
         persistent->began_us = evq_clock_mono_us();
         status = job_hand(persistent, request, failure, err);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "shared/clock.h"
@@ -67,8 +68,55 @@ static void group_kill(pid_t pid)
     (void)kill(pid, SIGKILL); // It may not have called setsid() yet.
 }
 
-/* Waits for the program, kills what is left of its group, says how it ended. SIGTERM: our parent
- * died. */
+/* Kills whatever the program left that is no longer in its group: as the nearest subreaper, such
+ * daemons have become our children. Bounded: one may not die, or fork without end. */
+static void orphans_kill(void)
+{
+    enum { ROUNDS_MAX = 1000 };
+    const struct timespec pause = {.tv_nsec = 1000 * 1000};
+    char text[4096];
+
+    for (int round = 0; round < ROUNDS_MAX; round++) {
+        const int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+        const ssize_t bytes = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        pid_t pid = 0;
+        // A number that the end of text cuts off is left for the next round.
+        for (ssize_t i = 0; i < bytes; i++) {
+            if (text[i] >= '0' && text[i] <= '9') {
+                pid = pid * 10 + (text[i] - '0');
+            } else if (pid > 0) {
+                (void)kill(pid, SIGKILL);
+                pid = 0;
+            }
+        }
+        while (waitpid(-1, NULL, WNOHANG) > 0) {
+        }
+        if (bytes <= 0) {
+            return; // None left, or no /proc that tells.
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+/* True when the program has ended, which leaves it to be reaped. Daemons of it are reaped here. */
+static bool program_ended(pid_t pid)
+{
+    siginfo_t info = {0};
+
+    while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+        if (info.si_pid == pid) {
+            return true;
+        }
+        (void)waitpid(info.si_pid, NULL, WNOHANG);
+        info.si_pid = 0;
+    }
+    return false;
+}
+
+/* Waits for the program, kills what is left of it, says how it ended. SIGTERM: our parent died. */
 static void guard_run(const struct evq_process_config *config, int status_fd, pid_t parent)
 {
     sigset_t all;
@@ -77,6 +125,7 @@ static void guard_run(const struct evq_process_config *config, int status_fd, pi
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
     (void)signal(SIGCHLD, SIG_DFL); // Ignored, children would be reaped unseen.
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (getppid() != parent) {
         _exit(0);
     }
@@ -96,15 +145,14 @@ static void guard_run(const struct evq_process_config *config, int status_fd, pi
         if (got == SIGTERM) {
             group_kill(pid);
         }
-        siginfo_t info = {0};
-        if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-            info.si_pid == pid) {
+        if (program_ended(pid)) {
             break;
         }
     }
     group_kill(pid); // Before it is reaped: its number cannot have been given to another.
     int wait_status = 0;
     (void)waitpid(pid, &wait_status, 0);
+    orphans_kill();
     record_write(0, RECORD_EXIT, wait_status);
     _exit(0);
 }

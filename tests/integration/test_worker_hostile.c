@@ -1,0 +1,176 @@
+/* Programs that misbehave: what they say must never become another checkpoint's number, and what
+ * they leave must not pile up. Each test shows that its fault happened. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fixture/site.h"
+
+#define BIN EVQ_TEST_BIN "/evalq-worker"
+
+static const char site_yaml[] =
+    "roots: {ckpt: $DIR/ckpt}\n"
+    "worker: {scratch: $DIR/scratch, lease_ms: 300, heartbeat_ms: 100, drain_seconds: 1}\n"
+    "evaluators:\n"
+    "  twice: {kind: persistent, command: [$DIR/twice.sh]}\n"
+    "  late: {kind: persistent, command: [$DIR/late.sh]}\n"
+    "  gate: {kind: command, command: [$DIR/gate.sh]}\n"
+    "  daemon: {kind: command, command: [$DIR/daemon.sh]}\n"
+    "suites:\n"
+    "  twice: {evaluator: twice, tasks: [{name: t, type: any}, {name: u, type: any}]}\n"
+    "  late: {evaluator: late, tasks: [{name: t, type: any}]}\n"
+    "  gate: {evaluator: gate, tasks: [{name: t, type: any}]}\n"
+    "  daemon: {evaluator: daemon, tasks: [{name: t, type: any}]}\n";
+
+/* Gives one of two tasks, twice, and says that all is done. */
+static const char twice_sh[] =
+    "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\n"
+    "echo '{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"one\": 1}}'\n"
+    "echo '{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"one\": 1}}'\n"
+    "echo '{\"type\": \"done\"}'\nread job\n";
+/* Says everything of a job twice: the second time it would be taken for the next job's. */
+static const char late_sh[] =
+    "#!/bin/sh\necho '{\"type\": \"ready\"}'\n"
+    "while read job; do\n"
+    "  step=$(echo \"$job\" | sed 's/.*\"step\": *\\([0-9]*\\).*/\\1/')\n"
+    "  line='{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"one\": '$step'}}'\n"
+    "  printf '%s\\n{\"type\": \"done\"}\\n%s\\n{\"type\": \"done\"}\\n' \"$line\" \"$line\"\n"
+    "  echo $step >> $DIR/spoke\n"
+    "done\n";
+static const char gate_sh[] = "#!/bin/sh\n"
+                              "touch filled\n"
+                              "echo $$ >> $DIR/started\n"
+                              "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
+                              "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
+/* Leaves a process in a session of its own, whose parent is gone. */
+static const char daemon_sh[] =
+    "#!/bin/sh\n"
+    "(setsid sh -c 'echo $$ > $DIR/daemon; while :; do sleep 1; done' > /dev/null 2>&1 &)\n"
+    "while [ ! -s $DIR/daemon ]; do sleep 0.02; done\n"
+    "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
+
+static int setup(void **state)
+{
+    struct fixture *fx = fixture_open(NULL);
+    struct fixture_site *site = fixture_site_open(fx, BIN, EVQ_TEST_DATA, site_yaml);
+
+    fixture_site_write(site, "twice.sh", "", twice_sh);
+    fixture_site_write(site, "late.sh", "", late_sh);
+    fixture_site_write(site, "gate.sh", "", gate_sh);
+    fixture_site_write(site, "daemon.sh", "", daemon_sh);
+    *state = site;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture *fx = site->fx;
+
+    fixture_site_touch(site, "go");
+    fixture_site_close(site);
+    fixture_close(fx);
+    return 0;
+}
+
+static int entries(const struct fixture_site *site, const char *name)
+{
+    struct dirent *entry;
+    char path[256];
+    int count = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", site->dir, name);
+    DIR *dir = opendir(path);
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        count += entry->d_name[0] != '.';
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+    return count;
+}
+
+static void persistent_fails_job_whose_task_came_twice_instead_of_another(void **state)
+{
+    struct fixture_site *site = *state;
+    struct evq_error err;
+    char *json = NULL;
+
+    fixture_site_submit(site, "run/1/regular/twice");
+    (void)fixture_site_worker(site, "--suites", "twice", NULL);
+    SITE_STATE_UNTIL(site, "run/1/regular/twice", "delayed");
+    assert_status_err(evq_queue_show(site->fx->queue, "run/1/regular/twice", &json, &err), EVQ_OK,
+                      &err);
+    assert_holds(json, "'t' was given twice");
+    free(json);
+}
+
+static void persistent_takes_nothing_said_of_one_job_for_the_next(void **state)
+{
+    struct fixture_site *site = *state;
+    char id[64];
+
+    for (int step = 1; step <= 5; step++) {
+        (void)snprintf(id, sizeof(id), "run/%d/regular/late", step);
+        fixture_site_submit(site, id);
+    }
+    (void)fixture_site_worker(site, "--suites", "late", NULL);
+    for (int step = 1; step <= 5; step++) {
+        (void)snprintf(id, sizeof(id), "run/%d/regular/late", step);
+        SITE_STATE_UNTIL(site, id, "done");
+        const struct fixture_published found = fixture_site_published(site, id, "t", "one");
+        assert_int_equal(found.tasks, 1);
+        assert_near(found.value, (double)step, 0.0);
+    }
+    assert_true(fixture_site_has(site, "spoke"));
+}
+
+static void scratch_of_a_killed_child_is_swept_when_the_next_one_works(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
+    pid_t child = 0;
+
+    fixture_site_submit(site, "run/1/regular/gate");
+    FIXTURE_UNTIL(20000, fixture_site_has(site, "started"));
+    assert_int_equal(entries(site, "scratch/jobs"), 1);
+    assert_int_equal(fixture_process_children(worker->pid, &child, 1), 1);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    fixture_site_touch(site, "go");
+    SITE_STATE_UNTIL(site, "run/1/regular/gate", "done");
+    FIXTURE_UNTIL(20000, entries(site, "scratch/jobs") == 0);
+}
+
+static void command_leaves_no_daemon_behind(void **state)
+{
+    struct fixture_site *site = *state;
+
+    fixture_site_submit(site, "run/1/regular/daemon");
+    (void)fixture_site_worker(site, "--suites", "daemon", NULL);
+    SITE_STATE_UNTIL(site, "run/1/regular/daemon", "done");
+    const pid_t left = (pid_t)atoi(fixture_site_text(site, "daemon").text);
+    assert_true(left > 1);
+    FIXTURE_UNTIL(5000, !fixture_process_lives(left));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(persistent_fails_job_whose_task_came_twice_instead_of_another),
+        TEST(persistent_takes_nothing_said_of_one_job_for_the_next),
+        TEST(scratch_of_a_killed_child_is_swept_when_the_next_one_works),
+        TEST(command_leaves_no_daemon_behind),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
