@@ -70,7 +70,8 @@ static enum evq_status ask(struct evq_conn *conn, int64_t *ret_major, int64_t *r
     if (reply->type != EVQ_REPLY_ARRAY || reply->item_count < INFO_ITEMS_MIN ||
         !reply_number(reply->items[INFO_MAJOR], ret_major) ||
         !reply_number(reply->items[INFO_BUILD], ret_build)) {
-        status = evq_error_set(err, EVQ_E_CORRUPT, "%s: %sinfo answers out of shape",
+        evq_conn_drop(conn); // As after any reply that cannot be one.
+        status = evq_error_set(err, EVQ_E_IO, "%s: %sinfo answers out of shape",
                                evq_conn_where(conn), EVQ_FUNCTIONS_PREFIX);
     }
     evq_reply_free(reply);

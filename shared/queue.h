@@ -2,9 +2,9 @@
  * One named job queue in Redis, seen through one connection. Not for sharing: open one per thread.
  * Job states and their arrows, keys and functions: docs/protocol.md. Every verb is one FCALL and
  * may be repeated after EVQ_E_IO, EVQ_E_TIMEOUT or EVQ_E_RETRY with the same arguments: its effect
- * is had once. Errors common to all verbs: EVQ_E_IO and EVQ_E_TIMEOUT (the next call reconnects),
- * EVQ_E_RETRY (wait, repeat), EVQ_E_AUTH, EVQ_E_VERSION, EVQ_E_STOPPED, EVQ_E_NOMEM, EVQ_E_CORRUPT
- * (a reply out of shape). err may be NULL.
+ * is had once. Errors common to all verbs: EVQ_E_IO and EVQ_E_TIMEOUT (the next call reconnects; so
+ * after a reply out of shape), EVQ_E_RETRY (wait, repeat), EVQ_E_AUTH, EVQ_E_VERSION,
+ * EVQ_E_STOPPED, EVQ_E_NOMEM. err may be NULL.
  */
 #ifndef EVQ_SHARED_QUEUE_H
 #define EVQ_SHARED_QUEUE_H

@@ -131,7 +131,8 @@ enum evq_status evq_queue_call_send_ok(struct evq_queue *queue, struct evq_error
 
 enum evq_status evq_queue_call_shape(const struct evq_queue *queue, struct evq_error *err)
 {
-    return evq_error_set(err, EVQ_E_CORRUPT, "%s: the reply of '%s' is out of shape",
+    evq_conn_drop(queue->conn);
+    return evq_error_set(err, EVQ_E_IO, "%s: the reply of '%s' is out of shape",
                          evq_conn_where(queue->conn), queue->function);
 }
 

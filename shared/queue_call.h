@@ -51,7 +51,8 @@ enum evq_status evq_queue_call_send(struct evq_queue *queue, struct evq_reply **
 enum evq_status evq_queue_call_send_ok(struct evq_queue *queue,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* EVQ_E_CORRUPT: the reply of the call is out of shape. */
+/* The reply of the call is out of shape: no word of a job, but of a connection that has lost its
+ * place, or of something in between. Closes it; EVQ_E_IO, since the call may be repeated. */
 enum evq_status evq_queue_call_shape(const struct evq_queue *queue, struct evq_error *err);
 
 /* Text of a string or status, NULL for anything else (also for a NULL reply). */

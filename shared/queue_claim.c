@@ -256,7 +256,8 @@ enum evq_status evq_queue_wait_on(struct evq_conn *conn, const char *prefix,
     } else if (reply->type == EVQ_REPLY_ARRAY && reply->item_count == 3) {
         *ret_woken = true;
     } else {
-        status = evq_error_set(err, EVQ_E_CORRUPT, "%s: the reply of BZPOPMIN is out of shape",
+        evq_conn_drop(conn);
+        status = evq_error_set(err, EVQ_E_IO, "%s: the reply of BZPOPMIN is out of shape",
                                evq_conn_where(conn));
     }
     evq_reply_free(reply);

@@ -143,7 +143,7 @@ static enum evq_status read_batch(const struct evq_queue *queue, const struct ev
             continue;
         }
         statuses[i] = read_answer(queue, reply->items[at++], &submitted[i], &err);
-        if (statuses[i] == EVQ_E_CORRUPT) {
+        if (statuses[i] == EVQ_E_IO) {
             return evq_queue_call_shape(queue, first);
         }
         if (statuses[i] != EVQ_OK && first->status == EVQ_OK) {

@@ -111,7 +111,7 @@ static void functions_check_refuses_an_answer_out_of_shape(void **state)
                      "#!lua name=evalq_v1\nredis.register_function{function_name='evalq_v1_info', "
                      "flags={'no-writes'}, callback=function() return {'one'} end}",
                      NULL));
-    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_CORRUPT);
+    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_IO);
     // A library of our name without info is replaced.
     evq_reply_free(fixture_call(conn, "FUNCTION", "LOAD", "REPLACE",
                                 "#!lua name=evalq_v1\nredis.register_function('evalq_v1_old', "

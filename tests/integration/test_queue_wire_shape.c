@@ -128,34 +128,34 @@ static void check_corrupt(const char *body)
 
     load_answers(body);
     print_message("every function answers %s\n", body);
-    assert_status(evq_queue_info(q, &info, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_submit(q, job, 0, &submitted, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_submit_batch(q, jobs, 1, &submitted, NULL, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_classes(q, classes, &count, &number, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_suite(q, &offer, false, &count, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_claim(q, &request, claims, &claimed, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_heartbeat(q, "w", "{}", 1000, &beat, 1, NULL, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_worker_leave(q, "w", &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_complete(q, "r/1/regular/quick", "t", &err), EVQ_E_CORRUPT);
+    assert_status(evq_queue_info(q, &info, &err), EVQ_E_IO);
+    assert_status(evq_queue_submit(q, job, 0, &submitted, &err), EVQ_E_IO);
+    assert_status(evq_queue_submit_batch(q, jobs, 1, &submitted, NULL, &err), EVQ_E_IO);
+    assert_status(evq_queue_classes(q, classes, &count, &number, &err), EVQ_E_IO);
+    assert_status(evq_queue_suite(q, &offer, false, &count, &err), EVQ_E_IO);
+    assert_status(evq_queue_claim(q, &request, claims, &claimed, &err), EVQ_E_IO);
+    assert_status(evq_queue_heartbeat(q, "w", "{}", 1000, &beat, 1, NULL, &err), EVQ_E_IO);
+    assert_status(evq_queue_worker_leave(q, "w", &err), EVQ_E_IO);
+    assert_status(evq_queue_complete(q, "r/1/regular/quick", "t", &err), EVQ_E_IO);
     assert_status(evq_queue_complete_and_claim(q, "r/1/regular/quick", "t", &request, &status,
                                                claims, &claimed, &err),
-                  EVQ_E_CORRUPT);
+                  EVQ_E_IO);
     assert_status(evq_queue_fail(q, "r/1/regular/quick", "t", EVQ_FAIL_RETRY, "", "", &now, &err),
-                  EVQ_E_CORRUPT);
-    assert_status(evq_queue_release(q, "r/1/regular/quick", "t", &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_split(q, "r/1/regular/quick", "t", 2, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_parts(q, "r/1/regular/quick", "t", &reply, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_cancel(q, "r/1/regular/quick", "", &now, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_retry(q, "r/1/regular/quick", id, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_forget(q, "r", &number, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_gc(q, &number, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_stats(q, &text, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_run_results(q, "r", &number, see, NULL, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_run_counts(q, "r", &counts, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_flow_open(q, "r", "regular", "quick", &number, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_pause(q, EVQ_PAUSE_QUEUE, "", true, &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_sink_open(q, "a", &err), EVQ_E_CORRUPT);
-    assert_status(evq_queue_best_get(q, "r", "", &best, &err), EVQ_E_CORRUPT);
+                  EVQ_E_IO);
+    assert_status(evq_queue_release(q, "r/1/regular/quick", "t", &err), EVQ_E_IO);
+    assert_status(evq_queue_split(q, "r/1/regular/quick", "t", 2, &err), EVQ_E_IO);
+    assert_status(evq_queue_parts(q, "r/1/regular/quick", "t", &reply, &err), EVQ_E_IO);
+    assert_status(evq_queue_cancel(q, "r/1/regular/quick", "", &now, &err), EVQ_E_IO);
+    assert_status(evq_queue_retry(q, "r/1/regular/quick", id, &err), EVQ_E_IO);
+    assert_status(evq_queue_forget(q, "r", &number, &err), EVQ_E_IO);
+    assert_status(evq_queue_gc(q, &number, &err), EVQ_E_IO);
+    assert_status(evq_queue_stats(q, &text, &err), EVQ_E_IO);
+    assert_status(evq_queue_run_results(q, "r", &number, see, NULL, &err), EVQ_E_IO);
+    assert_status(evq_queue_run_counts(q, "r", &counts, &err), EVQ_E_IO);
+    assert_status(evq_queue_flow_open(q, "r", "regular", "quick", &number, &err), EVQ_E_IO);
+    assert_status(evq_queue_pause(q, EVQ_PAUSE_QUEUE, "", true, &err), EVQ_E_IO);
+    assert_status(evq_queue_sink_open(q, "a", &err), EVQ_E_IO);
+    assert_status(evq_queue_best_get(q, "r", "", &best, &err), EVQ_E_IO);
     evq_job_free(job);
 }
 
