@@ -144,9 +144,46 @@ static enum evq_status suite_replace(struct evq_cli *cli, const char *name, stru
     return status;
 }
 
+/* Caps on what runs at once, and a run's share of the workers. */
+static enum evq_status limit(struct evq_cli *cli, const char *what, const char *name,
+                             struct evq_error *err)
+{
+    const int64_t cap = evq_option_integer(&cli->options, "cap", -1);
+    const int64_t weight = evq_option_integer(&cli->options, "weight", -1);
+    const bool run = strcmp(what, "run") == 0;
+    char mapped[EVQ_JOB_RUN_BYTES_MAX + 1];
+
+    if (!run && strcmp(what, "suite") != 0) {
+        return evq_cli_usage(cli, err, "admin limit is of 'run NAME' or 'suite NAME', not '%.60s'",
+                             what);
+    }
+    if ((cap < 0 && weight < 0) || (!run && weight >= 0)) {
+        return evq_cli_usage(cli, err,
+                             run ? "admin limit run NAME needs --cap N, --weight PERCENT or both"
+                                 : "admin limit suite NAME needs --cap N, and has no --weight");
+    }
+    evq_job_map_name(name, run ? EVQ_JOB_RUN_BYTES_MAX : EVQ_JOB_NAME_BYTES_MAX, mapped);
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK && cap >= 0) {
+        status = evq_queue_limit(cli->queue, run ? "cap_run" : "cap_suite", mapped, cap, err);
+    }
+    if (status == EVQ_OK && weight >= 0) {
+        status = evq_queue_limit(cli->queue, "weight", mapped, weight, err);
+    }
+    if (status == EVQ_OK && cap > 0) {
+        evq_cli_say(cli, "evalq: at most %" PRId64 " jobs of %s %s run at once", cap, what, mapped);
+    } else if (status == EVQ_OK && cap == 0) {
+        evq_cli_say(cli, "evalq: %s %s has no cap", what, mapped);
+    }
+    if (status == EVQ_OK && weight >= 0) {
+        evq_cli_say(cli, "evalq: run %s has %" PRId64 " %% of a run's usual share", mapped, weight);
+    }
+    return status;
+}
+
 static enum evq_status admin_run(struct evq_cli *cli, struct evq_error *err)
 {
-    static const char *const actions[] = {"install", "acl", "suite"};
+    static const char *const actions[] = {"install", "acl", "suite", "limit"};
     const char *action = evq_cli_arg(cli, 0);
     const char *what = evq_cli_arg(cli, 1);
     const char *name = evq_cli_arg(cli, 2);
@@ -163,13 +200,17 @@ static enum evq_status admin_run(struct evq_cli *cli, struct evq_error *err)
         name != NULL) {
         return suite_replace(cli, name, err);
     }
+    if (strcmp(action, "limit") == 0 && what != NULL && name != NULL) {
+        return limit(cli, what, name, err);
+    }
     const char *near = evq_config_nearest(action, actions, sizeof actions / sizeof actions[0]);
     if (near != NULL && strcmp(near, action) != 0) {
         return evq_cli_usage(cli, err, "unknown action '%.60s'; did you mean 'admin %s'?", action,
                              near);
     }
     return evq_cli_usage(cli, err,
-                         "usage: evalq admin install | acl | suite list | suite replace NAME");
+                         "usage: evalq admin install | acl | suite list | suite replace NAME | "
+                         "limit run|suite NAME");
 }
 
 static const struct evq_option options[] = {
@@ -181,14 +222,19 @@ static const struct evq_option options[] = {
      0, 0},
     {"offline", 0, EVQ_OPTION_FLAG, NULL, "acl: for Redis 7.0 and newer, without asking the server",
      0, 0},
+    {"cap", 0, EVQ_OPTION_INTEGER, "N", "limit: so many jobs at once; 0: any number", 0, 1000000},
+    {"weight", 0, EVQ_OPTION_INTEGER, "PERCENT",
+     "limit run: of a run's usual share of the workers, 100", 1, 10000},
     {"yes", 'y', EVQ_OPTION_FLAG, NULL, "suite replace: do not ask", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
 const struct evq_verb evq_verb_admin = {
     .name = "admin",
-    .arguments = "install | acl [--role ROLE] [--passwords PATH] | suite list | suite replace NAME",
-    .summary = "Install the function library, write an ACL file, manage suites",
+    .arguments =
+        "install | acl [--role ROLE] [--passwords PATH] | suite list | suite replace NAME | "
+        "limit run|suite NAME [--cap N] [--weight PERCENT]",
+    .summary = "Install the function library, write an ACL file, manage suites and limits",
     .description = "install loads evalq's function library into Redis, or updates an older build; "
                    "a newer one stays.\n\n"
                    "acl prints an ACL file for the server's version, or for Redis 7.0 when there "
@@ -200,7 +246,9 @@ const struct evq_verb evq_verb_admin = {
                    "suite list shows the suites that workers have registered. suite replace puts "
                    "this configuration's definition "
                    "in the place of the registered one: workers are refused that offer another "
-                   "definition under the same name.",
+                   "definition under the same name.\n\n"
+                   "limit caps how many jobs of a run or a suite run at once, and sets the share "
+                   "of the workers that a run gets beside others; what runs already goes on.",
     .options = options,
     .arg_min = 1,
     .arg_max = 3,

@@ -93,6 +93,32 @@ static void pause_holds_until_resume(void **state)
     }
 }
 
+static void limits_hold_until_they_are_lifted(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    static const char *const kinds[][2] = {{"run", "r"}, {"suite", "quick"}};
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    (void)fixture_submit(fx, "r/2/regular/quick");
+    for (size_t i = 0; i < 2; i++) {
+        EXPECT(site, 0, "admin", "limit", kinds[i][0], kinds[i][1], "--cap", "1");
+        assert_holds(site->output.err, "at most 1 jobs");
+        struct evq_claim *claim = fixture_claim(fx);
+        fixture_claim_none(fx);
+        EXPECT(site, 0, "admin", "limit", kinds[i][0], kinds[i][1], "--cap", "0");
+        struct evq_claim *other = fixture_claim(fx);
+        assert_status(evq_queue_release(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+        assert_status(evq_queue_release(fx->queue, other->id, other->token, NULL), EVQ_OK);
+        evq_claim_free(claim);
+        evq_claim_free(other);
+    }
+    EXPECT(site, 0, "admin", "limit", "run", "r", "--weight", "300");
+    EXPECT(site, 2, "admin", "limit", "run", "r");
+    EXPECT(site, 2, "admin", "limit", "suite", "quick", "--weight", "300");
+    EXPECT(site, 2, "admin", "limit", "queue", "main", "--cap", "1");
+    fixture_user_one_line(site);
+}
+
 static void results_come_as_table_csv_and_json(void **state)
 {
     struct site *site = *state;
@@ -313,6 +339,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(job_verbs_act_on_jobs, setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(pause_holds_until_resume, setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(limits_hold_until_they_are_lifted, setup,
+                                        fixture_user_teardown),
         cmocka_unit_test_setup_teardown(results_come_as_table_csv_and_json, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(wait_says_how_it_ended, setup, fixture_user_teardown),
