@@ -88,7 +88,10 @@ struct evalq_checkpoint {
     size_t param_count;
     const struct evalq_pair *trackers; // {"wandb_run_id", ...}: where results belong.
     size_t tracker_count;
-    uint64_t reserved[8]; // Zero.
+    // In the place of the suite's needs: "gpus=2,gpu_memory=40GiB,labels=a100+fast", any of them;
+    // "gpus=0": nothing but a slot. Default: as the suite says.
+    const char *needs;
+    uint64_t reserved[7]; // Zero.
 };
 
 struct evalq_metric_view { // Valid during the call only.

@@ -107,6 +107,13 @@ static const struct evq_pair *pairs_copy(struct evq_arena *arena, const char **a
     return pairs;
 }
 
+/* Checked when they were submitted. */
+static bool needs_take(struct evq_job *job, const char *needs)
+{
+    job->needs_given = needs[0] != '\0';
+    return !job->needs_given || evq_needs_parse(needs, job->arena, &job->needs, NULL) == EVQ_OK;
+}
+
 static struct evq_job *job_make(const struct evq_sender *sender, const struct evq_request *request,
                                 const char *suite, const struct place *place,
                                 const char *fingerprint, const char *manifest)
@@ -145,7 +152,7 @@ static struct evq_job *job_make(const struct evq_sender *sender, const struct ev
     if (job->run == NULL || job->variant == NULL || job->suite == NULL || job->root == NULL ||
         job->path == NULL || job->format == NULL || job->fingerprint == NULL ||
         job->manifest == NULL || job->host == NULL || job->params == NULL ||
-        job->trackers == NULL) {
+        job->trackers == NULL || !needs_take(job, request->needs)) {
         evq_job_free(job);
         return NULL;
     }

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define REQUEST_VERSION 1
+#define REQUEST_VERSION 2 // 1 had no needs; a ring may still hold some.
 
 struct request_head {
     uint32_t version;
@@ -219,6 +219,9 @@ enum evq_status evq_request_pack(const struct evalq_checkpoint *checkpoint, int6
         return evq_error_set(err, EVQ_E_INVALID, "path is empty");
     }
     enum evq_status status = head_fill(checkpoint, &head, err);
+    if (status == EVQ_OK && checkpoint->needs != NULL) {
+        status = evq_needs_check(checkpoint->needs, err);
+    }
     if (status == EVQ_OK) {
         status = put_path(&writer, checkpoint->path, err);
     }
@@ -230,6 +233,7 @@ enum evq_status evq_request_pack(const struct evalq_checkpoint *checkpoint, int6
     }
     put_text(&writer, checkpoint->variant);
     put_text(&writer, checkpoint->format);
+    put_text(&writer, checkpoint->needs);
     status = put_pairs(&writer, "params", checkpoint->params, checkpoint->param_count, err);
     if (status == EVQ_OK) {
         status =
@@ -269,8 +273,8 @@ enum evq_status evq_request_unpack(const uint8_t *data, size_t bytes,
 
     if (whole) {
         memcpy(&head, data, sizeof(head));
-        whole = head.version == REQUEST_VERSION && head.policy < EVQ_POLICY_COUNT &&
-                head.param_count <= EVQ_REQUEST_PAIRS_MAX &&
+        whole = head.version >= 1 && head.version <= REQUEST_VERSION &&
+                head.policy < EVQ_POLICY_COUNT && head.param_count <= EVQ_REQUEST_PAIRS_MAX &&
                 head.tracker_count <= EVQ_REQUEST_PAIRS_MAX;
     }
     if (!whole) {
@@ -289,8 +293,10 @@ enum evq_status evq_request_unpack(const uint8_t *data, size_t bytes,
     request.suites = take_text(data, bytes, &at);
     request.variant = take_text(data, bytes, &at);
     request.format = take_text(data, bytes, &at);
+    request.needs = head.version >= 2 ? take_text(data, bytes, &at) : "";
     request.pairs = (const char *)data + at;
-    whole = request.format != NULL; // A missing one leaves none for those after it.
+    // A missing one leaves none for those after it.
+    whole = request.format != NULL && request.needs != NULL;
     for (size_t pair = 0; whole && pair < 2 * (request.param_count + request.tracker_count);
          pair++) {
         whole = take_text(data, bytes, &at) != NULL;

@@ -37,6 +37,7 @@ struct evq_request { // Strings point into the record.
     const char *suites; // "a,b": each a valid name, none twice.
     const char *variant;
     const char *format;
+    const char *needs; // "": as the suite says.
     const char *pairs; // param_count, then tracker_count times key NUL value NUL.
     size_t param_count;
     size_t tracker_count;

@@ -160,4 +160,7 @@ enum evq_status evq_config_root_match(const struct evq_config *config, const cha
 /* Edit distance based hint: the nearest of words to word, or NULL when none is near. */
 const char *evq_config_nearest(const char *word, const char *const *words, size_t word_count);
 
+/* "1024", "24GiB", "1.5GB", "512 MiB" as whole bytes; up to three decimals. false: it is none. */
+bool evq_config_bytes(const char *text, int64_t *ret);
+
 #endif

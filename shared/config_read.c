@@ -112,8 +112,7 @@ static bool parse_integer(const char *text, int64_t *ret)
     return true;
 }
 
-/* "1024", "24GiB", "1.5GB", "512 MiB": whole bytes; up to three decimals. */
-static bool parse_bytes(const char *text, int64_t *ret)
+bool evq_config_bytes(const char *text, int64_t *ret)
 {
     static const struct {
         const char *name;
@@ -173,7 +172,7 @@ static enum evq_status read_number(const struct evq_config_reader *reader,
     char text[96];
     int64_t value = 0;
     bool bytes = key->type == EVQ_KEY_BYTES;
-    bool good = bytes ? parse_bytes(node->text, &value) : parse_integer(node->text, &value);
+    bool good = bytes ? evq_config_bytes(node->text, &value) : parse_integer(node->text, &value);
     if (!good || value < key->min || value > key->max) {
         return evq_read_fail(reader, node, "%s is \"%s\", expected %s from %jd to %jd", where,
                              shown(node->text, text),

@@ -23,6 +23,7 @@
 #define EVQ_JOB_PATH_BYTES_MAX    4095
 #define EVQ_NEEDS_LABELS_MAX      16
 #define EVQ_NEEDS_GPUS_MAX        64
+#define EVQ_NEEDS_BYTES_MAX       512 // Of their text, as people write it, with its NUL.
 
 enum evq_job_state { // In this order everywhere; names in docs/protocol.md.
     EVQ_JOB_QUEUED,
@@ -117,12 +118,14 @@ void evq_job_map_name(const char *text, size_t bytes_max, char *out);
 bool evq_job_name_valid(const char *text, size_t bytes_max);
 
 /* Canonical text of needs, as classes are keyed: "" or "gpus=1,gpu_memory=25769803776,labels=a+b"
- * (labels sorted). */
+ * (labels sorted). Read back also with units, as people write it: gpu_memory=24GiB. */
 enum evq_status evq_needs_text(const struct evq_needs *needs, char *out, size_t out_bytes,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_needs_parse(const char *text, struct evq_arena *arena,
                                 struct evq_needs *ret_needs,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* Whether it could be parsed; allocates nothing. */
+enum evq_status evq_needs_check(const char *text, struct evq_error *err) EVQ_CHECK_RESULT;
 
 const char *evq_job_state_name(enum evq_job_state state);
 enum evq_status evq_job_state_parse(const char *word,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "shared/buffer.h"
+#include "shared/config.h"
 #include "shared/job.h"
 
 static int compare_texts(const void *a, const void *b)
@@ -74,13 +75,9 @@ static enum evq_status parse_count(const char *text, int64_t max, int64_t *ret,
     return EVQ_OK;
 }
 
-static enum evq_status parse_labels(char *text, struct evq_arena *arena, struct evq_needs *needs,
+static enum evq_status parse_labels(char *text, const char **labels, struct evq_needs *needs,
                                     struct evq_error *err)
 {
-    const char **labels = evq_arena_array(arena, EVQ_NEEDS_LABELS_MAX, sizeof *labels);
-    if (labels == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "needs");
-    }
     char *rest = text;
     for (char *label = strsep(&rest, "+"); label != NULL; label = strsep(&rest, "+")) {
         if (needs->label_count >= EVQ_NEEDS_LABELS_MAX ||
@@ -95,19 +92,14 @@ static enum evq_status parse_labels(char *text, struct evq_arena *arena, struct 
     return EVQ_OK;
 }
 
-enum evq_status evq_needs_parse(const char *text, struct evq_arena *arena,
-                                struct evq_needs *ret_needs, struct evq_error *err)
+/* Cuts text up; labels has room for EVQ_NEEDS_LABELS_MAX. */
+static enum evq_status parse(char *text, const char **labels, struct evq_needs *ret_needs,
+                             struct evq_error *err)
 {
     struct evq_needs needs = {0};
     enum evq_status status = EVQ_OK;
 
-    char *rest = evq_arena_strdup(arena, text);
-    if (rest == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "needs");
-    }
-    if (rest[0] == '\0') {
-        rest = NULL;
-    }
+    char *rest = text[0] != '\0' ? text : NULL;
     for (char *item = strsep(&rest, ","); item != NULL && status == EVQ_OK;
          item = strsep(&rest, ",")) {
         int64_t count = 0;
@@ -115,9 +107,13 @@ enum evq_status evq_needs_parse(const char *text, struct evq_arena *arena,
             status = parse_count(item + 5, EVQ_NEEDS_GPUS_MAX, &count, err);
             needs.gpus = (int32_t)count;
         } else if (strncmp(item, "gpu_memory=", 11) == 0 && needs.gpu_memory_bytes == 0) {
-            status = parse_count(item + 11, INT64_MAX, &needs.gpu_memory_bytes, err);
+            if (!evq_config_bytes(item + 11, &needs.gpu_memory_bytes)) {
+                status = evq_error_set(err, EVQ_E_INVALID,
+                                       "needs: '%.40s' is not bytes (as 1048576, 512MiB or 24GiB)",
+                                       item + 11);
+            }
         } else if (strncmp(item, "labels=", 7) == 0 && needs.labels == NULL) {
-            status = parse_labels(item + 7, arena, &needs, err);
+            status = parse_labels(item + 7, labels, &needs, err);
         } else {
             status = evq_error_set(err, EVQ_E_INVALID,
                                    "needs: '%.60s' is not gpus=, gpu_memory= or labels=", item);
@@ -127,4 +123,31 @@ enum evq_status evq_needs_parse(const char *text, struct evq_arena *arena,
         *ret_needs = needs;
     }
     return status;
+}
+
+enum evq_status evq_needs_parse(const char *text, struct evq_arena *arena,
+                                struct evq_needs *ret_needs, struct evq_error *err)
+{
+    char *copy = evq_arena_strdup(arena, text);
+    const char **labels = evq_arena_array(arena, EVQ_NEEDS_LABELS_MAX, sizeof *labels);
+
+    if (copy == NULL || labels == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "needs");
+    }
+    return parse(copy, labels, ret_needs, err);
+}
+
+enum evq_status evq_needs_check(const char *text, struct evq_error *err)
+{
+    const char *labels[EVQ_NEEDS_LABELS_MAX];
+    char copy[EVQ_NEEDS_BYTES_MAX];
+    struct evq_needs ignored;
+
+    const size_t bytes = strlen(text) + 1;
+    if (bytes > sizeof copy) {
+        return evq_error_set(err, EVQ_E_INVALID, "needs has %zu bytes, at most %zu", bytes - 1,
+                             sizeof copy - 1);
+    }
+    memcpy(copy, text, bytes);
+    return parse(copy, labels, &ignored, err);
 }

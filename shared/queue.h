@@ -55,6 +55,7 @@ struct evq_submitted {
     enum evq_submit_answer answer;
     enum evq_job_state state;
     char id[EVQ_JOB_ID_BYTES_MAX];
+    char reason[128]; // Of skipped: "every" (not due, no job was made) or why; else "".
 };
 /* EVQ_E_INVALID: refused, with the reason. delay_ms >= 0. */
 enum evq_status evq_queue_submit(struct evq_queue *queue, const struct evq_job *job,

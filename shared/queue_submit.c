@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "shared/codec.h"
@@ -72,6 +73,9 @@ static enum evq_status read_answer(const struct evq_queue *queue, const struct e
                                  sizeof submitted.id) &&
             evq_queue_reply_state(evq_queue_reply_item(reply, 2), &submitted.state)) {
             submitted.answer = (enum evq_submit_answer)i;
+            const char *why = evq_queue_reply_text(evq_queue_reply_item(reply, 3));
+            (void)snprintf(submitted.reason, sizeof submitted.reason, "%s",
+                           why != NULL ? why : ""); // Shortened at worst.
             *ret_submitted = submitted;
             return EVQ_OK;
         }

@@ -276,6 +276,8 @@ static const struct evq_option options[] = {
     {"pin", 0, EVQ_OPTION_FLAG, NULL, "keep a copy of each until its jobs end", 0, 0},
     {"param", 'p', EVQ_OPTION_LIST, "NAME=VALUE", "parameter for the evaluator; may be repeated", 0,
      0},
+    {"needs", 0, EVQ_OPTION_TEXT, "NEEDS",
+     "in the place of the suite's needs: gpus=2,gpu_memory=40GiB,labels=a+b, any of them", 0, 0},
     {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoints", 0, 0},
     {"session", 0, EVQ_OPTION_INTEGER, "MS",
      "when the training process began, in unix milliseconds; default 0", 0, INT64_MAX / 2},

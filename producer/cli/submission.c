@@ -114,6 +114,7 @@ enum evq_status evq_submission_read(struct evq_cli *cli, struct evq_submission *
     s->keep = evq_option_flag(set, "keep");
     s->pin = evq_option_flag(set, "pin");
     s->format = evq_option_text(set, "format", "");
+    s->needs = evq_option_text(set, "needs", "");
     s->session_ms = evq_option_integer(set, "session", 0);
     s->delay_ms = 1000 * evq_option_integer(set, "delay", 0);
     if (gethostname(s->host, sizeof s->host - 1) != 0) {
@@ -128,6 +129,10 @@ enum evq_status evq_submission_read(struct evq_cli *cli, struct evq_submission *
         return evq_cli_usage(cli, err,
                              "--variant '%.64s' is not 1 to %d of the bytes [A-Za-z0-9._-]",
                              s->variant, EVQ_JOB_NAME_BYTES_MAX);
+    }
+    struct evq_error why;
+    if (evq_needs_check(s->needs, &why) != EVQ_OK) {
+        return evq_cli_usage(cli, err, "--needs: %s", why.message);
     }
     status = read_suites(cli, s, err);
     return status == EVQ_OK ? read_params(cli, s, err) : status;
@@ -192,8 +197,10 @@ static enum evq_status inspect(const struct located *at, char fingerprint[33],
     return status;
 }
 
-static void fill_job(struct evq_job *job, const struct evq_submission *s, const struct located *at,
-                     int64_t step, const char *suite, const char *fingerprint, const char *manifest)
+static enum evq_status fill_job(struct evq_job *job, const struct evq_submission *s,
+                                const struct located *at, int64_t step, const char *suite,
+                                const char *fingerprint, const char *manifest,
+                                struct evq_error *err)
 {
     job->run = s->run;
     job->session_ms = s->session_ms;
@@ -212,6 +219,8 @@ static void fill_job(struct evq_job *job, const struct evq_submission *s, const 
     job->keep = s->keep;
     job->params = s->params;
     job->param_count = s->param_count;
+    job->needs_given = s->needs[0] != '\0';
+    return evq_needs_parse(s->needs, job->arena, &job->needs, err);
 }
 
 static enum evq_status make_pin(struct evq_cli *cli, const struct evq_submission *s,
@@ -274,9 +283,11 @@ enum evq_status evq_submission_send(struct evq_cli *cli, const struct evq_submis
     }
     const char *manifest_text = status == EVQ_OK ? evq_buffer_string(&manifest) : NULL;
     for (size_t i = 0; status == EVQ_OK && i < s->suite_count; i++) {
-        fill_job(job, s, &at, step, s->suites[i], ret_sent->fingerprint,
-                 manifest_text != NULL ? manifest_text : "");
-        status = evq_job_check(job, err);
+        status = fill_job(job, s, &at, step, s->suites[i], ret_sent->fingerprint,
+                          manifest_text != NULL ? manifest_text : "", err);
+        if (status == EVQ_OK) {
+            status = evq_job_check(job, err);
+        }
         if (status == EVQ_OK) {
             evq_job_id(job, ids[i]);
         }

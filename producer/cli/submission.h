@@ -18,6 +18,7 @@ struct evq_submission { // Checkpoint and wishes, read from the options of submi
     bool keep;
     bool pin;
     const char *format;
+    const char *needs; // "": as the suite says.
     int64_t session_ms;
     int64_t delay_ms;
     struct evq_pair *params; // Owned.
@@ -25,8 +26,8 @@ struct evq_submission { // Checkpoint and wishes, read from the options of submi
     char host[256];
 };
 
-/* From --run --suite --variant --policy --priority --keep --pin --param --format --session --delay
- * as far as the verb has them. */
+/* From --run --suite --variant --policy --priority --keep --pin --param --format --needs --session
+ * --delay as far as the verb has them. */
 enum evq_status evq_submission_read(struct evq_cli *cli, struct evq_submission *ret_submission,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_submission_free(struct evq_submission *submission);

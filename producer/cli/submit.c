@@ -13,6 +13,12 @@
 #include "producer/cli/verbs.h"
 #include "producer/cli/waiting.h"
 
+static const char *reason_of(const struct evq_submitted *one)
+{
+    return strcmp(one->reason, "every") == 0 ? "the suite's `every` does not divide its step"
+                                             : one->reason;
+}
+
 static void print_sent(const struct evq_cli *cli, const struct evq_submission *s,
                        const struct evq_submission_sent *sent)
 {
@@ -23,6 +29,8 @@ static void print_sent(const struct evq_cli *cli, const struct evq_submission *s
             (void)printf("%s\t%s\t%s\n", one->id, answer, evq_job_state_name(one->state));
         } else if (one->answer == EVQ_SUBMIT_DUPLICATE) {
             (void)printf("%s  %s: it is %s\n", one->id, answer, evq_job_state_name(one->state));
+        } else if (one->reason[0] != '\0') {
+            (void)printf("%s  %s: %s\n", one->id, answer, reason_of(one));
         } else {
             (void)printf("%s  %s\n", one->id, answer);
         }
@@ -34,9 +42,10 @@ static json_t *document(const struct evq_submission *s, const struct evq_submiss
     json_t *jobs = json_array();
     for (size_t i = 0; i < s->suite_count; i++) {
         const struct evq_submitted *one = &sent->submitted[i];
-        (void)json_array_append_new(jobs, json_pack("{s:s, s:s, s:s}", "id", one->id, "answer",
+        (void)json_array_append_new(jobs, json_pack("{s:s, s:s, s:s, s:s}", "id", one->id, "answer",
                                                     evq_submission_answer(one->answer), "state",
-                                                    evq_job_state_name(one->state)));
+                                                    evq_job_state_name(one->state), "reason",
+                                                    reason_of(one)));
     }
     return json_pack("{s:s, s:b, s:o}", "fingerprint", sent->fingerprint, "pinned",
                      (int)sent->pinned, "jobs", jobs);
@@ -123,6 +132,8 @@ static const struct evq_option options[] = {
      0, 0},
     {"param", 'p', EVQ_OPTION_LIST, "NAME=VALUE", "parameter for the evaluator; may be repeated", 0,
      0},
+    {"needs", 0, EVQ_OPTION_TEXT, "NEEDS",
+     "in the place of the suite's needs: gpus=2,gpu_memory=40GiB,labels=a+b, any of them", 0, 0},
     {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoint, where it cannot be found out",
      0, 0},
     {"session", 0, EVQ_OPTION_INTEGER, "MS",

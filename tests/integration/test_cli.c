@@ -164,6 +164,18 @@ static void submit_queues_once_and_names_what_is_wrong(void **state)
            "--suite", "quick,other", "--variant", "ema");
     assert_string_equal(site->output.out,
                         "r/100/ema/quick\tqueued\tqueued\nr/100/ema/other\tqueued\tqueued\n");
+    EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "l", "--step", "2", "--suite",
+           "quick", "--policy", "latest");
+    EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "l", "--step", "1", "--suite",
+           "quick", "--policy", "latest");
+    assert_string_equal(site->output.out, "l/1/regular/quick  skipped: superseded by step 2\n");
+    EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "n", "--suite", "quick",
+           "--needs", "gpus=2,gpu_memory=24GiB");
+    EXPECT(site, 0, "show", "n/100/regular/quick", "--json");
+    assert_holds(site->output.out, "gpus=2,gpu_memory=25769803776");
+    EXPECT(site, 2, "submit", "out/step-100.safetensors", "--run", "n", "--suite", "quick",
+           "--needs", "gpus=2GiB");
+    fixture_user_one_line(site);
     EXPECT(site, 3, "submit", "/etc/hostname", "--run", "r", "--step", "1", "--suite", "quick");
     fixture_user_one_line(site);
     assert_holds(site->output.err, "lies beneath no root");

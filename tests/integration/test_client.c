@@ -94,6 +94,27 @@ static void client_makes_one_job_a_suite_when_several_are_named(void **state)
     evalq_client_close(client);
 }
 
+static void client_carries_needs_when_they_are_given(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    struct evq_error err;
+    char path[160];
+    char *json = NULL;
+
+    checkpoint_write(scene, "step-7.safetensors", 7);
+    snprintf(path, sizeof(path), "%s/out/step-7.safetensors", scene->directory);
+    const struct evalq_checkpoint checkpoint = {
+        .path = path, .step = 7, .suites = "quick", .needs = "labels=b+a,gpus=2,gpu_memory=1.5GiB"};
+    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    assert_flushed(client);
+    assert_status_err(evq_queue_show(scene->fx->queue, "digits/7/regular/quick", &json, &err),
+                      EVQ_OK, &err);
+    assert_holds(json, "gpus=2,gpu_memory=1610612736,labels=a+b");
+    free(json);
+    evalq_client_close(client);
+}
+
 static void client_says_what_is_wrong_when_arguments_are(void **state)
 {
     struct scene *scene = *state;
@@ -111,6 +132,7 @@ static void client_says_what_is_wrong_when_arguments_are(void **state)
         {{.path = "a", .suites = "quick", .policy = "newest"}, "policy is 'newest'"},
         {{.path = "a", .suites = "quick", .priority = "top"}, "priority is 'top'"},
         {{.path = "a", .suites = "quick", .param_count = 1}, "params"},
+        {{.path = "a", .suites = "quick", .needs = "gpu=1"}, "'gpu=1' is not gpus="},
     };
 
     for (size_t at = 0; at < sizeof(cases) / sizeof(cases[0]); at++) {
@@ -521,6 +543,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE_TEST(client_submit_becomes_job_when_redis_is_there),
         SCENE_TEST(client_makes_one_job_a_suite_when_several_are_named),
+        SCENE_TEST(client_carries_needs_when_they_are_given),
         SCENE_TEST(client_says_what_is_wrong_when_arguments_are),
         SCENE_TEST(client_uses_second_ring_when_run_is_open_elsewhere),
         SCENE_TEST(client_refuses_forked_child_when_parent_opened_it),

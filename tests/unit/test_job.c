@@ -256,6 +256,8 @@ static void needs_text_is_canonical(void **state)
     needs = (struct evq_needs){0, 0, labels, 1};
     assert_status(evq_needs_text(&needs, out, sizeof "labels=fast", NULL), EVQ_OK);
     assert_string_equal(out, "labels=fast");
+    assert_status(evq_needs_parse("gpu_memory=1.5GiB", arena, &back, &err), EVQ_OK);
+    assert_int_equal(back.gpu_memory_bytes, INT64_C(1610612736));
     assert_status(evq_needs_parse("", arena, &back, &err), EVQ_OK);
     assert_int_equal(back.gpus + (int)back.label_count, 0);
     evq_arena_free(arena);
@@ -272,7 +274,7 @@ static void needs_parse_refuses_bad_text(void **state)
                                "gpus=1,",
                                ",gpus=1",
                                "memory=1",
-                               "gpu_memory=1GiB",
+                               "gpu_memory=1Gi",
                                "labels=",
                                "labels=a+",
                                "labels=a b",
@@ -282,7 +284,8 @@ static void needs_parse_refuses_bad_text(void **state)
     struct evq_arena *arena = evq_arena_new(0);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct evq_needs needs = {.gpus = 77};
-        if (evq_needs_parse(bad[i], arena, &needs, NULL) != EVQ_E_INVALID) {
+        if (evq_needs_parse(bad[i], arena, &needs, NULL) != EVQ_E_INVALID ||
+            evq_needs_check(bad[i], NULL) != EVQ_E_INVALID) {
             fail_msg("'%s' was accepted", bad[i]);
         }
         assert_int_equal(needs.gpus, 77);
