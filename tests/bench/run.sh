@@ -1,13 +1,20 @@
 #!/bin/sh
-# Builds and runs the benchmarks of the evaluation engine: OpenBLAS and our own kernels, one thread and all.
-#   sh tests/bench/run.sh
+# Builds and runs the benchmarks of the evaluation engine (OpenBLAS and our own kernels, one thread and all) and of the queue.
+#   sh tests/bench/run.sh [mlp | queue]
 set -eu
 cd "$(dirname "$0")/../.."
 build=build/bench
+only=${1:-all}
 
 cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=OFF >/dev/null
-ninja -C "$build" bench_mlp >/dev/null
-for threads in 1 0; do
-    "$build/bin/bench_mlp" "$threads"
-    EVALQ_BLAS=openblas "$build/bin/bench_mlp" "$threads"
-done
+if [ "$only" != queue ]; then
+    ninja -C "$build" bench_mlp >/dev/null
+    for threads in 1 0; do
+        "$build/bin/bench_mlp" "$threads"
+        EVALQ_BLAS=openblas "$build/bin/bench_mlp" "$threads"
+    done
+fi
+if [ "$only" != mlp ]; then
+    ninja -C "$build" bench_queue >/dev/null
+    "$build/bin/bench_queue"
+fi
