@@ -31,7 +31,7 @@ local FEW = 8
 
 local P, NOW, SEED = '', 0, ''
 local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
-local META, BUMPS, RUNS, RUN_BUMPS = { changed = {} }, {}, {}, {}
+local META, BUMPS, RUNS, RUN_BUMPS, LEASES = { changed = {} }, {}, {}, {}, {}
 
 -- The library's parts, each filled by its file: Q the queue's own, J jobs, F flows and fairness, L leases and sweeps,
 -- R results and sinks, V what the verbs share with one another, W what views share.
@@ -136,6 +136,12 @@ function Q.bump(field, delta)
     BUMPS[field] = (BUMPS[field] or 0) + delta
 end
 
+-- A lease of this call, written with the others at its end.
+function Q.lease(look, id)
+    LEASES[#LEASES + 1] = look
+    LEASES[#LEASES + 1] = id
+end
+
 -- A random name of this life of the keyspace: another one tells a client that Redis forgot.
 function Q.epoch_ensure()
     local known_meta = call('HMGET', P .. 'meta', 'epoch', 'suites_limited')
@@ -171,6 +177,9 @@ function Q.flush_run(run, bumps)
 end
 
 local function flush()
+    if #LEASES > 0 then
+        call('ZADD', P .. 'leases', unpack(LEASES))
+    end
     for field, delta in pairs(BUMPS) do
         if delta ~= 0 then
             call('HINCRBY', P .. 'n', field, delta)
@@ -198,7 +207,7 @@ local function begin(keys)
     NOW = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
     SEED = time[1] .. '.' .. time[2]
     NOW_TEXT = text_of(NOW)
-    META, BUMPS, RUNS, RUN_BUMPS = setmetatable({ changed = {} }, META_INDEX), {}, {}, {}
+    META, BUMPS, RUNS, RUN_BUMPS, LEASES = setmetatable({ changed = {} }, META_INDEX), {}, {}, {}, {}
 end
 
 local function error_text(problem)
@@ -223,7 +232,7 @@ local function verb(name, kind, body)
         return body(args)
     end
     local function callback(keys, args)
-        RUNS, RUN_BUMPS, BUMPS, META = {}, {}, {}, { changed = {} } -- What an earlier call left must not be written for it.
+        RUNS, RUN_BUMPS, BUMPS, META, LEASES = {}, {}, {}, { changed = {} }, {} -- What an earlier call left must not be written for it.
         local ok, reply = pcall(run, keys, args)
         if kind ~= 'ro' then
             local flushed, problem = pcall(flush)

@@ -40,11 +40,15 @@ function J.id_of(flow, tag)
     return run .. '/' .. step .. '/' .. rest .. suffix
 end
 
-local FIELDS = { 'state', 'token', 'class', 'priority', 'place', 'keep', 'attempts', 'shards', 'merge', 'tasks', 'submitted',
-    'alone', 'started', 'worker', 'weights' }
+local FIELDS = { 'state', 'class', 'priority', 'place', 'attempts', 'token', 'keep', 'shards', 'merge' }
 
--- Fields that few verbs ask for are read when they do.
-local RARE = { last = true, cancel = true, suspect = true, hb = true, lease = true, fingerprint = true }
+-- Fields that only some verbs ask for are read when they do: each that is asked for costs a walk through the hash.
+local RARE = { last = true, cancel = true, suspect = true, hb = true, lease = true, fingerprint = true, tasks = true,
+    submitted = true, alone = true, started = true, worker = true, weights = true }
+-- What a claim and what the end of an attempt will want besides.
+local FIELDS_CLAIM = { 'submitted', 'tasks', 'alone' }
+local FIELDS_END = { 'started', 'worker', 'weights' }
+local FIELDS_BEAT = { 'hb', 'suspect', 'cancel' }
 local RARE_INDEX = {
     __index = function(j, field)
         if not RARE[field] then
@@ -56,19 +60,28 @@ local RARE_INDEX = {
     end,
 }
 
--- The job's state as a table, with the parts of its id; nil when there is none. Errors on a hash of another type.
-function J.load(id)
+--[[
+The job's state as a table, with the parts of its id; nil when there is none. Errors on a hash of another type. more: three
+further fields that the caller will want, read along.
+--]]
+function J.load(id, more)
     local key = J.parse(id)
     if not key then
         return nil
     end
-    local v = call('HMGET', P .. 'job:' .. id, unpack(FIELDS))
+    local v
+    if more then
+        v = call('HMGET', P .. 'job:' .. id, 'state', 'class', 'priority', 'place', 'attempts', 'token', 'keep', 'shards',
+            'merge', more[1], more[2], more[3])
+        key[more[1]], key[more[2]], key[more[3]] = v[10], v[11], v[12]
+    else
+        v = call('HMGET', P .. 'job:' .. id, unpack(FIELDS))
+    end
     if not v[1] then
         return nil
     end
-    key.id, key.state, key.token, key.class, key.priority, key.place = id, v[1], v[2], v[3], v[4], v[5]
-    key.keep, key.attempts, key.shards, key.merge = v[6], tonumber(v[7]) or 0, v[8], v[9]
-    key.tasks, key.submitted, key.alone, key.started, key.worker, key.weights = v[10], v[11], v[12], v[13], v[14], v[15]
+    key.id, key.state, key.class, key.priority, key.place, key.attempts = id, v[1], v[2], v[3], v[4], tonumber(v[5]) or 0
+    key.token, key.keep, key.shards, key.merge = v[6], v[7], v[8], v[9]
     return setmetatable(key, RARE_INDEX)
 end
 
@@ -225,18 +238,27 @@ function J.finish(j, state, reason, word, more)
         J.leave(j)
     end
     local fields = more or {}
-    for _, value in ipairs({ 'state', state, 'reason', short_text(reason), 'ended', NOW_TEXT, 'token', '', 'last',
-        word and J.last(j, word) or j.last or '' }) do
-        fields[#fields + 1] = value
+    reason = short_text(reason)
+    if #fields == 0 then
+        call('HSET', P .. 'job:' .. j.id, 'state', state, 'reason', reason, 'ended', NOW_TEXT, 'token', '', 'last',
+            word and J.last(j, word) or j.last or '')
+    else
+        for _, value in ipairs({ 'state', state, 'reason', reason, 'ended', NOW_TEXT, 'token', '', 'last',
+            word and J.last(j, word) or j.last or '' }) do
+            fields[#fields + 1] = value
+        end
+        call('HSET', P .. 'job:' .. j.id, unpack(fields))
     end
-    call('HSET', P .. 'job:' .. j.id, unpack(fields))
-    j.state, j.reason, j.ended, j.token = state, short_text(reason), NOW, nil
+    j.state, j.reason, j.ended, j.token = state, reason, NOW, nil
     call('ZREM', J.open_key(j), j.tag)
     call('ZADD', P .. 'ended:' .. state, NOW_TEXT, j.id)
     J.count(j, state, 1)
     R.publish_end(j)
     if j.shards then
         J.shards_drop(j)
+    end
+    if was_running and F.run_free(j.run) then
+        return -- Nothing that waits has moved, and nothing was held back.
     end
     F.settle(j.flow, j.class, j.priority)
     if was_running then
@@ -248,8 +270,8 @@ end
 The job that token holds, or nil. Until another claim the token of a reclaimed job stays good: its holder is heard
 from again, so the job is running again, and nothing is charged for it.
 --]]
-function J.hold(id, token)
-    local j = J.load(id)
+function J.hold(id, token, more)
+    local j = J.load(id, more)
     if not j or not j.token or token == '' or j.token ~= token or not J.sane(j) then
         return nil, j
     end

@@ -40,6 +40,12 @@ function F.blocked(run)
     return run.paused or (run.cap > 0 and run.active >= run.cap)
 end
 
+-- Neither paused nor capped: the end of a job that ran changes nothing for those that wait.
+function F.run_free(name)
+    local run = F.run(name)
+    return not run.paused and run.cap == 0
+end
+
 function F.wake(class)
     call('ZADD', P .. 'wake:' .. class, 0, '0')
 end

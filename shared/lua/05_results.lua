@@ -3,25 +3,24 @@ The stream of results, the index of each run, sinks, and trimming: nothing goes 
 acknowledged, unless that sink is silent for days or the stream is past its cap; then the loss is recorded as a range.
 --]]
 
+-- Fields that the entry gives itself, whatever its writer hands in.
+local ENTRY_OWN = { job = true, task = true, run = true, step = true, variant = true, suite = true, state = true,
+    reason = true, finished_ms = true, record = true }
+
 -- One entry of the stream: text that people can read, and the record.
 function R.entry(j, task, state, reason, extra, record)
     local fields = { 'job', j.id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant, 'suite', j.suite,
         'state', state, 'reason', reason }
-    local known = { finished_ms = true, record = true }
-    for i = 1, #fields, 2 do
-        known[fields[i]] = true
-    end
     for i = 1, #extra - 1, 2 do
-        if not known[extra[i]] then
+        if not ENTRY_OWN[extra[i]] then
             fields[#fields + 1] = extra[i]
             fields[#fields + 1] = extra[i + 1]
         end
     end
-    for _, value in ipairs({ 'finished_ms', text_of(NOW), 'record', record }) do
-        fields[#fields + 1] = value
-    end
+    local n = #fields
+    fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = 'finished_ms', NOW_TEXT, 'record', record
     call('XADD', P .. 'results', '*', unpack(fields))
-    call('RPUSH', P .. 'index:' .. j.run, text_of(NOW) .. ' ' .. j.id .. '#' .. task)
+    call('RPUSH', P .. 'index:' .. j.run, NOW_TEXT .. ' ' .. j.id .. '#' .. task)
 end
 
 -- The record of how a job ended, with the field names of every result record.

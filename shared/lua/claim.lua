@@ -75,18 +75,19 @@ end
 -- Takes the flow's next job off its waiting set, by the flow's policy.
 local function pop(flow, class, band)
     local suffix = flow .. ':' .. class .. ':' .. band
+    local policy = call('HGET', P .. 'flow:' .. flow, 'policy')
+    if policy ~= 'backfill' and policy ~= 'latest' then
+        local popped = call('ZMPOP', 2, P .. 'begun:' .. suffix, P .. 'wait:' .. suffix, 'MIN')
+        return popped and popped[2][1][1]
+    end
     local tag = call('ZPOPMIN', P .. 'begun:' .. suffix)[1]
     if tag then
         return tag
     end
-    local policy = call('HGET', P .. 'flow:' .. flow, 'policy')
     if policy == 'backfill' then
         return F.backfill.pop(flow, class, band)
     end
-    if policy == 'latest' then
-        return call('ZPOPMAX', P .. 'wait:' .. suffix)[1]
-    end
-    return call('ZPOPMIN', P .. 'wait:' .. suffix)[1]
+    return call('ZPOPMAX', P .. 'wait:' .. suffix)[1]
 end
 
 local function cost_of(c, suite)
@@ -109,13 +110,26 @@ end
 
 local function row_of(j)
     local tasks = (tonumber(j.tasks) or 0) > 0 and call('HKEYS', P .. 'res:' .. j.id) or nil
-    return V.claim_row(j, call('GET', P .. 'msg:' .. (j.parent or j.id)), tasks)
+    return V.claim_row(j, P .. 'msg:' .. (j.parent or j.id), tasks)
+end
+
+-- Rows are made with the key of their record in its place; the records come in one call.
+local function records_read(rows)
+    local keys = {}
+    for i, row in ipairs(rows) do
+        keys[i] = row[3]
+    end
+    if #keys > 0 then
+        for i, record in ipairs(call('MGET', unpack(keys))) do
+            rows[i][3] = record or ''
+        end
+    end
 end
 
 -- Makes one popped job an attempt.
 local function start(c, h, tag)
     local id = J.id_of(h.flow, tag)
-    local j = id and J.load(id)
+    local j = id and J.load(id, FIELDS_CLAIM)
     if not j or j.state ~= 'queued' or not J.sane(j) or j.class ~= h.class or j.priority ~= tostring(h.band) then
         error('EVQ_CORRUPT a waiting entry without a queued job of its class and band', 0)
     end
@@ -129,12 +143,13 @@ local function start(c, h, tag)
     local token = text_of(c.token) .. '.' .. c.nonce
     call('HSET', P .. 'job:' .. id, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker,
         'started', NOW_TEXT, 'lease', c.lease_text, 'hb', 0, 'suspect', '')
-    call('ZADD', P .. 'leases', c.look, id)
     J.count(j, 'queued', -1)
     J.count(j, 'running', 1)
     j.state, j.token, j.attempts = 'running', token, attempts
     J.active(j, 1)
-    return row_of(j)
+    local row = row_of(j)
+    Q.lease(c.look, id) -- Last: a job that is set aside gets none.
+    return row
 end
 
 -- Serves one job of band, or returns nil when the band is empty for these classes.
@@ -202,6 +217,7 @@ local function repeated(c)
 end
 
 local function answer(rows)
+    records_read(rows)
     local due = call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2]
     local reply = { #rows > 0 and 'jobs' or 'none', text_of(NOW), text_of(Q.meta().classes_version),
         due and text_of(math.max(tonumber(due) - NOW, 0)) or '-1' }

@@ -35,7 +35,7 @@ local function shard_done(j, part)
 end
 
 function V.complete(id, token, part)
-    local j, found = J.hold(id, token)
+    local j, found = J.hold(id, token, FIELDS_END)
     if not j then
         if found and J.repeated(found, token, 'done') then
             return 'duplicate'

@@ -14,7 +14,7 @@ Holds   a heartbeat with the token of a reclaimed job that nobody claimed since 
 Cost    O(n log N); at most 8 looks, 8 promotions, one slice of postponed work.
 --]]
 local function beat(id, token, done, total, status, lease)
-    local j, found = J.hold(id, token)
+    local j, found = J.hold(id, token, FIELDS_BEAT)
     if not j then
         return found and J.repeated(found, token, 'cancel') and 'cancel' or 'stale'
     end
