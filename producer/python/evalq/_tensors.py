@@ -78,7 +78,7 @@ def read_safetensors(path: str) -> Dict[str, Any]:
     data = numpy.empty(data_bytes, dtype=numpy.uint8)
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
-        _read_into(file, memoryview(data))
+        _read_into(file, memoryview(data.data))
     values: Dict[str, Any] = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
@@ -104,7 +104,7 @@ def read_safetensors_torch(path: str) -> Dict[str, Any]:
     data = torch.empty(max(1, data_bytes), dtype=torch.uint8)
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
-        _read_into(file, memoryview(data.numpy())[:data_bytes])
+        _read_into(file, memoryview(data.numpy().data)[:data_bytes])
     values: Dict[str, Any] = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]

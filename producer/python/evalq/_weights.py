@@ -115,8 +115,8 @@ def load_into(model: Any, values: Mapping[str, Any], path: str) -> None:
         known = {state[name].data_ptr() for name in state if name not in missing}
         missing = {name for name in missing if state[name].data_ptr() not in known}
     if missing or result.unexpected_keys:
-        raise ValueError(
-            f"'{path}' does not fit the model: missing {sorted(missing)[:5]}, unexpected {sorted(result.unexpected_keys)[:5]}"
-        )
+        counts = f"{len(missing)} missing, {len(result.unexpected_keys)} unexpected"  # Reasons are cut: this comes first.
+        names = ", ".join([*sorted(missing)[:3], *sorted(result.unexpected_keys)[:3]])
+        raise ValueError(f"weights misfit: {counts}: {names} in '{path}'")
     if hasattr(model, "tie_weights"):
         model.tie_weights()

@@ -277,6 +277,9 @@ class Client:
     A wrong configuration never stops training: it is logged once, and every submit returns False.
     """
 
+    _handle: Optional[_Handle]
+    _snapshots: "Optional[Snapshots]"
+
     def __init__(
         self,
         url: Optional[str] = None,
@@ -464,7 +467,9 @@ class Client:
     def stats(self) -> Stats:
         """Numbers since the client was opened. Never waits."""
         handle, snapshots = self._handle, self._snapshots
-        views = [handle.stats()] if handle is not None and handle.pid == os.getpid() else []
+        views: List[_library.StatsView] = []
+        if handle is not None and handle.pid == os.getpid():
+            views.append(handle.stats())
         if snapshots is not None:
             views += snapshots.stats()
 
@@ -540,8 +545,8 @@ class Client:
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._closed = False
-        self._handle: Optional[_Handle] = None
-        self._snapshots: Optional[Snapshots] = None
+        self._handle = None
+        self._snapshots = None
         self._reader: Optional[threading.Thread] = None
         self._arrived: Deque[Result] = deque()
         self._unlogged: List[Result] = []

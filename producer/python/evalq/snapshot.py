@@ -191,14 +191,15 @@ class _TorchHost:
     def fill(self, tensors: List[_Tensor], sources: List[Any], data_bytes: int) -> "Tuple[Any, Callable[[], None]]":
         import torch
 
+        cuda: Any = torch.cuda  # Not typed.
         on_gpu = any(_is_torch(source) and source.is_cuda for source in sources)
         buffer = self.take(data_bytes, on_gpu)
         events: List[Any] = []
         devices = {source.device for source in sources if _is_torch(source) and source.is_cuda}
         for device in devices:
             if str(device) not in self._streams:
-                self._streams[str(device)] = torch.cuda.Stream(device=device)
-            self._streams[str(device)].wait_stream(torch.cuda.current_stream(device))
+                self._streams[str(device)] = cuda.Stream(device=device)
+            self._streams[str(device)].wait_stream(cuda.current_stream(device))
         with torch.no_grad():
             for tensor, source in zip(tensors, sources):
                 if tensor.bytes == 0:
@@ -211,7 +212,7 @@ class _TorchHost:
                 target = buffer[tensor.offset : tensor.offset + tensor.bytes].view(source.dtype).view(tensor.shape)
                 if source.is_cuda:
                     stream = self._streams[str(source.device)]
-                    with torch.cuda.stream(stream):
+                    with cuda.stream(stream):
                         target.copy_(source, non_blocking=True)
                 else:
                     target.copy_(source)
@@ -219,8 +220,8 @@ class _TorchHost:
             stream = self._streams[str(device)]
             # The optimizer must not change weights that are still being copied: kept short of a
             # synchronisation, the training stream alone waits, on the device.
-            torch.cuda.current_stream(device).wait_stream(stream)
-            event = torch.cuda.Event()
+            cuda.current_stream(device).wait_stream(stream)
+            event = cuda.Event()
             event.record(stream)
             events.append(event)
 

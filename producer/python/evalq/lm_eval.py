@@ -1,0 +1,158 @@
+"""python -m evalq.lm_eval: lm-evaluation-harness as a persistent evaluator.
+
+    evaluators:
+      harness: {kind: persistent, argv: [python3, -m, evalq.lm_eval, --batch-size, "8"], start_seconds: 900}
+    suites:
+      lm:
+        evaluator: harness
+        tasks: [{name: hellaswag}, {name: arc, source: arc_easy}]
+
+The harness, its tasks and their data stay loaded. The model stays too, with its tokenizer: a checkpoint of the same
+config.json only has its weights copied into it. A task of the suite is the harness's task or group of its name, or of
+its option `source`; metrics have the harness's names ("acc,none"). --tasks loads tasks before the first job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any, Dict, List, Optional, Tuple
+
+from ._serving import Checkpoint, Metrics, Report, Task, serve
+from ._weights import load_into
+
+_MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "adapter_config.json")
+
+
+class _Tasks:
+    """A TaskManager that loads each list of tasks once."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._loaded: Dict[Tuple[str, ...], Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def load(self, tasks: List[str]) -> Any:
+        key = tuple(tasks)
+        if key not in self._loaded:
+            self._loaded[key] = self._manager.load(tasks)
+        return self._loaded[key]
+
+
+class Harness:
+    """lm_eval.simple_evaluate() as an evaluator's function."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        import lm_eval  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        from lm_eval.tasks import TaskManager  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+        self._lm_eval = lm_eval
+        self._options = options
+        self._tasks = _Tasks(TaskManager(include_path=options.include_path))
+        self._lm: Any = None
+        self._made_of: Optional[Tuple[bytes, ...]] = None
+        self._loaded = ""
+        for name in options.tasks.split(",") if options.tasks else []:
+            if hasattr(self._tasks._manager, "load"):
+                self._tasks.load([name.strip()])
+
+    def __call__(self, checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
+        if self._loaded != checkpoint.job or not checkpoint.job:
+            report(0, -1, "load the model")
+            self._load(checkpoint)
+            self._loaded = checkpoint.job
+        name = task.options.get("source", str(task))
+        report(0, -1, name)
+        options = self._options
+        results = self._lm_eval.simple_evaluate(
+            model=self._lm,
+            tasks=[name],
+            task_manager=self._tasks,
+            num_fewshot=options.num_fewshot,
+            limit=options.limit,
+            log_samples=False,
+            bootstrap_iters=options.bootstrap_iters,
+            apply_chat_template=options.apply_chat_template,
+            gen_kwargs=options.gen_kwargs,
+        )
+        return metrics_of(results, name)
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        made_of = tuple(_content(os.path.join(checkpoint.path, name)) for name in _MODEL_FILES)
+        if self._lm is not None and made_of == self._made_of and made_of[0] and not made_of[3]:
+            load_into(self._lm.model, checkpoint.load("torch"), checkpoint.path)
+            return
+        self._lm = None  # Its memory is what the next one needs.
+        from lm_eval.api.registry import get_model  # type: ignore[import-untyped,import-not-found,unused-ignore]
+
+        options = self._options
+        arguments = ",".join(text for text in (f"pretrained={checkpoint.path}", options.model_args) if text)
+        extra = {"batch_size": options.batch_size, "max_batch_size": None, "device": options.device or _device()}
+        self._lm = get_model(options.model).create_from_arg_string(arguments, extra)
+        self._made_of = made_of
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def metrics_of(results: Any, name: str) -> Metrics:
+    """The numbers of one task or group, with the number of samples."""
+    found = results["results"].get(name) or results.get("groups", {}).get(name)
+    if found is None:
+        raise ValueError(f"lm-evaluation-harness gave no results for '{name}'")
+    metrics = {
+        key: value
+        for key, value in found.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and key not in ("sample_len", "samples")
+    }
+    counts = results.get("n-samples", {})
+    parts = results.get("group_subtasks", {}).get(name) or [name]
+    if parts and all(part in counts for part in parts):
+        metrics["n"] = sum(int(counts[part]["effective"]) for part in parts)
+    return metrics
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value >= 1 else value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m evalq.lm_eval", description=__doc__.split("\n")[0])
+    parser.add_argument("--tasks", default="", help="load these before the first job: a,b")
+    parser.add_argument("--model", default="hf", help="the harness's kind of model; default hf")
+    parser.add_argument("--model-args", default="", help="further arguments of the model: dtype=bfloat16,...")
+    parser.add_argument("--num-fewshot", type=int)
+    parser.add_argument("--batch-size", default="1")
+    parser.add_argument("--limit", type=_number, help="samples of each task, or a part below 1")
+    parser.add_argument("--device")
+    parser.add_argument("--include-path", help="a directory of tasks of your own")
+    parser.add_argument("--gen-kwargs")
+    parser.add_argument("--bootstrap-iters", type=int, default=100000)
+    parser.add_argument("--apply-chat-template", action="store_true")
+    options = parser.parse_args()
+    out_fd = os.dup(1)
+    os.dup2(2, 1)  # What the harness prints is not for the worker.
+    harness = Harness(options)
+    sys.stdout.flush()
+    os.dup2(out_fd, 1)
+    os.close(out_fd)
+    serve(harness)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+#!/bin/sh
+# The Python side against the real frameworks: sh tests/peers/run.sh [TEST...], such as test_serve. Packages come from the
+# registry into build/peers/venv (or the environment in EVALQ_PEERS_VENV); what cannot be installed is reported as not run.
+set -eu
+
+cd "$(dirname "$0")/../.."
+source=$(pwd)
+build=${EVALQ_TEST_BUILD:-$source/build/default}
+venv=${EVALQ_PEERS_VENV:-$source/build/peers/venv}
+
+if [ ! -x "$build/bin/evalq-worker" ]; then
+    cmake --preset default
+    cmake --build --preset default
+fi
+if [ ! -x "$venv/bin/python" ]; then
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --extra-index-url https://download.pytorch.org/whl/cpu \
+        torch transformers accelerate lightning safetensors numpy mypy ||
+        echo "NOT RUN in part: the package registry did not answer"
+    "$venv/bin/pip" install --quiet lm_eval || echo "NOT RUN: lm_eval is not installed"
+fi
+
+failed=0
+export EVALQ_TEST_BUILD="$build" EVALQ_TEST_WHEEL=full
+"$venv/bin/python" -c 'import torch, transformers, lightning; print("torch", torch.__version__, "transformers",
+    transformers.__version__, "lightning", lightning.__version__)' || {
+    echo "NOT RUN: torch, transformers and lightning are needed"
+    exit 0
+}
+if "$venv/bin/python" -c 'import mypy' 2>/dev/null; then
+    echo "== mypy --strict"
+    (cd producer/python && "$venv/bin/python" -m mypy --strict evalq/*.py build_backend) || failed=1
+fi
+for test in ${*:-$(cd tests/peers && ls test_*.py | sed 's/\.py$//') ../python/test_wheel}; do
+    echo "== $test"
+    "$venv/bin/python" -W ignore "tests/peers/$test.py" || failed=1
+done
+exit $failed

@@ -1,0 +1,107 @@
+"""evalq.lm_eval against lm-evaluation-harness itself: a tiny GPT-2 on a task of our own, so that nothing is downloaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "python"), HERE]
+
+from scene import NATIVE, PACKAGE, SceneTest  # noqa: E402
+
+try:
+    import lm_eval
+except ImportError:
+    lm_eval = None
+
+TASK = """
+task: tiny_choice
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{question}}}}"
+doc_to_target: "{{{{answer}}}}"
+doc_to_choice: "{{{{choices}}}}"
+metric_list:
+  - {{metric: acc, aggregation: mean, higher_is_better: true}}
+  - {{metric: acc_norm, aggregation: mean, higher_is_better: true}}
+"""
+
+
+@unittest.skipIf(lm_eval is None, "lm_eval is not installed")
+class HarnessTest(SceneTest):
+    config = NATIVE.replace(
+        "suites:",
+        f"""
+evaluators:
+  harness:
+    kind: persistent
+    argv: [$PYTHON, -m, evalq.lm_eval, --tasks, tiny_choice, --include-path, $OUT/tasks, --bootstrap-iters, "10"]
+    directory: $OUT
+    env: {{PYTHONPATH: {PACKAGE}, OMP_NUM_THREADS: 1, HF_HOME: $OUT/hf, HF_HUB_OFFLINE: 1}}
+suites:
+  lm:
+    evaluator: harness
+    tasks: [{{name: choice, source: tiny_choice}}]""",
+    )
+    workers = False
+
+    def checkpoint(self, step: int) -> str:
+        import torch
+        import transformers
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        path = os.path.join(self.scene.out, f"checkpoint-{step}")
+        torch.manual_seed(step)
+        config = transformers.GPT2Config(vocab_size=64, n_positions=64, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+        transformers.GPT2LMHeadModel(config).save_pretrained(path)
+        words = {word: at for at, word in enumerate(["<eos>", "<unk>", *(f"w{at}" for at in range(60))])}
+        tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>").save_pretrained(path)
+        return path
+
+    def test_gives_what_the_harness_gives(self) -> None:
+        tasks = os.path.join(self.scene.out, "tasks")
+        os.makedirs(tasks, exist_ok=True)
+        data = os.path.join(tasks, "tiny.jsonl")
+        with open(data, "w", encoding="utf-8") as file:
+            for at in range(40):
+                choices = [f"w{(at * 7 + other * 11) % 60}" for other in range(4)]
+                file.write(json.dumps({"question": f"w{at} w{at + 1}", "choices": choices, "answer": at % 4}) + "\n")
+        with open(os.path.join(tasks, "tiny.yaml"), "w", encoding="utf-8") as file:
+            file.write(TASK.format(data=data))
+        self.scene.start_worker()
+        paths = {step: self.checkpoint(step) for step in (1, 2, 3)}
+        found, took = {}, {}
+        with self.scene.client("lm", raise_errors=True) as client:
+            for step, path in paths.items():
+                began = time.monotonic()
+                client.submit(path, step=step, suites="lm")
+                self.assertTrue(client.wait(300))
+                took[step] = time.monotonic() - began
+                for result in client.results():
+                    if result.is_end:
+                        self.assertEqual(result.state, "done", result.reason)
+                    else:
+                        self.assertEqual(result.n, 40)
+                        found.setdefault(step, {})[result.metric] = result.value
+        os.environ.update(HF_HOME=os.path.join(self.scene.out, "hf"), HF_HUB_OFFLINE="1")
+        for step, path in paths.items():
+            wanted = lm_eval.simple_evaluate(
+                model="hf", model_args=f"pretrained={path}", device="cpu", tasks=["tiny_choice"], bootstrap_iters=10,
+                task_manager=lm_eval.tasks.TaskManager(include_path=tasks), log_samples=False,
+            )["results"]["tiny_choice"]  # fmt: skip
+            for metric in ("acc,none", "acc_norm,none"):
+                self.assertTrue(abs(found[step][metric] - wanted[metric]) <= 1e-9, (step, found, wanted))
+        self.assertGreater(len({tuple(values.values()) for values in found.values()}), 1)
+        print(f"\nlm_eval: first checkpoint {took[1]:.2f} s, then {took[2]:.2f} s and {took[3]:.2f} s")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,253 @@
+"""serve_trainer, serve_lightning and submit_state_dict against the real frameworks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import sys
+import tempfile
+import time
+import unittest
+
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "python"), HERE]
+
+from scene import NATIVE, PACKAGE, Scene, SceneTest  # noqa: E402
+
+import tiny_gpt2  # noqa: E402
+import tiny_lightning  # noqa: E402
+
+from evalq import snapshot  # noqa: E402
+from evalq._tensors import read_safetensors_torch  # noqa: E402
+from evalq._weights import load_weights  # noqa: E402
+
+CONFIG = NATIVE.replace(
+    "suites:",
+    f"""
+evaluators:
+  trainer:
+    kind: persistent
+    argv: [$PYTHON, -m, evalq.serve_trainer, "tiny_gpt2:make_trainer"]
+    directory: {HERE}
+    env: {{PYTHONPATH: {PACKAGE}, OMP_NUM_THREADS: 1}}
+  lightning:
+    kind: persistent
+    argv: [$PYTHON, -m, evalq.serve_lightning, "peer_lightning:make"]
+    directory: $OUT
+    env: {{PYTHONPATH: "{PACKAGE}:{HERE}", OMP_NUM_THREADS: 1}}
+suites:
+  held-out:
+    evaluator: trainer
+    tasks: [{{name: text}}]
+  validate:
+    evaluator: lightning
+    tasks: [{{name: net}}]""",
+)
+
+FACTORY = """
+import tiny_lightning
+
+def make():
+    module = tiny_lightning.Regression()
+    return tiny_lightning.make_trainer(logger=False, enable_checkpointing=False), module, module.val_dataloader()
+"""
+
+
+class PeerTest(SceneTest):
+    config = CONFIG
+    workers = False
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        with open(os.path.join(cls.scene.out, "peer_lightning.py"), "w", encoding="utf-8") as file:
+            file.write(FACTORY)
+        cls.scene.start_worker()
+
+    def values(self, client, keep=lambda result: True):
+        found = {}
+        for result in client.results():
+            if not result.is_end and keep(result):
+                found.setdefault(result.step, {})[result.metric] = result.value
+            elif result.is_end:
+                self.assertEqual(result.state, "done", result.reason)
+        return found
+
+    def test_trainer_gives_what_its_evaluate_gives(self) -> None:
+        torch.set_num_threads(1)
+        out = os.path.join(self.scene.out, "gpt2")
+        trainer = tiny_gpt2.make_trainer(out, max_steps=6, save_steps=2, save_strategy="steps", eval_strategy="no")
+        wanted = {}
+
+        class Look(tiny_gpt2.transformers.TrainerCallback):
+            def on_save(self, args, state, control, **_):
+                wanted[state.global_step] = trainer.evaluate()
+
+        trainer.add_callback(Look())
+        trainer.train()
+        # The same weights in the other layouts that from_pretrained knows.
+        last = os.path.join(out, "checkpoint-6")
+        sharded = os.path.join(out, "sharded-8")
+        trainer.model.save_pretrained(sharded, max_shard_size="20KB")
+        self.assertGreater(len([name for name in os.listdir(sharded) if name.endswith(".safetensors")]), 2)
+        binary = os.path.join(out, "binary-10")
+        os.mkdir(binary)
+        shutil.copy(os.path.join(last, "config.json"), binary)
+        torch.save(trainer.model.state_dict(), os.path.join(binary, "pytorch_model.bin"))
+        paths = {step: os.path.join(out, f"checkpoint-{step}") for step in (2, 4, 6)}
+        paths.update({8: sharded, 10: binary})
+        took = {}
+        with self.scene.client("gpt2", raise_errors=True) as client:
+            found = {}
+            for step, path in paths.items():
+                began = time.monotonic()
+                client.submit(path, step=step, suites="held-out")
+                self.assertTrue(client.wait(120))
+                took[step] = time.monotonic() - began
+                found.update(self.values(client))
+        for step in paths:
+            for metric in ("eval_loss", "eval_accuracy"):
+                difference = abs(found[step][metric] - wanted[min(step, 6)][metric])
+                self.assertTrue(difference <= 1e-5, f"step {step} {metric}: {found[step][metric]} off by {difference}")
+        self.assertNotEqual(found[2]["eval_loss"], found[6]["eval_loss"])
+        over = took[4] - found[4]["eval_runtime"]
+        print(f"\nserve_trainer: first checkpoint {took[2]:.2f} s, second {took[4]:.3f} s of which evaluation"
+              f" {found[4]['eval_runtime']:.3f} s: {over:.3f} s over it")  # fmt: skip
+        self.assertTrue(over <= 0.5, over)
+
+    def test_state_dict_of_a_trainer_gives_the_same(self) -> None:
+        trainer = tiny_gpt2.make_trainer(os.path.join(self.scene.out, "state"), max_steps=2, save_strategy="no")
+        with self.scene.client("state", raise_errors=True) as client:
+            trainer.train()
+            wanted = trainer.evaluate()
+            self.assertTrue(client.submit_state_dict(trainer.model.state_dict(), step=2, suites="held-out"))
+            with torch.no_grad():
+                for value in trainer.model.parameters():
+                    value.zero_()  # Training goes on.
+            self.assertTrue(client.wait(120))
+            found = self.values(client)[2]
+        self.assertTrue(abs(found["eval_loss"] - wanted["eval_loss"]) <= 1e-5, (found, wanted))
+
+    def test_lightning_gives_what_its_validate_gives(self) -> None:
+        module = tiny_lightning.Regression()
+        trainer = tiny_lightning.make_trainer(max_epochs=2, logger=False, default_root_dir=self.scene.out, num_sanity_val_steps=0)
+        trainer.fit(module)
+        path = os.path.join(self.scene.out, "epoch=1.ckpt")
+        trainer.save_checkpoint(path)
+        wanted = trainer.validate(module, module.val_dataloader(), verbose=False)[0]["val_loss"]
+        with self.scene.client("lightning", raise_errors=True) as client:
+            took = []
+            for step in (1, 2):
+                shutil.copy(path, os.path.join(self.scene.out, f"step-{step}.ckpt"))
+                began = time.monotonic()
+                client.submit(os.path.join(self.scene.out, f"step-{step}.ckpt"), step=step, suites="validate")
+                self.assertTrue(client.wait(120))
+                took.append(time.monotonic() - began)
+            found = self.values(client)
+        for step in (1, 2):
+            self.assertTrue(abs(found[step]["val_loss"] - wanted) <= 1e-5, (found, wanted))
+        print(f"\nserve_lightning: first checkpoint {took[0]:.2f} s, second {took[1]:.3f} s")
+        self.assertTrue(took[1] <= 0.5 + 0.5, took)
+
+    def test_other_weights_are_refused_by_name(self) -> None:
+        from safetensors.torch import save_file
+
+        path = os.path.join(self.scene.out, "other.safetensors")
+        save_file({"net.0.weight": torch.zeros(20, 10)}, path)
+        with self.scene.client("other", log=False) as client:
+            client.submit(path, step=1, suites="validate")
+            self.assertTrue(client.wait(120))
+            ends = [result for result in client.results() if result.is_end]
+        self.assertEqual(ends[0].state, "dead")
+        self.assertIn("3 missing, 0 unexpected", ends[0].reason)
+
+
+class TensorTest(unittest.TestCase):
+    def test_every_type_survives_and_ties_are_kept(self) -> None:
+        from safetensors.torch import load_file
+
+        names = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "float8_e4m3fn"]
+        state = {name: torch.arange(6).reshape(2, 3).to(getattr(torch, name)).t() for name in names}
+        state["bool"] = torch.tensor([True, False, True])
+        state["scalar"] = torch.tensor(2.5)
+        state["empty"] = torch.zeros(0, 3)
+        tied = torch.nn.Parameter(torch.randn(4, 5))
+        state.update({"embed.weight": tied, "head.weight": tied})
+        tensors, sources, names_tied, data_bytes = snapshot._plan(state)
+        data, wait = snapshot._TorchHost().fill(tensors, sources, data_bytes)
+        wait()
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "x.safetensors")
+            snapshot._write(path, snapshot._Copy(snapshot._header(tensors, names_tied, None), data, data_bytes, wait))
+            theirs, ours = load_file(path), read_safetensors_torch(path)
+        self.assertEqual(names_tied, {"head.weight": "embed.weight"})
+        for name, value in state.items():
+            self.assertEqual(ours[name].dtype, value.dtype)
+            self.assertTrue(torch.equal(ours[name].double() if value.dtype != torch.bool else ours[name],
+                                        value.double() if value.dtype != torch.bool else value), name)  # fmt: skip
+            if name != "head.weight":
+                self.assertEqual(theirs[name].shape, value.shape)
+                self.assertEqual(theirs[name].dtype, value.dtype)
+
+    def test_weights_are_found_in_what_people_save(self) -> None:
+        state = {"a.weight": torch.ones(2), "a.bias": torch.zeros(2)}
+        wrapped = {"module." + name: value for name, value in state.items()}
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "x.pt")
+            for saved in (
+                state,
+                {"model_state_dict": wrapped, "optimizer": {"lr": 0.1}, "epoch": 3},
+                {"state_dict": {"_orig_mod." + name: value for name, value in wrapped.items()}},
+                {"model": state, "ema": {name: value + 1 for name, value in state.items()}},
+            ):
+                torch.save(saved, path)
+                self.assertEqual(set(load_weights(path)), {"a.weight", "a.bias"})
+            self.assertEqual(float(load_weights(path, "ema")["a.bias"][0]), 1)
+            torch.save({"state_dict": state, "args": struct.Struct}, path)
+            with self.assertRaisesRegex(ValueError, "holds more than tensors and plain values"):
+                load_weights(path)
+
+
+class HoldTest(unittest.TestCase):
+    def test_training_thread_is_held_for_one_copy(self) -> None:
+        """500 MB: printed beside one plain copy and torch.save into memory."""
+        state = {f"layer{at}.weight": torch.randn(1024, 1024 * 5) for at in range(25)}
+        bytes_all = sum(value.numel() * 4 for value in state.values())
+        made = Scene()
+        self.addCleanup(made.close)
+        made.write_config(NATIVE)
+        made.start_redis()
+        with made.client("hold", raise_errors=True, snapshots=2) as client:
+            held = []
+            for step in (1, 2, 3, 4):
+                began = time.monotonic()
+                client.submit_state_dict(state, step=step, suites="nobody")
+                held.append(time.monotonic() - began)
+                self.assertTrue(client.flush(60))
+        fresh = torch.empty(bytes_all // 4)
+        copies = []
+        for _ in range(4):
+            at = 0
+            began = time.monotonic()
+            for value in state.values():
+                fresh[at : at + value.numel()].view(value.shape).copy_(value)
+                at += value.numel()
+            copies.append(time.monotonic() - began)
+        with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+            began = time.monotonic()
+            torch.save(state, file.name)
+            saved = time.monotonic() - began
+        first, later = held[0], min(held[1:])
+        print(f"\nsubmit_state_dict of {bytes_all / 1e6:.0f} MB holds the training thread {first * 1e3:.0f} ms the first time,"
+              f" {later * 1e3:.0f} ms later; one copy {copies[0] * 1e3:.0f} ms into new memory, {min(copies) * 1e3:.0f} ms later;"
+              f" torch.save into /dev/shm {saved * 1e3:.0f} ms")  # fmt: skip
+        self.assertTrue(later <= 1.5 * min(copies) + 0.02, (later, copies))
+
+
+if __name__ == "__main__":
+    print(json.dumps({"torch": torch.__version__, "transformers": tiny_gpt2.transformers.__version__}))
+    unittest.main()
