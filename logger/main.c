@@ -15,7 +15,7 @@
 #include "shared/file.h"
 #include "shared/log.h"
 
-#define SINKS_MAX 32
+#define SINKS_MAX (EVQ_CONFIG_SINKS_MAX + 1) // JSONL besides what is configured.
 #define TICK_MS   200
 
 static const struct evq_sink_config default_sinks[] = {{"jsonl", "jsonl", NULL, 0},
@@ -32,7 +32,7 @@ static size_t sinks_collect(const struct evq_config *config, const struct evq_si
     size_t count = 0;
     bool jsonl = false;
 
-    for (size_t i = 0; i < from_count && count < SINKS_MAX - 1; i++) {
+    for (size_t i = 0; i < from_count; i++) {
         jsonl = jsonl || strcmp(from[i].kind, "jsonl") == 0;
         sinks[count++] = &from[i];
     }

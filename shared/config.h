@@ -12,7 +12,8 @@
 
 #include "shared/job.h"
 
-#define EVQ_CONFIG_ROOT_SHM "shm"
+#define EVQ_CONFIG_SINKS_MAX 64
+#define EVQ_CONFIG_ROOT_SHM  "shm"
 
 struct evq_root {
     const char *name;

@@ -7,7 +7,6 @@
 #include "shared/keys.h"
 
 #define ROOTS_MAX 64
-#define SINKS_MAX 64
 
 static enum evq_status read_url(const struct evq_config_reader *reader, const struct evq_node *node,
                                 const char *where, void *base)
@@ -217,9 +216,9 @@ static enum evq_status read_sinks(const struct evq_config_reader *reader,
     if (status != EVQ_OK) {
         return status;
     }
-    if (node->count > SINKS_MAX) {
+    if (node->count > EVQ_CONFIG_SINKS_MAX) {
         return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
-                             SINKS_MAX);
+                             EVQ_CONFIG_SINKS_MAX);
     }
     struct evq_sink_config *sinks = evq_arena_array(reader->arena, node->count, sizeof *sinks);
     if (sinks == NULL) {

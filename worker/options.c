@@ -6,7 +6,7 @@
 
 static const struct evq_option option_table[] = {
     {"slots", 0, EVQ_OPTION_INTEGER, "N",
-     "run: jobs at once; devices are dealt out evenly; else one per device", 1, 256},
+     "run: jobs at once; devices are dealt out evenly; else one per device", 1, 1024},
     {"devices", 0, EVQ_OPTION_TEXT, "LIST", "run, eval: auto, cpu, or GPU numbers such as 0,1", 0,
      0},
     {"suites", 0, EVQ_OPTION_TEXT, "LIST",

@@ -331,7 +331,7 @@ static void worker_refuses_with_a_line_and_a_code(void **state)
 
     assert_int_equal(fixture_site_run(site, "out", "--slots", "none", NULL), EVQ_EXIT_USAGE);
     assert_true(
-        fixture_site_holds(site, "out", "--slots 'none' is not a whole number from 1 to 256"));
+        fixture_site_holds(site, "out", "--slots 'none' is not a whole number from 1 to 1024"));
     assert_int_equal(fixture_site_run(site, "out", "--config", "missing.yaml", NULL),
                      EVQ_EXIT_CONFIG);
     (void)snprintf(url, sizeof(url), "redis://127.0.0.1:%d", fixture_free_port());
@@ -344,7 +344,7 @@ static void worker_refuses_with_a_line_and_a_code(void **state)
     refuses_task(site, "type: clasification, data: {format: npy, inputs: a, labels: b}",
                  "suite 's', task 't': task type 'clasification' is not known");
     refuses_task(site, "type: classification, data: {format: npx, inputs: a, labels: b}",
-                 "suite 's', task 't': data: format is 'npx'");
+                 "suite 's', task 't': data: format 'npx' is not known");
     refuses_task(site, "type: regression, data: {format: npy, inputs: a}",
                  "suite 's', task 't': data: targets is missing");
     refuses_task(site,

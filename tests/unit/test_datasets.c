@@ -397,7 +397,7 @@ static void dataset_refuses_what_does_not_fit(void **state)
         const char *words;
     } cases[] = {
         {{{"format", "csv"}, {"inputs", "x.idx"}, {"labels", "y.idx"}, {"scale", "1"}},
-         "format is 'csv'"},
+         "format 'csv' is not known"},
         {{{"format", "idx"}, {"inputs", "x.idx"}, {"scale", "1"}, {"shift", "1"}},
          "labels is missing"},
         {{{"format", "idx"}, {"labels", "y.idx"}, {"scale", "1"}, {"shift", "1"}},

@@ -10,6 +10,7 @@
 
 static const struct evq_dataset_format *const formats[] = {&evq_dataset_idx, &evq_dataset_npy,
                                                            &evq_dataset_tensors};
+#define FORMAT_COUNT (sizeof(formats) / sizeof(formats[0]))
 
 static const char *const option_keys[] = {
     "format", "inputs", "labels", "targets", "inputs_tensor", "labels_tensor", "targets_tensor",
@@ -42,20 +43,21 @@ static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task
     const bool labels = kind == EVQ_ANSWER_LABELS;
     const char *format = option(task, "format", "");
     const char *inputs = option(task, "inputs", "");
+    const char *names[FORMAT_COUNT];
 
     const enum evq_status status =
         evq_pairs_check(task->data, task->data_count, option_keys, "data", err);
     if (status != EVQ_OK) {
         return status;
     }
-    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+    for (size_t i = 0; i < FORMAT_COUNT; i++) {
+        names[i] = formats[i]->name;
         if (strcmp(formats[i]->name, format) == 0) {
             paths->format = formats[i];
         }
     }
     if (paths->format == NULL) {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "data: format is '%s', expected idx, npy or safetensors", format);
+        return evq_pairs_unknown("data: format", format, names, FORMAT_COUNT, err);
     }
     const char *answers =
         option(task, labels ? "labels" : "targets", paths->format->named ? inputs : "");

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "worker/tasks/pairs.h"
+
 static const struct evq_model_family *const families[] = {&evq_model_mlp};
 
 #define FAMILY_COUNT (sizeof(families) / sizeof(families[0]))
@@ -11,14 +13,16 @@ static enum evq_status find_family(const struct evq_task_config *task,
                                    struct evq_error *err)
 {
     const char *name = evq_pair_get(task->model, task->model_count, "family", "mlp");
+    const char *names[FAMILY_COUNT];
 
     for (size_t i = 0; i < FAMILY_COUNT; i++) {
+        names[i] = families[i]->name;
         if (strcmp(families[i]->name, name) == 0) {
             *ret_family = families[i];
             return EVQ_OK;
         }
     }
-    return evq_error_set(err, EVQ_E_INVALID, "model family '%s' is not known; known: mlp", name);
+    return evq_pairs_unknown("model family", name, names, FAMILY_COUNT, err);
 }
 
 enum evq_status evq_model_check(const struct evq_task_config *task, struct evq_error *err)

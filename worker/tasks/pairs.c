@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,4 +77,17 @@ enum evq_status evq_pairs_integer(const struct evq_pair *pairs, size_t count, co
     }
     *ret_value = value;
     return EVQ_OK;
+}
+
+enum evq_status evq_pairs_unknown(const char *what, const char *word, const char *const *known,
+                                  size_t known_count, struct evq_error *err)
+{
+    char list[256] = "";
+    size_t used = 0;
+
+    for (size_t i = 0; i < known_count && used < sizeof(list); i++) {
+        used +=
+            (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "", known[i]);
+    }
+    return evq_error_set(err, EVQ_E_INVALID, "%s '%s' is not known; known: %s", what, word, list);
 }

@@ -23,4 +23,8 @@ enum evq_status evq_pairs_integer(const struct evq_pair *pairs, size_t count, co
                                   const char *where, int64_t least, int64_t most, int64_t fallback,
                                   int64_t *ret_value, struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* EVQ_E_INVALID: "WHAT 'word' is not known; known: a, b". */
+enum evq_status evq_pairs_unknown(const char *what, const char *word, const char *const *known,
+                                  size_t known_count, struct evq_error *err) EVQ_CHECK_RESULT;
+
 #endif

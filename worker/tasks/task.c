@@ -7,11 +7,15 @@
 #include "worker/tasks/pairs.h"
 
 static const struct evq_task *const tasks[] = {&evq_task_classification, &evq_task_regression};
+#define TASK_COUNT (sizeof(tasks) / sizeof(tasks[0]))
 
 enum evq_status evq_task_find(const struct evq_task_config *config,
                               const struct evq_task **ret_task, struct evq_error *err)
 {
-    for (size_t i = 0; i < sizeof(tasks) / sizeof(tasks[0]); i++) {
+    const char *names[TASK_COUNT];
+
+    for (size_t i = 0; i < TASK_COUNT; i++) {
+        names[i] = tasks[i]->name;
         if (strcmp(tasks[i]->name, config->type) == 0) {
             const enum evq_status status = evq_pairs_check(config->options, config->option_count,
                                                            tasks[i]->options, tasks[i]->name, err);
@@ -21,9 +25,7 @@ enum evq_status evq_task_find(const struct evq_task_config *config,
             return status;
         }
     }
-    return evq_error_set(err, EVQ_E_INVALID,
-                         "task type '%s' is not known; known: classification, regression",
-                         config->type);
+    return evq_pairs_unknown("task type", config->type, names, TASK_COUNT, err);
 }
 
 void evq_task_sum_add(struct evq_task_sum *sum, double value)
