@@ -20,7 +20,9 @@
 
 struct evq_forward {
     const struct evq_config *config;
-    const struct evq_sink_config *sink;
+    const struct evq_sink_config *const *sinks; // All of this logger.
+    size_t sink_count;
+    const struct evq_sink_config *sink; // The one served here.
     const struct evq_sink_ops *ops;
     pthread_t thread;
     struct evq_conn *conn;
@@ -165,6 +167,18 @@ static uint32_t known_leave_out(struct evq_forward *forward, struct evq_entry *e
     return kept;
 }
 
+static enum evq_status sinks_open(struct evq_queue *queue,
+                                  const struct evq_sink_config *const *sinks, size_t count,
+                                  struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        status = evq_queue_sink_open(queue, sinks[i]->name, err);
+    }
+    return status;
+}
+
 static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -173,7 +187,8 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
         struct evq_queue_info info;
         status = evq_queue_info(forward->queue, &info, err);
         if (status == EVQ_OK) {
-            status = evq_queue_sink_open(forward->queue, forward->sink->name, err);
+            // All: in a new keyspace, too, none may be trimmed past before it is there.
+            status = sinks_open(forward->queue, forward->sinks, forward->sink_count, err);
         }
         forward->registered = status == EVQ_OK;
         forward->pending = forward->pending || forward->registered;
@@ -305,15 +320,28 @@ static enum evq_status queue_open(const struct evq_config *config, struct evq_co
     return status;
 }
 
-enum evq_status evq_forward_probe(const struct evq_config *config, struct evq_error *err)
+enum evq_status evq_forward_register(const struct evq_config *config,
+                                     const struct evq_sink_config *const *sinks, size_t count,
+                                     struct evq_error *err)
 {
     struct evq_conn *conn = NULL;
     struct evq_queue *queue = NULL;
     struct evq_queue_info info;
 
+    for (size_t i = 0; i < count; i++) {
+        if (evq_sink_find(sinks[i]->kind) == NULL) {
+            return evq_error_set(
+                err, EVQ_E_INVALID,
+                "sink '%s': kind '%s' is unknown, expected jsonl, tensorboard, best or exec",
+                sinks[i]->name, sinks[i]->kind);
+        }
+    }
     enum evq_status status = queue_open(config, &conn, &queue, err);
     if (status == EVQ_OK) {
         status = evq_queue_info(queue, &info, err);
+    }
+    if (status == EVQ_OK) {
+        status = sinks_open(queue, sinks, count, err);
     }
     evq_queue_close(queue);
     evq_conn_close(conn);
@@ -321,25 +349,22 @@ enum evq_status evq_forward_probe(const struct evq_config *config, struct evq_er
 }
 
 enum evq_status evq_forward_start(const struct evq_config *config,
-                                  const struct evq_sink_config *sink,
-                                  struct evq_forward **ret_forward, struct evq_error *err)
+                                  const struct evq_sink_config *const *sinks, size_t count,
+                                  size_t which, struct evq_forward **ret_forward,
+                                  struct evq_error *err)
 {
-    const struct evq_sink_ops *ops = evq_sink_find(sink->kind);
+    const struct evq_sink_config *sink = sinks[which];
 
-    if (ops == NULL) {
-        return evq_error_set(
-            err, EVQ_E_INVALID,
-            "sink '%s': kind '%s' is unknown, expected jsonl, tensorboard, best or exec",
-            sink->name, sink->kind);
-    }
     struct evq_forward *forward = calloc(1, sizeof(*forward));
     if (forward == NULL || (forward->held = calloc(HELD_MAX, sizeof(*forward->held))) == NULL) {
         forward_free(forward);
         return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", sink->name);
     }
     forward->config = config;
+    forward->sinks = sinks;
+    forward->sink_count = count;
     forward->sink = sink;
-    forward->ops = ops;
+    forward->ops = evq_sink_find(sink->kind);
     forward->random = evq_clock_random();
     enum evq_status status = queue_open(config, &forward->conn, &forward->queue, err);
     if (status == EVQ_OK && pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {

@@ -9,15 +9,19 @@
 
 struct evq_forward;
 
-/* Whether Redis is there, lets us in and has the functions: at the start a refusal ends the
- * program, later each sink waits it out. EVQ_E_INVALID: the address or the password file. */
-enum evq_status evq_forward_probe(const struct evq_config *config,
-                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/*
+ * Registers all sinks before the first of them reads: what one has acknowledged is trimmed unless
+ * another that is registered still needs it. At the start a refusal ends the program, later each
+ * sink waits it out. EVQ_E_INVALID: a sink's kind, the address or the password file.
+ */
+enum evq_status evq_forward_register(const struct evq_config *config,
+                                     const struct evq_sink_config *const *sinks, size_t count,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Starts the thread. config and sink outlive it. sink->kind must be known (EVQ_E_INVALID). */
+/* Starts the thread of sinks[which], which were registered. config and sinks outlive it. */
 enum evq_status evq_forward_start(const struct evq_config *config,
-                                  const struct evq_sink_config *sink,
-                                  struct evq_forward **ret_forward,
+                                  const struct evq_sink_config *const *sinks, size_t count,
+                                  size_t which, struct evq_forward **ret_forward,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 /* Asks it to stop: from any thread or a signal handler. What was read is flushed and acknowledged
  * first. */

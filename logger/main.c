@@ -50,14 +50,17 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
     struct evq_forward *forwards[SINKS_MAX];
     size_t count = sinks_collect(config, sinks);
     size_t started = 0;
-    enum evq_status status = EVQ_OK;
     int signal_fd = signalfd(-1, signals, SFD_CLOEXEC);
-
     if (signal_fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "signalfd failed");
     }
+    enum evq_status status = evq_forward_register(config, sinks, count, err);
+    if (status != EVQ_OK) {
+        (void)close(signal_fd);
+        return status;
+    }
     for (; started < count && status == EVQ_OK; started += status == EVQ_OK) {
-        status = evq_forward_start(config, sinks[started], &forwards[started], err);
+        status = evq_forward_start(config, sinks, count, started, &forwards[started], err);
     }
     bool stop = status != EVQ_OK;
     if (!stop) {
@@ -94,10 +97,7 @@ static int logger_run(const struct evq_config *config, const sigset_t *signals,
     if (evq_file_make_directories(config->logger.directory, 0755, err) != EVQ_OK) {
         return EVQ_EXIT_CONFIG;
     }
-    enum evq_status status = evq_forward_probe(config, err);
-    if (status == EVQ_OK) {
-        status = sinks_run(config, signals, err);
-    }
+    const enum evq_status status = sinks_run(config, signals, err);
     return status == EVQ_E_INVALID ? EVQ_EXIT_CONFIG : (int)evq_status_exit(status);
 }
 

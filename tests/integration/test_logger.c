@@ -19,6 +19,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "logger/forward.h"
 #include "logger/tfrun.h"
 #include "shared/clock.h"
 #include "shared/functions.h"
@@ -383,10 +384,38 @@ static void logger_refuses_with_a_line_and_a_code(void **state)
     refuses(scene, url, "--queue", "main", EVQ_EXIT_VERSION, "evalq admin install");
 }
 
+/* What a sink acknowledges is trimmed unless another still needs it: all are there before one
+ * reads, also those that were added since. */
+static void logger_registers_all_sinks_before_one_reads(void **state)
+{
+    struct scene *scene = *state;
+    const struct evq_sink_config first = {"jsonl", "jsonl", NULL, 0};
+    const struct evq_sink_config second = {"late", "jsonl", NULL, 0};
+    const struct evq_sink_config odd = {"odd", "jsonnl", NULL, 0};
+    const struct evq_sink_config *sinks[] = {&first, &second, &odd};
+    struct evq_config *config = NULL;
+    struct evq_config_source source = {.url = scene->redis->url};
+    struct evq_error err;
+    char *text = NULL;
+
+    assert_status_err(evq_config_load(&source, &config, &err), EVQ_OK, &err);
+    assert_status(evq_forward_register(config, sinks, 3, &err), EVQ_E_INVALID);
+    assert_non_null(strstr(err.message, "'jsonnl' is unknown"));
+    assert_status_err(evq_forward_register(config, sinks, 2, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_stats(scene->queue, &text, &err), EVQ_OK, &err);
+    assert_non_null(strstr(text, "\"jsonl\""));
+    assert_non_null(strstr(text, "\"late\""));
+    assert_null(strstr(text, "\"odd\""));
+    free(text);
+    evq_config_free(config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(logger_refuses_with_a_line_and_a_code, setup, teardown),
+        cmocka_unit_test_setup_teardown(logger_registers_all_sinks_before_one_reads, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(
             logger_records_each_result_once_when_killed_at_random_points, setup, teardown),
         cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup,
