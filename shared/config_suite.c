@@ -211,6 +211,20 @@ static enum evq_status read_tasks(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
+/* A program whose result is one set of metrics need not name it twice: the suite is the task. */
+static enum evq_status add_only_task(const struct evq_config_reader *reader,
+                                     struct evq_suite *suite)
+{
+    struct evq_task_config *task = evq_arena_array(reader->arena, 1, sizeof *task);
+    if (task == NULL) {
+        return evq_read_nomem(reader);
+    }
+    *task = (struct evq_task_config){.name = suite->name, .type = ""};
+    suite->tasks = task;
+    suite->task_count = 1;
+    return EVQ_OK;
+}
+
 /* evaluators were read before: suites name them. */
 static enum evq_status check_evaluator(const struct evq_config_reader *reader,
                                        const struct evq_node *node, const char *where,
@@ -290,9 +304,12 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
         (void)snprintf(inner, sizeof inner, "%s.tasks", where);
         status = read_tasks(reader, tasks, inner, suite);
     }
-    if (status == EVQ_OK && suite->task_count == 0 && suite_is_native(suite)) {
-        status = evq_read_fail_key(
-            reader, node, "%s has no tasks, and the native evaluator needs at least one", where);
+    if (status == EVQ_OK && suite->task_count == 0) {
+        status = suite_is_native(suite)
+                     ? evq_read_fail_key(
+                           reader, node,
+                           "%s has no tasks, and the native evaluator needs at least one", where)
+                     : add_only_task(reader, suite);
     }
     return status == EVQ_OK ? evq_suite_digest(reader, suite) : status;
 }

@@ -336,9 +336,10 @@ static void print_row(const struct evq_board *board, size_t at, const char *task
             evq_table_cell(table, EVQ_COLOUR_DIM, "- ");
             continue;
         }
+        char number[EVQ_TERMINAL_NUMBER_BYTES];
         bool best = board->metrics[m].best == at;
-        evq_table_cell(table, best ? EVQ_COLOUR_GREEN : EVQ_COLOUR_NONE, "%.6g%s", row->values[m],
-                       best ? "*" : " ");
+        evq_table_cell(table, best ? EVQ_COLOUR_GREEN : EVQ_COLOUR_NONE, "%s%s",
+                       evq_terminal_number(row->values[m], number), best ? "*" : " ");
     }
     evq_table_cell(table, EVQ_COLOUR_DIM, "%s", evq_terminal_span(row->timing.queued_ms, wait));
     evq_table_cell(table, EVQ_COLOUR_DIM, "%s",

@@ -31,7 +31,7 @@ static void check_config(const struct evq_config *config, json_t *checks)
         return;
     }
     evq_health_add(checks, "configuration", EVQ_HEALTH_OK, "",
-                   "%s: %zu roots, %zu suites, %zu evaluators", config->file, config->root_count,
+                   "%s: roots %zu, suites %zu, evaluators %zu", config->file, config->root_count,
                    config->suite_count, config->evaluator_count);
 }
 
@@ -124,8 +124,8 @@ static void check_suites(const struct evq_config *config, json_t *checks)
         }
     }
     if (config->suite_count > 0 && json_array_size(checks) == before) {
-        evq_health_add(checks, "data", EVQ_HEALTH_OK, "", "the files of %zu suites are there",
-                       config->suite_count);
+        evq_health_add(checks, "data", EVQ_HEALTH_OK, "",
+                       "the data files of all suites are there (%zu)", config->suite_count);
     }
 }
 
@@ -238,8 +238,9 @@ static enum evq_status check_server(struct evq_cli *cli, json_t *checks, struct 
     evq_reply_free(reply);
     if (status != EVQ_OK) {
         evq_health_add(checks, "connection", EVQ_HEALTH_FAIL,
-                       status == EVQ_E_AUTH ? "check user and password file"
-                                            : "is the server running, and the address right?",
+                       status == EVQ_E_AUTH || cli->exit_code == EVQ_EXIT_CONFIG
+                           ? "check address, user and password file"
+                           : "is the server running, and the address right? `evalq up` starts one",
                        "%s", err->message);
         cli->exit_code = cli->exit_code != 0 ? cli->exit_code : (int)evq_status_exit(status);
         if (cli->exit_code == EVQ_EXIT_TIMEOUT) {

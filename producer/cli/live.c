@@ -147,9 +147,10 @@ static void print_values(const struct evq_live *live, const struct evq_board_row
             continue;
         }
         bool best = board->metrics[m].best == (size_t)(row - board->rows);
-        (void)printf("%s %*.6g%s%s",
+        char number[EVQ_TERMINAL_NUMBER_BYTES];
+        (void)printf("%s %*s%s%s",
                      best ? evq_terminal_colour(live->terminal, EVQ_COLOUR_GREEN) : "",
-                     METRIC_COLUMNS, row->values[m], best ? "*" : " ",
+                     METRIC_COLUMNS, evq_terminal_number(row->values[m], number), best ? "*" : " ",
                      best ? evq_terminal_colour(live->terminal, EVQ_COLOUR_NONE) : "");
     }
 }

@@ -1,6 +1,7 @@
 #include "producer/cli/terminal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,13 @@ char *evq_terminal_bytes(int64_t bytes, char out[EVQ_TERMINAL_SPAN_BYTES])
     }
     (void)snprintf(out, EVQ_TERMINAL_SPAN_BYTES,
                    unit == 0 || value >= 100.0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    return out;
+}
+
+char *evq_terminal_number(double value, char out[EVQ_TERMINAL_NUMBER_BYTES])
+{
+    bool whole = fabs(value) < 9007199254740992.0 && value == floor(value); // 2^53; NaN: neither.
+    (void)snprintf(out, EVQ_TERMINAL_NUMBER_BYTES, whole ? "%.0f" : "%.6g", value);
     return out;
 }
 

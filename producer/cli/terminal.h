@@ -42,6 +42,10 @@ char *evq_terminal_took(int64_t span_us, char out[EVQ_TERMINAL_SPAN_BYTES]);
 /* "512 B", "1.2 GiB". */
 char *evq_terminal_bytes(int64_t bytes, char out[EVQ_TERMINAL_SPAN_BYTES]);
 
+/* A metric: six digits, but whole numbers in full as long as a double holds them exactly. */
+#define EVQ_TERMINAL_NUMBER_BYTES 32
+char *evq_terminal_number(double value, char out[EVQ_TERMINAL_NUMBER_BYTES]);
+
 /* Columns that UTF-8 text takes, a code point being one. */
 size_t evq_terminal_columns(const char *text, size_t bytes);
 

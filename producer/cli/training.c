@@ -294,7 +294,10 @@ static void print_summary(struct training *training)
     char directory[EVQ_SERVER_PATH_MAX];
     const char *results = training->fleet->results;
     evq_error_escape(results, strlen(results), directory, sizeof directory);
-    (void)printf("Results in %s; look with `tensorboard --logdir %s`.\n", directory, directory);
+    // As a shell takes it: the line is made to be copied.
+    const char *quote = strpbrk(directory, " \t\"$&()*;<>?[]`{|}~#!") != NULL ? "'" : "";
+    (void)printf("Results in %s; look with `tensorboard --logdir %s%s%s`.\n", directory, quote,
+                 directory, quote);
     (void)printf("The queue stays in %s: `evalq up`, then `evalq results` or `evalq status` show "
                  "it again.\n",
                  training->fleet->directory);

@@ -20,7 +20,8 @@ static enum evq_status resolve_directory(const char *given, char out[PATH_MAX],
                                          struct evq_error *err)
 {
     if (mkdir(given, 0700) != 0 && errno != EEXIST) {
-        return evq_error_set(err, EVQ_E_IO, "make the directory '%s': %s", given, strerror(errno));
+        return evq_error_set(err, EVQ_E_IO, "make the directory '%s': %s; name another with --dir",
+                             given, strerror(errno));
     }
     if (realpath(given, out) == NULL) {
         return evq_error_set(err, EVQ_E_IO, "find the directory '%s': %s", given, strerror(errno));
@@ -163,6 +164,7 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the fleet");
     }
     if (status != EVQ_OK) {
+        cli->exit_code = EVQ_EXIT_ERROR; // Not that of a Redis that cannot be reached.
         return status;
     }
     status = evq_fleet_open(fleet, cli, directory, err);

@@ -240,6 +240,18 @@ static void board_has_a_line_per_task_and_a_column_per_name(void **state)
     evq_board_free(board);
 }
 
+static void terminal_number_shows_whole_numbers_in_full(void **state)
+{
+    char out[EVQ_TERMINAL_NUMBER_BYTES];
+    (void)state;
+    assert_string_equal(evq_terminal_number(1876040.0, out), "1876040");
+    assert_string_equal(evq_terminal_number(0.0, out), "0");
+    assert_string_equal(evq_terminal_number(0.227082265970, out), "0.227082");
+    assert_string_equal(evq_terminal_number(1e300, out), "1e+300");
+    assert_string_equal(evq_terminal_number(-HUGE_VAL, out), "-inf");
+    assert_string_equal(evq_terminal_number(NAN, out), "nan");
+}
+
 static void table_leaves_out_optional_columns_that_do_not_fit(void **state)
 {
     struct evq_table *rows = evq_table_new();
@@ -320,6 +332,7 @@ int main(void)
         cmocka_unit_test(table_aligns_cuts_and_escapes),
         cmocka_unit_test(board_finds_the_best_and_nan_never_wins),
         cmocka_unit_test(board_has_a_line_per_task_and_a_column_per_name),
+        cmocka_unit_test(terminal_number_shows_whole_numbers_in_full),
         cmocka_unit_test(table_leaves_out_optional_columns_that_do_not_fit),
         cmocka_unit_test(board_keeps_rows_apart_when_there_are_many),
         cmocka_unit_test(durations_and_sizes_are_short),

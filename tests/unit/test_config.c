@@ -73,6 +73,18 @@ static const char *option(const struct evq_pair *pairs, size_t count, const char
     return evq_pair_get(pairs, count, key, "(absent)");
 }
 
+static void config_parse_gives_a_command_suite_without_tasks_one(void **state)
+{
+    (void)state;
+    struct evq_config *config =
+        parsed("evaluators: {e: {argv: [a]}}\nsuites: {mine: {evaluator: e}}\n");
+    assert_int_equal(config->suite_count, 1);
+    assert_int_equal(config->suites[0].task_count, 1);
+    assert_string_equal(config->suites[0].tasks[0].name, "mine");
+    assert_string_equal(config->suites[0].tasks[0].type, "");
+    evq_config_free(config);
+}
+
 static void config_parse_reads_every_section(void **state)
 {
     (void)state;
@@ -532,6 +544,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(config_parse_reads_every_section),
+        cmocka_unit_test(config_parse_gives_a_command_suite_without_tasks_one),
         cmocka_unit_test(config_parse_reads_suites_and_evaluators),
         cmocka_unit_test(config_parse_of_nothing_is_all_defaults),
         cmocka_unit_test(config_parse_fits_the_heartbeat_to_the_lease),
