@@ -30,7 +30,7 @@ suites:
           format: idx
           inputs: checkpoints/heldout-images-idx3-ubyte
           labels: checkpoints/heldout-labels-idx1-ubyte
-          scale: 0.00392156862745098
+          scale: 1/255
   mnist: # All 10,000 test images.
     tasks:
       - name: mnist
@@ -39,7 +39,7 @@ suites:
           format: idx
           inputs: $data/t10k-images-idx3-ubyte.gz
           labels: $data/t10k-labels-idx1-ubyte.gz
-          scale: 0.00392156862745098
+          scale: 1/255
 
 logger:
   directory: results
