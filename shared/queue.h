@@ -334,6 +334,19 @@ enum evq_status evq_queue_sink_ack(struct evq_queue *queue, const char *sink,
 enum evq_status evq_queue_sink_replay(struct evq_queue *queue, const char *sink,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
+/*
+ * Puts results of run that were published from from_ms to to_ms (server unix ms) into the stream
+ * again, for sinks that lost them; sinks that had them know them by their ids. One slice of 100
+ * from *cursor (0: the first), which moves on; *ret_more false: the run is through. *ret_count: how
+ * many were put in.
+ */
+enum evq_status evq_queue_republish(struct evq_queue *queue, const char *run, int64_t from_ms,
+                                    int64_t to_ms, int64_t *cursor, int64_t *ret_count,
+                                    bool *ret_more, struct evq_error *err) EVQ_CHECK_RESULT;
+/* The losses recorded for a sink were repeated: they are shown no more. */
+enum evq_status evq_queue_loss_forget(struct evq_queue *queue, const char *sink,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Best checkpoint of (run, metric key), kept in Redis: the caller says which it found. Value as
  * text with 17 digits. */
 struct evq_best {

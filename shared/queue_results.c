@@ -80,6 +80,43 @@ enum evq_status evq_queue_sink_replay(struct evq_queue *queue, const char *sink,
     return call_sink(queue, "sink_replay", sink, err);
 }
 
+enum evq_status evq_queue_loss_forget(struct evq_queue *queue, const char *sink,
+                                      struct evq_error *err)
+{
+    return call_sink(queue, "loss_forget", sink, err);
+}
+
+enum evq_status evq_queue_republish(struct evq_queue *queue, const char *run, int64_t from_ms,
+                                    int64_t to_ms, int64_t *cursor, int64_t *ret_count,
+                                    bool *ret_more, struct evq_error *err)
+{
+    struct evq_reply *reply = NULL;
+    int64_t next = 0;
+    int64_t count = 0;
+
+    evq_queue_call_begin(queue, "republish", false);
+    evq_queue_call_text(queue, run);
+    evq_queue_call_number(queue, *cursor);
+    evq_queue_call_number(queue, from_ms);
+    evq_queue_call_number(queue, to_ms);
+    enum evq_status status = evq_queue_call_send(queue, &reply, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_reply *more = evq_queue_reply_item(reply, 2);
+    if (!evq_queue_reply_within(evq_queue_reply_item(reply, 0), 0, INT64_MAX, &next) ||
+        !evq_queue_reply_within(evq_queue_reply_item(reply, 1), 0, INT64_MAX, &count) ||
+        evq_queue_reply_text(more) == NULL) {
+        status = evq_queue_call_shape(queue, err);
+    } else {
+        *cursor = next;
+        *ret_count = count;
+        *ret_more = evq_queue_reply_is(more, "1");
+    }
+    evq_reply_free(reply);
+    return status;
+}
+
 enum evq_status evq_queue_sink_ack(struct evq_queue *queue, const char *sink,
                                    const struct evq_entry *entries, uint32_t entry_count,
                                    const char *last_error, struct evq_error *err)

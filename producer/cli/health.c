@@ -163,7 +163,7 @@ static void check_losses(const json_t *stats, json_t *checks)
     {
         evq_health_add(
             checks, "results", EVQ_HEALTH_FAIL,
-            "`evalq results --replay SINK` repeats what is still there",
+            "`evalq results --replay SINK` repeats them from the stored results",
             "the sink '%s' lost the results from %s to %s (%s)", evq_json_text(loss, "sink", "?"),
             evq_json_text(loss, "from", "?"), evq_json_text(loss, "to", "?"),
             strcmp(evq_json_text(loss, "why", ""), "cap") == 0 ? "the stream was full"

@@ -9,6 +9,7 @@
 #include "producer/cli/board.h"
 #include "producer/cli/feed.h"
 #include "producer/cli/json.h"
+#include "producer/cli/replay.h"
 #include "producer/cli/verbs.h"
 #include "shared/buffer.h"
 #include "shared/clock.h"
@@ -91,16 +92,6 @@ static void on_csv(void *context, const struct evq_result *result)
     }
 }
 
-static enum evq_status replay(struct evq_cli *cli, const char *sink, struct evq_error *err)
-{
-    enum evq_status status = evq_queue_sink_replay(cli->queue, sink, err);
-    if (status == EVQ_OK) {
-        evq_cli_say(cli, "evalq: the sink '%s' gets everything that is still in the stream again",
-                    sink);
-    }
-    return status;
-}
-
 static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
 {
     const char *run = evq_cli_arg(cli, 0);
@@ -114,7 +105,7 @@ static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
     }
     enum evq_status status = evq_cli_open(cli, err);
     if (status != EVQ_OK || sink != NULL) {
-        return status == EVQ_OK ? replay(cli, sink, err) : status;
+        return status == EVQ_OK ? evq_replay(cli, sink, err) : status;
     }
     feed = evq_feed_new(cli->queue, run);
     to.board = evq_board_new();

@@ -34,6 +34,26 @@ function R.publish_end(j)
     R.entry(j, '', j.state, j.reason or '', {}, R.end_record(j))
 end
 
+--[[
+What a row of a run's index stands for: its record, server ms of publication, id and task; nil when retention removed
+it, or when an end was wanted again since: its later end has a row of its own.
+--]]
+function R.indexed(row)
+    local ms, id, task = row:match('^(%d+) ([^#]+)#(.*)$')
+    if not id then
+        return nil
+    elseif task ~= '' then
+        return call('HGET', P .. 'res:' .. id, task) or nil, ms, id, task
+    end
+    local j = J.load(id)
+    local v = j and call('HMGET', P .. 'job:' .. id, 'ended', 'reason')
+    if not j or not ENDED[j.state] or v[1] ~= ms then
+        return nil
+    end
+    j.ended, j.reason = v[1], v[2] or ''
+    return R.end_record(j), ms, id, task
+end
+
 local function id_next(id)
     local ms, sequence = id:match('^(%d+)-(%d+)$')
     return ms .. '-' .. text_of(tonumber(sequence) + 1)
@@ -87,13 +107,34 @@ local function first_id()
     return entry and entry[1]
 end
 
--- Notes which sinks lose what when everything below `to` goes.
+-- The row of `P loss` among the newest that a further loss of the sink belongs to.
+local function loss_open(sink, why)
+    for at = -1, -16, -1 do
+        local row = call('LINDEX', P .. 'loss', at)
+        local ok, loss = pcall(cjson.decode, row or '')
+        if not row then
+            return nil
+        elseif ok and type(loss) == 'table' and loss.sink == sink and loss.why == why then
+            return at, loss
+        end
+    end
+    return nil
+end
+
+-- Notes which sinks lose what when everything below `to` goes; what is lost bit by bit is one range.
 local function lose(needs, first, to, why)
     for _, need in ipairs(needs) do
         if id_less(need.low, to) then
             local from = id_less(need.low, first) and first or need.low
-            call('RPUSH', P .. 'loss', cjson.encode({ sink = need.sink, from = from, to = to, at_ms = NOW, why = why }))
-            call('LTRIM', P .. 'loss', -1000, -1)
+            local at, loss = loss_open(need.sink, why)
+            if at then
+                loss.to, loss.at_ms = to, NOW
+                call('LSET', P .. 'loss', at, cjson.encode(loss))
+            else
+                call('RPUSH', P .. 'loss',
+                    cjson.encode({ sink = need.sink, from = from, to = to, at_ms = NOW, why = why }))
+                call('LTRIM', P .. 'loss', -1000, -1)
+            end
             Q.bump('losses', 1)
         end
     end

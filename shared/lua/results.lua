@@ -20,21 +20,7 @@ verb('results', 'ro', function(args)
     local rows = call('LRANGE', P .. 'index:' .. args[1], from, from + count - 1)
     local reply = { text_of(from + #rows) }
     for _, row in ipairs(rows) do
-        local ms, id, task = row:match('^(%d+) ([^#]+)#(.*)$')
-        local ok, record = pcall(function()
-            if not id then
-                return nil
-            elseif task ~= '' then
-                return call('HGET', P .. 'res:' .. id, task) or nil
-            end
-            local j = J.load(id)
-            local v = j and call('HMGET', P .. 'job:' .. id, 'ended', 'reason')
-            if not j or not ENDED[j.state] or v[1] ~= ms then
-                return nil -- It was wanted again since; its later end has an entry of its own.
-            end
-            j.ended, j.reason = v[1], v[2] or ''
-            return R.end_record(j)
-        end)
+        local ok, record, ms = pcall(R.indexed, row)
         if ok and record then
             reply[#reply + 1] = record
             reply[#reply + 1] = ms

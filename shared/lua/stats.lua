@@ -91,7 +91,7 @@ end
 
 local function losses_view()
     local list = {}
-    for _, text in ipairs(call('LRANGE', P .. 'loss', -20, -1)) do
+    for _, text in ipairs(call('LRANGE', P .. 'loss', -100, -1)) do
         local ok, loss = pcall(cjson.decode, text)
         if ok and type(loss) == 'table' then
             list[#list + 1] = W.plain(loss)

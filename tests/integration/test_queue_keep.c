@@ -292,6 +292,41 @@ static void trim_keeps_the_cap_and_says_what_was_lost(void **state)
     assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 1);
 }
 
+/* What the cap took before a sink had it comes again from the stored results, under its own ids. */
+static void trim_loses_nothing_for_good_that_is_still_stored(void **state)
+{
+    struct fixture *fx = *state;
+    int64_t cursor = 0;
+    int64_t count = 0;
+    bool more = true;
+
+    assert_status(evq_queue_sink_open(fx->queue, "slow", NULL), EVQ_OK);
+    call(fx, "HSET", "meta", "results_max", "5");
+    for (int step = 0; step < 6; step++) {
+        char id[EVQ_JOB_ID_BYTES_MAX];
+        (void)snprintf(id, sizeof id, "r/%d/regular/quick", step);
+        fixture_finish(fx, id, 0.5);
+        heartbeat(fx);
+    }
+    assert_int_equal(fixture_entries(fx), 5);
+    assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 1);
+    read_all(fx, "slow", 5, true);
+    call(fx, "HSET", "meta", "results_max", "100");
+    assert_status(evq_queue_republish(fx->queue, "r", 0, 0, &cursor, &count, &more, NULL), EVQ_OK);
+    assert_int_equal(count, 0); // Nothing was published in 1970.
+    assert_int_equal(cursor, 12);
+    assert_false(more);
+    cursor = 0;
+    assert_status(
+        evq_queue_republish(fx->queue, "r", 0, (int64_t)1 << 50, &cursor, &count, &more, NULL),
+        EVQ_OK);
+    assert_int_equal(count, 12); // Six results and six ends.
+    read_all(fx, "slow", 12, true);
+    assert_status(evq_queue_loss_forget(fx->queue, "slow", NULL), EVQ_OK);
+    assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 0);
+    fixture_audit(fx);
+}
+
 /* Rubbish of every kind in every place, written with redis-cli: good jobs are still submitted,
  * claimed and completed. */
 static void rubbish_is_set_aside_and_good_jobs_go_on(void **state)
@@ -412,6 +447,7 @@ int main(void)
         KEEP_TEST(retention_forgets_a_flow_ninety_days_after_its_last_submit),
         KEEP_TEST(trim_waits_for_every_sink_but_the_silent),
         KEEP_TEST(trim_keeps_the_cap_and_says_what_was_lost),
+        KEEP_TEST(trim_loses_nothing_for_good_that_is_still_stored),
         KEEP_TEST(rubbish_is_set_aside_and_good_jobs_go_on),
         KEEP_TEST(full_redis_refuses_submits_and_drains),
         KEEP_TEST(classes_are_bounded_and_idle_ones_make_room),

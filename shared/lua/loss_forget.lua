@@ -1,0 +1,20 @@
+--[[
+loss_forget: the recorded losses of a sink are mended; status shows them no more.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] sink   name
+
+Returns "ok".
+Cost    O(losses), at most 1,000.
+--]]
+verb('loss_forget', 'drain', function(args)
+    args_exactly(args, 1, 'sink')
+    local sink = V.sink_arg(args)
+    for _, row in ipairs(call('LRANGE', P .. 'loss', 0, -1)) do
+        local ok, loss = pcall(cjson.decode, row)
+        if not ok or type(loss) ~= 'table' or loss.sink == sink then
+            call('LREM', P .. 'loss', 1, row)
+        end
+    end
+    return 'ok'
+end)
