@@ -163,7 +163,7 @@ class PeerTest(SceneTest):
             self.assertTrue(client.wait(120))
             ends = [result for result in client.results() if result.is_end]
         self.assertEqual(ends[0].state, "dead")
-        self.assertIn("3 missing, 0 unexpected", ends[0].reason)
+        self.assertIn("weights misfit: 3 missing", ends[0].reason)
 
 
 class TensorTest(unittest.TestCase):

@@ -208,8 +208,8 @@ def build_sdist(sdist_directory: str, config_settings: Optional[Dict[str, Any]] 
 
 
 def _without_litter(entry: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
-    parts = entry.name.split("/")
-    return None if "__pycache__" in parts or "_native" in parts or "build" in parts[1:] else entry
+    litter = any(part.startswith(".") or part in ("__pycache__", "_native") for part in entry.name.split("/"))
+    return None if litter else entry
 
 
 def get_requires_for_build_wheel(config_settings: Optional[Dict[str, Any]] = None) -> List[str]:
