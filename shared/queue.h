@@ -17,6 +17,7 @@
 #define EVQ_QUEUE_HEARTBEAT_MS    3000
 #define EVQ_QUEUE_CLASSES_MAX     64
 #define EVQ_QUEUE_BATCH_MAX       500
+#define EVQ_QUEUE_COMPLETIONS_MAX 64
 #define EVQ_QUEUE_TOKEN_BYTES_MAX 64
 
 struct evq_queue;
@@ -169,6 +170,15 @@ enum evq_status evq_queue_complete_shard(struct evq_queue *queue, const char *id
 /* Repeating it after success is EVQ_OK. */
 enum evq_status evq_queue_complete(struct evq_queue *queue, const char *id, const char *token,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
+struct evq_completion {
+    const char *id;
+    const char *token;
+    enum evq_status status; // Set on EVQ_OK: EVQ_OK, EVQ_E_LEASE_LOST, or EVQ_E_CORRUPT.
+};
+/* Up to EVQ_QUEUE_COMPLETIONS_MAX jobs, no shards, in one call; err keeps the first reason of those
+ * that were not completed, also on EVQ_OK. */
+enum evq_status evq_queue_complete_many(struct evq_queue *queue, struct evq_completion *completions,
+                                        size_t count, struct evq_error *err) EVQ_CHECK_RESULT;
 /* complete, then claim, in one call. *ret_status is complete's own (EVQ_OK or EVQ_E_LEASE_LOST). */
 enum evq_status
 evq_queue_complete_and_claim(struct evq_queue *queue, const char *id, const char *token,

@@ -149,6 +149,43 @@ enum evq_status evq_queue_complete(struct evq_queue *queue, const char *id, cons
     return complete(queue, id, token, NULL, 0, err);
 }
 
+enum evq_status evq_queue_complete_many(struct evq_queue *queue, struct evq_completion *completions,
+                                        size_t count, struct evq_error *err)
+{
+    struct evq_error first = {EVQ_OK, ""};
+    struct evq_reply *reply = NULL;
+
+    if (count < 1 || count > EVQ_QUEUE_COMPLETIONS_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "%zu jobs to complete, allowed 1 to %d", count,
+                             EVQ_QUEUE_COMPLETIONS_MAX);
+    }
+    evq_queue_call_begin(queue, "complete_many", false);
+    evq_queue_call_number(queue, (int64_t)count);
+    for (size_t i = 0; i < count; i++) {
+        attempt_words(queue, completions[i].id, completions[i].token);
+        evq_queue_call_text(queue, "");
+    }
+    enum evq_status status = evq_queue_call_send(queue, &reply, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (reply->type != EVQ_REPLY_ARRAY || reply->item_count != count) {
+        status = evq_queue_call_shape(queue, err);
+    }
+    for (size_t i = 0; status == EVQ_OK && i < count; i++) {
+        struct evq_error one = {EVQ_OK, ""};
+        completions[i].status = read_complete(queue, completions[i].id, reply->items[i], &one);
+        if (first.status == EVQ_OK && completions[i].status != EVQ_OK) {
+            first = one;
+        }
+    }
+    if (status == EVQ_OK && err != NULL && first.status != EVQ_OK) {
+        *err = first;
+    }
+    evq_reply_free(reply);
+    return status;
+}
+
 enum evq_status evq_queue_complete_shard(struct evq_queue *queue, const char *id, const char *token,
                                          const void *part, size_t part_bytes, struct evq_error *err)
 {

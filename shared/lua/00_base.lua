@@ -32,6 +32,7 @@ local FEW = 8
 local P, NOW, SEED = '', 0, ''
 local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
 local META, BUMPS, RUNS, RUN_BUMPS, LEASES = { changed = {} }, {}, {}, {}, {}
+local FLOWS, CLASSES = {}, {} -- What submits of one call read, for those that come after in it.
 
 -- The library's parts, each filled by its file: Q the queue's own, J jobs, F flows and fairness, L leases and sweeps,
 -- R results and sinks, V what the verbs share with one another, W what views share.
@@ -113,18 +114,13 @@ function Q.meta()
     return META
 end
 
-local CLAIM_FIELDS = { 'paused', 'served', 'token', 'classes_version', 'suites_limited', 'clock:0', 'clock:1', 'clock:2',
-    'clock:3' }
-
--- What a claim needs, in one call.
-function Q.meta_claim()
-    for i, text in ipairs(call('HMGET', P .. 'meta', unpack(CLAIM_FIELDS))) do
-        if rawget(META, CLAIM_FIELDS[i]) == nil then
-            rawset(META, CLAIM_FIELDS[i], tonumber(text) or 0)
-        end
-    end
-    return META
-end
+-- What a verb of each kind will want of it, read in one go.
+local META_FIELDS = {
+    grow = { 'epoch' },
+    drain = { 'epoch', 'suites_limited' },
+    claim = { 'epoch', 'suites_limited', 'paused', 'served', 'token', 'classes_version', 'clock:0', 'clock:1', 'clock:2',
+        'clock:3' },
+}
 
 function Q.meta_set(field, value)
     rawset(META, field, value)
@@ -143,10 +139,13 @@ function Q.lease(look, id)
 end
 
 -- A random name of this life of the keyspace: another one tells a client that Redis forgot.
-function Q.epoch_ensure()
-    local known_meta = call('HMGET', P .. 'meta', 'epoch', 'suites_limited')
-    rawset(META, 'epoch', known_meta[1] or '')
-    rawset(META, 'suites_limited', tonumber(known_meta[2]) or 0)
+function Q.epoch_ensure(kind)
+    local fields = META_FIELDS[kind]
+    local values = call('HMGET', P .. 'meta', unpack(fields))
+    rawset(META, 'epoch', values[1] or '')
+    for i = 2, #fields do
+        rawset(META, fields[i], tonumber(values[i]) or 0)
+    end
     if META.epoch == '' then
         local known, info = pcall(call, 'INFO', 'server')
         local salt = known and tostring(info):match('run_id:(%x+)') or ''
@@ -208,6 +207,7 @@ local function begin(keys)
     SEED = time[1] .. '.' .. time[2]
     NOW_TEXT = text_of(NOW)
     META, BUMPS, RUNS, RUN_BUMPS, LEASES = setmetatable({ changed = {} }, META_INDEX), {}, {}, {}, {}
+    FLOWS, CLASSES = {}, {}
 end
 
 local function error_text(problem)
@@ -219,15 +219,15 @@ local function error_text(problem)
 end
 
 --[[
-Registers evalq_v1_NAME. kind "ro": no writes; "drain": runs in a full Redis too; "grow": refused there.
+Registers evalq_v1_NAME. kind "ro": no writes; "drain" and "claim": runs in a full Redis too; "grow": refused there.
 What was counted before an error is still written: a half-done call must not make the counters lie.
 --]]
 local function verb(name, kind, body)
-    local flags = kind == 'ro' and { 'no-writes' } or kind == 'drain' and { 'allow-oom' } or {}
+    local flags = kind == 'ro' and { 'no-writes' } or kind ~= 'grow' and { 'allow-oom' } or {}
     local function run(keys, args)
         begin(keys)
         if kind ~= 'ro' then
-            Q.epoch_ensure()
+            Q.epoch_ensure(kind)
         end
         return body(args)
     end

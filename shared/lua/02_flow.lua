@@ -159,8 +159,13 @@ text, and the suite's `every`; number nil: there are 64 classes and none of them
 --]]
 function F.class(suite, needs)
     local name = suite .. ' ' .. needs
-    local v = call('HMGET', P .. 'class', name, 'every:' .. suite)
-    return v[1] or nil, tonumber(v[2]) or 1, name
+    local known = CLASSES[name]
+    if not known then
+        local v = call('HMGET', P .. 'class', name, 'every:' .. suite)
+        known = { number = v[1] or nil, every = tonumber(v[2]) or 1 }
+        CLASSES[name] = known
+    end
+    return known.number, known.every, name
 end
 
 function F.class_free()
@@ -201,6 +206,7 @@ function F.class_make(suite, needs)
         if not class then
             return nil
         end
+        CLASSES = {} -- One that was idle may have made room.
         call('HSET', P .. 'class', name, class)
         call('HSET', P .. 'classes', class, name)
         Q.meta_set('classes_version', Q.meta().classes_version + 1)

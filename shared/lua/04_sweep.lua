@@ -82,9 +82,11 @@ local function pull_back(set, wait_ms)
 end
 
 function L.looks_and_promotions()
-    local now = text_of(NOW)
-    per_item(call('ZRANGEBYSCORE', P .. 'leases', '-inf', now, 'LIMIT', 0, FEW), 'leases', L.look)
-    per_item(call('ZRANGEBYSCORE', P .. 'delayed', '-inf', now, 'LIMIT', 0, FEW), 'delayed', L.promote)
+    per_item(call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW_TEXT, 'LIMIT', 0, FEW), 'leases', L.look)
+    local due = tonumber(call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2])
+    if due and due <= NOW then
+        per_item(call('ZRANGEBYSCORE', P .. 'delayed', '-inf', NOW_TEXT, 'LIMIT', 0, FEW), 'delayed', L.promote)
+    end
 end
 
 -- The record of an ended job goes; step, generation, fingerprint and end stay in its flow's ledger.

@@ -229,7 +229,7 @@ end
 
 -- The wake markers of classes that have more are set again: a wake may have been eaten by this very claim.
 local function wake_on(c)
-    for _, class in ipairs(classes_open(c)) do
+    for _, class in ipairs(c.open) do
         local ready = P .. 'ready:' .. class
         if call('EXISTS', ready .. ':0', ready .. ':1', ready .. ':2', ready .. ':3') > 0 then
             F.wake(class)
@@ -239,7 +239,6 @@ end
 
 function V.claim(c)
     local before = repeated(c)
-    Q.meta_claim()
     if before then
         return answer(before)
     end
@@ -282,6 +281,6 @@ function V.claim(c)
     return answer(rows)
 end
 
-verb('claim', 'drain', function(args)
+verb('claim', 'claim', function(args)
     return V.claim(V.claim_read(args, 1))
 end)

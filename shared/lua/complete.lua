@@ -50,21 +50,22 @@ function V.complete(id, token, part)
     return 'done'
 end
 
-function V.complete_read(args)
-    if #(args[3] or '') > 65536 then
+-- Checks id, token and part from args[at].
+function V.complete_read(args, at)
+    if #(args[at + 2] or '') > 65536 then
         refuse('a part is at most 65536 bytes')
     end
-    local key = J.parse(args[1])
+    local key = J.parse(args[at])
     if not key then
-        refuse('\'' .. tostring(args[1]):sub(1, 60) .. '\' is no job id')
+        refuse('\'' .. tostring(args[at]):sub(1, 60) .. '\' is no job id')
     end
-    if key.shard and args[3] == '' then
+    if key.shard and args[at + 2] == '' then
         refuse('a shard completes with its part')
     end
 end
 
 verb('complete', 'drain', function(args)
     args_exactly(args, 3, 'id token part')
-    V.complete_read(args)
+    V.complete_read(args, 1)
     return V.complete(args[1], args[2], args[3])
 end)

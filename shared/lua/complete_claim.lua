@@ -8,11 +8,11 @@ ARGV[4...]     claim's arguments
 Returns {complete's word, claim's reply}.
 Cost    complete's and claim's.
 --]]
-verb('complete_claim', 'drain', function(args)
+verb('complete_claim', 'claim', function(args)
     if #args < 8 then
         refuse('expected complete\'s 3 arguments, then claim\'s')
     end
-    V.complete_read(args)
+    V.complete_read(args, 1)
     local c = V.claim_read(args, 4)
     return { V.complete(args[1], args[2], args[3]), V.claim(c) }
 end)

@@ -67,9 +67,14 @@ function V.submit_read(a, at)
 end
 
 function V.flow_load(flow)
-    local v = call('HMGET', P .. 'flow:' .. flow, 'policy', 'session', 'ord', 'top', 'gens', 'ledger', 'submitted')
-    return { policy = v[1] or nil, session = tonumber(v[2]) or -1, ord = tonumber(v[3]) or 0,
-        top = tonumber(v[4]) or -1, gens = v[5], ledger = v[6], submitted = tonumber(v[7]) or 0 }
+    local record = FLOWS[flow]
+    if not record then
+        local v = call('HMGET', P .. 'flow:' .. flow, 'policy', 'session', 'ord', 'top', 'gens', 'ledger', 'submitted')
+        record = { policy = v[1] or nil, session = tonumber(v[2]) or -1, ord = tonumber(v[3]) or 0,
+            top = tonumber(v[4]) or -1, gens = v[5], ledger = v[6], submitted = tonumber(v[7]) or 0 }
+        FLOWS[flow] = record
+    end
+    return record
 end
 
 -- The place of a step in its flow: newer session, then higher step. An older session that comes late is one below.
@@ -105,23 +110,37 @@ local function known(s, flow)
     return gen, id, nil, nil, nil
 end
 
+-- Notes a submit in its flow: only what changes is written.
 function V.flow_note(s, flow, place, ord)
-    local fields = { 'policy', s.policy, 'submitted', NOW_TEXT }
+    local fields = {}
+    if s.policy ~= flow.policy then
+        fields[1], fields[2] = 'policy', s.policy
+    end
+    if flow.submitted ~= NOW then
+        fields[#fields + 1] = 'submitted'
+        fields[#fields + 1] = NOW_TEXT
+    end
     if s.session > flow.session then
         fields[#fields + 1] = 'session'
         fields[#fields + 1] = text_of(s.session)
         fields[#fields + 1] = 'ord'
-        fields[#fields + 1] = ord
+        fields[#fields + 1] = text_of(ord)
     end
     if place > flow.top then
         fields[#fields + 1] = 'top'
         fields[#fields + 1] = text_of(place)
     end
-    call('HSET', P .. 'flow:' .. s.flow, unpack(fields))
+    if #fields > 0 then
+        call('HSET', P .. 'flow:' .. s.flow, unpack(fields))
+    end
     if NOW - flow.submitted > 60000 or NOW < flow.submitted then
         call('ZADD', P .. 'flows', NOW, s.flow)
         call('ZADD', P .. 'runs', NOW, s.run)
         call('SADD', P .. 'runflows:' .. s.run, s.flow)
+    end
+    flow.policy, flow.submitted, flow.top = s.policy, NOW, math.max(flow.top, place)
+    if s.session > flow.session then
+        flow.session, flow.ord = s.session, ord
     end
 end
 
@@ -209,6 +228,7 @@ function V.submit_one(s)
             call('HSET', P .. 'gens:' .. s.flow, s.step_text, gen)
             if not flow.gens then
                 call('HSET', P .. 'flow:' .. s.flow, 'gens', 1)
+                flow.gens = '1'
             end
         end
         Q.bump('submitted', 1)

@@ -35,8 +35,10 @@ enum {
 struct row {
     const char *name;
     double rate[ROUNDS_MAX];      // Jobs a second.
-    double server_us[ROUNDS_MAX]; // Of FCALL, a job.
-    double commands[ROUNDS_MAX];  // That functions ran, a job.
+    double server_us[ROUNDS_MAX]; // Of FCALL, a job: by the wall clock.
+    double
+        cpu_us[ROUNDS_MAX]; // Of the server's main thread, a job: sockets too, other processes not.
+    double commands[ROUNDS_MAX]; // That functions ran, a job.
     int rounds;
 };
 
@@ -48,6 +50,7 @@ struct bench {
     struct row rows[ROWS_MAX];
     struct row *row; // Being measured.
     int64_t start_ns;
+    double start_cpu_us;
 };
 
 static int64_t now_ns(void)
@@ -88,6 +91,21 @@ static void server_cost(struct bench *bench, double *ret_us, double *ret_command
     evq_reply_free(reply);
 }
 
+/* CPU time of the server's main thread in microseconds. */
+static double cpu_us(struct bench *bench)
+{
+    static const char *const names[] = {"used_cpu_user_main_thread:", "used_cpu_sys_main_thread:"};
+    struct evq_reply *reply = fixture_call(bench->fx->raw, "INFO", "cpu", NULL);
+    double sum = 0;
+
+    for (size_t i = 0; i < 2; i++) {
+        const char *found = strstr(reply->text, names[i]);
+        sum += found != NULL ? strtod(found + strlen(names[i]), NULL) * 1e6 : 0;
+    }
+    evq_reply_free(reply);
+    return sum;
+}
+
 static void begin(struct bench *bench, const char *name)
 {
     int at = 0;
@@ -99,6 +117,7 @@ static void begin(struct bench *bench, const char *name)
     bench->row = &bench->rows[at];
     bench->row->name = name;
     evq_reply_free(fixture_call(bench->fx->raw, "CONFIG", "RESETSTAT", NULL));
+    bench->start_cpu_us = cpu_us(bench);
     bench->start_ns = now_ns();
 }
 
@@ -106,12 +125,14 @@ static void end(struct bench *bench, int jobs)
 {
     struct row *row = bench->row;
     double seconds = (double)(now_ns() - bench->start_ns) / 1e9;
+    double cpu = cpu_us(bench) - bench->start_cpu_us;
     double us, commands;
 
     server_cost(bench, &us, &commands);
     if (row->rounds < ROUNDS_MAX) {
         row->rate[row->rounds] = jobs / seconds;
         row->server_us[row->rounds] = us / jobs;
+        row->cpu_us[row->rounds] = cpu / jobs;
         row->commands[row->rounds++] = commands / jobs;
     }
 }
@@ -313,6 +334,30 @@ static void drain_together(struct bench *bench)
     end(bench, all);
 }
 
+/* One supervisor of 16 slots: two calls for 16 jobs. */
+static void drain_many(struct bench *bench)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_claim *claims[SLOTS];
+    struct evq_completion done[SLOTS];
+    int all = 0;
+
+    begin(bench, "claim 16, complete 16, shared/queue.h");
+    for (uint32_t count = claim(bench, claims, SLOTS); count > 0;
+         count = claim(bench, claims, SLOTS)) {
+        for (uint32_t i = 0; i < count; i++) {
+            done[i] = (struct evq_completion){.id = claims[i]->id, .token = claims[i]->token};
+        }
+        must(evq_queue_complete_many(bench->fx->queue, done, count, &err), &err);
+        for (uint32_t i = 0; i < count; i++) {
+            must(done[i].status, &err);
+            evq_claim_free(claims[i]);
+        }
+        all += (int)count;
+    }
+    end(bench, all);
+}
+
 static void beat(struct bench *bench)
 {
     struct evq_error err = {EVQ_OK, ""};
@@ -399,15 +444,17 @@ static int by_value(const void *a, const void *b)
 
 static void report(struct bench *bench, const char *mode)
 {
-    (void)printf("\nAOF %s\n%-44s %10s %21s %10s %10s\n", mode, "", "jobs/s", "lowest-highest",
-                 "server us", "commands");
+    (void)printf("\nAOF %s\n%-44s %8s %17s %9s %7s %7s %9s\n", mode, "", "jobs/s", "lowest-highest",
+                 "server us", "lowest", "CPU us", "commands");
     for (struct row *row = bench->rows; row->name != NULL; row++) {
         size_t count = (size_t)row->rounds;
         qsort(row->rate, count, sizeof(double), by_value);
         qsort(row->server_us, count, sizeof(double), by_value);
+        qsort(row->cpu_us, count, sizeof(double), by_value);
         qsort(row->commands, count, sizeof(double), by_value);
-        (void)printf("%-44s %10.0f %10.0f-%-10.0f %10.1f %10.1f\n", row->name, row->rate[count / 2],
-                     row->rate[0], row->rate[count - 1], row->server_us[count / 2],
+        (void)printf("%-44s %8.0f %8.0f-%-8.0f %9.1f %7.1f %7.1f %9.1f\n", row->name,
+                     row->rate[count / 2], row->rate[0], row->rate[count - 1],
+                     row->server_us[count / 2], row->server_us[0], row->cpu_us[count / 2],
                      row->commands[count / 2]);
     }
     memset(bench->rows, 0, sizeof bench->rows);
@@ -439,6 +486,7 @@ static void measure(struct bench *bench, const char *mode)
         drain_fused(bench);
         fixture_reset(bench->fx);
         submit_single(bench);
+        drain_many(bench);
     }
     report(bench, mode);
     fixture_close(bench->fx);

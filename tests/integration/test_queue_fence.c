@@ -425,6 +425,89 @@ static void submit_again_while_reclaimed_takes_the_old_token_away(void **state)
     evq_claim_free(claim);
 }
 
+/* Each of several completes stands on its own: fenced, repeatable, counted. */
+static void complete_many_judges_each_attempt_by_itself(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_claim *claims[3];
+    struct evq_error err = {EVQ_OK, ""};
+
+    (void)fixture_submit(fx, "many/1/regular/quick");
+    (void)fixture_submit(fx, "many/2/regular/quick");
+    for (int i = 0; i < 2; i++) {
+        claims[i] = fixture_claim(fx);
+    }
+    fixture_lapse_lease(fx, claims[0]);
+    claims[2] = fixture_claim(fx); // The first job again, for another attempt.
+    assert_string_equal(claims[2]->id, claims[0]->id);
+    struct evq_completion done[] = {{claims[0]->id, claims[0]->token, EVQ_E_BUG},
+                                    {claims[1]->id, claims[1]->token, EVQ_E_BUG},
+                                    {claims[2]->id, claims[2]->token, EVQ_E_BUG}};
+    for (int turn = 0; turn < 2; turn++) { // The second as after a lost reply.
+        assert_status(evq_queue_complete_many(fx->queue, done, 3, &err), EVQ_OK);
+        assert_status(done[0].status, EVQ_E_LEASE_LOST);
+        assert_status(done[1].status, EVQ_OK);
+        assert_status(done[2].status, EVQ_OK);
+        assert_status(err.status, EVQ_E_LEASE_LOST);
+    }
+    assert_int_equal(fixture_ends(fx, "done"), 2);
+    assert_int_equal(fixture_ends(fx, NULL), 2);
+    assert_status(evq_queue_complete_many(fx->queue, done, 0, NULL), EVQ_E_INVALID);
+    assert_status(evq_queue_complete_many(fx->queue, done, EVQ_QUEUE_COMPLETIONS_MAX + 1, NULL),
+                  EVQ_E_INVALID);
+    fixture_audit(fx);
+    for (int i = 0; i < 3; i++) {
+        evq_claim_free(claims[i]);
+    }
+}
+
+/* What a batch read for one submit it must not take for the next: answers as of single calls. */
+static void submit_batch_answers_as_single_submits_do(void **state)
+{
+    enum { COUNT = 9 };
+    static const int64_t steps[COUNT] = {10, 10, 10, 20, 5, 10, 30, 30, 15};
+    static const int64_t sessions[COUNT] = {1, 1, 1, 2, 1, 2, 2, 2, 3};
+    static const char *const prints[] = {"11111111111111111111111111111111",
+                                         "22222222222222222222222222222222",
+                                         "33333333333333333333333333333333"};
+    static const int print[COUNT] = {0, 0, 1, 0, 0, 2, 0, 0, 0};
+    struct fixture *fx = *state;
+    struct evq_job *jobs[COUNT];
+    struct evq_submitted single[COUNT], batch[COUNT];
+    struct evq_error err = {EVQ_OK, ""};
+
+    for (int policy = 0; policy < EVQ_POLICY_COUNT; policy++) {
+        for (int i = 0; i < COUNT; i++) {
+            jobs[i] = fixture_job("b/1/regular/quick");
+            jobs[i]->step = steps[i];
+            jobs[i]->session_ms = sessions[i];
+            jobs[i]->fingerprint = prints[print[i]];
+            jobs[i]->policy = (enum evq_job_policy)policy;
+        }
+        fixture_reset(fx);
+        for (int i = 0; i < COUNT; i++) {
+            single[i] = fixture_submit_job(fx, jobs[i]);
+        }
+        char *before = fixture_keyspace(fx);
+        fixture_audit(fx);
+        fixture_reset(fx);
+        assert_status_err(evq_queue_submit_batch(fx->queue, (const struct evq_job *const *)jobs,
+                                                 COUNT, batch, NULL, &err),
+                          EVQ_OK, &err);
+        char *after = fixture_keyspace(fx);
+        fixture_audit(fx);
+        for (int i = 0; i < COUNT; i++) {
+            assert_int_equal(single[i].answer, batch[i].answer);
+            assert_int_equal(single[i].state, batch[i].state);
+            assert_string_equal(single[i].id, batch[i].id);
+            evq_job_free(jobs[i]);
+        }
+        assert_string_equal(before, after);
+        free(before);
+        free(after);
+    }
+}
+
 int main(void)
 {
 #define FENCE_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -445,6 +528,8 @@ int main(void)
         FENCE_TEST(withdraw_ends_only_what_nobody_has_begun),
         FENCE_TEST(adopt_makes_a_forgotten_job_run_again),
         FENCE_TEST(submit_again_while_reclaimed_takes_the_old_token_away),
+        FENCE_TEST(complete_many_judges_each_attempt_by_itself),
+        FENCE_TEST(submit_batch_answers_as_single_submits_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

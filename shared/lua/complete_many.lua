@@ -1,0 +1,23 @@
+--[[
+complete_many: several attempts' work is done, each on its own: one that is stale does not hold the others up.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] n      1 to 64
+ARGV[2...]     n times complete's arguments
+
+Returns an array of n words as complete's; or "error " and the reason, for one whose record is out of shape.
+Cost    n times complete's; runs, counters and time are read and written once.
+--]]
+verb('complete_many', 'drain', function(args)
+    local n = integer_arg(args, 1, 1, 64, 'n')
+    args_exactly(args, 1 + 3 * n, 'n, then n times id token part')
+    for i = 1, n do
+        V.complete_read(args, 3 * i - 1)
+    end
+    local words = {}
+    for i = 1, n do
+        local ok, word = pcall(V.complete, args[3 * i - 1], args[3 * i], args[3 * i + 1])
+        words[i] = ok and word or 'error ' .. error_text(word)
+    end
+    return words
+end)
