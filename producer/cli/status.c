@@ -106,6 +106,11 @@ static void print_counts(const struct evq_cli *cli, const json_t *stats)
             (void)printf("count\t%s\t%" PRId64 "\n", states[i], count);
             continue;
         }
+        bool always = strcmp(states[i], "queued") == 0 || strcmp(states[i], "running") == 0 ||
+                      strcmp(states[i], "done") == 0;
+        if (count == 0 && !always) {
+            continue; // One line, also where a terminal is narrow.
+        }
         bool red = count > 0 && strcmp(states[i], "dead") == 0;
         (void)printf("%s%s%" PRId64 " %s%s", i > 0 ? ", " : "",
                      red ? evq_terminal_colour(terminal, EVQ_COLOUR_RED) : "", count, states[i],
