@@ -101,8 +101,9 @@ static bool final_refusal(enum evq_status status)
            status == EVQ_E_NOT_FOUND;
 }
 
-static void job_refused(struct evq_sender *sender, const struct evq_job *job,
-                        enum evq_status status)
+/* EVQ_OK: the job is through, sent or refused for good; else it is to be sent again. */
+static enum evq_status job_refused(struct evq_sender *sender, const struct evq_job *job,
+                                   enum evq_status status)
 {
     struct evq_error error = {.status = status};
     char id[EVQ_JOB_ID_BYTES_MAX] = "";
@@ -111,15 +112,20 @@ static void job_refused(struct evq_sender *sender, const struct evq_job *job,
         struct evq_submitted again;
         evq_job_id(job, id);
         // Asked alone, the queue gives its reason.
-        if (evq_queue_submit(sender->redis, job, 0, &again, &error) == EVQ_OK) {
+        enum evq_status own = evq_queue_submit(sender->redis, job, 0, &again, &error);
+        if (own == EVQ_OK) {
             atomic_fetch_add(&sender->sent, 1);
             pin_note(sender, job, again.id);
-            return;
+            return EVQ_OK;
+        }
+        if (!final_refusal(own)) {
+            return own; // It could not answer: that is no refusal.
         }
         pin_note(sender, job, NULL);
     }
     atomic_fetch_add(&sender->refused, 1);
     evq_warn(&sender->warner, EVQ_WARN_REFUSED, "job '%s' is refused: %s", id, error.message);
+    return EVQ_OK;
 }
 
 /*
@@ -145,8 +151,9 @@ static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch
             atomic_fetch_add(&sender->sent, 1);
             pin_note(sender, job, batch->answers[at].id);
         } else if (final_refusal(own)) {
-            job_refused(sender, job, own);
-        } else {
+            own = job_refused(sender, job, own);
+        }
+        if (own != EVQ_OK) {
             return evq_error_set(err, own, "the queue asks to wait: %s", evq_status_name(own));
         }
         if (batch->owners[at] != NULL) {
@@ -278,7 +285,9 @@ static bool item_spool(struct evq_sender *sender, struct evq_source *source, str
         evq_buffer_clear(record);
         enum evq_status status = evq_codec_job_encode(job, record, err);
         if (final_refusal(status)) {
-            job_refused(sender, job, status);
+            if (job_refused(sender, job, status) != EVQ_OK) {
+                return false;
+            }
         } else if (status != EVQ_OK ||
                    evq_spool_append(source->spool, record->data, record->bytes, err) != EVQ_OK) {
             return false;
