@@ -1,6 +1,6 @@
 """An MLP 10-20-1 with MSE in Lightning: what trains and what evaluates make the same module from here.
 
-Run as a program it trains: python tiny_lightning.py OUTPUT_DIR [NAME=VALUE ...]; EVALQ_LIGHTNING names the package.
+Run as a program it trains: python tiny_lightning.py OUTPUT_DIR [NAME=JSON ...]; EVALQ_LIGHTNING names the package.
 """
 
 import importlib
@@ -61,11 +61,50 @@ def make_trainer(**settings):
 
 
 def evaluator():
-    """For evalq's workers: the trainer and the module whose validate() is wanted."""
-    return make_trainer(logger=False, enable_checkpointing=False), Regression()
+    """For evalq's workers: the trainer, the module and the data whose validate() is wanted."""
+    module = Regression()
+    return counted(make_trainer(logger=False, enable_checkpointing=False)), module, module.val_dataloader()
 
 
-def train(output_dir, evalq=None, resume=None, pace=0.0, asynchronous=False, top_k=1, last=None, **settings):
+def counted(trainer):
+    """Notes each evaluation, so that a test can tell that there was one."""
+    validate = trainer.validate
+
+    def noted(*args, **kwargs):
+        with open(os.environ["EVALUATIONS"], "a") as file:
+            file.write("validate\n")
+        return validate(*args, **kwargs)
+
+    trainer.validate = noted
+    return trainer
+
+
+class Validated(pl.Callback):
+    """What trainer.validate() says of each epoch's weights, synchronously."""
+
+    def __init__(self):
+        self.found = {}
+
+    def on_train_epoch_end(self, trainer, module):
+        other = Regression()
+        other.load_state_dict(module.state_dict())
+        validator = make_trainer(logger=False, enable_checkpointing=False)
+        self.found[trainer.global_step] = validator.validate(other, verbose=False)[0]["val_loss"]
+
+
+def reference(output_dir, max_epochs):
+    validated = Validated()
+    trainer = make_trainer(
+        callbacks=[validated], logger=False, enable_checkpointing=False, limit_val_batches=0, max_epochs=max_epochs
+    )
+    trainer.fit(Regression())
+    with open(os.path.join(output_dir, "reference.json"), "w") as file:
+        json.dump(validated.found, file)
+
+
+def train(
+    output_dir, evalq=None, resume=None, pace=0.0, asynchronous=False, top_k=1, last=None, logger_alone=False, **settings
+):
     callbacks = [Pace(pace, os.path.join(output_dir, "at-step"))] if pace else []
     os.makedirs(output_dir, exist_ok=True)
     if evalq is not None:
@@ -77,12 +116,17 @@ def train(output_dir, evalq=None, resume=None, pace=0.0, asynchronous=False, top
         callbacks.append(pl.callbacks.ModelCheckpoint(dirpath=folder, save_top_k=top_k, save_last=last))
     else:
         settings["enable_checkpointing"] = False
+    loggers = [CSVLogger(output_dir, name="csv")]
+    if logger_alone:
+        from evalq.integrations.lightning import EvalqLogger
+
+        loggers.append(EvalqLogger("val"))
     plugins = []
     if asynchronous:
         plugins.append(importlib.import_module(pl.__name__ + ".plugins.io").AsyncCheckpointIO())
     trainer = make_trainer(
         callbacks=callbacks,
-        logger=CSVLogger(output_dir, name="csv"),
+        logger=loggers,
         default_root_dir=output_dir,
         limit_val_batches=0,
         log_every_n_steps=5,
@@ -108,7 +152,7 @@ def main(argv):
     for word in argv[1:]:
         name, _, value = word.partition("=")
         settings[name] = json.loads(value)
-    train(**settings)
+    reference(**settings) if settings.pop("reference", False) else train(**settings)
 
 
 if __name__ == "__main__":

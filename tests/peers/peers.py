@@ -1,0 +1,180 @@
+"""A stack started by `evalq up`, and training programs beside it, for the tests with real frameworks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any, Dict, List, Optional
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "python"))
+from scene import BIN, PACKAGE, until  # noqa: E402
+
+CONFIG = """
+roots: {{work: {directory}}}
+evaluators:
+  gpt2:
+    kind: persistent
+    argv: [{python}, -m, evalq.serve_trainer, "tiny_gpt2:evaluator"]
+    directory: {here}
+    env: {env}
+  mlp:
+    kind: persistent
+    argv: [{python}, -m, evalq.serve_lightning, "tiny_lightning:evaluator"]
+    directory: {here}
+    env: {env}
+suites:
+  eval: {{evaluator: gpt2, limits: {{seconds: 120}}, tasks: [{{name: eval, type: trainer}}]}}
+  val: {{evaluator: mlp, limits: {{seconds: 120}}, tasks: [{{name: val, type: lightning}}]}}
+"""
+
+
+def needs(*modules: str) -> None:
+    """Ends the program with 77, "not run", where one is not installed."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            print(f"not run: {module} is not installed")
+            raise SystemExit(77)
+
+
+class Stack:
+    """One directory with the programs of `evalq up` and what trains."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self.directory = tempfile.mkdtemp(prefix="evalq-peers-")
+        self.workers = workers
+        self.out = os.path.join(self.directory, "out")
+        self.noted = os.path.join(self.directory, "evaluations")
+        self.state = os.path.join(self.directory, ".evalq")
+        self.process: Optional[subprocess.Popen[bytes]] = None
+        env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": PACKAGE, "EVALUATIONS": self.noted, "TMPDIR": self.directory}
+        env["HF_HUB_OFFLINE"] = "1"
+        text = CONFIG.format(directory=self.directory, python=sys.executable, here=HERE, env=json.dumps(env))
+        with open(os.path.join(self.directory, "evalq.yaml"), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def environment(self, **more: str) -> Dict[str, str]:
+        env = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TMPDIR=self.directory)
+        env.update(XDG_STATE_HOME=os.path.join(self.directory, "state"), EVALUATIONS=self.noted)
+        env.pop("EVALQ_URL", None)
+        env.pop("EVALQ_RUN", None)
+        env.update(more)
+        return env
+
+    def up(self) -> None:
+        log = open(os.path.join(self.directory, "up.log"), "ab")
+        self.process = subprocess.Popen(
+            [os.path.join(BIN, "evalq"), "up", "--workers", str(self.workers)],
+            cwd=self.directory,
+            env=self.environment(),
+            stdout=log,
+            stderr=log,
+        )
+        log.close()
+        until(lambda: os.path.exists(os.path.join(self.state, "url")), "evalq up is up")
+
+    def down(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(60)
+            self.process = None
+
+    def close(self) -> None:
+        self.down()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def start(self, program: str, *words: str, launcher: Optional[List[str]] = None, **env: str) -> "Training":
+        """A training program of this folder; words are its settings, NAME=JSON."""
+        argv = [*(launcher or [sys.executable]), os.path.join(HERE, program), self.out, *words]
+        return Training(self, argv, self.environment(**env))
+
+    def evalq(self, *words: str) -> str:
+        done = subprocess.run(
+            [os.path.join(BIN, "evalq"), *words], cwd=self.directory, env=self.environment(), capture_output=True, check=False
+        )
+        if done.returncode != 0:
+            raise AssertionError(f"evalq {' '.join(words)}: {done.stderr.decode()}")
+        return done.stdout.decode()
+
+    def evaluations(self) -> List[str]:
+        """One line for each time a worker evaluated anything."""
+        if not os.path.exists(self.noted):
+            return []
+        with open(self.noted, encoding="utf-8") as file:
+            return file.read().split()
+
+    def outcome(self, name: str = "outcome.json") -> Dict[str, Any]:
+        with open(os.path.join(self.out, name), encoding="utf-8") as file:
+            made: Dict[str, Any] = json.load(file)
+            return made
+
+    def step(self) -> int:
+        """How far a paced training is."""
+        try:
+            with open(os.path.join(self.out, "at-step"), encoding="utf-8") as file:
+                return int(file.read() or 0)
+        except FileNotFoundError:
+            return 0
+
+
+class Training:
+    """A running training program."""
+
+    def __init__(self, stack: Stack, argv: List[str], env: Dict[str, str]) -> None:
+        self.path = os.path.join(stack.directory, f"training-{len(os.listdir(stack.directory))}.log")
+        with open(self.path, "wb") as log:
+            self.process = subprocess.Popen(
+                argv, cwd=stack.directory, env=env, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait(self, seconds: float = 240) -> str:
+        """Until it ended well; what it said."""
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"training did not end within {seconds:g} s:\n{self.said()[-6000:]}") from None
+        if code != 0:
+            raise AssertionError(f"training ended with {code}:\n{self.said()[-6000:]}")
+        return self.said()
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def said(self) -> str:
+        with open(self.path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def warnings(self) -> List[str]:
+        return [line for line in self.said().splitlines() if " evalq WARNING " in line]
+
+
+class StackTest(unittest.TestCase):
+    """A fresh stack for each test."""
+
+    starts_up = True
+
+    def setUp(self) -> None:
+        self.stack = Stack()
+        self.addCleanup(self.stack.close)
+        if self.starts_up:
+            self.stack.up()
+
+
+def evaluated(outcome: Dict[str, Any]) -> Dict[int, Dict[str, float]]:
+    """The evaluations of a Trainer's log_history, by step; a step that is there twice fails."""
+    found: Dict[int, Dict[str, float]] = {}
+    for entry in outcome["log_history"]:
+        if "eval_loss" in entry:
+            if entry["step"] in found:
+                raise AssertionError(f"step {entry['step']} was logged twice")
+            found[entry["step"]] = entry
+    return found

@@ -1,0 +1,100 @@
+"""EvalqCallback and EvalqLogger in a real Lightning Trainer: an MLP 10-20-1, two workers with serve_lightning."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import unittest
+from typing import Any, Dict
+
+from peers import StackTest, needs, until
+
+needs("torch", "lightning", "pytorch_lightning")
+
+PROGRAM = "tiny_lightning.py"
+
+
+def words(**settings: Any) -> "list[str]":
+    return [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+
+
+class LightningTest(StackTest):
+    def logged(self) -> Dict[int, float]:
+        """val_loss by step, as the trainer's own logger has it, all versions together."""
+        found: Dict[int, float] = {}
+        folder = os.path.join(self.stack.out, "csv")
+        for version in sorted(os.listdir(folder)):
+            with open(os.path.join(folder, version, "metrics.csv"), encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    if row.get("val_loss"):
+                        found[int(row["step"])] = float(row["val_loss"])
+        return found
+
+    def assert_as_validate(self, steps: "list[int]") -> None:
+        """Each is what trainer.validate() gives for that step's checkpoint, and nothing was evaluated twice."""
+        logged = self.logged()
+        self.assertEqual(sorted(logged), steps)
+        self.assertEqual(len(self.stack.evaluations()), len(steps))
+        reference = self.stack.start(
+            "tiny_lightning.py", "reference=true", *words(max_epochs=max(steps) // 10)
+        )
+        reference.wait()
+        for step, value in self.stack.outcome("reference.json").items():
+            difference = abs(logged[int(step)] - value)
+            self.assertTrue(difference <= 1e-5, f"step {step}: val_loss {logged[int(step)]}, expected {value}")
+
+    def test_each_epoch_is_evaluated_once_and_the_best_is_kept(self) -> None:
+        self.stack.start(PROGRAM, *words(max_epochs=8, evalq={"monitor": "val_loss"})).wait()
+        self.assert_as_validate(list(range(10, 81, 10)))
+        logged = self.logged()
+        best = min(logged, key=lambda step: (logged[step], step))
+        outcome = self.stack.outcome()
+        # save_top_k=1 had removed it long before its metric was known.
+        self.assertIn(f"step={best}.ckpt", outcome["best_model_path"])
+        self.assertTrue(os.path.exists(outcome["best_model_path"]))
+        self.assertEqual(outcome["loggers"], 1)
+
+    def test_the_other_import_name_and_saves_in_the_background(self) -> None:
+        settings = words(max_epochs=5, asynchronous=True, top_k=-1, last=True, evalq={})
+        self.stack.start(PROGRAM, *settings, EVALQ_LIGHTNING="pytorch_lightning").wait()
+        self.assert_as_validate([10, 20, 30, 40, 50])
+
+    def test_the_logger_alone(self) -> None:
+        self.stack.start(PROGRAM, *words(max_epochs=4, top_k=-1, logger_alone=True, pace=0.1)).wait()
+        until(lambda: len(self.stack.evaluations()) == 4, "what was submitted is evaluated")
+
+    def test_weights_are_taken_from_memory_without_a_model_checkpoint(self) -> None:
+        self.stack.start(PROGRAM, *words(max_epochs=4, top_k=None, pace=0.05, evalq={"snapshots": 8})).wait()
+        self.assert_as_validate([10, 20, 30, 40])
+
+    def test_training_stops_after_patience(self) -> None:
+        # The validation loss of this data rises from the first epoch on.
+        self.stack.start(PROGRAM, *words(max_epochs=60, pace=0.05, evalq={"monitor": "val_loss", "patience": 2})).wait()
+        self.assertLess(self.stack.outcome()["step"], 600)
+
+    def test_nothing_is_twice_and_nothing_missing_after_a_kill(self) -> None:
+        settings = words(max_epochs=8, top_k=-1, pace=0.06, evalq={"monitor": "val_loss"})
+        training = self.stack.start(PROGRAM, *settings)
+        until(lambda: self.stack.step() >= 45, "training is under way", 120)
+        training.kill()
+        saved = os.path.join(self.stack.out, "checkpoints")
+        names = [name for name in os.listdir(saved) if name.endswith(".ckpt")]
+        newest = max(names, key=lambda name: int(name.rpartition("=")[2].partition(".")[0]))
+        self.stack.start(PROGRAM, *settings, *words(resume=os.path.join(saved, newest))).wait()
+        self.assert_as_validate(list(range(10, 81, 10)))
+
+    def test_ranks_submit_once(self) -> None:
+        self.stack.start(PROGRAM, *words(max_epochs=3, devices=2, strategy="ddp", evalq={"monitor": "val_loss"})).wait()
+        self.assertEqual(sorted(self.logged()), [5, 10, 15])
+        self.assertEqual(len(self.stack.evaluations()), 3)
+
+    def test_training_goes_on_when_nobody_answers(self) -> None:
+        training = self.stack.start(PROGRAM, *words(max_epochs=2, evalq={"wait": 1}), EVALQ_URL="redis://127.0.0.1:1")
+        training.wait()
+        self.assertEqual(len([line for line in training.warnings() if "submits are kept" in line]), 1)
+        self.assertEqual(self.stack.outcome()["step"], 20)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

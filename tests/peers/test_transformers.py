@@ -1,0 +1,166 @@
+"""EvalqCallback in a real transformers.Trainer: a tiny GPT-2 on tiny Shakespeare, two workers with serve_trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unittest
+from typing import Any, Dict
+
+from peers import StackTest, Training, evaluated, needs, until
+
+needs("torch", "transformers", "accelerate")
+
+PROGRAM = "tiny_gpt2.py"
+
+
+def words(**settings: Any) -> "list[str]":
+    return [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+
+
+STEPS = {
+    "eval_strategy": "steps",
+    "save_strategy": "steps",
+    "logging_steps": 5,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "loss",
+}
+
+
+class TransformersTest(StackTest):
+    def reference(self, **settings: Any) -> Dict[str, Any]:
+        """The same training, evaluated synchronously by the Trainer itself."""
+        out, self.stack.out = self.stack.out, self.stack.out + "-reference"
+        self.stack.start(PROGRAM, *words(**settings)).wait()
+        outcome = self.stack.outcome()
+        self.stack.out = out
+        return outcome
+
+    def assert_same_evaluations(self, outcome: Dict[str, Any], reference: Dict[str, Any]) -> None:
+        ours, theirs = evaluated(outcome), evaluated(reference)
+        self.assertEqual(sorted(ours), sorted(theirs))
+        for step, entry in theirs.items():
+            for name in ("eval_loss", "eval_accuracy", "epoch"):
+                difference = abs(ours[step][name] - entry[name])
+                self.assertTrue(difference <= 1e-5, f"step {step}: {name} {ours[step][name]}, expected {entry[name]}")
+
+    def test_each_due_step_is_evaluated_once_and_the_best_is_loaded(self) -> None:
+        # The learning rate is high and constant: the loss goes up and down, and the best is in the middle.
+        settings = dict(STEPS, eval_steps=5, save_steps=5, max_steps=60, save_total_limit=1, learning_rate=0.06)
+        settings["lr_scheduler_type"] = "constant"
+        reference = self.reference(**settings)
+        self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()
+        outcome = self.stack.outcome()
+        self.assert_same_evaluations(outcome, reference)
+        self.assertEqual(sorted(map(int, self.stack.evaluations())), list(range(5, 61, 5)))
+        for name in ("best_global_step", "digest"):
+            self.assertEqual(outcome[name], reference[name], name)
+        self.assertLess(abs(outcome["best_metric"] - reference["best_metric"]), 1e-5)
+        self.assertEqual(os.path.basename(outcome["best_model_checkpoint"]), f"checkpoint-{outcome['best_global_step']}")
+        left = sorted(name for name in os.listdir(self.stack.out) if name.startswith("checkpoint-"))
+        self.assertEqual(left, [f"checkpoint-{outcome['best_global_step']}"])
+        until(lambda: not os.path.exists(os.path.join(self.stack.out, ".evalq")), "pins are released")
+
+    def test_nothing_is_twice_and_nothing_missing_after_a_kill(self) -> None:
+        # Due steps 5, 15, ... have no save: they are snapshots. The kill falls behind one that was evaluated, before
+        # its save; the resumed training comes to it again.
+        settings = dict(STEPS, eval_steps=5, save_steps=10, max_steps=40, save_total_limit=2, pace=0.12)
+        reference = self.reference(**dict(settings, pace=0))
+        training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings))
+        until(lambda: "25" in self.stack.evaluations() or self.stack.step() >= 29, "step 25 is evaluated", 120)
+        training.kill()
+        self.assertLess(self.stack.step(), 30)
+        self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, resume=True, **settings)).wait()
+        outcome = self.stack.outcome()
+        self.assert_same_evaluations(outcome, reference)
+        self.assertEqual(sorted(map(int, self.stack.evaluations())), list(range(5, 41, 5)))
+        self.assertEqual(outcome["best_global_step"], reference["best_global_step"])
+        self.assertEqual(outcome["digest"], reference["digest"])
+
+    def test_epochs_are_honoured(self) -> None:
+        settings = dict(STEPS, eval_strategy="epoch", save_strategy="epoch", num_train_epochs=3, save_total_limit=1)
+        reference = self.reference(**settings)
+        self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()
+        self.assert_same_evaluations(self.stack.outcome(), reference)
+        self.assertEqual(len(self.stack.evaluations()), 3)
+
+    def test_without_a_strategy_each_save_is_evaluated(self) -> None:
+        settings = {"save_strategy": "steps", "save_steps": 10, "max_steps": 30, "logging_steps": 10}
+        self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()
+        self.assertEqual(sorted(evaluated(self.stack.outcome())), [10, 20, 30])
+
+    def test_ranks_submit_once_and_stop_together(self) -> None:
+        # Nothing improves at a learning rate of nearly nothing by the accuracy.
+        settings = dict(STEPS, eval_steps=3, save_steps=6, max_steps=400, early=2, pace=0.05, learning_rate=1e-9)
+        settings["metric_for_best_model"] = "accuracy"
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings), launcher=launcher).wait()
+        first, second = self.stack.outcome(), self.stack.outcome("outcome-1.json")
+        self.assertLess(first["global_step"], 400)
+        for name in ("global_step", "best_global_step", "best_metric", "best_model_checkpoint", "digest"):
+            self.assertEqual(first[name], second[name], name)
+        self.assertEqual(evaluated(first).keys(), evaluated(second).keys())
+        evaluations = list(map(int, self.stack.evaluations()))
+        self.assertEqual(len(evaluations), len(set(evaluations)))
+        # Two evaluations in a row without an improvement were enough; what was under way by then still arrives.
+        self.assertGreaterEqual(len(evaluated(first)), 3)
+
+
+class TroubleTest(StackTest):
+    """Training goes on, with one clear warning."""
+
+    starts_up = False
+    settings = {"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 5, "max_steps": 20}
+
+    def train(self, evalq: Dict[str, Any], **env: str) -> Training:
+        training = self.stack.start(PROGRAM, *words(evalq=dict({"suites": "eval"}, **evalq), **self.settings), **env)
+        training.wait()
+        self.assertEqual(self.stack.outcome()["global_step"], 20)
+        return training
+
+    def assert_warned(self, training: Training, text: str) -> None:
+        found = [line for line in training.warnings() if text in line]
+        self.assertEqual(len(found), 1, training.warnings())
+
+    def test_wrong_url(self) -> None:
+        training = self.train({"wait": 1}, EVALQ_URL="http://nowhere")
+        self.assert_warned(training, "does not begin with redis://")
+
+    def test_nobody_answers(self) -> None:
+        training = self.train({"wait": 1}, EVALQ_URL="redis://127.0.0.1:1")
+        self.assert_warned(training, "submits are kept")
+        self.assert_warned(training, "4 evaluations have not come")
+
+    def test_library_is_missing(self) -> None:
+        training = self.train({"wait": 1}, EVALQ_LIBRARY="/nowhere/libevalq.so.1")
+        self.assert_warned(training, "libevalq")
+
+    def test_unknown_suite(self) -> None:
+        self.stack.up()
+        training = self.train({"suites": "unknown", "wait": 1})
+        self.assert_warned(training, "4 evaluations have not come")
+        self.assertEqual(self.stack.evaluations(), [])
+
+    def test_results_come_once_redis_is_back(self) -> None:
+        settings = dict(self.settings, pace=0.3, max_steps=30)
+        self.stack.up()
+        with open(os.path.join(self.stack.state, "url"), encoding="utf-8") as file:
+            url = file.read().strip()
+        self.stack.down()
+        password = os.path.join(self.stack.state, "password")
+        training = self.stack.start(
+            PROGRAM,
+            *words(evalq={"suites": "eval"}, **settings),
+            EVALQ_URL=url,
+            EVALQ_REDIS_PASSWORD_FILE=password,
+        )
+        until(lambda: self.stack.step() >= 6, "training is under way")
+        self.stack.up()
+        training.wait()
+        self.assertEqual(sorted(evaluated(self.stack.outcome())), [5, 10, 15, 20, 25, 30])
+        self.assertEqual(len(self.stack.evaluations()), 6)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
