@@ -33,6 +33,8 @@ if "$venv/bin/python" -c 'import mypy' 2>/dev/null; then
 fi
 for test in ${*:-$(cd tests/peers && ls test_*.py | sed 's/\.py$//') ../python/test_wheel}; do
     echo "== $test"
-    "$venv/bin/python" -W ignore "tests/peers/$test.py" || failed=1
+    status=0
+    "$venv/bin/python" -W ignore "tests/peers/$test.py" || status=$?
+    case $status in 0) ;; 77) echo "NOT RUN: $test" ;; *) failed=1 ;; esac
 done
 exit $failed
