@@ -1,0 +1,213 @@
+/*
+ * Two supervisors on two machines that share one Redis: network namespaces with one cable each to
+ * the one where Redis is. Needs root; skipped with the reason where that, or ip(8), is missing.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/fixture/site.h"
+
+static const char site_yaml[] =
+    "roots: {ckpt: $DIR/ckpt}\n"
+    "worker: {scratch: $DIR/scratch, lease_ms: 600, heartbeat_ms: 100, drain_seconds: 1}\n"
+    "evaluators:\n"
+    "  ok: {kind: command, command: [$DIR/ok.sh]}\n"
+    "  gate: {kind: command, command: [$DIR/gate.sh]}\n"
+    "suites:\n"
+    "  good: {evaluator: ok, tasks: [{name: t, type: any}]}\n"
+    "  gate: {evaluator: gate, tasks: [{name: t, type: any}]}\n";
+static const char ok_sh[] = "#!/bin/sh\nsleep 0.05\necho '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
+static const char gate_sh[] = "#!/bin/sh\n"
+                              "echo $$ >> $DIR/started\n"
+                              "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
+                              "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
+/* A machine: waits for its cable, then is evalq-worker. */
+static const char machine_sh[] =
+    "#!/bin/sh\n"
+    "exec unshare --net sh -c 'echo $$ > $DIR/pid%d.new; mv $DIR/pid%d.new $DIR/pid%d\n"
+    "until ip link show evq%dn >/dev/null 2>&1; do sleep 0.02; done\n"
+    "ip link set lo up; ip addr add 10.213.%d.2/24 dev evq%dn; ip link set evq%dn up\n"
+    "until ip link show evq%dn | grep -q \"state UP\"; do sleep 0.02; done\n"
+    "until [ -e $DIR/cable%d ]; do sleep 0.02; done\n"
+    "exec " EVQ_TEST_BIN "/evalq-worker \"$@\"' evalq-worker \"$@\"\n";
+
+static const char *skip_reason;
+
+static bool shell(const char *script)
+{
+    int status = -1;
+
+    const pid_t pid = fork();
+    if (pid == 0) {
+        (void)execl("/bin/sh", "sh", "-c", script, (char *)NULL);
+        _exit(127);
+    }
+    return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
+           WEXITSTATUS(status) == 0;
+}
+
+/* The test's own network first, so that this machine's is left alone and all goes with the test. */
+static int group_setup(void **state)
+{
+    (void)state;
+    if (geteuid() != 0) {
+        skip_reason = "not root";
+    } else if (!shell("command -v ip unshare >/dev/null")) {
+        skip_reason = "ip(8) or unshare(1) is not installed";
+    } else if (unshare(CLONE_NEWNET) != 0) {
+        skip_reason = "no network namespace may be made here";
+    } else if (!shell("ip link set lo up && ip link add evqx type veth peer name evqy")) {
+        skip_reason = "no veth pair can be made here";
+    }
+    return 0;
+}
+
+static int setup(void **state)
+{
+    static const char *const open_to_all[] = {"--bind", "0.0.0.0", "--protected-mode", "no", NULL};
+    const struct fixture_redis_config config = {.tcp = true, .options = open_to_all};
+
+    *state = NULL;
+    if (skip_reason != NULL) {
+        return 0;
+    }
+    struct fixture *fx = fixture_open(&config);
+    struct fixture_site *site = fixture_site_open(fx, "", "", site_yaml);
+    fixture_site_write(site, "ok.sh", "", ok_sh);
+    fixture_site_write(site, "gate.sh", "", gate_sh);
+    *state = site;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture_site *site = *state;
+
+    if (site != NULL) {
+        struct fixture *fx = site->fx;
+        fixture_site_close(site);
+        fixture_close(fx);
+    }
+    return 0;
+}
+
+/* Starts machine number 1 or 2 and its worker, and plugs its cable in. */
+static struct fixture_worker *machine_start(struct fixture_site *site, int number, char bin[128])
+{
+    char script[1024];
+    char name[32];
+    char url[64];
+
+    (void)snprintf(script, sizeof(script), machine_sh, number, number, number, number, number,
+                   number, number, number, number);
+    (void)snprintf(name, sizeof(name), "machine%d.sh", number);
+    fixture_site_write(site, name, "", script);
+    (void)snprintf(bin, 128, "%s/%s", site->dir, name);
+    (void)snprintf(url, sizeof(url), "redis://10.213.%d.1:%d", number, site->fx->redis->port);
+    site->bin = bin;
+    struct fixture_worker *worker = fixture_site_worker(site, "--url", url, NULL);
+    (void)snprintf(name, sizeof(name), "pid%d", number);
+    FIXTURE_UNTIL(10000, fixture_site_has(site, name));
+    assert_int_equal(atoi(fixture_site_text(site, name).text), worker->pid);
+    (void)snprintf(script, sizeof(script),
+                   "ip link add evq%d type veth peer name evq%dn netns %d && "
+                   "ip addr add 10.213.%d.1/24 dev evq%d && ip link set evq%d up",
+                   number, number, (int)worker->pid, number, number, number);
+    assert_true(shell(script));
+    (void)snprintf(script, sizeof(script), "ip link show evq%d | grep -q 'state UP'", number);
+    FIXTURE_UNTIL(10000, shell(script)); // A cable carries nothing for a moment.
+    (void)snprintf(name, sizeof(name), "cable%d", number);
+    fixture_site_touch(site, name);
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=start"));
+    return worker;
+}
+
+static int starts_of(struct fixture_site *site)
+{
+    int count = 0;
+
+    for (const char *at = fixture_site_text(site, "started").text; *at != '\0'; at++) {
+        count += *at == '\n';
+    }
+    return count;
+}
+
+static struct fixture_site *site_or_skip(void **state)
+{
+    if (*state == NULL) {
+        print_message("skipped: %s\n", skip_reason);
+        skip();
+    }
+    return *state;
+}
+
+static void machines_share_the_jobs_of_one_redis(void **state)
+{
+    struct fixture_site *site = site_or_skip(state);
+    char bin[2][128];
+    char id[64];
+    struct fixture_worker *workers[2] = {machine_start(site, 1, bin[0]),
+                                         machine_start(site, 2, bin[1])};
+
+    for (int step = 1; step <= 24; step++) {
+        (void)snprintf(id, sizeof(id), "run/%d/regular/good", step);
+        fixture_site_submit(site, id);
+    }
+    for (int step = 1; step <= 24; step++) {
+        (void)snprintf(id, sizeof(id), "run/%d/regular/good", step);
+        SITE_STATE_UNTIL(site, id, "done");
+        const struct fixture_published found = fixture_site_published(site, id, "t", "one");
+        assert_int_equal(found.tasks, 1);
+        assert_int_equal(found.ends, 1);
+    }
+    assert_true(fixture_worker_logged(workers[0], "event=job_done"));
+    assert_true(fixture_worker_logged(workers[1], "event=job_done"));
+    fixture_audit(site->fx);
+}
+
+/* The cable is cut in the middle of a job: the other machine takes it, and when the first is back
+ * its result is refused. */
+static void machine_cut_off_loses_its_job_to_the_other(void **state)
+{
+    struct fixture_site *site = site_or_skip(state);
+    const char *id = "run/1/regular/gate";
+    char bin[2][128];
+    struct fixture_worker *first = machine_start(site, 1, bin[0]);
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, starts_of(site) == 1);
+    (void)machine_start(site, 2, bin[1]);
+    assert_true(shell("ip link set evq1 down"));
+    FIXTURE_UNTIL(30000, starts_of(site) == 2);
+    fixture_site_touch(site, "go");
+    SITE_STATE_UNTIL(site, id, "done");
+    assert_true(shell("ip link set evq1 up"));
+    FIXTURE_UNTIL(30000, fixture_worker_logged(first, "job_stale") ||
+                             fixture_worker_logged(first, "why=stale"));
+    const struct fixture_published found = fixture_site_published(site, id, "t", "one");
+    assert_int_equal(found.tasks, 1);
+    assert_int_equal(found.ends, 1);
+    assert_int_equal(found.attempt, 2);
+    fixture_audit(site->fx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(machines_share_the_jobs_of_one_redis, setup, teardown),
+        cmocka_unit_test_setup_teardown(machine_cut_off_loses_its_job_to_the_other, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, group_setup, NULL);
+}
