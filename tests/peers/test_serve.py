@@ -32,8 +32,8 @@ evaluators:
   trainer:
     kind: persistent
     argv: [$PYTHON, -m, evalq.serve_trainer, "tiny_gpt2:make_trainer"]
-    directory: {HERE}
-    env: {{PYTHONPATH: {PACKAGE}, OMP_NUM_THREADS: 1}}
+    directory: $OUT
+    env: {{PYTHONPATH: "{PACKAGE}:{HERE}", OMP_NUM_THREADS: 1}}
   lightning:
     kind: persistent
     argv: [$PYTHON, -m, evalq.serve_lightning, "peer_lightning:make"]
