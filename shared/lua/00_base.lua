@@ -25,6 +25,7 @@ local DEFAULTS = {
 }
 local LEASE_MS_MAX = 3600000
 local DELAY_MS_MAX = 30 * DAY_MS
+local BACKOFF_MS_MAX = 600000
 local CLASSES_MAX = 64
 local SLICE = 100
 local FEW = 8

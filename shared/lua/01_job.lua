@@ -289,7 +289,7 @@ end
 function J.backoff(id, attempt, base_ms)
     local jitter = tonumber(redis.sha1hex(id .. attempt):sub(1, 4), 16) / 65535
     local wait = base_ms * 4 ^ math.min(math.max(attempt, 1) - 1, 8)
-    return math.floor(math.min(wait, 600000) * (0.8 + 0.4 * jitter))
+    return math.floor(math.min(wait, BACKOFF_MS_MAX) * (0.8 + 0.4 * jitter))
 end
 
 -- Bytes that are no job, or a job that is none any more: kept apart with the reason, never in the way.

@@ -73,12 +73,35 @@ function L.promote(id)
     end
 end
 
--- A clock that was set back leaves scores far ahead: they are pulled to the longest legal wait.
-local function pull_back(set, wait_ms)
-    local far = call('ZRANGE', P .. set, '+inf', '(' .. text_of(NOW + wait_ms), 'BYSCORE', 'REV', 'LIMIT', 0, FEW)
-    for _, id in ipairs(far) do
-        call('ZADD', P .. set, NOW + wait_ms, id)
+--[[
+A clock that was set back leaves scores far ahead: they are pulled to the longest wait that job can have from now on. The
+farthest are looked at, and a few by chance, so that long leases do not hide short ones.
+--]]
+local function pull_back(set, usual_ms, legal)
+    local far = call('ZRANGE', P .. set, '+inf', '(' .. text_of(NOW + usual_ms), 'BYSCORE', 'REV', 'LIMIT', 0, FEW)
+    for _, id in ipairs(#far == FEW and call('ZRANDMEMBER', P .. set, FEW / 2) or {}) do
+        far[#far + 1] = id
     end
+    for _, id in ipairs(far) do
+        local ok, wait = pcall(legal, id)
+        call('ZADD', P .. set, 'LT', 'XX', NOW + (ok and wait or usual_ms), id)
+    end
+end
+
+local function lease_legal(id)
+    local lease = tonumber(call('HGET', P .. 'job:' .. id, 'lease')) or LEASE_MS_MAX
+    return math.min(math.max(lease, 1), LEASE_MS_MAX)
+end
+
+-- Of a job whose last step lies in the future by this clock, only what it had still to wait then.
+local function delay_legal(id)
+    local times = call('HMGET', P .. 'job:' .. id, 'due', 'started', 'submitted')
+    local last = math.max(tonumber(times[2]) or 0, tonumber(times[3]) or 0)
+    local due = tonumber(times[1])
+    if due and last > NOW then
+        return math.min(math.max(due - last, 0), DELAY_MS_MAX)
+    end
+    return DELAY_MS_MAX
 end
 
 function L.looks_and_promotions()
@@ -175,8 +198,8 @@ end
 
 -- Once per heartbeat, and every so often per claim.
 function L.slow_work()
-    pull_back('leases', LEASE_MS_MAX)
-    pull_back('delayed', DELAY_MS_MAX)
+    pull_back('leases', Q.meta().lease_ms, lease_legal)
+    pull_back('delayed', BACKOFF_MS_MAX * 2, delay_legal)
     local flow = call('ZRANGE', P .. 'supersede', 0, 0, 'WITHSCORES')
     if flow[1] then
         F.supersede(flow[1], tonumber(flow[2]))

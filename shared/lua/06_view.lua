@@ -8,10 +8,6 @@ function W.array(list)
     return #list > 0 and list or EMPTY_ARRAY
 end
 
-function W.json(value)
-    return (cjson.encode(value):gsub('"' .. EMPTY_ARRAY .. '"', '[]'))
-end
-
 function W.number(text)
     return tonumber(text) or 0
 end
@@ -29,6 +25,26 @@ local function utf8_text(text)
         end
     end
     return text
+end
+
+-- Whatever stands in the keys, also put there by hand, comes out as JSON: no bytes that are no UTF-8, no NaN.
+local function writable(value)
+    if type(value) == 'string' then
+        return utf8_text(value)
+    elseif type(value) == 'number' then
+        return (value ~= value or value == math.huge or value == -math.huge) and tostring(value) or value
+    elseif type(value) ~= 'table' then
+        return value
+    end
+    local copy = {}
+    for key, item in pairs(value) do
+        copy[type(key) == 'string' and utf8_text(key) or key] = writable(item)
+    end
+    return copy
+end
+
+function W.json(value)
+    return (cjson.encode(writable(value)):gsub('"' .. EMPTY_ARRAY .. '"', '[]'))
 end
 
 -- Values of a decoded msgpack or JSON tree that cjson can write: no bytes beyond printable, no NaN, bounded depth.

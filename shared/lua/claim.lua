@@ -31,7 +31,7 @@ function V.claim_read(args, at)
 end
 
 -- The flow to serve next in one class and band, with its virtual start; nil when there is none.
-local function head(class, band)
+local function head(c, class, band)
     local ready = P .. 'ready:' .. class .. ':' .. band
     for _ = 1, 4 * FEW do
         local row = call('ZRANGE', ready, 0, 0, 'WITHSCORES')
@@ -48,6 +48,7 @@ local function head(class, band)
             return { flow = flow, start = start, run = run, class = class, band = band }
         end
     end
+    c.cut = true
     return nil
 end
 
@@ -58,9 +59,11 @@ local function choose(c, band)
     for _, class in ipairs(c.open) do
         local entry = c.heads[band][class]
         if entry == nil or (entry and (entry.run.vt[band] > entry.start or F.blocked(entry.run))) then
-            local ok, found = pcall(head, class, band)
-            if not ok then
-                Q.bad('ready:' .. class .. ':' .. band, error_text(found), '')
+            local ok, found = pcall(head, c, class, band)
+            if not ok then -- Of no run: left there it would stand before all others for ever.
+                local gone, row = pcall(call, 'ZPOPMIN', P .. 'ready:' .. class .. ':' .. band)
+                Q.bad('ready:' .. class .. ':' .. band, error_text(found), gone and row[1] or '')
+                c.cut = true
             end
             entry = ok and found or false
             c.heads[band][class] = entry
@@ -183,8 +186,12 @@ local function serve(c, band)
                 pcall(call, 'ZREM', P .. 'ready:' .. h.class .. ':' .. band, h.flow)
             end
         end
-        pcall(F.settle, h.flow, h.class, band) -- An empty flow leaves its ready set: trap of every fair queue.
+        -- An empty flow leaves its ready set: trap of every fair queue. So does what is no flow.
+        if not pcall(F.settle, h.flow, h.class, band) then
+            pcall(call, 'ZREM', P .. 'ready:' .. h.class .. ':' .. band, h.flow)
+        end
     end
+    c.cut = true
     return nil
 end
 
@@ -271,12 +278,12 @@ function V.claim(c)
     if #rows > 0 then
         call('HSET', P .. 'worker:' .. c.worker, 'request', c.request, 'claims', table.concat(claims))
         call('PEXPIRE', P .. 'worker:' .. c.worker, DAY_MS)
-        if #rows == c.count then
-            wake_on(c)
-        end
         if Q.meta().served % 64 < #rows then
             L.retention(4)
         end
+    end
+    if #rows == c.count or c.cut then -- Cut: rubbish used up what one call may do; good jobs can stand behind it.
+        wake_on(c)
     end
     return answer(rows)
 end

@@ -339,6 +339,10 @@ static void rubbish_is_set_aside_and_good_jobs_go_on(void **state)
         {"ZADD", "ready:1:2", "-5", "nonsense"},
         {"ZADD", "ready:1:2", "-4", "a/b/c"},
         {"ZADD", "ready:1:0", "-3", "r/regular/quick"},
+        {"ZADD", "ready:1:2", "-8", ""},
+        {"ZADD", "ready:1:2", "-7", "///"},
+        {"ZADD", "workers", "9999999999999", "\xc1"},
+        {"ZADD", "runs", "inf", "nobody"},
         {"ZADD", "leases", "1", "r/77/regular/quick"},
         {"ZADD", "leases", "1", "complete nonsense"},
         {"ZADD", "delayed", "1", "r/78/regular/quick"},
@@ -395,6 +399,36 @@ static void rubbish_is_set_aside_and_good_jobs_go_on(void **state)
     free(json);
 }
 
+/* More rubbish than one claim clears: the claim that found nothing wakes the next at once, instead
+ * of leaving the good job until something else happens. */
+static void rubbish_that_fills_a_claim_wakes_the_next(void **state)
+{
+    struct fixture *fx = *state;
+    char flow[64];
+    bool woken = false;
+    int claims = 0;
+
+    (void)fixture_submit(fx, ID);
+    evq_reply_free(fixture_call(fx->raw, "DEL", fixture_key(fx, "wake:1"), NULL));
+    for (int i = 0; i < 100; i++) {
+        (void)snprintf(flow, sizeof(flow), "rubbish%d/regular/quick", i);
+        call(fx, "ZADD", "ready:1:2", "-1", flow);
+    }
+    struct evq_claim *claim = NULL;
+    for (; claim == NULL && claims < 20; claims++) {
+        claim = fixture_claim_try(fx);
+        if (claim == NULL) {
+            const uint32_t class = 1;
+            assert_status(evq_queue_wait(fx->queue, &class, 1, 10, &woken, NULL), EVQ_OK);
+            assert_true(woken);
+        }
+    }
+    assert_true(claims > 1); // The fault happened.
+    assert_non_null(claim);
+    assert_string_equal(claim->id, ID);
+    evq_claim_free(claim);
+}
+
 /* A full Redis refuses submits and lets everything drain. */
 static void full_redis_refuses_submits_and_drains(void **state)
 {
@@ -449,6 +483,7 @@ int main(void)
         KEEP_TEST(trim_keeps_the_cap_and_says_what_was_lost),
         KEEP_TEST(trim_loses_nothing_for_good_that_is_still_stored),
         KEEP_TEST(rubbish_is_set_aside_and_good_jobs_go_on),
+        KEEP_TEST(rubbish_that_fills_a_claim_wakes_the_next),
         KEEP_TEST(full_redis_refuses_submits_and_drains),
         KEEP_TEST(classes_are_bounded_and_idle_ones_make_room),
     };
