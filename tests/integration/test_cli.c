@@ -191,6 +191,45 @@ static void submit_queues_once_and_names_what_is_wrong(void **state)
     fixture_audit(site->fx);
 }
 
+static void finish_next(struct site *site)
+{
+    struct evq_claim *claim = fixture_claim(site->fx);
+    fixture_publish(site->fx, claim, "t", 0.5);
+    assert_status(evq_queue_complete(site->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+}
+
+static void submit_step(struct site *site, const char *step, int seed, const char *session,
+                        const char *answer)
+{
+    char name[64];
+    (void)snprintf(name, sizeof name, "out/step-%s.safetensors", step);
+    fixture_user_checkpoint(site, name, seed);
+    EXPECT(site, 0, "submit", name, "--run", "r", "--suite", "quick", "--policy", "latest",
+           "--session", session);
+    assert_holds(site->output.out, answer);
+}
+
+/* The training was started again under the same name: with the same weights nothing is done twice,
+ * other weights are a generation of their own; a resumed one goes on; a rewound one is newer than
+ * what its earlier life left waiting. */
+static void runs_started_again_are_told_apart(void **state)
+{
+    struct site *site = *state;
+    submit_step(site, "100", 1, "1000", "r/100/regular/quick  queued");
+    finish_next(site);
+    submit_step(site, "100", 1, "2000", "duplicate: it is done");
+    submit_step(site, "100", 2, "2000", "r/100/regular/quick~2  followed");
+    finish_next(site);
+    submit_step(site, "200", 3, "3000", "r/200/regular/quick  queued"); // Resumed.
+    submit_step(site, "150", 4, "4000", "r/150/regular/quick  queued"); // Rewound.
+    fixture_assert_state(site->fx, "r/200/regular/quick", "skipped");
+    submit_step(site, "210", 5, "3000", "skipped: superseded by step 150"); // Its earlier life.
+    submit_step(site, "200", 6, "4000", "r/200/regular/quick~2  followed");
+    fixture_assert_state(site->fx, "r/150/regular/quick", "skipped");
+    fixture_audit(site->fx);
+}
+
 static int pins_of(const struct site *site)
 {
     char path[256];
@@ -292,6 +331,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(faults_of_address_and_server_have_their_codes, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(wrong_password_is_a_permission, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(runs_started_again_are_told_apart, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(submit_queues_once_and_names_what_is_wrong, setup,
                                         fixture_user_teardown),
