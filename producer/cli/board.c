@@ -342,8 +342,9 @@ static void print_row(const struct evq_board *board, size_t at, const char *task
                        evq_terminal_number(row->values[m], number), best ? "*" : " ");
     }
     evq_table_cell(table, EVQ_COLOUR_DIM, "%s", evq_terminal_span(row->timing.queued_ms, wait));
-    evq_table_cell(table, EVQ_COLOUR_DIM, "%s",
-                   evq_terminal_took(row->timing.load_us + row->timing.compute_us, took));
+    const int64_t took_us = row->timing.load_us + row->timing.compute_us;
+    evq_table_cell(table, EVQ_COLOUR_DIM, "%s", // Of what never was evaluated: nothing.
+                   took_us > 0 ? evq_terminal_took(took_us, took) : "");
     const char *state = !row->ended ? "running" : evq_job_state_name(row->state);
     bool good = !row->ended || row->state == EVQ_JOB_DONE;
     evq_table_cell(table, good ? EVQ_COLOUR_NONE : EVQ_COLOUR_RED, "%s%s%s", state,

@@ -385,6 +385,7 @@ static void queue_sink_read_sets_aside_what_is_no_result(void **state)
     struct evq_entry entries[16];
 
     assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_sink_open(fx->queue, "b", &err), EVQ_OK, &err);
     evq_reply_free(
         fixture_call(fx->raw, "XADD", fixture_key(fx, "results"), "*", "some", "thing", NULL));
     evq_reply_free(fixture_call(fx->raw, "XADD", fixture_key(fx, "results"), "*", "record",
@@ -396,6 +397,9 @@ static void queue_sink_read_sets_aside_what_is_no_result(void **state)
     assert_null(entries[1].result);
     assert_non_null(entries[2].result);
     assert_non_null(entries[3].result);
+    free_entries(entries, count);
+    assert_int_equal(fixture_bad_entries(fx), 2);
+    count = read_sink("b", false, entries, 16); // Another sink finds the same.
     free_entries(entries, count);
     assert_int_equal(fixture_bad_entries(fx), 2);
     count = read_sink("a", true, entries, 16); // Those two are not delivered again.
