@@ -27,10 +27,10 @@ local function utf8_text(text)
     return text
 end
 
--- Whatever stands in the keys, also put there by hand, comes out as JSON: no bytes that are no UTF-8, no NaN.
+-- Whatever stands in the keys, also put there by hand, comes out as JSON: no bytes that are no UTF-8, no NUL, no NaN.
 local function writable(value)
     if type(value) == 'string' then
-        return utf8_text(value)
+        return utf8_text((value:gsub('%z', '?')))
     elseif type(value) == 'number' then
         return (value ~= value or value == math.huge or value == -math.huge) and tostring(value) or value
     elseif type(value) ~= 'table' then
@@ -38,7 +38,7 @@ local function writable(value)
     end
     local copy = {}
     for key, item in pairs(value) do
-        copy[type(key) == 'string' and utf8_text(key) or key] = writable(item)
+        copy[type(key) == 'string' and writable(key) or key] = writable(item)
     end
     return copy
 end
