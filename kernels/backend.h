@@ -60,9 +60,9 @@ struct evq_plan { // Immutable once prepared; owned by the model.
     const struct evq_weight_slot *slots;
     size_t slot_count;
     int32_t buffer_count; // Numbered 0 to buffer_count - 1.
-    const int32_t
-        *buffer_columns; // Width of each, at most; an operation's rows lie n (or k) values apart.
-    int32_t rows_max;    // Largest batch.
+    // Width of each, at most; an operation's rows lie n (or k) values apart.
+    const int32_t *buffer_columns;
+    int32_t rows_max; // Largest batch.
 };
 
 struct evq_batch { // Host memory, the caller's, may be reused on return.
@@ -101,8 +101,8 @@ struct evq_backend_stats {
 };
 
 struct evq_backend_ops {
-    uint32_t
-        abi_version;  // EVQ_BACKEND_ABI; another value: the module is refused with one log line.
+    // EVQ_BACKEND_ABI; another value: the module is refused with one log line.
+    uint32_t abi_version;
     const char *name; // "cpu", "cuda".
     /* How many devices there are; 0 with err saying why not (no driver, no device). Never crashes.
      */

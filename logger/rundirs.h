@@ -12,8 +12,8 @@ struct evq_rundirs;
 struct evq_rundirs_ops {
     /* path: the run's directory, existing. */
     enum evq_status (*open)(void *context, const char *path, void **ret_run, struct evq_error *err);
-    enum evq_status (*flush)(
-        void *run, struct evq_error *err); // Everything written to the run is durable after it.
+    /* Everything written to the run is durable after it. */
+    enum evq_status (*flush)(void *run, struct evq_error *err);
     void (*close)(void *run); // After a successful flush, or when the process gives up.
 };
 

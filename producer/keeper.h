@@ -35,8 +35,8 @@ void evq_keeper_add(struct evq_keeper *keeper, const char *directory, int64_t co
 /* One look at up to pins_max pins; false when Redis failed, err says how. */
 bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue, size_t pins_max,
                      struct evq_error *err);
-void evq_keeper_free(
-    struct evq_keeper *keeper); // Forgets the pins, removes directories left empty.
+/* Forgets the pins, removes directories left empty. */
+void evq_keeper_free(struct evq_keeper *keeper);
 
 /* What Redis says of a job; context is a struct evq_keeper_ask. */
 struct evq_keeper_ask {

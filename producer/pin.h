@@ -2,10 +2,9 @@
  * Pins: what keeps a checkpoint evaluable after the trainer rotated it away. One pin is one
  * directory,
  *
- *     OUTPUT_DIR/.evalq/pins/STEP-VARIANT-HASH/        OUTPUT_DIR: the directory the checkpoint
- * lies in CHECKPOINT                                   its file, or its directory with every file
- * in it .pin                                         text: which jobs want it, which of them were
- * sent as what
+ *     OUTPUT_DIR/.evalq/pins/STEP-VARIANT-HASH/   beside the checkpoint
+ *         CHECKPOINT                              its file, or its directory with every file
+ *         .pin                                    text: which jobs want it, what they were sent as
  *
  * made under another name, then renamed; the same checkpoint of the same run has the same name, so
  * that a repeated submit finds the pin it made before. Files are cloned (reflink); else

@@ -64,8 +64,8 @@ enum evq_status evq_ring_push(struct evq_ring *ring, const void *payload,
  */
 enum evq_status evq_ring_take(struct evq_ring *ring, uint64_t *cursor, void *out,
                               size_t *ret_bytes) EVQ_CHECK_RESULT;
-bool evq_ring_ready(const struct evq_ring *ring,
-                    uint64_t cursor); // take would find something to look at.
+/* take would find something to look at. */
+bool evq_ring_ready(const struct evq_ring *ring, uint64_t cursor);
 void evq_ring_release(struct evq_ring *ring, uint64_t position); // Everything before it is done.
 
 uint64_t evq_ring_head(const struct evq_ring *ring);

@@ -42,8 +42,8 @@ struct evq_ring {
     uint8_t *data;
     size_t data_bytes;
     uint64_t nonce;
-    uint64_t
-        inherited; // Records before this position were left by an earlier owner and may be torn.
+    // Records before this position were left by an earlier owner and may be torn.
+    uint64_t inherited;
     uint64_t torn;
     uint64_t corrupt;
     int fd;

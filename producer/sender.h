@@ -77,8 +77,8 @@ struct evq_sender {
     atomic_uint_fast64_t lost;    // Damaged records.
     atomic_uint_fast64_t spooled; // Jobs in spools now.
     atomic_uint_fast64_t waiting; // Submits in the rings, not done.
-    atomic_uint_fast64_t
-        adopted; // Rings of dead owners not yet emptied; 1 until they were looked for.
+    // Rings of dead owners not yet emptied; 1 until they were looked for.
+    atomic_uint_fast64_t adopted;
     int wake_fd; // Ends the thread's sleep. Submits leave it alone: see sender.c.
     struct evq_ring *ring;
     uint64_t inherited; // What the ring held up to here was there before this client.
@@ -120,8 +120,8 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
                                  struct evq_config *config, const struct evq_warner *warner,
                                  struct evq_sender **ret_sender,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-bool evq_sender_idle(struct evq_sender *sender,
-                     uint64_t ring_position); // All before it is in Redis.
+/* All before it is in Redis. */
+bool evq_sender_idle(struct evq_sender *sender, uint64_t ring_position);
 /* EVQ_OK, EVQ_E_TIMEOUT, EVQ_E_IO (Redis was away). deadline_ms monotonic, INT64_MAX: none. Any
  * thread. patient: an outage does not end it early. */
 enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms,

@@ -65,7 +65,7 @@ enum evq_status evq_codec_note_encode(const char *type, const struct evq_field *
 enum evq_status evq_codec_note_decode(const uint8_t *data, size_t bytes, struct evq_note **ret_note,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_codec_note_free(struct evq_note *note); // Accepts NULL.
-const struct evq_field *evq_codec_note_field(const struct evq_note *note,
-                                             const char *key); // NULL: absent.
+/* NULL: absent. */
+const struct evq_field *evq_codec_note_field(const struct evq_note *note, const char *key);
 
 #endif

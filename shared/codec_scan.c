@@ -10,8 +10,8 @@ enum scan_kind { SCAN_ATOM, SCAN_ARRAY, SCAN_MAP, SCAN_BAD };
 struct scan_head {
     enum scan_kind kind;
     uint8_t length_bytes; // Width of the length behind the type byte; 0: it is in the type byte.
-    uint32_t
-        fixed; // Payload bytes (atom) or entries (container) when length_bytes is 0; else added.
+    // Payload bytes (atom) or entries (container) when length_bytes is 0; else added.
+    uint32_t fixed;
 };
 
 static struct scan_head head_of(uint8_t type)

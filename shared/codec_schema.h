@@ -48,8 +48,8 @@ struct evq_schema {
     const struct evq_schema_field *fields;
     size_t field_count; // At most 64.
     size_t bytes;
-    const void
-        *defaults; // A struct of `bytes`; NULL for a STRUCT, whose defaults lie in the outer ones.
+    // A struct of `bytes`; NULL for a STRUCT, whose defaults lie in the outer ones.
+    const void *defaults;
 };
 
 extern const struct evq_schema evq_schema_job;

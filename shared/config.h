@@ -22,15 +22,15 @@ struct evq_root {
 
 struct evq_task_config {
     const char *name;
-    const char
-        *type; // "classification", "regression", ... ; checked by the worker that has the task.
-    const struct evq_pair
-        *model; // Nested maps flattened with dots, scalars as written: "activation" -> "relu".
+    // "classification", "regression", ... ; checked by the worker that has the task.
+    const char *type;
+    // Nested maps flattened with dots, scalars as written: "activation" -> "relu".
+    const struct evq_pair *model;
     size_t model_count;
     const struct evq_pair *data; // "format", "inputs", "labels", "scale", "limit", ...
     size_t data_count;
-    const struct evq_pair
-        *options; // Any other scalar key of the task: "top_k", "metric_prefix", ...
+    // Any other scalar key of the task: "top_k", "metric_prefix", ...
+    const struct evq_pair *options;
     size_t option_count;
 };
 
@@ -94,8 +94,8 @@ struct evq_config {
     } redis;
     const struct evq_root *roots;
     size_t root_count;
-    struct evq_root
-        shm; // Always there: weights in memory, /dev/shm/evalq-UID unless roots say else.
+    // Always there: weights in memory, /dev/shm/evalq-UID unless roots say else.
+    struct evq_root shm;
     const struct evq_suite *suites;
     size_t suite_count;
     const struct evq_evaluator *evaluators;
@@ -142,10 +142,10 @@ enum evq_status evq_config_parse(const char *text, size_t bytes, const char *fil
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_config_free(struct evq_config *config); // Accepts NULL.
 
-const struct evq_suite *evq_config_suite(const struct evq_config *config,
-                                         const char *name); // NULL: none.
-const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config,
-                                                 const char *name); // NULL: none.
+/* NULL: none. */
+const struct evq_suite *evq_config_suite(const struct evq_config *config, const char *name);
+/* NULL: none. */
+const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name);
 const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
                          const char *fallback);
 

@@ -23,10 +23,10 @@ struct evq_conn_config {
     const char *url; // redis://[USER@]HOST[:PORT][/DB], unix://[USER@]PATH[?db=N]; a password in it
                      // is refused.
     const char *user; // NULL, "": from the URL, else "default".
-    const char
-        *password_file; // NULL, "": $EVALQ_REDIS_PASSWORD, else the file $EVALQ_REDIS_PASSWORD_FILE
-                        // names, else none. The first line, without its newline.
-    const char *name;   // CLIENT SETNAME; NULL, "": none.
+    // NULL, "": $EVALQ_REDIS_PASSWORD, else the file $EVALQ_REDIS_PASSWORD_FILE names, else none.
+    // The first line, without its newline.
+    const char *password_file;
+    const char *name;      // CLIENT SETNAME; NULL, "": none.
     bool keep_environment; // false: $EVALQ_REDIS_PASSWORD is unset when read (conn_password.h). A
                            // guest in somebody's process sets it.
     int32_t connect_timeout_ms; // 0: 5000.

@@ -10,9 +10,9 @@
 
 struct evq_conn_refusal {
     enum evq_status status;
-    const char
-        *text; // The sentence, in the reply's text: after a code word of evalq's own functions.
-    bool own;  // One of evalq's own functions says so.
+    // The sentence, in the reply's text: after a code word of evalq's own functions.
+    const char *text;
+    bool own;          // One of evalq's own functions says so.
     const char *moved; // "HOST:PORT" in the reply's text, NULL: not moved.
     bool reconnect;    // This server will not do: look for the primary again.
 };

@@ -58,8 +58,8 @@ struct evq_job {
     double epoch;        // NaN: unknown.
     const char *variant; // "regular", "ema" or a name.
     const char *suite;
-    const char
-        *root; // Name of a configured root, or "shm", then path is the snapshot's name on `host`.
+    // Name of a configured root, or "shm", then path is the snapshot's name on `host`.
+    const char *root;
     const char *path;   // Relative to the root.
     const char *pin;    // "" or a pinned copy of it, relative to the same root: read where it is
                         // there, else path.
@@ -79,8 +79,8 @@ struct evq_job {
     size_t tracker_count;
     const struct evq_pair *tags;
     size_t tag_count;
-    const uint8_t
-        *extra; // Fields this build does not know, as msgpack pairs; kept when re-encoded.
+    // Fields this build does not know, as msgpack pairs; kept when re-encoded.
+    const uint8_t *extra;
     size_t extra_bytes;
     uint32_t extra_count;
 };

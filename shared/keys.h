@@ -15,8 +15,8 @@
 /* "evalq:{QUEUE}:" */
 enum evq_status evq_keys_prefix(const char *queue, char out[EVQ_KEYS_BYTES_MAX],
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_keys_wake(const char *prefix, uint32_t class_number,
-                   char out[EVQ_KEYS_BYTES_MAX]);                        // PREFIXwake:N
+/* PREFIXwake:N */
+void evq_keys_wake(const char *prefix, uint32_t class_number, char out[EVQ_KEYS_BYTES_MAX]);
 void evq_keys_results(const char *prefix, char out[EVQ_KEYS_BYTES_MAX]); // PREFIXresults
 
 #endif

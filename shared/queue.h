@@ -102,8 +102,8 @@ void evq_claim_free(struct evq_claim *claim); // Accepts NULL.
 
 struct evq_claim_request {
     const char *worker; // Random id of this supervisor process.
-    const char *
-        request; // New for each claim; the same again returns the same claims that are still valid.
+    // New for each claim; the same again returns the same claims that are still valid.
+    const char *request;
     int64_t lease_ms;
     uint32_t claims_max;     // 1 to 64.
     const uint32_t *classes; // Class numbers that fit, in any order.
@@ -269,11 +269,12 @@ enum evq_status evq_queue_bad(struct evq_queue *queue, const void *data, size_t 
 
 /*
  * Views, as JSON text in *ret_json that the caller frees with free(). Shapes: docs/protocol.md.
- *   stats  queue totals, per-class counts, oldest waiting, workers, suites, sinks, paused,
- * warnings' raw figures show   one job: hash, record, why it waits, detail, published tasks jobs
- * ids of one state (or "bad"), newest first, from cursor: {"cursor", "jobs": [{hash fields}...]}
+ *
+ *   stats  totals, counts per class, oldest waiting, workers, suites, sinks, pauses, losses
+ *   show   one job: hash, record, why it waits, detail, published tasks
+ *   jobs   of one state (or "bad"), newest first, from cursor
  *   runs   known runs with counts and last submit
- *   audit  one slice: {"cursor", "checked", "problems": [...]}; cursor "" starts, "" back: finished
+ *   audit  one slice; cursor "" starts, "" back: finished
  */
 enum evq_status evq_queue_stats(struct evq_queue *queue, char **ret_json,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
@@ -322,8 +323,8 @@ enum evq_status evq_queue_sink_remove(struct evq_queue *queue, const char *sink,
 
 struct evq_entry { // One entry of the results stream.
     char id[32];   // Stream id.
-    struct evq_result *
-        result; // NULL: malformed or trimmed; set aside in the bad stream and acknowledged already.
+    // NULL: malformed or trimmed; set aside in the bad stream and acknowledged already.
+    struct evq_result *result;
 };
 /*
  * Up to entries_max entries for this sink: first those delivered before but never acknowledged

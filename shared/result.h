@@ -50,8 +50,8 @@ struct evq_result {
     const char *suite;
     enum evq_job_state state; // EVQ_JOB_DONE for a task; how the job ended for an end.
     const char *reason;       // "" or why it was skipped, cancelled, dead.
-    const char
-        *metric_prefix; // "" : "eval/<task>/" or "eval_<variant>/<task>/"; else used as it is.
+    // "" : "eval/<task>/" or "eval_<variant>/<task>/"; else used as it is.
+    const char *metric_prefix;
     const struct evq_metric *metrics;
     size_t metric_count;
     int64_t n; // Samples the metrics are over; -1: not known.

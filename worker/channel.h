@@ -2,9 +2,14 @@
  * Notes between the supervisor and a child: length-prefixed msgpack over a socketpair. One thread.
  * A note is at most EVQ_CODEC_NOTE_BYTES_MAX long; the prefix is 4 bytes, least significant first.
  *
- *   supervisor -> child   job {id suite digest record? shard shard_count attempt tasks_done},
- * cancel {}, exit {} child -> supervisor   hello {version backend device note}, progress {done
- * total status}, task {result}, done {}, error {status crash message detail}
+ *   to the child        job {id suite digest record shard shard_count attempt tasks_done}
+ *                       cancel {}
+ *                       exit {}
+ *   to the supervisor   hello {version note devices}
+ *                       progress {done total status}
+ *                       task {result}
+ *                       done {}
+ *                       error {status crash message detail}
  */
 #ifndef EVQ_WORKER_CHANNEL_H
 #define EVQ_WORKER_CHANNEL_H
@@ -19,8 +24,8 @@ struct evq_channel {
     bool ended;            // The other side has closed, or broke the framing.
 };
 
-void evq_channel_open(struct evq_channel *channel,
-                      int fd); // Takes fd over and makes it non-blocking.
+/* Takes fd over and makes it non-blocking. */
+void evq_channel_open(struct evq_channel *channel, int fd);
 void evq_channel_close(struct evq_channel *channel);
 
 /* Queues one note and sends what can be sent now. EVQ_E_IO: the other side is gone; EVQ_E_LIMIT,

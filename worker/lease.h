@@ -43,8 +43,8 @@ struct evq_lease {
     int64_t done;       // Progress.
     int64_t total;
     char status[65];
-    struct evq_buffer
-        part;         // A shard's results so far, each encoded with a 4-byte length before it.
+    // A shard's results so far, each encoded with a 4-byte length before it.
+    struct evq_buffer part;
     bool part_failed; // It outgrew what Redis takes.
     struct evq_outbox_item *first;
     struct evq_outbox_item *last;

@@ -24,8 +24,8 @@ enum evq_status evq_offer_open(struct evq_offer *offer, const struct evq_config 
                                const char *list, const char *host,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_offer_close(struct evq_offer *offer);
-const struct evq_suite *evq_offer_suite(const struct evq_offer *offer,
-                                        const char *name); // NULL: not offered.
+/* NULL: not offered. */
+const struct evq_suite *evq_offer_suite(const struct evq_offer *offer, const char *name);
 
 /* Registers the suites and reads the classes. EVQ_E_CONFLICT: another definition is registered. */
 enum evq_status evq_offer_register(struct evq_offer *offer, struct evq_queue *queue,

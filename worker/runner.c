@@ -15,8 +15,8 @@
 struct evq_runner {
     struct evq_runner_config config;
     struct evq_native *native;
-    struct evq_persistent *
-        *persistents; // By number of the evaluator in the configuration; NULL: not started yet.
+    // By number of the evaluator in the configuration; NULL: not started yet.
+    struct evq_persistent **persistents;
 };
 
 /* What one evaluation adds to the report on its way out. */

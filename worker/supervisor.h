@@ -4,9 +4,12 @@
  * thread around one poll(). No CUDA.
  *
  *   supervisor.c  start, the loop, signals, draining, the end
- *   children.c    what happens with the slots' processes: notes, deaths, time limits, starts
- *   dispatch.c    one round with Redis: offers, outboxes, heartbeats, claims, waiting for a wake
- * marker link.c offer.c lease.c merge.c slot.c status.c  their nouns
+ *   children.c    the slots' processes: notes, deaths, time limits, starts
+ *   dispatch.c    one round with Redis: offers, outboxes, heartbeats, waiting for a wake marker
+ *   claims.c      which jobs are asked for, started, given up
+ *   status.c      what `evalq status` is told of this worker
+ *
+ * link, offer, lease, merge and slot are nouns of their own.
  */
 #ifndef EVQ_WORKER_SUPERVISOR_H
 #define EVQ_WORKER_SUPERVISOR_H
@@ -17,8 +20,8 @@
 #include "worker/options.h"
 #include "worker/slot.h"
 
-#define EVQ_SUPERVISOR_SICK_JOBS                                                                   \
-    3 // So many different jobs crash here with none done between: the worker is sick.
+/* So many different jobs crash here with none done between: the worker is sick. */
+#define EVQ_SUPERVISOR_SICK_JOBS 3
 
 struct evq_supervisor {
     const struct evq_options *options;
@@ -45,16 +48,16 @@ struct evq_supervisor {
     bool claim_due;
     int64_t claim_again_ms; // Something delayed falls due then; 0: unknown.
     int64_t jobs_taken;
-    double *
-        suite_seconds; // By number in the configuration: how long its jobs took lately; 0: unknown.
+    // By number in the configuration: how long its jobs took lately; 0: unknown.
+    double *suite_seconds;
 
     bool draining;
     bool forced;      // A second signal.
     int64_t drain_ms; // Monotonic end of the drain.
     int64_t idle_since_ms;
     bool sick;
-    char crashed[EVQ_SUPERVISOR_SICK_JOBS]
-                [EVQ_JOB_ID_BYTES_MAX]; // Different jobs since one was done.
+    // Different jobs since one was done.
+    char crashed[EVQ_SUPERVISOR_SICK_JOBS][EVQ_JOB_ID_BYTES_MAX];
     uint32_t crashed_count;
     enum evq_exit exit_code;
     int signal_fd;
@@ -68,16 +71,16 @@ void evq_supervisor_drain(struct evq_supervisor *supervisor, const char *why, in
 
 /* ---- children.c ---- */
 
-void evq_children_read(struct evq_supervisor *supervisor,
-                       struct evq_slot *slot);             // Its pipes are readable.
-void evq_children_reap(struct evq_supervisor *supervisor); // After SIGCHLD.
+/* Its pipes are readable. */
+void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot);
+void evq_children_reap(struct evq_supervisor *supervisor);                 // After SIGCHLD.
 void evq_children_tick(struct evq_supervisor *supervisor, int64_t now_ms); // Limits, kills, starts.
 /* Gives the lease's job to an idle slot. */
 void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
                        struct evq_lease *lease);
 uint32_t evq_children_count(const struct evq_supervisor *supervisor, enum evq_slot_state state);
-void evq_children_stop(
-    struct evq_supervisor *supervisor); // Asks all to exit, kills the rest, reaps.
+/* Asks all to exit, kills the rest, reaps. */
+void evq_children_stop(struct evq_supervisor *supervisor);
 
 /* ---- dispatch.c ---- */
 
@@ -88,6 +91,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor);
 int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor);
 /* The blocking connection is readable, or may be overdue. */
 void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable);
+
 /* ---- claims.c ---- */
 
 /* Whether another job may be asked for at all. */

@@ -14,8 +14,8 @@
 #include "kernels/plan.h"
 
 #define ALIGNMENT 64
-#define CHUNK_ROWS                                                                                 \
-    256 // Always computed in full: a row's bits must not depend on how many stand beside it.
+// Always computed in full: a row's bits must not depend on how many stand beside it.
+#define CHUNK_ROWS 256
 
 static_assert(CHUNK_ROWS % EVQ_GEMM_ROWS_STEP == 0, "chunks are what the matrix product takes");
 

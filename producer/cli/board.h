@@ -8,8 +8,8 @@
 #include "producer/cli/table.h"
 #include "shared/result.h"
 
-#define EVQ_BOARD_METRICS_MAX                                                                      \
-    32 // Further metrics are left out of tables; --json and --csv have all.
+// Further metrics are left out of tables; --json and --csv have all.
+#define EVQ_BOARD_METRICS_MAX 32
 
 struct evq_board_metric {
     char key[320]; // "eval/<task>/<metric>"

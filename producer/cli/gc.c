@@ -13,8 +13,8 @@
 #include "producer/pin.h"
 
 #define DEPTH_MAX 8
-#define UNSENT_MS                                                                                  \
-    ((int64_t)7 * 86400 * 1000) // A pin whose submit never reached Redis is kept so long.
+// A pin whose submit never reached Redis is kept so long.
+#define UNSENT_MS ((int64_t)7 * 86400 * 1000)
 
 struct collection {
     struct evq_cli *cli;

@@ -52,8 +52,8 @@ struct evq_tensor {
     bool contiguous;                      // C order: the bytes at offset are the tensor.
     int32_t file;                         // Index into files.
     uint64_t offset; // Of the first element, in bytes from the start of the file.
-    uint64_t
-        bytes; // What the view spans: contiguous: elements * size; else up to its last element.
+    // What the view spans: contiguous: elements * size; else up to its last element.
+    uint64_t bytes;
 };
 
 struct evq_checkpoint_file {
@@ -92,8 +92,9 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
                                     struct evq_checkpoint **ret_checkpoint,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_checkpoint_close(struct evq_checkpoint *checkpoint); // Accepts NULL.
+/* NULL: none. */
 const struct evq_tensor *evq_checkpoint_find(const struct evq_checkpoint *checkpoint,
-                                             const char *name); // NULL: none.
+                                             const char *name);
 
 /* The tensor called prefix + name; NULL: none. */
 const struct evq_tensor *evq_checkpoint_find_prefixed(const struct evq_checkpoint *checkpoint,

@@ -6,9 +6,8 @@
 #include "shared/checkpoint/hex.h"
 
 #define CHUNK_BYTES ((size_t)4 << 20)
-#define GATHER_BYTES_MAX                                                                           \
-    ((size_t)1                                                                                     \
-     << 30) // A strided tensor is gathered whole up to this size, else by its first dimension.
+// A strided tensor is gathered whole up to this size, else by its first dimension.
+#define GATHER_BYTES_MAX ((size_t)1 << 30)
 
 struct hasher {
     const struct evq_checkpoint *checkpoint;

@@ -7,8 +7,8 @@
 #include "shared/checkpoint/order.h"
 #include "shared/file.h"
 
-#define ARENA_BYTES_MAX                                                                            \
-    ((size_t)256 << 20) // File names and tensor names that readers had to build.
+// File names and tensor names that readers had to build.
+#define ARENA_BYTES_MAX ((size_t)256 << 20)
 
 enum evq_status evq_directory_new(const char *path, struct evq_checkpoint **ret_checkpoint,
                                   struct evq_error *err)

@@ -29,8 +29,8 @@ enum evq_json_kind {
 
 struct evq_json_token {
     enum evq_json_kind kind;
-    const char
-        *text; // KEY, STRING: unescaped, NUL-terminated, without NUL inside. NUMBER: as written.
+    // KEY, STRING: unescaped, NUL-terminated, without NUL inside. NUMBER: as written.
+    const char *text;
     size_t bytes;
 };
 

@@ -36,8 +36,8 @@ enum evq_status evq_zip_read(int fd, uint64_t file_bytes, uint64_t directory_byt
                              struct evq_zip **ret_zip, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_zip_free(struct evq_zip *zip); // Accepts NULL.
 
-const struct evq_zip_entry *evq_zip_find(const struct evq_zip *zip,
-                                         const char *name); // NULL: none.
+/* NULL: none. */
+const struct evq_zip_entry *evq_zip_find(const struct evq_zip *zip, const char *name);
 
 /* The content of a stored entry, its CRC checked; the caller frees it. */
 enum evq_status evq_zip_load(int fd, const struct evq_zip_entry *entry, uint64_t bytes_max,

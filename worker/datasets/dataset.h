@@ -41,8 +41,8 @@ extern const struct evq_dataset_format evq_dataset_npy;
 extern const struct evq_dataset_format evq_dataset_tensors;
 
 struct evq_dataset {
-    struct evq_arena
-        *arena;      // Owns this struct, names and key; the arrays are freed by evq_dataset_free().
+    // Owns this struct, names and key; the arrays are freed by evq_dataset_free().
+    struct evq_arena *arena;
     const char *key; // What it was opened with.
     const char *inputs_path, *answers_path;
     const char *inputs_name, *answers_name; // For messages: the path, or tensor and path.
