@@ -33,7 +33,9 @@ int main(int argc, char **argv)
         return (int)evq_status_exit(written);
     }
     if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
-        (void)fprintf(stderr, "evalq-worker: %s\n", err.message);
+        char line[2048]; // Words of the command line may hold anything.
+        (void)fprintf(stderr, "evalq-worker: %s\n",
+                      evq_error_escape(err.message, strlen(err.message), line, sizeof(line)));
         return EVQ_EXIT_USAGE;
     }
     if (options.help) {

@@ -329,6 +329,8 @@ static void worker_refuses_with_a_line_and_a_code(void **state)
     struct fixture_site *site = *state;
     char url[64];
 
+    assert_int_equal(fixture_site_run(site, "escape", "\x1b[31m", NULL), 2);
+    assert_true(fixture_site_holds(site, "escape", "unknown command '\\x1b[31m'"));
     assert_int_equal(fixture_site_run(site, "out", "--slots", "none", NULL), EVQ_EXIT_USAGE);
     assert_true(
         fixture_site_holds(site, "out", "--slots 'none' is not a whole number from 1 to 1024"));
