@@ -144,20 +144,20 @@ class _Handle:
     """One open libevalq client of this process."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.library = _library.load()
+        self.calls = _library.load()
         self.pid = os.getpid()
         self._pointer = ctypes.c_void_p()
         values = _library.Options()
         for name, value in options.items():
             if value is not None:
                 setattr(values, name, os.fsencode(value) if isinstance(value, str) else value)
-        code = self.library.open(ctypes.byref(values), ctypes.byref(self._pointer))
+        code = self.calls.open(ctypes.byref(values), ctypes.byref(self._pointer))
         if code != _library.OK:
             raise self.failure(code)
 
     def failure(self, code: int) -> EvalqError:
         """The sentence of this thread's last call."""
-        text = self.library.error(None).decode(errors="replace")
+        text = self.calls.error(None).decode(errors="replace")
         return EvalqError(text or _library.NAMES[code], code)
 
     def submit(self, path: str, submit: _Submit) -> int:
@@ -177,21 +177,21 @@ class _Handle:
             trackers=trackers,
             tracker_count=len(submit.trackers),
         )
-        return self.library.submit(self._pointer, ctypes.byref(request))
+        return self.calls.submit(self._pointer, ctypes.byref(request))
 
     def poll(self, take: Callable[[Result], None], timeout_ms: int) -> int:
-        return self.library.poll(self._pointer, _metric_fn(take), None, timeout_ms)
+        return self.calls.poll(self._pointer, _metric_fn(take), None, timeout_ms)
 
     def wait(self, take: Callable[[Result], None], timeout_ms: int) -> int:
-        return self.library.wait(self._pointer, _metric_fn(take), None, timeout_ms)
+        return self.calls.wait(self._pointer, _metric_fn(take), None, timeout_ms)
 
     def flush(self, timeout_ms: int) -> int:
-        return self.library.flush(self._pointer, timeout_ms)
+        return self.calls.flush(self._pointer, timeout_ms)
 
     def best(self, metric: Optional[str], timeout_ms: int) -> Optional[Best]:
         value, step = ctypes.c_double(), ctypes.c_int64()
         path = ctypes.create_string_buffer(_PATH_BYTES)
-        code = self.library.best(
+        code = self.calls.best(
             self._pointer,
             _bytes(metric),
             ctypes.byref(value),
@@ -207,21 +207,21 @@ class _Handle:
         return Best(metric or "", value.value, step.value, os.fsdecode(path.value) or None)
 
     def withdraw(self, step: int, variant: str, suite: str, reason: str, timeout_ms: int) -> int:
-        return self.library.withdraw(
+        return self.calls.withdraw(
             self._pointer, step, variant.encode(), suite.encode(), reason.encode(), timeout_ms
         )
 
     def stats(self) -> _library.StatsView:
         view = _library.StatsView()
-        self.library.stats(self._pointer, ctypes.byref(view))
+        self.calls.stats(self._pointer, ctypes.byref(view))
         return view
 
     def run(self) -> str:
-        return self.library.run(self._pointer).decode()
+        return self.calls.run(self._pointer).decode()
 
     def close(self) -> None:
         pointer, self._pointer = self._pointer, ctypes.c_void_p()
-        self.library.close(pointer)
+        self.calls.close(pointer)
 
 
 def _metric_fn(take: Callable[[Result], None]) -> Any:
