@@ -130,11 +130,27 @@ local function records_read(rows)
 end
 
 -- Makes one popped job an attempt.
+-- Submitted before any worker had told its suite's `every`: such a step is found not to be due when its turn comes.
+local function due(c, j)
+    if j.keep == '1' or j.shard or j.merge == '1' then
+        return true
+    end
+    if not c.every[j.suite] then
+        c.every[j.suite] = tonumber(call('HGET', P .. 'class', 'every:' .. j.suite)) or 1
+    end
+    return c.every[j.suite] <= 1 or tonumber(j.step) % c.every[j.suite] == 0
+end
+
+-- Makes one popped job an attempt; nil: it was not due, and is skipped.
 local function start(c, h, tag)
     local id = J.id_of(h.flow, tag)
     local j = id and J.load(id, FIELDS_CLAIM)
     if not j or j.state ~= 'queued' or not J.sane(j) or j.class ~= h.class or j.priority ~= tostring(h.band) then
         error('EVQ_CORRUPT a waiting entry without a queued job of its class and band', 0)
+    end
+    if not due(c, j) then
+        J.finish(j, 'skipped', 'every: step ' .. j.step .. ' is not due')
+        return nil
     end
     if not c.token then
         c.token = Q.meta().token
@@ -251,7 +267,7 @@ function V.claim(c)
     end
     L.looks_and_promotions()
     local rows, claims = {}, {}
-    c.heads, c.costs, c.open = {}, {}, {}
+    c.heads, c.costs, c.every, c.open = {}, {}, {}, {}
     c.lease_text, c.look = text_of(c.lease), text_of(NOW + c.lease)
     if Q.meta().paused ~= 1 then
         c.open = classes_open(c)

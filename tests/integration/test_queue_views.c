@@ -132,6 +132,46 @@ static void submit_heeds_every_but_for_kept_steps(void **state)
     fixture_audit(fx);
 }
 
+/* Steps that were submitted before any worker told the suite's `every`. */
+static void claim_skips_steps_that_turn_out_not_to_be_due(void **state)
+{
+    struct fixture *fx = *state;
+    uint32_t class_number = 0;
+    struct evq_claim *claims[8];
+    struct evq_claimed claimed;
+    struct evq_run_counts counts;
+    const struct evq_suite_offer offer = {.name = "late",
+                                          .digest = "abc",
+                                          .needs = "",
+                                          .shards = 1,
+                                          .every = 20,
+                                          .definition = "{}",
+                                          .where = "here"};
+
+    for (int step = 10; step <= 60; step += 10) {
+        char id[EVQ_JOB_ID_BYTES_MAX];
+        (void)snprintf(id, sizeof id, "r/%d/regular/late", step);
+        assert_int_equal(fixture_submit(fx, id).answer, EVQ_SUBMIT_QUEUED);
+    }
+    assert_status(evq_queue_suite(fx->queue, &offer, false, &class_number, NULL), EVQ_OK);
+    const struct evq_claim_request ask = {.worker = "w",
+                                          .request = "one",
+                                          .lease_ms = 60000,
+                                          .claims_max = 8,
+                                          .classes = &class_number,
+                                          .class_count = 1};
+    assert_status(evq_queue_claim(fx->queue, &ask, claims, &claimed, NULL), EVQ_OK);
+    assert_int_equal(claimed.count, 3);
+    for (uint32_t i = 0; i < claimed.count; i++) {
+        assert_int_equal(claims[i]->job->step % 20, 0);
+        evq_claim_free(claims[i]);
+    }
+    assert_status(evq_queue_run_counts(fx->queue, "r", &counts, NULL), EVQ_OK);
+    assert_int_equal(counts.by_state[EVQ_JOB_SKIPPED], 3);
+    assert_int_equal(counts.open, 3);
+    fixture_audit(fx);
+}
+
 static void put_submits_a_message_that_workers_can_read(void **state)
 {
     struct fixture *fx = *state;
@@ -187,6 +227,7 @@ int main(void)
         VIEW_TEST(why_names_what_a_job_waits_for),
         VIEW_TEST(why_names_pauses_caps_and_delays),
         VIEW_TEST(submit_heeds_every_but_for_kept_steps),
+        VIEW_TEST(claim_skips_steps_that_turn_out_not_to_be_due),
         VIEW_TEST(put_submits_a_message_that_workers_can_read),
         VIEW_TEST(results_of_a_run_hold_ends_that_decode),
     };
