@@ -47,7 +47,7 @@ def needs(*modules: str) -> None:
 class Stack:
     """One directory with the programs of `evalq up` and what trains."""
 
-    def __init__(self, workers: int = 2) -> None:
+    def __init__(self, workers: int = 2, **evaluator_env: str) -> None:
         self.directory = tempfile.mkdtemp(prefix="evalq-peers-")
         self.workers = workers
         self.out = os.path.join(self.directory, "out")
@@ -55,7 +55,7 @@ class Stack:
         self.state = os.path.join(self.directory, ".evalq")
         self.process: Optional[subprocess.Popen[bytes]] = None
         env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": PACKAGE, "EVALUATIONS": self.noted, "TMPDIR": self.directory}
-        env["HF_HUB_OFFLINE"] = "1"
+        env.update(evaluator_env, HF_HUB_OFFLINE="1")
         text = CONFIG.format(directory=self.directory, python=sys.executable, here=HERE, env=json.dumps(env))
         with open(os.path.join(self.directory, "evalq.yaml"), "w", encoding="utf-8") as file:
             file.write(text)

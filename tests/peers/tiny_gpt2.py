@@ -53,6 +53,7 @@ def make_trainer(output_dir="unused", callbacks=None, **settings):
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
     data = text()
+    blocks = int(os.environ.get("EVAL_BLOCKS", "40"))
     args = transformers.TrainingArguments(
         output_dir=output_dir,
         per_device_train_batch_size=4,
@@ -67,7 +68,7 @@ def make_trainer(output_dir="unused", callbacks=None, **settings):
         model=transformers.GPT2LMHeadModel(config),
         args=args,
         train_dataset=Blocks(data, 400),
-        eval_dataset=Blocks(data[-40 * BLOCK :], 40),
+        eval_dataset=Blocks(data[-blocks * BLOCK :], blocks),
         compute_metrics=compute_metrics,
         preprocess_logits_for_metrics=lambda logits, labels: (logits[0] if isinstance(logits, tuple) else logits).argmax(-1),
         callbacks=callbacks,
@@ -118,9 +119,9 @@ def train(output_dir, callback=None, resume=False, pace=0.0, early=0, **settings
         callbacks.append(Pace(pace, os.path.join(output_dir, "at-step")))
     os.makedirs(output_dir, exist_ok=True)
     trainer = make_trainer(output_dir, callbacks, **settings)
-    began = time.monotonic()
+    began, cpu = time.monotonic(), time.process_time()
     trainer.train(resume_from_checkpoint=True if resume else None)
-    seconds = time.monotonic() - began
+    seconds, cpu = time.monotonic() - began, time.process_time() - cpu
     outcome = {
         "log_history": trainer.state.log_history,
         "best_metric": trainer.state.best_metric,
@@ -129,6 +130,7 @@ def train(output_dir, callback=None, resume=False, pace=0.0, early=0, **settings
         "global_step": trainer.state.global_step,
         "digest": digest(trainer.model),
         "seconds": seconds,
+        "cpu_seconds": cpu,
         "rank": trainer.args.process_index,
     }
     name = "outcome.json" if trainer.args.process_index == 0 else f"outcome-{trainer.args.process_index}.json"

@@ -31,6 +31,7 @@ from .watch import Watch
 
 log = logging.getLogger("evalq")
 
+_LOOK_SECONDS = 0.1  # Between looks at what the client's thread has brought.
 _SLICE_SECONDS = 2.0  # Other ranks wait no longer than this for rank 0.
 
 
@@ -122,6 +123,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         self._multi = False
         self._watch: Optional[Watch] = None  # On rank 0 alone.
         self._best = BestSoFar()
+        self._look_at = 0.0
         self._due_step = -1
         self._saved_step = -1
         self._eval_on_start = False
@@ -154,8 +156,13 @@ class EvalqCallback(TrainerCallback, ExportableState):
             args.eval_on_start = True
             self._eval_on_start = False
 
-    @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_evaluate or control.should_save or self._multi or time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_SECONDS
+            self._step_end(args, state, control, **kwargs)
+
+    @guarded
+    def _step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._schedule(args, state, control, kwargs.get("model"))
         if not self._multi:
             self._exchange(args, state, control, self._arrived())
