@@ -351,7 +351,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         """Steps at which all ranks meet: every rank must come to the same answer."""
         strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
         every = state.eval_steps if strategy == "steps" else state.logging_steps
-        return state.global_step >= state.max_steps or (every > 0 and state.global_step % every == 0)
+        return bool(state.global_step >= state.max_steps or (every > 0 and state.global_step % every == 0))
 
     def _exchange(self, args: Any, state: Any, control: Any, ready: List[Evaluation], done: bool = True) -> bool:
         """Rank 0 applies what came and decides; the others hear of it and do the same. Gives rank 0's done."""
@@ -435,7 +435,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
             return
         trainer.callback_handler.on_evaluate(args, state, control, dict(evaluation.metrics))
         scheduler = getattr(trainer, "lr_scheduler", None)
-        if wanted is not None and type(scheduler).__name__ in ("ReduceLROnPlateau", "GreedyLR"):
+        if scheduler is not None and wanted is not None and type(scheduler).__name__ in ("ReduceLROnPlateau", "GreedyLR"):
             scheduler.step(evaluation.metrics[wanted])
 
     # -- the end
