@@ -115,8 +115,8 @@ enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const ch
         return EVQ_PIN_JOB_UNKNOWN;
     }
     enum evq_status status = evq_queue_show(ask->queue, job, &json, &ask->error);
-    if (status == EVQ_E_NOT_FOUND || status == EVQ_E_INVALID) {
-        return EVQ_PIN_JOB_ENDED; // Its record went some time after its end; or this is no id.
+    if (status == EVQ_E_NOT_FOUND) {
+        return EVQ_PIN_JOB_ENDED; // Its record went some time after its end.
     }
     if (status != EVQ_OK) {
         ask->failed = true;
