@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._library import EvalqError, version
-from .client import Best, Client, Result, Stats
+from .client import Client
+from .result import Best, Result, Stats
 
 if TYPE_CHECKING:
     from ._local import LocalStack, local

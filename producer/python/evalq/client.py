@@ -8,253 +8,27 @@ method. After fork() the child's first call opens a client of its own.
 from __future__ import annotations
 
 import atexit
-import ctypes
-import json
 import logging
 import math
 import os
 import threading
 import time
 import weakref
-from collections import deque
-from dataclasses import dataclass
 from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Deque,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-    Type,
-    Union,
-)
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Type, Union
 
 from . import _library
+from ._arrivals import Arrivals
+from ._handle import Handle, Submit, Suites
 from ._library import EvalqError
+from .result import Best, Result, Stats
 
 if TYPE_CHECKING:
     from .snapshot import Snapshots
 
 _SLICE_MS = 200  # A wait is cut into these, so that Ctrl-C ends it.
-_POLL_SECONDS = 0.25  # Between looks for results while jobs are open.
-_POLL_IDLE_SECONDS = 2.0  # After nothing came for a while, or while Redis is away.
-_POLL_CALL_MS = 1000
-_PATH_BYTES = 8192
 
-Suites = Union[str, Sequence[str]]
 Path = Union[str, "os.PathLike[str]"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """One metric of one evaluated checkpoint; or, with ``task == ""``, the end of a job."""
-
-    step: int
-    suite: str
-    variant: str
-    task: str  #: "" for the end of a job: see state and reason.
-    metric: str  #: "accuracy"; "" for an end.
-    key: str  #: "eval/digits/accuracy"; "" for an end.
-    value: float  #: NaN for an end.
-    n: Optional[int]  #: Samples behind the value, where known.
-    state: str  #: "done", "dead", "skipped" or "cancelled".
-    reason: str
-    job: str  #: RUN/STEP/VARIANT/SUITE
-    finished_ms: int  #: Unix ms.
-
-    @property
-    def is_end(self) -> bool:
-        """Whether this says that the job ended, rather than a value."""
-        return self.task == ""
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best checkpoint so far by one metric."""
-
-    metric: str
-    value: float
-    step: int
-    path: Optional[str]  #: On this machine, where it is known.
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What became of the submits of this client. A submit has one job a suite."""
-
-    submitted: int  #: Accepted.
-    dropped: int  #: No room in ring or spool.
-    sent: int  #: Jobs acknowledged by Redis.
-    refused: int  #: Jobs refused for good.
-    pending: int  #: Not sent yet.
-    unpinned: int  #: Sent without a pin.
-    submit_ns_total: int  #: Spent in libevalq's submit on the callers' threads.
-    submit_ns_max: int
-    connected: bool
-    snapshots: int  #: Held in shared memory now.
-    snapshots_dropped: int  #: Never evaluated: newer ones came first, or there was no room.
-
-
-@dataclass(frozen=True)
-class _Submit:
-    """The arguments of a submit, checked and as libevalq takes them."""
-
-    step: int
-    suites: str
-    variant: str
-    policy: Optional[str]
-    keep: bool
-    priority: Optional[str]
-    epoch: Optional[float]
-    params: Dict[str, str]
-    trackers: Dict[str, str]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or value is None or isinstance(value, (dict, list, tuple)):
-        return json.dumps(value)
-    return str(value)
-
-
-def _pairs(values: Optional[Mapping[str, Any]]) -> Dict[str, str]:
-    return {str(key): _text(value) for key, value in (values or {}).items()}
-
-
-def _bytes(value: Optional[str]) -> Optional[bytes]:
-    return None if not value else os.fsencode(value)
-
-
-def _pair_array(values: Mapping[str, str]) -> "ctypes.Array[_library.Pair]":
-    pairs = (_library.Pair * max(1, len(values)))()
-    for at, (key, value) in enumerate(values.items()):
-        pairs[at].key = key.encode()
-        pairs[at].value = value.encode()
-    return pairs
-
-
-class _Handle:
-    """One open libevalq client of this process."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.calls = _library.load()
-        self.pid = os.getpid()
-        self._pointer = ctypes.c_void_p()
-        values = _library.Options()
-        for name, value in options.items():
-            if value is not None:
-                setattr(values, name, os.fsencode(value) if isinstance(value, str) else value)
-        code = self.calls.open(ctypes.byref(values), ctypes.byref(self._pointer))
-        if code != _library.OK:
-            raise self.failure(code)
-
-    def failure(self, code: int) -> EvalqError:
-        """The sentence of this thread's last call."""
-        text = self.calls.error(None).decode(errors="replace")
-        return EvalqError(text or _library.NAMES[code], code)
-
-    def submit(self, path: str, submit: _Submit) -> int:
-        """The code of libevalq; failure() has the sentence."""
-        params, trackers = _pair_array(submit.params), _pair_array(submit.trackers)
-        request = _library.Checkpoint(
-            path=os.fsencode(path),
-            step=submit.step,
-            epoch=math.nan if submit.epoch is None else submit.epoch,
-            suites=submit.suites.encode(),
-            variant=_bytes(submit.variant),
-            policy=_bytes(submit.policy),
-            priority=_bytes(submit.priority),
-            keep=1 if submit.keep else 0,
-            params=params,
-            param_count=len(submit.params),
-            trackers=trackers,
-            tracker_count=len(submit.trackers),
-        )
-        return self.calls.submit(self._pointer, ctypes.byref(request))
-
-    def poll(self, take: Callable[[Result], None], timeout_ms: int) -> int:
-        return self.calls.poll(self._pointer, _metric_fn(take), None, timeout_ms)
-
-    def wait(self, take: Callable[[Result], None], timeout_ms: int) -> int:
-        return self.calls.wait(self._pointer, _metric_fn(take), None, timeout_ms)
-
-    def flush(self, timeout_ms: int) -> int:
-        return self.calls.flush(self._pointer, timeout_ms)
-
-    def best(self, metric: Optional[str], timeout_ms: int) -> Optional[Best]:
-        value, step = ctypes.c_double(), ctypes.c_int64()
-        path = ctypes.create_string_buffer(_PATH_BYTES)
-        code = self.calls.best(
-            self._pointer,
-            _bytes(metric),
-            ctypes.byref(value),
-            ctypes.byref(step),
-            path,
-            len(path),
-            timeout_ms,
-        )
-        if code == _library.NOT_FOUND:
-            return None
-        if code != _library.OK:
-            raise self.failure(code)
-        return Best(metric or "", value.value, step.value, os.fsdecode(path.value) or None)
-
-    def withdraw(self, step: int, variant: str, suite: str, reason: str, timeout_ms: int) -> int:
-        return self.calls.withdraw(
-            self._pointer, step, variant.encode(), suite.encode(), reason.encode(), timeout_ms
-        )
-
-    def stats(self) -> _library.StatsView:
-        view = _library.StatsView()
-        self.calls.stats(self._pointer, ctypes.byref(view))
-        return view
-
-    def run(self) -> str:
-        return self.calls.run(self._pointer).decode()
-
-    def close(self) -> None:
-        pointer, self._pointer = self._pointer, ctypes.c_void_p()
-        self.calls.close(pointer)
-
-
-def _metric_fn(take: Callable[[Result], None]) -> Any:
-    """take as a callback of libevalq; what it raises must not cross C, so it does not raise."""
-
-    def on_metric(_context: Any, pointer: Any) -> None:
-        view = pointer.contents
-        task = view.task.decode(errors="replace")
-        take(
-            Result(
-                step=view.step,
-                suite=view.suite.decode(errors="replace"),
-                variant=view.variant.decode(errors="replace"),
-                task=task,
-                metric=view.metric.decode(errors="replace"),
-                key=view.key.decode(errors="replace"),
-                value=view.value if task else math.nan,
-                n=view.n if task and view.n >= 0 else None,
-                state=view.state.decode(errors="replace"),
-                reason=(view.reason or b"").decode(errors="replace"),
-                job=view.job.decode(errors="replace"),
-                finished_ms=view.finished_ms,
-            )
-        )
-
-    return _library.METRIC_FN(on_metric)
-
-
-def better(value: float, than: float, mode: str) -> bool:
-    """Whether value beats than; NaN never does, and anything beats NaN."""
-    if math.isnan(value):
-        return False
-    return math.isnan(than) or (value > than if mode == "max" else value < than)
 
 
 class Client:
@@ -277,7 +51,7 @@ class Client:
     A wrong configuration never stops training: it is logged once, and every submit returns False.
     """
 
-    _handle: Optional[_Handle]
+    _handle: Optional[Handle]
     _snapshots: "Optional[Snapshots]"
 
     def __init__(
@@ -349,7 +123,7 @@ class Client:
         True: accepted; it survives the death of this process and the absence of Redis.
         """
         try:
-            submit = self._check(step, suites, variant, policy, keep, priority, epoch, params, trackers)
+            submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers)
             handle = self._open()
             name = os.fspath(path)
             code = handle.submit(name, submit)
@@ -386,7 +160,7 @@ class Client:
         True: the copy was taken. Later trouble, such as a full /dev/shm, is logged once.
         """
         try:
-            submit = self._check(step, suites, variant, policy, keep, priority, epoch, params, trackers)
+            submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers)
             self._open()
             self._snapshot_store().put(state_dict, submit, metadata)
         except Exception as error:  # Whatever it is, training goes on.
@@ -402,14 +176,14 @@ class Client:
             self._start_reader()
         except EvalqError as error:
             self._fail(error)
-        return self._drain()
+        return self._arrivals.drain()
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Until everything submitted is in Redis and no job of the run is open, or timeout seconds passed.
 
         True: all ended; results() has everything. An outage of Redis is waited out.
         """
-        deadline = math.inf if timeout is None else time.monotonic() + max(0.0, timeout)
+        deadline = _deadline(timeout)
         try:
             handle = self._open()
             snapshots = self._snapshots
@@ -417,14 +191,27 @@ class Client:
                 return self._fail(EvalqError("the timeout passed while a snapshot was written", _library.TIMEOUT))
             while True:
                 left = deadline - time.monotonic()
-                code = handle.wait(self._take, max(0, int(min(_SLICE_MS, left * 1000))))
-                self._log_arrivals()
+                code = handle.wait(self._arrivals.take, max(0, int(min(_SLICE_MS, left * 1000))))
+                self._arrivals.log()
                 if code == _library.OK:
                     return True
                 if code not in (_library.TIMEOUT, _library.UNAVAILABLE) or left <= 0:
                     raise handle.failure(code)
                 if code == _library.UNAVAILABLE:
                     time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
+        except EvalqError as error:
+            return self._fail(error, "wait: ")
+
+    def ended(self, timeout: float = 0.0) -> bool:
+        """As wait(), for those who ask again and again: without a word when the answer is no, or unknown."""
+        deadline = _deadline(timeout)
+        try:
+            snapshots = self._snapshots
+            if snapshots is not None and not snapshots.flush(deadline):
+                return False
+            handle = self._open()
+            left_ms = int((deadline - time.monotonic()) * 1000)
+            return handle.wait(self._arrivals.take, max(1, left_ms)) == _library.OK
         except EvalqError as error:
             return self._fail(error, "wait: ")
 
@@ -443,16 +230,12 @@ class Client:
                 return self._open().best(metric, int(timeout * 1000))
             if mode not in ("max", "min") or not metric:
                 raise EvalqError("best: mode is 'max' or 'min', and needs the name of a metric")
-            self._read(int(timeout * 1000))
-            with self._lock:
-                seen = dict(self._values.get(metric, {}))
-                found: Optional[Tuple[int, float]] = None
-                for step in sorted(seen):
-                    if better(seen[step], math.nan if found is None else found[1], mode):
-                        found = (step, seen[step])
-                if found is None:
-                    return None
-                return Best(metric, found[1], found[0], self._paths.get(found[0]))
+            handle = self._open()
+            code = handle.poll(self._arrivals.take, int(timeout * 1000))
+            self._arrivals.log()
+            if code != _library.OK:
+                raise handle.failure(code)
+            return self._arrivals.best(metric, mode)
         except EvalqError as error:
             self._fail(error, "best: ")
             return None
@@ -492,7 +275,7 @@ class Client:
 
     def flush(self, timeout: Optional[float] = None) -> bool:
         """Until everything submitted so far is in Redis. False: the timeout passed, or Redis is away."""
-        deadline = math.inf if timeout is None else time.monotonic() + max(0.0, timeout)
+        deadline = _deadline(timeout)
         try:
             handle = self._open()
             snapshots = self._snapshots
@@ -514,10 +297,7 @@ class Client:
         """Gives the background thread a second to send what is ready, then stops. What is not sent stays on
         disk for the next client of the run, or for ``evalq scan``. Snapshots that nobody claimed are dropped."""
         self._closed = True
-        self._stop.set()
-        reader = self._reader
-        if reader is not None and reader is not threading.current_thread():
-            reader.join(_POLL_CALL_MS / 1000 + 1)
+        self._arrivals.stop()
         with self._lock:
             handle, self._handle = self._handle, None
             snapshots, self._snapshots = self._snapshots, None
@@ -525,7 +305,7 @@ class Client:
             snapshots.close()
         if handle is not None:
             handle.close()
-        self._log_arrivals()
+        self._arrivals.log()
 
     def __enter__(self) -> "Client":
         return self
@@ -543,42 +323,13 @@ class Client:
     def _reset(self) -> None:
         """Nothing open: at first, and in a forked child, where other threads' locks may be held for ever."""
         self._lock = threading.RLock()
-        self._stop = threading.Event()
         self._closed = False
         self._handle = None
         self._snapshots = None
-        self._reader: Optional[threading.Thread] = None
-        self._arrived: Deque[Result] = deque()
-        self._unlogged: List[Result] = []
-        self._values: Dict[str, Dict[int, float]] = {}
-        self._paths: Dict[int, Optional[str]] = {}
+        self._arrivals = Arrivals(self._log)
         self._last_failure = ""
 
-    def _check(
-        self,
-        step: int,
-        suites: Suites,
-        variant: str,
-        policy: Optional[str],
-        keep: bool,
-        priority: Optional[str],
-        epoch: Optional[float],
-        params: Optional[Mapping[str, Any]],
-        trackers: Optional[Mapping[str, Any]],
-    ) -> _Submit:
-        return _Submit(
-            step=int(step),
-            suites=suites if isinstance(suites, str) else ",".join(suites),
-            variant=variant,
-            policy=policy,
-            keep=bool(keep),
-            priority=priority,
-            epoch=None if epoch is None else float(epoch),
-            params=_pairs(params),
-            trackers=_pairs(trackers),
-        )
-
-    def _open(self) -> _Handle:
+    def _open(self) -> Handle:
         handle = self._handle
         if handle is not None:
             return handle
@@ -589,14 +340,14 @@ class Client:
                 self._handle = self._open_handle({})
             return self._handle
 
-    def _open_handle(self, changes: Mapping[str, Any]) -> _Handle:
+    def _open_handle(self, changes: Mapping[str, Any]) -> Handle:
         """A libevalq client whose warnings become log lines."""
         options = dict(self._options, **changes)
         if self._log is None:
-            return _Handle(dict(options, quiet=1))
+            return Handle(dict(options, quiet=1))
         read_fd, write_fd = os.pipe()
         try:
-            handle = _Handle(dict(options, log_path=f"/proc/self/fd/{write_fd}"))
+            handle = Handle(dict(options, log_path=f"/proc/self/fd/{write_fd}"))
         except BaseException:
             os.close(read_fd)
             raise
@@ -621,66 +372,16 @@ class Client:
                 )
             return self._snapshots
 
-    def _submitted(self, submit: _Submit, path: Optional[str]) -> None:
-        if submit.variant == "regular" or submit.step not in self._paths:
-            self._paths[submit.step] = os.path.abspath(path) if path is not None else None
+    def _submitted(self, submit: Submit, path: Optional[str]) -> None:
+        self._arrivals.expect(submit.step, submit.variant, path)
         if self._log is not None:
             what = path if path is not None else "state dict"
             self._log.info("step %d submitted (%s, %s): %s", submit.step, submit.suites, submit.variant, what)
         self._start_reader()
 
     def _start_reader(self) -> None:
-        if self._reader is not None:
-            return
-        handle = self._open()
-        with self._lock:
-            if self._reader is None and not self._closed:
-                self._reader = threading.Thread(
-                    target=_read_results, args=(weakref.ref(self), handle, self._stop), name="evalq-results", daemon=True
-                )
-                self._reader.start()
-
-    def _drain(self) -> Iterator[Result]:
-        while True:
-            try:
-                result = self._arrived.popleft()
-            except IndexError:
-                return
-            yield result
-
-    def _read(self, timeout_ms: int) -> None:
-        handle = self._open()
-        code = handle.poll(self._take, timeout_ms)
-        self._log_arrivals()
-        if code != _library.OK:
-            raise handle.failure(code)
-
-    def _take(self, result: Result) -> None:
-        self._arrived.append(result)
-        with self._lock:
-            if not result.is_end:
-                self._values.setdefault(result.key, {})[result.step] = result.value
-            if self._log is not None and result.step in self._paths:
-                self._unlogged.append(result)
-
-    def _log_arrivals(self) -> None:
-        """One line per task that arrived, and per job that ended without a value."""
-        with self._lock:
-            results, self._unlogged = self._unlogged, []
-        log = self._log
-        tasks: Dict[Tuple[str, str], List[Result]] = {}
-        for result in results:
-            tasks.setdefault((result.job, result.task), []).append(result)
-        for (_, task), values in tasks.items():
-            first = values[0]
-            if log is None or (task == "" and first.state == "done"):
-                continue
-            if task == "":
-                level = logging.WARNING if first.state == "dead" else logging.INFO
-                log.log(level, "step %d %s (%s): %s", first.step, first.state, first.suite, first.reason)
-            else:
-                text = ", ".join(f"{value.metric}={value.value:.6g}" for value in values)
-                log.info("step %d %s/%s (%s): %s", first.step, first.suite, task, first.variant, text)
+        if not self._arrivals.started:
+            self._arrivals.start(self._open())
 
     def _fail(self, error: Exception, prefix: str = "") -> bool:
         if self._raise_errors:
@@ -695,6 +396,10 @@ class Client:
         return False
 
 
+def _deadline(timeout: Optional[float]) -> float:
+    return math.inf if timeout is None else time.monotonic() + max(0.0, timeout)
+
+
 def _log_warnings(read_fd: int, log: logging.Logger) -> None:
     """libevalq's own warnings, until it closes its end."""
     with os.fdopen(read_fd, "r", errors="replace") as lines:
@@ -702,22 +407,6 @@ def _log_warnings(read_fd: int, log: logging.Logger) -> None:
             text = line.strip()
             prefix = "evalq: warning: "
             log.warning("%s", text[len(prefix) :] if text.startswith(prefix) else text)
-
-
-def _read_results(client: "weakref.ref[Client]", handle: _Handle, stop: threading.Event) -> None:
-    """The reader's thread: so that results() never waits and arrivals are logged as they come."""
-    pause = _POLL_SECONDS
-    while not stop.wait(pause):
-        owner = client()
-        if owner is None:
-            handle.close()
-            return
-        before = len(owner._arrived)
-        code = handle.poll(owner._take, _POLL_CALL_MS)
-        owner._log_arrivals()
-        quiet = code != _library.OK or len(owner._arrived) <= before
-        del owner
-        pause = min(pause * 1.3, _POLL_IDLE_SECONDS) if quiet else _POLL_SECONDS
 
 
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()

@@ -21,7 +21,8 @@ from . import _library
 from ._library import EvalqError
 
 if TYPE_CHECKING:
-    from .client import Result, _Handle, _Submit
+    from ._handle import Handle, Submit
+    from .result import Result
 
 _POLL_MS = 1000
 _LOOK_SECONDS = 0.25
@@ -63,7 +64,7 @@ class _Copy:
 
 @dataclass
 class _Snapshot:
-    submit: "_Submit"
+    submit: "Submit"
     copy: Optional[_Copy]
     path: str = ""
     submitted: bool = False
@@ -255,9 +256,9 @@ class Snapshots:
     def __init__(
         self,
         *,
-        open_handle: "Callable[[], _Handle]",
+        open_handle: "Callable[[], Handle]",
         limit: int,
-        submitted: "Callable[[_Submit, Optional[str]], None]",
+        submitted: "Callable[[Submit, Optional[str]], None]",
         log: Optional[logging.Logger],
         directory: Optional[str] = None,
     ) -> None:
@@ -268,7 +269,7 @@ class Snapshots:
         self._root = directory or default_directory()
         self._directory = ""
         self._lock_fd = -1
-        self._handle: "Optional[_Handle]" = None
+        self._handle: "Optional[Handle]" = None
         self._host = _TorchHost()
         self._condition = threading.Condition()
         self._waiting: Deque[_Snapshot] = deque()  # Copied, not written yet.
@@ -290,7 +291,7 @@ class Snapshots:
 
     # -- the training thread
 
-    def put(self, state_dict: Mapping[str, Any], submit: "_Submit", metadata: Optional[Mapping[str, str]]) -> None:
+    def put(self, state_dict: Mapping[str, Any], submit: "Submit", metadata: Optional[Mapping[str, str]]) -> None:
         """Copies the tensors; a copy of the same curve that the writer has not begun with is replaced."""
         tensors, sources, tied, data_bytes = _plan(state_dict)
         header = _header(tensors, tied, metadata)
@@ -469,7 +470,7 @@ class Snapshots:
             if snapshot in self._kept:
                 self._kept.remove(snapshot)
 
-    def _make_room(self, newer: "_Submit") -> None:
+    def _make_room(self, newer: "Submit") -> None:
         """Drops the oldest that no worker has begun; EvalqError when there is none."""
         handle = self._handle
         assert handle is not None

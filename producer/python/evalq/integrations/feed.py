@@ -11,8 +11,8 @@ import threading
 import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Set
 
-from .. import _library
-from ..client import Client, Result
+from ..client import Client
+from ..result import Result
 
 log = logging.getLogger("evalq")
 
@@ -83,7 +83,7 @@ class Feed:
         if self._client is None:
             return True
         try:
-            return _settled(self._client, seconds)
+            return self._client.ended(seconds)
         except Exception as error:
             self._say("wait", "cannot ask the queue: %s", error)
             time.sleep(min(0.2, seconds))
@@ -126,13 +126,3 @@ class Feed:
     def _say(self, what: str, text: str, *values: Any) -> None:
         log.log(logging.DEBUG if what in self._said else logging.WARNING, text, *values)
         self._said.add(what)
-
-
-def _settled(client: Client, seconds: float) -> bool:
-    """As client.wait(), which would log each time the timeout passes."""
-    deadline = time.monotonic() + seconds
-    snapshots = client._snapshots
-    if snapshots is not None and not snapshots.flush(deadline):
-        return False
-    handle = client._open()
-    return handle.wait(client._take, max(1, int((deadline - time.monotonic()) * 1000))) == _library.OK

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
 
-from ..client import Result
+from ..result import Result
 
 Key = Tuple[str, str, int]  # Suite, variant, step.
 

@@ -20,7 +20,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-from ..client import Best, Client, Result
+from ..client import Client
+from ..result import Best, Result
 from .best import beats
 from .feed import default_run
 from .guard import guarded

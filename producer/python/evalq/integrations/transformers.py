@@ -22,7 +22,8 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..client import Client, Result
+from ..client import Client
+from ..result import Result
 from .best import BestSoFar
 from .feed import default_run
 from .guard import guarded

@@ -10,7 +10,8 @@ import math
 import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ..client import Client, Result
+from ..client import Client
+from ..result import Result
 from .feed import Feed
 from .held import Held
 from .ledger import Evaluation, Ledger

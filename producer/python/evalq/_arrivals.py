@@ -1,0 +1,129 @@
+"""Results of one run as they arrive: read by a thread of their own, so that training never waits for them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import weakref
+from collections import deque
+from typing import Deque, Dict, Iterator, List, Optional, Tuple
+
+from . import _library
+from ._handle import Handle
+from .result import Best, Result, better
+
+_POLL_CALL_MS = 1000
+_POLL_SECONDS = 0.25  # Between looks for results while jobs are open.
+_POLL_IDLE_SECONDS = 2.0  # After nothing came for a while, or while Redis is away.
+
+
+class Arrivals:
+    """Any thread may call any method. The thread ends with stop(), or closes the handle when nobody holds this."""
+
+    def __init__(self, log: Optional[logging.Logger]) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._reader: Optional[threading.Thread] = None
+        self._arrived: Deque[Result] = deque()
+        self._unlogged: List[Result] = []
+        self._values: Dict[str, Dict[int, float]] = {}
+        self._paths: Dict[int, Optional[str]] = {}
+
+    def expect(self, step: int, variant: str, path: Optional[str]) -> None:
+        """A checkpoint was submitted: its results are logged. path: None for weights that were not saved."""
+        with self._lock:
+            if variant == "regular" or step not in self._paths:
+                self._paths[step] = os.path.abspath(path) if path is not None else None
+
+    def start(self, handle: Handle) -> None:
+        """Begins to read, with the handle; again: nothing."""
+        with self._lock:
+            if self._reader is None and not self._stop.is_set():
+                self._reader = threading.Thread(
+                    target=_read, args=(weakref.ref(self), handle, self._stop), name="evalq-results", daemon=True
+                )
+                self._reader.start()
+
+    @property
+    def started(self) -> bool:
+        """Whether start() was called."""
+        return self._reader is not None
+
+    def stop(self) -> None:
+        """Returns when the thread no longer uses the handle."""
+        self._stop.set()
+        reader = self._reader
+        if reader is not None and reader is not threading.current_thread():
+            reader.join(_POLL_CALL_MS / 1000 + 1)
+
+    def take(self, result: Result) -> None:
+        """One result of libevalq's."""
+        self._arrived.append(result)
+        with self._lock:
+            if not result.is_end:
+                self._values.setdefault(result.key, {})[result.step] = result.value
+            if self._log is not None and result.step in self._paths:
+                self._unlogged.append(result)
+
+    def drain(self) -> Iterator[Result]:
+        """What arrived and was not drained."""
+        while True:
+            try:
+                result = self._arrived.popleft()
+            except IndexError:
+                return
+            yield result
+
+    @property
+    def count(self) -> int:
+        """How many are not drained."""
+        return len(self._arrived)
+
+    def best(self, metric: str, mode: str) -> Optional[Best]:
+        """Of all that arrived, drained or not: NaN never wins, the lower step wins a tie."""
+        with self._lock:
+            seen = dict(self._values.get(metric, {}))
+            found: Optional[Tuple[int, float]] = None
+            for step in sorted(seen):
+                if better(seen[step], math.nan if found is None else found[1], mode):
+                    found = (step, seen[step])
+            return None if found is None else Best(metric, found[1], found[0], self._paths.get(found[0]))
+
+    def log(self) -> None:
+        """One line per task that arrived, and per job that ended without a value."""
+        with self._lock:
+            results, self._unlogged = self._unlogged, []
+        tasks: Dict[Tuple[str, str], List[Result]] = {}
+        for result in results:
+            tasks.setdefault((result.job, result.task), []).append(result)
+        for values in tasks.values():
+            if self._log is not None:
+                _log_task(self._log, values)
+
+
+def _log_task(log: logging.Logger, values: List[Result]) -> None:
+    first = values[0]
+    if not first.is_end:
+        text = ", ".join(f"{value.metric}={value.value:.6g}" for value in values)
+        log.info("step %d %s/%s (%s): %s", first.step, first.suite, first.task, first.variant, text)
+    elif first.state != "done":
+        level = logging.WARNING if first.state == "dead" else logging.INFO
+        log.log(level, "step %d %s (%s): %s", first.step, first.state, first.suite, first.reason)
+
+
+def _read(arrivals: "weakref.ref[Arrivals]", handle: Handle, stop: threading.Event) -> None:
+    pause = _POLL_SECONDS
+    while not stop.wait(pause):
+        owner = arrivals()
+        if owner is None:
+            handle.close()
+            return
+        before = owner.count
+        code = handle.poll(owner.take, _POLL_CALL_MS)
+        owner.log()
+        quiet = code != _library.OK or owner.count <= before
+        del owner
+        pause = min(pause * 1.3, _POLL_IDLE_SECONDS) if quiet else _POLL_SECONDS

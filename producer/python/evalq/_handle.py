@@ -1,0 +1,192 @@
+"""libevalq's client as an object: one for each that is open in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+
+from . import _library
+from ._library import EvalqError
+from .result import Best, Result
+
+_PATH_BYTES = 8192
+
+Suites = Union[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Submit:
+    """The arguments of a submit, as libevalq takes them."""
+
+    step: int
+    suites: str
+    variant: str
+    policy: Optional[str]
+    keep: bool
+    priority: Optional[str]
+    epoch: Optional[float]
+    params: Dict[str, str]
+    trackers: Dict[str, str]
+
+    @staticmethod
+    def of(
+        step: int,
+        suites: Suites,
+        variant: str,
+        policy: Optional[str],
+        keep: bool,
+        priority: Optional[str],
+        epoch: Optional[float],
+        params: Optional[Mapping[str, Any]],
+        trackers: Optional[Mapping[str, Any]],
+    ) -> "Submit":
+        """From what the user gave; raises where that is not of the right type."""
+        return Submit(
+            step=int(step),
+            suites=suites if isinstance(suites, str) else ",".join(suites),
+            variant=variant,
+            policy=policy,
+            keep=bool(keep),
+            priority=priority,
+            epoch=None if epoch is None else float(epoch),
+            params=_pairs(params),
+            trackers=_pairs(trackers),
+        )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or value is None or isinstance(value, (dict, list, tuple)):
+        return json.dumps(value)
+    return str(value)
+
+
+def _pairs(values: Optional[Mapping[str, Any]]) -> Dict[str, str]:
+    return {str(key): _text(value) for key, value in (values or {}).items()}
+
+
+def _bytes(value: Optional[str]) -> Optional[bytes]:
+    return None if not value else os.fsencode(value)
+
+
+def _pair_array(values: Mapping[str, str]) -> "ctypes.Array[_library.Pair]":
+    pairs = (_library.Pair * max(1, len(values)))()
+    for at, (key, value) in enumerate(values.items()):
+        pairs[at].key = key.encode()
+        pairs[at].value = value.encode()
+    return pairs
+
+
+class Handle:
+    """One open libevalq client of this process."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.calls = _library.load()
+        self.pid = os.getpid()
+        self._pointer = ctypes.c_void_p()
+        values = _library.Options()
+        for name, value in options.items():
+            if value is not None:
+                setattr(values, name, os.fsencode(value) if isinstance(value, str) else value)
+        code = self.calls.open(ctypes.byref(values), ctypes.byref(self._pointer))
+        if code != _library.OK:
+            raise self.failure(code)
+
+    def failure(self, code: int) -> EvalqError:
+        """The sentence of this thread's last call."""
+        text = self.calls.error(None).decode(errors="replace")
+        return EvalqError(text or _library.NAMES[code], code)
+
+    def submit(self, path: str, submit: Submit) -> int:
+        """The code of libevalq; failure() has the sentence."""
+        params, trackers = _pair_array(submit.params), _pair_array(submit.trackers)
+        request = _library.Checkpoint(
+            path=os.fsencode(path),
+            step=submit.step,
+            epoch=math.nan if submit.epoch is None else submit.epoch,
+            suites=submit.suites.encode(),
+            variant=_bytes(submit.variant),
+            policy=_bytes(submit.policy),
+            priority=_bytes(submit.priority),
+            keep=1 if submit.keep else 0,
+            params=params,
+            param_count=len(submit.params),
+            trackers=trackers,
+            tracker_count=len(submit.trackers),
+        )
+        return self.calls.submit(self._pointer, ctypes.byref(request))
+
+    def poll(self, take: Callable[[Result], None], timeout_ms: int) -> int:
+        return self.calls.poll(self._pointer, _metric_fn(take), None, timeout_ms)
+
+    def wait(self, take: Callable[[Result], None], timeout_ms: int) -> int:
+        return self.calls.wait(self._pointer, _metric_fn(take), None, timeout_ms)
+
+    def flush(self, timeout_ms: int) -> int:
+        return self.calls.flush(self._pointer, timeout_ms)
+
+    def best(self, metric: Optional[str], timeout_ms: int) -> Optional[Best]:
+        value, step = ctypes.c_double(), ctypes.c_int64()
+        path = ctypes.create_string_buffer(_PATH_BYTES)
+        code = self.calls.best(
+            self._pointer,
+            _bytes(metric),
+            ctypes.byref(value),
+            ctypes.byref(step),
+            path,
+            len(path),
+            timeout_ms,
+        )
+        if code == _library.NOT_FOUND:
+            return None
+        if code != _library.OK:
+            raise self.failure(code)
+        return Best(metric or "", value.value, step.value, os.fsdecode(path.value) or None)
+
+    def withdraw(self, step: int, variant: str, suite: str, reason: str, timeout_ms: int) -> int:
+        return self.calls.withdraw(
+            self._pointer, step, variant.encode(), suite.encode(), reason.encode(), timeout_ms
+        )
+
+    def stats(self) -> _library.StatsView:
+        view = _library.StatsView()
+        self.calls.stats(self._pointer, ctypes.byref(view))
+        return view
+
+    def run(self) -> str:
+        return self.calls.run(self._pointer).decode()
+
+    def close(self) -> None:
+        pointer, self._pointer = self._pointer, ctypes.c_void_p()
+        self.calls.close(pointer)
+
+
+def _metric_fn(take: Callable[[Result], None]) -> Any:
+    """take as a callback of libevalq; what it raises must not cross C, so it does not raise."""
+
+    def on_metric(_context: Any, pointer: Any) -> None:
+        view = pointer.contents
+        task = view.task.decode(errors="replace")
+        take(
+            Result(
+                step=view.step,
+                suite=view.suite.decode(errors="replace"),
+                variant=view.variant.decode(errors="replace"),
+                task=task,
+                metric=view.metric.decode(errors="replace"),
+                key=view.key.decode(errors="replace"),
+                value=view.value if task else math.nan,
+                n=view.n if task and view.n >= 0 else None,
+                state=view.state.decode(errors="replace"),
+                reason=(view.reason or b"").decode(errors="replace"),
+                job=view.job.decode(errors="replace"),
+                finished_ms=view.finished_ms,
+            )
+        )
+
+    return _library.METRIC_FN(on_metric)
