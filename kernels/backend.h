@@ -14,7 +14,7 @@
 
 #include "shared/error.h"
 
-#define EVQ_BACKEND_ABI 1
+#define EVQ_BACKEND_ABI 2
 
 enum evq_activation {
     EVQ_ACT_NONE,
@@ -24,34 +24,75 @@ enum evq_activation {
     EVQ_ACT_GELU_TANH,
     EVQ_ACT_SILU,
     EVQ_ACT_SIGMOID,
+    EVQ_ACT_GELU_QUICK, // x * sigmoid(1.702 x).
     EVQ_ACT_COUNT
 };
 
+/*
+ * n and k are widths in values. A range of heads is the columns [column, column + heads * n) of a
+ * buffer. Rows are the samples of a batch, or its tokens.
+ */
 enum evq_op_kind {
-    EVQ_OP_GEMM, // out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]); out is not in.
+    EVQ_OP_GEMM, // out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]) + residual[rows, n];
+                 // out may be residual, not in.
     EVQ_OP_SCALE_SHIFT, // out[rows, n] = act(in * weight[n] + bias[n]), per column (BatchNorm1d in
                         // eval form); out may be in.
+    EVQ_OP_EMBEDDING,   // out[rows, n] = scale * weight[token, n] + bias[position, n]; bias: the
+                        // table of learned positions, or -1. Reads no buffer (in is 0).
+    EVQ_OP_LAYER_NORM,  // out[rows, n] = (in - mean) / sqrt(variance + epsilon) * weight[n] +
+                        // bias[n], biased variance; out may be in.
+    EVQ_OP_RMS_NORM,    // Each of a range of heads by itself: in / sqrt(mean(in^2) + epsilon) *
+                        // weight[n]; out may be in. The whole row: column 0, one head.
+    EVQ_OP_ROPE, // In place (out is in) on a range of heads: with d = n / 2, the pairs (i, i + d)
+                 // turn by position * frequencies[i], i < d; cos and sin times scale.
+    EVQ_OP_ATTENTION, // Causal, within each sequence. in: heads of q, then kv_heads of k, then
+                      // kv_heads of v, each n wide; out[rows, heads * n]. Query head h reads
+                      // key head h / (heads / kv_heads); softmax(scale * q.k); with window > 0
+                      // position i sees j in (i - window, i].
+    EVQ_OP_GATE,      // out[rows, n] = act(in[rows, c]) * in[rows, n + c]; out is not in.
+    EVQ_OP_SCORE,     // Scoring head: in[rows, k], weight[n, k], bias[n] or -1; the batch's scores.
+                      // Never stores more than a tile of the logits.
     EVQ_OP_CROSS_ENTROPY, // Loss head: logits in[rows, n], int32 labels of the batch.
     EVQ_OP_SQUARED_ERROR, // Loss head: in[rows, n], float targets of the batch.
-    EVQ_OP_COUNT // Embedding, norms, rope, attention, gated activation, scoring head join here.
+    EVQ_OP_COUNT
 };
 
-/* A weight as a plan wants it: fp32, C-contiguous, rank 1 or 2. */
+/* A weight as a plan wants it: rank 1 or 2, of the backend's own layout and type. */
 struct evq_weight_slot {
     const char *name; // For messages.
     int32_t rows;     // n; 1 for a vector.
     int32_t columns;  // k; the length of a vector.
 };
 
+enum evq_weight_type { EVQ_WEIGHT_F32, EVQ_WEIGHT_F16, EVQ_WEIGHT_BF16, EVQ_WEIGHT_TYPE_COUNT };
+
+/* Values for rows [first_row, first_row + rows) of a slot, all its columns. */
+struct evq_weight_blob {
+    const void *values; // Aligned to its type.
+    enum evq_weight_type type;
+    int32_t first_row, rows;
+    bool transposed; // [columns, rows] in memory, as Conv1D stores it; else [rows, columns].
+};
+
 struct evq_op {
     enum evq_op_kind kind;
     int32_t in,
         out; // Activation buffers by number; the batch's inputs are 0; heads write no buffer (-1).
+    int32_t residual;     // GEMM: a buffer to add; 0: none.
     int32_t weight, bias; // Weight slots by number; -1: none.
     int32_t n, k;         // Columns out and in.
+    int32_t column, heads, kv_heads, window;
     enum evq_activation activation;
-    float scale, shift; // SCALE_SHIFT without weights: out = in * scale + shift.
-    int32_t top_k;      // CROSS_ENTROPY: also counts labels among the top_k largest logits; 0: not.
+    float scale, shift; // SCALE_SHIFT without weights: out = in * scale + shift. Else see above.
+    float epsilon;
+    const float *frequencies; // ROPE: n / 2 of them, the model's.
+    int32_t top_k; // CROSS_ENTROPY: also counts labels among the top_k largest logits; 0: not.
+};
+
+enum evq_compute {
+    EVQ_COMPUTE_F32,  // No shortcut that rounds more (TF32 is off).
+    EVQ_COMPUTE_BF16, // Matrix products of bf16 values, summed in fp32; the rest in fp32.
+    EVQ_COMPUTE_COUNT
 };
 
 struct evq_plan { // Immutable once prepared; owned by the model.
@@ -60,23 +101,41 @@ struct evq_plan { // Immutable once prepared; owned by the model.
     const struct evq_weight_slot *slots;
     size_t slot_count;
     int32_t buffer_count; // Numbered 0 to buffer_count - 1.
-    // Width of each, at most; an operation's rows lie n (or k) values apart.
+    // Width of each, at most; an operation's rows lie n (or k) values apart, but those of a
+    // buffer with a range of heads or an attention's input its whole width.
     const int32_t *buffer_columns;
-    int32_t rows_max; // Largest batch.
+    int32_t rows_max;   // Largest batch.
+    int32_t length_max; // Longest sequence of a batch; 0: the rows are samples, not tokens.
+    enum evq_compute compute;
 };
 
-struct evq_batch { // Host memory, the caller's, may be reused on return.
+/*
+ * Host memory, the caller's, may be reused on return. Samples: inputs, and labels or targets.
+ * Tokens: sequences packed one after another without padding; what is scored is a list.
+ */
+struct evq_batch {
     int32_t rows;
     const float *inputs;   // [rows, columns of buffer 0].
     const int32_t *labels; // [rows] or NULL; checked to be in range by exec (EVQ_E_INVALID).
     const float *targets;  // [rows, n] or NULL.
+
+    const int32_t *tokens; // [rows] or NULL; in range of the vocabulary (EVQ_E_INVALID).
+    const int32_t *starts; // [sequences + 1]: the first row of each; starts[sequences] is rows.
+    int32_t sequences;
+    // Position of a row: its place in its sequence.
+    const int32_t *score_rows;    // [scores], ascending, a row may repeat: these rows' outputs say
+                                  // how likely ...
+    const int32_t *score_targets; // ... these tokens are next; in range of SCORE's n.
+    int32_t scores;
 };
 
 struct evq_row_result {
-    double loss;       // Cross-entropy in nats, or the sum of squared errors of the row.
+    // Cross-entropy in nats (SCORE: minus the target's log-probability), or the sum of squared
+    // errors of the row.
+    double loss;
     double abs_loss;   // SQUARED_ERROR: sum of absolute errors; else 0.
-    int32_t predicted; // CROSS_ENTROPY: first argmax, -1 if any logit is NaN (the loss is NaN too);
-                       // else -1.
+    int32_t predicted; // CROSS_ENTROPY, SCORE: first argmax, -1 if any logit is NaN (the loss is
+                       // NaN too); else -1.
     bool correct;
     bool in_top_k;
 };
@@ -115,12 +174,16 @@ struct evq_backend_ops {
     enum evq_status (*alloc)(void *state, size_t bytes, void **ret_host, struct evq_error *err);
     void (*free)(void *state, void *host);
     /* Sizes buffers and weights for plan; the same shapes again keep all memory, and slots of the
-     * same shape their values. The plan must outlive its use. */
+     * same shape their values. The plan must outlive its use. EVQ_E_NOMEM: a plan with fewer
+     * rows_max may fit. EVQ_E_UNSUPPORTED: this backend lacks an operation. */
     enum evq_status (*prepare)(void *state, const struct evq_plan *plan, struct evq_error *err);
-    /* fp32 values of one slot of the prepared plan, rows * columns of them; blob may be reused on
-     * return. */
-    enum evq_status (*put)(void *state, int32_t slot, const float *blob, struct evq_error *err);
-    /* results: one entry per row, the caller's array. Returns when it is filled. */
+    /* Values of one slot of the prepared plan. Several blobs fill a slot in row order; first_row 0
+     * begins anew. blob->values stays untouched until settle(). */
+    enum evq_status (*put)(void *state, int32_t slot, const struct evq_weight_blob *blob,
+                           struct evq_error *err);
+    /* Returns when no put() reads host memory any more. */
+    enum evq_status (*settle)(void *state, struct evq_error *err);
+    /* results: one entry per row, or per score; the caller's array. Returns when it is filled. */
     enum evq_status (*exec)(void *state, const struct evq_batch *batch,
                             struct evq_row_result *results, struct evq_error *err);
     void (*stats)(void *state, struct evq_backend_stats *ret_stats);

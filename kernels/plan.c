@@ -7,7 +7,8 @@
 
 static bool is_head(const struct evq_op *op)
 {
-    return op->kind == EVQ_OP_CROSS_ENTROPY || op->kind == EVQ_OP_SQUARED_ERROR;
+    return op->kind == EVQ_OP_CROSS_ENTROPY || op->kind == EVQ_OP_SQUARED_ERROR ||
+           op->kind == EVQ_OP_SCORE;
 }
 
 static bool slot_is(const struct evq_plan *plan, int32_t slot, int32_t rows, int32_t columns)
@@ -27,37 +28,133 @@ static bool buffer_holds(const struct evq_plan *plan, int32_t buffer, int32_t co
            columns <= plan->buffer_columns[buffer];
 }
 
+static const char *gemm_fault(const struct evq_plan *plan, const struct evq_op *op)
+{
+    if (!slot_is(plan, op->weight, op->n, op->k) || !vector_or_none(plan, op->bias, op->n)) {
+        return "a weight or bias of another shape";
+    }
+    if (op->residual != 0 && (!buffer_holds(plan, op->residual, op->n) || op->residual == op->in)) {
+        return "a residual that does not fit its buffer";
+    }
+    return op->in != op->out ? NULL : "an output that is its input";
+}
+
+static const char *embedding_fault(const struct evq_plan *plan, const struct evq_op *op)
+{
+    const bool table = op->weight >= 0 && (size_t)op->weight < plan->slot_count &&
+                       plan->slots[op->weight].columns == op->n;
+    const bool positions =
+        op->bias == -1 ||
+        (op->bias >= 0 && (size_t)op->bias < plan->slot_count &&
+         plan->slots[op->bias].columns == op->n && plan->slots[op->bias].rows >= plan->length_max);
+
+    return table && positions ? NULL : "a table of another shape";
+}
+
+/* A range of heads lies inside its buffer. */
+static bool range_fits(const struct evq_plan *plan, const struct evq_op *op, int64_t heads)
+{
+    return op->column >= 0 && heads >= 1 && op->n >= 1 &&
+           (int64_t)op->column + heads * op->n <= plan->buffer_columns[op->in];
+}
+
+static const char *attention_fault(const struct evq_plan *plan, const struct evq_op *op)
+{
+    if (op->column != 0 || op->heads < 1 || op->kv_heads < 1 || op->window < 0 ||
+        op->heads % op->kv_heads != 0 ||
+        !range_fits(plan, op, op->heads + 2 * (int64_t)op->kv_heads)) {
+        return "heads that do not fit its input";
+    }
+    if ((int64_t)op->heads * op->n > plan->buffer_columns[op->out] || op->in == op->out) {
+        return "heads that do not fit its output";
+    }
+    return plan->length_max >= 1 ? NULL : "no longest sequence";
+}
+
+static const char *range_fault(const struct evq_plan *plan, const struct evq_op *op)
+{
+    if (!range_fits(plan, op, op->heads)) {
+        return "heads that do not fit its buffer";
+    }
+    if (op->kind == EVQ_OP_RMS_NORM) {
+        return slot_is(plan, op->weight, 1, op->n) ? NULL : "a weight of another shape";
+    }
+    return op->out == op->in && op->n % 2 == 0 && op->frequencies != NULL ? NULL : "no frequencies";
+}
+
+static const char *score_fault(const struct evq_plan *plan, const struct evq_op *op)
+{
+    const bool fits =
+        slot_is(plan, op->weight, op->n, op->k) && vector_or_none(plan, op->bias, op->n);
+
+    return fits ? NULL : "a weight or bias of another shape";
+}
+
+/* Columns that an operation reads of its input. */
+static int32_t columns_in(const struct evq_op *op)
+{
+    switch (op->kind) {
+    case EVQ_OP_GEMM:
+    case EVQ_OP_SCORE:
+        return op->k;
+    case EVQ_OP_EMBEDDING:
+        return 1;
+    case EVQ_OP_GATE:
+        return op->n <= INT32_MAX / 2 ? 2 * op->n : -1;
+    default:
+        return op->n;
+    }
+}
+
 static const char *op_fault(const struct evq_plan *plan, const struct evq_op *op)
 {
     if (op->activation < 0 || op->activation >= EVQ_ACT_COUNT) {
         return "an unknown activation";
     }
-    if (!buffer_holds(plan, op->in, op->kind == EVQ_OP_GEMM ? op->k : op->n)) {
+    if (!buffer_holds(plan, op->in, columns_in(op))) {
         return "an input that does not fit its buffer";
     }
-    if (op->in == 0 && plan->buffer_columns[0] != (op->kind == EVQ_OP_GEMM ? op->k : op->n)) {
+    if (op->in == 0 && op->kind != EVQ_OP_EMBEDDING && plan->buffer_columns[0] != columns_in(op)) {
         return "an input narrower than the batch";
     }
     if (is_head(op)) {
-        return op->out == -1 && op->top_k >= 0 ? NULL : "a head with an output";
+        if (op->out != -1 || op->top_k < 0) {
+            return "a head with an output";
+        }
+        return op->kind == EVQ_OP_SCORE ? score_fault(plan, op) : NULL;
     }
     if (!buffer_holds(plan, op->out, op->n) || op->out == 0) {
         return "an output that does not fit its buffer";
     }
-    if (op->kind == EVQ_OP_GEMM) {
-        const bool fits =
-            slot_is(plan, op->weight, op->n, op->k) && vector_or_none(plan, op->bias, op->n);
-        return fits && op->in != op->out ? NULL : "a weight or bias of another shape";
+    switch (op->kind) {
+    case EVQ_OP_GEMM:
+        return gemm_fault(plan, op);
+    case EVQ_OP_EMBEDDING:
+        return embedding_fault(plan, op);
+    case EVQ_OP_RMS_NORM:
+    case EVQ_OP_ROPE:
+        return range_fault(plan, op);
+    case EVQ_OP_ATTENTION:
+        return attention_fault(plan, op);
+    case EVQ_OP_GATE:
+        return op->in != op->out ? NULL : "an output that is its input";
+    case EVQ_OP_LAYER_NORM:
+        return slot_is(plan, op->weight, 1, op->n) && vector_or_none(plan, op->bias, op->n)
+                   ? NULL
+                   : "a weight or bias of another shape";
+    default:
+        return vector_or_none(plan, op->weight, op->n) && vector_or_none(plan, op->bias, op->n)
+                   ? NULL
+                   : "a weight or bias of another shape";
     }
-    const bool fits =
-        vector_or_none(plan, op->weight, op->n) && vector_or_none(plan, op->bias, op->n);
-    return fits ? NULL : "a weight or bias of another shape";
 }
 
 enum evq_status evq_plan_check(const struct evq_plan *plan, struct evq_error *err)
 {
-    if (plan->rows_max < 1 || plan->buffer_count < 1 || plan->buffer_count > PLAN_ITEMS_MAX ||
-        plan->op_count > PLAN_ITEMS_MAX || plan->slot_count > PLAN_ITEMS_MAX) {
+    if (plan->rows_max < 1 || plan->length_max < 0 || plan->length_max > plan->rows_max ||
+        plan->compute < 0 || plan->compute >= EVQ_COMPUTE_COUNT || plan->buffer_count < 1 ||
+        plan->buffer_count > PLAN_ITEMS_MAX || plan->op_count > PLAN_ITEMS_MAX ||
+        plan->slot_count > PLAN_ITEMS_MAX) {
         return evq_error_set(err, EVQ_E_BUG, "plan of %zu operations for %d rows", plan->op_count,
                              (int)plan->rows_max);
     }
@@ -87,21 +184,115 @@ enum evq_status evq_plan_check(const struct evq_plan *plan, struct evq_error *er
     return EVQ_OK;
 }
 
-static enum evq_status labels_check(const struct evq_batch *batch, int32_t classes,
-                                    struct evq_error *err)
+enum evq_status evq_plan_check_samples(const struct evq_plan *plan, struct evq_error *err)
 {
-    for (int32_t r = 0; r < batch->rows; r++) {
-        if (batch->labels[r] < 0 || batch->labels[r] >= classes) {
-            return evq_error_set(err, EVQ_E_INVALID, "row %d has label %d, expected 0 to %d",
-                                 (int)r, (int)batch->labels[r], (int)(classes - 1));
+    bool samples = plan->compute == EVQ_COMPUTE_F32;
+
+    for (size_t i = 0; i < plan->op_count && samples; i++) {
+        const enum evq_op_kind kind = plan->ops[i].kind;
+        samples = kind == EVQ_OP_GEMM || kind == EVQ_OP_SCALE_SHIFT ||
+                  kind == EVQ_OP_CROSS_ENTROPY || kind == EVQ_OP_SQUARED_ERROR;
+    }
+    return samples ? EVQ_OK
+                   : evq_error_set(err, EVQ_E_UNSUPPORTED,
+                                   "this backend evaluates fp32 models of samples only");
+}
+
+enum evq_status evq_plan_blob_check(const struct evq_plan *plan, int32_t slot,
+                                    const struct evq_weight_blob *blob, struct evq_error *err)
+{
+    if (plan == NULL || slot < 0 || (size_t)slot >= plan->slot_count) {
+        return evq_error_set(err, EVQ_E_BUG, "weight %d is not in the prepared plan", (int)slot);
+    }
+    if (blob->type != EVQ_WEIGHT_F32 || blob->transposed || blob->first_row != 0 ||
+        blob->rows != plan->slots[slot].rows) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "weight '%s' comes in parts or in a type that "
+                             "this backend does not convert",
+                             plan->slots[slot].name);
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status in_range(const char *what, const int32_t *values, int32_t count, int32_t end,
+                                struct evq_error *err)
+{
+    for (int32_t i = 0; i < count; i++) {
+        if (values[i] < 0 || values[i] >= end) {
+            return evq_error_set(err, EVQ_E_INVALID, "%s %d is %d, expected 0 to %d", what, (int)i,
+                                 (int)values[i], (int)(end - 1));
         }
     }
     return EVQ_OK;
 }
 
+static enum evq_status sequences_check(const struct evq_plan *plan, const struct evq_batch *batch,
+                                       struct evq_error *err)
+{
+    bool good = batch->starts != NULL && batch->sequences >= 1 && batch->starts[0] == 0 &&
+                batch->starts[batch->sequences] == batch->rows;
+
+    for (int32_t i = 0; i < batch->sequences && good; i++) {
+        const int64_t length = (int64_t)batch->starts[i + 1] - batch->starts[i];
+        good = length >= 1 && length <= plan->length_max;
+    }
+    return good ? EVQ_OK
+                : evq_error_set(err, EVQ_E_BUG, "batch of sequences that do not fit its %d rows",
+                                (int)batch->rows);
+}
+
+static enum evq_status scores_check(const struct evq_op *op, const struct evq_batch *batch,
+                                    struct evq_error *err)
+{
+    bool good = batch->scores >= 0 &&
+                (batch->scores == 0 || (batch->score_rows != NULL && batch->score_targets != NULL));
+
+    for (int32_t i = 0; i < batch->scores && good; i++) {
+        const int32_t before = i > 0 ? batch->score_rows[i - 1] : 0;
+        good = batch->score_rows[i] >= before && batch->score_rows[i] < batch->rows;
+    }
+    if (!good) {
+        return evq_error_set(err, EVQ_E_BUG, "batch of scores that do not fit its %d rows",
+                             (int)batch->rows);
+    }
+    return in_range("target", batch->score_targets, batch->scores, op->n, err);
+}
+
+static enum evq_status op_batch_check(const struct evq_plan *plan, const struct evq_op *op,
+                                      const struct evq_batch *batch, struct evq_error *err)
+{
+    bool missing = false;
+    enum evq_status status = EVQ_OK;
+
+    switch (op->kind) {
+    case EVQ_OP_EMBEDDING:
+        missing = batch->tokens == NULL;
+        status = missing ? EVQ_OK
+                         : in_range("token", batch->tokens, batch->rows,
+                                    plan->slots[op->weight].rows, err);
+        break;
+    case EVQ_OP_CROSS_ENTROPY:
+        missing = batch->labels == NULL;
+        status = missing ? EVQ_OK : in_range("label", batch->labels, batch->rows, op->n, err);
+        break;
+    case EVQ_OP_SQUARED_ERROR:
+        missing = batch->targets == NULL;
+        break;
+    case EVQ_OP_SCORE:
+        return scores_check(op, batch, err);
+    default:
+        missing = op->in == 0 && batch->inputs == NULL;
+        break;
+    }
+    return missing ? evq_error_set(err, EVQ_E_BUG, "batch without the arrays its plan reads")
+                   : status;
+}
+
 enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct evq_batch *batch,
                                      struct evq_error *err)
 {
+    enum evq_status status = EVQ_OK;
+
     if (batch->rows < 0 || batch->rows > plan->rows_max) {
         return evq_error_set(err, EVQ_E_BUG, "batch of %d rows for a plan of %d", (int)batch->rows,
                              (int)plan->rows_max);
@@ -109,19 +300,13 @@ enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct e
     if (batch->rows == 0) {
         return EVQ_OK;
     }
-    bool missing = batch->inputs == NULL;
-    enum evq_status status = EVQ_OK;
-    for (size_t i = 0; i < plan->op_count && !missing && status == EVQ_OK; i++) {
-        const struct evq_op *op = &plan->ops[i];
-        if (op->kind == EVQ_OP_CROSS_ENTROPY) {
-            missing = batch->labels == NULL;
-            status = missing ? EVQ_OK : labels_check(batch, op->n, err);
-        } else if (op->kind == EVQ_OP_SQUARED_ERROR) {
-            missing = batch->targets == NULL;
-        }
+    if (plan->length_max > 0) {
+        status = sequences_check(plan, batch, err);
     }
-    return missing ? evq_error_set(err, EVQ_E_BUG, "batch without the arrays its plan reads")
-                   : status;
+    for (size_t i = 0; i < plan->op_count && status == EVQ_OK; i++) {
+        status = op_batch_check(plan, &plan->ops[i], batch, err);
+    }
+    return status;
 }
 
 uint64_t evq_plan_row_flops(const struct evq_plan *plan)

@@ -221,6 +221,9 @@ static enum evq_status cpu_prepare(void *opened, const struct evq_plan *plan, st
     state->plan = NULL;
     enum evq_status status = evq_plan_check(plan, err);
     if (status == EVQ_OK) {
+        status = evq_plan_check_samples(plan, err);
+    }
+    if (status == EVQ_OK) {
         status = prepare_weights(state, plan, err);
     }
     if (status == EVQ_OK) {
@@ -233,20 +236,29 @@ static enum evq_status cpu_prepare(void *opened, const struct evq_plan *plan, st
     return status;
 }
 
-static enum evq_status cpu_put(void *opened, int32_t slot, const float *blob, struct evq_error *err)
+static enum evq_status cpu_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
+                               struct evq_error *err)
 {
     struct cpu_state *state = opened;
 
-    if (state->plan == NULL || slot < 0 || (size_t)slot >= state->plan->slot_count) {
-        return evq_error_set(err, EVQ_E_BUG, "weight %d is not in the prepared plan", (int)slot);
+    const enum evq_status status = evq_plan_blob_check(state->plan, slot, blob, err);
+    if (status != EVQ_OK) {
+        return status;
     }
     struct weight *weight = &state->weights[slot];
     if (weight->matrix) {
-        evq_gemm_pack(&state->gemm, blob, weight->rows, weight->columns, weight->data);
+        evq_gemm_pack(&state->gemm, blob->values, weight->rows, weight->columns, weight->data);
     } else {
-        memcpy(weight->data, blob, weight->floats * sizeof(float));
+        memcpy(weight->data, blob->values, weight->floats * sizeof(float));
     }
     weight->filled = true;
+    return EVQ_OK;
+}
+
+static enum evq_status cpu_settle(void *opened, struct evq_error *err)
+{
+    (void)opened;
+    (void)err; // put() is done when it returns.
     return EVQ_OK;
 }
 
@@ -311,8 +323,8 @@ static void run_chunk(void *context, int32_t part, int32_t thread)
             evq_ops_squared_error(in, rows, op->n, batch->targets + (size_t)first * (size_t)op->n,
                                   run->results + first);
             break;
-        case EVQ_OP_COUNT:
-            break; // evq_plan_check() refused it.
+        default:
+            break; // prepare() refused it.
         }
     }
 }
@@ -362,6 +374,7 @@ const struct evq_backend_ops evq_backend_cpu = {
     .free = cpu_free,
     .prepare = cpu_prepare,
     .put = cpu_put,
+    .settle = cpu_settle,
     .exec = cpu_exec,
     .stats = cpu_stats,
     .close = cpu_close,

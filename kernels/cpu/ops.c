@@ -18,6 +18,8 @@ static float activate(float x, enum evq_activation activation)
         return x / (1.0f + expf(-x));
     case EVQ_ACT_SIGMOID:
         return 1.0f / (1.0f + expf(-x));
+    case EVQ_ACT_GELU_QUICK:
+        return x / (1.0f + expf(-1.702f * x));
     case EVQ_ACT_NONE:
     case EVQ_ACT_COUNT:
         break;

@@ -320,6 +320,9 @@ static enum evq_status cuda_prepare(void *opened, const struct evq_plan *plan,
     state->plan = NULL;
     enum evq_status status = evq_plan_check(plan, err);
     if (status == EVQ_OK) {
+        status = evq_plan_check_samples(plan, err);
+    }
+    if (status == EVQ_OK) {
         status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
     }
     if (status == EVQ_OK) {
@@ -342,26 +345,31 @@ static enum evq_status copy_in(struct cuda_state *state, void *d_to, const void 
         cudaMemcpyAsync(d_to, from, bytes, cudaMemcpyHostToDevice, state->stream), what, err);
 }
 
-static enum evq_status cuda_put(void *opened, int32_t slot, const float *blob,
+static enum evq_status cuda_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
                                 struct evq_error *err)
 {
     struct cuda_state *state = opened;
 
-    if (state->plan == NULL || slot < 0 || (size_t)slot >= state->plan->slot_count) {
-        return evq_error_set(err, EVQ_E_BUG, "weight %d is not in the prepared plan", (int)slot);
+    enum evq_status status = evq_plan_blob_check(state->plan, slot, blob, err);
+    if (status != EVQ_OK) {
+        return status;
     }
     struct weight *weight = &state->weights[slot];
-    enum evq_status status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
+    status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
     if (status == EVQ_OK) {
-        status = copy_in(state, weight->block.d_data, blob,
+        status = copy_in(state, weight->block.d_data, blob->values,
                          (size_t)weight->rows * (size_t)weight->columns * sizeof(float),
                          "copy a weight", err);
     }
-    if (status == EVQ_OK) { // The caller fills the blob anew as soon as this returns.
-        status = evq_cuda_status(cudaStreamSynchronize(state->stream), "copy a weight", err);
-    }
     weight->filled = weight->filled || status == EVQ_OK;
     return status;
+}
+
+static enum evq_status cuda_settle(void *opened, struct evq_error *err)
+{
+    const struct cuda_state *state = opened;
+
+    return evq_cuda_status(cudaStreamSynchronize(state->stream), "copy a weight", err);
 }
 
 /* Row-major out = in * weight^T is column-major out^T = weight^T' * in, with weight stored [k, n]
@@ -411,8 +419,8 @@ static enum evq_status run_op(struct cuda_state *state, const struct evq_op *op,
     case EVQ_OP_SQUARED_ERROR:
         return evq_squared_error_launch(d_in, rows, op->n, state->targets.d_data,
                                         state->results.d_data, state->stream, err);
-    case EVQ_OP_COUNT:
-        break;
+    default:
+        break; // prepare() refused it.
     }
     return evq_error_set(err, EVQ_E_BUG, "operation %d is not known", (int)op->kind);
 }
@@ -512,6 +520,7 @@ static const struct evq_backend_ops backend_cuda = {
     .free = cuda_free,
     .prepare = cuda_prepare,
     .put = cuda_put,
+    .settle = cuda_settle,
     .exec = cuda_exec,
     .stats = cuda_stats,
     .close = cuda_close,

@@ -70,7 +70,8 @@ static void bench(const char *name, const int32_t *widths, int32_t layers, int32
                                   .bias = -1,
                                   .n = classes};
     const struct evq_plan plan = {
-        ops, (size_t)layers + 1, slots, 2 * (size_t)layers, layers + 1, widths, rows};
+        ops, (size_t)layers + 1, slots, 2 * (size_t)layers, layers + 1, widths, rows,
+        0,   EVQ_COMPUTE_F32};
     float *inputs = fill((size_t)rows * (size_t)widths[0]);
     int32_t *labels = calloc((size_t)rows, sizeof(*labels));
     struct evq_row_result *results = calloc((size_t)rows, sizeof(*results));
@@ -80,7 +81,9 @@ static void bench(const char *name, const int32_t *widths, int32_t layers, int32
     must(cpu->prepare(state, &plan, &err), &err);
     for (size_t i = 0; i < plan.slot_count; i++) {
         float *values = fill((size_t)slots[i].rows * (size_t)slots[i].columns);
-        must(cpu->put(state, (int32_t)i, values, &err), &err);
+        const struct evq_weight_blob blob = {
+            .values = values, .type = EVQ_WEIGHT_F32, .rows = slots[i].rows};
+        must(cpu->put(state, (int32_t)i, &blob, &err), &err);
         free(values);
     }
     const struct evq_batch batch = {.rows = rows, .inputs = inputs, .labels = labels};

@@ -125,7 +125,9 @@ static void make_plan(const struct shape *shape, struct plan *out)
                                   slots,
                                   shape->layers + 1,
                                   out->columns,
-                                  shape->rows > 0 ? shape->rows : 1};
+                                  shape->rows > 0 ? shape->rows : 1,
+                                  0,
+                                  EVQ_COMPUTE_F32};
 }
 
 static void load(const struct side *sides, const struct plan *plan)
@@ -144,7 +146,10 @@ static void load(const struct side *sides, const struct plan *plan)
             values[j] = random_float() * spread;
         }
         for (int s = 0; s < 2; s++) {
-            must(sides[s].ops->put(sides[s].state, (int32_t)i, values, &err), &err);
+            const struct evq_weight_blob blob = {
+                .values = values, .type = EVQ_WEIGHT_F32, .rows = slot->rows};
+            must(sides[s].ops->put(sides[s].state, (int32_t)i, &blob, &err), &err);
+            must(sides[s].ops->settle(sides[s].state, &err), &err);
         }
         free(values);
     }

@@ -56,6 +56,8 @@ static double naive_activate(double x, enum evq_activation activation)
         return x / (1.0 + exp(-x));
     case EVQ_ACT_SIGMOID:
         return 1.0 / (1.0 + exp(-x));
+    case EVQ_ACT_GELU_QUICK:
+        return x / (1.0 + exp(-1.702 * x));
     default:
         return x;
     }
@@ -75,6 +77,15 @@ struct layer_case {
     enum evq_activation activation;
     bool bias;
 };
+
+/* All of one slot, in fp32. */
+static enum evq_status put(void *state, int32_t slot, const float *values, int32_t rows,
+                           struct evq_error *err)
+{
+    const struct evq_weight_blob blob = {.values = values, .type = EVQ_WEIGHT_F32, .rows = rows};
+
+    return cpu->put(state, slot, &blob, err);
+}
 
 static double *naive_layer(const struct layer_case *c, const float *in, const float *weight,
                            const float *bias)
@@ -115,7 +126,8 @@ static void check_layer(void *state, const struct layer_case *c)
          .k = c->n},
     };
     const int32_t columns[] = {c->k, c->n};
-    const struct evq_plan plan = {ops, 2, slots, 2, 2, columns, c->rows > 0 ? c->rows : 1};
+    const struct evq_plan plan = {
+        ops, 2, slots, 2, 2, columns, c->rows > 0 ? c->rows : 1, 0, EVQ_COMPUTE_F32};
     float *in = random_floats((size_t)c->rows * (size_t)c->k);
     float *weight = random_floats((size_t)c->n * (size_t)c->k);
     float *bias = random_floats((size_t)c->n);
@@ -128,8 +140,8 @@ static void check_layer(void *state, const struct layer_case *c)
         targets[i] = (float)wanted[i];
     }
     assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_OK);
-    assert_int_equal(cpu->put(state, 0, weight, &err), EVQ_OK);
-    assert_int_equal(cpu->put(state, 1, bias, &err), EVQ_OK);
+    assert_int_equal(put(state, 0, weight, c->n, &err), EVQ_OK);
+    assert_int_equal(put(state, 1, bias, 1, &err), EVQ_OK);
     const struct evq_batch batch = {.rows = c->rows, .inputs = in, .targets = targets};
     assert_int_equal(cpu->exec(state, &batch, results, &err), EVQ_OK);
     for (int32_t r = 0; r < c->rows; r++) {
@@ -262,7 +274,7 @@ static void kernels_cpu_row_keeps_its_bits_wherever_it_stands(void **unused)
          .top_k = 3},
     };
     const int32_t columns[] = {IN, HIDDEN, CLASSES};
-    const struct evq_plan plan = {ops, 3, slots, 3, 3, columns, ROWS};
+    const struct evq_plan plan = {ops, 3, slots, 3, 3, columns, ROWS, 0, EVQ_COMPUTE_F32};
     void *state = open_cpu(NULL, 2);
     float *in = random_floats((size_t)ROWS * IN);
     int32_t labels[ROWS];
@@ -274,7 +286,7 @@ static void kernels_cpu_row_keeps_its_bits_wherever_it_stands(void **unused)
     assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_OK);
     for (int32_t i = 0; i < 3; i++) {
         float *values = random_floats((size_t)slots[i].rows * (size_t)slots[i].columns);
-        assert_int_equal(cpu->put(state, i, values, &err), EVQ_OK);
+        assert_int_equal(put(state, i, values, slots[i].rows, &err), EVQ_OK);
         free(values);
     }
     for (int32_t i = 0; i < ROWS; i++) {
@@ -395,7 +407,7 @@ static void kernels_cpu_refuses_bad_labels_and_plans(void **unused)
     const struct evq_op head = {
         .kind = EVQ_OP_CROSS_ENTROPY, .in = 0, .out = -1, .weight = -1, .bias = -1, .n = 3};
     const int32_t columns[] = {3};
-    struct evq_plan plan = {&head, 1, NULL, 0, 1, columns, 2};
+    struct evq_plan plan = {&head, 1, NULL, 0, 1, columns, 2, 0, EVQ_COMPUTE_F32};
     const float in[] = {0.0f, 1.0f, 2.0f, 0.0f, 1.0f, 2.0f};
     const int32_t labels[] = {0, 3};
     struct evq_row_result results[2];
@@ -432,7 +444,7 @@ static void kernels_cpu_keeps_values_and_memory_when_shapes_stay(void **unused)
         {.kind = EVQ_OP_GEMM, .in = 0, .out = 1, .weight = 0, .bias = -1, .n = 3, .k = 2},
         {.kind = EVQ_OP_CROSS_ENTROPY, .in = 1, .out = -1, .weight = -1, .bias = -1, .n = 3}};
     const int32_t columns[] = {2, 3};
-    const struct evq_plan plan = {ops, 2, slots, 1, 2, columns, 4};
+    const struct evq_plan plan = {ops, 2, slots, 1, 2, columns, 4, 0, EVQ_COMPUTE_F32};
     const struct evq_plan again = plan;
     const float weight[] = {1.0f, 0.0f, 0.0f, 1.0f, 1.0f, 1.0f};
     const float in[] = {1.0f, 2.0f};
@@ -446,8 +458,8 @@ static void kernels_cpu_keeps_values_and_memory_when_shapes_stay(void **unused)
 
     assert_int_equal(cpu->prepare(state, &plan, &err), EVQ_OK);
     assert_int_equal(cpu->exec(state, &batch, &result, &err), EVQ_E_BUG); // Weight never put.
-    assert_int_equal(cpu->put(state, 1, weight, &err), EVQ_E_BUG);
-    assert_int_equal(cpu->put(state, 0, weight, &err), EVQ_OK);
+    assert_int_equal(put(state, 1, weight, 3, &err), EVQ_E_BUG);
+    assert_int_equal(put(state, 0, weight, 3, &err), EVQ_OK);
     cpu->stats(state, &before);
     assert_int_equal(cpu->prepare(state, &again, &err), EVQ_OK);
     cpu->stats(state, &after);

@@ -95,7 +95,12 @@ enum evq_status evq_loader_fill(const struct evq_backend_ops *backend, void *sta
             status = read_norm(checkpoint, source, values, stage, &read, err);
         }
         if (status == EVQ_OK) {
-            status = backend->put(state, (int32_t)i, stage, err);
+            const struct evq_weight_blob blob = {
+                .values = stage, .type = EVQ_WEIGHT_F32, .rows = model->plan.slots[i].rows};
+            status = backend->put(state, (int32_t)i, &blob, err);
+        }
+        if (status == EVQ_OK) {
+            status = backend->settle(state, err);
         }
     }
     backend->free(state, stage);

@@ -469,8 +469,13 @@ static enum evq_status make_plan(struct mlp *mlp, struct evq_error *err)
     head.n = head.k = model->outputs;
     out.ops[mlp->op_count++] = head;
     model->sources = out.sources;
-    model->plan = (struct evq_plan){out.ops, mlp->op_count,         out.slots, mlp->slot_count, 3,
-                                    columns, mlp->request->rows_max};
+    model->plan = (struct evq_plan){.ops = out.ops,
+                                    .op_count = mlp->op_count,
+                                    .slots = out.slots,
+                                    .slot_count = mlp->slot_count,
+                                    .buffer_count = 3,
+                                    .buffer_columns = columns,
+                                    .rows_max = mlp->request->rows_max};
     return EVQ_OK;
 }
 
