@@ -219,8 +219,8 @@ static enum evq_status in_range(const char *what, const int32_t *values, int32_t
 {
     for (int32_t i = 0; i < count; i++) {
         if (values[i] < 0 || values[i] >= end) {
-            return evq_error_set(err, EVQ_E_INVALID, "%s %d is %d, expected 0 to %d", what, (int)i,
-                                 (int)values[i], (int)(end - 1));
+            return evq_error_set(err, EVQ_E_INVALID, "row %d has %s %d, expected 0 to %d", (int)i,
+                                 what, (int)values[i], (int)(end - 1));
         }
     }
     return EVQ_OK;
