@@ -56,6 +56,9 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
     int fd = -1;
     enum evq_status status = evq_layout_find(directory_fd, name, sizeof(name), err);
 
+    if (status == EVQ_OK) {
+        status = evq_directory_set_folder(checkpoint, root_fd, checkpoint->path, err);
+    }
     if (status != EVQ_OK) {
         return status;
     }
@@ -98,6 +101,10 @@ static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd,
                                                            (size_t)(slash - checkpoint->path));
     if (folder == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
+    }
+    const enum evq_status status = evq_directory_set_folder(checkpoint, root_fd, folder, err);
+    if (status != EVQ_OK) {
+        return status;
     }
     int file_fd = *fd;
     *fd = -1; // The checkpoint owns it now.

@@ -127,6 +127,41 @@ enum evq_status evq_checkpoint_read_f32(const struct evq_checkpoint *checkpoint,
 enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint,
                                         const struct evq_tensor *tensor, void *out,
                                         size_t out_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+/* What a plain value beside the weights is: hyper-parameters, nanoGPT's model_args, a step. */
+enum evq_scalar_kind {
+    EVQ_SCALAR_NONE,
+    EVQ_SCALAR_BOOL,
+    EVQ_SCALAR_INTEGER,
+    EVQ_SCALAR_REAL,
+    EVQ_SCALAR_TEXT
+};
+
+struct evq_scalar {
+    enum evq_scalar_kind kind;
+    int64_t integer;  // BOOL, INTEGER.
+    double real;      // BOOL, INTEGER, REAL.
+    const char *text; // TEXT: as long as the checkpoint is open; not NUL-terminated.
+    size_t text_bytes;
+};
+
+/*
+ * The plain value at a dotted path ("model_args.n_layer", "hyper_parameters.width", "betas.0") of
+ * the torch file that holds the weights; a key may hold dots itself. False, *ret_scalar untouched:
+ * nothing plain is there, or the checkpoint is of a format that has no such values. None of Python
+ * is EVQ_SCALAR_NONE. Any thread.
+ */
+bool evq_checkpoint_scalar(const struct evq_checkpoint *checkpoint, const char *path,
+                           struct evq_scalar *ret_scalar);
+
+/*
+ * Opens a file that lies beside the weights, such as config.json: for a directory in it, for a file
+ * in its folder. name is a plain name; links may lead anywhere beneath the root. The caller closes
+ * *ret_fd. EVQ_E_GONE: not there; else as evq_beneath_open(). Any thread.
+ */
+enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoint,
+                                           const char *name, int *ret_fd,
+                                           struct evq_error *err) EVQ_CHECK_RESULT;
+
 bool evq_tensor_elements(const struct evq_tensor *tensor, size_t *ret_elements); // false: overflow.
 size_t evq_dtype_bytes(enum evq_dtype dtype);                                    // 0 for OTHER.
 const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32".

@@ -1,5 +1,7 @@
 #include "shared/checkpoint/directory.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,6 +22,7 @@ enum evq_status evq_directory_new(const char *path, struct evq_checkpoint **ret_
     }
     struct evq_checkpoint *checkpoint = &directory->checkpoint;
     checkpoint->directory = directory;
+    directory->root_fd = -1;
     checkpoint->format = "";
     checkpoint->arena = evq_arena_new(ARENA_BYTES_MAX);
     if (checkpoint->arena != NULL) {
@@ -44,6 +47,10 @@ void evq_checkpoint_close(struct evq_checkpoint *checkpoint)
     }
     for (size_t i = 0; i < directory->kept_count; i++) {
         free(directory->kept[i]);
+    }
+    evq_pickle_free(directory->pickle);
+    if (directory->root_fd >= 0) {
+        (void)close(directory->root_fd); // A directory: nothing to lose.
     }
     free(directory->kept);
     free(directory->identities);
@@ -166,6 +173,46 @@ enum evq_status evq_directory_keep(struct evq_checkpoint *checkpoint, void *memo
     }
     directory->kept = kept;
     directory->kept[directory->kept_count++] = memory;
+    return EVQ_OK;
+}
+
+enum evq_status evq_directory_keep_pickle(struct evq_checkpoint *checkpoint,
+                                          struct evq_pickle *pickle, uint8_t *data,
+                                          struct evq_error *err)
+{
+    struct evq_directory *directory = checkpoint->directory;
+
+    if (directory->pickle != NULL) {
+        evq_pickle_free(pickle);
+        free(data);
+        return EVQ_OK;
+    }
+    const enum evq_status status = evq_directory_keep(checkpoint, data, err);
+    if (status != EVQ_OK) {
+        evq_pickle_free(pickle); // Its bytes are gone.
+        return status;
+    }
+    directory->pickle = pickle;
+    return EVQ_OK;
+}
+
+enum evq_status evq_directory_set_folder(struct evq_checkpoint *checkpoint, int root_fd,
+                                         const char *folder, struct evq_error *err)
+{
+    struct evq_directory *directory = checkpoint->directory;
+
+    directory->folder = evq_arena_strdup(checkpoint->arena, folder);
+    if (directory->folder == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a path");
+    }
+    const int fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+        return evq_error_set(err, EVQ_E_IO, "keep the root directory: %s", strerror(errno));
+    }
+    if (directory->root_fd >= 0) {
+        (void)close(directory->root_fd); // A directory: nothing to lose.
+    }
+    directory->root_fd = fd;
     return EVQ_OK;
 }
 

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "shared/checkpoint/checkpoint.h"
+#include "shared/checkpoint/pickle.h"
 
 #define EVQ_SHOWN_BYTES 160 // Room for an escaped name inside a message.
 
@@ -26,6 +27,9 @@ struct evq_directory {
     void **kept; // Memory that names point into.
     size_t kept_count;
     size_t kept_capacity;
+    struct evq_pickle *pickle; // Of the torch file that holds the weights; NULL: none.
+    int root_fd;               // The root it was opened beneath; -1: not known yet.
+    const char *folder;        // Beneath the root: where what belongs to the weights lies.
 };
 
 /* Empty, with a copy of path for messages. */
@@ -48,6 +52,16 @@ enum evq_status evq_directory_add_tensor(struct evq_checkpoint *checkpoint,
 /* Frees memory with the checkpoint; on failure at once. */
 enum evq_status evq_directory_keep(struct evq_checkpoint *checkpoint, void *memory,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Takes over a pickle and the bytes it was read from, also on failure; the first one is kept. */
+enum evq_status evq_directory_keep_pickle(struct evq_checkpoint *checkpoint,
+                                          struct evq_pickle *pickle, uint8_t *data,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Where files beside the weights are looked for; root_fd stays the caller's. */
+enum evq_status evq_directory_set_folder(struct evq_checkpoint *checkpoint, int root_fd,
+                                         const char *folder,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Sorts the tensors by name and refuses two of one name. */
 enum evq_status evq_directory_finish(struct evq_checkpoint *checkpoint,

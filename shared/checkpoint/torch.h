@@ -31,6 +31,12 @@ enum evq_status evq_torch_select(const struct evq_pickle_node *root,
                                  const struct evq_pickle_node **ret_weights,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
+/*
+ * The value at a dotted path below node; a key may hold dots itself. Passes through dicts, the
+ * attributes of objects, and lists by index. NULL: none. scalar.c.
+ */
+const struct evq_pickle_node *evq_torch_find(const struct evq_pickle_node *node, const char *path);
+
 /* Is given each tensor below a value, with its dotted name (valid during the call). */
 typedef enum evq_status (*evq_torch_visitor)(void *context, const char *name,
                                              const struct evq_pickle_node *tensor,

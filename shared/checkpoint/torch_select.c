@@ -56,33 +56,12 @@ static void list_keys(const struct evq_pickle_node *dict, char *out, size_t out_
     }
 }
 
-/* The value under a dotted path; a key may hold dots itself. */
-static const struct evq_pickle_node *find_path(const struct evq_pickle_node *node, const char *path,
-                                               int depth)
-{
-    const struct evq_pickle_node *found = evq_pickle_get(node, path);
-
-    for (const char *dot = strchr(path, '.'); found == NULL && dot != NULL && depth < 8;
-         dot = strchr(dot + 1, '.')) {
-        char head[256];
-        size_t bytes = (size_t)(dot - path);
-        if (bytes >= sizeof(head)) {
-            break;
-        }
-        memcpy(head, path, bytes);
-        head[bytes] = '\0';
-        const struct evq_pickle_node *inner = evq_pickle_get(node, head);
-        found = inner == NULL ? NULL : find_path(inner, dot + 1, depth + 1);
-    }
-    return found;
-}
-
 static enum evq_status select_key(const struct evq_pickle_node *root, const char *key,
                                   const struct evq_pickle_node **ret_weights, struct evq_error *err)
 {
     char keys[EVQ_SHOWN_BYTES];
     char shown[EVQ_SHOWN_BYTES];
-    const struct evq_pickle_node *found = find_path(root, key, 0);
+    const struct evq_pickle_node *found = evq_torch_find(root, key);
 
     evq_error_escape(key, strlen(key), shown, sizeof(shown));
     if (found == NULL) {

@@ -169,6 +169,9 @@ static enum evq_status read_pickle(struct archive *archive,
             status = evq_torch_walk(weights, add_tensor, archive, err);
         }
     }
+    if (status == EVQ_OK && !options->files_only) {
+        return evq_directory_keep_pickle(archive->checkpoint, pickle, data, err);
+    }
     evq_pickle_free(pickle);
     free(data);
     return status;

@@ -1,0 +1,79 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/checkpoint/torch.h"
+
+#define DEPTH_MAX 8
+
+/* What lies under one key of a dict, of an object that holds items or attributes, of a list. */
+static const struct evq_pickle_node *find_key(const struct evq_pickle_node *node, const char *key)
+{
+    if (node->kind == EVQ_PICKLE_OBJECT) {
+        const struct evq_pickle_object *object = node->as.object;
+        const struct evq_pickle_node *found =
+            object->items == NULL ? NULL : evq_pickle_get(object->items, key);
+        return found != NULL || object->state == NULL ? found : evq_pickle_get(object->state, key);
+    }
+    if (node->kind == EVQ_PICKLE_LIST || node->kind == EVQ_PICKLE_TUPLE) {
+        char *end = NULL;
+        const unsigned long index = strtoul(key, &end, 10);
+        const bool number = key[0] >= '0' && key[0] <= '9' && *end == '\0';
+        return number && index < node->count ? node->as.items[index] : NULL;
+    }
+    return evq_pickle_get(node, key);
+}
+
+static const struct evq_pickle_node *find_path(const struct evq_pickle_node *node, const char *path,
+                                               int depth)
+{
+    const struct evq_pickle_node *found = find_key(node, path);
+
+    for (const char *dot = strchr(path, '.'); found == NULL && dot != NULL && depth < DEPTH_MAX;
+         dot = strchr(dot + 1, '.')) {
+        char head[256];
+        size_t bytes = (size_t)(dot - path);
+        if (bytes >= sizeof(head)) {
+            break;
+        }
+        memcpy(head, path, bytes);
+        head[bytes] = '\0';
+        const struct evq_pickle_node *inner = find_key(node, head);
+        found = inner == NULL ? NULL : find_path(inner, dot + 1, depth + 1);
+    }
+    return found;
+}
+
+const struct evq_pickle_node *evq_torch_find(const struct evq_pickle_node *node, const char *path)
+{
+    return find_path(node, path, 0);
+}
+
+bool evq_checkpoint_scalar(const struct evq_checkpoint *checkpoint, const char *path,
+                           struct evq_scalar *ret_scalar)
+{
+    const struct evq_pickle *pickle = checkpoint->directory->pickle;
+    const struct evq_pickle_node *node =
+        pickle == NULL ? NULL : evq_torch_find(evq_pickle_root(pickle), path);
+
+    switch (node == NULL ? EVQ_PICKLE_DICT : node->kind) {
+    case EVQ_PICKLE_NONE:
+        *ret_scalar = (struct evq_scalar){.kind = EVQ_SCALAR_NONE};
+        return true;
+    case EVQ_PICKLE_BOOL:
+    case EVQ_PICKLE_INT:
+        *ret_scalar = (struct evq_scalar){
+            .kind = node->kind == EVQ_PICKLE_BOOL ? EVQ_SCALAR_BOOL : EVQ_SCALAR_INTEGER,
+            .integer = node->as.integer,
+            .real = (double)node->as.integer};
+        return true;
+    case EVQ_PICKLE_FLOAT:
+        *ret_scalar = (struct evq_scalar){.kind = EVQ_SCALAR_REAL, .real = node->as.real};
+        return true;
+    case EVQ_PICKLE_TEXT:
+        *ret_scalar = (struct evq_scalar){
+            .kind = EVQ_SCALAR_TEXT, .text = node->as.text, .text_bytes = node->count};
+        return true;
+    default:
+        return false;
+    }
+}
