@@ -296,26 +296,3 @@ def serve(function: Function) -> None:
     sys.stdout.flush()
     os.dup2(2, 1)  # or writes where it listens.
     Server(function, in_fd, out_fd).run()
-
-
-def resolve(name: str) -> Any:
-    """The object that "module:attribute" names; the working directory is looked into first."""
-    from importlib import import_module
-
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise SystemExit(f"expected MODULE:FUNCTION, got '{name}'")
-    if sys.path[:1] != [os.getcwd()]:
-        sys.path.insert(0, os.getcwd())
-    value: Any = import_module(module)
-    for part in attribute.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def one_argument(program: str, what: str, arguments: Optional[List[str]] = None) -> str:
-    """The command line's only argument."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if len(given) != 1 or given[0].startswith("-"):
-        raise SystemExit(f"usage: python -m {program} {what}")
-    return given[0]

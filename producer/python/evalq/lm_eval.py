@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any, Dict, List, Optional, Tuple
 
+from ._runnable import quietly
 from ._serving import Checkpoint, Metrics, Report, Task, serve
 from ._weights import load_into
 
@@ -145,13 +145,7 @@ def main() -> None:
     parser.add_argument("--bootstrap-iters", type=int, default=100000)
     parser.add_argument("--apply-chat-template", action="store_true")
     options = parser.parse_args()
-    out_fd = os.dup(1)
-    os.dup2(2, 1)  # What the harness prints is not for the worker.
-    harness = Harness(options)
-    sys.stdout.flush()
-    os.dup2(out_fd, 1)
-    os.close(out_fd)
-    serve(harness)
+    serve(quietly(lambda: Harness(options)))
 
 
 if __name__ == "__main__":

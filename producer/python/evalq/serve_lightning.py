@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import types
-from typing import Any, Callable
-
-from ._lightning import serve_lightning
-from ._serving import one_argument, resolve
+from ._lightning import LightningFunction, serve_lightning
+from ._runnable import also_function, run
 
 __all__ = ["serve_lightning"]
 
-
-class _Module(types.ModuleType):
-    """A function to those who import evalq, a module to those who import this."""
-
-    def __call__(self, factory: Callable[[], Any]) -> None:
-        serve_lightning(factory)
-
-
-def main() -> None:
-    name = one_argument("evalq.serve_lightning", "MODULE:FACTORY")
-    out_fd = os.dup(1)
-    os.dup2(2, 1)  # What imports and the factory print is not for the worker.
-    made: Any = resolve(name)()
-    sys.stdout.flush()
-    os.dup2(out_fd, 1)
-    os.close(out_fd)
-    serve_lightning(lambda: made)
-
-
 if __name__ == "__main__":
-    main()
+    run("MODULE:FACTORY", lambda factory: LightningFunction(*factory()))
 else:
-    sys.modules[__name__].__class__ = _Module
+    also_function(__name__, serve_lightning)

@@ -1,0 +1,55 @@
+"""A module that is a program to `python -m`, and a function to those who import evalq: evalq.serve and its kin."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from importlib import import_module
+from typing import Any, Callable
+
+from ._serving import Function, serve
+
+
+def run(what: str, make: Callable[[Any], Function]) -> None:
+    """The program: serves make(the object that its only argument, "module:attribute", names)."""
+    arguments = sys.argv[1:]
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        name = getattr(sys.modules["__main__"].__spec__, "name", sys.argv[0])
+        raise SystemExit(f"usage: python -m {name} {what}")
+    serve(quietly(lambda: make(_resolve(arguments[0]))))
+
+
+def quietly(make: Callable[[], Function]) -> Function:
+    """make(), whose imports and factories may print: standard output is the worker's, and gets none of it."""
+    out_fd = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        return make()
+    finally:
+        sys.stdout.flush()
+        os.dup2(out_fd, 1)
+        os.close(out_fd)
+
+
+def also_function(module: str, function: Callable[[Any], None]) -> None:
+    """Makes the module callable: evalq.serve is a function until `import evalq.serve` makes it a module."""
+
+    class Module(types.ModuleType):
+        def __call__(self, argument: Any) -> None:
+            function(argument)
+
+    sys.modules[module].__class__ = Module
+
+
+def _resolve(name: str) -> Any:
+    """The working directory is looked into first."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise SystemExit(f"expected MODULE:NAME, got '{name}'")
+    if sys.path[:1] != [os.getcwd()]:
+        sys.path.insert(0, os.getcwd())
+    value: Any = import_module(module)
+    for part in attribute.split("."):
+        value = getattr(value, part)
+    return value
