@@ -5,7 +5,8 @@
 #define HEAD_BYTES 512
 
 // First match wins; safetensors has no magic number and comes last.
-static const struct evq_format *const formats[] = {&evq_format_torch_zip, &evq_format_unsupported,
+static const struct evq_format *const formats[] = {&evq_format_torch_zip, &evq_format_torch_legacy,
+                                                   &evq_format_unsupported,
                                                    &evq_format_safetensors};
 
 static bool ends_with(const char *text, const char *end)

@@ -22,6 +22,7 @@ struct evq_format {
 
 extern const struct evq_format evq_format_safetensors;
 extern const struct evq_format evq_format_torch_zip;
+extern const struct evq_format evq_format_torch_legacy;
 extern const struct evq_format
     evq_format_unsupported; // Known by their first bytes, and refused by name.
 

@@ -13,6 +13,8 @@
 struct evq_pickle {
     struct evq_arena *arena;
     struct evq_pickle_node *root;
+    struct evq_pickle_node **persistent;
+    size_t persistent_count;
 };
 
 /* Shared by all trees: nothing ever changes them. */
@@ -316,6 +318,7 @@ static enum evq_status run(struct evq_machine *machine)
 
     while (status == EVQ_OK && !machine->stopped) {
         if (machine->at >= machine->bytes) {
+            machine->cut = true;
             return evq_error_set(machine->err, EVQ_E_CORRUPT,
                                  "pickle of %zu bytes ends without STOP", machine->bytes);
         }
@@ -329,42 +332,76 @@ static enum evq_status run(struct evq_machine *machine)
         status =
             function == NULL ? op_refused(machine, 0) : function(machine, opcodes[opcode].argument);
     }
-    if (status == EVQ_OK && machine->at != machine->bytes) {
-        return evq_error_set(machine->err, EVQ_E_CORRUPT, "%zu bytes follow the end of the pickle",
-                             machine->bytes - machine->at);
-    }
     return status;
 }
 
-enum evq_status evq_pickle_read(const uint8_t *data, size_t bytes, struct evq_pickle **ret_pickle,
-                                struct evq_error *err)
+static enum evq_status read_machine(struct evq_machine *machine, struct evq_pickle **ret_pickle)
 {
-    size_t limit = bytes > TREE_BYTES_MAX / TREE_BYTES_PER_BYTE - ((size_t)1 << 14)
+    size_t limit = machine->bytes > TREE_BYTES_MAX / TREE_BYTES_PER_BYTE - ((size_t)1 << 14)
                        ? TREE_BYTES_MAX
-                       : bytes * TREE_BYTES_PER_BYTE + ((size_t)1 << 20);
+                       : machine->bytes * TREE_BYTES_PER_BYTE + ((size_t)1 << 20);
     struct evq_pickle *pickle = calloc(1, sizeof(*pickle));
-    struct evq_machine machine = {.data = data, .bytes = bytes, .err = err};
     enum evq_status status;
 
     if (pickle != NULL) {
         pickle->arena = evq_arena_new(limit);
     }
     if (pickle == NULL || pickle->arena == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "a pickle of %zu bytes", bytes);
+        status = evq_error_set(machine->err, EVQ_E_NOMEM, "a pickle of %zu bytes", machine->bytes);
         goto out;
     }
-    machine.arena = pickle->arena;
-    status = run(&machine);
+    machine->arena = pickle->arena;
+    status = run(machine);
     if (status == EVQ_OK) {
-        pickle->root = machine.stack[0];
+        pickle->root = machine->stack[0];
+        pickle->persistent = machine->persistent;
+        pickle->persistent_count = machine->persistent_count;
+        machine->persistent = NULL; // The pickle owns it now.
         *ret_pickle = pickle;
         pickle = NULL; // The caller owns it now.
     }
 out:
-    free(machine.stack);
-    free(machine.marks);
-    free(machine.memo);
+    free(machine->stack);
+    free(machine->marks);
+    free(machine->memo);
+    free(machine->persistent);
     evq_pickle_free(pickle);
+    return status;
+}
+
+enum evq_status evq_pickle_read(const uint8_t *data, size_t bytes, struct evq_pickle **ret_pickle,
+                                struct evq_error *err)
+{
+    struct evq_machine machine = {.data = data, .bytes = bytes, .err = err};
+    struct evq_pickle *pickle = NULL;
+    enum evq_status status = read_machine(&machine, &pickle);
+
+    if (status == EVQ_OK && machine.at != bytes) {
+        evq_pickle_free(pickle);
+        return evq_error_set(err, EVQ_E_CORRUPT, "%zu bytes follow the end of the pickle",
+                             bytes - machine.at);
+    }
+    if (status == EVQ_OK) {
+        *ret_pickle = pickle;
+    }
+    return status;
+}
+
+enum evq_status evq_pickle_read_first(const uint8_t *data, size_t bytes,
+                                      struct evq_pickle **ret_pickle, size_t *ret_bytes,
+                                      struct evq_error *err)
+{
+    struct evq_machine machine = {.data = data, .bytes = bytes, .err = err};
+    enum evq_status status = read_machine(&machine, ret_pickle);
+
+    if (status == EVQ_E_CORRUPT && machine.cut) {
+        return evq_error_set(
+            err, EVQ_E_INCOMPLETE,
+            "the pickle does not end within %zu bytes: still being written, or cut", bytes);
+    }
+    if (status == EVQ_OK) {
+        *ret_bytes = machine.at;
+    }
     return status;
 }
 
@@ -372,6 +409,7 @@ void evq_pickle_free(struct evq_pickle *pickle)
 {
     if (pickle != NULL) {
         evq_arena_free(pickle->arena);
+        free(pickle->persistent);
         free(pickle);
     }
 }
@@ -379,6 +417,13 @@ void evq_pickle_free(struct evq_pickle *pickle)
 const struct evq_pickle_node *evq_pickle_root(const struct evq_pickle *pickle)
 {
     return pickle->root;
+}
+
+size_t evq_pickle_persistent(const struct evq_pickle *pickle,
+                             struct evq_pickle_node *const **ret_nodes)
+{
+    *ret_nodes = pickle->persistent;
+    return pickle->persistent_count;
 }
 
 bool evq_pickle_is_global(const struct evq_pickle_node *value, const char *module, const char *name)

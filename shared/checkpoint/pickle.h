@@ -68,8 +68,19 @@ struct evq_pickle;
  */
 enum evq_status evq_pickle_read(const uint8_t *data, size_t bytes, struct evq_pickle **ret_pickle,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/*
+ * The same for a pickle at the start of data, which something follows; *ret_bytes is its length.
+ * EVQ_E_INCOMPLETE: data ends inside it.
+ */
+enum evq_status evq_pickle_read_first(const uint8_t *data, size_t bytes,
+                                      struct evq_pickle **ret_pickle, size_t *ret_bytes,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_pickle_free(struct evq_pickle *pickle); // Accepts NULL.
 const struct evq_pickle_node *evq_pickle_root(const struct evq_pickle *pickle);
+
+/* Every PERSISTENT of the pickle, wherever it stands; returns their number. */
+size_t evq_pickle_persistent(const struct evq_pickle *pickle,
+                             struct evq_pickle_node *const **ret_nodes);
 
 /* Whether node is the GLOBAL module.name. */
 bool evq_pickle_is_global(const struct evq_pickle_node *node, const char *module, const char *name);

@@ -43,6 +43,7 @@ bool evq_machine_take_number(struct evq_machine *machine, unsigned bytes, uint64
 
 enum evq_status evq_machine_cut(struct evq_machine *machine)
 {
+    machine->cut = true;
     return evq_machine_fault(machine, "its operand reaches past the end of the pickle");
 }
 

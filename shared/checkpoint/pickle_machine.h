@@ -22,8 +22,12 @@ struct evq_machine {
     struct evq_pickle_node **memo;
     size_t memo_count;
     size_t memo_capacity;
+    struct evq_pickle_node **persistent; // All of them, in order.
+    size_t persistent_count;
+    size_t persistent_capacity;
     struct evq_error *err;
     bool stopped;
+    bool cut; // It failed because the bytes ended.
 };
 
 /* What one opcode does; argument is what the opcode table says. */

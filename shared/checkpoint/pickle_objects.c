@@ -214,7 +214,9 @@ enum evq_status evq_opcode_call(struct evq_machine *machine, unsigned argument)
     machine->depth -= argument + 1;
     struct evq_pickle_node *callable = machine->stack[machine->depth];
     struct evq_pickle_node *arguments = machine->stack[machine->depth + 1];
-    if (callable->kind != EVQ_PICKLE_GLOBAL && callable->kind != EVQ_PICKLE_OBJECT) {
+    // A legacy stream names a module's class by a persistent id, with its source text.
+    if (callable->kind != EVQ_PICKLE_GLOBAL && callable->kind != EVQ_PICKLE_OBJECT &&
+        callable->kind != EVQ_PICKLE_PERSISTENT) {
         return evq_machine_fault(machine, "it calls what is no class or function");
     }
     if (arguments->kind != EVQ_PICKLE_TUPLE) {
@@ -263,8 +265,14 @@ enum evq_status evq_opcode_persistent(struct evq_machine *machine, unsigned argu
         return evq_machine_underflow(machine);
     }
     struct evq_pickle_node *made = evq_machine_make(machine, EVQ_PICKLE_PERSISTENT);
-    if (made != NULL) {
-        made->as.id = machine->stack[--machine->depth];
+    void *persistent = machine->persistent;
+    if (made == NULL ||
+        !evq_machine_reserve(&persistent, machine->persistent_count, &machine->persistent_capacity,
+                             sizeof(struct evq_pickle_node *))) {
+        return evq_machine_no_memory(machine);
     }
+    machine->persistent = persistent;
+    machine->persistent[machine->persistent_count++] = made;
+    made->as.id = machine->stack[--machine->depth];
     return evq_machine_push(machine, made);
 }

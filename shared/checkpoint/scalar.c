@@ -5,22 +5,38 @@
 
 #define DEPTH_MAX 8
 
+/* An item by its place in a list, or by a key that is an integer. */
+static const struct evq_pickle_node *find_number(const struct evq_pickle_node *node, int64_t number)
+{
+    if (node->kind == EVQ_PICKLE_LIST || node->kind == EVQ_PICKLE_TUPLE) {
+        return number < (int64_t)node->count ? node->as.items[number] : NULL;
+    }
+    for (uint32_t i = node->kind == EVQ_PICKLE_DICT ? node->count : 0; i >= 2; i -= 2) {
+        const struct evq_pickle_node *key = node->as.items[i - 2];
+        if (key->kind == EVQ_PICKLE_INT && key->as.integer == number) {
+            return node->as.items[i - 1];
+        }
+    }
+    return NULL;
+}
+
 /* What lies under one key of a dict, of an object that holds items or attributes, of a list. */
 static const struct evq_pickle_node *find_key(const struct evq_pickle_node *node, const char *key)
 {
+    const struct evq_pickle_node *found = NULL;
+
     if (node->kind == EVQ_PICKLE_OBJECT) {
         const struct evq_pickle_object *object = node->as.object;
-        const struct evq_pickle_node *found =
-            object->items == NULL ? NULL : evq_pickle_get(object->items, key);
+        found = object->items == NULL ? NULL : evq_pickle_get(object->items, key);
         return found != NULL || object->state == NULL ? found : evq_pickle_get(object->state, key);
     }
-    if (node->kind == EVQ_PICKLE_LIST || node->kind == EVQ_PICKLE_TUPLE) {
+    found = evq_pickle_get(node, key);
+    if (found == NULL && key[0] >= '0' && key[0] <= '9') {
         char *end = NULL;
-        const unsigned long index = strtoul(key, &end, 10);
-        const bool number = key[0] >= '0' && key[0] <= '9' && *end == '\0';
-        return number && index < node->count ? node->as.items[index] : NULL;
+        const long number = strtol(key, &end, 10);
+        found = *end == '\0' ? find_number(node, number) : NULL;
     }
-    return evq_pickle_get(node, key);
+    return found;
 }
 
 static const struct evq_pickle_node *find_path(const struct evq_pickle_node *node, const char *path,

@@ -8,12 +8,26 @@
 #include "shared/checkpoint/directory.h"
 #include "shared/checkpoint/pickle.h"
 
+/* What a persistent id says of a storage. */
+struct evq_torch_storage {
+    const struct evq_pickle_node *key; // TEXT: names the storage.
+    const char *dtype_name;            // As safetensors spells it.
+    bool untyped;                      // Counted in bytes.
+    uint64_t elements;
+    uint64_t part_first; // A legacy stream may name a part of a storage, in elements.
+    uint64_t part_elements;
+};
+
+/* EVQ_E_UNSUPPORTED: elements of an unknown type. */
+enum evq_status evq_torch_storage(const struct evq_pickle_node *node,
+                                  struct evq_torch_storage *ret_storage,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* A tensor as the pickle describes it; where its storage lies is the archive's business. */
 struct evq_torch_view {
-    const struct evq_pickle_node *key; // TEXT: names the storage.
-    uint64_t storage_elements;
-    uint64_t first_element;
-    struct evq_tensor tensor; // dtype, dtype_name, rank, shape, strides, contiguous, bytes.
+    struct evq_torch_storage storage; // Counted in elements of the tensor.
+    uint64_t first_element;           // Of the whole storage.
+    struct evq_tensor tensor;         // dtype, dtype_name, rank, shape, strides, contiguous, bytes.
 };
 
 /* Whether node is a tensor of any kind, also one that is not read. */
@@ -49,5 +63,24 @@ typedef enum evq_status (*evq_torch_visitor)(void *context, const char *name,
  */
 enum evq_status evq_torch_walk(const struct evq_pickle_node *node, evq_torch_visitor visitor,
                                void *context, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* What the kinds of torch files have in common: tensors whose storages the file places. */
+struct evq_torch_source {
+    struct evq_checkpoint *checkpoint;
+    /* Sets the view's tensor.file and tensor.offset; the storage's size is compared. */
+    enum evq_status (*place)(const struct evq_torch_source *source, struct evq_torch_view *view,
+                             struct evq_error *err);
+};
+
+/* Adds the weights that options ask for to the checkpoint. */
+enum evq_status evq_torch_add(struct evq_torch_source *source, const struct evq_pickle_node *root,
+                              const struct evq_checkpoint_options *options,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The one tensor of an archive that is the part [origin, origin + bytes) of a file: all but its
+ * name. */
+enum evq_status evq_torch_zip_tensor(struct evq_checkpoint *checkpoint, int32_t file,
+                                     uint64_t origin, uint64_t bytes, struct evq_tensor *ret_tensor,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -124,19 +124,44 @@ static enum evq_status read_integers(const struct evq_pickle_node *node, const c
     return EVQ_OK;
 }
 
-/* ('storage', class, key, location, number of elements) */
-static enum evq_status read_storage(const struct evq_pickle_node *node, struct evq_torch_view *view,
-                                    bool *ret_untyped, struct evq_error *err)
+/* (key of the view, first element, elements): what a legacy stream calls a part of a storage. */
+static bool read_part(const struct evq_pickle_node *node, struct evq_torch_storage *storage)
 {
-    const struct evq_pickle_node *id = node->kind == EVQ_PICKLE_PERSISTENT ? node->as.id : node;
+    storage->part_first = 0;
+    storage->part_elements = storage->elements;
+    if (node->kind == EVQ_PICKLE_NONE) {
+        return true;
+    }
+    if (node->kind != EVQ_PICKLE_TUPLE || node->count != 3 ||
+        node->as.items[1]->kind != EVQ_PICKLE_INT || node->as.items[2]->kind != EVQ_PICKLE_INT ||
+        node->as.items[1]->as.integer < 0 || node->as.items[2]->as.integer < 0) {
+        return false;
+    }
+    storage->part_first = (uint64_t)node->as.items[1]->as.integer;
+    storage->part_elements = (uint64_t)node->as.items[2]->as.integer;
+    return storage->part_first <= storage->elements &&
+           storage->part_elements <= storage->elements - storage->part_first;
+}
 
-    if (node->kind != EVQ_PICKLE_PERSISTENT || id->kind != EVQ_PICKLE_TUPLE || id->count != 5 ||
-        !evq_pickle_is_text(id->as.items[0], "storage") ||
+enum evq_status evq_torch_storage(const struct evq_pickle_node *node,
+                                  struct evq_torch_storage *ret_storage, struct evq_error *err)
+{
+    static const struct evq_pickle_node whole = {.kind = EVQ_PICKLE_NONE};
+    const struct evq_pickle_node *id = node->kind == EVQ_PICKLE_PERSISTENT ? node->as.id : node;
+    struct evq_torch_storage storage = {.key = NULL};
+
+    if (node->kind != EVQ_PICKLE_PERSISTENT || id->kind != EVQ_PICKLE_TUPLE ||
+        (id->count != 5 && id->count != 6) || !evq_pickle_is_text(id->as.items[0], "storage") ||
         id->as.items[2]->kind != EVQ_PICKLE_TEXT || id->as.items[4]->kind != EVQ_PICKLE_INT ||
         id->as.items[4]->as.integer < 0) {
         return shape_error(err, "its storage is not ('storage', type, key, location, elements)");
     }
-    if (!storage_type(id->as.items[1], &view->tensor.dtype_name, ret_untyped)) {
+    storage.key = id->as.items[2];
+    storage.elements = (uint64_t)id->as.items[4]->as.integer;
+    if (!read_part(id->count == 6 ? id->as.items[5] : &whole, &storage)) {
+        return shape_error(err, "its storage is a part that reaches outside the whole");
+    }
+    if (!storage_type(id->as.items[1], &storage.dtype_name, &storage.untyped)) {
         const struct evq_pickle_node *type = id->as.items[1];
         char shown[EVQ_SHOWN_BYTES] = "what is no class";
         if (type->kind == EVQ_PICKLE_GLOBAL) {
@@ -145,8 +170,7 @@ static enum evq_status read_storage(const struct evq_pickle_node *node, struct e
         }
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "its storage is of type %s", shown);
     }
-    view->key = id->as.items[2];
-    view->storage_elements = (uint64_t)id->as.items[4]->as.integer;
+    *ret_storage = storage;
     return EVQ_OK;
 }
 
@@ -178,12 +202,12 @@ static enum evq_status check_view(struct evq_torch_view *view, size_t size, stru
         tensor->bytes = 0;
         return EVQ_OK;
     }
-    if (last >= view->storage_elements) {
-        return evq_error_set(err, EVQ_E_CORRUPT,
-                             "it reaches to element %llu of a storage that has %llu",
-                             (unsigned long long)last, (unsigned long long)view->storage_elements);
+    if (last >= view->storage.part_elements) {
+        return evq_error_set(
+            err, EVQ_E_CORRUPT, "it reaches to element %llu of a storage that has %llu",
+            (unsigned long long)last, (unsigned long long)view->storage.part_elements);
     }
-    if (elements > VIEW_BYTES_MAX / size && elements > view->storage_elements) {
+    if (elements > VIEW_BYTES_MAX / size && elements > view->storage.elements) {
         return evq_error_set(err, EVQ_E_LIMIT, "it is expanded to %llu elements",
                              (unsigned long long)elements);
     }
@@ -193,6 +217,18 @@ static enum evq_status check_view(struct evq_torch_view *view, size_t size, stru
     return EVQ_OK;
 }
 
+/* A storage counted in bytes holds elements of the view's own dtype. */
+static bool count_elements(struct evq_torch_storage *storage, size_t size)
+{
+    const bool whole = storage->elements % size == 0 && storage->part_first % size == 0 &&
+                       storage->part_elements % size == 0;
+
+    storage->elements /= size;
+    storage->part_first /= size;
+    storage->part_elements /= size;
+    return whole;
+}
+
 /* (storage, first element, size, stride, ...); v3 names its dtype too, over a storage counted in
  * bytes. */
 static enum evq_status read_view(const struct evq_pickle_node *arguments, bool with_dtype,
@@ -200,13 +236,15 @@ static enum evq_status read_view(const struct evq_pickle_node *arguments, bool w
 {
     struct evq_pickle_node *const *items = arguments->as.items;
     int32_t strides = 0;
-    bool untyped = false;
     unsigned bits = 0;
 
     if (arguments->count < (with_dtype ? 7 : 4)) {
         return shape_error(err, "it has too few arguments");
     }
-    enum evq_status status = read_storage(items[0], view, &untyped, err);
+    enum evq_status status = evq_torch_storage(items[0], &view->storage, err);
+    if (status == EVQ_OK) {
+        view->tensor.dtype_name = view->storage.dtype_name;
+    }
     if (status == EVQ_OK && with_dtype && !dtype_of(items[6], &view->tensor.dtype_name)) {
         status = evq_error_set(err, EVQ_E_UNSUPPORTED, "its dtype is not known");
     }
@@ -230,19 +268,20 @@ static enum evq_status read_view(const struct evq_pickle_node *arguments, bool w
                          &view->tensor.dtype_name)) {
         return evq_error_set(err, EVQ_E_BUG, "dtype %s", view->tensor.dtype_name);
     }
-    if (untyped && with_dtype) {
-        if (view->storage_elements % (bits / 8) != 0) {
-            return shape_error(err, "its storage is no whole number of elements");
-        }
-        view->storage_elements /= bits / 8;
+    if (view->storage.untyped && with_dtype && !count_elements(&view->storage, bits / 8)) {
+        return shape_error(err, "its storage is no whole number of elements");
     }
-    return check_view(view, bits / 8, err);
+    status = check_view(view, bits / 8, err);
+    if (status == EVQ_OK) {
+        view->first_element += view->storage.part_first; // Both lie inside the storage.
+    }
+    return status;
 }
 
 enum evq_status evq_torch_view(const struct evq_pickle_node *node, struct evq_torch_view *ret_view,
                                struct evq_error *err)
 {
-    *ret_view = (struct evq_torch_view){.key = NULL};
+    *ret_view = (struct evq_torch_view){.first_element = 0};
     for (int depth = 0; depth < 4; depth++) { // A parameter around a subclass around a tensor.
         const char *name = rebuilder(node);
         const struct evq_pickle_node *arguments = name == NULL ? NULL : node->as.object->arguments;

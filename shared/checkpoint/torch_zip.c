@@ -5,9 +5,13 @@
 #include "shared/checkpoint/torch.h"
 #include "shared/checkpoint/zip.h"
 
+// The headers and the pickle of an archive that holds one tensor.
+#define ONE_TENSOR_BYTES_MAX 65536u
+
 struct archive {
-    struct evq_checkpoint *checkpoint;
+    struct evq_torch_source source; // First: place() is given it.
     int32_t file;
+    struct evq_zip_source in;
     struct evq_zip *zip;
     char prefix[1024]; // The one folder, with its slash.
 };
@@ -69,8 +73,7 @@ static enum evq_status check_byteorder(const struct archive *archive, struct evq
     if (entry == NULL) {
         return EVQ_OK; // Before torch 2.1 always little-endian on the machines that matter.
     }
-    enum evq_status status =
-        evq_zip_load(archive->checkpoint->files[archive->file].fd, entry, 16, &text, err);
+    enum evq_status status = evq_zip_load(&archive->in, entry, 16, &text, err);
     if (status == EVQ_OK && (entry->bytes != 6 || memcmp(text, "little", 6) != 0)) {
         status = evq_error_set(err, EVQ_E_UNSUPPORTED, "its byteorder is not little");
     }
@@ -79,23 +82,26 @@ static enum evq_status check_byteorder(const struct archive *archive, struct evq
 }
 
 /* The record of a storage must hold exactly its elements. */
-static enum evq_status place(const struct archive *archive, struct evq_torch_view *view,
+static enum evq_status place(const struct evq_torch_source *source, struct evq_torch_view *view,
                              struct evq_error *err)
 {
+    const struct archive *archive = (const struct archive *)source;
+    const struct evq_pickle_node *key = view->storage.key;
+    const uint64_t elements = view->storage.elements;
     char name[1024] = "data/";
     char shown[EVQ_SHOWN_BYTES];
-    size_t key_bytes = view->key->count;
+    size_t key_bytes = key->count;
     unsigned bits = 0;
 
-    evq_error_escape(view->key->as.text, key_bytes, shown, sizeof(shown));
-    if (key_bytes == 0 || key_bytes > 512 || memchr(view->key->as.text, '\0', key_bytes) != NULL ||
-        memchr(view->key->as.text, '/', key_bytes) != NULL) {
+    evq_error_escape(key->as.text, key_bytes, shown, sizeof(shown));
+    if (key_bytes == 0 || key_bytes > 512 || memchr(key->as.text, '\0', key_bytes) != NULL ||
+        memchr(key->as.text, '/', key_bytes) != NULL) {
         return evq_error_set(err, EVQ_E_CORRUPT, "its storage has the key '%s'", shown);
     }
-    memcpy(name + 5, view->key->as.text, key_bytes);
+    memcpy(name + 5, key->as.text, key_bytes);
     const struct evq_zip_entry *entry = find_in(archive, name, 5 + key_bytes);
     view->tensor.file = archive->file;
-    if (entry == NULL && view->storage_elements == 0) {
+    if (entry == NULL && elements == 0) {
         view->tensor.offset = 0;
         return EVQ_OK; // Nothing to store.
     }
@@ -109,71 +115,55 @@ static enum evq_status place(const struct archive *archive, struct evq_torch_vie
     }
     if (!evq_dtype_parse(view->tensor.dtype_name, &view->tensor.dtype, &bits,
                          &view->tensor.dtype_name) ||
-        view->storage_elements > entry->bytes ||
-        view->storage_elements * (bits / 8) != entry->bytes) {
+        elements > entry->bytes || elements * (bits / 8) != entry->bytes) {
         return evq_error_set(
             err, EVQ_E_CORRUPT,
             "its storage 'data/%s' holds %llu bytes, %llu elements of %s were expected", shown,
-            (unsigned long long)entry->bytes, (unsigned long long)view->storage_elements,
+            (unsigned long long)entry->bytes, (unsigned long long)elements,
             view->tensor.dtype_name);
     }
-    view->tensor.offset = entry->offset + view->first_element * (bits / 8);
+    view->tensor.offset = archive->in.origin + entry->offset + view->first_element * (bits / 8);
     return EVQ_OK;
 }
 
-static enum evq_status add_tensor(void *context, const char *name,
-                                  const struct evq_pickle_node *node, struct evq_error *err)
-{
-    struct archive *archive = context;
-    struct evq_torch_view view;
-    enum evq_status status = evq_torch_view(node, &view, err);
-
-    if (status == EVQ_OK) {
-        status = place(archive, &view, err);
-    }
-    if (status == EVQ_OK) {
-        view.tensor.name = evq_arena_strdup(archive->checkpoint->arena, name);
-        if (view.tensor.bytes == 0) {
-            view.tensor.offset = 0; // An empty view may begin where its storage ends.
-        }
-        status =
-            view.tensor.name == NULL
-                ? evq_error_set(err, EVQ_E_LIMIT, "the names of its tensors take too much memory")
-                : evq_directory_add_tensor(archive->checkpoint, &view.tensor, err);
-    }
-    if (status != EVQ_OK) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(name, strlen(name), shown, sizeof(shown));
-        (void)evq_error_prefix(err, "tensor '%s'", shown); // The status stays what it is.
-    }
-    return status;
-}
-
-static enum evq_status read_pickle(struct archive *archive,
-                                   const struct evq_checkpoint_options *options, uint64_t bytes_max,
+/* The pickle's tree, and its bytes, which the tree stands on. */
+static enum evq_status read_pickle(const struct archive *archive, uint64_t bytes_max,
+                                   struct evq_pickle **ret_pickle, uint8_t **ret_data,
                                    struct evq_error *err)
 {
     const struct evq_zip_entry *entry = find_in(archive, "data.pkl", strlen("data.pkl"));
-    struct evq_pickle *pickle = NULL;
-    const struct evq_pickle_node *weights = NULL;
     uint8_t *data = NULL;
-    enum evq_status status =
-        evq_zip_load(archive->checkpoint->files[archive->file].fd, entry, bytes_max, &data, err);
+    enum evq_status status = evq_zip_load(&archive->in, entry, bytes_max, &data, err);
 
     if (status == EVQ_OK) {
-        status = evq_pickle_read(data, (size_t)entry->bytes, &pickle, err);
+        status = evq_pickle_read(data, (size_t)entry->bytes, ret_pickle, err);
     }
-    if (status == EVQ_OK && !options->files_only) {
-        status = evq_torch_select(evq_pickle_root(pickle), options, &weights, err);
-        if (status == EVQ_OK) {
-            status = evq_torch_walk(weights, add_tensor, archive, err);
-        }
+    if (status != EVQ_OK) {
+        free(data);
+        return status;
     }
-    if (status == EVQ_OK && !options->files_only) {
-        return evq_directory_keep_pickle(archive->checkpoint, pickle, data, err);
+    *ret_data = data;
+    return EVQ_OK;
+}
+
+/* The archive at [origin, origin + bytes) of a file; the caller frees archive->zip. */
+static enum evq_status open_archive(struct archive *archive, struct evq_checkpoint *checkpoint,
+                                    int32_t file, uint64_t origin, uint64_t bytes,
+                                    uint64_t bytes_max, struct evq_error *err)
+{
+    *archive = (struct archive){
+        .source = {.checkpoint = checkpoint, .place = place},
+        .file = file,
+        .in = {.fd = checkpoint->files[file].fd, .origin = origin, .bytes = bytes},
+    };
+    enum evq_status status = evq_zip_read(&archive->in, bytes_max, &archive->zip, err);
+
+    if (status == EVQ_OK) {
+        status = find_prefix(archive, err);
     }
-    evq_pickle_free(pickle);
-    free(data);
+    if (status == EVQ_OK) {
+        status = check_byteorder(archive, err);
+    }
     return status;
 }
 
@@ -181,21 +171,54 @@ static enum evq_status torch_zip_open(struct evq_checkpoint *checkpoint, int32_t
                                       const struct evq_checkpoint_options *options,
                                       struct evq_error *err)
 {
-    struct archive archive = {.checkpoint = checkpoint, .file = file};
-    uint64_t bytes_max =
+    struct archive archive;
+    struct evq_pickle *pickle = NULL;
+    uint8_t *data = NULL;
+    const uint64_t bytes_max =
         options->header_bytes_max == 0 ? EVQ_HEADER_BYTES_MAX : options->header_bytes_max;
-    enum evq_status status = evq_zip_read(checkpoint->files[file].fd, checkpoint->files[file].bytes,
-                                          bytes_max, &archive.zip, err);
+    enum evq_status status =
+        open_archive(&archive, checkpoint, file, 0, checkpoint->files[file].bytes, bytes_max, err);
 
     if (status == EVQ_OK) {
-        status = find_prefix(&archive, err);
+        status = read_pickle(&archive, bytes_max, &pickle, &data, err);
+    }
+    if (status == EVQ_OK && !options->files_only) {
+        status = evq_torch_add(&archive.source, evq_pickle_root(pickle), options, err);
+    }
+    evq_zip_free(archive.zip);
+    if (status == EVQ_OK && !options->files_only) {
+        return evq_directory_keep_pickle(checkpoint, pickle, data, err);
+    }
+    evq_pickle_free(pickle);
+    free(data);
+    return status;
+}
+
+enum evq_status evq_torch_zip_tensor(struct evq_checkpoint *checkpoint, int32_t file,
+                                     uint64_t origin, uint64_t bytes, struct evq_tensor *ret_tensor,
+                                     struct evq_error *err)
+{
+    struct archive archive;
+    struct evq_torch_view view;
+    struct evq_pickle *pickle = NULL;
+    uint8_t *data = NULL;
+    enum evq_status status =
+        open_archive(&archive, checkpoint, file, origin, bytes, ONE_TENSOR_BYTES_MAX, err);
+
+    if (status == EVQ_OK) {
+        status = read_pickle(&archive, ONE_TENSOR_BYTES_MAX, &pickle, &data, err);
     }
     if (status == EVQ_OK) {
-        status = check_byteorder(&archive, err);
+        status = evq_torch_view(evq_pickle_root(pickle), &view, err);
     }
     if (status == EVQ_OK) {
-        status = read_pickle(&archive, options, bytes_max, err);
+        status = place(&archive.source, &view, err);
     }
+    if (status == EVQ_OK) {
+        *ret_tensor = view.tensor;
+    }
+    evq_pickle_free(pickle);
+    free(data);
     evq_zip_free(archive.zip);
     return status;
 }

@@ -9,10 +9,6 @@ static const struct {
     size_t at;
     const char *sentence;
 } magics[] = {
-    {"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 14, 0,
-     "this is the legacy stream of torch before 1.6, which is not read: save it again with a "
-     "current "
-     "torch"},
     {"ustar", 5, 257, "this is a tar archive (torch before 0.2), which is not read"},
     {"\x80\x02", 2, 0, "this is a bare pickle, not a file of torch.save"},
     {"\x80\x03", 2, 0, "this is a bare pickle, not a file of torch.save"},

@@ -39,17 +39,23 @@ struct end {
     uint64_t at;     // Where the end records begin: the central directory must reach to here.
 };
 
+static enum evq_status read_at(const struct evq_zip_source *source, uint64_t at, void *out,
+                               size_t bytes, struct evq_error *err)
+{
+    return evq_directory_read_fd(source->fd, source->origin + at, out, bytes, err);
+}
+
 /* Whether an end record stands further forward: then something was put behind the archive. */
-static enum evq_status no_end(int fd, uint64_t file_bytes, struct evq_error *err)
+static enum evq_status no_end(const struct evq_zip_source *source, struct evq_error *err)
 {
     size_t window =
-        file_bytes < END_BYTES + COMMENT_MAX ? (size_t)file_bytes : END_BYTES + COMMENT_MAX;
+        source->bytes < END_BYTES + COMMENT_MAX ? (size_t)source->bytes : END_BYTES + COMMENT_MAX;
     uint8_t *tail = malloc(window == 0 ? 1 : window);
 
     if (tail == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes", window);
     }
-    enum evq_status status = evq_directory_read_fd(fd, file_bytes - window, tail, window, err);
+    enum evq_status status = read_at(source, source->bytes - window, tail, window, err);
     bool found = false;
     for (size_t i = 0; status == EVQ_OK && !found && i + END_BYTES < window; i++) {
         found = memcmp(tail + i, "PK\5\6", 4) == 0;
@@ -66,8 +72,8 @@ static enum evq_status no_end(int fd, uint64_t file_bytes, struct evq_error *err
                          "zip: no end of central directory: still being written, or cut");
 }
 
-static enum evq_status read_end64(int fd, uint64_t end_at, const uint8_t *end_record,
-                                  struct end *end, struct evq_error *err)
+static enum evq_status read_end64(const struct evq_zip_source *source, uint64_t end_at,
+                                  const uint8_t *end_record, struct end *end, struct evq_error *err)
 {
     uint8_t locator[LOCATOR_BYTES];
     uint8_t record[END64_BYTES];
@@ -75,8 +81,7 @@ static enum evq_status read_end64(int fd, uint64_t end_at, const uint8_t *end_re
     if (end_at < LOCATOR_BYTES + END64_BYTES) {
         return EVQ_OK; // No room for one.
     }
-    enum evq_status status =
-        evq_directory_read_fd(fd, end_at - LOCATOR_BYTES, locator, sizeof(locator), err);
+    enum evq_status status = read_at(source, end_at - LOCATOR_BYTES, locator, sizeof(locator), err);
     if (status != EVQ_OK || memcmp(locator, "PK\6\7", 4) != 0) {
         return status;
     }
@@ -86,7 +91,7 @@ static enum evq_status read_end64(int fd, uint64_t end_at, const uint8_t *end_re
                              "zip: the zip64 locator does not point right before itself");
     }
     end->at = end_at - LOCATOR_BYTES - END64_BYTES;
-    status = evq_directory_read_fd(fd, end->at, record, sizeof(record), err);
+    status = read_at(source, end->at, record, sizeof(record), err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -107,27 +112,28 @@ static enum evq_status read_end64(int fd, uint64_t end_at, const uint8_t *end_re
     return EVQ_OK;
 }
 
-static enum evq_status read_end(int fd, uint64_t file_bytes, struct end *end, struct evq_error *err)
+static enum evq_status read_end(const struct evq_zip_source *source, struct end *end,
+                                struct evq_error *err)
 {
     uint8_t record[END_BYTES];
 
-    if (file_bytes < END_BYTES) {
+    if (source->bytes < END_BYTES) {
         return evq_error_set(err, EVQ_E_INCOMPLETE, "zip: %llu bytes: still being written, or cut",
-                             (unsigned long long)file_bytes);
+                             (unsigned long long)source->bytes);
     }
-    uint64_t at = file_bytes - END_BYTES;
-    enum evq_status status = evq_directory_read_fd(fd, at, record, sizeof(record), err);
+    uint64_t at = source->bytes - END_BYTES;
+    enum evq_status status = read_at(source, at, record, sizeof(record), err);
     if (status != EVQ_OK) {
         return status;
     }
     if (memcmp(record, "PK\5\6", 4) != 0 || get16(record + 20) != 0) {
-        return no_end(fd, file_bytes, err);
+        return no_end(source, err);
     }
     *end = (struct end){.count = get16(record + 10),
                         .bytes = get32(record + 12),
                         .offset = get32(record + 16),
                         .at = at};
-    status = read_end64(fd, at, record, end, err);
+    status = read_end64(source, at, record, end, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -260,8 +266,8 @@ static bool sizes_differ(uint32_t local, uint64_t central, bool later)
 }
 
 /* Compares the local header with the central record and finds where the content begins. */
-static enum evq_status read_local(int fd, uint64_t data_end, struct evq_zip_entry *entry,
-                                  struct evq_error *err)
+static enum evq_status read_local(const struct evq_zip_source *source, uint64_t data_end,
+                                  struct evq_zip_entry *entry, struct evq_error *err)
 {
     uint8_t local[LOCAL_BYTES + NAME_BYTES_MAX];
     char shown[EVQ_SHOWN_BYTES];
@@ -272,8 +278,7 @@ static enum evq_status read_local(int fd, uint64_t data_end, struct evq_zip_entr
         entry->header > data_end - LOCAL_BYTES - name_bytes) {
         return evq_error_set(err, EVQ_E_CORRUPT, "zip: entry '%s' begins behind the data", shown);
     }
-    enum evq_status status =
-        evq_directory_read_fd(fd, entry->header, local, LOCAL_BYTES + name_bytes, err);
+    enum evq_status status = read_at(source, entry->header, local, LOCAL_BYTES + name_bytes, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -356,12 +361,11 @@ static enum evq_status check_names(const struct evq_zip *zip, struct evq_error *
     return EVQ_OK;
 }
 
-static enum evq_status read_entries(int fd, const struct end *end, struct evq_zip *zip,
-                                    struct evq_error *err)
+static enum evq_status read_entries(const struct evq_zip_source *source, const struct end *end,
+                                    struct evq_zip *zip, struct evq_error *err)
 {
     uint8_t *at = zip->central;
-    enum evq_status status =
-        evq_directory_read_fd(fd, end->offset, zip->central, (size_t)end->bytes, err);
+    enum evq_status status = read_at(source, end->offset, zip->central, (size_t)end->bytes, err);
 
     for (uint64_t i = 0; i < end->count && status == EVQ_OK; i++) {
         status = read_record(&at, zip->central + end->bytes, &zip->entries[i], err);
@@ -373,7 +377,7 @@ static enum evq_status read_entries(int fd, const struct end *end, struct evq_zi
                                (unsigned long long)end->count);
     }
     for (size_t i = 0; i < zip->count && status == EVQ_OK; i++) {
-        status = read_local(fd, end->offset, &zip->entries[i], err);
+        status = read_local(source, end->offset, &zip->entries[i], err);
     }
     if (status == EVQ_OK && zip->count > 0) {
         qsort(zip->entries, zip->count, sizeof(*zip->entries), by_header);
@@ -388,11 +392,11 @@ static enum evq_status read_entries(int fd, const struct end *end, struct evq_zi
     return status;
 }
 
-enum evq_status evq_zip_read(int fd, uint64_t file_bytes, uint64_t directory_bytes_max,
+enum evq_status evq_zip_read(const struct evq_zip_source *source, uint64_t directory_bytes_max,
                              struct evq_zip **ret_zip, struct evq_error *err)
 {
     struct end end = {.count = 0};
-    enum evq_status status = read_end(fd, file_bytes, &end, err);
+    enum evq_status status = read_end(source, &end, err);
 
     if (status != EVQ_OK) {
         return status;
@@ -412,7 +416,7 @@ enum evq_status evq_zip_read(int fd, uint64_t file_bytes, uint64_t directory_byt
         status =
             evq_error_set(err, EVQ_E_NOMEM, "zip: %llu entries", (unsigned long long)end.count);
     } else {
-        status = read_entries(fd, &end, zip, err);
+        status = read_entries(source, &end, zip, err);
     }
     if (status != EVQ_OK) {
         evq_zip_free(zip);
@@ -464,8 +468,8 @@ static uint32_t crc32_of(const uint8_t *data, size_t bytes)
     return ~crc;
 }
 
-enum evq_status evq_zip_load(int fd, const struct evq_zip_entry *entry, uint64_t bytes_max,
-                             uint8_t **ret_data, struct evq_error *err)
+enum evq_status evq_zip_load(const struct evq_zip_source *source, const struct evq_zip_entry *entry,
+                             uint64_t bytes_max, uint8_t **ret_data, struct evq_error *err)
 {
     char shown[EVQ_SHOWN_BYTES];
 
@@ -484,8 +488,7 @@ enum evq_status evq_zip_load(int fd, const struct evq_zip_entry *entry, uint64_t
     if (data == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "zip: %llu bytes", (unsigned long long)entry->bytes);
     }
-    enum evq_status status =
-        evq_directory_read_fd(fd, entry->offset, data, (size_t)entry->bytes, err);
+    enum evq_status status = read_at(source, entry->offset, data, (size_t)entry->bytes, err);
     if (status == EVQ_OK && crc32_of(data, (size_t)entry->bytes) != entry->crc) {
         status = evq_error_set(err, EVQ_E_CORRUPT, "zip: entry '%s' does not match its CRC", shown);
     }

@@ -21,6 +21,13 @@ struct evq_zip_entry {
     uint16_t flags;
 };
 
+/* An archive may be a part of its file. Places in it are counted from its own beginning. */
+struct evq_zip_source {
+    int fd;
+    uint64_t origin; // Where it begins in the file.
+    uint64_t bytes;
+};
+
 struct evq_zip {
     struct evq_zip_entry *entries; // Sorted by name; names are unique and plain.
     size_t count;
@@ -28,11 +35,11 @@ struct evq_zip {
 };
 
 /*
- * Reads the central directory of a file of file_bytes bytes and compares it with every local
- * header. EVQ_E_INCOMPLETE: no end of central directory yet. EVQ_E_CORRUPT: entries that overlap,
- * leave gaps, differ from their headers, are named twice.
+ * Reads the central directory and compares it with every local header. EVQ_E_INCOMPLETE: no end of
+ * central directory yet. EVQ_E_CORRUPT: entries that overlap, leave gaps, differ from their
+ * headers, are named twice.
  */
-enum evq_status evq_zip_read(int fd, uint64_t file_bytes, uint64_t directory_bytes_max,
+enum evq_status evq_zip_read(const struct evq_zip_source *source, uint64_t directory_bytes_max,
                              struct evq_zip **ret_zip, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_zip_free(struct evq_zip *zip); // Accepts NULL.
 
@@ -40,7 +47,8 @@ void evq_zip_free(struct evq_zip *zip); // Accepts NULL.
 const struct evq_zip_entry *evq_zip_find(const struct evq_zip *zip, const char *name);
 
 /* The content of a stored entry, its CRC checked; the caller frees it. */
-enum evq_status evq_zip_load(int fd, const struct evq_zip_entry *entry, uint64_t bytes_max,
-                             uint8_t **ret_data, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_zip_load(const struct evq_zip_source *source, const struct evq_zip_entry *entry,
+                             uint64_t bytes_max, uint8_t **ret_data,
+                             struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

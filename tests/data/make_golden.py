@@ -21,6 +21,7 @@ NAMES = {torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.uint16: 
          torch.uint32: "U32", torch.int32: "I32", torch.uint64: "U64", torch.int64: "I64", torch.float16: "F16",
          torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64", torch.float8_e4m3fn: "F8_E4M3",
          torch.float8_e5m2: "F8_E5M2", torch.complex64: "C64", torch.complex128: "C128"}
+UNTYPED = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def fnv(data):
@@ -102,6 +103,15 @@ def make():
     save({"net": torch.nn.DataParallel(net).state_dict()}, "wrapped.pth")
     save([base, [base[0], base[1]]], "list.pt")
     save({"a": torch.nn.Parameter(base), 7: {3: base[3]}}, "numbers.pt")
+    old = {"_use_new_zipfile_serialization": False}
+    views = torch.load(os.path.join(MADE, "views.pt"))
+    save(views, "legacy_views.pt", **old)
+    typed = {k: v for k, v in every.items() if v.dtype not in UNTYPED}  # torch does not read its own legacy files of the rest.
+    save(typed, "legacy_dtypes.pt", **old)
+    save(net, "legacy_module.pt", **old)
+    save({"epoch": 2, "state_dict": model, "optimizer": {"state": {0: {"exp_avg": base + 1, "step": 7}}}}, "legacy.pth.tar", **old)
+    save(model, "legacy_protocol4.pt", pickle_protocol=4, **old)
+    save({"n": 3, "none": torch.empty(0, 2)}, "legacy_empty.pt", **old)
     torch.manual_seed(7)
     for kind in ("bin", "safetensors"):
         folder = os.path.join(MADE, "sharded_" + kind)

@@ -89,10 +89,6 @@ static void torch_zip_refuses_what_it_does_not_read_with_the_reason(void **state
          "no checkpoint, but 3 bytes that begin with 61 62 63"},
         {"torch_zip/torchscript_foo1.pt", EVQ_E_NOT_FOUND, "holds no tensors"},
         {"torch_zip/torchscript_foo8.pt", EVQ_E_NOT_FOUND, "holds no tensors"},
-        {"torch_legacy/simple_legacy.pt", EVQ_E_UNSUPPORTED,
-         "the legacy stream of torch before 1.6"},
-        {"torch_legacy/legacy_shared_storage.pt", EVQ_E_UNSUPPORTED,
-         "the legacy stream of torch before 1.6"},
     };
     int root_fd = fixture_golden_root();
 

@@ -24,18 +24,22 @@ static void build(struct fixture_archive *archive, bool as_torch)
     fixture_archive_add(archive, "t/d", "x", 1);
 }
 
+/* The archive lies between other bytes of its file, as the parts of a distributed checkpoint do. */
 static enum evq_status read_bytes(const void *data, size_t bytes, struct evq_zip **ret_zip,
-                                  int *ret_fd, struct evq_error *err)
+                                  struct evq_zip_source *ret_source, struct evq_error *err)
 {
-    int fd = memfd_create("zip", MFD_CLOEXEC);
+    const struct evq_zip_source source = {
+        .fd = memfd_create("zip", MFD_CLOEXEC), .origin = 13, .bytes = bytes};
 
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, data, bytes), (ssize_t)bytes);
-    enum evq_status status = evq_zip_read(fd, bytes, 1000000, ret_zip, err);
-    if (ret_fd != NULL) {
-        *ret_fd = fd;
+    assert_true(source.fd >= 0);
+    assert_int_equal(write(source.fd, "PK\5\6 in front", 13), 13);
+    assert_int_equal(write(source.fd, data, bytes), (ssize_t)bytes);
+    assert_int_equal(write(source.fd, "PK\5\6 behind", 11), 11);
+    enum evq_status status = evq_zip_read(&source, 1000000, ret_zip, err);
+    if (ret_source != NULL) {
+        *ret_source = source;
     } else {
-        (void)close(fd);
+        (void)close(source.fd);
     }
     return status;
 }
@@ -48,22 +52,22 @@ static void zip_reads_entries_of_both_writers(void **state)
         struct evq_zip *zip = NULL;
         struct evq_error err;
         uint8_t *data = NULL;
-        int fd = -1;
+        struct evq_zip_source source;
         build(&archive, as_torch == 1);
         fixture_archive_finish(&archive);
-        assert_status_err(read_bytes(archive.bytes.data, archive.bytes.bytes, &zip, &fd, &err),
+        assert_status_err(read_bytes(archive.bytes.data, archive.bytes.bytes, &zip, &source, &err),
                           EVQ_OK, &err);
         assert_int_equal(zip->count, 4);
         assert_null(evq_zip_find(zip, "t/c"));
         const struct evq_zip_entry *entry = evq_zip_find(zip, "t/cc");
         assert_non_null(entry);
         assert_int_equal(entry->bytes, 10);
-        assert_status_err(evq_zip_load(fd, entry, 10, &data, &err), EVQ_OK, &err);
+        assert_status_err(evq_zip_load(&source, entry, 10, &data, &err), EVQ_OK, &err);
         assert_memory_equal(data, "0123456789", 10);
         free(data);
-        assert_status(evq_zip_load(fd, entry, 9, &data, &err), EVQ_E_LIMIT);
+        assert_status(evq_zip_load(&source, entry, 9, &data, &err), EVQ_E_LIMIT);
         evq_zip_free(zip);
-        (void)close(fd);
+        (void)close(source.fd);
         fixture_archive_free(&archive);
     }
 }
@@ -265,21 +269,21 @@ static void zip_load_refuses_what_the_crc_does_not_cover(void **state)
     struct evq_zip *zip = NULL;
     struct evq_error err;
     uint8_t *data = NULL;
-    int fd = -1;
+    struct evq_zip_source source;
 
     (void)state;
     build(&archive, true);
     fixture_archive_finish(&archive);
     fixture_archive_patch(&archive, archive.entries[0].local + 41, "J", 1);
-    assert_status_err(read_bytes(archive.bytes.data, archive.bytes.bytes, &zip, &fd, &err), EVQ_OK,
-                      &err);
-    assert_status(evq_zip_load(fd, evq_zip_find(zip, "t/a"), 100, &data, &err), EVQ_E_CORRUPT);
+    assert_status_err(read_bytes(archive.bytes.data, archive.bytes.bytes, &zip, &source, &err),
+                      EVQ_OK, &err);
+    assert_status(evq_zip_load(&source, evq_zip_find(zip, "t/a"), 100, &data, &err), EVQ_E_CORRUPT);
     assert_holds(err.message, "'t/a' does not match its CRC");
     zip->entries[1].method = 8;
-    assert_status(evq_zip_load(fd, &zip->entries[1], 100, &data, &err), EVQ_E_UNSUPPORTED);
+    assert_status(evq_zip_load(&source, &zip->entries[1], 100, &data, &err), EVQ_E_UNSUPPORTED);
     assert_holds(err.message, "compressed (method 8)");
     evq_zip_free(zip);
-    (void)close(fd);
+    (void)close(source.fd);
     fixture_archive_free(&archive);
 }
 
