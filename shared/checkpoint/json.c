@@ -198,11 +198,32 @@ static char peek(const struct evq_json *json)
     return json->at < json->bytes ? json->text[json->at] : '\0';
 }
 
+/* NaN, Infinity or -Infinity, where they are allowed. */
+static bool read_python_number(struct evq_json *json, struct evq_json_token *token)
+{
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+
+    for (size_t i = 0; json->python && i < sizeof(words) / sizeof(words[0]); i++) {
+        const size_t bytes = strlen(words[i]);
+        if (json->bytes - json->at >= bytes &&
+            memcmp(json->text + json->at, words[i], bytes) == 0) {
+            *token = (struct evq_json_token){
+                .kind = EVQ_JSON_NUMBER, .text = json->text + json->at, .bytes = bytes};
+            json->at += bytes;
+            return true;
+        }
+    }
+    return false;
+}
+
 static enum evq_status read_number(struct evq_json *json, struct evq_json_token *token,
                                    struct evq_error *err)
 {
     size_t start = json->at;
 
+    if (read_python_number(json, token)) {
+        return EVQ_OK;
+    }
     if (peek(json) == '-') {
         json->at++;
     }
@@ -311,6 +332,10 @@ static enum evq_status read_value(struct evq_json *json, struct evq_json_token *
         value_done(json);
         return status;
     default:
+        if (read_python_number(json, token)) {
+            value_done(json);
+            return EVQ_OK;
+        }
         return fault(json, "a value", err);
     }
 }

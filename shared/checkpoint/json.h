@@ -41,7 +41,8 @@ struct evq_json {
     size_t depth;
     uint64_t arrays; // One bit a level: set when that level is an array.
     int expect;
-    bool ended; // The failure was that the text ends too early.
+    bool ended;  // The failure was that the text ends too early.
+    bool python; // Set after init: NaN, Infinity and -Infinity are numbers too, as Python writes.
 };
 
 /* text stays the caller's, is changed by reading, and must be UTF-8 (evq_json_utf8). */

@@ -14,3 +14,7 @@ add_executable(bench_mlp EXCLUDE_FROM_ALL bench/bench_mlp.c)
 target_link_libraries(bench_mlp PRIVATE evq_kernels_cpu)
 add_executable(gpu_compare EXCLUDE_FROM_ALL gpu/compare.c)
 target_link_libraries(gpu_compare PRIVATE evq_engine m)
+
+# What tests/peers/ compares with the reference implementations; also run by hand.
+add_executable(lm_scores EXCLUDE_FROM_ALL peers/lm_scores.c)
+target_link_libraries(lm_scores PRIVATE evq_engine)

@@ -387,6 +387,8 @@ static int32_t add_slot(struct mlp *mlp, struct output *out, const char *name, i
     out->slots[slot] = (struct evq_weight_slot){
         .name = copy != NULL ? copy : "", .rows = rows, .columns = columns};
     out->sources[slot] = *source;
+    out->sources[slot].slot = (int32_t)slot;
+    out->sources[slot].rows = rows == 1 ? columns : rows;
     return (int32_t)slot;
 }
 
@@ -401,16 +403,20 @@ static void add_module(struct mlp *mlp, struct output *out, const struct module 
                         .activation = activation};
 
     if (module->norm) {
-        struct evq_source source = {EVQ_SOURCE_NORM_SCALE, module->weight,   module->bias,
-                                    module->mean,          module->variance, mlp->eps};
+        struct evq_source source = {.kind = EVQ_SOURCE_NORM_SCALE,
+                                    .tensor = module->weight,
+                                    .bias = module->bias,
+                                    .mean = module->mean,
+                                    .variance = module->variance,
+                                    .eps = mlp->eps};
         op.kind = EVQ_OP_SCALE_SHIFT;
         op.out = *buffer == 0 ? 1 : *buffer;
         op.weight = add_slot(mlp, out, module->variance->name, 1, module->out, &source);
         source.kind = EVQ_SOURCE_NORM_SHIFT;
         op.bias = add_slot(mlp, out, module->mean->name, 1, module->out, &source);
     } else {
-        const struct evq_source weight = {.kind = EVQ_SOURCE_TENSOR, .weight = module->weight};
-        const struct evq_source bias = {.kind = EVQ_SOURCE_TENSOR, .weight = module->bias};
+        const struct evq_source weight = {.kind = EVQ_SOURCE_TENSOR, .tensor = module->weight};
+        const struct evq_source bias = {.kind = EVQ_SOURCE_TENSOR, .tensor = module->bias};
         op.kind = EVQ_OP_GEMM;
         op.out = *buffer == 1 ? 2 : 1;
         op.weight = add_slot(mlp, out, module->weight->name, module->out, module->in, &weight);
@@ -469,6 +475,7 @@ static enum evq_status make_plan(struct mlp *mlp, struct evq_error *err)
     head.n = head.k = model->outputs;
     out.ops[mlp->op_count++] = head;
     model->sources = out.sources;
+    model->source_count = mlp->slot_count;
     model->plan = (struct evq_plan){.ops = out.ops,
                                     .op_count = mlp->op_count,
                                     .slots = out.slots,
@@ -479,11 +486,17 @@ static enum evq_status make_plan(struct mlp *mlp, struct evq_error *err)
     return EVQ_OK;
 }
 
-static enum evq_status mlp_build(const struct evq_model_request *request, struct evq_model *model,
+static enum evq_status mlp_build(const struct evq_model_family *family,
+                                 const struct evq_model_request *request, struct evq_model *model,
                                  struct evq_error *err)
 {
     struct mlp mlp = {.request = request, .model = model};
 
+    (void)family;
+    if (request->head.kind == EVQ_OP_SCORE) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "an mlp reads samples, but this task scores tokens");
+    }
     mlp.modules = evq_arena_array(model->arena, MODULES_MAX, sizeof(*mlp.modules));
     if (mlp.modules == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "model of '%s'", request->checkpoint->path);
@@ -498,8 +511,10 @@ static enum evq_status mlp_build(const struct evq_model_request *request, struct
     return status == EVQ_OK ? make_plan(&mlp, err) : status;
 }
 
-static enum evq_status mlp_check(const struct evq_task_config *task, struct evq_error *err)
+static enum evq_status mlp_check(const struct evq_model_family *family,
+                                 const struct evq_task_config *task, struct evq_error *err)
 {
+    (void)family;
     const struct evq_model_request request = {.task = task};
     struct mlp mlp = {.request = &request};
 

@@ -2,17 +2,16 @@
 
 #include <string.h>
 
+#include "worker/models/config.h"
 #include "worker/tasks/pairs.h"
 
-static const struct evq_model_family *const families[] = {&evq_model_mlp};
+static const struct evq_model_family *const families[] = {&evq_model_mlp, &evq_model_gpt2};
 
 #define FAMILY_COUNT (sizeof(families) / sizeof(families[0]))
 
-static enum evq_status find_family(const struct evq_task_config *task,
-                                   const struct evq_model_family **ret_family,
-                                   struct evq_error *err)
+static enum evq_status find_named(const char *name, const struct evq_model_family **ret_family,
+                                  struct evq_error *err)
 {
-    const char *name = evq_pair_get(task->model, task->model_count, "family", "mlp");
     const char *names[FAMILY_COUNT];
 
     for (size_t i = 0; i < FAMILY_COUNT; i++) {
@@ -25,12 +24,93 @@ static enum evq_status find_family(const struct evq_task_config *task,
     return evq_pairs_unknown("model family", name, names, FAMILY_COUNT, err);
 }
 
+static const struct evq_model_family *of_architecture(const char *architecture)
+{
+    for (size_t i = 0; i < FAMILY_COUNT; i++) {
+        const char *const *known = families[i]->architectures;
+        for (; known != NULL && *known != NULL; known++) {
+            if (strcmp(*known, architecture) == 0) {
+                return families[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+/* What config.json or the checkpoint itself says; an MLP says nothing. */
+static enum evq_status find_told(const struct evq_model_request *request,
+                                 const struct evq_model_family **ret_family, struct evq_error *err)
+{
+    struct evq_model_config *config = NULL;
+    char shown[80];
+
+    enum evq_status status =
+        evq_model_config_open(request->checkpoint, request->task, &config, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const char *key =
+        evq_model_config_has(config, "architectures.0") ? "architectures.0" : "model_type";
+    const char *told = evq_model_config_text(config, key, "");
+    status = evq_model_config_fault(config, err);
+    if (status == EVQ_OK && told[0] != '\0') {
+        *ret_family = of_architecture(told);
+        if (*ret_family == NULL) {
+            evq_error_escape(told, strlen(told), shown, sizeof(shown));
+            status = evq_error_set(
+                err, EVQ_E_UNSUPPORTED,
+                "config.json of '%s' names the architecture %s, which the native evaluator does "
+                "not know: evaluate it with a command or persistent evaluator, or name a family "
+                "that it equals (model: {family: ...})",
+                request->checkpoint->path, shown);
+        }
+    } else if (status == EVQ_OK && evq_model_config_has(config, "n_head") &&
+               evq_model_config_has(config, "block_size")) {
+        *ret_family = &evq_model_gpt2; // nanoGPT's model_args.
+    } else if (status == EVQ_OK) {
+        *ret_family = &evq_model_mlp;
+    }
+    evq_model_config_free(config);
+    return status;
+}
+
+static enum evq_status find_family(const struct evq_model_request *request,
+                                   const struct evq_model_family **ret_family,
+                                   struct evq_error *err)
+{
+    const struct evq_task_config *task = request->task;
+    const char *name = evq_pair_get(task->model, task->model_count, "family", NULL);
+
+    if (name != NULL) {
+        return find_named(name, ret_family, err);
+    }
+    enum evq_status status = find_told(request, ret_family, err);
+    if (status == EVQ_OK && *ret_family == &evq_model_mlp && request->head.kind == EVQ_OP_SCORE) {
+        status = evq_error_set(
+            err, EVQ_E_INVALID,
+            "nothing says what language model '%s' holds: no config.json is beside it, and the "
+            "task names neither model: {family: ...} nor model: {config_path: ...}",
+            request->checkpoint->path);
+    }
+    return status;
+}
+
+/* Without a family any that knows all the options will do: the checkpoint tells later. */
 enum evq_status evq_model_check(const struct evq_task_config *task, struct evq_error *err)
 {
-    const struct evq_model_family *family = NULL;
+    const char *name = evq_pair_get(task->model, task->model_count, "family", NULL);
+    const struct evq_model_family *family = families[0];
 
-    const enum evq_status status = find_family(task, &family, err);
-    return status == EVQ_OK ? family->check(task, err) : status;
+    if (name != NULL) {
+        const enum evq_status status = find_named(name, &family, err);
+        return status == EVQ_OK ? family->check(family, task, err) : status;
+    }
+    for (size_t i = 1; i < FAMILY_COUNT; i++) {
+        if (families[i]->check(families[i], task, NULL) == EVQ_OK) {
+            return EVQ_OK;
+        }
+    }
+    return family->check(family, task, err);
 }
 
 enum evq_status evq_model_build(const struct evq_model_request *request,
@@ -38,7 +118,7 @@ enum evq_status evq_model_build(const struct evq_model_request *request,
 {
     const struct evq_model_family *family = NULL;
 
-    enum evq_status status = find_family(request->task, &family, err);
+    enum evq_status status = find_family(request, &family, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -50,7 +130,7 @@ enum evq_status evq_model_build(const struct evq_model_request *request,
     }
     model->arena = arena;
     model->family = family->name;
-    status = family->build(request, model, err);
+    status = family->build(family, request, model, err);
     if (status != EVQ_OK) {
         evq_model_free(model);
         return status;
@@ -68,17 +148,23 @@ void evq_model_free(struct evq_model *model)
 
 bool evq_model_same_weights(const struct evq_model *a, const struct evq_model *b)
 {
-    if (a->plan.slot_count != b->plan.slot_count) {
+    if (a->plan.slot_count != b->plan.slot_count || a->source_count != b->source_count) {
         return false;
     }
     for (size_t i = 0; i < a->plan.slot_count; i++) {
-        const struct evq_source *x = &a->sources[i];
-        const struct evq_source *y = &b->sources[i];
         const struct evq_weight_slot *p = &a->plan.slots[i];
         const struct evq_weight_slot *q = &b->plan.slots[i];
-        if (x->kind != y->kind || x->weight != y->weight || x->bias != y->bias ||
-            x->mean != y->mean || x->variance != y->variance || x->eps != y->eps ||
-            p->rows != q->rows || p->columns != q->columns) {
+        if (p->rows != q->rows || p->columns != q->columns) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < a->source_count; i++) {
+        const struct evq_source *x = &a->sources[i];
+        const struct evq_source *y = &b->sources[i];
+        if (x->slot != y->slot || x->first_row != y->first_row || x->rows != y->rows ||
+            x->kind != y->kind || x->transposed != y->transposed || x->tensor != y->tensor ||
+            x->bias != y->bias || x->mean != y->mean || x->variance != y->variance ||
+            x->eps != y->eps) {
             return false;
         }
     }

@@ -11,14 +11,18 @@
 #include "shared/config.h"
 
 enum evq_source_kind {
-    EVQ_SOURCE_TENSOR,     // The tensor `weight` as it is.
-    EVQ_SOURCE_NORM_SCALE, // weight / sqrt(variance + eps), per column.
-    EVQ_SOURCE_NORM_SHIFT  // bias - mean * weight / sqrt(variance + eps).
+    EVQ_SOURCE_TENSOR,     // The tensor as it is, in its own type where the backend takes it.
+    EVQ_SOURCE_ONE_PLUS,   // 1 + the tensor.
+    EVQ_SOURCE_NORM_SCALE, // tensor / sqrt(variance + eps), per column.
+    EVQ_SOURCE_NORM_SHIFT  // bias - mean * tensor / sqrt(variance + eps).
 };
 
-struct evq_source { // Where the values of one weight slot come from.
+struct evq_source { // Where the values of a part of one weight slot come from.
+    int32_t slot;
+    int32_t first_row, rows; // Of a slot of one row: its elements.
     enum evq_source_kind kind;
-    const struct evq_tensor *weight; // NORM: NULL means 1.
+    bool transposed;                 // The tensor is [columns, rows], as Conv1D keeps it.
+    const struct evq_tensor *tensor; // NORM: NULL means 1.
     const struct evq_tensor *bias;   // NORM_SHIFT: NULL means 0. Else unused.
     const struct evq_tensor *mean;
     const struct evq_tensor *variance;
@@ -28,10 +32,17 @@ struct evq_source { // Where the values of one weight slot come from.
 struct evq_model {
     struct evq_arena *arena; // Owns this struct and everything it points to but the tensors.
     const char *family;
-    struct evq_plan plan;             // The task's head is its last operation.
-    const struct evq_source *sources; // One for each slot of the plan; tensors of the checkpoint.
-    int32_t inputs;
-    int32_t outputs;
+    // The task's head is its last operation. Until the backend prepares it, the caller may set
+    // rows_max, and length_max up to the context.
+    struct evq_plan plan;
+    const struct evq_source *sources; // By slot and row, without gaps; tensors of the checkpoint.
+    size_t source_count;
+    // A tensor of the checkpoint that the model does not use, for it takes `tied` in its place;
+    // their values ought to be the same. NULL: none.
+    const struct evq_tensor *unused, *tied;
+    int32_t inputs;  // Values of a sample; 1 where it reads tokens.
+    int32_t outputs; // Classes, values, or the vocabulary.
+    int32_t context; // Longest sequence of tokens that it takes; 0: it reads samples.
 };
 
 struct evq_model_request {
@@ -39,22 +50,31 @@ struct evq_model_request {
     const struct evq_task_config *task; // Its `model` options.
     struct evq_op head; // kind and what the task sets of it; the family fills in, n and the rest.
     int32_t rows_max;
+    int32_t length_max; // Longest sequence of a batch; 0: the context, but at most rows_max.
 };
+
+struct evq_decoder_kind;
 
 struct evq_model_family {
     const char *name;
+    const char *const *architectures; // In config.json, NULL-terminated; NULL: none.
     /* Whether the `model` options alone are right. */
-    enum evq_status (*check)(const struct evq_task_config *task, struct evq_error *err);
-    enum evq_status (*build)(const struct evq_model_request *request, struct evq_model *model,
+    enum evq_status (*check)(const struct evq_model_family *family,
+                             const struct evq_task_config *task, struct evq_error *err);
+    enum evq_status (*build)(const struct evq_model_family *family,
+                             const struct evq_model_request *request, struct evq_model *model,
                              struct evq_error *err);
+    const struct evq_decoder_kind *decoder; // NULL: no decoder of tokens (worker/models/decoder.h).
 };
 
 extern const struct evq_model_family evq_model_mlp;
+extern const struct evq_model_family evq_model_gpt2;
 
 /*
- * The family is the option `family`, else "mlp". The checkpoint must stay open while the model is
- * used. EVQ_E_INVALID, EVQ_E_UNSUPPORTED: one sentence naming the tensor or option and what was
- * expected. Free with evq_model_free().
+ * The family is the option `family`, else what config.json beside the weights names, else (a file
+ * of nanoGPT) what the checkpoint itself says, else "mlp". The checkpoint must stay open while the
+ * model is used. EVQ_E_INVALID, EVQ_E_UNSUPPORTED, EVQ_E_NOT_FOUND: one sentence naming the tensor
+ * or option and what was expected. Free with evq_model_free().
  */
 enum evq_status evq_model_build(const struct evq_model_request *request,
                                 struct evq_model **ret_model,

@@ -1,0 +1,187 @@
+#include "worker/models/weights.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+struct weights { // While they are found.
+    const struct evq_model_request *request;
+    const struct evq_checkpoint *checkpoint;
+    const struct evq_wanted *wanted;
+    size_t count;
+    struct evq_arena *arena;
+    char prefix[EVQ_CHECKPOINT_PREFIX_BYTES];
+    bool *used; // One a tensor of the checkpoint.
+};
+
+static bool is_float(enum evq_dtype dtype)
+{
+    return dtype == EVQ_DTYPE_F32 || dtype == EVQ_DTYPE_F16 || dtype == EVQ_DTYPE_BF16 ||
+           dtype == EVQ_DTYPE_F64 || dtype == EVQ_DTYPE_F8_E4M3 || dtype == EVQ_DTYPE_F8_E5M2;
+}
+
+static const char *file_of(const struct weights *weights, const struct evq_tensor *tensor)
+{
+    const struct evq_checkpoint *checkpoint = weights->checkpoint;
+
+    return tensor->file >= 0 && (size_t)tensor->file < checkpoint->file_count
+               ? checkpoint->files[tensor->file].name
+               : checkpoint->path;
+}
+
+static enum evq_status find_prefix(struct weights *weights, struct evq_error *err)
+{
+    const struct evq_task_config *task = weights->request->task;
+    const char *told = evq_pair_get(task->model, task->model_count, "prefix", NULL);
+
+    if (told != NULL) {
+        const int length = snprintf(weights->prefix, sizeof(weights->prefix), "%s", told);
+        return length >= 0 && (size_t)length < sizeof(weights->prefix)
+                   ? EVQ_OK
+                   : evq_error_set(err, EVQ_E_INVALID, "model: prefix is longer than %zu bytes",
+                                   sizeof(weights->prefix) - 1);
+    }
+    const char **names = evq_arena_array(weights->arena, weights->count, sizeof(*names));
+    if (names == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%zu names", weights->count);
+    }
+    for (size_t i = 0; i < weights->count; i++) {
+        names[i] = weights->wanted[i].name;
+    }
+    const enum evq_status status =
+        evq_checkpoint_match(weights->checkpoint, names, weights->count, weights->prefix, err);
+    return status == EVQ_OK ? EVQ_OK : evq_error_prefix(err, "'%s'", weights->checkpoint->path);
+}
+
+static void shape_text(const struct evq_tensor *tensor, char *out, size_t out_bytes)
+{
+    size_t at = 0;
+
+    for (int32_t i = 0; i < tensor->rank && at < out_bytes; i++) {
+        const int length =
+            snprintf(out + at, out_bytes - at, "%s%" PRId64, i > 0 ? ", " : "", tensor->shape[i]);
+        at += length > 0 ? (size_t)length : 0;
+    }
+    if (tensor->rank == 0) {
+        out[0] = '\0';
+    }
+}
+
+static enum evq_status check_shape(const struct weights *weights, const struct evq_wanted *wanted,
+                                   const struct evq_tensor *tensor, struct evq_error *err)
+{
+    const int64_t first = wanted->transposed ? wanted->columns : wanted->rows;
+    const int64_t second = wanted->transposed ? wanted->rows : wanted->columns;
+    const bool vector = wanted->columns == 0;
+    char shape[EVQ_TENSOR_RANK_MAX * 22];
+
+    if (tensor->rank == (vector ? 1 : 2) && tensor->shape[0] == first &&
+        (vector || tensor->shape[1] == second)) {
+        return EVQ_OK;
+    }
+    shape_text(tensor, shape, sizeof(shape));
+    if (vector) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "tensor '%s' in '%s' has shape [%s], expected [%" PRId64 "]",
+                             tensor->name, file_of(weights, tensor), shape, first);
+    }
+    return evq_error_set(err, EVQ_E_INVALID,
+                         "tensor '%s' in '%s' has shape [%s], expected [%" PRId64 ", %" PRId64 "]",
+                         tensor->name, file_of(weights, tensor), shape, first, second);
+}
+
+static enum evq_status take(struct weights *weights, const struct evq_wanted *wanted,
+                            struct evq_source *source, struct evq_error *err)
+{
+    const struct evq_tensor *tensor =
+        evq_checkpoint_find_prefixed(weights->checkpoint, weights->prefix, wanted->name);
+
+    if (tensor == NULL) { // Under the option's prefix.
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "'%s' holds no tensor '%s%s'",
+                             weights->checkpoint->path, weights->prefix, wanted->name);
+    }
+    if (!is_float(tensor->dtype)) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "tensor '%s' in '%s' is %s, expected floating point (quantised "
+                             "weights are not handled)",
+                             tensor->name, file_of(weights, tensor), tensor->dtype_name);
+    }
+    weights->used[tensor - weights->checkpoint->tensors] = true;
+    *source = (struct evq_source){.slot = wanted->slot,
+                                  .first_row = wanted->first_row,
+                                  .rows = wanted->rows,
+                                  .kind = wanted->kind,
+                                  .transposed = wanted->transposed,
+                                  .tensor = tensor};
+    return check_shape(weights, wanted, tensor, err);
+}
+
+static bool is_buffer(const char *name, const char *const *buffers)
+{
+    const size_t bytes = strlen(name);
+
+    for (size_t i = 0; buffers[i] != NULL; i++) {
+        const size_t end = strlen(buffers[i]);
+        if (bytes >= end && strcmp(name + bytes - end, buffers[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum evq_status check_surplus(const struct weights *weights, const char *const *buffers,
+                                     struct evq_error *err)
+{
+    const size_t prefix_bytes = strlen(weights->prefix);
+
+    for (size_t i = 0; i < weights->checkpoint->tensor_count; i++) {
+        const struct evq_tensor *tensor = &weights->checkpoint->tensors[i];
+        if (weights->used[i] || strncmp(tensor->name, weights->prefix, prefix_bytes) != 0 ||
+            is_buffer(tensor->name, buffers)) {
+            continue; // Beside the prefix stand parts of something else.
+        }
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "tensor '%s' in '%s' has no place in the model that its configuration "
+                             "describes (%zu tensors were expected)",
+                             tensor->name, file_of(weights, tensor), weights->count);
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_weights_find(const struct evq_model_request *request,
+                                 const struct evq_wanted *wanted, size_t count,
+                                 const char *head_name, size_t tied, const char *const *buffers,
+                                 struct evq_model *model, struct evq_error *err)
+{
+    struct weights weights = {.request = request,
+                              .checkpoint = request->checkpoint,
+                              .wanted = wanted,
+                              .count = count,
+                              .arena = model->arena};
+    const size_t tensor_count = request->checkpoint->tensor_count;
+
+    struct evq_source *sources = evq_arena_array(model->arena, count, sizeof(*sources));
+    weights.used = evq_arena_array(model->arena, tensor_count > 0 ? tensor_count : 1, sizeof(bool));
+    if (sources == NULL || weights.used == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "sources of %zu weights", count);
+    }
+    enum evq_status status = find_prefix(&weights, err);
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        status = take(&weights, &wanted[i], &sources[i], err);
+    }
+    if (status == EVQ_OK && head_name != NULL) {
+        model->unused = evq_checkpoint_find_prefixed(weights.checkpoint, weights.prefix, head_name);
+        model->tied = model->unused != NULL ? sources[tied].tensor : NULL;
+        if (model->unused != NULL) {
+            weights.used[model->unused - weights.checkpoint->tensors] = true;
+        }
+    }
+    if (status == EVQ_OK) {
+        status = check_surplus(&weights, buffers, err);
+    }
+    if (status == EVQ_OK) {
+        model->sources = sources;
+        model->source_count = count;
+    }
+    return status;
+}
