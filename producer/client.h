@@ -20,8 +20,11 @@ struct evalq_client {
     pthread_mutex_t results_lock; // Error-checking: a call from inside on_metric is refused.
     struct evq_conn *conn;
     struct evq_queue *redis;
-    int call_ms; // The connection's timeout.
-    int64_t cursor;
+    int call_ms;    // The connection's timeout.
+    int64_t cursor; // Into the results of the run, in the life of the data that is info's.
+    struct evq_queue_info info;
+    uint64_t known;   // The connection that info was asked on.
+    int64_t asked_ms; // And when, monotonic.
 };
 
 /* Keeps the sentence for evalq_client_error() of this thread; returns the public code of its

@@ -74,8 +74,44 @@ static bool pin_directory(const struct evq_sender *sender, const struct evq_job 
     return false;
 }
 
-/* Writes into the pin what became of the job, so that its end releases the pin. */
-static void pin_note(struct evq_sender *sender, const struct evq_job *job, const char *sent_as)
+/*
+ * Once a connection: whether the function library there will do, and which life of the queue's data
+ * it is. A library that is too old, as there is while a server starts with its old data, would
+ * refuse jobs for what it does not know of them.
+ */
+static enum evq_status queue_know(struct evq_sender *sender, struct evq_error *err)
+{
+    struct evq_queue_info info;
+
+    if (evq_conn_fd(sender->conn) >= 0 && sender->info.epoch[0] != '\0' &&
+        sender->known == evq_conn_generation(sender->conn)) {
+        return EVQ_OK;
+    }
+    enum evq_status status = evq_queue_info(sender->redis, &info, err);
+    if (status == EVQ_OK) {
+        sender->info = info;
+        sender->known = evq_conn_generation(sender->conn);
+    }
+    return status;
+}
+
+/* Keeps the message beside the pin, for the case that Redis loses its data. */
+static void pin_keep_message(const char *directory, const struct evq_job *job, const char *sent_as)
+{
+    struct evq_buffer message;
+
+    evq_buffer_init(&message, EVQ_JOB_BYTES_MAX);
+    if (evq_codec_job_encode(job, &message, NULL) == EVQ_OK) {
+        // Without it the pin is held all the same, and `evalq scan` may find the checkpoint.
+        (void)!evq_pin_message_keep(directory, sent_as, message.data, message.bytes, NULL);
+    }
+    evq_buffer_free(&message);
+}
+
+/* Writes into the pin what became of the job, so that its end releases the pin. sent: the queue's
+ * answer; NULL: it refuses the job. */
+static void pin_note(struct evq_sender *sender, const struct evq_job *job,
+                     const struct evq_submitted *sent)
 {
     char directory[PATH_MAX];
     char id[EVQ_JOB_ID_BYTES_MAX];
@@ -85,12 +121,16 @@ static void pin_note(struct evq_sender *sender, const struct evq_job *job, const
     }
     evq_job_id(job, id);
     // A failure leaves the pin held until `evalq gc` finds it old.
-    if (sent_as != NULL) {
-        (void)!evq_pin_sent(directory, id, sent_as, NULL);
-        evq_keeper_add(&sender->keeper, directory, 0);
-    } else {
+    if (sent == NULL || sent->state >= EVQ_JOB_DONE) {
         (void)!evq_pin_refused(directory, id, NULL);
+    } else {
+        if (sender->info.epoch[0] == '\0') { // The first job of all began it.
+            (void)!queue_know(sender, NULL);
+        }
+        pin_keep_message(directory, job, sent->id);
+        (void)!evq_pin_sent(directory, id, sent->id, sender->info.epoch, NULL);
     }
+    evq_keeper_add(&sender->keeper, directory, 0);
 }
 
 /* Whether the status is about this job, and will be the same the next time. */
@@ -111,15 +151,20 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
     if (evq_job_check(job, &error) == EVQ_OK) { // Else its sentence says what is wrong.
         struct evq_submitted again;
         evq_job_id(job, id);
-        // Asked alone, the queue gives its reason.
-        enum evq_status own = evq_queue_submit(sender->redis, job, 0, &again, &error);
+        sender->known = 0;
+        enum evq_status own = queue_know(sender, &error);
+        if (own == EVQ_OK) { // Asked alone, the queue gives its reason.
+            own = evq_queue_submit(sender->redis, job, 0, &again, &error);
+        }
         if (own == EVQ_OK) {
             atomic_fetch_add(&sender->sent, 1);
-            pin_note(sender, job, again.id);
+            pin_note(sender, job, &again);
             return EVQ_OK;
         }
-        if (!final_refusal(own)) {
-            return own; // It could not answer: that is no refusal.
+        if (!final_refusal(own) || sender->known != evq_conn_generation(sender->conn)) {
+            // It could not answer, or was another server than the one that was asked for its
+            // library: that is no refusal.
+            return final_refusal(own) ? EVQ_E_RETRY : own;
         }
         pin_note(sender, job, NULL);
     }
@@ -138,9 +183,12 @@ static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch
     if (batch->count == 0) {
         return EVQ_OK;
     }
-    enum evq_status status =
-        evq_queue_submit_batch(sender->redis, (const struct evq_job *const *)batch->jobs,
-                               batch->count, batch->answers, batch->statuses, err);
+    enum evq_status status = queue_know(sender, err);
+    if (status != EVQ_OK) {
+        return final_refusal(status) ? EVQ_E_RETRY : status;
+    }
+    status = evq_queue_submit_batch(sender->redis, (const struct evq_job *const *)batch->jobs,
+                                    batch->count, batch->answers, batch->statuses, err);
     if (status != EVQ_OK && !final_refusal(status)) {
         return status;
     }
@@ -149,7 +197,7 @@ static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch
         enum evq_status own = status == EVQ_OK ? batch->statuses[at] : status;
         if (own == EVQ_OK) {
             atomic_fetch_add(&sender->sent, 1);
-            pin_note(sender, job, batch->answers[at].id);
+            pin_note(sender, job, &batch->answers[at]);
         } else if (final_refusal(own)) {
             own = job_refused(sender, job, own);
         }
@@ -383,8 +431,16 @@ int64_t evq_deliver(struct evq_sender *sender)
         batch.count = 0;
         enum evq_status status = sources_send(sender, &batch, &error);
         if (status == EVQ_OK && look) {
-            bool looked = evq_keeper_look(&sender->keeper, sender->redis, KEEPER_PINS_MAX, &error);
+            uint64_t before = sender->keeper.sent_again;
+            bool looked = evq_keeper_look(&sender->keeper, sender->redis, &sender->info,
+                                          KEEPER_PINS_MAX, &error);
             status = looked || final_refusal(error.status) ? EVQ_OK : error.status;
+            if (sender->keeper.sent_again > before) {
+                evq_warn(
+                    &sender->warner, EVQ_WARN_LOST,
+                    "Redis lost its data (see `evalq doctor`): jobs that are not evaluated yet "
+                    "are submitted again");
+            }
         }
         if (status != EVQ_OK) {
             away_note(sender, status, &error);

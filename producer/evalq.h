@@ -91,7 +91,11 @@ struct evalq_checkpoint {
     // In the place of the suite's needs: "gpus=2,gpu_memory=40GiB,labels=a100+fast", any of them;
     // "gpus=0": nothing but a slot. Default: as the suite says.
     const char *needs;
-    uint64_t reserved[7]; // Zero.
+    // A copy of path, as of hard links, that stays when path is deleted: it is pinned in its place,
+    // so that a checkpoint that goes at any moment is pinned as a whole. Beneath the same root.
+    // Default: none.
+    const char *held;
+    uint64_t reserved[6]; // Zero.
 };
 
 struct evalq_metric_view { // Valid during the call only.

@@ -5,6 +5,7 @@
 
 #include "shared/checkpoint/json.h"
 #include "shared/clock.h"
+#include "shared/codec.h"
 
 #define LOOK_EVERY_MS 5000
 
@@ -105,7 +106,33 @@ static bool json_state(char *text, enum evq_job_state *ret_state)
            evq_job_state_parse(token.text, ret_state) == EVQ_OK;
 }
 
-enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const char *job)
+/* Sends a job again that the queue lost, as it was sent. */
+static enum evq_pin_job job_again(struct evq_keeper_ask *ask, const char *job)
+{
+    struct evq_buffer message;
+    struct evq_job *lost = NULL;
+    struct evq_submitted again;
+    char id[EVQ_JOB_ID_BYTES_MAX];
+    enum evq_pin_job state = EVQ_PIN_JOB_LOST;
+
+    evq_buffer_init(&message, EVQ_JOB_BYTES_MAX);
+    if (evq_pin_message_read(ask->directory, job, &message, NULL) == EVQ_OK &&
+        evq_codec_job_decode(message.data, message.bytes, &lost, NULL) == EVQ_OK &&
+        evq_queue_submit(ask->queue, lost, 0, &again, &ask->error) == EVQ_OK) {
+        evq_job_id(lost, id);
+        // If it cannot be noted, the next look finds it lost, and the queue knows it.
+        (void)!evq_pin_message_keep(ask->directory, again.id, message.data, message.bytes, NULL);
+        (void)!evq_pin_sent(ask->directory, id, again.id, ask->epoch, NULL);
+        ask->sent_again++;
+        state = EVQ_PIN_JOB_OPEN;
+    }
+    evq_job_free(lost);
+    evq_buffer_free(&message);
+    return state;
+}
+
+enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const char *job,
+                                      const char *epoch)
 {
     struct evq_keeper_ask *ask = context;
     enum evq_job_state state = EVQ_JOB_QUEUED;
@@ -115,8 +142,11 @@ enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const ch
         return EVQ_PIN_JOB_UNKNOWN;
     }
     enum evq_status status = evq_queue_show(ask->queue, job, &json, &ask->error);
-    if (status == EVQ_E_NOT_FOUND) {
+    if (status == EVQ_E_NOT_FOUND && epoch[0] != '\0' && strcmp(epoch, ask->epoch) == 0) {
         return EVQ_PIN_JOB_ENDED; // Its record went some time after its end.
+    }
+    if (status == EVQ_E_NOT_FOUND) {
+        return ask->directory != NULL ? job_again(ask, job) : EVQ_PIN_JOB_LOST;
     }
     if (status != EVQ_OK) {
         ask->failed = true;
@@ -132,16 +162,18 @@ enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const ch
                : EVQ_PIN_JOB_ENDED;
 }
 
-bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue, size_t pins_max,
-                     struct evq_error *err)
+bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue,
+                     struct evq_queue_info *info, size_t pins_max, struct evq_error *err)
 {
-    struct evq_keeper_ask ask = {.queue = queue};
+    struct evq_keeper_ask ask = {.queue = queue, .epoch = info->epoch};
     size_t looks = keeper->pin_count < pins_max ? keeper->pin_count : pins_max;
 
+    ask.failed = evq_queue_info(queue, info, &ask.error) != EVQ_OK;
     for (size_t look = 0; look < looks && keeper->pin_count > 0 && !ask.failed; look++) {
         size_t at = keeper->next % keeper->pin_count;
         struct evq_keeper_pin *pin = &keeper->pins[at];
         bool released = false;
+        ask.directory = pin->directory;
         // What cannot be removed now is tried at the next look.
         (void)!evq_pin_check(pin->directory, evq_keeper_job_state, &ask, -1, &released, NULL);
         keeper->next = at + 1;
@@ -153,6 +185,7 @@ bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue, size_t 
         }
     }
     keeper->due_ms = evq_clock_mono_ms() + LOOK_EVERY_MS;
+    keeper->sent_again += ask.sent_again;
     if (ask.failed && err != NULL) {
         *err = ask.error;
     }

@@ -1,5 +1,6 @@
 /*
- * The live pins of a run: asks at a low rate whether their jobs ended, and releases them. The
+ * The live pins of a run: asks at a low rate whether their jobs ended, and releases them. Jobs that
+ * the queue lost with its data are sent again, from the message that their pin keeps. The
  * background thread's.
  */
 #ifndef EVQ_PRODUCER_KEEPER_H
@@ -25,6 +26,7 @@ struct evq_keeper {
     size_t output_count;
     int64_t copied_bytes; // All of them.
     int64_t due_ms;       // Next look, monotonic.
+    uint64_t sent_again;  // Jobs that the queue had lost.
 };
 
 /* Takes over the pins that earlier processes of the run left in output_dir; once for each
@@ -32,18 +34,22 @@ struct evq_keeper {
 void evq_keeper_visit(struct evq_keeper *keeper, const char *output_dir, const char *queue,
                       const char *run);
 void evq_keeper_add(struct evq_keeper *keeper, const char *directory, int64_t copied_bytes);
-/* One look at up to pins_max pins; false when Redis failed, err says how. */
-bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue, size_t pins_max,
-                     struct evq_error *err);
+/* One look at up to pins_max pins; false when Redis failed, err says how. *info is asked anew. */
+bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue,
+                     struct evq_queue_info *info, size_t pins_max, struct evq_error *err);
 /* Forgets the pins, removes directories left empty. */
 void evq_keeper_free(struct evq_keeper *keeper);
 
 /* What Redis says of a job; context is a struct evq_keeper_ask. */
 struct evq_keeper_ask {
     struct evq_queue *queue;
+    const char *epoch;     // Of evq_queue_info(), now.
+    const char *directory; // Of the pin: a lost job of it is sent again. NULL: it is not.
+    uint64_t sent_again;
     struct evq_error error;
     bool failed;
 };
-enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const char *job);
+enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const char *job,
+                                      const char *epoch);
 
 #endif

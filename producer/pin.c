@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
@@ -14,6 +15,7 @@
 #include "producer/tree.h"
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
 #define PINS_PATH   ".evalq/pins"
 #define RECORD_NAME ".pin"
@@ -152,17 +154,50 @@ static enum evq_status record_want(int directory_fd, const struct evq_pin_reques
     return status;
 }
 
-/* The pin is there from an earlier try: it serves these jobs, too. */
-static bool pin_reuse(int pins_fd, const char *name, const struct evq_pin_request *request)
+/* The pin is there from an earlier try: it serves these jobs, too. Locked, so that nobody who saw
+ * its last job end releases it meanwhile. */
+static bool pin_reuse(int pins_fd, const char *name, const struct evq_pin *pin,
+                      const struct evq_pin_request *request)
 {
+    struct stat by_fd;
+    struct stat by_name;
+    int lock = evq_pin_lock(pin->directory);
     int fd = openat(pins_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    bool reused = fd >= 0 && faccessat(fd, RECORD_NAME, F_OK, 0) == 0 &&
+    bool reused = lock >= 0 && fd >= 0 && fstat(lock, &by_fd) == 0 &&
+                  fstatat(fd, RECORD_NAME, &by_name, AT_SYMLINK_NOFOLLOW) == 0 &&
+                  by_fd.st_ino == by_name.st_ino && // Else it was released before it was locked.
                   record_want(fd, request, 0, false, NULL) == EVQ_OK;
 
     if (fd >= 0) {
         close(fd);
     }
+    if (lock >= 0) {
+        close(lock);
+    }
     return reused;
+}
+
+/* A pin takes no room until the trainer deletes the checkpoint; then the next save lacks it. So
+ * there must be room for two more: what is held apart from the checkpoint lacks the optimizer's
+ * states, which are twice the weights. */
+static enum evq_status room_check(int directory_fd, const struct evq_pin_request *request,
+                                  int64_t bytes, struct evq_error *err)
+{
+    struct statvfs room;
+    bool weights_only = request->source != NULL && strcmp(request->source, request->path) != 0;
+
+    if (fstatvfs(directory_fd, &room) != 0) {
+        return EVQ_OK; // Not known.
+    }
+    uint64_t free_bytes = (uint64_t)room.f_bavail * room.f_frsize;
+    uint64_t wanted = (uint64_t)bytes * (weights_only ? 4 : 2);
+    if (free_bytes >= wanted) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_FULL,
+                         "pin: '%s' has %llu MiB left, and the next saves may need %llu",
+                         request->root_path, (unsigned long long)(free_bytes >> 20),
+                         (unsigned long long)(wanted >> 20));
 }
 
 static enum evq_status pin_build(int root_fd, int pins_fd, const char *name,
@@ -185,8 +220,12 @@ static enum evq_status pin_build(int root_fd, int pins_fd, const char *name,
         return evq_error_set(err, EVQ_E_IO, "pin: %s: %s", half, strerror(errno));
     }
     int fd = openat(pins_fd, half, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    enum evq_status status = fd >= 0 ? evq_tree_clone(&clone, request->path, fd, base, err)
+    const char *source = request->source != NULL ? request->source : request->path;
+    enum evq_status status = fd >= 0 ? evq_tree_clone(&clone, source, fd, base, err)
                                      : evq_error_set(err, EVQ_E_IO, "pin: %s", strerror(errno));
+    if (status == EVQ_OK) {
+        status = room_check(fd, request, clone.bytes, err);
+    }
     if (status == EVQ_OK) {
         status = record_want(fd, request, clone.copied_bytes, true, err);
     }
@@ -194,7 +233,7 @@ static enum evq_status pin_build(int root_fd, int pins_fd, const char *name,
         close(fd);
     }
     if (status == EVQ_OK && renameat(pins_fd, half, pins_fd, name) != 0) {
-        if ((errno == EEXIST || errno == ENOTEMPTY) && pin_reuse(pins_fd, name, request)) {
+        if ((errno == EEXIST || errno == ENOTEMPTY) && pin_reuse(pins_fd, name, pin, request)) {
             pin->found = true; // Another process of the run was faster.
         } else {
             status = evq_error_set(err, EVQ_E_IO, "pin: rename to '%s': %s", name, strerror(errno));
@@ -222,7 +261,7 @@ enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_p
 
     base = base == NULL ? request->path : base + 1;
     if (base[0] == '\0' || strcmp(base, ".") == 0 || strcmp(base, "..") == 0 ||
-        strcmp(base, RECORD_NAME) == 0) {
+        strncmp(base, RECORD_NAME, strlen(RECORD_NAME)) == 0) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
                              "pin: '%s/%s' has no directory beneath the root to keep its pin in",
                              request->root_path, request->path);
@@ -243,7 +282,7 @@ enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_p
     }
     status = pins_open(root_fd, request, parent, &pins_fd, err);
     if (status == EVQ_OK) {
-        pin.found = pin_reuse(pins_fd, name, request);
+        pin.found = pin_reuse(pins_fd, name, &pin, request);
         if (!pin.found) {
             status = pin_build(root_fd, pins_fd, name, request, &pin, err);
         }
@@ -257,11 +296,12 @@ enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_p
 }
 
 enum evq_status evq_pin_sent(const char *directory, const char *job, const char *sent_as,
-                             struct evq_error *err)
+                             const char *epoch, struct evq_error *err)
 {
-    char line[2 * EVQ_JOB_ID_BYTES_MAX + 16];
+    char line[2 * EVQ_JOB_ID_BYTES_MAX + 64];
 
-    (void)snprintf(line, sizeof(line), "sent %s %s\n", job, sent_as);
+    (void)snprintf(line, sizeof(line), "sent %s %s%s%.40s\n", job, sent_as,
+                   epoch[0] != '\0' ? " " : "", epoch);
     return record_note(directory, line, err);
 }
 
@@ -271,4 +311,28 @@ enum evq_status evq_pin_refused(const char *directory, const char *job, struct e
 
     (void)snprintf(line, sizeof(line), "refused %s\n", job);
     return record_note(directory, line, err);
+}
+
+static void message_path(const char *directory, const char *job, char out[PATH_MAX + 32])
+{
+    (void)snprintf(out, PATH_MAX + 32, "%s/" RECORD_NAME "-job-%016llx", directory,
+                   (unsigned long long)XXH3_64bits(job, strlen(job)));
+}
+
+enum evq_status evq_pin_message_keep(const char *directory, const char *job, const void *data,
+                                     size_t bytes, struct evq_error *err)
+{
+    char path[PATH_MAX + 32];
+
+    message_path(directory, job, path);
+    return evq_file_replace(path, data, bytes, 0644, err);
+}
+
+enum evq_status evq_pin_message_read(const char *directory, const char *job, struct evq_buffer *out,
+                                     struct evq_error *err)
+{
+    char path[PATH_MAX + 32];
+
+    message_path(directory, job, path);
+    return evq_file_read(AT_FDCWD, path, O_NOFOLLOW, EVQ_JOB_BYTES_MAX, out, err);
 }

@@ -5,6 +5,7 @@
  *     OUTPUT_DIR/.evalq/pins/STEP-VARIANT-HASH/   beside the checkpoint
  *         CHECKPOINT                              its file, or its directory with every file
  *         .pin                                    text: which jobs want it, what they were sent as
+ *         .pin-job-HASH                           the message of each, as it was sent
  *
  * made under another name, then renamed; the same checkpoint of the same run has the same name, so
  * that a repeated submit finds the pin it made before. Files are cloned (reflink); else
@@ -21,6 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "shared/buffer.h"
 #include "shared/job.h"
 
 #define EVQ_PIN_FILES_MAX 4096
@@ -41,6 +43,7 @@ struct evq_pin_request {
     int64_t step;
     const char *variant;
     const char *fingerprint; // "" : every pin of it is another one.
+    const char *source; // What is cloned in its place, relative to the root; NULL: path itself.
     const char *const *jobs; // Ids that want it.
     size_t job_count;
     bool reflink;                         // false: do not try (tests).
@@ -68,37 +71,51 @@ bool evq_pin_hard_link_safe(const char *path, int64_t step);
 
 /*
  * EVQ_E_GONE, EVQ_E_CHANGED: the checkpoint went or changed meanwhile. EVQ_E_FULL: a copy would
- * take more than copy_bytes_max. EVQ_E_UNSUPPORTED: it is the root itself, or holds what cannot be
- * pinned (a symbolic link out of the root, too many files). EVQ_E_STOPPED. EVQ_E_IO: permissions,
- * no space. Nothing is left behind by a failure.
+ * take more than copy_bytes_max, or the file system has not got the room of two more checkpoints
+ * like it, which the trainer's next save may need. EVQ_E_UNSUPPORTED: it is the root itself, or
+ * holds what cannot be pinned (a symbolic link out of the root, too many files). EVQ_E_STOPPED.
+ * EVQ_E_IO: permissions, no space. Nothing is left behind by a failure.
  */
 enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_pin *ret_pin,
                              struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Notes in the pin's directory that the job it is wanted by was sent, and as which id
- * (generations). */
+/* Notes in the pin's directory that the job it is wanted by was sent, as which id (generations),
+ * and in which life of the queue's data (evq_queue_info's epoch; "": not known). */
 enum evq_status evq_pin_sent(const char *directory, const char *job, const char *sent_as,
-                             struct evq_error *err) EVQ_CHECK_RESULT;
-/* Notes that the job will never be sent. */
+                             const char *epoch, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Notes that the job will never be sent, or had ended when it was. */
 enum evq_status evq_pin_refused(const char *directory, const char *job,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 enum evq_pin_job {
     EVQ_PIN_JOB_OPEN,
-    EVQ_PIN_JOB_ENDED,
-    EVQ_PIN_JOB_UNKNOWN
-}; // Ended or not known to the queue: ENDED.
-typedef enum evq_pin_job (*evq_pin_job_fn)(void *context, const char *queue, const char *job);
+    EVQ_PIN_JOB_ENDED,  // Or the queue, which knew it, has forgotten it.
+    EVQ_PIN_JOB_LOST,   // The queue lost its data: it has to be sent again.
+    EVQ_PIN_JOB_UNKNOWN // Nothing can be said of it now.
+};
+/* epoch: as evq_pin_sent() noted it. */
+typedef enum evq_pin_job (*evq_pin_job_fn)(void *context, const char *queue, const char *job,
+                                           const char *epoch);
 
 /*
  * Releases (removes) the pin when each job that wants it was sent and has ended, or was refused;
- * *ret_released says so. Jobs never sent hold it for unsent_ms from its making (-1: for ever). A
- * pin that is gone counts as released.
+ * *ret_released says so. Jobs never sent, or lost, hold it for unsent_ms from its making (-1: for
+ * ever). A pin that is gone counts as released.
  */
 enum evq_status evq_pin_check(const char *directory, evq_pin_job_fn job_state, void *context,
                               int64_t unsent_ms, bool *ret_released,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_pin_release(const char *directory, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Holds off evq_pin_check()'s release until the descriptor is closed; -1: there is no such pin. */
+int evq_pin_lock(const char *directory);
+
+/* The message of a job that wants the pin, kept beside it so that the job can be sent again.
+ * EVQ_E_NOT_FOUND: none was kept. */
+enum evq_status evq_pin_message_keep(const char *directory, const char *job, const void *data,
+                                     size_t bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_pin_message_read(const char *directory, const char *job, struct evq_buffer *out,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 struct evq_pin_info {
     const char *directory; // Absolute where output_dir is.

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 struct record_job {
     const char *id;
     const char *sent_as; // NULL: not sent.
+    const char *epoch;
     bool refused;
 };
 
@@ -65,7 +67,11 @@ static void record_line(struct record *record, char *line)
     } else if (strcmp(line, "created") == 0) {
         record->created_ms = strtoll(rest, NULL, 10);
     } else if (strcmp(line, "want") == 0) {
-        (void)record_job_of(record, rest);
+        struct record_job *job = record_job_of(record, rest);
+        if (job != NULL) { // Wanted again: what became of it before counts no more.
+            job->sent_as = NULL;
+            job->refused = false;
+        }
     } else if (strcmp(line, "refused") == 0) {
         struct record_job *job = record_job_of(record, rest);
         if (job != NULL) {
@@ -75,9 +81,14 @@ static void record_line(struct record *record, char *line)
         char *sent_as = strchr(rest, ' ');
         if (sent_as != NULL) {
             *sent_as++ = '\0';
+            char *epoch = strchr(sent_as, ' ');
+            if (epoch != NULL) {
+                *epoch++ = '\0';
+            }
             struct record_job *job = record_job_of(record, rest);
             if (job != NULL) {
                 job->sent_as = sent_as;
+                job->epoch = epoch != NULL ? epoch : "";
             }
         }
     }
@@ -140,10 +151,40 @@ enum evq_status evq_pin_release(const char *directory, struct evq_error *err)
     return status;
 }
 
+/* Whether a job needs the pin. waited: those that the queue never heard of, or lost, no more. */
+static bool job_needs(const struct record *record, const struct record_job *job, bool waited,
+                      evq_pin_job_fn job_state, void *context)
+{
+    if (job->sent_as == NULL) {
+        return !job->refused && !waited;
+    }
+    switch (job_state(context, record->queue, job->sent_as, job->epoch)) {
+    case EVQ_PIN_JOB_ENDED:
+        return false;
+    case EVQ_PIN_JOB_LOST:
+        return !waited;
+    default:
+        return true;
+    }
+}
+
+int evq_pin_lock(const char *directory)
+{
+    char path[PATH_MAX + 8];
+
+    (void)snprintf(path, sizeof(path), "%s/" RECORD_NAME, directory);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0) {
+        (void)flock(fd, LOCK_EX); // Where there are no locks there is the rename alone.
+    }
+    return fd;
+}
+
 enum evq_status evq_pin_check(const char *directory, evq_pin_job_fn job_state, void *context,
                               int64_t unsent_ms, bool *ret_released, struct evq_error *err)
 {
     struct record record;
+    struct stat info;
     bool needed = false;
 
     *ret_released = false;
@@ -153,19 +194,23 @@ enum evq_status evq_pin_check(const char *directory, evq_pin_job_fn job_state, v
     }
     bool waited = unsent_ms >= 0 && evq_clock_unix_ms() - record.created_ms > unsent_ms;
     for (size_t at = 0; at < record.job_count && !needed; at++) {
-        const struct record_job *job = &record.jobs[at];
-        if (job->sent_as != NULL) {
-            needed = job_state(context, record.queue, job->sent_as) != EVQ_PIN_JOB_ENDED;
-        } else {
-            needed = !job->refused && !waited;
-        }
+        needed = job_needs(&record, &record.jobs[at], waited, job_state, context);
     }
+    size_t bytes = record.text.bytes;
     evq_buffer_free(&record.text);
     if (needed) {
         return EVQ_OK;
     }
-    enum evq_status status = evq_pin_release(directory, err);
-    *ret_released = status == EVQ_OK;
+    // Since it was read, another process may have found the pin and want it: its record only grows.
+    int lock = evq_pin_lock(directory);
+    enum evq_status status = EVQ_OK;
+    if (lock < 0 || (fstat(lock, &info) == 0 && (uint64_t)info.st_size == bytes)) {
+        status = evq_pin_release(directory, err);
+        *ret_released = status == EVQ_OK;
+    }
+    if (lock >= 0) {
+        close(lock);
+    }
     return status;
 }
 

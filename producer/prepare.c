@@ -22,6 +22,7 @@ struct place { // Where the checkpoint is.
     const struct evq_root *root;
     const char *path; // Relative to the root.
     char real[PATH_MAX];
+    char source[PATH_MAX]; // What is read and pinned: path, or what is held of it.
     int root_fd;
 };
 
@@ -70,6 +71,24 @@ static enum evq_status place_find(const struct evq_config *config, const char *p
                              place->root->path, strerror(errno));
     }
     return EVQ_OK;
+}
+
+/* What is held of the checkpoint is read in its place, where it is whole: path may be deleted file
+ * by file at any moment, and what is left of it look like a checkpoint. */
+static void source_choose(const struct evq_config *config, const char *held, struct place *place)
+{
+    struct place other = {.root_fd = -1};
+    const char *source = place->path;
+
+    if (held[0] != '\0' && place_find(config, held, &other, NULL) == EVQ_OK &&
+        other.root == place->root &&
+        evq_checkpoint_complete(place->root_fd, other.path, NULL) == EVQ_OK) {
+        source = other.path;
+    }
+    (void)snprintf(place->source, sizeof(place->source), "%s", source);
+    if (other.root_fd >= 0) {
+        close(other.root_fd);
+    }
 }
 
 /* Whether the path was submitted for another step before; remembers it. */
@@ -224,6 +243,7 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
     }
     struct evq_pin_request request = {.root_path = place->root->path,
                                       .path = place->path,
+                                      .source = place->source,
                                       .queue = sender->queue,
                                       .run = sender->run,
                                       .step = item->request.step,
@@ -319,8 +339,8 @@ static void item_finish(struct evq_sender *sender, struct evq_item *item, struct
     evq_buffer_init(&manifest, EVQ_JOB_BYTES_MAX / 4); // Longer ones are left out.
     enum evq_status status = looked;
     if (status == EVQ_OK) {
-        status =
-            evq_checkpoint_fingerprint(place->root_fd, place->path, fingerprint, &manifest, error);
+        status = evq_checkpoint_fingerprint(place->root_fd, place->source, fingerprint, &manifest,
+                                            error);
         if (status != EVQ_OK && item_wait(sender, item, status)) {
             goto out;
         }
@@ -376,7 +396,8 @@ void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
         return;
     }
     if (status == EVQ_OK) {
-        status = evq_checkpoint_complete(place.root_fd, place.path, &error);
+        source_choose(sender->config, item->request.held, &place);
+        status = evq_checkpoint_complete(place.root_fd, place.source, &error);
     }
     if (status == EVQ_OK || !item_wait(sender, item, status)) {
         item_finish(sender, item, &place, status, &error);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define REQUEST_VERSION 2 // 1 had no needs; a ring may still hold some.
+#define REQUEST_VERSION 3 // 1 had no needs, 2 nothing held; a ring may still hold some.
 
 struct request_head {
     uint32_t version;
@@ -234,6 +234,11 @@ enum evq_status evq_request_pack(const struct evalq_checkpoint *checkpoint, int6
     put_text(&writer, checkpoint->variant);
     put_text(&writer, checkpoint->format);
     put_text(&writer, checkpoint->needs);
+    if (checkpoint->held == NULL || checkpoint->held[0] == '\0') {
+        put_text(&writer, "");
+    } else if ((status = put_path(&writer, checkpoint->held, err)) != EVQ_OK) {
+        return status;
+    }
     status = put_pairs(&writer, "params", checkpoint->params, checkpoint->param_count, err);
     if (status == EVQ_OK) {
         status =
@@ -294,9 +299,10 @@ enum evq_status evq_request_unpack(const uint8_t *data, size_t bytes,
     request.variant = take_text(data, bytes, &at);
     request.format = take_text(data, bytes, &at);
     request.needs = head.version >= 2 ? take_text(data, bytes, &at) : "";
+    request.held = head.version >= 3 ? take_text(data, bytes, &at) : "";
     request.pairs = (const char *)data + at;
     // A missing one leaves none for those after it.
-    whole = request.format != NULL && request.needs != NULL;
+    whole = request.format != NULL && request.needs != NULL && request.held != NULL;
     for (size_t pair = 0; whole && pair < 2 * (request.param_count + request.tracker_count);
          pair++) {
         whole = take_text(data, bytes, &at) != NULL;

@@ -38,6 +38,7 @@ struct evq_request { // Strings point into the record.
     const char *variant;
     const char *format;
     const char *needs; // "": as the suite says.
+    const char *held;  // As path; "": none.
     const char *pairs; // param_count, then tracker_count times key NUL value NUL.
     size_t param_count;
     size_t tracker_count;

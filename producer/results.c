@@ -6,9 +6,10 @@
 #include "producer/client.h"
 #include "shared/clock.h"
 
-#define CALL_MS_MAX   5000
-#define WAIT_FIRST_MS 20
-#define WAIT_MAX_MS   1000
+#define CALL_MS_MAX    5000
+#define WAIT_FIRST_MS  20
+#define WAIT_MAX_MS    1000
+#define EPOCH_EVERY_MS 1000 // Between questions for the life of the queue's data.
 
 static int64_t deadline_of(int timeout_ms)
 {
@@ -129,6 +130,28 @@ static void deliver_result(void *context, const struct evq_result *result)
     }
 }
 
+/* After the queue lost its data the run's results begin anew: so does the cursor. */
+static enum evq_status cursor_check(struct evalq_client *client, struct evq_error *err)
+{
+    struct evq_queue_info info;
+    int64_t now = evq_clock_mono_ms();
+
+    if (evq_conn_fd(client->conn) >= 0 && client->known == evq_conn_generation(client->conn) &&
+        now - client->asked_ms < EPOCH_EVERY_MS) {
+        return EVQ_OK;
+    }
+    enum evq_status status = evq_queue_info(client->redis, &info, err);
+    if (status == EVQ_OK) {
+        if (client->info.epoch[0] != '\0' && strcmp(client->info.epoch, info.epoch) != 0) {
+            client->cursor = 0;
+        }
+        client->info = info;
+        client->known = evq_conn_generation(client->conn);
+        client->asked_ms = now;
+    }
+    return status;
+}
+
 /* One round: everything that arrived. With counts, how many jobs are open after it. */
 static enum evq_status results_round(struct evalq_client *client, struct delivery *delivery,
                                      int64_t deadline_ms, struct evq_run_counts *ret_counts,
@@ -140,6 +163,9 @@ static enum evq_status results_round(struct evalq_client *client, struct deliver
         return status;
     }
     status = results_open(client, deadline_ms, err);
+    if (status == EVQ_OK) {
+        status = cursor_check(client, err);
+    }
     // Counted first: what had ended by then is among the results read after it.
     if (status == EVQ_OK && ret_counts != NULL) {
         status = evq_queue_run_counts(client->redis, client->sender->run, ret_counts, err);

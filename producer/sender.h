@@ -98,6 +98,8 @@ struct evq_sender {
     bool full_told;
     struct evq_config *config;
     struct evq_queue *redis;
+    struct evq_queue_info info; // Of the queue, as asked on connection `known`; epoch "": not yet.
+    uint64_t known;
     struct evq_source sources[EVQ_SENDER_SOURCES_MAX];
     size_t source_count;
     int64_t spool_bytes_max;

@@ -130,6 +130,7 @@ static enum evq_status file_clone(struct evq_tree_clone *clone, int from, const 
     if (fstat(from, &info) != 0) {
         return clone_error(err, clone, "read", path, errno);
     }
+    clone->bytes += info.st_size;
     if (!clone->reflink && clone->hard_link && file_link(from, target_fd, name)) {
         kind_weaken(clone, EVQ_PIN_HARD_LINK);
         return EVQ_OK;
@@ -248,6 +249,7 @@ enum evq_status evq_tree_clone(struct evq_tree_clone *clone, const char *path, i
 {
     clone->kind = EVQ_PIN_REFLINK;
     clone->copied_bytes = 0;
+    clone->bytes = 0;
     clone->files = 0;
     return tree_clone(clone, path, target_fd, name, 0, err);
 }

@@ -19,6 +19,7 @@ struct evq_tree_clone {
     const void *stop_context;
     enum evq_pin_kind kind; // The weakest used so far.
     int64_t copied_bytes;
+    int64_t bytes; // Of all files, however they were cloned.
     uint32_t files;
 };
 

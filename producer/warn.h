@@ -22,6 +22,7 @@ enum evq_warning {
     EVQ_WARN_UNPINNED,
     EVQ_WARN_REUSED,  // One path holds different steps.
     EVQ_WARN_CORRUPT, // A record in ring or spool was damaged.
+    EVQ_WARN_LOST,    // Redis lost jobs that it had taken.
     EVQ_WARN_COUNT
 };
 

@@ -8,9 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "producer/cli/cli.h"
+#include "producer/cli/json.h"
 #include "producer/cli/verbs.h"
-#include "producer/cli/view.h"
-#include "producer/pin.h"
+#include "producer/keeper.h"
 
 #define DEPTH_MAX 8
 // A pin whose submit never reached Redis is kept so long.
@@ -21,31 +22,8 @@ struct collection {
     int64_t records;
     int64_t pins_released;
     int64_t pins_left;
-    enum evq_status status; // The first fault of a question about a job: then nothing is released.
-    struct evq_error err;
+    struct evq_keeper_ask ask; // Once a question about a job failed, nothing is released.
 };
-
-/* A job that cannot be asked about counts as open: its pin stays. */
-static enum evq_pin_job job_state(void *context, const char *queue, const char *job)
-{
-    struct collection *gc = context;
-    json_t *view = NULL;
-    enum evq_job_state state = EVQ_JOB_QUEUED;
-    if (strcmp(queue, evq_queue_name(gc->cli->queue)) != 0) {
-        return EVQ_PIN_JOB_OPEN;
-    }
-    enum evq_status status = evq_view_job(gc->cli, job, &view, &gc->err);
-    if (status == EVQ_E_NOT_FOUND || status == EVQ_E_INVALID) {
-        return EVQ_PIN_JOB_ENDED;
-    }
-    if (status != EVQ_OK) {
-        gc->status = status;
-        return EVQ_PIN_JOB_UNKNOWN;
-    }
-    status = evq_job_state_parse(evq_json_text(evq_view_hash(view), "state", ""), &state);
-    json_decref(view);
-    return status == EVQ_OK && state < EVQ_JOB_DONE ? EVQ_PIN_JOB_OPEN : EVQ_PIN_JOB_ENDED;
-}
 
 /* Pins of one output directory. */
 static void collect_pins(struct collection *gc, const char *output_dir)
@@ -53,8 +31,9 @@ static void collect_pins(struct collection *gc, const char *output_dir)
     int64_t released = 0;
     int64_t left = 0;
     struct evq_error err = {0};
-    enum evq_status status = evq_pin_gc(output_dir, evq_queue_name(gc->cli->queue), job_state, gc,
-                                        UNSENT_MS, &released, &left, &err);
+    enum evq_status status =
+        evq_pin_gc(output_dir, evq_queue_name(gc->cli->queue), evq_keeper_job_state, &gc->ask,
+                   UNSENT_MS, &released, &left, &err);
     if (status != EVQ_OK) {
         evq_cli_say(gc->cli, "evalq: %s", err.message);
     }
@@ -73,7 +52,7 @@ static enum evq_status walk(struct collection *gc, const char *root, struct evq_
         free(path);
         return evq_error_set(err, EVQ_E_IO, "walk '%s': %s", root, strerror(errno));
     }
-    while (gc->status == EVQ_OK && (entry = fts_read(tree)) != NULL) {
+    while (!gc->ask.failed && (entry = fts_read(tree)) != NULL) {
         if (entry->fts_info != FTS_D || entry->fts_level == 0) {
             continue;
         }
@@ -122,8 +101,13 @@ static enum evq_status print_collected(struct collection *gc, struct evq_error *
 
 static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
 {
-    struct collection gc = {.cli = cli, .status = EVQ_OK};
+    struct evq_queue_info info;
+    struct collection gc = {.cli = cli, .ask = {.epoch = info.epoch}};
     enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        gc.ask.queue = cli->queue;
+        status = evq_queue_info(cli->queue, &info, err);
+    }
     if (status == EVQ_OK) {
         status = collect_records(&gc, err);
     }
@@ -136,11 +120,8 @@ static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
             status = walk(&gc, cli->config->roots[i].path, err);
         }
     }
-    if (status == EVQ_OK && gc.status != EVQ_OK) {
-        status = gc.status;
-        if (err != NULL) {
-            *err = gc.err;
-        }
+    if (status == EVQ_OK && gc.ask.failed) {
+        status = evq_error_set(err, gc.ask.error.status, "%s", gc.ask.error.message);
     }
     return status == EVQ_OK ? print_collected(&gc, err) : status;
 }
@@ -157,8 +138,8 @@ const struct evq_verb evq_verb_gc = {
                    "dead left behind. Pins "
                    "are looked for in .evalq/pins directories at most 8 levels below each DIR, or "
                    "below the configured "
-                   "roots that are on this machine. A pin whose submit never reached Redis is kept "
-                   "for 7 days.",
+                   "roots that are on this machine. A pin whose submit never reached Redis, or was "
+                   "lost with its data, is kept for 7 days.",
     .options = options,
     .arg_min = 0,
     .arg_max = -1,

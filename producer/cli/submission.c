@@ -249,15 +249,24 @@ static enum evq_status make_pin(struct evq_cli *cli, const struct evq_submission
     return evq_pin_make(&request, ret_pin, err);
 }
 
-/* Tells the pin what became of each job, so that it goes when they end. */
-static void settle_pin(const struct evq_submission *s, const struct evq_pin *pin,
-                       char (*ids)[EVQ_JOB_ID_BYTES_MAX], const struct evq_submission_sent *sent,
-                       size_t sent_count)
+/* Tells the pin what became of each job, so that it goes when they end. status: of the first that
+ * was not sent. One whose reply was lost may be in the queue all the same: its pin stays. */
+static void settle_pin(struct evq_cli *cli, const struct evq_submission *s,
+                       const struct evq_pin *pin, char (*ids)[EVQ_JOB_ID_BYTES_MAX],
+                       const struct evq_submission_sent *sent, size_t sent_count,
+                       enum evq_status status)
 {
+    struct evq_queue_info info;
+    if (sent_count == 0 || evq_queue_info(cli->queue, &info, NULL) != EVQ_OK) {
+        info.epoch[0] = '\0';
+    }
     for (size_t i = 0; i < s->suite_count; i++) {
-        enum evq_status ignored =
-            i < sent_count ? evq_pin_sent(pin->directory, ids[i], sent->submitted[i].id, NULL)
-                           : evq_pin_refused(pin->directory, ids[i], NULL);
+        enum evq_status ignored = EVQ_OK;
+        if (i < sent_count) {
+            ignored = evq_pin_sent(pin->directory, ids[i], sent->submitted[i].id, info.epoch, NULL);
+        } else if (i > sent_count || !evq_conn_retryable(status)) {
+            ignored = evq_pin_refused(pin->directory, ids[i], NULL);
+        }
         (void)ignored; // Then the pin stays until `evalq gc` finds its jobs ended.
     }
 }
@@ -308,7 +317,7 @@ enum evq_status evq_submission_send(struct evq_cli *cli, const struct evq_submis
         }
     }
     if (ret_sent->pinned) {
-        settle_pin(s, pin, ids, ret_sent, sent_count);
+        settle_pin(cli, s, pin, ids, ret_sent, sent_count, status);
     }
     free(pin);
     evq_buffer_free(&manifest);

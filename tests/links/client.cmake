@@ -1,4 +1,4 @@
-foreach(test test_ring test_pin test_spool test_client test_client_outage)
+foreach(test test_ring test_pin test_spool test_client test_client_outage test_client_pins)
     evq_test_link(${test} evq_producer)
 endforeach()
 if(NOT TARGET bench_submit)

@@ -312,14 +312,23 @@ struct states {
     enum evq_pin_job quick;
     enum evq_pin_job full;
     int asked;
+    const struct evq_pin_request *wanted; // While the queue is asked, another process wants it.
+    const char *epoch;
 };
 
-static enum evq_pin_job state_of(void *context, const char *queue, const char *job)
+static enum evq_pin_job state_of(void *context, const char *queue, const char *job,
+                                 const char *epoch)
 {
     struct states *states = context;
 
     states->asked++;
     assert_string_equal(queue, "main");
+    if (states->epoch != NULL) {
+        assert_string_equal(epoch, states->epoch);
+    }
+    if (states->wanted != NULL) {
+        assert_true(pin_make(states->wanted).found);
+    }
     return strstr(job, "quick") != NULL ? states->quick : states->full;
 }
 
@@ -336,16 +345,17 @@ static void pin_is_released_when_all_its_jobs_ended(void **state)
 {
     struct scene *scene = *state;
     struct evq_pin_request request = request_of(scene, "out/step-100.pt");
-    struct states states = {EVQ_PIN_JOB_ENDED, EVQ_PIN_JOB_ENDED, 0};
+    struct states states = {.quick = EVQ_PIN_JOB_ENDED, .full = EVQ_PIN_JOB_ENDED};
 
     file_write(scene, "out/step-100.pt", "weights");
     request.job_count = 2;
     struct evq_pin pin = pin_make(&request);
     assert_false(released(&pin, &states, -1)); // Not sent yet.
     assert_int_equal(states.asked, 0);
-    assert_status(evq_pin_sent(pin.directory, JOB, JOB "~2", NULL), EVQ_OK);
+    assert_status(evq_pin_sent(pin.directory, JOB, JOB "~2", "e1", NULL), EVQ_OK);
     assert_false(released(&pin, &states, -1)); // The other is not.
-    assert_status(evq_pin_sent(pin.directory, request.jobs[1], request.jobs[1], NULL), EVQ_OK);
+    assert_status(evq_pin_sent(pin.directory, request.jobs[1], request.jobs[1], "e1", NULL),
+                  EVQ_OK);
     states.full = EVQ_PIN_JOB_UNKNOWN;
     assert_false(released(&pin, &states, -1)); // Redis is away: nobody knows.
     states.full = EVQ_PIN_JOB_OPEN;
@@ -359,7 +369,7 @@ static void pin_is_released_when_its_job_was_refused_or_never_sent(void **state)
 {
     struct scene *scene = *state;
     struct evq_pin_request request = request_of(scene, "out/step-100.pt");
-    struct states states = {EVQ_PIN_JOB_OPEN, EVQ_PIN_JOB_OPEN, 0};
+    struct states states = {.quick = EVQ_PIN_JOB_OPEN, .full = EVQ_PIN_JOB_OPEN};
 
     file_write(scene, "out/step-100.pt", "weights");
     struct evq_pin pin = pin_make(&request);
@@ -373,11 +383,70 @@ static void pin_is_released_when_its_job_was_refused_or_never_sent(void **state)
     }
 }
 
+/* The job ended, its pin is about to go, and the same checkpoint is submitted again. */
+static void pin_stays_when_it_is_wanted_again_after_its_job_ended(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_pin_request request = request_of(scene, "out/step-100.pt");
+    struct states states = {.quick = EVQ_PIN_JOB_ENDED};
+
+    file_write(scene, "out/step-100.pt", "weights");
+    struct evq_pin pin = pin_make(&request);
+    assert_status(evq_pin_sent(pin.directory, JOB, JOB, "e1", NULL), EVQ_OK);
+    assert_true(pin_make(&request).found);
+    assert_false(released(&pin, &states, -1)); // What was sent before says nothing of this one.
+    assert_int_equal(states.asked, 0);
+    assert_status(evq_pin_sent(pin.directory, JOB, JOB "~2", "e1", NULL), EVQ_OK);
+    states.epoch = "e1";
+    states.wanted = &request; // Another process, between the question and the removal.
+    assert_false(released(&pin, &states, -1));
+    states.wanted = NULL;
+    assert_status(evq_pin_sent(pin.directory, JOB, JOB "~3", "e1", NULL), EVQ_OK);
+    assert_true(released(&pin, &states, -1));
+}
+
+static void pin_stays_when_its_job_was_lost(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_pin_request request = request_of(scene, "out/step-100.pt");
+    struct states states = {.quick = EVQ_PIN_JOB_LOST};
+    struct evq_buffer message;
+
+    file_write(scene, "out/step-100.pt", "weights");
+    struct evq_pin pin = pin_make(&request);
+    assert_status(evq_pin_message_keep(pin.directory, JOB, "record", 6, NULL), EVQ_OK);
+    assert_status(evq_pin_sent(pin.directory, JOB, JOB, "e1", NULL), EVQ_OK);
+    assert_false(released(&pin, &states, -1));
+    assert_false(released(&pin, &states, 3600000));
+    evq_buffer_init(&message, 0);
+    assert_status(evq_pin_message_read(pin.directory, JOB "~2", &message, NULL), EVQ_E_NOT_FOUND);
+    assert_status(evq_pin_message_read(pin.directory, JOB, &message, NULL), EVQ_OK);
+    assert_string_equal(evq_buffer_string(&message), "record");
+    evq_buffer_free(&message);
+    int64_t end = fixture_now_ms() + 5000;
+    while (!released(&pin, &states, 1)) {
+        fixture_tick(end, "the pin grows old", __FILE__, __LINE__);
+    }
+}
+
+/* The trainer deleted the checkpoint; what was held beside it is pinned in its name. */
+static void pin_takes_another_source_in_the_checkpoints_name(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_pin_request request = request_of(scene, "out/step-100.pt");
+
+    file_write(scene, "out/elsewhere.pt", "weights");
+    request.source = "out/elsewhere.pt";
+    struct evq_pin pin = pin_make(&request);
+    assert_holds(pin.path, "/step-100.pt");
+    assert_file(scene, pin.path, "weights");
+}
+
 static void pin_gc_takes_what_ended_and_half_made(void **state)
 {
     struct scene *scene = *state;
     struct evq_pin_request request = request_of(scene, "out/step-100.pt");
-    struct states states = {EVQ_PIN_JOB_ENDED, EVQ_PIN_JOB_OPEN, 0};
+    struct states states = {.quick = EVQ_PIN_JOB_ENDED, .full = EVQ_PIN_JOB_OPEN};
     char output[SCENE_PATH_BYTES];
     char half[SCENE_PATH_BYTES];
     int64_t gone = 0;
@@ -390,8 +459,8 @@ static void pin_gc_takes_what_ended_and_half_made(void **state)
     request.fingerprint = "ffffffffffffffffffffffffffffffff";
     request.jobs = &scene->jobs[1];
     struct evq_pin open = pin_make(&request);
-    assert_status(evq_pin_sent(ended.directory, JOB, JOB, NULL), EVQ_OK);
-    assert_status(evq_pin_sent(open.directory, request.jobs[0], request.jobs[0], NULL), EVQ_OK);
+    assert_status(evq_pin_sent(ended.directory, JOB, JOB, "", NULL), EVQ_OK);
+    assert_status(evq_pin_sent(open.directory, request.jobs[0], request.jobs[0], "", NULL), EVQ_OK);
     path_of(scene, "out/.evalq/pins/.half-1", half);
     assert_int_equal(mkdir(half, 0755), 0);
     assert_status(evq_pin_gc(output, "other", state_of, &states, -1, &gone, &left, NULL), EVQ_OK);
@@ -415,7 +484,7 @@ static void pin_survives_torn_record_line(void **state)
 {
     struct scene *scene = *state;
     struct evq_pin_request request = request_of(scene, "out/step-100.pt");
-    struct states states = {EVQ_PIN_JOB_ENDED, EVQ_PIN_JOB_ENDED, 0};
+    struct states states = {.quick = EVQ_PIN_JOB_ENDED, .full = EVQ_PIN_JOB_ENDED};
     char path[SCENE_PATH_BYTES];
 
     file_write(scene, "out/step-100.pt", "weights");
@@ -458,6 +527,9 @@ int main(void)
         PIN_TEST(pin_is_found_again_when_checkpoint_is_the_same),
         PIN_TEST(pin_is_released_when_all_its_jobs_ended),
         PIN_TEST(pin_is_released_when_its_job_was_refused_or_never_sent),
+        PIN_TEST(pin_stays_when_it_is_wanted_again_after_its_job_ended),
+        PIN_TEST(pin_stays_when_its_job_was_lost),
+        PIN_TEST(pin_takes_another_source_in_the_checkpoints_name),
         PIN_TEST(pin_gc_takes_what_ended_and_half_made),
         PIN_TEST(pin_survives_torn_record_line),
         cmocka_unit_test(pin_links_only_where_the_path_holds_the_step),

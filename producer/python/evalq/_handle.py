@@ -102,7 +102,7 @@ class Handle:
         text = self.calls.error(None).decode(errors="replace")
         return EvalqError(text or _library.NAMES[code], code)
 
-    def submit(self, path: str, submit: Submit) -> int:
+    def submit(self, path: str, submit: Submit, held: Optional[str] = None) -> int:
         """The code of libevalq; failure() has the sentence."""
         params, trackers = _pair_array(submit.params), _pair_array(submit.trackers)
         request = _library.Checkpoint(
@@ -118,6 +118,7 @@ class Handle:
             param_count=len(submit.params),
             trackers=trackers,
             tracker_count=len(submit.trackers),
+            held=_bytes(held),
         )
         return self.calls.submit(self._pointer, ctypes.byref(request))
 

@@ -68,7 +68,9 @@ class Checkpoint(ctypes.Structure):
         ("param_count", ctypes.c_size_t),
         ("trackers", ctypes.POINTER(Pair)),
         ("tracker_count", ctypes.c_size_t),
-        ("reserved", ctypes.c_uint64 * 8),
+        ("needs", ctypes.c_char_p),
+        ("held", ctypes.c_char_p),
+        ("reserved", ctypes.c_uint64 * 6),
     ]
 
 

@@ -106,6 +106,7 @@ class Client:
         epoch: Optional[float] = None,
         params: Optional[Mapping[str, Any]] = None,
         trackers: Optional[Mapping[str, Any]] = None,
+        held: Optional[Path] = None,
     ) -> bool:
         """Has the checkpoint at path (a file or a directory) evaluated; returns in microseconds.
 
@@ -119,6 +120,7 @@ class Client:
         keep      Never superseded by a newer one: final, milestone.
         priority  "urgent", "high", "normal" (default) or "backfill".
         params    Handed to the evaluator as text. trackers: {"wandb_run_id": ...}, where results belong.
+        held      A copy of path (hard links, say) that stays when path is deleted: pinned in its place.
 
         True: accepted; it survives the death of this process and the absence of Redis.
         """
@@ -126,7 +128,7 @@ class Client:
             submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers)
             handle = self._open()
             name = os.fspath(path)
-            code = handle.submit(name, submit)
+            code = handle.submit(name, submit, None if held is None else os.fspath(held))
             if code != _library.OK:
                 raise handle.failure(code)
         except Exception as error:  # Whatever it is, training goes on.

@@ -1,25 +1,24 @@
 """Checkpoints whose metrics are not known yet, kept while the trainer rotates them away.
 
 Hard links in OUTPUT_DIR/.evalq/held/, made on the training thread right after the save: no bytes are copied, and
-nothing is written into a checkpoint. libevalq's pins serve the workers; these serve the trainer, which may want the
-best one back, and libevalq, when the trainer deletes faster than its thread looks. What training alone needs
-(optimizer, scheduler, random states) is not held.
+nothing is written into a checkpoint. libevalq's pins, which serve the workers, are made of them, however fast the
+trainer deletes; and the trainer may want the best one back. What training alone needs (optimizer, scheduler, random
+states) is not held.
 """
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
 import re
 import shutil
-from typing import Dict, Iterable, Optional, Set
+from typing import Dict, Iterable, Optional
 
 log = logging.getLogger("evalq")
 
 _FOLDER = os.path.join(".evalq", "held")
-_PINS = os.path.join(".evalq", "pins")
 _TRAINING_ONLY = re.compile(r"^(optimizer(_\d+)?(\.pt|\.bin)?|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth)$")
+_TRIES = 3  # Another process may tidy up empty folders meanwhile.
 
 
 class Held:
@@ -27,8 +26,6 @@ class Held:
 
     def __init__(self) -> None:
         self._paths: Dict[int, str] = {}  # Where the trainer saved them.
-        self._unpinned: Set[int] = set()  # libevalq has not looked at them yet.
-        self._put_back: Set[int] = set()  # In place again, by us.
         self._warned = False
 
     def adopt(self, folder: str, paths: Iterable[str]) -> None:
@@ -43,26 +40,32 @@ class Held:
                 _remove(os.path.join(folder, _FOLDER, name))
         _tidy(folder)
 
-    def take(self, step: int, path: str) -> None:
-        """It was saved, or is being saved; again, for files that came since."""
+    def take(self, step: int, path: str) -> Optional[str]:
+        """It was saved, or is being saved; again, for files that came since. Where it is held; None: it is not."""
         self._paths[step] = path
-        self._unpinned.add(step)
         try:
-            _link_tree(path, _held(path))
+            short = _room_missing(path)
+            if not short:
+                _link_tree(path, _held(path))
         except OSError as error:
-            if not self._warned:
-                self._warned = True
-                log.warning(
-                    "%s cannot be held until its metrics are known (%s): should it be the best one, the trainer may have"
-                    " deleted it by then. Let the trainer keep more checkpoints",
-                    path,
-                    error,
-                )
+            short = str(error)
+        if not short:
+            return _held(path) if os.path.exists(_held(path)) else None
+        _remove(_held(path))
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "%s cannot be held until its metrics are known (%s): should it be the best one, the trainer may have"
+                " deleted it by then. Let the trainer keep more checkpoints",
+                path,
+                short,
+            )
+        return None
 
     def take_again(self) -> None:
         """Before a save, which may rotate the others away when it is done."""
         for step, path in self._paths.items():
-            if step not in self._put_back and os.path.exists(path):
+            if os.path.exists(path) and os.path.exists(_held(path)):
                 self.take(step, path)
 
     def drop(self, step: int) -> None:
@@ -71,25 +74,18 @@ class Held:
         if path is not None:
             _remove(_held(path))
 
-    def rescue(self) -> None:
-        """Puts back what the trainer deleted before libevalq could pin it; a look at a few names."""
-        for step in list(self._unpinned):
-            path = self._paths.get(step)
-            if path is None or glob.glob(os.path.join(glob.escape(os.path.dirname(path)), _PINS, f"{step}-*")):
-                self._unpinned.discard(step)
-            elif not os.path.lexists(path) and os.path.exists(_held(path)):
-                self.put_back(step, path)
-                self._put_back.add(step)
-
     def put_back(self, step: int, path: str) -> bool:
         """Makes path a checkpoint again, where it is held; whether it is one."""
         self._paths.setdefault(step, path)
         held = _held(path)
+        half = held + ".back"
         try:
             if not os.path.exists(path) and os.path.exists(held):
-                _link_tree(held, path)
+                _remove(half)
+                _link_tree(held, half)
                 moment = os.stat(held).st_mtime
-                os.utime(path, (moment, moment))  # Trainers rotate by it: this one is not new.
+                os.utime(half, (moment, moment))  # Trainers rotate by it: this one is not new.
+                os.rename(half, path)  # A checkpoint is there as a whole or not at all.
         except OSError as error:
             log.warning("%s cannot be put back: %s", path, error)
         return os.path.exists(path)
@@ -97,21 +93,14 @@ class Held:
     def restore(self, step: int) -> Optional[str]:
         """The best one: put back for good, unless it is still there. Its path, None where it was never saved."""
         path = self._paths.get(step)
-        if path is None or not self.put_back(step, path):
-            return None
-        self._put_back.discard(step)
-        return path
+        return path if path is not None and self.put_back(step, path) else None
 
     def release(self, step: int) -> None:
         """Nobody waits for it any more."""
         path = self._paths.pop(step, None)
         if path is not None:
             _remove(_held(path))
-            if step in self._put_back:
-                _remove(path)  # The trainer had deleted it.
             _tidy(os.path.dirname(path))
-        self._unpinned.discard(step)
-        self._put_back.discard(step)
 
     def release_all(self) -> None:
         """The end."""
@@ -124,26 +113,48 @@ def _held(path: str) -> str:
     return os.path.join(folder, _FOLDER, name)
 
 
+def _room_missing(path: str) -> str:
+    """A held checkpoint takes no room until the trainer deletes it; then the next save lacks it. "": there is enough."""
+    sizes = 0
+    for folder, _, files in os.walk(path):
+        sizes += sum(os.lstat(os.path.join(folder, file)).st_size for file in files)
+    room = os.statvfs(os.path.dirname(path) or ".")
+    free = room.f_bavail * room.f_frsize
+    return "" if free >= 2 * sizes else f"{free >> 20} MiB are free, and the next save may need {2 * sizes >> 20}"
+
+
 def _link_tree(source: str, target: str) -> None:
-    if not os.path.isdir(source):
-        if os.path.exists(source):
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            _link(source, target)
-        return
-    for folder, folders, files in os.walk(source):
-        folders[:] = [each for each in folders if not _TRAINING_ONLY.match(each)]
-        into = os.path.normpath(os.path.join(target, os.path.relpath(folder, source)))
-        os.makedirs(into, exist_ok=True)
-        for file in files:
-            if not _TRAINING_ONLY.match(file):
-                _link(os.path.join(folder, file), os.path.join(into, file))
+    for attempt in range(_TRIES):
+        try:
+            if not os.path.isdir(source):
+                if os.path.exists(source):
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    _link(source, target)
+                return
+            for folder, folders, files in os.walk(source):
+                folders[:] = [each for each in folders if not _TRAINING_ONLY.match(each)]
+                into = os.path.normpath(os.path.join(target, os.path.relpath(folder, source)))
+                os.makedirs(into, exist_ok=True)
+                for file in files:
+                    if not _TRAINING_ONLY.match(file):
+                        _link(os.path.join(folder, file), os.path.join(into, file))
+            return
+        except FileNotFoundError:
+            if attempt == _TRIES - 1:
+                raise
 
 
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except (FileExistsError, FileNotFoundError):
-        pass  # There already, or written to another name and renamed meanwhile.
+    except FileExistsError:
+        if not os.path.samefile(source, target):  # Of an earlier life: it was written anew since.
+            os.unlink(target)
+            os.link(source, target)
+    except FileNotFoundError:
+        if not os.path.isdir(os.path.dirname(target)):
+            raise
+        # It was written to another name and renamed meanwhile.
 
 
 def _remove(path: str) -> None:

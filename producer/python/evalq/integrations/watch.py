@@ -75,9 +75,10 @@ class Watch:
     def submit(self, path: str, step: int, epoch: Optional[float], **options: Any) -> bool:
         """A checkpoint that was saved, or is being saved. Microseconds."""
         self.due(step, epoch)
-        taken = self._feed.submit(path, step, self.suites, variant=self.variant, epoch=epoch, **options)
-        if taken:
-            self.held.take(step, path)
+        held = self.held.take(step, path)  # First: what is held is what libevalq pins.
+        taken = self._feed.submit(path, step, self.suites, variant=self.variant, epoch=epoch, held=held, **options)
+        if not taken:
+            self.held.release(step)
         return self._submitted(step, taken)
 
     def submit_state_dict(self, state: Mapping[str, Any], step: int, epoch: Optional[float], **options: Any) -> bool:
@@ -115,7 +116,6 @@ class Watch:
         if not now and moment - self._polled_at < _POLL_SECONDS:
             return []
         self._polled_at = moment
-        self.held.rescue()
         return self._arrivals()
 
     def last(self, began: float, seconds: float) -> Tuple[List[Evaluation], bool]:
@@ -125,7 +125,6 @@ class Watch:
         deadline = began + self._wait
         self._reached_at = max(self._reached_at, began)
         while True:
-            self.held.rescue()
             ready = self._arrivals()
             left = len(self._ledger.pending())
             if ready or left == 0:
@@ -151,8 +150,8 @@ class Watch:
 
     def close(self) -> None:
         """Sends what is ready, within a second."""
-        self.held.release_all()
         self._feed.close()
+        self.held.release_all()
 
     def _take(self) -> None:
         for result in self._feed.drain():

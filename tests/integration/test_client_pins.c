@@ -1,0 +1,200 @@
+/*
+ * A pin stays until its job has ended, whatever becomes of Redis meanwhile: its data lost, its
+ * function library an older one, the checkpoint rotated away before the client looked.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "shared/functions.h"
+#include "tests/fixture/client.h"
+
+static void path_of(const struct scene *scene, const char *below, char out[256])
+{
+    snprintf(out, 256, "%s/%s", scene->directory, below);
+}
+
+static void rotate(const struct scene *scene, const char *name)
+{
+    char path[256];
+
+    path_of(scene, name, path);
+    assert_int_equal(unlink(path), 0);
+}
+
+static bool is_empty(const char *directory)
+{
+    bool empty = rmdir(directory) == 0; // Else there is something in it.
+    if (empty) {
+        assert_int_equal(mkdir(directory, 0777), 0);
+    }
+    return empty;
+}
+
+struct counts {
+    int metrics;
+    int ends;
+};
+
+static void count(void *context, const struct evalq_metric_view *metric)
+{
+    struct counts *counts = context;
+
+    counts->ends += metric->task[0] == '\0';
+    counts->metrics += metric->task[0] != '\0';
+}
+
+/* Of two jobs one was done; then the data goes, as by a failover to an empty replica. */
+static void client_submits_again_what_redis_lost(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    struct counts counts = {0};
+    char pin[256];
+
+    submit_step(scene, client, 1);
+    assert_flushed(client);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    fixture_publish(scene->fx, claim, "digits", 0.5);
+    assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+    assert_int_equal(evalq_client_wait(client, count, &counts, ARRIVES_MS), EVALQ_OK);
+    assert_int_equal(counts.metrics + counts.ends, 2);
+    path_of(scene, "out/.evalq/pins", pin);
+    FIXTURE_UNTIL(ARRIVES_MS, is_empty(pin));
+
+    submit_step(scene, client, 2);
+    assert_flushed(client);
+    rotate(scene, "out/step-2.safetensors");
+    evq_reply_free(fixture_call(scene->fx->raw, "FLUSHALL", NULL));
+    FIXTURE_UNTIL(ARRIVES_MS, jobs_in(scene, EVQ_JOB_QUEUED) == 1); // At the client's next look.
+    (void)fixture_suite(scene->fx, "quick");
+    claim = fixture_claim(scene->fx);
+    assert_string_equal(claim->id, "digits/2/regular/quick");
+    path_of(scene, claim->job->pin, pin);
+    assert_int_equal(access(pin, R_OK), 0);
+    assert_int_equal(warnings_with(scene, "Redis lost its data"), 1);
+
+    fixture_publish(scene->fx, claim, "digits", 0.75);
+    assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+    // The run's results begin anew, too; what was read before is no place to go on from.
+    assert_int_equal(evalq_client_wait(client, count, &counts, ARRIVES_MS), EVALQ_OK);
+    assert_int_equal(counts.metrics, 2);
+    assert_int_equal(counts.ends, 2);
+    evalq_client_close(client);
+    assert_int_not_equal(access(pin, F_OK), 0);
+}
+
+/* As while a server starts with its old data: what a library does not know it refuses. */
+static void client_refuses_nothing_for_good_when_the_library_is_an_older_one(void **state)
+{
+    struct scene *scene = *state;
+    char library[1024];
+    const char *refusal = "redis.error_reply('EVQ_INVALID expected 12 arguments, got 13')";
+
+    snprintf(library, sizeof(library),
+             "#!lua name=evalq_v1\n"
+             "redis.register_function{function_name='evalq_v1_info', flags={'no-writes'},\n"
+             "callback=function() return {'1', '%lld', 'e', '0', '0', '0'} end}\n"
+             "redis.register_function('evalq_v1_submit', function() return %s end)\n"
+             "redis.register_function('evalq_v1_submit_batch', function() return %s end)",
+             (long long)evq_functions_build - 1, refusal, refusal);
+    evq_reply_free(fixture_call(scene->fx->raw, "FUNCTION", "LOAD", "REPLACE", library, NULL));
+    struct evalq_client *client = scene_client(scene);
+    submit_step(scene, client, 1);
+    FIXTURE_UNTIL(ARRIVES_MS, warnings_with(scene, "run `evalq admin install`") == 1);
+    rotate(scene, "out/step-1.safetensors");
+    assert_int_equal(evalq_client_flush(client, 100), EVALQ_UNAVAILABLE);
+    assert_int_equal(stats_of(client).refused, 0);
+
+    int64_t build = 0;
+    assert_status(evq_functions_install(scene->fx->raw, &build, NULL), EVQ_OK);
+    assert_flushed(client);
+    fixture_assert_state(scene->fx, "digits/1/regular/quick", "queued");
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    char pin[256];
+    path_of(scene, claim->job->pin, pin);
+    assert_int_equal(access(pin, R_OK), 0);
+    evq_claim_free(claim);
+    evalq_client_close(client);
+}
+
+/* A job that the queue cannot tell about, because the answer is an error, keeps its pin. */
+static void client_keeps_pin_when_the_queue_cannot_answer(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char library[1024];
+    char pin[256];
+
+    submit_step(scene, client, 1);
+    assert_flushed(client);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    path_of(scene, claim->job->pin, pin);
+    evq_claim_free(claim);
+    snprintf(library, sizeof(library),
+             "#!lua name=evalq_v1\n"
+             "redis.register_function{function_name='evalq_v1_info', flags={'no-writes'},\n"
+             "callback=function() return {'1', '%lld', 'e', '0', '0', '0'} end}\n"
+             "redis.register_function{function_name='evalq_v1_show', flags={'no-writes'},\n"
+             "callback=function(keys) redis.call('INCR', 'asked') end}",
+             (long long)evq_functions_build);
+    evq_reply_free(fixture_call(scene->fx->raw, "FUNCTION", "LOAD", "REPLACE", library, NULL));
+    evalq_client_close(client); // Looks at its pins once more.
+    assert_int_equal(access(pin, R_OK), 0);
+}
+
+/* The callbacks of trainers hold a checkpoint beside it until its metrics are known. */
+static void client_pins_what_is_held_when_checkpoint_was_rotated_first(void **state)
+{
+    struct scene *scene = *state;
+    char held[256];
+    char path[256];
+
+    fixture_redis_suspend(scene->fx->redis);
+    path_of(scene, "out/.evalq", held);
+    assert_int_equal(mkdir(held, 0777), 0);
+    path_of(scene, "out/.evalq/held", held);
+    assert_int_equal(mkdir(held, 0777), 0);
+    checkpoint_write(scene, "step-9.safetensors", 9);
+    path_of(scene, "out/step-9.safetensors", path);
+    path_of(scene, "out/.evalq/held/step-9.safetensors", held);
+    assert_int_equal(rename(path, held), 0); // Gone before the client could look.
+    struct evalq_client *client = scene_client(scene);
+    const struct evalq_checkpoint checkpoint = {
+        .path = path, .step = 9, .suites = "quick", .held = held};
+    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    fixture_redis_resume(scene->fx->redis);
+    assert_flushed(client);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    assert_string_equal(claim->job->path, "out/step-9.safetensors");
+    assert_holds(claim->job->pin, "out/.evalq/pins/9-regular-");
+    assert_int_equal(unlink(held), 0);
+    path_of(scene, claim->job->pin, path);
+    assert_int_equal(access(path, R_OK), 0);
+    assert_int_equal(strlen(claim->job->fingerprint), EVQ_JOB_FINGERPRINT_CHARS);
+    evq_claim_free(claim);
+    assert_int_equal(warnings_with(scene, "evalq"), 0);
+    evalq_client_close(client);
+}
+
+int main(void)
+{
+    scene_clear_environment();
+    const struct CMUnitTest tests[] = {
+        SCENE_TEST(client_submits_again_what_redis_lost),
+        SCENE_TEST(client_refuses_nothing_for_good_when_the_library_is_an_older_one),
+        SCENE_TEST(client_keeps_pin_when_the_queue_cannot_answer),
+        SCENE_TEST(client_pins_what_is_held_when_checkpoint_was_rotated_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
