@@ -156,6 +156,11 @@ static enum evq_status settings_fill(const struct evalq_options *options,
     if (status != EVQ_OK) {
         return status;
     }
+    const char *host = text_or(text_or(options->snapshot_host, getenv("EVALQ_SNAPSHOT_HOST")), "");
+    if (strlen(host) > EVQ_SNAPSHOT_HOST_BYTES_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "snapshot_host has more than %d bytes",
+                             EVQ_SNAPSHOT_HOST_BYTES_MAX);
+    }
     int64_t pin_bytes = options->pin_bytes_max == 0 ? PIN_BYTES_DEFAULT : options->pin_bytes_max;
     settings->ring_bytes = options->ring_bytes == 0 ? EVQ_RING_BYTES_DEFAULT : options->ring_bytes;
     settings->sender = (struct evq_sender_options){
@@ -165,7 +170,8 @@ static enum evq_status settings_fill(const struct evalq_options *options,
         .spool_bytes_max =
             options->spool_bytes_max <= 0 ? SPOOL_BYTES_DEFAULT : options->spool_bytes_max,
         .pin_bytes_max = pin_bytes < 0 ? 0 : pin_bytes,
-        .pin = options->pin_disabled == 0};
+        .pin = options->pin_disabled == 0,
+        .snapshot_host = host};
     return EVQ_OK;
 }
 
@@ -222,7 +228,7 @@ static enum evq_status client_start(struct evalq_client *client,
                                settings.ring_bytes, &ring, err);
     }
     if (status == EVQ_OK) {
-        status = evq_fork_watch(ring, err);
+        status = evq_fork_watch(evq_ring_fd(ring), err);
         watched = status == EVQ_OK;
     }
     if (status == EVQ_OK) {
@@ -230,7 +236,7 @@ static enum evq_status client_start(struct evalq_client *client,
     }
     if (status != EVQ_OK) {
         if (watched) {
-            evq_fork_forget(ring);
+            evq_fork_forget(evq_ring_fd(ring));
         }
         evq_ring_close(ring, true);
         evq_warner_close(&warner);

@@ -187,6 +187,9 @@ static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch
     if (status != EVQ_OK) {
         return final_refusal(status) ? EVQ_E_RETRY : status;
     }
+    for (size_t at = 0; at < batch->count; at++) {
+        evq_snapshots_place(sender, batch->jobs[at]);
+    }
     status = evq_queue_submit_batch(sender->redis, (const struct evq_job *const *)batch->jobs,
                                     batch->count, batch->answers, batch->statuses, err);
     if (status != EVQ_OK && !final_refusal(status)) {

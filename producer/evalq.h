@@ -66,7 +66,11 @@ struct evalq_options { // Zero, NULL and "" mean the default.
     int pin_disabled;        // 1: checkpoints are evaluated where they lie, if they still do.
     const char *log_path;    // Warnings are appended here. Default: standard error.
     int quiet;               // 1: no warnings at all.
-    uint64_t reserved[8];    // Zero.
+    // A name or address of this machine by which workers on other hosts fetch checkpoints in its
+    // memory (the root shm). Default: $EVALQ_SNAPSHOT_HOST, else the address by which it reaches
+    // Redis. "none": nobody fetches.
+    const char *snapshot_host;
+    uint64_t reserved[7]; // Zero.
 };
 
 struct evalq_pair {

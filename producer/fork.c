@@ -11,8 +11,7 @@ static struct {
     pthread_once_t once;
     pthread_mutex_t lock;
     atomic_uint generation;
-    int fds[WATCHED_MAX];
-    const struct evq_ring *rings[WATCHED_MAX];
+    int fds[WATCHED_MAX]; // One more than the descriptor; 0: free.
 } watch = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void before_fork(void)
@@ -29,9 +28,9 @@ static void after_fork_in_child(void)
 {
     // The lock of a ring is its open file: a child that kept it would hold a dead trainer's ring.
     for (int at = 0; at < WATCHED_MAX; at++) {
-        if (watch.rings[at] != NULL) {
-            close(watch.fds[at]);
-            watch.rings[at] = NULL;
+        if (watch.fds[at] != 0) {
+            close(watch.fds[at] - 1);
+            watch.fds[at] = 0;
         }
     }
     atomic_fetch_add(&watch.generation, 1);
@@ -44,31 +43,31 @@ static void watch_install(void)
     (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-enum evq_status evq_fork_watch(struct evq_ring *ring, struct evq_error *err)
+enum evq_status evq_fork_watch(int fd, struct evq_error *err)
 {
     enum evq_status status = EVQ_E_LIMIT;
 
     pthread_once(&watch.once, watch_install);
     pthread_mutex_lock(&watch.lock);
     for (int at = 0; at < WATCHED_MAX && status != EVQ_OK; at++) {
-        if (watch.rings[at] == NULL) {
-            watch.rings[at] = ring;
-            watch.fds[at] = evq_ring_fd(ring);
+        if (watch.fds[at] == 0) {
+            watch.fds[at] = fd + 1;
             status = EVQ_OK;
         }
     }
     pthread_mutex_unlock(&watch.lock);
     return status == EVQ_OK
                ? EVQ_OK
-               : evq_error_set(err, status, "more than %d clients are open", WATCHED_MAX);
+               : evq_error_set(err, status, "more than %d rings and connections are open",
+                               WATCHED_MAX);
 }
 
-void evq_fork_forget(const struct evq_ring *ring)
+void evq_fork_forget(int fd)
 {
     pthread_mutex_lock(&watch.lock);
     for (int at = 0; at < WATCHED_MAX; at++) {
-        if (watch.rings[at] == ring) {
-            watch.rings[at] = NULL;
+        if (watch.fds[at] == fd + 1) {
+            watch.fds[at] = 0;
         }
     }
     pthread_mutex_unlock(&watch.lock);

@@ -374,6 +374,9 @@ static void item_finish(struct evq_sender *sender, struct evq_item *item, struct
     if (item->jobs[0]->pin == NULL || item->jobs[0]->pin[0] == '\0') {
         atomic_fetch_add(&sender->unpinned, 1);
     }
+    if (exists && place->root == &sender->config->shm) {
+        evq_snapshots_offer(sender, item, place->root);
+    }
     item->ready = true;
 out:
     evq_buffer_free(&manifest);

@@ -36,7 +36,7 @@ static void source_close(struct evq_source *source, bool remove)
     }
     evq_spool_close(source->spool);
     if (source->ring != NULL) {
-        evq_fork_forget(source->ring); // Also waits for a fork that is going on.
+        evq_fork_forget(evq_ring_fd(source->ring)); // Also waits for a fork that is going on.
     }
     evq_ring_close(source->ring, remove);
     memset(source, 0, sizeof(*source));
@@ -52,6 +52,8 @@ static void sender_release(struct evq_sender *sender)
     }
     sender->source_count = 0;
     evq_keeper_free(&sender->keeper);
+    evq_snapshot_server_close(sender->snapshots);
+    sender->snapshots = NULL;
     evq_queue_close(sender->redis);
     sender->redis = NULL;
 }
@@ -218,7 +220,8 @@ static void sources_open(struct evq_sender *sender)
     sender->source_count = 1;
     for (size_t at = 0; at < count; at++) {
         sender->sources[sender->source_count++].ring = rings[at];
-        (void)!evq_fork_watch(rings[at], NULL); // Unwatched, a child may hold it for its life.
+        // Unwatched, a child may hold it for its life.
+        (void)!evq_fork_watch(evq_ring_fd(rings[at]), NULL);
     }
     for (size_t at = 0; at < sender->source_count; at++) {
         struct evq_source *source = &sender->sources[at];
@@ -368,6 +371,8 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
     (void)snprintf(sender->run, sizeof(sender->run), "%s", options->run);
     (void)snprintf(sender->ring_directory, sizeof(sender->ring_directory), "%s",
                    options->ring_directory);
+    (void)snprintf(sender->snapshot_host, sizeof(sender->snapshot_host), "%s",
+                   options->snapshot_host);
     if (gethostname(sender->host, sizeof(sender->host) - 1) != 0) {
         (void)snprintf(sender->host, sizeof(sender->host), "localhost");
     }

@@ -18,6 +18,7 @@
 #include "producer/keeper.h"
 #include "producer/request.h"
 #include "producer/ring.h"
+#include "producer/snapshot_server.h"
 #include "producer/spool.h"
 #include "producer/warn.h"
 #include "shared/config.h"
@@ -61,6 +62,9 @@ struct evq_sender_options {
     int64_t spool_bytes_max;
     int64_t pin_bytes_max; // 0: never copy.
     bool pin;
+    // By which other hosts reach this one; "": the address that Redis is reached by; "none":
+    // snapshots are served to nobody.
+    const char *snapshot_host;
 };
 
 struct evq_sender {
@@ -106,6 +110,8 @@ struct evq_sender {
     int64_t pin_bytes_max;
     bool pin;
     struct evq_keeper keeper;
+    struct evq_snapshot_server *snapshots; // NULL: none was submitted yet.
+    char snapshot_host[EVQ_SNAPSHOT_HOST_BYTES_MAX + 1];
     struct evq_seen_path paths[EVQ_SENDER_PATHS_MAX];
     size_t path_count;
     uint64_t jitter;
@@ -139,6 +145,13 @@ void evq_sender_tell(struct evq_sender *sender, bool failed);
 /* prepare.c: moves the item on: sets ready, or due_ms for another look, or done when it is refused.
  */
 void evq_prepare_item(struct evq_sender *sender, struct evq_item *item);
+
+/* snapshots.c: has the item's jobs, whose checkpoint lies in memory, say how others get at it. */
+void evq_snapshots_offer(struct evq_sender *sender, struct evq_item *item,
+                         const struct evq_root *root);
+/* snapshots.c: adds where this client serves it to a job that is about to be sent, when the
+ * connection to Redis is made. */
+void evq_snapshots_place(struct evq_sender *sender, struct evq_job *job);
 
 /* deliver.c: sends what is ready, or spools it. Returns when to call again, monotonic ms;
  * INT64_MAX: no need. */

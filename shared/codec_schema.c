@@ -79,6 +79,19 @@ static const struct evq_schema needs = {
     .bytes = sizeof(struct evq_needs),
 };
 
+static const struct evq_schema_field snapshot_fields[] = {
+    TEXT(evq_snapshot, boot),     TEXT(evq_snapshot, place),
+    TEXT(evq_snapshot, token),    INT64(evq_snapshot, bytes, 0, EVQ_SNAPSHOT_BYTES_MAX),
+    TEXT(evq_snapshot, checksum),
+};
+
+static const struct evq_schema snapshot = {
+    .name = "snapshot",
+    .fields = snapshot_fields,
+    .field_count = COUNT_OF(snapshot_fields),
+    .bytes = sizeof(struct evq_snapshot),
+};
+
 static const struct evq_schema_field job_fields[] = {
     TEXT(evq_job, run),
     INT64(evq_job, session_ms, 0, INT64_MAX),
@@ -110,6 +123,12 @@ static const struct evq_schema_field job_fields[] = {
     PAIRS(evq_job, params, param_count),
     PAIRS(evq_job, trackers, tracker_count),
     PAIRS(evq_job, tags, tag_count),
+    {.name = "snapshot",
+     .type = EVQ_SCHEMA_STRUCT,
+     .offset = offsetof(struct evq_job, snapshot),
+     .flag = EVQ_SCHEMA_WHEN_SET,
+     .flag_offset = offsetof(struct evq_job, snapshot_given),
+     .table = &snapshot},
 };
 
 // The defaults themselves are job.c's and result.c's; codec.c asks for them.

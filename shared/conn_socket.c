@@ -56,7 +56,8 @@ enum evq_status evq_conn_socket_wait(int fd, int interrupt_fd, short events, int
 /* Connects one address; *ret_fd is set on EVQ_OK. */
 static enum evq_status connect_address(int family, const struct sockaddr *address,
                                        socklen_t address_bytes, int interrupt_fd,
-                                       int64_t deadline_ms, int *ret_fd, struct evq_error *err)
+                                       int64_t deadline_ms, int *ret_fd, int *ret_failure,
+                                       struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
     int failure = 0;
@@ -69,6 +70,7 @@ static enum evq_status connect_address(int family, const struct sockaddr *addres
     if (connect(fd, address, address_bytes) != 0) {
         if (errno != EINPROGRESS && errno != EINTR) {
             // EAGAIN on a unix socket: the server's backlog is full.
+            *ret_failure = errno;
             status = evq_error_set(err, EVQ_E_IO, "connect: %s", strerror(errno));
             goto out;
         }
@@ -80,8 +82,8 @@ static enum evq_status connect_address(int family, const struct sockaddr *addres
             goto out;
         }
         if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &failure, &failure_bytes) != 0 || failure != 0) {
-            status = evq_error_set(err, EVQ_E_IO, "connect: %s",
-                                   strerror(failure != 0 ? failure : errno));
+            *ret_failure = failure != 0 ? failure : errno;
+            status = evq_error_set(err, EVQ_E_IO, "connect: %s", strerror(*ret_failure));
             goto out;
         }
     }
@@ -140,7 +142,7 @@ static enum evq_status tcp_connect(struct evq_conn_stream *stream, const struct 
             until_ms = deadline_ms;
         }
         status = connect_address(at->ai_family, at->ai_addr, at->ai_addrlen, stream->interrupt_fd,
-                                 until_ms, &stream->fd, err);
+                                 until_ms, &stream->fd, &stream->failure, err);
         if (status == EVQ_OK) {
             set_tcp_options(stream->fd);
         }
@@ -161,7 +163,7 @@ static enum evq_status unix_connect(struct evq_conn_stream *stream, const struct
     // evq_conn_url_parse() bounds it; the zeros behind it end it.
     memcpy(address.sun_path, url->host, strnlen(url->host, sizeof address.sun_path - 1));
     return connect_address(AF_UNIX, (const struct sockaddr *)&address, sizeof address,
-                           stream->interrupt_fd, deadline_ms, &stream->fd, err);
+                           stream->interrupt_fd, deadline_ms, &stream->fd, &stream->failure, err);
 }
 
 static ssize_t socket_read(struct evq_conn_stream *stream, void *data, size_t bytes)

@@ -41,6 +41,7 @@ struct evq_conn_stream {
     int interrupt_fd;                           // Readable: stop waiting. -1: never.
     short wants;                                // POLLIN or POLLOUT.
     struct evq_conn_resolve *resolve;           // A lookup that outlasted its deadline.
+    int failure;                                // errno of the last connect that failed.
 };
 
 enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream, const struct evq_conn_url *url,

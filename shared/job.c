@@ -32,6 +32,7 @@ static const struct evq_job defaults = {
     .fingerprint = "",
     .manifest = "",
     .host = "",
+    .snapshot = {.boot = "", .place = "", .token = "", .checksum = ""},
     .priority = 2,
     .policy = EVQ_POLICY_ALL,
 };
@@ -306,6 +307,12 @@ enum evq_status evq_job_check(const struct evq_job *job, struct evq_error *err)
     }
     if (status == EVQ_OK) {
         status = check_text("host", job->host, err);
+    }
+    if (status == EVQ_OK && job->snapshot_given) {
+        status = check_text("snapshot.boot", job->snapshot.boot, err);
+    }
+    if (status == EVQ_OK && job->snapshot_given) {
+        status = evq_snapshot_check(&job->snapshot, err);
     }
     if (status == EVQ_OK) {
         status = check_needs(&job->needs, err);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "shared/arena.h"
+#include "shared/snapshot.h"
 
 #define EVQ_JOB_VERSION           1
 #define EVQ_JOB_BYTES_MAX         65536 // An encoded message is at most this long.
@@ -64,10 +65,12 @@ struct evq_job {
     const char *pin;    // "" or a pinned copy of it, relative to the same root: read where it is
                         // there, else path.
     const char *format; // Hint: "", "safetensors", "torch", ...
-    const char *fingerprint; // "" or 32 hex digits.
-    const char *manifest;    // "" or file names and sizes, one "name\tbytes\n" a line.
-    const char *host;        // The producer's.
-    int64_t created_ms;      // When it was submitted, unix ms, producer's clock.
+    const char *fingerprint;      // "" or 32 hex digits.
+    const char *manifest;         // "" or file names and sizes, one "name\tbytes\n" a line.
+    const char *host;             // The producer's.
+    struct evq_snapshot snapshot; // Of a job beneath the root shm.
+    bool snapshot_given;
+    int64_t created_ms; // When it was submitted, unix ms, producer's clock.
     struct evq_needs needs;
     bool needs_given; // false: the suite's needs hold.
     int32_t priority; // Band, 0 to 3.

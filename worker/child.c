@@ -13,6 +13,7 @@
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/clock.h"
 #include "worker/channel.h"
+#include "worker/fetch.h"
 #include "worker/runner.h"
 #include "worker/scratch.h"
 
@@ -24,7 +25,9 @@ struct work { // One job as the supervisor gave it.
     struct evq_job *job;
     const struct evq_suite *suite;
     const struct evq_root *root;
+    const char *root_path; // Where the root is, or what was fetched.
     int root_fd;
+    struct evq_fetched fetched; // From another machine's memory.
     const char **tasks_done;
     size_t task_done_count;
     char scratch[EVQ_SCRATCH_PATH_BYTES];
@@ -140,26 +143,57 @@ static const struct evq_root *root_find(const struct evq_config *config, const c
     return strcmp(name, config->shm.name) == 0 ? &config->shm : NULL;
 }
 
-/* Weights in the memory of another machine are not gone: they are merely not here. */
-static enum evq_status host_check(const struct work *work, const struct evq_config *config,
-                                  struct evq_error *err)
+static bool file_is_here(const struct work *work)
 {
-    char host[256] = "";
+    const char *const paths[] = {work->job->pin, work->job->path};
     int fd = -1;
 
-    if (work->root != &config->shm || gethostname(host, sizeof(host) - 1) != 0 ||
-        strcmp(work->job->host, host) == 0) {
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]) && work->root_fd >= 0; i++) {
+        if (paths[i] != NULL && paths[i][0] != '\0' &&
+            evq_beneath_open(work->root_fd, paths[i], false, &fd, NULL) == EVQ_OK) {
+            (void)close(fd); // Read only.
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Weights in memory are read where they are, if this machine is theirs; else fetched. */
+static enum evq_status memory_open(struct child *child, struct work *work, struct evq_error *err)
+{
+    const struct evq_eval_report report = {
+        .context = child, .progress = child_progress, .task = child_task};
+    const struct evq_snapshot *snapshot = &work->job->snapshot;
+    char boot[EVQ_SNAPSHOT_BOOT_BYTES_MAX + 1];
+    char host[256] = "";
+
+    (void)gethostname(host, sizeof(host) - 1); // For the message, else told by the boot.
+    evq_snapshot_boot(boot);
+    const bool ours = work->job->snapshot_given ? strcmp(snapshot->boot, boot) == 0
+                                                : strcmp(work->job->host, host) == 0;
+    const bool told = work->job->snapshot_given && !ours; // Not even by a name that is the same.
+    if (!told && file_is_here(work)) {
         return EVQ_OK;
     }
-    if (work->root_fd >= 0 &&
-        evq_beneath_open(work->root_fd, work->job->path, false, &fd, NULL) == EVQ_OK) {
-        (void)close(fd);
-        return EVQ_OK;
+    if (snapshot->place[0] == '\0') {
+        return ours ? EVQ_OK // It is gone, which the evaluation will say.
+                    : evq_error_set(err, EVQ_E_RETRY,
+                                    "'%s' is in the memory of host '%.80s', which this worker on "
+                                    "'%.80s' does not share: run a worker for its suite there",
+                                    work->job->path, work->job->host, host);
     }
-    return evq_error_set(err, EVQ_E_RETRY,
-                         "'%s' is in the memory of host '%.80s', which this worker on '%.80s' does "
-                         "not share: run a worker for its suite there",
-                         work->job->path, work->job->host, host);
+    const enum evq_status status =
+        evq_fetch_open(work->job, child->config->worker.scratch, &evq_fetch_limits_default, &report,
+                       &work->fetched, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (work->root_fd >= 0) {
+        (void)close(work->root_fd);
+    }
+    work->root_path = work->fetched.directory;
+    work->root_fd = open(work->fetched.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return EVQ_OK;
 }
 
 /* Splits "a\nb\n" in place; the pointers are into the note's text. */
@@ -181,7 +215,7 @@ static enum evq_status tasks_done_split(const struct evq_note *note, struct work
     return EVQ_OK;
 }
 
-static enum evq_status work_open(const struct child *child, const struct evq_note *note,
+static enum evq_status work_open(struct child *child, const struct evq_note *note,
                                  struct work *work, struct evq_error *err)
 {
     const struct evq_config *config = child->config;
@@ -218,15 +252,18 @@ static enum evq_status work_open(const struct child *child, const struct evq_not
             work->job->root, work->job->path, config->file[0] != '\0' ? config->file : "evalq.yaml",
             work->job->root);
     }
+    work->root_path = work->root->path;
     work->root_fd = open(work->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const int open_errno = errno;
-    status = host_check(work, config, err);
+    if (work->root == &config->shm) {
+        status = memory_open(child, work, err);
+    }
     if (status != EVQ_OK) {
         return status;
     }
     if (work->root_fd < 0) {
         return evq_error_set(err, EVQ_E_RETRY, "root '%s' is %s here, which cannot be opened: %s",
-                             work->root->name, work->root->path, strerror(open_errno));
+                             work->root->name, work->root_path, strerror(open_errno));
     }
     return evq_scratch_attempt(config->worker.scratch, work->scratch, sizeof(work->scratch),
                                &work->scratch_fd, err);
@@ -241,6 +278,7 @@ static void work_close(struct work *work)
     if (work->root_fd >= 0) {
         (void)close(work->root_fd);
     }
+    evq_fetch_close(&work->fetched);
     evq_job_free(work->job);
 }
 
@@ -249,6 +287,9 @@ static const char *path_pick(const struct work *work)
 {
     int fd = -1;
 
+    if (work->fetched.directory[0] != '\0') {
+        return work->fetched.name;
+    }
     if (work->job->pin != NULL && work->job->pin[0] != '\0') {
         if (evq_beneath_open(work->root_fd, work->job->pin, false, &fd, NULL) == EVQ_OK ||
             evq_beneath_open(work->root_fd, work->job->pin, true, &fd, NULL) == EVQ_OK) {
@@ -268,7 +309,7 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
         .suite = work->suite,
         .job = work->job,
         .root_fd = work->root_fd,
-        .root_path = work->root->path,
+        .root_path = work->root_path,
         .path = path_pick(work),
         .prepared = "",
         .shard = (int32_t)evq_channel_get_integer(note, "shard", -1),
@@ -285,7 +326,7 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
 
 static void job_take(struct child *child, const struct evq_note *note)
 {
-    struct work work = {.root_fd = -1, .scratch_fd = -1};
+    struct work work = {.root_fd = -1, .scratch_fd = -1, .fetched = {.directory_fd = -1}};
     struct evq_failure failure = {0};
     struct evq_error err = {0};
 
@@ -293,6 +334,7 @@ static void job_take(struct child *child, const struct evq_note *note)
     child->told_ms = 0;
     if (child->jobs++ % PRUNE_JOBS == 0) { // The first: the child before us may have been killed.
         evq_scratch_prune(child->config->worker.scratch);
+        evq_fetch_prune();
     }
     enum evq_status status = work_open(child, note, &work, &err);
     if (status == EVQ_OK) {

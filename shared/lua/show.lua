@@ -31,6 +31,9 @@ verb('show', 'ro', function(args)
     end
     local record = call('GET', P .. 'msg:' .. (key.parent or args[1]))
     view.message = record and W.unpacked(record) or 'missing'
+    if type(view.message) == 'table' and type(view.message.snapshot) == 'table' then
+        view.message.snapshot.token = nil -- Who knows it can have the weights: views end up in logs.
+    end
     local detail = call('GET', P .. 'log:' .. args[1])
     view.detail = detail and W.plain(detail) or ''
     view.tasks = {}

@@ -4,6 +4,7 @@ one temporary directory. Nothing sleeps: conditions are waited for, with a deadl
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -53,12 +54,13 @@ class Scene:
         os.mkdir(self.ring, 0o700)
         self.processes: List[subprocess.Popen[bytes]] = []
         self.redis: Optional[subprocess.Popen[bytes]] = None
+        self.variables: Dict[str, str] = {}  # Of the environment of programs started from now on.
 
-    def start_redis(self) -> None:
+    def start_redis(self, *options: str) -> None:
         with open(os.path.join(self.directory, "redis.log"), "ab") as log:
             self.redis = subprocess.Popen(
                 ["redis-server", "--port", "0", "--unixsocket", self.socket, "--dir", self.directory]
-                + ["--save", "", "--appendonly", "yes", "--appendfsync", "no"],
+                + ["--save", "", "--appendonly", "yes", "--appendfsync", "no", *options],
                 stdout=log,
                 stderr=log,
             )
@@ -80,7 +82,7 @@ class Scene:
             file.write(text.replace("$DATA", DATA).replace("$OUT", self.out).replace("$PYTHON", sys.executable))
 
     def environment(self) -> Dict[str, str]:
-        return dict(os.environ, EVALQ_URL=self.url, EVALQ_CONFIG=self.config, TMPDIR=self.directory)
+        return dict(os.environ, EVALQ_URL=self.url, EVALQ_CONFIG=self.config, TMPDIR=self.directory, **self.variables)
 
     def start(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
         with open(os.path.join(self.directory, program + ".log"), "ab") as log:
@@ -106,6 +108,12 @@ class Scene:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.copy(os.path.join(DATA, "mlp_784_512_128_32_10.safetensors"), path)
         return path
+
+    def message(self, job: str) -> Dict[str, Any]:
+        """The record as it lies in Redis."""
+        script = "return cjson.encode(cmsgpack.unpack(redis.call('GET', KEYS[1])))"
+        words = ["redis-cli", "-s", self.socket, "EVAL", script, "1", "evalq:{main}:msg:" + job]
+        return dict(json.loads(subprocess.run(words, capture_output=True, check=True).stdout))
 
     def log(self, program: str) -> str:
         path = os.path.join(self.directory, program + ".log")

@@ -110,6 +110,24 @@ class ClientTest(SceneTest):
             with self.assertRaisesRegex(evalq.EvalqError, "policy is 'newest'"):
                 client.submit("/nowhere", step=1, suites="quick", policy="newest")
 
+    def test_needs_stand_in_the_place_of_the_suites(self) -> None:
+        with self.scene.client("needs") as client:
+            path = self.scene.checkpoint("needs/1.safetensors")
+            given = {"gpus": 2, "gpu_memory": "40GiB", "labels": ["fast", "a100"]}
+            self.assertTrue(client.submit(path, step=1, suites="quick", needs=given))
+            self.assertTrue(client.submit(path, step=2, suites="quick", needs="labels=a100"))
+            self.assertTrue(client.submit(path, step=3, suites="quick", needs={}))
+            self.assertTrue(client.submit(path, step=4, suites="quick"))
+            with self.assertLogs("evalq", "WARNING") as logs:
+                self.assertFalse(client.submit(path, step=5, suites="quick", needs={"gpu": 1}))
+            self.assertTrue(client.flush(30))
+            needs = [self.scene.message(f"needs/{step}/regular/quick").get("needs") for step in (1, 2, 3, 4)]
+        self.assertEqual(needs[0], {"gpus": 2, "gpu_memory_bytes": 40 << 30, "labels": ["fast", "a100"]})
+        self.assertEqual(needs[1], {"labels": ["a100"]})
+        self.assertEqual(needs[2], {})
+        self.assertIsNone(needs[3])
+        self.assertIn("gpu", logs.output[0])
+
     def test_path_under_no_root_is_refused_once(self) -> None:
         with self.scene.client("rootless") as client, self.assertLogs("evalq", "WARNING") as logs:
             client.submit("/etc/hostname", step=1, suites="quick")

@@ -249,6 +249,14 @@ static struct evq_job *random_job(void)
     job->param_count = random_pairs(arena, &job->params);
     job->tracker_count = random_pairs(arena, &job->trackers);
     job->tag_count = random_pairs(arena, &job->tags);
+    job->snapshot_given = random_below(2) != 0;
+    if (job->snapshot_given) {
+        job->snapshot.boot = random_name(arena, 36);
+        job->snapshot.place = random_below(2) != 0 ? "" : "[fe80::1%eth0]:40000";
+        job->snapshot.token = random_below(2) != 0 ? "" : "fedcba9876543210fedcba9876543210";
+        job->snapshot.bytes = random_count();
+        job->snapshot.checksum = "0123456789abcdef0123456789abcdef";
+    }
     return job;
 }
 
@@ -342,6 +350,12 @@ static void assert_same_job(const struct evq_job *a, const struct evq_job *b)
     assert_same_pairs(a->params, a->param_count, b->params, b->param_count);
     assert_same_pairs(a->trackers, a->tracker_count, b->trackers, b->tracker_count);
     assert_same_pairs(a->tags, a->tag_count, b->tags, b->tag_count);
+    assert_int_equal(a->snapshot_given, b->snapshot_given);
+    assert_string_equal(a->snapshot.boot, b->snapshot.boot);
+    assert_string_equal(a->snapshot.place, b->snapshot.place);
+    assert_string_equal(a->snapshot.token, b->snapshot.token);
+    assert_true(a->snapshot.bytes == b->snapshot.bytes);
+    assert_string_equal(a->snapshot.checksum, b->snapshot.checksum);
 }
 
 static void assert_same_result(const struct evq_result *a, const struct evq_result *b)

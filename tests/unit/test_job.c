@@ -104,6 +104,19 @@ static void job_check_names_the_field(void **state)
     REFUSED("needs.labels has 17", (job->needs.labels = labels, job->needs.label_count = 17));
     REFUSED("params has the key 'k' twice", (job->params = twice, job->param_count = 2));
     REFUSED("trackers has an empty key", (job->trackers = empty, job->tracker_count = 1));
+    REFUSED("snapshot.token is not",
+            (job->snapshot_given = true, job->snapshot.token = "FEDCBA9876543210FEDCBA9876543210"));
+    REFUSED("snapshot.checksum is not",
+            (job->snapshot_given = true, job->snapshot.checksum = "0123"));
+    REFUSED("snapshot.place is not HOST:PORT",
+            (job->snapshot_given = true, job->snapshot.place = "host"));
+    REFUSED("snapshot.place is not HOST:PORT",
+            (job->snapshot_given = true, job->snapshot.place = "ho st:1"));
+    REFUSED("snapshot.place is not HOST:PORT",
+            (job->snapshot_given = true, job->snapshot.place = "fe80::1:1"));
+    REFUSED("snapshot.place is not HOST:PORT",
+            (job->snapshot_given = true, job->snapshot.place = "host:65536"));
+    REFUSED("snapshot.bytes is not", (job->snapshot_given = true, job->snapshot.bytes = -1));
     REFUSED("tags is not UTF-8", (job->tags = bytes, job->tag_count = 1));
     REFUSED("params has 257", (job->params = twice, job->param_count = 257));
 }

@@ -16,6 +16,7 @@ from .result import Best, Result
 _PATH_BYTES = 8192
 
 Suites = Union[str, Sequence[str]]
+Needs = Union[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Submit:
     epoch: Optional[float]
     params: Dict[str, str]
     trackers: Dict[str, str]
+    needs: Optional[str] = None
 
     @staticmethod
     def of(
@@ -43,6 +45,7 @@ class Submit:
         epoch: Optional[float],
         params: Optional[Mapping[str, Any]],
         trackers: Optional[Mapping[str, Any]],
+        needs: Optional[Needs] = None,
     ) -> "Submit":
         """From what the user gave; raises where that is not of the right type."""
         return Submit(
@@ -55,7 +58,19 @@ class Submit:
             epoch=None if epoch is None else float(epoch),
             params=_pairs(params),
             trackers=_pairs(trackers),
+            needs=_needs_text(needs),
         )
+
+
+def _needs_text(needs: Optional[Needs]) -> Optional[str]:
+    """As libevalq takes them: "gpus=2,gpu_memory=40GiB,labels=a100+fast"."""
+    if needs is None or isinstance(needs, str):
+        return needs
+    texts = dict(needs)
+    labels = texts.get("labels")
+    if labels is not None and not isinstance(labels, str):
+        texts["labels"] = "+".join(str(label) for label in labels)
+    return ",".join(f"{key}={value}" for key, value in texts.items()) or "gpus=0"
 
 
 def _text(value: Any) -> str:
@@ -114,6 +129,7 @@ class Handle:
             policy=_bytes(submit.policy),
             priority=_bytes(submit.priority),
             keep=1 if submit.keep else 0,
+            needs=_bytes(submit.needs),
             params=params,
             param_count=len(submit.params),
             trackers=trackers,

@@ -49,7 +49,8 @@ class Options(ctypes.Structure):
         ("pin_disabled", ctypes.c_int),
         ("log_path", ctypes.c_char_p),
         ("quiet", ctypes.c_int),
-        ("reserved", ctypes.c_uint64 * 8),
+        ("snapshot_host", ctypes.c_char_p),
+        ("reserved", ctypes.c_uint64 * 7),
     ]
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, 
 
 from . import _library
 from ._arrivals import Arrivals
-from ._handle import Handle, Submit, Suites
+from ._handle import Handle, Needs, Submit, Suites
 from ._library import EvalqError
 from .result import Best, Result, Stats
 
@@ -45,6 +45,8 @@ class Client:
     pin       False: checkpoints are evaluated where they lie, if they still do.
     snapshots How many state dicts may lie in shared memory at once.
     snapshot_directory    Where they lie; the root "shm" of the configuration. Default: /dev/shm/evalq-UID.
+    snapshot_host The name or address by which workers on other machines reach this one, to fetch state dicts.
+              Default: $EVALQ_SNAPSHOT_HOST, else the address by which Redis is reached; "none": nobody fetches.
     session_ms    When this life of the run began, unix ms. Default: this process's start.
     ring_directory    Where submits not yet sent are kept; a local disk. Default: ~/.local/state/evalq.
 
@@ -66,6 +68,7 @@ class Client:
         pin: bool = True,
         snapshots: int = 2,
         snapshot_directory: Optional[Path] = None,
+        snapshot_host: Optional[str] = None,
         session_ms: Optional[int] = None,
         ring_directory: Optional[Path] = None,
     ) -> None:
@@ -77,6 +80,7 @@ class Client:
             "session_ms": session_ms,
             "ring_directory": os.fspath(ring_directory) if ring_directory is not None else None,
             "pin_disabled": 0 if pin else 1,
+            "snapshot_host": snapshot_host,
         }
         self._raise_errors = raise_errors
         self._log: Optional[logging.Logger] = None
@@ -107,6 +111,7 @@ class Client:
         params: Optional[Mapping[str, Any]] = None,
         trackers: Optional[Mapping[str, Any]] = None,
         held: Optional[Path] = None,
+        needs: Optional[Needs] = None,
     ) -> bool:
         """Has the checkpoint at path (a file or a directory) evaluated; returns in microseconds.
 
@@ -121,11 +126,13 @@ class Client:
         priority  "urgent", "high", "normal" (default) or "backfill".
         params    Handed to the evaluator as text. trackers: {"wandb_run_id": ...}, where results belong.
         held      A copy of path (hard links, say) that stays when path is deleted: pinned in its place.
+        needs     Instead of the suite's: {"gpus": 2, "gpu_memory": "40GiB", "labels": ["a100"]}, any of them, or the
+                  same as text; {}: nothing but a slot.
 
         True: accepted; it survives the death of this process and the absence of Redis.
         """
         try:
-            submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers)
+            submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
             handle = self._open()
             name = os.fspath(path)
             code = handle.submit(name, submit, None if held is None else os.fspath(held))
@@ -149,6 +156,7 @@ class Client:
         epoch: Optional[float] = None,
         params: Optional[Mapping[str, Any]] = None,
         trackers: Optional[Mapping[str, Any]] = None,
+        needs: Optional[Needs] = None,
         metadata: Optional[Mapping[str, str]] = None,
     ) -> bool:
         """Has weights evaluated that were never saved: they become safetensors in shared memory.
@@ -157,12 +165,12 @@ class Client:
         writes and submits. state_dict maps names to torch tensors or numpy arrays (nested mappings get dotted
         names; other values are left out). At most ``snapshots`` lie in shared memory: for a new one the oldest
         that no worker has claimed is dropped, with its reason in the log. Each is removed when its jobs ended.
-        Only workers of this host can claim it. metadata goes into the file's header.
+        Workers of this host read it there, others fetch it from this process. metadata goes into the file's header.
 
         True: the copy was taken. Later trouble, such as a full /dev/shm, is logged once.
         """
         try:
-            submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers)
+            submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
             self._open()
             self._snapshot_store().put(state_dict, submit, metadata)
         except Exception as error:  # Whatever it is, training goes on.
