@@ -336,6 +336,10 @@ static void take_signals(struct evq_fleet *fleet)
             fleet->stop_count++;
         }
     }
+    if (fleet->parent != 0 && getppid() != fleet->parent && fleet->stop_count == 0) {
+        fleet->stop_signal = SIGTERM;
+        fleet->stop_count++;
+    }
 }
 
 enum evq_status evq_fleet_step(struct evq_fleet *fleet, int extra_fd, int timeout_ms,

@@ -18,6 +18,7 @@ struct evq_fleet {
     int signal_fd;  // SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGWINCH.
     int stop_count; // How often a stop was asked for.
     int stop_signal;
+    pid_t parent; // Its end is a stop, too; 0: whoever that is may end.
     struct evq_server server;
     struct evq_service services[EVQ_FLEET_WORKERS_MAX + 1]; // Workers, then the logger.
     size_t service_count;

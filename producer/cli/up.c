@@ -169,6 +169,7 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
     }
     status = evq_fleet_open(fleet, cli, directory, err);
     if (status == EVQ_OK) {
+        fleet->parent = (pid_t)evq_option_integer(&cli->options, "parent", 0);
         status = choose_config(cli, directory, err);
         if (status == EVQ_OK) {
             status = start_all(fleet, err);
@@ -200,6 +201,8 @@ static const struct evq_option options[] = {
      "GPUs that evaluate: auto, or numbers such as 0,1; default cpu", 0, 0},
     {"slots", 's', EVQ_OPTION_INTEGER, "N",
      "evaluations at a time in each worker; default as configured", 1, 1024},
+    {"parent", 0, EVQ_OPTION_INTEGER, "PID",
+     "the process that starts it: stop when it ends, however it does", 1, INT_MAX},
     {"wait", 0, EVQ_OPTION_INTEGER, "SECONDS",
      "with COMMAND: how long to wait for its open jobs after it ended; default 3600", 0, 10000000},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
@@ -208,7 +211,8 @@ static const struct evq_option options[] = {
 const struct evq_verb evq_verb_up = {
     .name = "up",
     .arguments =
-        "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [-- COMMAND [ARGUMENT...]]",
+        "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [--parent PID] [-- COMMAND "
+        "[ARGUMENT...]]",
     .summary = "Start Redis, workers and logger here, and stop them all on Ctrl-C",
     .description =
         "Starts a private redis-server (append-only file, written at every change), workers "

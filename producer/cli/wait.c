@@ -13,7 +13,7 @@ static enum evq_status wait_run(struct evq_cli *cli, struct evq_error *err)
 {
     const char *what = evq_cli_arg(cli, 0);
     int64_t timeout = evq_option_integer(&cli->options, "timeout", -1);
-    enum evq_status status = evq_cli_open(cli, err);
+    enum evq_status status = evq_waiting_open(cli, &timeout, err);
     if (status != EVQ_OK) {
         return status;
     }

@@ -56,10 +56,32 @@ static enum evq_status look_at(struct evq_cli *cli, struct waited *job, struct e
     return status;
 }
 
-/* Whether an error is worth another look: an outage does not end a wait. */
-static bool passing(enum evq_status status)
+bool evq_waiting_passes(enum evq_status status, uint32_t looks)
 {
-    return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY;
+    return status == EVQ_E_RETRY || (evq_conn_retryable(status) && looks > 0);
+}
+
+enum evq_status evq_waiting_open(struct evq_cli *cli, int64_t *timeout_s, struct evq_error *err)
+{
+    int64_t begin = evq_clock_mono_ms();
+    int64_t deadline = *timeout_s >= 0 ? begin + 1000 * *timeout_s : 0;
+    struct evq_queue_info info;
+    uint32_t looks = 0;
+    enum evq_status status = evq_cli_open(cli, err);
+
+    while (status != EVQ_OK && evq_waiting_passes(status, looks)) {
+        if (deadline > 0 && evq_clock_mono_ms() >= deadline) {
+            return evq_error_set(err, EVQ_E_TIMEOUT,
+                                 "Redis asked to wait for all of the %" PRId64 " s", *timeout_s);
+        }
+        evq_waiting_pause(&looks, deadline);
+        status = evq_queue_info(cli->queue, &info, err);
+    }
+    if (*timeout_s >= 0) {
+        int64_t left = *timeout_s - (evq_clock_mono_ms() - begin) / 1000;
+        *timeout_s = left > 0 ? left : 0;
+    }
+    return status;
 }
 
 static void collect(void *context, const struct evq_result *result)
@@ -153,7 +175,7 @@ enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, si
             i++;
             continue;
         }
-        if (status != EVQ_OK && (!passing(status) || looks == 0)) {
+        if (status != EVQ_OK && !evq_waiting_passes(status, looks)) {
             break;
         }
         if (deadline > 0 && evq_clock_mono_ms() >= deadline) {
@@ -211,7 +233,7 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
     struct evq_run_counts counts = {0};
     for (;;) {
         enum evq_status status = evq_queue_run_counts(cli->queue, run, &counts, err);
-        if (status != EVQ_OK && (!passing(status) || looks == 0)) {
+        if (status != EVQ_OK && !evq_waiting_passes(status, looks)) {
             return status;
         }
         int64_t all = counts.open;

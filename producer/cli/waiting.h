@@ -18,6 +18,17 @@ enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, si
 enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t timeout_s,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/*
+ * Opens the queue for a wait of at most *timeout_s (-1: for ever), from which the time is taken
+ * that Redis needed to load its data. EVQ_E_TIMEOUT: it needed more.
+ */
+enum evq_status evq_waiting_open(struct evq_cli *cli, int64_t *timeout_s,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Whether an error of look number `looks` (from 0) is worth another: an outage does not end a wait,
+ * but none begins with one. */
+bool evq_waiting_passes(enum evq_status status, uint32_t looks);
+
 /* Sleeps for the next look: 20 ms at first, up to 500 ms, at most until deadline_ms (0: none). */
 void evq_waiting_pause(uint32_t *look, int64_t deadline_ms);
 

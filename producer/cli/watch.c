@@ -9,16 +9,36 @@
 #include "producer/cli/live.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/waiting.h"
+#include "shared/buffer.h"
 #include "shared/clock.h"
 
 struct watched {
     struct evq_board *board;
     struct evq_live live;
+    bool json; // A line each, and nothing else.
+    bool follow;
+    int64_t timeout_s; // -1: none.
 };
+
+static void print_line(const struct evq_result *result)
+{
+    struct evq_buffer line;
+
+    evq_buffer_init(&line, 0);
+    evq_result_json(result, &line);
+    const char *text = evq_buffer_string(&line);
+    (void)puts(text != NULL ? text : ""); // Out of memory: it is in the results.
+    (void)fflush(stdout);
+    evq_buffer_free(&line);
+}
 
 static void on_result(void *context, const struct evq_result *result)
 {
     struct watched *to = context;
+    if (to->json) {
+        print_line(result);
+        return;
+    }
     struct evq_board_row *row = evq_board_add(to->board, result);
     if (row != NULL && row->ended && result->task[0] == '\0') {
         evq_live_row(&to->live, row);
@@ -52,15 +72,14 @@ static void print_best(const struct evq_board *board, const struct evq_terminal 
     }
 }
 
-/* Looks until no job of the run is open. Results are read before the counts, so that the last are
- * not missed: then once more. */
+/* Looks until no job of the run is open, or the time is over. Results are read before the counts,
+ * so that the last are not missed: then once more. */
 static enum evq_status watch_loop(struct evq_cli *cli, struct evq_feed *feed, struct watched *to,
                                   struct evq_run_counts *counts, struct evq_error *err)
 {
-    int64_t timeout = evq_option_integer(&cli->options, "timeout", -1);
-    int64_t deadline = timeout >= 0 ? evq_clock_mono_ms() + 1000 * timeout : 0;
+    int64_t deadline = to->timeout_s >= 0 ? evq_clock_mono_ms() + 1000 * to->timeout_s : 0;
     bool last = false;
-    for (uint32_t looks = 1;; looks++) {
+    for (uint32_t looks = 0;; looks++) {
         enum evq_status status = evq_feed_poll(feed, on_result, to, err);
         if (status == EVQ_OK && last) {
             return EVQ_OK;
@@ -68,19 +87,21 @@ static enum evq_status watch_loop(struct evq_cli *cli, struct evq_feed *feed, st
         if (status == EVQ_OK) {
             status = evq_feed_counts(feed, counts, err);
         }
-        bool passing = status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY;
-        if (status != EVQ_OK && (!passing || looks == 1)) {
+        if (status != EVQ_OK && !evq_waiting_passes(status, looks)) {
             return status;
         }
-        last = status == EVQ_OK && counts->open == 0;
+        bool over = deadline > 0 && evq_clock_mono_ms() >= deadline;
+        last = status == EVQ_OK && counts->open == 0 && (!to->follow || over);
         if (last) {
             continue;
         }
-        watch_footer(&to->live, counts);
-        if (deadline > 0 && evq_clock_mono_ms() >= deadline) {
+        if (!to->json) {
+            watch_footer(&to->live, counts);
+        }
+        if (over) {
             return evq_error_set(err, EVQ_E_TIMEOUT,
                                  "%" PRId64 " jobs were still open after %" PRId64 " s",
-                                 counts->open, timeout);
+                                 counts->open, to->timeout_s);
         }
         uint32_t steady = 4; // A look every 320 ms.
         evq_waiting_pause(&steady, deadline);
@@ -92,14 +113,12 @@ static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
 {
     const char *run = evq_cli_arg(cli, 0);
     struct evq_run_counts counts = {0};
-    struct watched to = {0};
+    struct watched to = {.json = cli->terminal.json,
+                         .follow = evq_option_flag(&cli->options, "follow"),
+                         .timeout_s = evq_option_integer(&cli->options, "timeout", -1)};
     struct evq_feed *feed = NULL;
 
-    if (cli->terminal.json) {
-        return evq_cli_usage(
-            cli, err, "watch has no --json: use `evalq wait %s` and `evalq results --json`", run);
-    }
-    enum evq_status status = evq_cli_open(cli, err);
+    enum evq_status status = evq_waiting_open(cli, &to.timeout_s, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -111,7 +130,9 @@ static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
     }
     evq_live_init(&to.live, &cli->terminal, to.board, false);
     status = watch_loop(cli, feed, &to, &counts, err);
-    evq_live_erase(&to.live);
+    if (!to.json) {
+        evq_live_erase(&to.live);
+    }
     if (status == EVQ_OK) {
         int64_t all = 0;
         for (size_t s = 0; s < EVQ_JOB_STATE_COUNT; s++) {
@@ -121,7 +142,9 @@ static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
             status = evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' knows no run '%s'",
                                    evq_queue_name(cli->queue), run);
         }
-        print_best(to.board, &cli->terminal);
+        if (!to.json) {
+            print_best(to.board, &cli->terminal);
+        }
         cli->exit_code = counts.by_state[EVQ_JOB_DEAD] > 0 ? EVQ_EXIT_JOB_FAILED : 0;
     }
 out:
@@ -131,6 +154,9 @@ out:
 }
 
 static const struct evq_option watch_options[] = {
+    {"follow", 'f', EVQ_OPTION_FLAG, NULL,
+     "go on when no job is open, as between two checkpoints, and wait for a run that has none yet",
+     0, 0},
     {"timeout", 't', EVQ_OPTION_INTEGER, "SECONDS", "at most so long; default: for ever", 0,
      1000000000},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
@@ -138,13 +164,16 @@ static const struct evq_option watch_options[] = {
 
 const struct evq_verb evq_verb_watch = {
     .name = "watch",
-    .arguments = "RUN [--timeout SECONDS]",
+    .arguments = "RUN [--follow] [--timeout SECONDS]",
     .summary = "Show the metrics of a run as they arrive",
     .description = "A row per finished checkpoint, a column per metric, the best so far starred; "
                    "on a terminal a line "
-                   "below says what runs and waits. Ends when no job of the run is open. Exit code "
-                   "4: a job of the run "
-                   "is dead; 124: the timeout passed.",
+                   "below says what runs and waits. Ends when no job of the run is open; with "
+                   "--follow by the "
+                   "timeout or Ctrl-C alone. --json: a line for each result as it arrives, and "
+                   "for the end of each "
+                   "job (its task is \"\"). Exit code 4: a job of the run is dead; 124: the "
+                   "timeout passed with jobs open; 3: there is no such run.",
     .options = watch_options,
     .arg_min = 1,
     .arg_max = 1,

@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,6 +201,78 @@ static void wait_says_how_it_ended(void **state)
     assert_holds(site->output.err, "cannot be");
 }
 
+static void *reload(void *context)
+{
+    evq_reply_free(fixture_call(context, "DEBUG", "RELOAD", NULL));
+    return NULL;
+}
+
+static bool loads(struct fixture *fx)
+{
+    static const char *const ping[] = {"PING"};
+    struct evq_reply *reply = NULL;
+    enum evq_status status = evq_conn_call(fx->raw, 1, ping, NULL, 0, &reply, NULL);
+    evq_reply_free(reply);
+    return status == EVQ_E_RETRY;
+}
+
+static void wait_begins_while_redis_loads_its_data(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    struct evq_conn *conn = fixture_redis_conn(fx->redis);
+    pthread_t thread;
+
+    fixture_finish(fx, "r/1/regular/quick", 0.5);
+    evq_reply_free(fixture_call(fx->raw, "DEBUG", "POPULATE", "4000", NULL));
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "key-load-delay", "500", NULL));
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "loading-process-events-interval-bytes",
+                                "1024", NULL));
+    assert_int_equal(pthread_create(&thread, NULL, reload, conn), 0);
+    FIXTURE_UNTIL(10000, loads(fx));
+    EXPECT(site, 124, "wait", "r", "--timeout", "0");
+    fixture_user_one_line(site);
+    EXPECT(site, 5, "status"); // What waits for nothing says so at once.
+    EXPECT(site, 0, "wait", "r", "--timeout", "60");
+    EXPECT(site, 0, "watch", "r", "--timeout", "60");
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    evq_conn_close(conn);
+}
+
+/* A job ends, none is open for a while, and another comes. */
+static void watch_follows_over_the_gap_between_checkpoints(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    char path[128];
+    char line[4096];
+
+    EXPECT(site, 3, "watch", "r");
+    EXPECT(site, 3, "watch", "r", "--follow", "--timeout", "0");
+    pid_t pid = fixture_program_start(&site->program, "watch", "watch", "r", "--follow", "--json",
+                                      (char *)NULL);
+    snprintf(path, sizeof path, "%s/watch.out", site->program.dir);
+    for (int step = 1; step <= 2; step++) {
+        char id[64];
+        snprintf(id, sizeof id, "r/%d/regular/quick", step);
+        fixture_finish(fx, id, 0.25 * step); // Its task, and its end.
+        FIXTURE_UNTIL(30000, fixture_file_holds(site->program.dir, "watch.out", "{") == 2 * step);
+    }
+    assert_int_equal(kill(pid, SIGINT), 0);
+    assert_int_equal(fixture_program_wait(pid, 30000), -SIGINT); // It was still there.
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    for (int at = 0; at < 4; at++) {
+        assert_non_null(fgets(line, sizeof line, file));
+        json_t *doc = json_loads(line, 0, NULL);
+        assert_non_null(doc);
+        assert_int_equal(json_integer_value(json_object_get(doc, "step")), 1 + at / 2);
+        json_decref(doc);
+    }
+    fclose(file);
+    EXPECT(site, 0, "watch", "r"); // Without --follow it ends where no job is open.
+}
+
 static void status_warns_first_and_says_why_jobs_wait(void **state)
 {
     struct site *site = *state;
@@ -344,6 +418,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(results_come_as_table_csv_and_json, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(wait_says_how_it_ended, setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(wait_begins_while_redis_loads_its_data, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(watch_follows_over_the_gap_between_checkpoints, setup,
+                                        fixture_user_teardown),
         cmocka_unit_test_setup_teardown(status_warns_first_and_says_why_jobs_wait, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(suites_are_listed_and_replaced, setup,

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import unittest
 
-from scene import BIN, DATA, NATIVE
+from scene import BIN, DATA, NATIVE, PACKAGE, until
 
 import evalq
+
+
+def alive(pid: int) -> bool:
+    """Running, and not just waiting to be reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 @unittest.skipIf(shutil.which("redis-server") is None, "redis-server is not installed")
@@ -39,6 +50,23 @@ class LocalTest(unittest.TestCase):
                 evalq.local(os.path.join(self.directory, "stack"), workers=1, config=self.config)
         self.assertIsNotNone(stack._process.returncode)
         self.assertEqual(dict(os.environ), before)
+
+    def test_stack_ends_with_the_process_that_started_it(self) -> None:
+        program = "import evalq, sys, time; evalq.local(sys.argv[1], workers=1, config=sys.argv[2]); time.sleep(600)"
+        stack = os.path.join(self.directory, "stack")
+        process = subprocess.Popen([sys.executable, "-c", program, stack, self.config], env=dict(os.environ, PYTHONPATH=PACKAGE))
+        self.addCleanup(process.kill)
+        up = os.path.join(stack, "lock")
+        until(lambda: os.path.exists(os.path.join(stack, "url")), "the stack is up")
+        with open(up, encoding="utf-8") as file:
+            pids = [int(file.read())]
+        with open(f"/proc/{pids[0]}/task/{pids[0]}/children", encoding="utf-8") as file:
+            pids += map(int, file.read().split())
+        self.assertGreaterEqual(len(pids), 4)  # evalq up, Redis, worker, logger.
+        process.kill()
+        process.wait()
+        until(lambda: not any(alive(pid) for pid in pids), "all of it ended")
+        self.assertFalse(os.path.exists(os.path.join(stack, "url")))
 
     def test_what_cannot_start_says_why(self) -> None:
         with self.assertRaisesRegex(evalq.EvalqError, "does not exist"):

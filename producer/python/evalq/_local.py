@@ -120,7 +120,7 @@ def local(
     config: Union[str, "os.PathLike[str]", None] = None,
     slots: Optional[int] = None,
 ) -> LocalStack:
-    """Starts Redis, workers and the logger on this machine; returns when they are up.
+    """Starts Redis, workers and the logger on this machine; returns when they are up. They end with this process.
 
     dir      All data, logs and results. Default: ./.evalq
     workers  Worker processes. Default: 2, or 1 with GPUs.
@@ -143,7 +143,8 @@ def local(
         raise EvalqError(f"the configuration '{chosen}' does not exist")
     else:
         environment["EVALQ_CONFIG"] = os.path.abspath(chosen)
-    arguments: List[str] = [program("evalq"), "up", "--dir", directory]
+    # Should this process be killed, nobody would call stop().
+    arguments: List[str] = [program("evalq"), "up", "--dir", directory, "--parent", str(os.getpid())]
     if workers is not None:
         arguments += ["--workers", str(workers)]
     if slots is not None:
