@@ -9,12 +9,12 @@
 #include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/format.h"
 
-static bool is_index(const char *path)
+static bool ends_in(const char *path, const char *end)
 {
-    static const char end[] = ".index.json";
     size_t bytes = strlen(path);
+    size_t end_bytes = strlen(end);
 
-    return bytes >= sizeof(end) - 1 && strcmp(path + bytes - (sizeof(end) - 1), end) == 0;
+    return bytes >= end_bytes && strcmp(path + bytes - end_bytes, end) == 0;
 }
 
 /* fd (taken over) is a file; folder is where its shards would lie, name what messages call it. */
@@ -23,8 +23,12 @@ static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd,
                                  const struct evq_checkpoint_options *options,
                                  struct evq_error *err)
 {
-    return is_index(name) ? evq_sharded_read(checkpoint, root_fd, folder, fd, info, options, err)
-                          : evq_format_read(checkpoint, name, fd, info, options, err);
+    if (strcmp(name, ".metadata") == 0) {
+        return evq_dcp_read(checkpoint, root_fd, folder, fd, info, options, err);
+    }
+    return ends_in(name, ".index.json")
+               ? evq_sharded_read(checkpoint, root_fd, folder, fd, info, options, err)
+               : evq_format_read(checkpoint, name, fd, info, options, err);
 }
 
 /* A directory that was replaced while its files were opened would give shards of two checkpoints.
@@ -46,14 +50,36 @@ static enum evq_status check_same_directory(int root_fd, const char *path,
     return EVQ_OK;
 }
 
+/* Opens and reads path, a file beneath the root. */
+static enum evq_status read_beneath(struct evq_checkpoint *checkpoint, int root_fd,
+                                    const char *path, const struct evq_checkpoint_options *options,
+                                    struct evq_error *err)
+{
+    const char *slash = strrchr(path, '/'); // There is one: a directory stands before it.
+    const char *folder = evq_arena_strndup(checkpoint->arena, path, (size_t)(slash - path));
+    struct stat info;
+    int fd = -1;
+
+    if (folder == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a path");
+    }
+    enum evq_status status = evq_beneath_open_any(root_fd, path, &fd, &info, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        (void)close(fd); // Never read from.
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", slash + 1);
+    }
+    return read_file(checkpoint, root_fd, folder, slash + 1, fd, &info, options, err);
+}
+
 static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int root_fd,
                                       int directory_fd, const struct stat *info,
                                       const struct evq_checkpoint_options *options,
                                       struct evq_error *err)
 {
-    char name[256];
-    struct stat file_info;
-    int fd = -1;
+    char name[512];
     enum evq_status status = evq_layout_find(directory_fd, name, sizeof(name), err);
 
     if (status == EVQ_OK) {
@@ -67,23 +93,17 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
     if (full == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
     }
-    status = evq_beneath_open_any(root_fd, full, &fd, &file_info, err);
-    if (status != EVQ_OK) {
-        return status;
+    status = read_beneath(checkpoint, root_fd, full, options, err);
+    if (status == EVQ_E_GONE && strchr(name, '/') != NULL) {
+        status = evq_error_set(err, EVQ_E_INCOMPLETE, "it is not there (yet)");
     }
-    if (!S_ISREG(file_info.st_mode)) {
-        (void)close(fd); // Never read from.
-        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", name);
-    }
-    status = read_file(checkpoint, root_fd, checkpoint->path, name, fd, &file_info, options, err);
     if (status != EVQ_OK) {
         char shown[EVQ_SHOWN_BYTES];
         evq_error_escape(name, strlen(name), shown, sizeof(shown));
         (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
-    } else {
-        status = check_same_directory(root_fd, checkpoint->path, info, err);
+        return status;
     }
-    return status;
+    return check_same_directory(root_fd, checkpoint->path, info, err);
 }
 
 static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd, int *fd,

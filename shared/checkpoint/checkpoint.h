@@ -42,6 +42,14 @@ enum evq_dtype {
     EVQ_DTYPE_COUNT
 };
 
+struct evq_piece;
+struct evq_merge;
+
+/*
+ * Whoever reads bytes without evq_checkpoint_read_raw() may do so for contiguous tensors alone:
+ * file, offset and bytes say where they are. A tensor in pieces, or with an adapter merged into it,
+ * is never contiguous.
+ */
 struct evq_tensor {
     const char *name;
     const char *dtype_name; // As written in the file, for OTHER too.
@@ -54,6 +62,15 @@ struct evq_tensor {
     uint64_t offset; // Of the first element, in bytes from the start of the file.
     // What the view spans: contiguous: elements * size; else up to its last element.
     uint64_t bytes;
+    const struct evq_piece *pieces; // It lies in boxes, each stored apart; then not at offset.
+    size_t piece_count;             // 0: it is whole.
+    const struct evq_merge *merge; // What an adapter adds; NULL: nothing. shared/checkpoint/merge.h
+};
+
+/* A box of a tensor. The boxes of a tensor fill it, and no two overlap. */
+struct evq_piece {
+    int64_t begin[EVQ_TENSOR_RANK_MAX]; // Its first element's place in the tensor.
+    struct evq_tensor stored;           // The box itself, of the tensor's name, dtype and rank.
 };
 
 struct evq_checkpoint_file {

@@ -6,7 +6,8 @@
 #include "shared/checkpoint/hex.h"
 
 #define CHUNK_BYTES ((size_t)4 << 20)
-// A strided tensor is gathered whole up to this size, else by its first dimension.
+// A strided tensor is gathered whole up to this size, else by its first dimension; one in pieces
+// whole.
 #define GATHER_BYTES_MAX ((size_t)1 << 30)
 
 struct hasher {
@@ -77,7 +78,8 @@ static enum evq_status hash_values(struct hasher *hasher, const struct evq_tenso
     if (!evq_tensor_elements(tensor, &elements) || !evq_size_mul(elements, size, &bytes)) {
         return evq_error_set(err, EVQ_E_LIMIT, "tensor '%s' is too large", tensor->name);
     }
-    if (bytes <= GATHER_BYTES_MAX || tensor->rank == 0) {
+    if (bytes <= GATHER_BYTES_MAX || tensor->rank == 0 || tensor->piece_count > 0 ||
+        tensor->merge != NULL) {
         return hash_gathered(hasher, tensor, bytes, err);
     }
     for (int64_t i = 0; i < tensor->shape[0]; i++) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/order.h"
+#include "shared/checkpoint/pieces.h"
 #include "shared/file.h"
 
 // File names and tensor names that readers had to build.
@@ -134,11 +135,22 @@ out:
     return status;
 }
 
+static enum evq_status check_place(const struct evq_checkpoint *checkpoint,
+                                   const struct evq_tensor *tensor, struct evq_error *err)
+{
+    const struct evq_checkpoint_file *file = &checkpoint->files[tensor->file];
+
+    if (tensor->bytes > file->bytes || tensor->offset > file->bytes - tensor->bytes) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "%llu bytes at %llu lie past the end of the file",
+                             (unsigned long long)tensor->bytes, (unsigned long long)tensor->offset);
+    }
+    return EVQ_OK;
+}
+
 enum evq_status evq_directory_add_tensor(struct evq_checkpoint *checkpoint,
                                          const struct evq_tensor *tensor, struct evq_error *err)
 {
     size_t name_bytes = strlen(tensor->name);
-    const struct evq_checkpoint_file *file = &checkpoint->files[tensor->file];
 
     if (checkpoint->tensor_count >= EVQ_CHECKPOINT_TENSORS_MAX) {
         return evq_error_set(err, EVQ_E_LIMIT, "more than %d tensors", EVQ_CHECKPOINT_TENSORS_MAX);
@@ -147,9 +159,16 @@ enum evq_status evq_directory_add_tensor(struct evq_checkpoint *checkpoint,
         return evq_error_set(err, EVQ_E_LIMIT, "a tensor name of %zu bytes, allowed %d", name_bytes,
                              EVQ_CHECKPOINT_NAME_BYTES_MAX);
     }
-    if (tensor->bytes > file->bytes || tensor->offset > file->bytes - tensor->bytes) {
-        return evq_error_set(err, EVQ_E_CORRUPT, "%llu bytes at %llu lie past the end of the file",
-                             (unsigned long long)tensor->bytes, (unsigned long long)tensor->offset);
+    for (size_t i = 0; i < tensor->piece_count; i++) {
+        enum evq_status status = check_place(checkpoint, &tensor->pieces[i].stored, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    enum evq_status status = tensor->piece_count > 0 ? evq_pieces_check(tensor, err)
+                                                     : check_place(checkpoint, tensor, err);
+    if (status != EVQ_OK) {
+        return status;
     }
     void *tensors = checkpoint->tensors;
     if (!grow(&tensors, checkpoint->tensor_count, &checkpoint->directory->tensor_capacity,

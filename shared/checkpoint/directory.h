@@ -42,8 +42,8 @@ enum evq_status evq_directory_add_file(struct evq_checkpoint *checkpoint, const 
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Checks the rank, the name's length and that the bytes lie inside the file, and copies the struct;
- * the name itself must live as long as the checkpoint (arena, or kept memory).
+ * Checks the name's length, that the bytes lie inside the file and that pieces fill the tensor, and
+ * copies the struct; name and pieces must live as long as the checkpoint (arena, or kept memory).
  */
 enum evq_status evq_directory_add_tensor(struct evq_checkpoint *checkpoint,
                                          const struct evq_tensor *tensor,

@@ -40,8 +40,15 @@ enum evq_status evq_sharded_read(struct evq_checkpoint *checkpoint, int root_fd,
                                  const struct evq_checkpoint_options *options,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Which file of a directory to read: its name, copied to ret_name, ends in ".index.json" when the
- * weights are sharded. */
+/* A directory of torch.distributed.checkpoint: folder/.metadata beneath root_fd, which fd (taken
+ * over) is. */
+enum evq_status evq_dcp_read(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
+                             int fd, const struct stat *info,
+                             const struct evq_checkpoint_options *options,
+                             struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Which file of a directory to read: its path in it, copied to ret_name. It ends in ".index.json"
+ * when the weights are sharded, in ".metadata" when they are distributed. */
 enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -10,7 +10,8 @@
 /* The file of a Hugging Face checkpoint directory, in the order in which Transformers looks for it.
  */
 static const char *const preferred[] = {"model.safetensors", "model.safetensors.index.json",
-                                        "pytorch_model.bin", "pytorch_model.bin.index.json"};
+                                        "pytorch_model.bin", "pytorch_model.bin.index.json",
+                                        ".metadata"};
 #define PREFERRED_COUNT (sizeof(preferred) / sizeof(preferred[0]))
 
 /* Entries that tell a layout that is not read. */
@@ -21,8 +22,6 @@ static const struct {
 } refused[] = {
     {"adapter_model.", false, "this is a PEFT adapter, which is not merged onto its base here"},
     {"adapter_config.json", true, "this is a PEFT adapter, which is not merged onto its base here"},
-    {"pytorch_model_fsdp_", false, "this is an FSDP checkpoint (torch DCP), which is not read"},
-    {".metadata", true, "this is a torch distributed checkpoint (DCP), which is not read"},
     {"global_step", false, "this is a DeepSpeed ZeRO checkpoint, which is not read"},
     {"zero_pp_rank_", false, "this is a DeepSpeed ZeRO checkpoint, which is not read"},
     {"mp_rank_", false, "this is a DeepSpeed checkpoint, which is not read"},
@@ -39,11 +38,15 @@ static const char *const not_weights[] = {"optimizer.",     "scheduler.", "scale
                                           "training_args.", "rng_state",  "random_states",
                                           "trainer_state",  "sampler"};
 
+/* Where accelerate puts the distributed checkpoint of a model. */
+#define FSDP_FOLDER "pytorch_model_fsdp_0"
+
 struct scan {
     bool found[PREFERRED_COUNT];
     const char *sentence; // Of the first entry that is refused.
     char weights[2][256]; // The first two files that may hold weights.
     size_t weights_count;
+    bool fsdp;  // FSDP_FOLDER is there.
     bool shard; // One of them is model-00001-of-00002 or the like.
 };
 
@@ -77,6 +80,7 @@ static void scan_entry(struct scan *scan, const char *name, bool directory)
     for (size_t i = 0; i < PREFERRED_COUNT; i++) {
         scan->found[i] = scan->found[i] || strcmp(name, preferred[i]) == 0;
     }
+    scan->fsdp = scan->fsdp || strcmp(name, FSDP_FOLDER) == 0;
     for (size_t i = 0; i < REFUSED_COUNT && scan->sentence == NULL; i++) {
         if (refused[i].whole ? strcmp(name, refused[i].prefix) == 0
                              : starts_with(name, refused[i].prefix)) {
@@ -134,6 +138,9 @@ enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_by
     }
     for (size_t i = 0; i < PREFERRED_COUNT && name == NULL; i++) {
         name = scan.found[i] ? preferred[i] : NULL;
+    }
+    if (name == NULL && scan.fsdp) {
+        name = FSDP_FOLDER "/.metadata";
     }
     if (name == NULL && scan.sentence != NULL) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", scan.sentence);

@@ -1,8 +1,11 @@
+#include "shared/checkpoint/read.h"
+
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/checkpoint/format.h"
+#include "shared/checkpoint/pieces.h"
 
 #define CHUNK_BYTES    ((size_t)1 << 20)   // Read and converted at once: stays in the cache.
 #define SPAN_BYTES_MAX ((uint64_t)2 << 30) // A strided view is gathered in memory up to this span.
@@ -126,15 +129,18 @@ static enum evq_status gather_runs(const struct evq_checkpoint *checkpoint,
     return status;
 }
 
-static enum evq_status read_raw(const struct evq_checkpoint *checkpoint,
-                                const struct evq_tensor *tensor, void *out, size_t out_bytes,
-                                size_t size, struct evq_error *err)
+enum evq_status evq_read_elements(const struct evq_checkpoint *checkpoint,
+                                  const struct evq_tensor *tensor, void *out, size_t out_bytes,
+                                  size_t size, struct evq_error *err)
 {
     if (out_bytes == 0) {
         return EVQ_OK;
     }
     if (tensor->contiguous) {
         return evq_directory_read(checkpoint, tensor->file, tensor->offset, out, out_bytes, err);
+    }
+    if (tensor->piece_count > 0) {
+        return evq_pieces_read(checkpoint, tensor, out, size, err);
     }
     if (tensor->bytes <= SPAN_BYTES_MAX && tensor->bytes / 4 <= (uint64_t)out_bytes + CHUNK_BYTES) {
         return gather_span(checkpoint, tensor, out, size, err);
@@ -162,7 +168,8 @@ enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint,
 
     if (size == 0) {
         if (tensor->contiguous && out_bytes == tensor->bytes) { // Unknown elements, known bytes.
-            return named(tensor, read_raw(checkpoint, tensor, out, out_bytes, 1, err), err);
+            return named(tensor, evq_read_elements(checkpoint, tensor, out, out_bytes, 1, err),
+                         err);
         }
         return named(tensor,
                      evq_error_set(err, EVQ_E_UNSUPPORTED,
@@ -175,7 +182,7 @@ enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint,
             : evq_error_set(err, EVQ_E_INVALID, "room for %zu bytes, elements have %zu", out_bytes,
                             size);
     if (status == EVQ_OK) {
-        status = read_raw(checkpoint, tensor, out, out_bytes, size, err);
+        status = evq_read_elements(checkpoint, tensor, out, out_bytes, size, err);
     }
     return named(tensor, status, err);
 }
@@ -216,7 +223,7 @@ static enum evq_status convert_gathered(const struct evq_checkpoint *checkpoint,
     if (raw == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes", bytes);
     }
-    enum evq_status status = read_raw(checkpoint, tensor, raw, bytes, size, err);
+    enum evq_status status = evq_read_elements(checkpoint, tensor, raw, bytes, size, err);
     if (status == EVQ_OK) {
         (void)evq_convert_f32(tensor->dtype, raw, elements, out); // The dtype was checked.
     }
@@ -237,7 +244,7 @@ enum evq_status evq_checkpoint_read_f32(const struct evq_checkpoint *checkpoint,
     }
     if (status == EVQ_OK && elements > 0) {
         if (tensor->dtype == EVQ_DTYPE_F32) {
-            status = read_raw(checkpoint, tensor, out, elements * size, size, err);
+            status = evq_read_elements(checkpoint, tensor, out, elements * size, size, err);
         } else if (tensor->contiguous) {
             status = convert_chunks(checkpoint, tensor, out, elements, size, err);
         } else {

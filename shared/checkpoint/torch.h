@@ -8,6 +8,15 @@
 #include "shared/checkpoint/directory.h"
 #include "shared/checkpoint/pickle.h"
 
+/* Whether node is the global of a dtype ("torch.float32"); *ret_name is as safetensors spells it.
+ */
+bool evq_torch_dtype(const struct evq_pickle_node *node, const char **ret_name);
+
+/* A tuple or list of integers of 0 or more, also wrapped in torch.Size; what is for the message. */
+enum evq_status evq_torch_integers(const struct evq_pickle_node *node, const char *what,
+                                   int64_t values[EVQ_TENSOR_RANK_MAX], int32_t *ret_count,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* What a persistent id says of a storage. */
 struct evq_torch_storage {
     const struct evq_pickle_node *key; // TEXT: names the storage.
@@ -44,6 +53,13 @@ enum evq_status evq_torch_select(const struct evq_pickle_node *root,
                                  const struct evq_checkpoint_options *options,
                                  const struct evq_pickle_node **ret_weights,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The keys under which weights are looked for, in order, from i = 0; NULL after the last. */
+const char *evq_torch_usual_key(size_t i);
+/* The same for a variant ("ema"), written to out; false after the last. */
+bool evq_torch_variant_key(const char *variant, size_t i, char *out, size_t out_bytes);
+/* Whether variant asks for the weights as they are trained. */
+bool evq_torch_is_regular(const char *variant);
 
 /*
  * The value at a dotted path below node; a key may hold dots itself. Passes through dicts, the

@@ -77,6 +77,31 @@ static enum evq_status select_key(const struct evq_pickle_node *root, const char
     return EVQ_OK;
 }
 
+const char *evq_torch_usual_key(size_t i)
+{
+    return i < USUAL_COUNT ? usual[i] : NULL;
+}
+
+bool evq_torch_variant_key(const char *variant, size_t i, char *out, size_t out_bytes)
+{
+    if (i >= OF_VARIANT_COUNT) {
+        return false;
+    }
+    const char *mark = strstr(of_variant[i], "%s");
+    if (mark == NULL) {
+        (void)snprintf(out, out_bytes, "%s", of_variant[i]);
+    } else {
+        (void)snprintf(out, out_bytes, "%.*s%s%s", (int)(mark - of_variant[i]), of_variant[i],
+                       variant, mark + 2); // A variant too long to fit matches no key.
+    }
+    return true;
+}
+
+bool evq_torch_is_regular(const char *variant)
+{
+    return variant == NULL || variant[0] == '\0' || strcmp(variant, "regular") == 0;
+}
+
 static const struct evq_pickle_node *find_usual(const struct evq_pickle_node *root)
 {
     for (size_t i = 0; i < USUAL_COUNT; i++) {
@@ -91,15 +116,9 @@ static const struct evq_pickle_node *find_usual(const struct evq_pickle_node *ro
 static const struct evq_pickle_node *find_variant(const struct evq_pickle_node *root,
                                                   const char *variant)
 {
-    for (size_t i = 0; i < OF_VARIANT_COUNT; i++) {
-        char key[128];
-        const char *mark = strstr(of_variant[i], "%s");
-        if (mark == NULL) {
-            (void)snprintf(key, sizeof(key), "%s", of_variant[i]);
-        } else {
-            (void)snprintf(key, sizeof(key), "%.*s%s%s", (int)(mark - of_variant[i]), of_variant[i],
-                           variant, mark + 2);
-        }
+    char key[128];
+
+    for (size_t i = 0; evq_torch_variant_key(variant, i, key, sizeof(key)); i++) {
         const struct evq_pickle_node *found = evq_pickle_get(root, key);
         if (found != NULL && holds_tensors(found)) {
             return found;
@@ -113,7 +132,7 @@ enum evq_status evq_torch_select(const struct evq_pickle_node *root,
                                  const struct evq_pickle_node **ret_weights, struct evq_error *err)
 {
     const char *variant = options->variant;
-    bool regular = variant == NULL || variant[0] == '\0' || strcmp(variant, "regular") == 0;
+    bool regular = evq_torch_is_regular(variant);
     char keys[EVQ_SHOWN_BYTES];
 
     if (options->key != NULL && options->key[0] != '\0') {

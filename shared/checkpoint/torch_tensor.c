@@ -77,7 +77,7 @@ static bool storage_type(const struct evq_pickle_node *node, const char **ret_na
     return false;
 }
 
-static bool dtype_of(const struct evq_pickle_node *node, const char **ret_name)
+bool evq_torch_dtype(const struct evq_pickle_node *node, const char **ret_name)
 {
     const char *name = global_name(node, "torch");
 
@@ -95,10 +95,9 @@ static enum evq_status shape_error(struct evq_error *err, const char *what)
     return evq_error_set(err, EVQ_E_CORRUPT, "%s", what);
 }
 
-/* A tuple of integers, also wrapped in torch.Size. */
-static enum evq_status read_integers(const struct evq_pickle_node *node, const char *what,
-                                     int64_t values[EVQ_TENSOR_RANK_MAX], int32_t *ret_count,
-                                     struct evq_error *err)
+enum evq_status evq_torch_integers(const struct evq_pickle_node *node, const char *what,
+                                   int64_t values[EVQ_TENSOR_RANK_MAX], int32_t *ret_count,
+                                   struct evq_error *err)
 {
     if (node->kind == EVQ_PICKLE_OBJECT &&
         evq_pickle_is_global(node->as.object->callable, "torch", "Size") &&
@@ -245,7 +244,7 @@ static enum evq_status read_view(const struct evq_pickle_node *arguments, bool w
     if (status == EVQ_OK) {
         view->tensor.dtype_name = view->storage.dtype_name;
     }
-    if (status == EVQ_OK && with_dtype && !dtype_of(items[6], &view->tensor.dtype_name)) {
+    if (status == EVQ_OK && with_dtype && !evq_torch_dtype(items[6], &view->tensor.dtype_name)) {
         status = evq_error_set(err, EVQ_E_UNSUPPORTED, "its dtype is not known");
     }
     if (status == EVQ_OK && (items[1]->kind != EVQ_PICKLE_INT || items[1]->as.integer < 0)) {
@@ -253,10 +252,10 @@ static enum evq_status read_view(const struct evq_pickle_node *arguments, bool w
     }
     if (status == EVQ_OK) {
         view->first_element = (uint64_t)items[1]->as.integer;
-        status = read_integers(items[2], "shape", view->tensor.shape, &view->tensor.rank, err);
+        status = evq_torch_integers(items[2], "shape", view->tensor.shape, &view->tensor.rank, err);
     }
     if (status == EVQ_OK) {
-        status = read_integers(items[3], "stride", view->tensor.strides, &strides, err);
+        status = evq_torch_integers(items[3], "stride", view->tensor.strides, &strides, err);
     }
     if (status == EVQ_OK && strides != view->tensor.rank) {
         status = shape_error(err, "its shape and stride have different lengths");

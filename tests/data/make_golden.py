@@ -15,6 +15,8 @@ import warnings
 import safetensors.torch
 import torch
 
+import make_distributed
+
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "checkpoints")
 MADE = os.path.join(HERE, "made")
 NAMES = {torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.uint16: "U16", torch.int16: "I16",
@@ -67,8 +69,13 @@ class Net(torch.nn.Module):
 
 
 def make():
-    shutil.rmtree(MADE, ignore_errors=True)
-    os.makedirs(MADE)
+    os.makedirs(MADE, exist_ok=True)
+    for name in os.listdir(MADE):
+        path = os.path.join(MADE, name)
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif not name.startswith("legacy"):
+            os.unlink(path)
     torch.manual_seed(7)
     base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
     save = lambda value, name, **more: torch.save(value, os.path.join(MADE, name), **more)
@@ -103,15 +110,16 @@ def make():
     save({"net": torch.nn.DataParallel(net).state_dict()}, "wrapped.pth")
     save([base, [base[0], base[1]]], "list.pt")
     save({"a": torch.nn.Parameter(base), 7: {3: base[3]}}, "numbers.pt")
-    old = {"_use_new_zipfile_serialization": False}
-    views = torch.load(os.path.join(MADE, "views.pt"))
-    save(views, "legacy_views.pt", **old)
-    typed = {k: v for k, v in every.items() if v.dtype not in UNTYPED}  # torch does not read its own legacy files of the rest.
-    save(typed, "legacy_dtypes.pt", **old)
-    save(net, "legacy_module.pt", **old)
-    save({"epoch": 2, "state_dict": model, "optimizer": {"state": {0: {"exp_avg": base + 1, "step": 7}}}}, "legacy.pth.tar", **old)
-    save(model, "legacy_protocol4.pt", pickle_protocol=4, **old)
-    save({"n": 3, "none": torch.empty(0, 2)}, "legacy_empty.pt", **old)
+    if not os.path.exists(os.path.join(MADE, "legacy_views.pt")):  # They hold addresses: other bytes each time.
+        old = {"_use_new_zipfile_serialization": False}
+        views = torch.load(os.path.join(MADE, "views.pt"))
+        save(views, "legacy_views.pt", **old)
+        typed = {k: v for k, v in every.items() if v.dtype not in UNTYPED}  # torch does not read the rest back.
+        save(typed, "legacy_dtypes.pt", **old)
+        save(net, "legacy_module.pt", **old)
+        save({"epoch": 2, "state_dict": model, "optimizer": {"state": {0: {"exp_avg": base + 1, "step": 7}}}}, "legacy.pth.tar", **old)
+        save(model, "legacy_protocol4.pt", pickle_protocol=4, **old)
+        save({"n": 3, "none": torch.empty(0, 2)}, "legacy_empty.pt", **old)
     torch.manual_seed(7)
     for kind in ("bin", "safetensors"):
         folder = os.path.join(MADE, "sharded_" + kind)
@@ -127,11 +135,19 @@ def make():
         with open(os.path.join(folder, index), "w") as file:
             json.dump({"metadata": {"total_size": 216}, "weight_map": weights}, file, indent=2)
             file.write("\n")
+    make_distributed.make(MADE)
+    save({"model": {"w": torch.arange(35, dtype=torch.float32).reshape(5, 7) - 4}}, "dcp_one.pt")  # As in fsdp.
 
 
 def load(path):
     if os.path.isdir(path):
         out = {}
+        inner = os.path.join(path, "pytorch_model_fsdp_0")
+        if os.path.isdir(inner):
+            return load(inner)
+        if os.path.exists(os.path.join(path, ".metadata")):
+            flatten(make_distributed.load(path), "", out)
+            return out
         for name in sorted(os.listdir(path)):
             if not name.endswith(".json"):
                 out.update(load(os.path.join(path, name)))

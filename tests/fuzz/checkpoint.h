@@ -30,7 +30,7 @@ static inline void fuzz_folder_path(char path[64])
 
 static inline void fuzz_folder_remove(void)
 {
-    static const char *const names[] = {"x.pt", "d/.metadata", "d/__0_0.distcp"};
+    static const char *const names[] = {"x.pt", "d/.metadata", "d/__0_0.distcp", "d/p"};
     char path[64];
 
     fuzz_folder_path(path);
