@@ -1,0 +1,168 @@
+#include "worker/tokenizer/added.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/tokenizer/unicode.h"
+
+enum evq_status evq_added_put(struct evq_added *added, const struct evq_definition_added *token,
+                              struct evq_error *err)
+{
+    if (added->count == added->room) {
+        const size_t room = added->room == 0 ? 16 : 2 * added->room; // Few: no overflow.
+        struct evq_definition_added *grown = realloc(added->tokens, room * sizeof(*grown));
+        if (grown == NULL) {
+            return evq_error_set(err, EVQ_E_NOMEM, "%zu added tokens", room);
+        }
+        added->tokens = grown;
+        added->room = room;
+    }
+    char *content = malloc(token->content.bytes);
+    if (content == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "an added token");
+    }
+    memcpy(content, token->content.text, token->content.bytes);
+    added->tokens[added->count] = *token;
+    added->tokens[added->count++].content.text = content;
+    return EVQ_OK;
+}
+
+static int by_content(const void *left, const void *right)
+{
+    const struct evq_definition_text a = ((const struct evq_definition_added *)left)->content;
+    const struct evq_definition_text b = ((const struct evq_definition_added *)right)->content;
+    const int order = memcmp(a.text, b.text, a.bytes < b.bytes ? a.bytes : b.bytes);
+
+    return order != 0 ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
+}
+
+enum evq_status evq_added_sort(struct evq_added *added, const char *path, struct evq_error *err)
+{
+    char shown[260];
+
+    if (added->count > 0) {
+        qsort(added->tokens, added->count, sizeof(*added->tokens), by_content);
+    }
+    for (size_t i = 0; i < added->count; i++) {
+        const struct evq_definition_text content = added->tokens[i].content;
+        if (i > 0 && by_content(&added->tokens[i - 1], &added->tokens[i]) == 0) {
+            return evq_error_set(err, EVQ_E_CORRUPT, "'%s': the added token '%s' comes twice", path,
+                                 evq_definition_shown(content, shown, sizeof(shown)));
+        }
+        added->first[(unsigned char)content.text[0] + 1]++;
+    }
+    for (size_t i = 1; i < 257; i++) {
+        added->first[i] += added->first[i - 1];
+    }
+    return EVQ_OK;
+}
+
+void evq_added_free(struct evq_added *added)
+{
+    for (size_t i = 0; i < added->count; i++) {
+        free((char *)(uintptr_t)added->tokens[i].content.text); // Ours since evq_added_put().
+    }
+    free(added->tokens);
+    *added = (struct evq_added){0};
+}
+
+/* The longest token that text begins with, or NULL: the tokens that share its first bytes are
+ * neighbours, a range that each further byte narrows. */
+static const struct evq_definition_added *longest(const struct evq_added *added, const char *text,
+                                                  size_t bytes)
+{
+    const struct evq_definition_added *best = NULL;
+    const unsigned char first = (unsigned char)text[0];
+    size_t low = added->first[first];
+    size_t high = added->first[first + 1];
+
+    for (size_t depth = 1; low < high; depth++) {
+        if (added->tokens[low].content.bytes == depth) { // Shorter ones sort first.
+            best = &added->tokens[low++];
+        }
+        if (depth == bytes) {
+            break;
+        }
+        const unsigned char byte = (unsigned char)text[depth];
+        size_t stop = high;
+        for (size_t from = low; from < stop;) { // The first above byte.
+            const size_t middle = (from + stop) / 2;
+            if ((unsigned char)added->tokens[middle].content.text[depth] > byte) {
+                stop = middle;
+            } else {
+                from = middle + 1;
+            }
+        }
+        high = stop;
+        for (size_t from = low; from < stop;) { // The first not below it.
+            const size_t middle = (from + stop) / 2;
+            if ((unsigned char)added->tokens[middle].content.text[depth] >= byte) {
+                stop = middle;
+            } else {
+                from = middle + 1;
+            }
+        }
+        low = stop;
+    }
+    return best;
+}
+
+static bool in_word(const char *text, size_t from, size_t to, size_t bytes)
+{
+    const unsigned char *start = (const unsigned char *)text;
+    size_t length = 0;
+
+    return (from > 0 && (evq_unicode_of(evq_text_code_before(start, start + from, &length)) &
+                         EVQ_UNICODE_WORD) != 0) ||
+           (to < bytes && (evq_unicode_at(start + to, &length) & EVQ_UNICODE_WORD) != 0);
+}
+
+/* Widens the match over the white space that the token strips, not into what is taken. */
+static void strip(const struct evq_definition_added *token, const char *text, size_t bytes,
+                  size_t taken, struct evq_added_match *match)
+{
+    const unsigned char *start = (const unsigned char *)text;
+    size_t length = 0;
+
+    if (token->lstrip) {
+        while (match->from > 0 &&
+               (evq_unicode_of(evq_text_code_before(start, start + match->from, &length)) &
+                EVQ_UNICODE_KIND) == EVQ_UNICODE_SPACE) {
+            match->from -= length;
+        }
+        match->from = match->from > taken ? match->from : taken;
+    }
+    while (token->rstrip && match->to < bytes &&
+           (evq_unicode_at(start + match->to, &length) & EVQ_UNICODE_KIND) == EVQ_UNICODE_SPACE) {
+        match->to += length;
+    }
+}
+
+bool evq_added_next(const struct evq_added *added, const char *text, size_t bytes, size_t *at,
+                    size_t *taken, struct evq_added_match *ret_match)
+{
+    if (added->count == 0) {
+        return false;
+    }
+    for (size_t i = *at; i < bytes; i++) {
+        const unsigned char byte = (unsigned char)text[i];
+        if (added->first[byte] == added->first[byte + 1]) {
+            continue;
+        }
+        const struct evq_definition_added *token = longest(added, text + i, bytes - i);
+        if (token == NULL) {
+            continue;
+        }
+        const size_t end = i + token->content.bytes;
+        if (token->single_word && in_word(text, i, end, bytes)) {
+            i = end - 1; // Passed over as a whole.
+            continue;
+        }
+        *ret_match = (struct evq_added_match){i, end, token->id};
+        strip(token, text, bytes, *taken, ret_match);
+        *at = end;
+        *taken = ret_match->to;
+        return true;
+    }
+    return false;
+}

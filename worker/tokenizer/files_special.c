@@ -1,0 +1,278 @@
+/* The special tokens: what the files beside a tokenizer say begins and ends a text. */
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/checkpoint/json.h"
+#include "worker/tokenizer/files.h"
+#include "worker/tokenizer/parts.h"
+
+#define NAME_BYTES_MAX 256
+
+enum said { SAID_NOTHING, SAID_NONE, SAID_TOKEN, SAID_ID };
+
+struct end { // What a file says of one end of a text.
+    enum said said;
+    char name[NAME_BYTES_MAX];
+    size_t name_bytes;
+    uint64_t id;
+};
+
+struct special {
+    bool present; // The file exists.
+    struct end bos, eos;
+    char class[NAME_BYTES_MAX]; // tokenizer_class, or "".
+};
+
+/* What tokenizers of these classes have when the files do not say. */
+static const struct {
+    const char *class, *bos, *eos;
+} classes[] = {
+    {"GPT2Tokenizer", "<|endoftext|>", "<|endoftext|>"},
+    {"GPT2TokenizerFast", "<|endoftext|>", "<|endoftext|>"},
+    {"LlamaTokenizer", "<s>", "</s>"},
+    {"LlamaTokenizerFast", "<s>", "</s>"},
+    {"Qwen2Tokenizer", NULL, "<|endoftext|>"},
+    {"Qwen2TokenizerFast", NULL, "<|endoftext|>"},
+};
+
+static enum evq_status set_name(const struct evq_json_token *token, const char *path,
+                                struct end *end, struct evq_error *err)
+{
+    if (token->bytes == 0 || token->bytes >= sizeof(end->name)) {
+        return evq_error_set(err, EVQ_E_CORRUPT,
+                             "'%s': a special token has %zu bytes, expected 1 to %zu", path,
+                             token->bytes, sizeof(end->name) - 1);
+    }
+    memcpy(end->name, token->text, token->bytes);
+    end->name_bytes = token->bytes;
+    end->said = SAID_TOKEN;
+    return EVQ_OK;
+}
+
+/* A string, an object with "content", or null. */
+static enum evq_status read_token(struct evq_json *json, const char *path, struct end *end,
+                                  struct evq_error *err)
+{
+    struct evq_json_token token;
+
+    enum evq_status status = evq_json_next(json, &token, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (token.kind == EVQ_JSON_STRING) {
+        return set_name(&token, path, end, err);
+    }
+    if (token.kind == EVQ_JSON_NULL) {
+        end->said = SAID_NONE;
+        return EVQ_OK;
+    }
+    if (token.kind != EVQ_JSON_OBJECT) {
+        return evq_error_set(err, EVQ_E_CORRUPT,
+                             "'%s': a special token is neither text nor an object with content",
+                             path);
+    }
+    while ((status = evq_json_next(json, &token, err)) == EVQ_OK && token.kind == EVQ_JSON_KEY) {
+        const bool content = strcmp(token.text, "content") == 0;
+        status = evq_json_next(json, &token, err);
+        if (status == EVQ_OK) {
+            status = content && token.kind == EVQ_JSON_STRING ? set_name(&token, path, end, err)
+                                                              : evq_json_skip(json, &token, err);
+        }
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    return status;
+}
+
+/* bos_token_id of config.json: a number, the first of a list, or null. */
+static enum evq_status read_id(struct evq_json *json, struct end *end, struct evq_error *err)
+{
+    struct evq_json_token token;
+
+    enum evq_status status = evq_json_next(json, &token, err);
+    if (status == EVQ_OK && token.kind == EVQ_JSON_ARRAY) {
+        status = evq_json_next(json, &token, err);
+        end->said = status == EVQ_OK && evq_json_u64(&token, &end->id) ? SAID_ID : SAID_NONE;
+        while (status == EVQ_OK && token.kind != EVQ_JSON_ARRAY_END) {
+            status = evq_json_skip(json, &token, err);
+            if (status == EVQ_OK) {
+                status = evq_json_next(json, &token, err);
+            }
+        }
+        return status;
+    }
+    if (status == EVQ_OK) {
+        end->said = evq_json_u64(&token, &end->id) ? SAID_ID : SAID_NONE;
+        status = evq_json_skip(json, &token, err);
+    }
+    return status;
+}
+
+static enum evq_status read_member(struct evq_json *json, const char *path, const char *key,
+                                   struct special *special, struct evq_error *err)
+{
+    struct evq_json_token token;
+
+    if (strcmp(key, "bos_token") == 0) {
+        return read_token(json, path, &special->bos, err);
+    }
+    if (strcmp(key, "eos_token") == 0) {
+        return read_token(json, path, &special->eos, err);
+    }
+    if (strcmp(key, "bos_token_id") == 0) {
+        return read_id(json, &special->bos, err);
+    }
+    if (strcmp(key, "eos_token_id") == 0) {
+        return read_id(json, &special->eos, err);
+    }
+    enum evq_status status = evq_json_next(json, &token, err);
+    if (status == EVQ_OK && strcmp(key, "tokenizer_class") == 0 && token.kind == EVQ_JSON_STRING &&
+        token.bytes < sizeof(special->class)) {
+        memcpy(special->class, token.text, token.bytes + 1);
+        return EVQ_OK;
+    }
+    return status == EVQ_OK ? evq_json_skip(json, &token, err) : status;
+}
+
+static enum evq_status parse(struct evq_buffer *file, const char *path, struct special *special,
+                             struct evq_error *err)
+{
+    struct evq_json json;
+    struct evq_json_token token;
+
+    enum evq_status status = evq_definition_text_check(file, path, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    evq_json_init(&json, (char *)file->data, file->bytes);
+    status = evq_json_next(&json, &token, err);
+    if (status == EVQ_OK && token.kind != EVQ_JSON_OBJECT) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "'%s' is no JSON object", path);
+    }
+    while (status == EVQ_OK && (status = evq_json_next(&json, &token, err)) == EVQ_OK &&
+           token.kind == EVQ_JSON_KEY) {
+        status = read_member(&json, path, token.text, special, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_json_next(&json, &token, err); // The end: nothing follows.
+    }
+    return status;
+}
+
+static enum evq_status read_file(const struct evq_tokenizer_files *files, const char *name,
+                                 struct special *ret_special, struct evq_error *err)
+{
+    char path[EVQ_TOKENIZER_PATH_MAX + 32];
+    char shown[260];
+    struct evq_buffer file;
+
+    *ret_special = (struct special){0};
+    (void)snprintf(path, sizeof(path), "%s%s", files->folder, name); // Fits.
+    evq_error_escape(path, strlen(path), shown, sizeof(shown));
+    evq_buffer_init(&file, EVQ_TOKENIZER_FILE_BYTES_MAX);
+    enum evq_status status = evq_tokenizer_files_read(files, path, &file, err);
+    if (status == EVQ_E_GONE || status == EVQ_E_NOT_FOUND) {
+        status = EVQ_OK;
+    } else if (status == EVQ_OK) {
+        ret_special->present = true;
+        status = parse(&file, shown, ret_special, err);
+        if (status == EVQ_E_CORRUPT && strstr(err != NULL ? err->message : "", shown) == NULL) {
+            (void)evq_error_prefix(err, "'%s'", shown); // The status is the same.
+        }
+    }
+    evq_buffer_free(&file);
+    return status;
+}
+
+static const char *class_end(const char *class, bool bos)
+{
+    for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++) {
+        if (strcmp(classes[i].class, class) == 0) {
+            return bos ? classes[i].bos : classes[i].eos;
+        }
+    }
+    return NULL;
+}
+
+static int32_t resolve(const struct evq_tokenizer *tokenizer, const struct end *end,
+                       const char *class_token)
+{
+    if (end->said == SAID_ID) {
+        return end->id < (uint64_t)tokenizer->vocabulary ? (int32_t)end->id : -1;
+    }
+    if (end->said == SAID_TOKEN) {
+        return evq_tokenizer_find(tokenizer, end->name, end->name_bytes);
+    }
+    return end->said == SAID_NOTHING && class_token != NULL
+               ? evq_tokenizer_find(tokenizer, class_token, strlen(class_token))
+               : -1;
+}
+
+static void prefer(struct end *end, const struct end *other)
+{
+    if (end->said == SAID_NOTHING) {
+        *end = *other;
+    }
+}
+
+enum evq_status evq_tokenizer_files_ends(const struct evq_tokenizer_files *files,
+                                         struct evq_tokenizer *tokenizer, struct evq_error *err)
+{
+    struct special special;
+    struct special map;
+    struct special config;
+
+    enum evq_status status = read_file(files, "tokenizer_config.json", &special, err);
+    if (status == EVQ_OK) {
+        status = read_file(files, "special_tokens_map.json", &map, err);
+    }
+    if (status == EVQ_OK) {
+        status = read_file(files, "config.json", &config, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    prefer(&special.bos, &map.bos);
+    prefer(&special.eos, &map.eos);
+    if (!special.present && !map.present) {
+        special = config;
+    }
+    const char *class =
+        special.class[0] == '\0' && files->second[0] != '\0' ? "GPT2Tokenizer" : special.class;
+    tokenizer->bos = resolve(tokenizer, &special.bos, class_end(class, true));
+    tokenizer->eos = resolve(tokenizer, &special.eos, class_end(class, false));
+    return EVQ_OK;
+}
+
+/* GPT-2's files do not say it: <|endoftext|> is found in a text. */
+enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *files,
+                                            struct evq_definition *definition,
+                                            struct evq_error *err)
+{
+    static const char end_of_text[] = "<|endoftext|>";
+    struct special special;
+
+    enum evq_status status = read_file(files, "tokenizer_config.json", &special, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (strcmp(special.class, "Qwen2Tokenizer") == 0 ||
+        strcmp(special.class, "Qwen2TokenizerFast") == 0) {
+        definition->steps.nfc = true;
+        definition->steps.scan = EVQ_SCAN_QWEN2;
+        definition->kind = "bpe";
+    } else if (special.class[0] != '\0' && strncmp(special.class, "GPT2Tokenizer", 13) != 0) {
+        return evq_definition_refuse(
+            definition, err, "belongs to a %.60s, which without tokenizer.json is not known",
+            special.class);
+    }
+    for (size_t i = 0; i < definition->entry_count; i++) {
+        if (evq_definition_is(definition->entries[i].token, end_of_text)) {
+            const struct evq_definition_added added = {.content = definition->entries[i].token,
+                                                       .id = definition->entries[i].id};
+            return evq_definition_added(definition, &added, err);
+        }
+    }
+    return EVQ_OK;
+}

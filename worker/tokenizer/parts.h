@@ -1,0 +1,43 @@
+/*
+ * What an open tokenizer consists of, for the files of this folder.
+ */
+#ifndef EVQ_WORKER_TOKENIZER_PARTS_H
+#define EVQ_WORKER_TOKENIZER_PARTS_H
+
+#include "worker/tokenizer/added.h"
+#include "worker/tokenizer/bpe.h"
+#include "worker/tokenizer/definition.h"
+
+struct evq_tokenizer {
+    struct evq_bpe bpe;
+    struct evq_steps steps;
+    struct evq_added raw;        // Looked for in the text as it is,
+    struct evq_added normalized; // and after normalizing.
+    int32_t before[EVQ_DEFINITION_TEMPLATE_MAX], after[EVQ_DEFINITION_TEMPLATE_MAX];
+    size_t before_count, after_count;
+    int32_t vocabulary, bos, eos;
+    char digest[33];
+    const char *kind;
+    char *path;
+};
+
+/* text as the normalizer leaves it: *ret_text is text itself or lies in one of both buffers until
+ * they are next used. work holds code points meanwhile. EVQ_E_NOMEM. */
+enum evq_status evq_steps_normalize(const struct evq_steps *steps, struct evq_definition_text text,
+                                    struct evq_buffer buffers[2], struct evq_buffer *work,
+                                    struct evq_definition_text *ret_text,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* text with the prefix and the U+2581 of the pre-tokenizer; first: it begins the whole text. As
+ * above. */
+enum evq_status evq_steps_prepare(const struct evq_steps *steps, struct evq_definition_text text,
+                                  bool first, struct evq_buffer *buffer,
+                                  struct evq_definition_text *ret_text,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Bytes from the start of text, not empty, that are divided by the pattern on their own: all, or
+ * with digits_apart up to the next number character, or that character (*ret_number). */
+size_t evq_steps_run(const struct evq_steps *steps, struct evq_definition_text text,
+                     bool *ret_number);
+
+#endif

@@ -1,0 +1,47 @@
+/*
+ * UTF-8 text as tokenizers walk it. Any thread.
+ */
+#ifndef EVQ_WORKER_TOKENIZER_TEXT_H
+#define EVQ_WORKER_TOKENIZER_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/buffer.h"
+
+/* How many of the bytes are valid UTF-8, counted from the start: bytes when all are. */
+size_t evq_text_valid(const char *text, size_t bytes);
+
+/* Appends text with U+FFFD for what is no UTF-8, one for each maximal part of a sequence, as
+ * Python's bytes.decode(errors="replace") does. */
+void evq_text_repair(const char *text, size_t bytes, struct evq_buffer *out);
+
+/* The code point at `at`, of valid UTF-8 with at < end; *ret_bytes is its length. */
+static inline uint32_t evq_text_code(const unsigned char *at, size_t *ret_bytes)
+{
+    if (at[0] < 0x80) {
+        *ret_bytes = 1;
+        return at[0];
+    }
+    if (at[0] < 0xe0) {
+        *ret_bytes = 2;
+        return (uint32_t)(at[0] & 0x1f) << 6 | (at[1] & 0x3f);
+    }
+    if (at[0] < 0xf0) {
+        *ret_bytes = 3;
+        return (uint32_t)(at[0] & 0x0f) << 12 | (uint32_t)(at[1] & 0x3f) << 6 | (at[2] & 0x3f);
+    }
+    *ret_bytes = 4;
+    return (uint32_t)(at[0] & 0x07) << 18 | (uint32_t)(at[1] & 0x3f) << 12 |
+           (uint32_t)(at[2] & 0x3f) << 6 | (at[3] & 0x3f);
+}
+
+/* The code point that ends at `end`, of valid UTF-8 with start < end. */
+uint32_t evq_text_code_before(const unsigned char *start, const unsigned char *end,
+                              size_t *ret_bytes);
+
+/* Writes code as UTF-8 to out (room for 4); returns its bytes. */
+size_t evq_text_put(uint32_t code, char *out);
+
+#endif

@@ -1,0 +1,240 @@
+#include "worker/tokenizer/tokenizer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/checkpoint/hex.h"
+#include "worker/tokenizer/files.h"
+#include "worker/tokenizer/parts.h"
+
+void evq_tokenizer_free(struct evq_tokenizer *tokenizer)
+{
+    if (tokenizer == NULL) {
+        return;
+    }
+    evq_bpe_free(&tokenizer->bpe);
+    evq_added_free(&tokenizer->raw);
+    evq_added_free(&tokenizer->normalized);
+    free(tokenizer->path);
+    free(tokenizer);
+}
+
+/* One added token into its list; one that is looked for after normalizing in the form it then has.
+ */
+static enum evq_status put_added(struct evq_tokenizer *tokenizer, struct evq_definition_added added,
+                                 struct evq_buffer buffers[3], struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    tokenizer->vocabulary =
+        added.id >= tokenizer->vocabulary ? added.id + 1 : tokenizer->vocabulary;
+    if (!added.normalized) {
+        return evq_added_put(&tokenizer->raw, &added, err);
+    }
+    status = evq_steps_normalize(&tokenizer->steps, added.content, buffers, &buffers[2],
+                                 &added.content, err);
+    return status == EVQ_OK ? evq_added_put(&tokenizer->normalized, &added, err) : status;
+}
+
+static enum evq_status build_added(const struct evq_definition *definition,
+                                   struct evq_tokenizer *tokenizer, struct evq_error *err)
+{
+    struct evq_buffer buffers[3];
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < 3; i++) {
+        evq_buffer_init(&buffers[i], SIZE_MAX);
+    }
+    for (size_t i = 0; status == EVQ_OK && i < definition->added_count; i++) {
+        status = put_added(tokenizer, definition->added[i], buffers, err);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        evq_buffer_free(&buffers[i]);
+    }
+    if (status == EVQ_OK) {
+        status = evq_added_sort(&tokenizer->raw, definition->path, err);
+    }
+    return status == EVQ_OK ? evq_added_sort(&tokenizer->normalized, definition->path, err)
+                            : status;
+}
+
+/* Without a pre-tokenizer the text is one piece, unless no merge crosses a U+2581. */
+static void choose_scan(struct evq_tokenizer *tokenizer)
+{
+    if (tokenizer->steps.scan == EVQ_SCAN_WHOLE && !tokenizer->bpe.byte_level &&
+        tokenizer->bpe.divides_at_under) {
+        tokenizer->steps.scan = EVQ_SCAN_UNDERS;
+    }
+}
+
+static enum evq_status build(const struct evq_definition *definition,
+                             struct evq_tokenizer *tokenizer, struct evq_error *err)
+{
+    tokenizer->kind = definition->kind;
+    tokenizer->steps = definition->steps;
+    memcpy(tokenizer->before, definition->before, sizeof(tokenizer->before));
+    memcpy(tokenizer->after, definition->after, sizeof(tokenizer->after));
+    tokenizer->before_count = definition->before_count;
+    tokenizer->after_count = definition->after_count;
+    tokenizer->path = strdup(definition->path);
+    if (tokenizer->path == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "'%s'", definition->path);
+    }
+    if (definition->entry_count == 0) {
+        return evq_definition_bad(definition, err, "its vocabulary is empty");
+    }
+    enum evq_status status = evq_bpe_build(definition, &tokenizer->bpe, err);
+    if (status == EVQ_OK) {
+        tokenizer->vocabulary = tokenizer->bpe.id_max + 1;
+        choose_scan(tokenizer);
+        status = build_added(definition, tokenizer, err);
+    }
+    return status;
+}
+
+static void digest(const struct evq_definition *definition, XXH3_state_t *state)
+{
+    for (size_t i = 0; i < sizeof(definition->files) / sizeof(definition->files[0]); i++) {
+        const uint64_t bytes = definition->files[i].bytes;
+        (void)XXH3_128bits_update(state, &bytes, sizeof(bytes)); // Fails for a NULL state only.
+        if (bytes > 0) {
+            (void)XXH3_128bits_update(state, definition->files[i].data, (size_t)bytes);
+        }
+    }
+}
+
+static void finish_digest(struct evq_tokenizer *tokenizer, XXH3_state_t *state)
+{
+    const int32_t numbers[2] = {tokenizer->bos, tokenizer->eos};
+
+    (void)XXH3_128bits_update(state, numbers, sizeof(numbers)); // As above.
+    const XXH128_hash_t hash = XXH3_128bits_digest(state);
+    evq_hex_128(hash.high64, hash.low64, tokenizer->digest);
+}
+
+static enum evq_status read_definition(const struct evq_tokenizer_files *files,
+                                       struct evq_definition *definition, XXH3_state_t *state,
+                                       struct evq_error *err)
+{
+    enum evq_status status =
+        evq_tokenizer_files_read(files, files->first, &definition->files[0], err);
+    if (status == EVQ_OK && files->second[0] != '\0') {
+        status = evq_tokenizer_files_read(files, files->second, &definition->files[1], err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    digest(definition, state); // Before reading, which changes them.
+    return files->second[0] != '\0' ? evq_definition_read_pair(definition, err)
+                                    : evq_definition_read_json(definition, err);
+}
+
+static enum evq_status open_files(const struct evq_tokenizer_files *files,
+                                  struct evq_tokenizer *tokenizer, struct evq_error *err)
+{
+    struct evq_definition definition = {0};
+    XXH3_state_t *state = XXH3_createState();
+
+    enum evq_status status = state != NULL ? evq_definition_init(&definition, files->first, err)
+                                           : evq_error_set(err, EVQ_E_NOMEM, "a tokenizer");
+    if (status == EVQ_OK) {
+        (void)XXH3_128bits_reset(state); // Fails for a NULL state only.
+        status = read_definition(files, &definition, state, err);
+    }
+    if (status == EVQ_OK && files->second[0] != '\0') {
+        status = evq_tokenizer_files_special(files, &definition, err);
+    }
+    if (status == EVQ_OK) {
+        status = build(&definition, tokenizer, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_tokenizer_files_ends(files, tokenizer, err);
+    }
+    if (status == EVQ_OK) {
+        finish_digest(tokenizer, state);
+    }
+    evq_definition_free(&definition);
+    XXH3_freeState(state); // Accepts NULL.
+    return status;
+}
+
+enum evq_status evq_tokenizer_open(int root_fd, const char *path,
+                                   struct evq_tokenizer **ret_tokenizer, struct evq_error *err)
+{
+    struct evq_tokenizer_files files;
+
+    struct evq_tokenizer *tokenizer = calloc(1, sizeof(*tokenizer));
+    if (tokenizer == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a tokenizer");
+    }
+    enum evq_status status = evq_tokenizer_files_find(root_fd, path, &files, err);
+    if (status == EVQ_OK) {
+        status = open_files(&files, tokenizer, err);
+    }
+    if (status != EVQ_OK) {
+        evq_tokenizer_free(tokenizer);
+        return status;
+    }
+    *ret_tokenizer = tokenizer;
+    return EVQ_OK;
+}
+
+int32_t evq_tokenizer_vocabulary(const struct evq_tokenizer *tokenizer)
+{
+    return tokenizer->vocabulary;
+}
+
+int32_t evq_tokenizer_bos(const struct evq_tokenizer *tokenizer)
+{
+    return tokenizer->bos;
+}
+
+int32_t evq_tokenizer_eos(const struct evq_tokenizer *tokenizer)
+{
+    return tokenizer->eos;
+}
+
+int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer)
+{
+    return tokenizer->bos >= 0 ? tokenizer->bos : tokenizer->eos;
+}
+
+static int32_t find_added(const struct evq_added *added, const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < added->count; i++) {
+        const struct evq_definition_text content = added->tokens[i].content;
+        if (content.bytes == bytes && memcmp(content.text, text, bytes) == 0) {
+            return added->tokens[i].id;
+        }
+    }
+    return -1;
+}
+
+int32_t evq_tokenizer_find(const struct evq_tokenizer *tokenizer, const char *text, size_t bytes)
+{
+    int32_t id = find_added(&tokenizer->raw, text, bytes);
+
+    id = id >= 0 ? id : find_added(&tokenizer->normalized, text, bytes);
+    return id >= 0 ? id : evq_bpe_find(&tokenizer->bpe, text, bytes);
+}
+
+const char *evq_tokenizer_name(const struct evq_tokenizer *tokenizer)
+{
+    return tokenizer->path;
+}
+
+const char *evq_tokenizer_kind(const struct evq_tokenizer *tokenizer)
+{
+    return tokenizer->kind;
+}
+
+const char *evq_tokenizer_digest(const struct evq_tokenizer *tokenizer)
+{
+    return tokenizer->digest;
+}
