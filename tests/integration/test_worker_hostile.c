@@ -22,11 +22,13 @@ static const char site_yaml[] =
     "evaluators:\n"
     "  twice: {kind: persistent, command: [$DIR/twice.sh]}\n"
     "  late: {kind: persistent, command: [$DIR/late.sh]}\n"
+    "  echo: {kind: persistent, command: [$DIR/echo.sh]}\n"
     "  gate: {kind: command, command: [$DIR/gate.sh]}\n"
     "  daemon: {kind: command, command: [$DIR/daemon.sh]}\n"
     "suites:\n"
     "  twice: {evaluator: twice, tasks: [{name: t, type: any}, {name: u, type: any}]}\n"
     "  late: {evaluator: late, tasks: [{name: t, type: any}]}\n"
+    "  echo: {evaluator: echo, tasks: [{name: t, type: any}]}\n"
     "  gate: {evaluator: gate, tasks: [{name: t, type: any}]}\n"
     "  daemon: {evaluator: daemon, tasks: [{name: t, type: any}]}\n";
 
@@ -44,6 +46,18 @@ static const char late_sh[] =
     "  line='{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"one\": '$step'}}'\n"
     "  printf '%s\\n{\"type\": \"done\"}\\n%s\\n{\"type\": \"done\"}\\n' \"$line\" \"$line\"\n"
     "  echo $step >> $DIR/spoke\n"
+    "done\n";
+/* The same, but says which job each line is of, and waits with the rest until it has the next. */
+static const char echo_sh[] =
+    "#!/bin/sh\necho '{\"type\": \"ready\"}'\necho started >> $DIR/echo\n"
+    "while read job; do\n"
+    "  step=$(echo \"$job\" | sed 's/.*\"step\": *\\([0-9]*\\).*/\\1/')\n"
+    "  [ -z \"$late\" ] || printf '%s\\n{\"type\": \"done\", \"turn\": %s}\\n' \"$late\" "
+    "\"$turn\"\n"
+    "  turn=$(echo \"$job\" | sed 's/.*\"turn\": *\\([0-9]*\\).*/\\1/')\n"
+    "  late='{\"type\": \"task\", \"task\": \"t\", \"turn\": '$turn', \"metrics\": {\"one\": "
+    "'$step'}}'\n"
+    "  printf '%s\\n{\"type\": \"done\", \"turn\": %s}\\n' \"$late\" \"$turn\"\n"
     "done\n";
 static const char gate_sh[] = "#!/bin/sh\n"
                               "touch filled\n"
@@ -64,6 +78,7 @@ static int setup(void **state)
 
     fixture_site_write(site, "twice.sh", "", twice_sh);
     fixture_site_write(site, "late.sh", "", late_sh);
+    fixture_site_write(site, "echo.sh", "", echo_sh);
     fixture_site_write(site, "gate.sh", "", gate_sh);
     fixture_site_write(site, "daemon.sh", "", daemon_sh);
     *state = site;
@@ -133,6 +148,29 @@ static void persistent_takes_nothing_said_of_one_job_for_the_next(void **state)
     assert_true(fixture_site_has(site, "spoke"));
 }
 
+static void persistent_drops_what_is_said_of_an_earlier_job(void **state)
+{
+    struct fixture_site *site = *state;
+    char id[64];
+
+    for (int step = 1; step <= 5; step++) {
+        (void)snprintf(id, sizeof(id), "run/%d/regular/echo", step);
+        fixture_site_submit(site, id);
+    }
+    (void)fixture_site_worker(site, "--suites", "echo", NULL);
+    for (int step = 1; step <= 5; step++) {
+        (void)snprintf(id, sizeof(id), "run/%d/regular/echo", step);
+        SITE_STATE_UNTIL(site, id, "done");
+        const struct fixture_published found = fixture_site_published(site, id, "t", "one");
+        assert_int_equal(found.tasks, 1);
+        assert_near(found.value, (double)step, 0.0);
+    }
+    // It stayed warm: one program, which was told that its words came late.
+    assert_string_equal(fixture_site_text(site, "echo").text, "started\n");
+    assert_true(fixture_site_holds(site, "scratch/logs/run_5_regular_echo.a1.log",
+                                   "2 lines about an earlier job were dropped"));
+}
+
 static void scratch_of_a_killed_child_is_swept_when_the_next_one_works(void **state)
 {
     struct fixture_site *site = *state;
@@ -168,6 +206,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(persistent_fails_job_whose_task_came_twice_instead_of_another),
         TEST(persistent_takes_nothing_said_of_one_job_for_the_next),
+        TEST(persistent_drops_what_is_said_of_an_earlier_job),
         TEST(scratch_of_a_killed_child_is_swept_when_the_next_one_works),
         TEST(command_leaves_no_daemon_behind),
     };

@@ -90,16 +90,14 @@ static void job_fields(struct evq_buffer *out, const struct evq_job *job)
     pairs_field(out, "tags", job->tags, job->tag_count);
 }
 
-void evq_jobfile_json(const struct evq_eval_request *request, const char *type, const char *result,
+void evq_jobfile_json(const struct evq_eval_request *request, uint64_t turn, const char *result,
                       struct evq_buffer *out)
 {
     char path[8192];
 
     evq_buffer_text(out, "{");
-    if (type[0] != '\0') {
-        evq_buffer_text(out, "\"type\": ");
-        evq_buffer_json_text(out, type);
-        evq_buffer_text(out, ", ");
+    if (turn != 0) {
+        evq_buffer_printf(out, "\"type\": \"job\", \"turn\": %llu, ", (unsigned long long)turn);
     }
     evq_buffer_text(out, "\"version\": 1");
     evq_jobfile_checkpoint(request, path, sizeof(path));
@@ -135,7 +133,7 @@ enum evq_status evq_jobfile_write(const struct evq_eval_request *request, const 
     struct evq_buffer json;
 
     evq_buffer_init(&json, 0);
-    evq_jobfile_json(request, "", result, &json);
+    evq_jobfile_json(request, 0, result, &json);
     evq_buffer_text(&json, "\n");
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {

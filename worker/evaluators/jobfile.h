@@ -13,9 +13,9 @@
  * out_bytes. */
 void evq_jobfile_checkpoint(const struct evq_eval_request *request, char *out, size_t out_bytes);
 
-/* Appends one object without newline; type "" leaves the field "type" out, result "" the field
- * "result". */
-void evq_jobfile_json(const struct evq_eval_request *request, const char *type, const char *result,
+/* Appends one object without newline. turn: as a message of type "job" to a program that takes
+ * many, its number; 0: no message. result "" leaves that field out. */
+void evq_jobfile_json(const struct evq_eval_request *request, uint64_t turn, const char *result,
                       struct evq_buffer *out);
 
 /* Writes it to path, which must not exist yet. */

@@ -101,6 +101,11 @@ static void output_take(struct evq_output *output, const uint8_t *data, size_t b
     }
 }
 
+void evq_output_note(struct evq_output *output, const char *text)
+{
+    output_take(output, (const uint8_t *)text, strlen(text));
+}
+
 bool evq_output_read(struct evq_output *output)
 {
     uint8_t chunk[READ_BYTES];

@@ -40,6 +40,9 @@ enum evq_status evq_output_switch(struct evq_output *output, const char *path,
 /* Takes what is there, without waiting; false once the other side has closed. */
 bool evq_output_read(struct evq_output *output);
 
+/* Adds a line of ours, with its newline. */
+void evq_output_note(struct evq_output *output, const char *text);
+
 /* The tail as text, control bytes escaped (newlines kept), as much of its end as fits. */
 void evq_output_tail(const struct evq_output *output, char *out, size_t out_bytes);
 /* The last line that is not empty, escaped. */

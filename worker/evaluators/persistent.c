@@ -13,6 +13,7 @@
 #include "worker/evaluators/environment.h"
 #include "worker/evaluators/jobfile.h"
 #include "worker/evaluators/json.h"
+#include "worker/evaluators/lines.h"
 #include "worker/evaluators/output.h"
 #include "worker/evaluators/process.h"
 #include "worker/evaluators/results.h"
@@ -26,10 +27,11 @@ struct evq_persistent {
     const char *devices;
     const char *scratch;
     struct evq_process process;
-    int in_fd;  // Its standard input.
-    int out_fd; // Its standard output.
+    struct evq_lines lines;
     struct evq_output errors;
-    struct evq_buffer lines;  // What it said and we have not read yet.
+    uint64_t turn;            // Of the present job: each that is handed over has a number.
+    bool echoes;              // The program says with its lines which turn they are of.
+    uint64_t late;            // Lines of earlier turns that came in this one.
     int64_t began_us;         // When it took the present job, or ended its last task.
     bool *tasks_given;        // Of the present job, by number in the suite.
     size_t task_room;         // Of tasks_given.
@@ -51,9 +53,8 @@ enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const 
     persistent->evaluator = evaluator;
     persistent->devices = devices;
     persistent->scratch = scratch;
-    persistent->in_fd = persistent->out_fd = -1;
+    evq_lines_init(&persistent->lines);
     persistent->errors.read_fd = persistent->errors.write_fd = persistent->errors.file_fd = -1;
-    evq_buffer_init(&persistent->lines, (size_t)EVQ_PERSISTENT_LINE_BYTES_MAX * 2);
     *ret_persistent = persistent;
     return EVQ_OK;
 }
@@ -68,40 +69,16 @@ static void fd_close(int *fd)
 
 static void persistent_kill(struct evq_persistent *persistent, int64_t grace_ms)
 {
-    fd_close(&persistent->in_fd);
+    fd_close(&persistent->lines.in_fd);
     evq_process_end(&persistent->process, grace_ms);
     (void)evq_output_read(&persistent->errors); // Its last words.
-    fd_close(&persistent->out_fd);
-    evq_buffer_clear(&persistent->lines);
+    evq_lines_close(&persistent->lines);
+    persistent->echoes = false;
 }
 
 static bool persistent_runs(struct evq_persistent *persistent)
 {
     return persistent->process.guard > 0 && !evq_process_check(&persistent->process);
-}
-
-/* A line of ours; bounded by time, since a program that hangs does not read. */
-static enum evq_status line_send(struct evq_persistent *persistent, const void *data, size_t bytes,
-                                 int64_t deadline_ms)
-{
-    const char *at = data;
-
-    while (bytes > 0) {
-        const ssize_t written = write(persistent->in_fd, at, bytes);
-        if (written > 0) {
-            at += written;
-            bytes -= (size_t)written;
-        } else if (errno == EAGAIN) {
-            struct pollfd item = {.fd = persistent->in_fd, .events = POLLOUT};
-            if (evq_clock_left_ms(deadline_ms) == 0) {
-                return EVQ_E_TIMEOUT;
-            }
-            (void)poll(&item, 1, evq_clock_left_ms(deadline_ms));
-        } else if (errno != EINTR) {
-            return EVQ_E_IO;
-        }
-    }
-    return EVQ_OK;
 }
 
 void evq_persistent_free(struct evq_persistent *persistent)
@@ -112,8 +89,10 @@ void evq_persistent_free(struct evq_persistent *persistent)
         return;
     }
     if (persistent_runs(persistent)) {
-        (void)line_send(persistent, exit_line, sizeof(exit_line) - 1, evq_clock_mono_ms() + 100);
-        fd_close(&persistent->in_fd);
+        enum evq_status ignored = evq_lines_send(&persistent->lines, exit_line,
+                                                 sizeof(exit_line) - 1, evq_clock_mono_ms() + 100);
+        (void)ignored; // The end of its input says the same.
+        fd_close(&persistent->lines.in_fd);
         const int64_t deadline_ms = evq_clock_mono_ms() + EXIT_GRACE_MS;
         while (!evq_process_check(&persistent->process) && evq_clock_left_ms(deadline_ms) > 0) {
             struct pollfd item = {.fd = persistent->process.status_fd, .events = POLLIN};
@@ -122,7 +101,7 @@ void evq_persistent_free(struct evq_persistent *persistent)
     }
     persistent_kill(persistent, EXIT_GRACE_MS);
     evq_output_close(&persistent->errors);
-    evq_buffer_free(&persistent->lines);
+    evq_lines_free(&persistent->lines);
     free(persistent->tasks_given);
     free(persistent);
 }
@@ -176,8 +155,8 @@ static enum evq_status persistent_start(struct evq_persistent *persistent, const
     }
     (void)fcntl(in[1], F_SETFL, O_NONBLOCK);
     (void)fcntl(out[0], F_SETFL, O_NONBLOCK);
-    persistent->in_fd = in[1];
-    persistent->out_fd = out[0];
+    persistent->lines.in_fd = in[1];
+    persistent->lines.out_fd = out[0];
     in[1] = out[0] = -1;
 out:
     for (int i = 0; i < 2; i++) {
@@ -209,24 +188,6 @@ static enum evq_status persistent_crash(struct evq_persistent *persistent,
                              persistent->evaluator->name, how);
     }
     return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' %s", persistent->evaluator->name, what);
-}
-
-/* Takes what the program wrote; false when it has closed its standard output. */
-static bool lines_fill(struct evq_persistent *persistent)
-{
-    uint8_t chunk[65536];
-
-    while (persistent->lines.bytes <= EVQ_PERSISTENT_LINE_BYTES_MAX) {
-        const ssize_t got = read(persistent->out_fd, chunk, sizeof(chunk));
-        if (got > 0) {
-            evq_buffer_append(&persistent->lines, chunk, (size_t)got);
-        } else if (got == 0) {
-            return false;
-        } else if (errno != EINTR) {
-            break;
-        }
-    }
-    return true;
 }
 
 static int64_t json_count(const json_t *json, const char *key)
@@ -296,7 +257,12 @@ static enum evq_status line_take(struct evq_persistent *persistent, const char *
     }
     const char *type = json_string_value(json_object_get(line, "type"));
     type = type != NULL ? type : "";
-    if (strcmp(type, "ready") == 0) {
+    const int64_t turn = json_count(line, "turn");
+    persistent->echoes = persistent->echoes || turn > 0;
+    if (turn > 0 && (uint64_t)turn != persistent->turn) {
+        persistent->late++; // What it says of an earlier job is of no use to this one.
+        *ret_said = SAID_NOTHING;
+    } else if (strcmp(type, "ready") == 0) {
         *ret_said = SAID_READY;
     } else if (strcmp(type, "progress") == 0) {
         const char *words = json_string_value(json_object_get(line, "status"));
@@ -331,20 +297,21 @@ static enum evq_status line_next(struct evq_persistent *persistent,
                                  const struct evq_eval_report *report, enum said *ret_said,
                                  struct evq_failure *failure, struct evq_error *err)
 {
-    struct evq_buffer *lines = &persistent->lines;
+    struct evq_lines *lines = &persistent->lines;
     struct evq_error fault;
     char what[640];
+    size_t bytes = 0;
 
     *ret_said = SAID_NOTHING;
-    const uint8_t *end = lines->bytes > 0 ? memchr(lines->data, '\n', lines->bytes) : NULL;
-    if (end == NULL) {
-        struct pollfd items[2] = {{.fd = persistent->out_fd, .events = POLLIN},
+    const char *text = evq_lines_first(lines, &bytes);
+    if (text == NULL) {
+        struct pollfd items[2] = {{.fd = lines->out_fd, .events = POLLIN},
                                   {.fd = persistent->errors.read_fd, .events = POLLIN}};
         (void)poll(items, 2, TICK_MS);
         (void)evq_output_read(&persistent->errors);
-        const bool open = lines_fill(persistent);
-        end = lines->bytes > 0 ? memchr(lines->data, '\n', lines->bytes) : NULL;
-        if (end == NULL && !open) {
+        const bool open = evq_lines_fill(lines);
+        text = evq_lines_first(lines, &bytes);
+        if (text == NULL && !open) {
             (void)evq_process_check(&persistent->process);
             for (int i = 0; i < 10 && !evq_process_check(&persistent->process); i++) {
                 struct pollfd item = {.fd = persistent->process.status_fd, .events = POLLIN};
@@ -352,18 +319,17 @@ static enum evq_status line_next(struct evq_persistent *persistent,
             }
             return persistent_crash(persistent, failure, err, "closed its standard output");
         }
-        if (end == NULL && lines->bytes > EVQ_PERSISTENT_LINE_BYTES_MAX) {
+        if (text == NULL && lines->said.bytes > EVQ_LINES_BYTES_MAX) {
             return persistent_crash(persistent, failure, err, "wrote a line of more than 1 MiB");
         }
-        if (end == NULL) {
+        if (text == NULL) {
             return EVQ_OK;
         }
     }
-    const size_t bytes = (size_t)(end - lines->data);
     const enum evq_status status =
-        line_take(persistent, (const char *)lines->data, bytes, request, report, ret_said, &fault);
+        line_take(persistent, text, bytes, request, report, ret_said, &fault);
     if (status == EVQ_OK || status == EVQ_E_STOPPED || *ret_said == SAID_ERROR) {
-        evq_buffer_consume(lines, bytes + 1);
+        evq_lines_drop(lines, bytes);
         if (status != EVQ_OK && err != NULL) {
             *err = fault;
         }
@@ -430,8 +396,8 @@ static enum evq_status job_cancel(struct evq_persistent *persistent,
     struct evq_failure failure;
     enum said said = SAID_NOTHING;
 
-    if (line_send(persistent, line, sizeof(line) - 1, deadline_ms) == EVQ_OK) {
-        while (persistent->out_fd >= 0 && said != SAID_DONE && said != SAID_ERROR &&
+    if (evq_lines_send(&persistent->lines, line, sizeof(line) - 1, deadline_ms) == EVQ_OK) {
+        while (persistent->lines.out_fd >= 0 && said != SAID_DONE && said != SAID_ERROR &&
                evq_clock_left_ms(deadline_ms) > 0) {
             (void)line_next(persistent, request, &silent, &said, &failure, NULL);
         }
@@ -496,13 +462,13 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
     return EVQ_OK;
 }
 
-/* Answers bear no name of a job: whatever was said since the last one ended would be taken for
- * results of the next, so a program that did so is not to be trusted with it. */
+/* Answers that do not name their turn would be taken for results of the next: a program that said
+ * anything since its last job ended, and does not name it, is not to be trusted with the next. */
 static bool spoke_unasked(struct evq_persistent *persistent)
 {
-    const bool open = lines_fill(persistent);
+    const bool open = evq_lines_fill(&persistent->lines);
 
-    return persistent->lines.bytes > 0 || !open;
+    return !open || (persistent->lines.said.bytes > 0 && !persistent->echoes);
 }
 
 static enum evq_status tasks_begin(struct evq_persistent *persistent,
@@ -530,14 +496,15 @@ static enum evq_status job_hand(struct evq_persistent *persistent,
 {
     struct evq_buffer line;
 
-    evq_buffer_init(&line, EVQ_PERSISTENT_LINE_BYTES_MAX);
-    evq_jobfile_json(request, "job", "", &line);
+    evq_buffer_init(&line, EVQ_LINES_BYTES_MAX);
+    persistent->late = 0;
+    evq_jobfile_json(request, ++persistent->turn, "", &line);
     evq_buffer_text(&line, "\n");
     enum evq_status status = EVQ_OK;
     if (line.failed) {
         status = evq_error_set(err, EVQ_E_LIMIT, "the job is larger than 1 MiB as JSON");
-    } else if (line_send(persistent, line.data, line.bytes, evq_clock_mono_ms() + 30000) !=
-               EVQ_OK) {
+    } else if (evq_lines_send(&persistent->lines, line.data, line.bytes,
+                              evq_clock_mono_ms() + 30000) != EVQ_OK) {
         status = persistent_crash(persistent, failure, err, "does not read its standard input");
     }
     evq_buffer_free(&line);
@@ -572,6 +539,12 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
         status = job_follow(persistent, request, report, failure, err);
     }
     (void)evq_output_read(&persistent->errors);
+    if (persistent->late > 0) {
+        char note[96];
+        (void)snprintf(note, sizeof(note), "evalq: %llu lines about an earlier job were dropped\n",
+                       (unsigned long long)persistent->late);
+        evq_output_note(&persistent->errors, note);
+    }
     evq_output_tail(&persistent->errors, tail, sizeof(tail));
     (void)snprintf(failure->detail, sizeof(failure->detail), "log: %s\n%s",
                    log_path != NULL ? log_path : "none", tail);

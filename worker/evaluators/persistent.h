@@ -9,8 +9,6 @@
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/failure.h"
 
-#define EVQ_PERSISTENT_LINE_BYTES_MAX (1U << 20)
-
 struct evq_persistent;
 
 /* Starts nothing yet. evaluator and the texts are borrowed. EVQ_E_NOMEM. */

@@ -209,7 +209,7 @@ class Server:
                 answer, sick = self._work(job)
             except _Cancelled:  # It came when the work was just over.
                 answer, sick = {"type": "error", "message": "cancelled", "retry": False}, False
-            self._send(answer)
+            self._send_of(job, answer)
             if sick:
                 sys.exit("the device no longer works in this process; the worker starts another")
 
@@ -240,12 +240,17 @@ class Server:
             sys.stderr.flush()
 
     def _task(self, job: _Job, checkpoint: Checkpoint, task: Task) -> None:
-        report = Report(self._send, lambda: job.cancelled)
+        report = Report(lambda line: self._send_of(job, line), lambda: job.cancelled)
         metrics = self._function(checkpoint, task, report)
         if not isinstance(metrics, Mapping) or not metrics:
             raise TypeError(f"task '{task}' returned {type(metrics).__name__}, expected a mapping of metric to number")
         numbers = {str(name): _number(str(name), value) for name, value in metrics.items()}
-        self._send({"type": "task", "task": str(task), "metrics": numbers})
+        self._send_of(job, {"type": "task", "task": str(task), "metrics": numbers})
+
+    def _send_of(self, job: _Job, line: Mapping[str, Any]) -> None:
+        """A line that says of which job it is: a thread of the function's may speak when the next one has begun."""
+        turn = job.line.get("turn")
+        self._send(line if turn is None else {**line, "turn": turn})
 
     def _send(self, line: Mapping[str, Any]) -> None:
         if os.getpid() != self._pid:
