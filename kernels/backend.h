@@ -30,7 +30,8 @@ enum evq_activation {
 
 /*
  * n and k are widths in values. A range of heads is the columns [column, column + heads * n) of a
- * buffer. Rows are the samples of a batch, or its tokens.
+ * buffer. Rows are the samples of a batch, or its tokens. The last operation of a plan, and no
+ * other, is a head: it fills the results.
  */
 enum evq_op_kind {
     EVQ_OP_GEMM, // out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]) + residual[rows, n];
@@ -101,8 +102,8 @@ struct evq_plan { // Immutable once prepared; owned by the model.
     const struct evq_weight_slot *slots;
     size_t slot_count;
     int32_t buffer_count; // Numbered 0 to buffer_count - 1.
-    // Width of each, at most; an operation's rows lie n (or k) values apart, but those of a
-    // buffer with a range of heads or an attention's input its whole width.
+    // Width of each: an operation writes and reads the first n (or k) columns of it, or its range
+    // of heads.
     const int32_t *buffer_columns;
     int32_t rows_max;   // Largest batch.
     int32_t length_max; // Longest sequence of a batch; 0: the rows are samples, not tokens.
@@ -147,7 +148,7 @@ struct evq_backend_config {
 };
 
 struct evq_backend_caps {
-    char device[128]; // "AMD EPYC ... (avx512, openblas)", "NVIDIA H200".
+    char device[128]; // "AMD EPYC ... (avx512, 2 threads)", "NVIDIA H200".
     size_t memory_bytes;
     bool bf16;
 };

@@ -60,7 +60,7 @@ static bool range_fits(const struct evq_plan *plan, const struct evq_op *op, int
 
 static const char *attention_fault(const struct evq_plan *plan, const struct evq_op *op)
 {
-    if (op->column != 0 || op->heads < 1 || op->kv_heads < 1 || op->window < 0 ||
+    if (op->in == 0 || op->column != 0 || op->heads < 1 || op->kv_heads < 1 || op->window < 0 ||
         op->heads % op->kv_heads != 0 ||
         !range_fits(plan, op, op->heads + 2 * (int64_t)op->kv_heads)) {
         return "heads that do not fit its input";
@@ -68,7 +68,7 @@ static const char *attention_fault(const struct evq_plan *plan, const struct evq
     if ((int64_t)op->heads * op->n > plan->buffer_columns[op->out] || op->in == op->out) {
         return "heads that do not fit its output";
     }
-    return plan->length_max >= 1 ? NULL : "no longest sequence";
+    return (int64_t)op->heads * plan->rows_max <= INT32_MAX ? NULL : "too many heads for its rows";
 }
 
 static const char *range_fault(const struct evq_plan *plan, const struct evq_op *op)
@@ -79,7 +79,10 @@ static const char *range_fault(const struct evq_plan *plan, const struct evq_op 
     if (op->kind == EVQ_OP_RMS_NORM) {
         return slot_is(plan, op->weight, 1, op->n) ? NULL : "a weight of another shape";
     }
-    return op->out == op->in && op->n % 2 == 0 && op->frequencies != NULL ? NULL : "no frequencies";
+    if (op->out != op->in || op->n % 2 != 0) {
+        return "pairs that do not turn in place";
+    }
+    return op->frequencies != NULL ? NULL : "no frequencies";
 }
 
 static const char *score_fault(const struct evq_plan *plan, const struct evq_op *op)
@@ -106,10 +109,22 @@ static int32_t columns_in(const struct evq_op *op)
     }
 }
 
+static bool reads_tokens(const struct evq_op *op)
+{
+    return op->kind == EVQ_OP_EMBEDDING || op->kind == EVQ_OP_ROPE ||
+           op->kind == EVQ_OP_ATTENTION || op->kind == EVQ_OP_SCORE;
+}
+
 static const char *op_fault(const struct evq_plan *plan, const struct evq_op *op)
 {
     if (op->activation < 0 || op->activation >= EVQ_ACT_COUNT) {
         return "an unknown activation";
+    }
+    if (reads_tokens(op) && plan->length_max < 1) {
+        return "tokens to read in a plan of samples";
+    }
+    if (is_head(op) != (op == &plan->ops[plan->op_count - 1])) {
+        return "a head before the end, or none there"; // What fills the results must be one thing.
     }
     if (!buffer_holds(plan, op->in, columns_in(op))) {
         return "an input that does not fit its buffer";
@@ -157,6 +172,9 @@ enum evq_status evq_plan_check(const struct evq_plan *plan, struct evq_error *er
         plan->slot_count > PLAN_ITEMS_MAX) {
         return evq_error_set(err, EVQ_E_BUG, "plan of %zu operations for %d rows", plan->op_count,
                              (int)plan->rows_max);
+    }
+    if (plan->op_count < 1) {
+        return evq_error_set(err, EVQ_E_BUG, "plan without operations");
     }
     for (int32_t i = 0; i < plan->buffer_count; i++) {
         if (plan->buffer_columns[i] < 1 ||
@@ -210,6 +228,24 @@ enum evq_status evq_plan_blob_check(const struct evq_plan *plan, int32_t slot,
                              "weight '%s' comes in parts or in a type that "
                              "this backend does not convert",
                              plan->slots[slot].name);
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_plan_part_check(const struct evq_plan *plan, int32_t slot,
+                                    const struct evq_weight_blob *blob, int32_t rows_put,
+                                    struct evq_error *err)
+{
+    if (plan == NULL || slot < 0 || (size_t)slot >= plan->slot_count) {
+        return evq_error_set(err, EVQ_E_BUG, "weight %d is not in the prepared plan", (int)slot);
+    }
+    const struct evq_weight_slot *wanted = &plan->slots[slot];
+    if (blob->values == NULL || blob->type < 0 || blob->type >= EVQ_WEIGHT_TYPE_COUNT ||
+        blob->rows < 1 || blob->first_row < 0 || blob->rows > wanted->rows - blob->first_row ||
+        (blob->first_row != 0 && blob->first_row != rows_put)) {
+        return evq_error_set(
+            err, EVQ_E_BUG, "weight '%s': %d rows from row %d on after %d of %d rows", wanted->name,
+            (int)blob->rows, (int)blob->first_row, (int)rows_put, (int)wanted->rows);
     }
     return EVQ_OK;
 }
@@ -307,6 +343,44 @@ enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct e
         status = op_batch_check(plan, &plan->ops[i], batch, err);
     }
     return status;
+}
+
+/* Pairs of query and key of one sequence. */
+static uint64_t pairs(int64_t length, int64_t window)
+{
+    const int64_t full = window > 0 && window < length ? window : length;
+
+    return (uint64_t)(full * (full + 1) / 2 + (length - full) * full);
+}
+
+uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *batch)
+{
+    uint64_t scored = 0;
+    uint64_t flops = 0;
+    size_t joined = 0; // Operations up to the last attention run for every row.
+
+    if (plan->length_max == 0) {
+        return evq_plan_row_flops(plan) * (uint64_t)batch->rows;
+    }
+    for (int32_t i = 0; i < batch->scores; i++) {
+        scored += i == 0 || batch->score_rows[i] != batch->score_rows[i - 1];
+    }
+    const bool scores = plan->ops[plan->op_count - 1].kind == EVQ_OP_SCORE;
+    for (size_t i = 0; i < plan->op_count; i++) {
+        joined = !scores || plan->ops[i].kind == EVQ_OP_ATTENTION ? i + 1 : joined;
+    }
+    for (size_t i = 0; i < plan->op_count; i++) {
+        const struct evq_op *op = &plan->ops[i];
+        const uint64_t rows = i < joined ? (uint64_t)batch->rows : scored;
+        if (op->kind == EVQ_OP_GEMM || op->kind == EVQ_OP_SCORE) {
+            flops += 2 * (uint64_t)op->n * (uint64_t)op->k * rows;
+        }
+        for (int32_t s = 0; s < batch->sequences && op->kind == EVQ_OP_ATTENTION; s++) {
+            flops += 4 * (uint64_t)op->n * (uint64_t)op->heads *
+                     pairs(batch->starts[s + 1] - batch->starts[s], op->window);
+        }
+    }
+    return flops;
 }
 
 uint64_t evq_plan_row_flops(const struct evq_plan *plan)

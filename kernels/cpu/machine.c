@@ -1,19 +1,20 @@
 #include "kernels/cpu/machine.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
-enum evq_isa evq_machine_isa(void)
+static enum evq_isa isa_of_processor(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
-        return EVQ_ISA_AVX512;
+        return __builtin_cpu_supports("avx512bf16") ? EVQ_ISA_AVX512_BF16 : EVQ_ISA_AVX512;
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         return EVQ_ISA_AVX2;
@@ -25,6 +26,8 @@ enum evq_isa evq_machine_isa(void)
 const char *evq_machine_isa_name(enum evq_isa isa)
 {
     switch (isa) {
+    case EVQ_ISA_AVX512_BF16:
+        return "avx512 bf16";
     case EVQ_ISA_AVX512:
         return "avx512";
     case EVQ_ISA_AVX2:
@@ -33,6 +36,19 @@ const char *evq_machine_isa_name(enum evq_isa isa)
         break;
     }
     return "base";
+}
+
+enum evq_isa evq_machine_isa(void)
+{
+    const char *most = getenv("EVALQ_ISA");
+    const enum evq_isa has = isa_of_processor();
+
+    for (int isa = EVQ_ISA_BASE; most != NULL && isa < (int)has; isa++) {
+        if (strcmp(most, evq_machine_isa_name((enum evq_isa)isa)) == 0) {
+            return (enum evq_isa)isa;
+        }
+    }
+    return has;
 }
 
 void evq_machine_name(char *out, size_t out_bytes)

@@ -6,9 +6,11 @@
 
 #include <stddef.h>
 
-enum evq_isa { EVQ_ISA_BASE, EVQ_ISA_AVX2, EVQ_ISA_AVX512 };
+/* Each includes those before it. */
+enum evq_isa { EVQ_ISA_BASE, EVQ_ISA_AVX2, EVQ_ISA_AVX512, EVQ_ISA_AVX512_BF16 };
 
-/* AVX512 means F, DQ, BW and VL, enabled by the system too; AVX2 includes FMA. */
+/* AVX512 means F, DQ, BW and VL, enabled by the system too; AVX2 includes FMA. At most what
+ * EVALQ_ISA names, where it names one. */
 enum evq_isa evq_machine_isa(void);
 const char *evq_machine_isa_name(enum evq_isa isa);
 /* The processor's own name, or "CPU" where it has none. */

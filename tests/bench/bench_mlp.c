@@ -1,6 +1,6 @@
 /*
  * How fast the CPU backend runs an MLP: samples a second and GFLOP/s of the MNIST shape and of one
- * square product. bench_mlp [threads [rows [repeats]]]; EVALQ_BLAS=openblas for OpenBLAS.
+ * square product. bench_mlp [threads [rows [repeats]]]
  */
 #include <stdio.h>
 #include <stdlib.h>

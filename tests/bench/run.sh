@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds and runs the benchmarks of the evaluation engine (OpenBLAS and our own kernels, one thread and all), of the queue,
+# Builds and runs the benchmarks of the evaluation engine (one thread and all), of the queue,
 # and of the submit call in the training thread.
 #   sh tests/bench/run.sh [mlp | queue | submit]
 set -eu
@@ -12,7 +12,6 @@ if [ "$only" = all ] || [ "$only" = mlp ]; then
     ninja -C "$build" bench_mlp >/dev/null
     for threads in 1 0; do
         "$build/bin/bench_mlp" "$threads"
-        EVALQ_BLAS=openblas "$build/bin/bench_mlp" "$threads"
     done
 fi
 if [ "$only" = all ] || [ "$only" = queue ]; then

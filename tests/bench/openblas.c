@@ -1,7 +1,7 @@
-#include "kernels/cpu/blas.h"
+#include "tests/bench/openblas.h"
 
 #include <dlfcn.h>
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,20 +18,22 @@ static void environment_return(const char *name, bool lent)
     }
 }
 
-evq_sgemm_fn evq_blas_load(enum evq_isa isa)
+openblas_sgemm_fn openblas_load(bool avx512, int threads)
 {
+    char count[16];
+    (void)snprintf(count, sizeof(count), "%d", threads);
     // The library picks its kernels in its constructor, and takes newer processors with AVX-512 for
-    // a Haswell, at half the speed. Its own threads would spin beside the pool's.
-    const bool core = isa == EVQ_ISA_AVX512 && environment_lend("OPENBLAS_CORETYPE", "SkylakeX");
-    const bool threads = environment_lend("OPENBLAS_NUM_THREADS", "1");
+    // a Haswell, at half the speed.
+    const bool core = avx512 && environment_lend("OPENBLAS_CORETYPE", "SkylakeX");
+    const bool lent = environment_lend("OPENBLAS_NUM_THREADS", count);
     // Never unloaded: its buffers and thread-local state do not survive that.
     void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    environment_return("OPENBLAS_NUM_THREADS", threads);
+    environment_return("OPENBLAS_NUM_THREADS", lent);
     environment_return("OPENBLAS_CORETYPE", core);
     if (library == NULL) {
         return NULL;
     }
-    evq_sgemm_fn sgemm = NULL;
+    openblas_sgemm_fn sgemm = NULL;
     void (*set_threads)(int) = NULL;
     void *symbol = dlsym(library, "cblas_sgemm");
     void *setter = dlsym(library, "openblas_set_num_threads");
@@ -40,6 +42,6 @@ evq_sgemm_fn evq_blas_load(enum evq_isa isa)
     if (set_threads == NULL) {
         return NULL; // Not the library its name says.
     }
-    set_threads(1);
+    set_threads(threads);
     return sgemm;
 }

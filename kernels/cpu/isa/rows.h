@@ -1,0 +1,133 @@
+/*
+ * What is done to rows between the matrix products: activations, gates, norms, rotary positions.
+ */
+#ifndef EVQ_KERNELS_CPU_ISA_ROWS_H
+#define EVQ_KERNELS_CPU_ISA_ROWS_H
+
+#include <stddef.h>
+
+#include "kernels/cpu/isa/vecmath.h"
+
+static void rows_activate(float *values, size_t stride, int32_t rows, int32_t n,
+                          enum evq_activation activation)
+{
+    for (int32_t r = 0; r < rows; r++) {
+        float *row = values + (size_t)r * stride;
+        for (int32_t c = 0; c < n; c += LANES) { // Past n: the row's room.
+            vec_store(row + c, vec_activate(vec_load(row + c), activation));
+        }
+    }
+}
+
+static void rows_gate(const float *in, size_t in_stride, int32_t rows, int32_t n,
+                      enum evq_activation activation, float *out, size_t out_stride)
+{
+    for (int32_t r = 0; r < rows; r++) {
+        const float *row = in + (size_t)r * in_stride;
+        float *to = out + (size_t)r * out_stride;
+        for (int32_t c = 0; c < n; c += LANES) {
+            vec_store(to + c, vec_activate(vec_load(row + c), activation) * vec_load(row + n + c));
+        }
+    }
+}
+
+/* c + LANES <= n: a whole register. Else what is there, and zeros. */
+static inline vec row_part(const float *row, int32_t c, int32_t n)
+{
+    return c + LANES <= n ? vec_load(row + c) : vec_load_some(row + c, n - c, 0.0f);
+}
+
+static inline void row_part_store(float *row, int32_t c, int32_t n, vec v)
+{
+    if (c + LANES <= n) {
+        vec_store(row + c, v);
+    } else {
+        vec_store_some(row + c, v, n - c);
+    }
+}
+
+static float row_mean(const float *row, int32_t n)
+{
+    vec sum = {0};
+
+    for (int32_t c = 0; c < n; c += LANES) {
+        sum += row_part(row, c, n);
+    }
+    return vec_sum(sum) / (float)n;
+}
+
+/* Sum of (row - centre)^2. */
+static float row_squares(const float *row, int32_t n, float centre)
+{
+    vec sum = {0};
+    int32_t c = 0;
+
+    for (; c + LANES <= n; c += LANES) {
+        const vec off = vec_load(row + c) - centre;
+        sum += off * off;
+    }
+    if (c < n) {
+        const vec off = vec_load_some(row + c, n - c, centre) - centre;
+        sum += off * off;
+    }
+    return vec_sum(sum);
+}
+
+static void rows_layer_norm(const float *in, size_t in_stride, int32_t rows, int32_t n,
+                            const float *weight, const float *bias, float epsilon, float *out,
+                            size_t out_stride)
+{
+    for (int32_t r = 0; r < rows; r++) {
+        const float *row = in + (size_t)r * in_stride;
+        float *to = out + (size_t)r * out_stride;
+        const float mean = row_mean(row, n);
+        const float scale = 1.0f / sqrtf(row_squares(row, n, mean) / (float)n + epsilon);
+        for (int32_t c = 0; c < n; c += LANES) {
+            vec x = (row_part(row, c, n) - mean) * scale * vec_load(weight + c);
+            if (bias != NULL) {
+                x += vec_load(bias + c);
+            }
+            row_part_store(to, c, n, x);
+        }
+    }
+}
+
+static void rows_rms_norm(const float *in, size_t in_stride, int32_t rows, int32_t heads, int32_t n,
+                          const float *weight, float epsilon, float *out, size_t out_stride)
+{
+    for (int32_t r = 0; r < rows; r++) {
+        for (int32_t h = 0; h < heads; h++) {
+            const float *head = in + (size_t)r * in_stride + (size_t)h * (size_t)n;
+            float *to = out + (size_t)r * out_stride + (size_t)h * (size_t)n;
+            const float scale = 1.0f / sqrtf(row_squares(head, n, 0.0f) / (float)n + epsilon);
+            for (int32_t c = 0; c < n; c += LANES) {
+                row_part_store(to, c, n, row_part(head, c, n) * scale * vec_load(weight + c));
+            }
+        }
+    }
+}
+
+static void rows_rope(float *values, size_t stride, int32_t rows, int32_t heads, int32_t n,
+                      const float *turns, const int32_t *positions)
+{
+    const int32_t half = n / 2;
+
+    for (int32_t r = 0; r < rows; r++) {
+        const float *cosines = turns + (size_t)positions[r] * (size_t)n;
+        const float *sines = cosines + half;
+        for (int32_t h = 0; h < heads; h++) {
+            float *low = values + (size_t)r * stride + (size_t)h * (size_t)n;
+            float *high = low + half;
+            for (int32_t c = 0; c < half; c += LANES) {
+                const vec a = row_part(low, c, half);
+                const vec b = row_part(high, c, half);
+                const vec cosine = row_part(cosines, c, half);
+                const vec sine = row_part(sines, c, half);
+                row_part_store(low, c, half, a * cosine - b * sine);
+                row_part_store(high, c, half, b * cosine + a * sine);
+            }
+        }
+    }
+}
+
+#endif

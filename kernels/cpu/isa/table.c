@@ -1,0 +1,26 @@
+/*
+ * One build of the inner loops: kernels/CMakeLists.txt compiles this file once for each instruction
+ * set, with EVQ_KERNELS_TABLE as the table's name.
+ */
+#include "kernels/cpu/isa/attention.h"
+#include "kernels/cpu/isa/gemm.h"
+#include "kernels/cpu/isa/logsum.h"
+#include "kernels/cpu/isa/rows.h"
+#include "kernels/cpu/kernels.h"
+
+_Static_assert(PANEL <= EVQ_KERNELS_PAD, "rows have room for a whole panel");
+
+extern const struct evq_kernels EVQ_KERNELS_TABLE;
+const struct evq_kernels EVQ_KERNELS_TABLE = {
+    .panel = PANEL,
+    .gemm_scratch_floats = gemm_scratch_floats,
+    .gemm = gemm_run,
+    .attention_scratch_floats = attention_scratch_floats,
+    .attention = attention_run,
+    .activate = rows_activate,
+    .gate = rows_gate,
+    .layer_norm = rows_layer_norm,
+    .rms_norm = rows_rms_norm,
+    .rope = rows_rope,
+    .logsum = logsum_take,
+};

@@ -1,0 +1,78 @@
+/*
+ * The inner loop of every matrix product: sums[rows][PANEL] += a[rows, depth] * panel[depth,
+ * PANEL]. Each value is the sum over depth in order, in one accumulator, so its bits depend neither
+ * on the tile's rows nor on where the loops are cut.
+ */
+#ifndef EVQ_KERNELS_CPU_ISA_TILE_H
+#define EVQ_KERNELS_CPU_ISA_TILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/cpu/isa/lanes.h"
+
+/* rows must be a constant at the call: the loops over it unroll, and the sums stay in registers.
+ * Rows of a lie row_step apart, values to be multiplied with consecutive lines of the panel
+ * depth_step; rows of sums PANEL. fresh: the sums start at zero. */
+static inline __attribute__((always_inline)) void tile_of(const int32_t rows, const float *a,
+                                                          size_t row_step, size_t depth_step,
+                                                          const float *panel, int32_t depth,
+                                                          float *sums, bool fresh)
+{
+    vec held[TILE_ROWS][TILE_VECTORS];
+
+#pragma GCC unroll 16
+    for (int32_t r = 0; r < rows; r++) {
+#pragma GCC unroll 16
+        for (int32_t v = 0; v < TILE_VECTORS; v++) {
+            held[r][v] = fresh ? (vec){0} : vec_load(sums + (size_t)r * PANEL + v * LANES);
+        }
+    }
+    for (int32_t p = 0; p < depth; p++) {
+        vec line[TILE_VECTORS];
+#pragma GCC unroll 16
+        for (int32_t v = 0; v < TILE_VECTORS; v++) {
+            line[v] = vec_load(panel + v * LANES);
+        }
+        panel += PANEL;
+#pragma GCC unroll 16
+        for (int32_t r = 0; r < rows; r++) {
+#pragma GCC unroll 16
+            for (int32_t v = 0; v < TILE_VECTORS; v++) {
+                held[r][v] += a[(size_t)r * row_step] * line[v];
+            }
+        }
+        a += depth_step;
+    }
+#pragma GCC unroll 16
+    for (int32_t r = 0; r < rows; r++) {
+#pragma GCC unroll 16
+        for (int32_t v = 0; v < TILE_VECTORS; v++) {
+            vec_store(sums + (size_t)r * PANEL + v * LANES, held[r][v]);
+        }
+    }
+}
+
+/* Any number of rows. */
+static void tile_run(int32_t rows, const float *a, size_t row_step, size_t depth_step,
+                     const float *panel, int32_t depth, float *sums, bool fresh)
+{
+    for (; rows >= TILE_ROWS; rows -= TILE_ROWS) {
+        tile_of(TILE_ROWS, a, row_step, depth_step, panel, depth, sums, fresh);
+        a += TILE_ROWS * row_step;
+        sums += TILE_ROWS * PANEL;
+    }
+    if (TILE_ROWS > 4 && rows >= 4) {
+        tile_of(4, a, row_step, depth_step, panel, depth, sums, fresh);
+        a += 4 * row_step;
+        sums += 4 * PANEL;
+        rows -= 4;
+    }
+    for (; rows > 0; rows--) {
+        tile_of(1, a, row_step, depth_step, panel, depth, sums, fresh);
+        a += row_step;
+        sums += PANEL;
+    }
+}
+
+#endif

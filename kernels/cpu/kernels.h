@@ -1,0 +1,94 @@
+/*
+ * The inner loops, built once for each instruction set from kernels/cpu/isa/. Any thread: nothing
+ * here keeps state.
+ *
+ * Values lie in rows `stride` floats apart. What follows a row's columns, up to EVQ_KERNELS_PAD of
+ * them, may be read and overwritten: rows have that room. Each value is computed from its own row
+ * alone, in an order that depends on nothing else: a row's bits do not depend on the rows beside
+ * it, so shards add up to the whole. NaN in, NaN out.
+ */
+#ifndef EVQ_KERNELS_CPU_KERNELS_H
+#define EVQ_KERNELS_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/machine.h"
+
+#define EVQ_KERNELS_PAD 32 // No panel and no register is wider.
+
+/*
+ * out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]) + residual[rows, n]. The weight comes
+ * in panels (kernels/cpu/weights.h).
+ */
+struct evq_gemm {
+    int32_t rows, n, k;
+    const float *in;
+    size_t in_stride;
+    const void *panels; // Floats; bf16 where `gemm_bf16` is called.
+    const float *bias;  // With room like a row; or NULL.
+    enum evq_activation activation;
+    const float *residual; // May be out; or NULL.
+    size_t residual_stride;
+    float *out; // Not in.
+    size_t out_stride;
+    void *scratch; // evq_kernels.gemm_scratch_floats() of them, aligned to 64 bytes.
+};
+
+/* One head, `count` queries (at most a panel's width) from `first` on, of one sequence. */
+struct evq_attention {
+    const float *q, *k, *v; // Of the sequence's first row.
+    size_t in_stride;       // Of all three.
+    int32_t size;           // Of the head.
+    int32_t first, count;
+    int32_t window; // 0: all before.
+    float scale;
+    float *out; // Of the sequence's first row.
+    size_t out_stride;
+    float *scratch; // evq_kernels.attention_scratch_floats(size) of them, aligned to 64 bytes.
+};
+
+/* The state of one row's logits as tiles of the vocabulary go by. */
+struct evq_logsum {
+    float top;   // Largest so far; starts as -INFINITY.
+    double sum;  // Of exp(logit - top).
+    int32_t arg; // First place of top.
+};
+
+struct evq_kernels {
+    int32_t panel; // Columns of a panel of weights; queries of an attention block.
+
+    size_t (*gemm_scratch_floats)(int32_t rows, int32_t k);
+    void (*gemm)(const struct evq_gemm *gemm);
+    void (*gemm_bf16)(const struct evq_gemm *gemm); // NULL: this processor has none.
+
+    size_t (*attention_scratch_floats)(int32_t size);
+    void (*attention)(const struct evq_attention *attention);
+
+    /* values[rows, n] = act(values); in place. */
+    void (*activate)(float *values, size_t stride, int32_t rows, int32_t n,
+                     enum evq_activation activation);
+    /* out[rows, n] = act(in[rows, c]) * in[rows, n + c]. */
+    void (*gate)(const float *in, size_t in_stride, int32_t rows, int32_t n,
+                 enum evq_activation activation, float *out, size_t out_stride);
+    /* bias may be NULL; out may be in. */
+    void (*layer_norm)(const float *in, size_t in_stride, int32_t rows, int32_t n,
+                       const float *weight, const float *bias, float epsilon, float *out,
+                       size_t out_stride);
+    /* heads of n columns one after another; out may be in. */
+    void (*rms_norm)(const float *in, size_t in_stride, int32_t rows, int32_t heads, int32_t n,
+                     const float *weight, float epsilon, float *out, size_t out_stride);
+    /* Row r turns by turns[positions[r]]: n / 2 cosines, then n / 2 sines. */
+    void (*rope)(float *values, size_t stride, int32_t rows, int32_t heads, int32_t n,
+                 const float *turns, const int32_t *positions);
+    /* Takes logits for [first, first + n) of the vocabulary into each row's state. */
+    void (*logsum)(const float *logits, size_t stride, int32_t rows, int32_t first, int32_t n,
+                   struct evq_logsum *sums);
+};
+
+/* isa: at most what the machine has, evq_machine_isa(). */
+const struct evq_kernels *evq_kernels_of(enum evq_isa isa);
+
+#endif

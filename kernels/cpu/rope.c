@@ -1,0 +1,105 @@
+#include "kernels/cpu/rope.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool fits(const struct evq_turns *table, const struct evq_op *op, int32_t positions)
+{
+    return table->block.data != NULL && table->n == op->n && table->positions == positions &&
+           memcmp(&table->scale, &op->scale, sizeof(op->scale)) == 0 &&
+           memcmp(table->frequencies.data, op->frequencies, (size_t)(op->n / 2) * sizeof(float)) ==
+               0;
+}
+
+/* Angles in fp32, as the reference implementations have them. */
+static void fill(struct evq_turns *table)
+{
+    const float *frequencies = table->frequencies.data;
+    const int32_t half = table->n / 2;
+    float *turns = table->block.data;
+
+    for (int32_t p = 0; p < table->positions; p++) {
+        for (int32_t i = 0; i < half; i++) {
+            const float angle = (float)p * frequencies[i];
+            turns[i] = (float)cos((double)angle) * table->scale;
+            turns[half + i] = (float)sin((double)angle) * table->scale;
+        }
+        turns += table->n;
+    }
+}
+
+static enum evq_status make(struct evq_turns *table, const struct evq_op *op, int32_t positions,
+                            struct evq_memory *memory, struct evq_error *err)
+{
+    const size_t line = (size_t)op->n * sizeof(float);
+
+    evq_memory_release(memory, &table->block);
+    enum evq_status status =
+        evq_memory_resize(memory, &table->frequencies, line / 2, "rope frequencies", err);
+    if (status == EVQ_OK) {
+        // n is at most a buffer's columns: the plan's check keeps the product in bounds.
+        status = evq_memory_resize(memory, &table->block, line * (size_t)positions, "rope", err);
+    }
+    if (status == EVQ_OK) {
+        table->n = op->n;
+        table->positions = positions;
+        table->scale = op->scale;
+        memcpy(table->frequencies.data, op->frequencies, line / 2);
+        fill(table);
+    }
+    return status;
+}
+
+enum evq_status evq_rope_prepare(struct evq_rope *rope, const struct evq_plan *plan,
+                                 struct evq_memory *memory, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    size_t used = 0;
+    struct evq_rope next = {.tables = calloc(plan->op_count + 1, sizeof(*next.tables)),
+                            .of_op = calloc(plan->op_count + 1, sizeof(*next.of_op))};
+
+    if (next.tables == NULL || next.of_op == NULL) {
+        free(next.tables);
+        free(next.of_op);
+        return evq_error_set(err, EVQ_E_NOMEM, "rope of %zu operations", plan->op_count);
+    }
+    // Tables at hand come first: a plan like the one before finds its own again.
+    for (size_t i = 0; i < rope->count && i < plan->op_count; i++) {
+        next.tables[i] = rope->tables[i];
+        rope->tables[i] = (struct evq_turns){0};
+        next.count++;
+    }
+    evq_rope_release(rope, memory);
+    *rope = next;
+    for (size_t i = 0; i < plan->op_count && status == EVQ_OK; i++) {
+        const struct evq_op *op = &plan->ops[i];
+        if (op->kind != EVQ_OP_ROPE) {
+            continue;
+        }
+        size_t t = 0;
+        while (t < rope->count && !fits(&rope->tables[t], op, plan->length_max)) {
+            t++;
+        }
+        if (t == rope->count) {
+            t = used;
+            status = make(&rope->tables[t], op, plan->length_max, memory, err);
+        }
+        used = t >= used ? t + 1 : used;
+        rope->count = used > rope->count ? used : rope->count;
+        rope->of_op[i] = t;
+    }
+    return status;
+}
+
+void evq_rope_release(struct evq_rope *rope, struct evq_memory *memory)
+{
+    for (size_t i = 0; i < rope->count; i++) {
+        evq_memory_release(memory, &rope->tables[i].block);
+        evq_memory_release(memory, &rope->tables[i].frequencies);
+    }
+    free(rope->tables);
+    free(rope->of_op);
+    *rope = (struct evq_rope){0};
+}

@@ -1,0 +1,339 @@
+#include "kernels/cpu/run.h"
+
+#include <string.h>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/score.h"
+
+#define ROWS_LEAST 8 // Of a chunk: a tile of the matrix product.
+
+struct segment_run {
+    struct evq_cpu_state *state;
+    const struct evq_batch *batch;
+    struct evq_row_result *results;
+    const struct evq_segment *segment;
+    int32_t rows;  // Of the batch, or scored.
+    int32_t chunk; // Rows of each part but the last.
+};
+
+/* One chunk in one thread. */
+struct chunk {
+    const struct segment_run *run;
+    int32_t first, rows;
+    float *buffers; // The thread's.
+    float *scratch;
+    int32_t positions[EVQ_SCHEDULE_CHUNK];
+};
+
+size_t evq_run_scratch_floats(const struct evq_kernels *kernels, const struct evq_plan *plan)
+{
+    size_t most = 0;
+
+    for (size_t i = 0; i < plan->op_count; i++) {
+        const struct evq_op *op = &plan->ops[i];
+        const size_t wanted =
+            op->kind == EVQ_OP_GEMM ? kernels->gemm_scratch_floats(EVQ_SCHEDULE_CHUNK, op->k)
+            : op->kind == EVQ_OP_SCORE
+                ? evq_score_scratch_floats(kernels, EVQ_SCHEDULE_CHUNK, op->k)
+            : op->kind == EVQ_OP_ATTENTION ? kernels->attention_scratch_floats(op->n)
+                                           : 0;
+        most = wanted > most ? wanted : most;
+    }
+    return most;
+}
+
+static const float *vector_of(const struct evq_cpu_state *state, int32_t slot)
+{
+    return slot < 0 ? NULL : state->weights.items[slot].block.data;
+}
+
+/* First row of the chunk in a buffer. A segment of scored rows works on copies. */
+static float *rows_of(const struct chunk *chunk, int32_t buffer)
+{
+    const struct segment_run *run = chunk->run;
+    const struct evq_buffer *place = &run->state->schedule.buffers[buffer];
+
+    if (place->shared && !run->segment->scores) {
+        return (float *)run->state->shared.data + place->shared_at +
+               (size_t)chunk->first * place->stride;
+    }
+    return chunk->buffers + place->at;
+}
+
+/* Inputs are the caller's: copied, because rows have room at their end. */
+static void copy_inputs(const struct chunk *chunk)
+{
+    const struct evq_cpu_state *state = chunk->run->state;
+    const size_t columns = (size_t)state->plan->buffer_columns[0];
+
+    if (chunk->run->batch->inputs == NULL) {
+        return;
+    }
+    for (int32_t r = 0; r < chunk->rows; r++) {
+        const size_t row = chunk->run->segment->scores
+                               ? (size_t)state->tokens.scored_rows[chunk->first + r]
+                               : (size_t)(chunk->first + r);
+        memcpy(rows_of(chunk, 0) + (size_t)r * state->schedule.buffers[0].stride,
+               chunk->run->batch->inputs + row * columns, columns * sizeof(float));
+    }
+}
+
+/* Where each row of the chunk stands in the batch; a segment of scored rows takes copies of what
+ * is kept for all. */
+static void gather(struct chunk *chunk)
+{
+    const struct evq_cpu_state *state = chunk->run->state;
+    const int32_t *scored = state->tokens.scored_rows;
+
+    copy_inputs(chunk);
+    for (int32_t r = 0; r < chunk->rows && state->plan->length_max > 0; r++) {
+        const int32_t row =
+            chunk->run->segment->scores ? scored[chunk->first + r] : chunk->first + r;
+        chunk->positions[r] = state->tokens.positions[row];
+    }
+    for (int32_t b = 1; b < state->plan->buffer_count && chunk->run->segment->scores; b++) {
+        const struct evq_buffer *place = &state->schedule.buffers[b];
+        const float *kept = (const float *)state->shared.data + place->shared_at;
+        for (int32_t r = 0; r < chunk->rows && place->shared; r++) {
+            memcpy(chunk->buffers + place->at + (size_t)r * place->stride,
+                   kept + (size_t)scored[chunk->first + r] * place->stride,
+                   (size_t)state->plan->buffer_columns[b] * sizeof(float));
+        }
+    }
+}
+
+static void run_gemm(const struct chunk *chunk, const struct evq_op *op)
+{
+    const struct evq_cpu_state *state = chunk->run->state;
+    const struct evq_buffer *buffers = state->schedule.buffers;
+    const struct evq_weight *weight = &state->weights.items[op->weight];
+    const struct evq_gemm gemm = {
+        .rows = chunk->rows,
+        .n = op->n,
+        .k = op->k,
+        .in = rows_of(chunk, op->in),
+        .in_stride = buffers[op->in].stride,
+        .panels = weight->block.data,
+        .bias = vector_of(state, op->bias),
+        .activation = op->activation,
+        .residual = op->residual != 0 ? rows_of(chunk, op->residual) : NULL,
+        .residual_stride = buffers[op->residual].stride,
+        .out = rows_of(chunk, op->out),
+        .out_stride = buffers[op->out].stride,
+        .scratch = chunk->scratch,
+    };
+
+    if (weight->form == EVQ_WEIGHT_PANELS_BF16) {
+        state->kernels->gemm_bf16(&gemm);
+    } else {
+        state->kernels->gemm(&gemm);
+    }
+}
+
+static void run_embedding(const struct chunk *chunk, const struct evq_op *op)
+{
+    const struct segment_run *run = chunk->run;
+    const struct evq_cpu_state *state = run->state;
+    const struct evq_weight *table = &state->weights.items[op->weight];
+    const float *places = vector_of(state, op->bias);
+    float *out = rows_of(chunk, op->out);
+
+    for (int32_t r = 0; r < chunk->rows; r++) {
+        const int32_t row =
+            run->segment->scores ? state->tokens.scored_rows[chunk->first + r] : chunk->first + r;
+        evq_weights_row(table, state->kernels->panel, run->batch->tokens[row], out);
+        const float *place =
+            places != NULL ? places + (size_t)chunk->positions[r] * (size_t)op->n : NULL;
+        for (int32_t c = 0; c < op->n; c++) {
+            out[c] = out[c] * op->scale + (place != NULL ? place[c] : 0.0f);
+        }
+        out += state->schedule.buffers[op->out].stride;
+    }
+}
+
+static void run_score(const struct chunk *chunk, const struct evq_op *op)
+{
+    const struct evq_cpu_state *state = chunk->run->state;
+    const struct evq_score score = {
+        .kernels = state->kernels,
+        .in = rows_of(chunk, op->in),
+        .in_stride = state->schedule.buffers[op->in].stride,
+        .rows = chunk->rows,
+        .k = op->k,
+        .weight = &state->weights.items[op->weight],
+        .bias = vector_of(state, op->bias),
+        .first = state->tokens.scored_first + chunk->first,
+        .targets = chunk->run->batch->score_targets,
+        .results = chunk->run->results,
+        .scratch = chunk->scratch,
+    };
+
+    evq_score_run(&score);
+}
+
+static void run_norm(const struct chunk *chunk, const struct evq_op *op)
+{
+    const struct evq_cpu_state *state = chunk->run->state;
+    const struct evq_buffer *buffers = state->schedule.buffers;
+    const float *in = rows_of(chunk, op->in);
+    float *out = rows_of(chunk, op->out);
+    const size_t in_stride = buffers[op->in].stride;
+    const size_t out_stride = buffers[op->out].stride;
+
+    if (op->kind == EVQ_OP_LAYER_NORM) {
+        state->kernels->layer_norm(in, in_stride, chunk->rows, op->n, vector_of(state, op->weight),
+                                   vector_of(state, op->bias), op->epsilon, out, out_stride);
+    } else {
+        state->kernels->rms_norm(in + op->column, in_stride, chunk->rows, op->heads, op->n,
+                                 vector_of(state, op->weight), op->epsilon, out + op->column,
+                                 out_stride);
+    }
+}
+
+static void run_head(const struct chunk *chunk, const struct evq_op *op)
+{
+    const struct segment_run *run = chunk->run;
+    const float *in = rows_of(chunk, op->in);
+    const size_t stride = run->state->schedule.buffers[op->in].stride;
+    struct evq_row_result *results = run->results + chunk->first;
+
+    if (op->kind == EVQ_OP_CROSS_ENTROPY) {
+        evq_ops_cross_entropy(in, stride, chunk->rows, op->n, run->batch->labels + chunk->first,
+                              op->top_k, results);
+    } else {
+        evq_ops_squared_error(in, stride, chunk->rows, op->n,
+                              run->batch->targets + (size_t)chunk->first * (size_t)op->n, results);
+    }
+}
+
+static void run_op(const struct chunk *chunk, size_t number)
+{
+    const struct evq_cpu_state *state = chunk->run->state;
+    const struct evq_kernels *kernels = state->kernels;
+    const struct evq_op *op = &state->plan->ops[number];
+    const size_t in_stride = state->schedule.buffers[op->in].stride;
+
+    switch (op->kind) {
+    case EVQ_OP_GEMM:
+        run_gemm(chunk, op);
+        break;
+    case EVQ_OP_SCALE_SHIFT: {
+        float *out = rows_of(chunk, op->out);
+        const size_t out_stride = state->schedule.buffers[op->out].stride;
+        evq_ops_scale_shift(rows_of(chunk, op->in), in_stride, chunk->rows, op->n,
+                            vector_of(state, op->weight), vector_of(state, op->bias), op->scale,
+                            op->shift, out, out_stride);
+        kernels->activate(out, out_stride, chunk->rows, op->n, op->activation);
+        break;
+    }
+    case EVQ_OP_EMBEDDING:
+        run_embedding(chunk, op);
+        break;
+    case EVQ_OP_LAYER_NORM:
+    case EVQ_OP_RMS_NORM:
+        run_norm(chunk, op);
+        break;
+    case EVQ_OP_ROPE:
+        kernels->rope(rows_of(chunk, op->in) + op->column, in_stride, chunk->rows, op->heads, op->n,
+                      state->rope.tables[state->rope.of_op[number]].block.data, chunk->positions);
+        break;
+    case EVQ_OP_GATE:
+        kernels->gate(rows_of(chunk, op->in), in_stride, chunk->rows, op->n, op->activation,
+                      rows_of(chunk, op->out), state->schedule.buffers[op->out].stride);
+        break;
+    case EVQ_OP_SCORE:
+        run_score(chunk, op);
+        break;
+    default:
+        run_head(chunk, op);
+        break;
+    }
+}
+
+static float *thread_buffers(const struct evq_cpu_state *state, int32_t thread)
+{
+    return (float *)state->threads.data + (size_t)thread * state->thread_floats;
+}
+
+static void run_chunk(void *context, int32_t part, int32_t thread)
+{
+    const struct segment_run *run = context;
+    const int32_t first = part * run->chunk;
+    struct chunk chunk = {
+        .run = run,
+        .first = first,
+        .rows = run->rows - first < run->chunk ? run->rows - first : run->chunk,
+        .buffers = thread_buffers(run->state, thread),
+    };
+
+    chunk.scratch = chunk.buffers + run->state->schedule.thread_floats;
+    gather(&chunk);
+    for (size_t i = run->segment->first; i < run->segment->end; i++) {
+        run_op(&chunk, i);
+    }
+}
+
+/* One block of queries of one head; blocks of a head come one after another, the longest first, so
+ * that its keys stay in the cache and the threads end together. */
+static void run_attention_part(void *context, int32_t part, int32_t thread)
+{
+    const struct segment_run *run = context;
+    const struct evq_cpu_state *state = run->state;
+    const struct evq_op *op = &state->plan->ops[run->segment->first];
+    const int32_t blocks = state->tokens.block_count;
+    const int32_t head = part / blocks;
+    const struct evq_query_block *block = &state->tokens.blocks[blocks - 1 - part % blocks];
+    const struct evq_buffer *in = &state->schedule.buffers[op->in];
+    const struct evq_buffer *out = &state->schedule.buffers[op->out];
+    const float *row =
+        (const float *)state->shared.data + in->shared_at + (size_t)block->row * in->stride;
+    const float *keys = row + (size_t)op->heads * (size_t)op->n +
+                        (size_t)(head / (op->heads / op->kv_heads)) * (size_t)op->n;
+    const struct evq_attention attention = {
+        .q = row + (size_t)head * (size_t)op->n,
+        .k = keys,
+        .v = keys + (size_t)op->kv_heads * (size_t)op->n,
+        .in_stride = in->stride,
+        .size = op->n,
+        .first = block->first,
+        .count = block->count,
+        .window = op->window,
+        .scale = op->scale,
+        .out = (float *)state->shared.data + out->shared_at + (size_t)block->row * out->stride +
+               (size_t)head * (size_t)op->n,
+        .out_stride = out->stride,
+        .scratch = thread_buffers(state, thread) + state->schedule.thread_floats,
+    };
+
+    state->kernels->attention(&attention);
+}
+
+/* As many chunks as threads, or a multiple of it, so that all end together. */
+static int32_t chunk_rows(const struct evq_cpu_state *state, int32_t rows)
+{
+    const int64_t threads = evq_pool_threads(state->pool);
+    const int64_t least = ((int64_t)rows + EVQ_SCHEDULE_CHUNK - 1) / EVQ_SCHEDULE_CHUNK;
+    const int64_t parts = (least + threads - 1) / threads * threads;
+    const int64_t chunk = ((int64_t)rows + parts - 1) / parts;
+
+    return (int32_t)((chunk + ROWS_LEAST - 1) / ROWS_LEAST * ROWS_LEAST);
+}
+
+void evq_run(struct evq_cpu_state *state, const struct evq_batch *batch,
+             struct evq_row_result *results)
+{
+    for (size_t i = 0; i < state->schedule.segment_count; i++) {
+        struct segment_run run = {.state = state,
+                                  .batch = batch,
+                                  .results = results,
+                                  .segment = &state->schedule.segments[i]};
+        if (run.segment->attention) {
+            evq_pool_run(state->pool, run_attention_part, &run,
+                         state->plan->ops[run.segment->first].heads * state->tokens.block_count);
+            continue;
+        }
+        run.rows = run.segment->scores ? state->tokens.scored_count : batch->rows;
+        run.chunk = run.rows > 0 ? chunk_rows(state, run.rows) : 1;
+        evq_pool_run(state->pool, run_chunk, &run, (run.rows + run.chunk - 1) / run.chunk);
+    }
+}

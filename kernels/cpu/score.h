@@ -1,0 +1,28 @@
+/*
+ * The scoring head: logits of a few rows, a tile of the vocabulary at a time.
+ */
+#ifndef EVQ_KERNELS_CPU_SCORE_H
+#define EVQ_KERNELS_CPU_SCORE_H
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/weights.h"
+
+struct evq_score {
+    const struct evq_kernels *kernels;
+    const float *in;
+    size_t in_stride;
+    int32_t rows, k;
+    const struct evq_weight *weight;
+    const float *bias;              // Or NULL.
+    const int32_t *first;           // [rows + 1]: of the scores of each row,
+    const int32_t *targets;         // and the target of every score of the batch.
+    struct evq_row_result *results; // Of the batch.
+    float *scratch;                 // evq_score_scratch_floats(), aligned to 64 bytes.
+};
+
+size_t evq_score_scratch_floats(const struct evq_kernels *kernels, int32_t rows, int32_t k);
+
+/* Fills the results of these rows' scores. */
+void evq_score_run(const struct evq_score *score);
+
+#endif

@@ -1,0 +1,262 @@
+/*
+ * A plan evaluated by plain loops in double: what the backends are held against. Follows the
+ * definitions of kernels/backend.h line by line, and nothing else.
+ */
+#ifndef EVQ_TESTS_UNIT_PLAIN_PLAN_H
+#define EVQ_TESTS_UNIT_PLAIN_PLAN_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/backend.h"
+
+struct plain {
+    const struct evq_plan *plan;
+    const struct evq_batch *batch;
+    float *const *weights; // One per slot, [rows, columns].
+    double **buffers;      // [rows][columns of the buffer].
+    struct evq_row_result *results;
+};
+
+static double plain_activate(double x, enum evq_activation activation)
+{
+    switch (activation) {
+    case EVQ_ACT_RELU:
+        return x < 0.0 ? 0.0 : x;
+    case EVQ_ACT_TANH:
+        return tanh(x);
+    case EVQ_ACT_GELU_ERF:
+        return 0.5 * x * erfc(-x / sqrt(2.0));
+    case EVQ_ACT_GELU_TANH:
+        return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
+    case EVQ_ACT_SILU:
+        return x / (1.0 + exp(-x));
+    case EVQ_ACT_SIGMOID:
+        return 1.0 / (1.0 + exp(-x));
+    case EVQ_ACT_GELU_QUICK:
+        return x / (1.0 + exp(-1.702 * x));
+    default:
+        return x;
+    }
+}
+
+static double *plain_row(const struct plain *plain, int32_t buffer, int32_t row)
+{
+    return plain->buffers[buffer] + (size_t)row * (size_t)plain->plan->buffer_columns[buffer];
+}
+
+static double plain_weight(const struct plain *plain, int32_t slot, int32_t row, int32_t column,
+                           double none)
+{
+    return slot < 0
+               ? none
+               : (double)
+                     plain->weights[slot][(size_t)row * (size_t)plain->plan->slots[slot].columns +
+                                          (size_t)column];
+}
+
+static int32_t plain_sequence(const struct evq_batch *batch, int32_t row)
+{
+    int32_t s = 0;
+    while (s + 1 < batch->sequences && batch->starts[s + 1] <= row) {
+        s++;
+    }
+    return s;
+}
+
+static double plain_product(const struct plain *plain, const struct evq_op *op, const double *in,
+                            int32_t column)
+{
+    double sum = plain_weight(plain, op->bias, 0, column, 0.0);
+    for (int32_t p = 0; p < op->k; p++) {
+        sum += in[p] * plain_weight(plain, op->weight, column, p, 0.0);
+    }
+    return sum;
+}
+
+static void plain_norm(const struct plain *plain, const struct evq_op *op, const double *in,
+                       double *out, int32_t n)
+{
+    const bool centred = op->kind == EVQ_OP_LAYER_NORM;
+    double mean = 0.0;
+    double squares = 0.0;
+    for (int32_t c = 0; c < n && centred; c++) {
+        mean += in[c] / n;
+    }
+    for (int32_t c = 0; c < n; c++) {
+        squares += (in[c] - mean) * (in[c] - mean) / n;
+    }
+    const double scale = 1.0 / sqrt(squares + (double)op->epsilon);
+    for (int32_t c = 0; c < n; c++) {
+        out[c] = (in[c] - mean) * scale * plain_weight(plain, op->weight, 0, c, 1.0) +
+                 (centred ? plain_weight(plain, op->bias, 0, c, 0.0) : 0.0);
+    }
+}
+
+static void plain_rope(const struct evq_op *op, double *row, int32_t position)
+{
+    const int32_t half = op->n / 2;
+    for (int32_t h = 0; h < op->heads; h++) {
+        double *head = row + op->column + (size_t)h * (size_t)op->n;
+        for (int32_t i = 0; i < half; i++) {
+            const double angle = (double)((float)position * op->frequencies[i]);
+            const double a = head[i];
+            const double b = head[i + half];
+            head[i] = (a * cos(angle) - b * sin(angle)) * (double)op->scale;
+            head[i + half] = (b * cos(angle) + a * sin(angle)) * (double)op->scale;
+        }
+    }
+}
+
+static void plain_attention(const struct plain *plain, const struct evq_op *op, int32_t row)
+{
+    const int32_t start = plain->batch->starts[plain_sequence(plain->batch, row)];
+    const int32_t low =
+        op->window > 0 && row - op->window + 1 > start ? row - op->window + 1 : start;
+    double *weights = calloc((size_t)(row + 1), sizeof(*weights));
+
+    for (int32_t h = 0; h < op->heads; h++) {
+        const size_t key = (size_t)(op->heads + h / (op->heads / op->kv_heads)) * (size_t)op->n;
+        const size_t value = key + (size_t)op->kv_heads * (size_t)op->n;
+        const double *q = plain_row(plain, op->in, row) + (size_t)h * (size_t)op->n;
+        double *out = plain_row(plain, op->out, row) + (size_t)h * (size_t)op->n;
+        double top = -INFINITY;
+        double sum = 0.0;
+        for (int32_t j = low; j <= row; j++) {
+            weights[j] = 0.0;
+            for (int32_t d = 0; d < op->n; d++) {
+                weights[j] +=
+                    (double)op->scale * q[d] * plain_row(plain, op->in, j)[key + (size_t)d];
+            }
+            top = fmax(top, weights[j]);
+        }
+        for (int32_t j = low; j <= row; j++) {
+            weights[j] = exp(weights[j] - top);
+            sum += weights[j];
+        }
+        for (int32_t d = 0; d < op->n; d++) {
+            out[d] = 0.0;
+            for (int32_t j = low; j <= row; j++) {
+                out[d] += weights[j] / sum * plain_row(plain, op->in, j)[value + (size_t)d];
+            }
+        }
+    }
+    free(weights);
+}
+
+static void plain_score(const struct plain *plain, const struct evq_op *op)
+{
+    double *logits = calloc((size_t)op->n, sizeof(*logits));
+
+    for (int32_t s = 0; s < plain->batch->scores; s++) {
+        const double *in = plain_row(plain, op->in, plain->batch->score_rows[s]);
+        double sum = 0.0;
+        int32_t best = 0;
+        for (int32_t c = 0; c < op->n; c++) {
+            logits[c] = plain_product(plain, op, in, c);
+            best = logits[c] > logits[best] ? c : best;
+        }
+        for (int32_t c = 0; c < op->n; c++) {
+            sum += exp(logits[c] - logits[best]);
+        }
+        const int32_t target = plain->batch->score_targets[s];
+        plain->results[s] =
+            (struct evq_row_result){.loss = log(sum) + logits[best] - logits[target],
+                                    .predicted = best,
+                                    .correct = best == target};
+    }
+    free(logits);
+}
+
+static void plain_op_row(const struct plain *plain, const struct evq_op *op, int32_t row)
+{
+    const struct evq_batch *batch = plain->batch;
+    const int32_t position =
+        batch->starts != NULL ? row - batch->starts[plain_sequence(batch, row)] : 0;
+    double *in = plain_row(plain, op->in, row);
+    double *out = op->out >= 0 ? plain_row(plain, op->out, row) : NULL;
+
+    switch (op->kind) {
+    case EVQ_OP_GEMM:
+        for (int32_t c = 0; c < op->n; c++) {
+            out[c] = plain_activate(plain_product(plain, op, in, c), op->activation) +
+                     (op->residual != 0 ? plain_row(plain, op->residual, row)[c] : 0.0);
+        }
+        break;
+    case EVQ_OP_SCALE_SHIFT:
+        for (int32_t c = 0; c < op->n; c++) {
+            out[c] =
+                plain_activate(in[c] * plain_weight(plain, op->weight, 0, c, (double)op->scale) +
+                                   plain_weight(plain, op->bias, 0, c, (double)op->shift),
+                               op->activation);
+        }
+        break;
+    case EVQ_OP_EMBEDDING:
+        for (int32_t c = 0; c < op->n; c++) {
+            out[c] =
+                (double)op->scale * plain_weight(plain, op->weight, batch->tokens[row], c, 0.0) +
+                plain_weight(plain, op->bias, position, c, 0.0);
+        }
+        break;
+    case EVQ_OP_LAYER_NORM:
+        plain_norm(plain, op, in, out, op->n);
+        break;
+    case EVQ_OP_RMS_NORM:
+        for (int32_t h = 0; h < op->heads; h++) {
+            const size_t at = (size_t)op->column + (size_t)h * (size_t)op->n;
+            plain_norm(plain, op, in + at, out + at, op->n);
+        }
+        break;
+    case EVQ_OP_ROPE:
+        plain_rope(op, in, position);
+        break;
+    case EVQ_OP_ATTENTION:
+        plain_attention(plain, op, row);
+        break;
+    case EVQ_OP_GATE:
+        for (int32_t c = 0; c < op->n; c++) {
+            out[c] = plain_activate(in[c], op->activation) * in[op->n + c];
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+/* Runs all but loss heads other than SCORE; ret_results may be NULL without one. Returns the
+ * buffers, [buffer_count], freed with plain_free(). */
+static inline double **plain_run(const struct evq_plan *plan, const struct evq_batch *batch,
+                                 float *const *weights, struct evq_row_result *ret_results)
+{
+    struct plain plain = {plan, batch, weights,
+                          calloc((size_t)plan->buffer_count, sizeof(double *)), ret_results};
+
+    for (int32_t i = 0; i < plan->buffer_count; i++) {
+        plain.buffers[i] =
+            calloc((size_t)batch->rows * (size_t)plan->buffer_columns[i] + 1, sizeof(double));
+    }
+    for (size_t i = 0;
+         i < (size_t)batch->rows * (size_t)plan->buffer_columns[0] && batch->inputs != NULL; i++) {
+        plain.buffers[0][i] = (double)batch->inputs[i];
+    }
+    for (size_t i = 0; i < plan->op_count; i++) {
+        for (int32_t r = 0; r < batch->rows; r++) {
+            plain_op_row(&plain, &plan->ops[i], r);
+        }
+        if (plan->ops[i].kind == EVQ_OP_SCORE) {
+            plain_score(&plain, &plan->ops[i]);
+        }
+    }
+    return plain.buffers;
+}
+
+static inline void plain_free(double **buffers, int32_t buffer_count)
+{
+    for (int32_t i = 0; i < buffer_count; i++) {
+        free(buffers[i]);
+    }
+    free(buffers);
+}
+
+#endif
