@@ -74,6 +74,9 @@ static enum evq_status open_file(struct evq_model_config *config, struct evq_err
         status = evq_checkpoint_open_beside(config->checkpoint, "config.json", &fd, err);
         if (status == EVQ_E_GONE) {
             config->file = NULL;
+            if (err != NULL) {
+                *err = (struct evq_error){0}; // An MLP has none.
+            }
             return EVQ_OK;
         }
     }
@@ -166,6 +169,18 @@ static bool find_scalar(struct evq_model_config *config, const char *name, struc
     return false;
 }
 
+/* Of two with one name, Python takes the last. */
+static const struct evq_model_value *find_value(const struct evq_model_config *config,
+                                                const char *name)
+{
+    for (size_t i = config->count; i > 0; i--) {
+        if (strcmp(config->values[i - 1].name, name) == 0) {
+            return &config->values[i - 1];
+        }
+    }
+    return NULL;
+}
+
 static bool find(struct evq_model_config *config, const char *name, struct found *found)
 {
     *found = (struct found){
@@ -175,14 +190,19 @@ static bool find(struct evq_model_config *config, const char *name, struct found
     if (found->text != NULL) {
         return true;
     }
-    for (size_t i = config->count; i > 0; i--) { // Of two with one name, Python takes the last.
-        const struct evq_model_value *value = &config->values[i - 1];
-        if (strcmp(value->name, name) == 0) {
-            *found = (struct found){value->kind, value->text, config->file};
-            return true;
-        }
+    const struct evq_model_value *value = find_value(config, name);
+    if (value != NULL && value->kind != EVQ_MODEL_VALUE_NULL) {
+        *found = (struct found){value->kind, value->text, config->file};
+        return true;
     }
     return config->checkpoint != NULL && find_scalar(config, name, found);
+}
+
+bool evq_model_config_null(struct evq_model_config *config, const char *name)
+{
+    const struct evq_model_value *value = find_value(config, name);
+
+    return !evq_model_config_has(config, name) && value != NULL;
 }
 
 bool evq_model_config_has(struct evq_model_config *config, const char *name)

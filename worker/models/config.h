@@ -1,8 +1,8 @@
 /*
  * What is known of a model beside its tensors: the task's `model` options first, then config.json
  * beside the weights (or the file `config_path`), then plain values in the checkpoint (model_args,
- * hyper_parameters). Names are dotted paths ("rope_parameters.factor", "architectures.0"); null is
- * the same as nothing. The readers keep the first fault and go on with their fallback, so a family
+ * hyper_parameters). Names are dotted paths ("rope_parameters.factor", "architectures.0"); null
+ * reads as nothing. The readers keep the first fault and go on with their fallback, so a family
  * asks once, at the end. Not for sharing between threads.
  */
 #ifndef EVQ_WORKER_MODEL_CONFIG_H
@@ -26,6 +26,9 @@ void evq_model_config_free(struct evq_model_config *config); // Accepts NULL.
 
 /* Whether there is a value, of whatever kind. */
 bool evq_model_config_has(struct evq_model_config *config, const char *name);
+
+/* Whether it says null, where leaving it out would mean something else. */
+bool evq_model_config_null(struct evq_model_config *config, const char *name);
 
 /* From least to most; missing: fallback, or a fault where fallback is below least. */
 int64_t evq_model_config_integer(struct evq_model_config *config, const char *name, int64_t least,

@@ -81,7 +81,7 @@ static enum evq_status take_value(struct flat *flat, const struct evq_json_token
     case EVQ_JSON_FALSE:
         return add(flat, EVQ_MODEL_VALUE_FLAG, "false", 5, err);
     default:
-        return EVQ_OK; // null is the same as nothing.
+        return add(flat, EVQ_MODEL_VALUE_NULL, "null", 4, err);
     }
 }
 

@@ -11,7 +11,8 @@ enum evq_model_value_kind {
     EVQ_MODEL_VALUE_WORD, // Of an option: what it is read as.
     EVQ_MODEL_VALUE_NUMBER,
     EVQ_MODEL_VALUE_TEXT,
-    EVQ_MODEL_VALUE_FLAG // "true" or "false".
+    EVQ_MODEL_VALUE_FLAG, // "true" or "false".
+    EVQ_MODEL_VALUE_NULL
 };
 
 struct evq_model_value {

@@ -540,25 +540,11 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
 enum evq_status evq_decoder_check(const struct evq_model_family *family,
                                   const struct evq_task_config *task, struct evq_error *err)
 {
-    static const char *const usual[] = {"family", "key", "prefix", "config_path", "compute"};
-    enum { USUAL = sizeof(usual) / sizeof(usual[0]) };
-    const char *const *own = family->decoder->names->options;
-    const char *known[64] = {NULL};
     struct evq_model_config *config = NULL;
     struct evq_decoder shape = {0};
     enum evq_compute compute = EVQ_COMPUTE_F32;
-    size_t count = 0;
 
-    for (; count < USUAL; count++) {
-        known[count] = usual[count];
-    }
-    for (size_t i = 0; own[i] != NULL && count < sizeof(known) / sizeof(known[0]) - 1; i++) {
-        known[count++] = own[i];
-    }
-    enum evq_status status = evq_pairs_check(task->model, task->model_count, known, "model", err);
-    if (status == EVQ_OK) {
-        status = read_compute(task, &compute, err);
-    }
+    enum evq_status status = read_compute(task, &compute, err);
     struct evq_arena *arena = evq_arena_new(0);
     if (status == EVQ_OK && arena == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "model options");

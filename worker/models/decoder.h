@@ -24,7 +24,6 @@ struct evq_decoder_names {
     const char *final_norm;
     const char *head;
     const char *const *buffers; // Ends of names that are no weights, NULL-terminated.
-    const char *const *options; // Model options beside the usual, NULL-terminated.
     bool conv1d; // Matrices of the layers may be [in, out]; the shape of qkv says so.
 };
 
@@ -48,6 +47,9 @@ struct evq_decoder { // The shape of one model. Zero: the feature is not there.
     int32_t window;           // 0: none.
     const bool *windowed;     // Which layers have it, in the model's arena; NULL: all.
 };
+
+/* Model options that every decoder has, for the list of its family. */
+#define EVQ_DECODER_OPTIONS "family", "key", "prefix", "config_path", "compute"
 
 struct evq_decoder_kind {
     const struct evq_decoder_names *names;

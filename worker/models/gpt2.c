@@ -8,7 +8,8 @@
 
 static const char *const buffers[] = {".attn.bias", ".attn.masked_bias", NULL};
 
-static const char *const options[] = {"n_layer",
+static const char *const options[] = {EVQ_DECODER_OPTIONS,
+                                      "n_layer",
                                       "n_head",
                                       "n_embd",
                                       "n_inner",
@@ -37,7 +38,6 @@ static const struct evq_decoder_names names = {
     .final_norm = "ln_f",
     .head = "lm_head",
     .buffers = buffers,
-    .options = options,
     .conv1d = true,
 };
 
@@ -81,6 +81,7 @@ static const struct evq_decoder_kind kind = {.names = &names, .read = gpt2_read}
 
 const struct evq_model_family evq_model_gpt2 = {.name = "gpt2",
                                                 .architectures = architectures,
+                                                .options = options,
                                                 .check = evq_decoder_check,
                                                 .build = evq_decoder_build,
                                                 .decoder = &kind};

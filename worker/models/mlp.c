@@ -67,12 +67,8 @@ static enum evq_status read_options(struct mlp *mlp, struct evq_error *err)
     const char *norm = option(mlp, "norm", "before");
     bool found = false;
 
-    enum evq_status status =
-        evq_pairs_check(task->model, task->model_count, option_keys, "model", err);
-    if (status == EVQ_OK) {
-        status = evq_pairs_number(task->model, task->model_count, "batchnorm_eps", "model", 1e-5,
-                                  &mlp->eps, err);
-    }
+    const enum evq_status status = evq_pairs_number(task->model, task->model_count, "batchnorm_eps",
+                                                    "model", 1e-5, &mlp->eps, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -522,4 +518,4 @@ static enum evq_status mlp_check(const struct evq_model_family *family,
 }
 
 const struct evq_model_family evq_model_mlp = {
-    .name = "mlp", .check = mlp_check, .build = mlp_build};
+    .name = "mlp", .options = option_keys, .check = mlp_check, .build = mlp_build};

@@ -5,7 +5,9 @@
 #include "worker/models/config.h"
 #include "worker/tasks/pairs.h"
 
-static const struct evq_model_family *const families[] = {&evq_model_mlp, &evq_model_gpt2};
+static const struct evq_model_family *const families[] = {
+    &evq_model_mlp,   &evq_model_gpt2,  &evq_model_llama, &evq_model_mistral,
+    &evq_model_qwen2, &evq_model_qwen3, &evq_model_gemma};
 
 #define FAMILY_COUNT (sizeof(families) / sizeof(families[0]))
 
@@ -95,22 +97,54 @@ static enum evq_status find_family(const struct evq_model_request *request,
     return status;
 }
 
-/* Without a family any that knows all the options will do: the checkpoint tells later. */
+static bool knows_all(const struct evq_model_family *family, const struct evq_task_config *task)
+{
+    return evq_pairs_check(task->model, task->model_count, family->options, "model", NULL) ==
+           EVQ_OK;
+}
+
+/* Names the key that no family knows, and the nearest of all their keys. */
+static enum evq_status check_keys(const struct evq_task_config *task, struct evq_error *err)
+{
+    const char *known[FAMILY_COUNT * 48] = {NULL};
+    size_t count = 0;
+
+    for (size_t i = 0; i < FAMILY_COUNT; i++) {
+        const char *const *key = families[i]->options;
+        for (; *key != NULL && count < sizeof(known) / sizeof(known[0]) - 1; key++) {
+            known[count++] = *key;
+        }
+    }
+    const enum evq_status status =
+        evq_pairs_check(task->model, task->model_count, known, "model", err);
+    return status != EVQ_OK
+               ? status
+               : evq_error_set(err, EVQ_E_INVALID, "model: no family has all of these options");
+}
+
+/* Without a family any that knows all the options will do: the checkpoint tells which later. */
 enum evq_status evq_model_check(const struct evq_task_config *task, struct evq_error *err)
 {
     const char *name = evq_pair_get(task->model, task->model_count, "family", NULL);
-    const struct evq_model_family *family = families[0];
+    const struct evq_model_family *family = NULL;
 
     if (name != NULL) {
-        const enum evq_status status = find_named(name, &family, err);
+        enum evq_status status = find_named(name, &family, err);
+        if (status == EVQ_OK) {
+            status = evq_pairs_check(task->model, task->model_count, family->options, "model", err);
+        }
         return status == EVQ_OK ? family->check(family, task, err) : status;
     }
-    for (size_t i = 1; i < FAMILY_COUNT; i++) {
+    for (size_t i = 0; i < FAMILY_COUNT; i++) {
+        if (!knows_all(families[i], task)) {
+            continue;
+        }
         if (families[i]->check(families[i], task, NULL) == EVQ_OK) {
             return EVQ_OK;
         }
+        family = family == NULL ? families[i] : family;
     }
-    return family->check(family, task, err);
+    return family != NULL ? family->check(family, task, err) : check_keys(task, err);
 }
 
 enum evq_status evq_model_build(const struct evq_model_request *request,
@@ -119,6 +153,10 @@ enum evq_status evq_model_build(const struct evq_model_request *request,
     const struct evq_model_family *family = NULL;
 
     enum evq_status status = find_family(request, &family, err);
+    if (status == EVQ_OK) {
+        status = evq_pairs_check(request->task->model, request->task->model_count, family->options,
+                                 "model", err);
+    }
     if (status != EVQ_OK) {
         return status;
     }

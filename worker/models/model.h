@@ -58,7 +58,8 @@ struct evq_decoder_kind;
 struct evq_model_family {
     const char *name;
     const char *const *architectures; // In config.json, NULL-terminated; NULL: none.
-    /* Whether the `model` options alone are right. */
+    const char *const *options;       // Keys of `model` that it knows, NULL-terminated.
+    /* Whether the values of the `model` options are right; the keys were looked at. */
     enum evq_status (*check)(const struct evq_model_family *family,
                              const struct evq_task_config *task, struct evq_error *err);
     enum evq_status (*build)(const struct evq_model_family *family,
@@ -69,6 +70,11 @@ struct evq_model_family {
 
 extern const struct evq_model_family evq_model_mlp;
 extern const struct evq_model_family evq_model_gpt2;
+extern const struct evq_model_family evq_model_llama;
+extern const struct evq_model_family evq_model_mistral;
+extern const struct evq_model_family evq_model_qwen2;
+extern const struct evq_model_family evq_model_qwen3;
+extern const struct evq_model_family evq_model_gemma;
 
 /*
  * The family is the option `family`, else what config.json beside the weights names, else (a file

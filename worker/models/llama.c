@@ -1,0 +1,152 @@
+/*
+ * Llama 2 and 3: RMS norms, rotary positions, grouped heads, a gated feed-forward block.
+ */
+#include "worker/models/llama.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "worker/models/rope.h"
+
+static const char *const buffers[] = {"rotary_emb.inv_freq", NULL};
+
+const char *const evq_llama_options[] = {EVQ_DECODER_OPTIONS,
+                                         "vocab_size",
+                                         "hidden_size",
+                                         "intermediate_size",
+                                         "num_hidden_layers",
+                                         "num_attention_heads",
+                                         "num_key_value_heads",
+                                         "head_dim",
+                                         "hidden_act",
+                                         "hidden_activation",
+                                         "max_position_embeddings",
+                                         "rms_norm_eps",
+                                         "tie_word_embeddings",
+                                         "attention_bias",
+                                         "mlp_bias",
+                                         "rope_theta",
+                                         "sliding_window",
+                                         "use_sliding_window",
+                                         "max_window_layers",
+                                         "rope_parameters.rope_type",
+                                         "rope_parameters.rope_theta",
+                                         "rope_parameters.factor",
+                                         "rope_parameters.low_freq_factor",
+                                         "rope_parameters.high_freq_factor",
+                                         "rope_parameters.original_max_position_embeddings",
+                                         "rope_parameters.attention_factor",
+                                         "rope_parameters.beta_fast",
+                                         "rope_parameters.beta_slow",
+                                         NULL};
+
+const struct evq_decoder_names evq_llama_names = {
+    .inside = "model.",
+    .embedding = "embed_tokens",
+    .layer = "layers.",
+    .attention_norm = "input_layernorm",
+    .query = "self_attn.q_proj",
+    .key = "self_attn.k_proj",
+    .value = "self_attn.v_proj",
+    .query_norm = "self_attn.q_norm",
+    .key_norm = "self_attn.k_norm",
+    .attention_out = "self_attn.o_proj",
+    .mlp_norm = "post_attention_layernorm",
+    .gate = "mlp.gate_proj",
+    .up = "mlp.up_proj",
+    .down = "mlp.down_proj",
+    .final_norm = "norm",
+    .head = "lm_head",
+    .buffers = buffers,
+};
+
+void evq_llama_read(struct evq_model_config *config, const struct evq_llama_defaults *defaults,
+                    struct evq_decoder *decoder)
+{
+    const int64_t hidden = evq_model_config_integer(config, "hidden_size", 1, 1 << 24, 0);
+    const int64_t heads = evq_model_config_integer(config, "num_attention_heads", 1, 1 << 16, 0);
+    const bool equal =
+        defaults->kv_heads == 0 || evq_model_config_null(config, "num_key_value_heads");
+    const bool divided = defaults->head_dim == 0 || evq_model_config_null(config, "head_dim");
+    const int64_t kv_heads = equal ? heads : defaults->kv_heads;
+    // 0 in the decoder, which refuses it, where nothing else tells.
+    const int64_t head_dim =
+        divided ? (hidden % heads == 0 ? hidden / heads : 0) : defaults->head_dim;
+
+    decoder->hidden = (int32_t)hidden;
+    decoder->heads = (int32_t)heads;
+    decoder->layers = (int32_t)evq_model_config_integer(config, "num_hidden_layers", 1, 10000, 0);
+    decoder->kv_heads =
+        (int32_t)evq_model_config_integer(config, "num_key_value_heads", 1, 1 << 16, kv_heads);
+    decoder->head_dim = (int32_t)evq_model_config_integer(config, "head_dim", 0, 1 << 16, head_dim);
+    decoder->inner = (int32_t)evq_model_config_integer(config, "intermediate_size", 1, 1 << 26, 0);
+    decoder->vocabulary = (int32_t)evq_model_config_integer(config, "vocab_size", 1, INT_MAX, 0);
+    decoder->context =
+        (int32_t)evq_model_config_integer(config, "max_position_embeddings", 1, 1 << 30, 0);
+    decoder->epsilon = (float)evq_model_config_real(config, "rms_norm_eps", 1e-6);
+    decoder->activation = evq_decoder_activation(config, "hidden_act", "silu");
+    decoder->gated = true;
+    decoder->tied = evq_model_config_flag(config, "tie_word_embeddings", defaults->tied);
+    decoder->qkv_bias = decoder->attention_bias =
+        evq_model_config_flag(config, "attention_bias", false);
+    decoder->mlp_bias = evq_model_config_flag(config, "mlp_bias", false);
+}
+
+static bool layer_slides(struct evq_model_config *config, int32_t layer, int64_t first)
+{
+    char name[40];
+
+    (void)snprintf(name, sizeof(name), "layer_types.%d", (int)layer);
+    if (!evq_model_config_has(config, "layer_types.0")) {
+        return layer >= first;
+    }
+    const char *type = evq_model_config_text(config, name, NULL);
+    const bool slides = strcmp(type, "sliding_attention") == 0;
+    if (!slides && strcmp(type, "full_attention") != 0) {
+        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                "%s is '%.40s', expected full_attention or sliding_attention", name,
+                                type);
+    }
+    return slides;
+}
+
+void evq_llama_read_windows(struct evq_model_config *config, struct evq_arena *arena,
+                            struct evq_decoder *decoder)
+{
+    if (!evq_model_config_flag(config, "use_sliding_window", false) ||
+        evq_model_config_null(config, "sliding_window")) {
+        return; // A number beside use_sliding_window: false means nothing.
+    }
+    const int64_t first = evq_model_config_integer(config, "max_window_layers", 0, INT_MAX, 28);
+    bool *windowed = evq_arena_array(arena, (size_t)decoder->layers, sizeof(*windowed));
+
+    if (windowed == NULL) {
+        evq_model_config_refuse(config, EVQ_E_NOMEM, "windows of %d layers", (int)decoder->layers);
+        return;
+    }
+    for (int32_t layer = 0; layer < decoder->layers; layer++) {
+        windowed[layer] = layer_slides(config, layer, first);
+    }
+    decoder->window = (int32_t)evq_model_config_integer(config, "sliding_window", 1, INT_MAX, 4096);
+    decoder->windowed = windowed;
+}
+
+static void llama_read(struct evq_model_config *config, struct evq_arena *arena,
+                       struct evq_decoder *decoder)
+{
+    static const struct evq_llama_defaults defaults = {0};
+
+    evq_llama_read(config, &defaults, decoder);
+    evq_rope_read(config, arena, decoder);
+}
+
+static const char *const architectures[] = {"LlamaForCausalLM", "LlamaModel", "llama", NULL};
+static const struct evq_decoder_kind kind = {.names = &evq_llama_names, .read = llama_read};
+
+const struct evq_model_family evq_model_llama = {.name = "llama",
+                                                 .architectures = architectures,
+                                                 .options = evq_llama_options,
+                                                 .check = evq_decoder_check,
+                                                 .build = evq_decoder_build,
+                                                 .decoder = &kind};

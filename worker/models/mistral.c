@@ -1,0 +1,30 @@
+/*
+ * Mistral: a Llama whose layers all see a window of positions, where sliding_window says so.
+ */
+#include <limits.h>
+
+#include "worker/models/llama.h"
+#include "worker/models/rope.h"
+
+static void mistral_read(struct evq_model_config *config, struct evq_arena *arena,
+                         struct evq_decoder *decoder)
+{
+    static const struct evq_llama_defaults defaults = {.kv_heads = 8};
+
+    evq_llama_read(config, &defaults, decoder);
+    evq_rope_read(config, arena, decoder);
+    if (!evq_model_config_null(config, "sliding_window")) {
+        decoder->window =
+            (int32_t)evq_model_config_integer(config, "sliding_window", 1, INT_MAX, 4096);
+    }
+}
+
+static const char *const architectures[] = {"MistralForCausalLM", "MistralModel", "mistral", NULL};
+static const struct evq_decoder_kind kind = {.names = &evq_llama_names, .read = mistral_read};
+
+const struct evq_model_family evq_model_mistral = {.name = "mistral",
+                                                   .architectures = architectures,
+                                                   .options = evq_llama_options,
+                                                   .check = evq_decoder_check,
+                                                   .build = evq_decoder_build,
+                                                   .decoder = &kind};

@@ -1,0 +1,48 @@
+/*
+ * Qwen2: a Llama with biases on queries, keys and values. Qwen3: a Llama that norms each head of
+ * its queries and keys, and whose heads have a width of their own.
+ */
+#include "worker/models/llama.h"
+#include "worker/models/rope.h"
+
+static void qwen2_read(struct evq_model_config *config, struct evq_arena *arena,
+                       struct evq_decoder *decoder)
+{
+    static const struct evq_llama_defaults defaults = {.kv_heads = 32};
+
+    evq_llama_read(config, &defaults, decoder);
+    decoder->qkv_bias = true;
+    decoder->attention_bias = false;
+    evq_rope_read(config, arena, decoder);
+    evq_llama_read_windows(config, arena, decoder);
+}
+
+static void qwen3_read(struct evq_model_config *config, struct evq_arena *arena,
+                       struct evq_decoder *decoder)
+{
+    static const struct evq_llama_defaults defaults = {.kv_heads = 32, .head_dim = 128};
+
+    evq_llama_read(config, &defaults, decoder);
+    decoder->qk_norm = true;
+    evq_rope_read(config, arena, decoder);
+    evq_llama_read_windows(config, arena, decoder);
+}
+
+static const char *const qwen2_architectures[] = {"Qwen2ForCausalLM", "Qwen2Model", "qwen2", NULL};
+static const char *const qwen3_architectures[] = {"Qwen3ForCausalLM", "Qwen3Model", "qwen3", NULL};
+static const struct evq_decoder_kind qwen2_kind = {.names = &evq_llama_names, .read = qwen2_read};
+static const struct evq_decoder_kind qwen3_kind = {.names = &evq_llama_names, .read = qwen3_read};
+
+const struct evq_model_family evq_model_qwen2 = {.name = "qwen2",
+                                                 .architectures = qwen2_architectures,
+                                                 .options = evq_llama_options,
+                                                 .check = evq_decoder_check,
+                                                 .build = evq_decoder_build,
+                                                 .decoder = &qwen2_kind};
+
+const struct evq_model_family evq_model_qwen3 = {.name = "qwen3",
+                                                 .architectures = qwen3_architectures,
+                                                 .options = evq_llama_options,
+                                                 .check = evq_decoder_check,
+                                                 .build = evq_decoder_build,
+                                                 .decoder = &qwen3_kind};

@@ -1,0 +1,197 @@
+#include "worker/models/rope.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TWO_PI 6.283185307179586476925
+
+struct rope {
+    struct evq_model_config *config;
+    const char *place; // Of the parameters: "rope_parameters", or "rope_scaling" as it was before.
+    double theta;
+    double factor;
+    double trained; // Longest sequence before it was stretched.
+    int32_t dim;    // Values that turn: head_dim.
+    double *out;    // dim / 2 of them, in radians a position.
+    double scale;   // Of cosine and sine.
+};
+
+static const char *path(const struct rope *rope, const char *name, char out[80])
+{
+    (void)snprintf(out, 80, "%s.%s", rope->place, name); // Our own names: they fit.
+    return out;
+}
+
+static double real(const struct rope *rope, const char *name, double fallback)
+{
+    char at[80];
+
+    return evq_model_config_real(rope->config, path(rope, name, at), fallback);
+}
+
+static double pair_theta(const struct rope *rope, int32_t pair)
+{
+    return pow(rope->theta, 2.0 * pair / rope->dim);
+}
+
+static void make_plain(struct rope *rope)
+{
+    for (int32_t i = 0; i < rope->dim / 2; i++) {
+        rope->out[i] = 1.0 / pair_theta(rope, i);
+    }
+}
+
+static void make_linear(struct rope *rope)
+{
+    for (int32_t i = 0; i < rope->dim / 2; i++) {
+        rope->out[i] = 1.0 / pair_theta(rope, i) / rope->factor;
+    }
+}
+
+/* Waves longer than the trained length are stretched, short ones stay, between them it blends. */
+static void make_llama3(struct rope *rope)
+{
+    const double low = real(rope, "low_freq_factor", (double)NAN);
+    const double high = real(rope, "high_freq_factor", (double)NAN);
+
+    for (int32_t i = 0; i < rope->dim / 2; i++) {
+        const double plain = 1.0 / pair_theta(rope, i);
+        const double waves = rope->trained * plain / TWO_PI; // In the trained length.
+        const double blend = (waves - low) / (high - low);
+        if (waves < low) {
+            rope->out[i] = plain / rope->factor;
+        } else if (waves > high) {
+            rope->out[i] = plain;
+        } else {
+            rope->out[i] = (1.0 - blend) * plain / rope->factor + blend * plain;
+        }
+    }
+}
+
+/* The pair that turns `turns` times within the trained length. */
+static double yarn_pair(const struct rope *rope, double turns)
+{
+    return rope->dim * log(rope->trained / (turns * TWO_PI)) / (2.0 * log(rope->theta));
+}
+
+static double yarn_scale(double factor, double weight)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * weight * log(factor) + 1.0;
+}
+
+static void make_yarn(struct rope *rope)
+{
+    char at[80];
+    double first = yarn_pair(rope, real(rope, "beta_fast", 32.0));
+    double last = yarn_pair(rope, real(rope, "beta_slow", 1.0));
+    const double mscale = real(rope, "mscale", 0.0);
+    const double mscale_all = real(rope, "mscale_all_dim", 0.0);
+
+    if (evq_model_config_flag(rope->config, path(rope, "truncate", at), true)) {
+        first = floor(first);
+        last = ceil(last);
+    }
+    first = fmax(first, 0.0);
+    last = fmin(last, rope->dim - 1.0);
+    last = first == last ? last + 0.001 : last; // As Transformers has it: no division by zero.
+    for (int32_t i = 0; i < rope->dim / 2; i++) {
+        const double ramp = fmin(fmax((i - first) / (last - first), 0.0), 1.0);
+        const double plain = 1.0 / pair_theta(rope, i);
+        rope->out[i] = plain / rope->factor * ramp + plain * (1.0 - ramp);
+    }
+    const double told = mscale > 0.0 && mscale_all > 0.0 ? yarn_scale(rope->factor, mscale) /
+                                                               yarn_scale(rope->factor, mscale_all)
+                                                         : yarn_scale(rope->factor, 1.0);
+    rope->scale = real(rope, "attention_factor", told);
+}
+
+static const struct {
+    const char *name;
+    void (*make)(struct rope *rope);
+} types[] = {
+    {"default", make_plain}, {"linear", make_linear}, {"llama3", make_llama3}, {"yarn", make_yarn}};
+
+static const char *type_of(const struct rope *rope)
+{
+    char at[80];
+    const char *named = evq_model_config_text(rope->config, path(rope, "rope_type", at), "");
+
+    return named[0] != '\0'
+               ? named
+               : evq_model_config_text(rope->config, path(rope, "type", at), "default");
+}
+
+static void read_parameters(struct rope *rope, const char *type, int32_t context)
+{
+    struct evq_model_config *config = rope->config;
+    static const char trained[] = "original_max_position_embeddings";
+    char at[80];
+
+    // Some configurations have it beside the others, which goes first.
+    rope->trained = evq_model_config_real(
+        config, trained, evq_model_config_real(config, path(rope, trained, at), context));
+    const double stretched = strcmp(type, "yarn") == 0 ? context / rope->trained : (double)NAN;
+    rope->factor = strcmp(type, "default") == 0 ? 1.0 : real(rope, "factor", stretched);
+    rope->theta = evq_model_config_real(config, path(rope, "rope_theta", at),
+                                        evq_model_config_real(config, "rope_theta", 10000.0));
+    const double part =
+        evq_model_config_real(config, path(rope, "partial_rotary_factor", at),
+                              evq_model_config_real(config, "partial_rotary_factor", 1.0));
+    if (part != 1.0) {
+        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                "partial_rotary_factor is %g, expected 1", part);
+    }
+    if (rope->theta <= 1.0) {
+        evq_model_config_refuse(config, EVQ_E_INVALID, "rope_theta is %g, expected more than 1",
+                                rope->theta);
+    }
+    if (evq_model_config_has(config, "rope_parameters.full_attention.rope_type") ||
+        evq_model_config_has(config, "rope_parameters.full_attention.rope_theta")) {
+        evq_model_config_refuse(
+            config, EVQ_E_UNSUPPORTED,
+            "rope_parameters differ by the type of layer, expected one for all");
+    }
+}
+
+void evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
+                   struct evq_decoder *decoder)
+{
+    const bool present = evq_model_config_has(config, "rope_parameters.rope_type") ||
+                         evq_model_config_has(config, "rope_parameters.rope_theta") ||
+                         evq_model_config_has(config, "rope_parameters.type");
+    const size_t pairs = (size_t)decoder->head_dim / 2;
+    struct rope rope = {.config = config,
+                        .place = present ? "rope_parameters" : "rope_scaling",
+                        .dim = decoder->head_dim,
+                        .scale = 1.0};
+    const char *type = type_of(&rope);
+    size_t at = 0;
+    char shown[64];
+
+    while (at < sizeof(types) / sizeof(types[0]) && strcmp(types[at].name, type) != 0) {
+        at++;
+    }
+    if (at == sizeof(types) / sizeof(types[0])) {
+        evq_error_escape(type, strlen(type), shown, sizeof(shown));
+        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                "rope type '%s' is not handled, expected default, linear, llama3 "
+                                "or yarn",
+                                shown);
+        return;
+    }
+    rope.out = evq_arena_array(arena, pairs + 1, sizeof(*rope.out));
+    float *frequencies = evq_arena_array(arena, pairs + 1, sizeof(*frequencies));
+    if (rope.out == NULL || frequencies == NULL) {
+        evq_model_config_refuse(config, EVQ_E_NOMEM, "frequencies of rotary positions");
+        return;
+    }
+    read_parameters(&rope, type, decoder->context);
+    types[at].make(&rope);
+    for (size_t pair = 0; pair < pairs; pair++) {
+        frequencies[pair] = (float)rope.out[pair];
+    }
+    decoder->frequencies = frequencies;
+    decoder->rope_scale = (float)rope.scale;
+}
