@@ -126,6 +126,9 @@ static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd,
     if (status != EVQ_OK) {
         return status;
     }
+    if (evq_layout_refuses(name) != NULL) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", evq_layout_refuses(name));
+    }
     int file_fd = *fd;
     *fd = -1; // The checkpoint owns it now.
     return read_file(checkpoint, root_fd, folder, name, file_fd, info, options, err);

@@ -135,6 +135,19 @@ out:
     return status;
 }
 
+static bool is_flat_parameter(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    const char *last = dot == NULL ? name : dot + 1;
+
+    last += *last == '_' ? 1 : 0;
+    if (strncmp(last, "flat_param", strlen("flat_param")) != 0) {
+        return false;
+    }
+    last += strlen("flat_param");
+    return *last == '\0' || (last[0] == '_' && last[1] >= '0' && last[1] <= '9');
+}
+
 static enum evq_status check_place(const struct evq_checkpoint *checkpoint,
                                    const struct evq_tensor *tensor, struct evq_error *err)
 {
@@ -158,6 +171,12 @@ enum evq_status evq_directory_add_tensor(struct evq_checkpoint *checkpoint,
     if (name_bytes > EVQ_CHECKPOINT_NAME_BYTES_MAX) {
         return evq_error_set(err, EVQ_E_LIMIT, "a tensor name of %zu bytes, allowed %d", name_bytes,
                              EVQ_CHECKPOINT_NAME_BYTES_MAX);
+    }
+    if (is_flat_parameter(tensor->name)) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "it is a flat parameter of FSDP (LOCAL_STATE_DICT), which does not "
+                             "say what it holds: save a full or sharded state dict, or convert it "
+                             "first, in a `prepare` command");
     }
     for (size_t i = 0; i < tensor->piece_count; i++) {
         enum evq_status status = check_place(checkpoint, &tensor->pieces[i].stored, err);

@@ -52,6 +52,9 @@ enum evq_status evq_dcp_read(struct evq_checkpoint *checkpoint, int root_fd, con
 enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Why a file of this name is not read, whatever it holds: a sentence; NULL: it may be read. */
+const char *evq_layout_refuses(const char *name);
+
 /* A dtype by its safetensors spelling: its bits; EVQ_DTYPE_OTHER for one that is only listed.
  * False: unknown. */
 bool evq_dtype_parse(const char *name, enum evq_dtype *ret_dtype, unsigned *ret_bits,

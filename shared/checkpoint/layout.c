@@ -9,25 +9,32 @@
 
 /* The file of a Hugging Face checkpoint directory, in the order in which Transformers looks for it.
  */
-static const char *const preferred[] = {"model.safetensors", "model.safetensors.index.json",
-                                        "pytorch_model.bin", "pytorch_model.bin.index.json",
-                                        ".metadata"};
+static const char *const preferred[] = {"model.safetensors",   "model.safetensors.index.json",
+                                        "pytorch_model.bin",   "pytorch_model.bin.index.json",
+                                        "adapter_config.json", ".metadata"};
 #define PREFERRED_COUNT (sizeof(preferred) / sizeof(preferred[0]))
 
-/* Entries that tell a layout that is not read. */
+/* Entries that tell a layout whose weights cannot be told from its files alone, or of others. */
 static const struct {
-    const char *prefix;
-    bool whole; // prefix is the whole name.
+    const char *start;
+    const char *end;
     const char *sentence;
 } refused[] = {
-    {"adapter_model.", false, "this is a PEFT adapter, which is not merged onto its base here"},
-    {"adapter_config.json", true, "this is a PEFT adapter, which is not merged onto its base here"},
-    {"global_step", false, "this is a DeepSpeed ZeRO checkpoint, which is not read"},
-    {"zero_pp_rank_", false, "this is a DeepSpeed ZeRO checkpoint, which is not read"},
-    {"mp_rank_", false, "this is a DeepSpeed checkpoint, which is not read"},
-    {"bf16_zero_pp_rank_", false, "this is a DeepSpeed ZeRO checkpoint, which is not read"},
-    {"tf_model.h5", true, "this is a TensorFlow checkpoint, which is not read"},
-    {"flax_model.msgpack", true, "this is a Flax checkpoint, which is not read"},
+    {"zero_pp_rank_", "_model_states.pt",
+     "this is DeepSpeed ZeRO stage 3, whose weights are cut over all ranks: join them first with "
+     "zero_to_fp32.py, in a `prepare` command"},
+    {"mp_rank_01", "",
+     "this is a model-parallel checkpoint (mp_rank_01 and on), whose weights are cut by the "
+     "model's own plan: join them first, in a `prepare` command"},
+    {"layer_", "-model_states.pt",
+     "this is a pipeline-parallel checkpoint of DeepSpeed (a file for each layer): join it first, "
+     "in a `prepare` command"},
+    {"latest_checkpointed_iteration.txt", "",
+     "this is a checkpoint of Megatron-LM: convert it first, in a `prepare` command"},
+    {"model_optim_rng.pt", "",
+     "this is a checkpoint of Megatron-LM: convert it first, in a `prepare` command"},
+    {"tf_model.h5", "", "this is a TensorFlow checkpoint, which is not read"},
+    {"flax_model.msgpack", "", "this is a Flax checkpoint, which is not read"},
 };
 #define REFUSED_COUNT (sizeof(refused) / sizeof(refused[0]))
 
@@ -40,19 +47,33 @@ static const char *const not_weights[] = {"optimizer.",     "scheduler.", "scale
 
 /* Where accelerate puts the distributed checkpoint of a model. */
 #define FSDP_FOLDER "pytorch_model_fsdp_0"
+/* Where DeepSpeed puts the weights of ZeRO stages 0 to 2, in the folder that `latest` names. */
+#define DEEPSPEED_FILE "mp_rank_00_model_states.pt"
 
 struct scan {
     bool found[PREFERRED_COUNT];
     const char *sentence; // Of the first entry that is refused.
     char weights[2][256]; // The first two files that may hold weights.
     size_t weights_count;
-    bool fsdp;  // FSDP_FOLDER is there.
-    bool shard; // One of them is model-00001-of-00002 or the like.
+    bool fsdp;      // FSDP_FOLDER is there.
+    bool adapter;   // Weights of an adapter.
+    bool latest;    // DeepSpeed's name of the newest step.
+    bool step;      // A folder global_stepN.
+    bool deepspeed; // DEEPSPEED_FILE is there.
+    bool shard;     // One of them is model-00001-of-00002 or the like.
 };
 
 static bool starts_with(const char *text, const char *start)
 {
     return strncmp(text, start, strlen(start)) == 0;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t bytes = strlen(text);
+    const size_t end_bytes = strlen(end);
+
+    return bytes >= end_bytes && strcmp(text + bytes - end_bytes, end) == 0;
 }
 
 static bool is_weights(const char *name)
@@ -66,13 +87,21 @@ static bool is_weights(const char *name)
         }
     }
     for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
-        size_t bytes = strlen(name);
-        size_t end = strlen(suffixes[i]);
-        if (bytes > end && strcmp(name + bytes - end, suffixes[i]) == 0) {
+        if (strlen(name) > strlen(suffixes[i]) && ends_with(name, suffixes[i])) {
             return true;
         }
     }
     return false;
+}
+
+const char *evq_layout_refuses(const char *name)
+{
+    for (size_t i = 0; i < REFUSED_COUNT; i++) {
+        if (starts_with(name, refused[i].start) && ends_with(name, refused[i].end)) {
+            return refused[i].sentence;
+        }
+    }
+    return NULL;
 }
 
 static void scan_entry(struct scan *scan, const char *name, bool directory)
@@ -81,11 +110,12 @@ static void scan_entry(struct scan *scan, const char *name, bool directory)
         scan->found[i] = scan->found[i] || strcmp(name, preferred[i]) == 0;
     }
     scan->fsdp = scan->fsdp || strcmp(name, FSDP_FOLDER) == 0;
-    for (size_t i = 0; i < REFUSED_COUNT && scan->sentence == NULL; i++) {
-        if (refused[i].whole ? strcmp(name, refused[i].prefix) == 0
-                             : starts_with(name, refused[i].prefix)) {
-            scan->sentence = refused[i].sentence;
-        }
+    scan->adapter = scan->adapter || starts_with(name, "adapter_model.");
+    scan->latest = scan->latest || strcmp(name, "latest") == 0;
+    scan->step = scan->step || starts_with(name, "global_step");
+    scan->deepspeed = scan->deepspeed || strcmp(name, DEEPSPEED_FILE) == 0;
+    if (scan->sentence == NULL) {
+        scan->sentence = evq_layout_refuses(name);
     }
     if (directory || !is_weights(name)) {
         return;
@@ -126,6 +156,92 @@ static enum evq_status scan_directory(int directory_fd, struct scan *scan, struc
                        : evq_error_set(err, EVQ_E_IO, "list the directory: %s", strerror(failed));
 }
 
+/* The one file of a directory without a layout that is known. */
+static enum evq_status find_only(const struct scan *scan, const char **ret_name,
+                                 struct evq_error *err)
+{
+    if (scan->weights_count == 0) {
+        return evq_error_set(err, EVQ_E_INCOMPLETE, "the directory holds no weights file yet");
+    }
+    if (scan->shard) {
+        return evq_error_set(err, EVQ_E_INCOMPLETE,
+                             "the directory holds shards, but not yet their index file");
+    }
+    if (scan->weights_count > 1) {
+        char shown[2][EVQ_SHOWN_BYTES];
+        evq_error_escape(scan->weights[0], strlen(scan->weights[0]), shown[0], sizeof(shown[0]));
+        evq_error_escape(scan->weights[1], strlen(scan->weights[1]), shown[1], sizeof(shown[1]));
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "the directory holds %zu weights files ('%s', '%s', ...): name the one to evaluate",
+            scan->weights_count, shown[0], shown[1]);
+    }
+    *ret_name = scan->weights[0];
+    return EVQ_OK;
+}
+
+/* The folder that DeepSpeed's file `latest` names. */
+static enum evq_status read_latest(int directory_fd, char *out, size_t out_bytes,
+                                   struct evq_error *err)
+{
+    char shown[EVQ_SHOWN_BYTES];
+    int fd = -1;
+    enum evq_status status = evq_beneath_open(directory_fd, "latest", false, &fd, err);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const ssize_t got = read(fd, out, out_bytes - 1);
+    (void)close(fd); // Opened for reading: a failed close loses nothing.
+    const size_t bytes = got < 0 ? 0 : (size_t)got;
+    out[bytes] = '\0';
+    out[strcspn(out, "\r\n")] = '\0';
+    if (out[0] == '\0') {
+        return evq_error_set(err, EVQ_E_INCOMPLETE, "'latest' is empty: still being written");
+    }
+    if (strlen(out) > 200 || out[0] == '.' || strchr(out, '/') != NULL) {
+        evq_error_escape(out, strlen(out), shown, sizeof(shown));
+        return evq_error_set(err, EVQ_E_INVALID, "'latest' names '%s', which is no plain folder",
+                             shown);
+    }
+    return EVQ_OK;
+}
+
+/* The weights in the step that `latest` names. */
+static enum evq_status find_deepspeed(int directory_fd, char *ret_name, size_t name_bytes,
+                                      struct evq_error *err)
+{
+    char folder[256];
+    char shown[EVQ_SHOWN_BYTES];
+    struct scan scan = {.weights_count = 0};
+    int fd = -1;
+    enum evq_status status = read_latest(directory_fd, folder, sizeof(folder), err);
+
+    if (status == EVQ_OK) {
+        status = evq_beneath_open(directory_fd, folder, true, &fd, err);
+    }
+    if (status == EVQ_OK) {
+        status = scan_directory(fd, &scan, err);
+        (void)close(fd); // Opened for reading: a failed close loses nothing.
+    }
+    if (status == EVQ_E_GONE) {
+        return evq_error_set(err, EVQ_E_INCOMPLETE,
+                             "the folder that 'latest' names is not there (yet)");
+    }
+    if (status == EVQ_OK && scan.sentence != NULL) {
+        status = evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", scan.sentence);
+    }
+    if (status == EVQ_OK && !scan.deepspeed) {
+        evq_error_escape(folder, strlen(folder), shown, sizeof(shown));
+        status =
+            evq_error_set(err, EVQ_E_INCOMPLETE, "'%s' holds no " DEEPSPEED_FILE " yet", shown);
+    }
+    if (status == EVQ_OK) {
+        (void)snprintf(ret_name, name_bytes, "%s/" DEEPSPEED_FILE, folder); // Both are short.
+    }
+    return status;
+}
+
 enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_bytes,
                                 struct evq_error *err)
 {
@@ -145,28 +261,28 @@ enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_by
     if (name == NULL && scan.sentence != NULL) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", scan.sentence);
     }
-    if (name == NULL && scan.weights_count == 0) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "the directory holds no weights file yet");
-    }
-    if (name == NULL && scan.shard) {
+    if (name == NULL && scan.adapter) {
         return evq_error_set(err, EVQ_E_INCOMPLETE,
-                             "the directory holds shards, but not yet their index file");
+                             "the directory holds an adapter, but not yet adapter_config.json");
     }
-    if (name == NULL && scan.weights_count > 1) {
-        char shown[2][EVQ_SHOWN_BYTES];
-        evq_error_escape(scan.weights[0], strlen(scan.weights[0]), shown[0], sizeof(shown[0]));
-        evq_error_escape(scan.weights[1], strlen(scan.weights[1]), shown[1], sizeof(shown[1]));
-        return evq_error_set(
-            err, EVQ_E_INVALID,
-            "the directory holds %zu weights files ('%s', '%s', ...): name the one to evaluate",
-            scan.weights_count, shown[0], shown[1]);
+    if (name == NULL && scan.latest && scan.step) {
+        return find_deepspeed(directory_fd, ret_name, name_bytes, err);
+    }
+    if (name == NULL && scan.step) {
+        return evq_error_set(err, EVQ_E_INCOMPLETE,
+                             "the directory holds steps of DeepSpeed, but not yet 'latest'");
+    }
+    if (name == NULL && scan.deepspeed) {
+        name = DEEPSPEED_FILE;
     }
     if (name == NULL) {
-        name = scan.weights[0];
+        status = find_only(&scan, &name, err);
     }
-    if (strlen(name) >= name_bytes) {
-        return evq_error_set(err, EVQ_E_INVALID, "a file name of %zu bytes", strlen(name));
+    if (status == EVQ_OK && strlen(name) >= name_bytes) {
+        status = evq_error_set(err, EVQ_E_INVALID, "a file name of %zu bytes", strlen(name));
     }
-    (void)snprintf(ret_name, name_bytes, "%s", name);
-    return EVQ_OK;
+    if (status == EVQ_OK) {
+        (void)snprintf(ret_name, name_bytes, "%s", name);
+    }
+    return status;
 }

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+import types
 import warnings
 
 import safetensors.torch
@@ -66,6 +67,19 @@ class Net(torch.nn.Module):
         super().__init__()
         self.body = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
         self.register_buffer("scale", torch.tensor([0.5, 2.0]))
+
+
+def pretend(module, name, **attributes):
+    """An object of a class that a package which is not installed would define."""
+    made = types.ModuleType(module)
+    setattr(made, name, type(name, (), {"__module__": module}))
+    parts = module.split(".")
+    for i in range(1, len(parts)):
+        sys.modules.setdefault(".".join(parts[:i]), types.ModuleType(".".join(parts[:i])))
+    sys.modules[module] = made
+    value = getattr(made, name)()
+    value.__dict__.update(attributes)
+    return value
 
 
 def make():
@@ -136,12 +150,32 @@ def make():
             json.dump({"metadata": {"total_size": 216}, "weight_map": weights}, file, indent=2)
             file.write("\n")
     make_distributed.make(MADE)
+    zero = os.path.join(MADE, "zero", "global_step20")
+    os.makedirs(zero)
+    half = {"layer.weight": base.to(torch.bfloat16), "layer.bias": base[0].to(torch.bfloat16)}
+    scaler = pretend("deepspeed.runtime.fp16.loss_scaler", "LossScaler", cur_scale=1.0)
+    stage = pretend("deepspeed.runtime.zero.config", "ZeroStageEnum", value=2)
+    states = {"module": half, "buffer_names": [], "optimizer": None, "param_shapes": [collections.OrderedDict(
+        (k, v.shape) for k, v in half.items())], "dp_world_size": 2, "mp_world_size": 1, "global_steps": 20, "ds_version": "0.18.2",
+        "ds_config": {"zero_optimization": {"stage": 2}}, "shared_params": {}, "lr_scheduler": None}
+    save(states, "zero/global_step20/mp_rank_00_model_states.pt")
+    for rank in range(2):
+        flat = torch.cat([v.flatten().float() for v in half.values()]).chunk(2)[rank] + 1e-4
+        save({"optimizer_state_dict": {"zero_stage": stage, "loss_scaler": scaler, "partition_count": 2,
+              "single_partition_of_fp32_groups": [flat]}, "ds_version": "0.18.2"},
+             f"zero/global_step20/bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    with open(os.path.join(MADE, "zero", "latest"), "w") as file:
+        file.write("global_step20")
     save({"model": {"w": torch.arange(35, dtype=torch.float32).reshape(5, 7) - 4}}, "dcp_one.pt")  # As in fsdp.
 
 
 def load(path):
     if os.path.isdir(path):
         out = {}
+        if os.path.exists(os.path.join(path, "latest")):
+            pretend("deepspeed.runtime.fp16.loss_scaler", "LossScaler")
+            pretend("deepspeed.runtime.zero.config", "ZeroStageEnum")
+            return load(os.path.join(path, "global_step20", "mp_rank_00_model_states.pt"))
         inner = os.path.join(path, "pytorch_model_fsdp_0")
         if os.path.isdir(inner):
             return load(inner)
