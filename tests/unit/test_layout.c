@@ -17,7 +17,7 @@
 #include "tests/fixture/golden.h"
 
 static const uint8_t one_float[] =
-    "\x38\0\0\0\0\0\0\0"
+    "\x36\0\0\0\0\0\0\0"
     "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"
     "\0\0\x80\x3f";
 #define ONE_FLOAT_BYTES (sizeof(one_float) - 1)
@@ -108,8 +108,8 @@ static const struct {
      "Megatron-LM"},
     {{{"model_optim_rng.pt", "x"}}, EVQ_E_UNSUPPORTED, "Megatron-LM"},
     {{{"adapter_model.safetensors", "x"}},
-     EVQ_E_UNSUPPORTED,
-     "an adapter without its adapter_config.json"},
+     EVQ_E_INCOMPLETE,
+     "holds an adapter, but not yet adapter_config.json"},
     {{{"tf_model.h5", "x"}}, EVQ_E_UNSUPPORTED, "TensorFlow"},
     {{{"flax_model.msgpack", "x"}}, EVQ_E_UNSUPPORTED, "Flax"},
     {{{"a.pt", "x"}, {"b.pt", "x"}}, EVQ_E_INVALID, "holds 2 weights files"},
