@@ -30,7 +30,9 @@ evaluators:
     argv: [{python}, -m, evalq.serve_lightning, "tiny_lightning:evaluator"]
     directory: {here}
     env: {env}
+  fixed: {{kind: command, argv: [sh, -c, 'echo "{{\\"loss\\": 0.5}}" > "$EVALQ_RESULT"']}}
 suites:
+  fixed: {{evaluator: fixed, limits: {{seconds: 60}}, tasks: [{{name: eval}}]}}
   eval: {{evaluator: gpt2, limits: {{seconds: 120}}, tasks: [{{name: eval, type: trainer}}]}}
   val: {{evaluator: mlp, limits: {{seconds: 120}}, tasks: [{{name: val, type: lightning}}]}}
 """
@@ -62,6 +64,7 @@ class Stack:
 
     def environment(self, **more: str) -> Dict[str, str]:
         env = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TMPDIR=self.directory)
+        env["DS_ACCELERATOR"] = "cpu"
         env.update(XDG_STATE_HOME=os.path.join(self.directory, "state"), EVALUATIONS=self.noted)
         env.pop("EVALQ_URL", None)
         env.pop("EVALQ_RUN", None)
@@ -178,3 +181,38 @@ def evaluated(outcome: Dict[str, Any]) -> Dict[int, Dict[str, float]]:
                 raise AssertionError(f"step {entry['step']} was logged twice")
             found[entry["step"]] = entry
     return found
+
+
+def words(**settings: Any) -> List[str]:
+    """Settings as the training programs read them."""
+    return [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+
+
+# Of a Trainer that evaluates by steps and loads the best model at its end.
+STEPS = {
+    "eval_strategy": "steps",
+    "save_strategy": "steps",
+    "logging_steps": 5,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "loss",
+}
+
+
+class TrainerStackTest(StackTest):
+    """With a Trainer of tiny_gpt2.py."""
+
+    def reference(self, launcher: Optional[List[str]] = None, **settings: Any) -> Dict[str, Any]:
+        """The same training, evaluated synchronously by the Trainer itself."""
+        out, self.stack.out = self.stack.out, self.stack.out + "-reference"
+        self.stack.start("tiny_gpt2.py", *words(**settings), launcher=launcher).wait()
+        outcome = self.stack.outcome()
+        self.stack.out = out
+        return outcome
+
+    def assert_same_evaluations(self, outcome: Dict[str, Any], reference: Dict[str, Any]) -> None:
+        ours, theirs = evaluated(outcome), evaluated(reference)
+        self.assertEqual(sorted(ours), sorted(theirs))
+        for step, entry in theirs.items():
+            for name in ("eval_loss", "eval_accuracy", "epoch"):
+                difference = abs(ours[step][name] - entry[name])
+                self.assertTrue(difference <= 1e-5, f"step {step}: {name} {ours[step][name]}, expected {entry[name]}")

@@ -15,9 +15,10 @@ fi
 if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv"
     "$venv/bin/pip" install --quiet --extra-index-url https://download.pytorch.org/whl/cpu \
-        torch transformers accelerate lightning safetensors numpy mypy ||
-        echo "NOT RUN in part: the package registry did not answer"
-    "$venv/bin/pip" install --quiet lm_eval || echo "NOT RUN: lm_eval is not installed"
+        -r tests/peers/requirements.txt || echo "NOT RUN in part: the package registry did not answer"
+    "$venv/bin/pip" install --quiet lm_eval==0.4.13 || echo "NOT RUN: lm_eval is not installed"
+    DS_BUILD_OPS=0 "$venv/bin/pip" install --quiet --no-build-isolation --no-deps deepspeed==0.19.8 \
+        hjson py-cpuinfo ninja msgpack einops || echo "NOT RUN: deepspeed is not installed"
 fi
 
 failed=0

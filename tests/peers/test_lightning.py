@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import unittest
-from typing import Any, Dict
+from typing import Dict
 
-from peers import StackTest, needs, until
+from peers import StackTest, needs, until, words
 
 needs("torch", "lightning", "pytorch_lightning")
 
 PROGRAM = "tiny_lightning.py"
-
-
-def words(**settings: Any) -> "list[str]":
-    return [f"{name}={json.dumps(value)}" for name, value in settings.items()]
 
 
 class LightningTest(StackTest):

@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import unittest
 from typing import Any, Dict
 
-from peers import StackTest, Training, evaluated, needs, until
+from peers import STEPS, StackTest, TrainerStackTest, Training, evaluated, needs, until, words
 
 needs("torch", "transformers", "accelerate")
 
 PROGRAM = "tiny_gpt2.py"
 
 
-def words(**settings: Any) -> "list[str]":
-    return [f"{name}={json.dumps(value)}" for name, value in settings.items()]
-
-
-STEPS = {
-    "eval_strategy": "steps",
-    "save_strategy": "steps",
-    "logging_steps": 5,
-    "load_best_model_at_end": True,
-    "metric_for_best_model": "loss",
-}
-
-
-class TransformersTest(StackTest):
-    def reference(self, **settings: Any) -> Dict[str, Any]:
-        """The same training, evaluated synchronously by the Trainer itself."""
-        out, self.stack.out = self.stack.out, self.stack.out + "-reference"
-        self.stack.start(PROGRAM, *words(**settings)).wait()
-        outcome = self.stack.outcome()
-        self.stack.out = out
-        return outcome
-
-    def assert_same_evaluations(self, outcome: Dict[str, Any], reference: Dict[str, Any]) -> None:
-        ours, theirs = evaluated(outcome), evaluated(reference)
-        self.assertEqual(sorted(ours), sorted(theirs))
-        for step, entry in theirs.items():
-            for name in ("eval_loss", "eval_accuracy", "epoch"):
-                difference = abs(ours[step][name] - entry[name])
-                self.assertTrue(difference <= 1e-5, f"step {step}: {name} {ours[step][name]}, expected {entry[name]}")
-
+class TransformersTest(TrainerStackTest):
     def test_each_due_step_is_evaluated_once_and_the_best_is_loaded(self) -> None:
         # The learning rate is high and constant: the loss goes up and down, and the best is in the middle.
         settings = dict(STEPS, eval_steps=5, save_steps=5, max_steps=60, save_total_limit=1, learning_rate=0.06)

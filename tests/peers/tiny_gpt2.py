@@ -3,12 +3,14 @@
 Run as a program it trains: python tiny_gpt2.py OUTPUT_DIR [NAME=JSON ...]; see train().
 """
 
+import functools
 import hashlib
 import json
 import os
 import sys
 import time
 
+import accelerate
 import torch
 import transformers
 from torch.utils.data import Dataset
@@ -45,7 +47,12 @@ def compute_metrics(prediction):
     return {"accuracy": float((guesses == prediction.label_ids[:, 1:]).mean())}
 
 
-def make_trainer(output_dir="unused", callbacks=None, **settings):
+def shard_on_cpu():
+    """accelerate shards over GPUs and their like alone: the CPU passes for one of these."""
+    accelerate.PartialState._shared_state["distributed_type"] = accelerate.DistributedType.MULTI_XPU
+
+
+def make_trainer(output_dir="unused", callbacks=None, shard_bytes=0, **settings):
     """The same model whenever it is made; the evaluator needs nothing of the training's arguments."""
     transformers.set_seed(7)
     config = transformers.GPT2Config(
@@ -64,8 +71,13 @@ def make_trainer(output_dir="unused", callbacks=None, **settings):
         seed=7,
         **{"learning_rate": 1e-2, **settings},
     )
+    if settings.get("fsdp"):
+        shard_on_cpu()
+    model = transformers.GPT2LMHeadModel(config)
+    if shard_bytes:
+        model.save_pretrained = functools.partial(model.save_pretrained, max_shard_size=shard_bytes)
     return transformers.Trainer(
-        model=transformers.GPT2LMHeadModel(config),
+        model=model,
         args=args,
         train_dataset=Blocks(data, 400),
         eval_dataset=Blocks(data[-blocks * BLOCK :], blocks),
@@ -94,6 +106,7 @@ def digest(model):
     found = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         found.update(name.encode())
+        value = value.full_tensor() if hasattr(value, "full_tensor") else value
         found.update(value.detach().contiguous().numpy().tobytes())
     return found.hexdigest()
 

@@ -45,6 +45,15 @@ class Regression(pl.LightningModule):
         return torch.utils.data.DataLoader(data(64, 2), batch_size=16)
 
 
+class Sharded(Regression):
+    """FSDP2: its checkpoints are directories."""
+
+    def configure_model(self):
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+
+
 class Pace(pl.Callback):
     def __init__(self, seconds, path):
         self.seconds, self.path = seconds, path
@@ -103,7 +112,16 @@ def reference(output_dir, max_epochs):
 
 
 def train(
-    output_dir, evalq=None, resume=None, pace=0.0, asynchronous=False, top_k=1, last=None, logger_alone=False, **settings
+    output_dir,
+    evalq=None,
+    resume=None,
+    pace=0.0,
+    asynchronous=False,
+    sharded=False,
+    top_k=1,
+    last=None,
+    logger_alone=False,
+    **settings,
 ):
     callbacks = [Pace(pace, os.path.join(output_dir, "at-step"))] if pace else []
     os.makedirs(output_dir, exist_ok=True)
@@ -124,6 +142,9 @@ def train(
     plugins = []
     if asynchronous:
         plugins.append(importlib.import_module(pl.__name__ + ".plugins.io").AsyncCheckpointIO())
+    if sharded:
+        strategies = importlib.import_module(pl.__name__ + ".strategies")
+        settings["strategy"] = strategies.ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
     trainer = make_trainer(
         callbacks=callbacks,
         logger=loggers,
@@ -133,7 +154,7 @@ def train(
         plugins=plugins,
         **settings,
     )
-    module = Regression()
+    module = Sharded() if sharded else Regression()
     trainer.fit(module, ckpt_path=resume)
     outcome = {
         "best_model_path": trainer.checkpoint_callback.best_model_path if trainer.checkpoint_callback else "",

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any, Dict, List, Mapping, Optional
 
+from ._dcp import dcp_directory, load_dcp
 from ._tensors import read_safetensors, read_safetensors_torch, safetensors_files
 
 _REGULAR_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
@@ -29,6 +30,9 @@ def load_weights(path: str, variant: str = "regular", framework: Optional[str] =
     if framework == "numpy":
         raise ValueError(f"'{path}' is no safetensors file: torch reads it")
     values = {}
+    directory = dcp_directory(path)
+    if directory is not None:
+        return without_prefixes(_state_dict(load_dcp(directory), variant, directory))
     for name in torch_files(path):
         values.update(_state_dict(load_torch(name), variant, name))
     return without_prefixes(values)

@@ -356,23 +356,21 @@ class EvalqCallback(TrainerCallback, ExportableState):
 
     def _exchange(self, args: Any, state: Any, control: Any, ready: List[Evaluation], done: bool = True) -> bool:
         """Rank 0 applies what came and decides; the others hear of it and do the same. Gives rank 0's done."""
-        told: List[Tuple[Evaluation, Any]] = []
-        if self._watch is not None:
-            for evaluation in ready:
-                self._apply(args, state, control, evaluation)
-                best = (state.best_metric, getattr(state, "best_global_step", None), state.best_model_checkpoint)
-                told.append((evaluation, best))
+        for evaluation in ready if self._watch is not None else ():
+            self._apply(args, state, control, evaluation)
         if not self._multi:
             return done
         import torch.distributed
 
-        message = [(told, bool(control.should_training_stop), done)]
+        best = (state.best_metric, getattr(state, "best_global_step", None), state.best_model_checkpoint)
+        message = [(ready, best, bool(control.should_training_stop), done)]
         torch.distributed.broadcast_object_list(message, src=0)
-        told, stop, done = message[0]
+        ready, best, stop, done = message[0]
         if self._watch is None:
-            for evaluation, best in told:
+            for evaluation in ready:
                 self._apply(args, state, control, evaluation)
-                state.best_metric, state.best_global_step, state.best_model_checkpoint = best
+            # Also where nothing came: at a save each rank looks for the best by itself, while rank 0 rotates.
+            state.best_metric, state.best_global_step, state.best_model_checkpoint = best
             control.should_training_stop = stop
         return done
 

@@ -1,0 +1,93 @@
+"""Checkpoints of several files, written by several processes: each waited for, pinned, evaluated and rotated away.
+
+Real FSDP2 (two processes, gloo, on the CPU) and DeepSpeed ZeRO-2 in a Trainer, FSDP2 in Lightning, and Transformers' own
+shards. Where DeepSpeed is not installed, its test is skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import unittest
+from typing import Any, Dict, List, Optional
+
+from peers import STEPS, StackTest, TrainerStackTest, evaluated, needs, until, words
+
+needs("torch", "transformers", "accelerate", "lightning")
+
+RANKS = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+# The best is in the middle, and long rotated away when it is known.
+SETTINGS = dict(STEPS, eval_steps=5, save_steps=5, max_steps=35, save_total_limit=1, learning_rate=0.06)
+SETTINGS["lr_scheduler_type"] = "constant"
+
+
+def digest_of(checkpoint: str) -> str:
+    """Of its weights, as tiny_gpt2.py has it of a model's."""
+    import tiny_gpt2
+    from evalq._weights import load_into, load_weights
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = tiny_gpt2.make_trainer(folder).model
+    load_into(model, load_weights(checkpoint), checkpoint)
+    return str(tiny_gpt2.digest(model))
+
+
+class TrainerTest(TrainerStackTest):
+    def train(self, launcher: Optional[List[str]], **more: Any) -> Dict[str, Any]:
+        """With evalq, held against the same training that evaluates for itself."""
+        settings = {**SETTINGS, **more}
+        # Where it rotates by itself its ranks may not agree on the best: each looks for it while one of them deletes.
+        reference = self.reference(launcher, **{**settings, "save_total_limit": None})
+        self.stack.start("tiny_gpt2.py", *words(evalq={"suites": "eval"}, **settings), launcher=launcher).wait()
+        outcome = self.stack.outcome()
+        self.assert_same_evaluations(outcome, reference)
+        self.assertEqual(sorted(map(int, self.stack.evaluations())), list(range(5, 36, 5)))
+        self.assertEqual(outcome["best_global_step"], reference["best_global_step"])
+        self.assertEqual(outcome["digest"], digest_of(outcome["best_model_checkpoint"]))
+        best = f"checkpoint-{outcome['best_global_step']}"
+        self.assertEqual([name for name in os.listdir(self.stack.out) if name.startswith("checkpoint-")], [best])
+        until(lambda: not os.path.exists(os.path.join(self.stack.out, ".evalq")), "pins are released")
+        return outcome
+
+    def test_transformers_own_shards(self) -> None:
+        outcome = self.train(None, shard_bytes=20000)
+        names = os.listdir(outcome["best_model_checkpoint"])
+        self.assertIn("model.safetensors.index.json", names)
+        self.assertGreater(len([name for name in names if name.endswith(".safetensors")]), 3)
+
+    def test_fsdp(self) -> None:
+        outcome = self.train(RANKS, fsdp=True, fsdp_config={"version": 2, "state_dict_type": "SHARDED_STATE_DICT"})
+        names = os.listdir(os.path.join(outcome["best_model_checkpoint"], "pytorch_model_fsdp_0"))
+        self.assertEqual(len([name for name in names if name.endswith(".distcp")]), 2)
+
+    def test_fsdp_saves_what_is_due_without_a_save(self) -> None:
+        settings = dict(SETTINGS, max_steps=12, eval_steps=4, save_strategy="no", load_best_model_at_end=False, fsdp=True)
+        settings["fsdp_config"] = {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}
+        self.stack.start("tiny_gpt2.py", *words(evalq={"suites": "eval"}, **settings), launcher=RANKS).wait()
+        self.assertEqual(sorted(evaluated(self.stack.outcome())), [4, 8, 12])
+
+    @unittest.skipIf(importlib.util.find_spec("deepspeed") is None, "not run: deepspeed is not installed")
+    def test_deepspeed(self) -> None:
+        auto = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        config = {"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+        path = os.path.join(self.stack.directory, "deepspeed.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**config, **dict.fromkeys(auto, "auto")}, file)
+        outcome = self.train(RANKS, deepspeed=path)
+        self.assertIn(f"global_step{outcome['best_global_step']}", os.listdir(outcome["best_model_checkpoint"]))
+
+
+class LightningTest(StackTest):
+    def test_directories(self) -> None:
+        settings = words(max_epochs=4, devices=2, sharded=True, evalq={"monitor": "val_loss"})
+        self.stack.start("tiny_lightning.py", *settings).wait()
+        outcome = self.stack.outcome()
+        self.assertEqual(len(self.stack.evaluations()), 4)
+        self.assertTrue(os.path.isfile(os.path.join(outcome["best_model_path"], ".metadata")), outcome)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
