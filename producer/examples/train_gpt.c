@@ -1,0 +1,298 @@
+/*
+ * Trains a small GPT on a text, byte by byte, and has every checkpoint evaluated elsewhere. The
+ * three calls that matter are evalq_client_open(), evalq_client_submit() and evalq_client_close().
+ * It uses evalq's public header alone.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <evalq.h>
+
+#include "gpt.h"
+#include "mlp.h"
+
+#define BATCH     12
+#define WARM_UP   20
+#define RATE      1e-3f
+#define HELD_OUT  32768 // Bytes at the end that training never sees.
+#define TEXT_MOST (256L << 20)
+
+struct settings {
+    const char *text;
+    const char *out;
+    const char *run;
+    const char *suites;
+    long steps;
+    long every;
+    long seed;
+};
+
+struct trainer {
+    struct settings settings;
+    struct gpt gpt;
+    struct evalq_client *client; // NULL: training goes on without.
+    uint8_t *text;
+    size_t bytes; // Of the text without what is held out.
+    size_t held_out;
+    uint64_t seed;
+    long saved;
+};
+
+static double now_seconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int usage(FILE *to, int code)
+{
+    fputs(
+        "Usage: train_gpt --text FILE [--out DIR] [--run NAME] [--suites NAMES]\n"
+        "                 [--steps N] [--every N] [--seed N]\n"
+        "\n"
+        "Trains a GPT of three layers on the bytes of a text, saves a checkpoint as Transformers\n"
+        "would (config.json, model.safetensors, tokenizer.json) every N steps and submits it to\n"
+        "evalq.\n"
+        "\n"
+        "  --text FILE     at least 64 KiB; its last 32 KiB are held out\n"
+        "  --out DIR       gets the checkpoints and heldout.txt (default checkpoints)\n"
+        "  --run NAME      the run's name (default: evalq makes one of the directory)\n"
+        "  --suites NAMES  suites of evalq.yaml, separated by commas (default text)\n"
+        "  --steps N       steps of 12 sequences of 64 bytes (default 400)\n"
+        "  --every N       steps between checkpoints (default 50)\n"
+        "  --seed N        of initialisation and order (default 1)\n",
+        to);
+    return code;
+}
+
+static bool number_parse(const char *text, const char *name, long least, long *ret_number)
+{
+    char *end = NULL;
+
+    errno = 0;
+    const long number = strtol(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || number < least || number > 100000000) {
+        fprintf(stderr, "train_gpt: --%s is '%s', expected a number from %ld on\n", name, text,
+                least);
+        return false;
+    }
+    *ret_number = number;
+    return true;
+}
+
+/* -1: go on; else the exit code. */
+static int settings_parse(int argc, char **argv, struct settings *settings)
+{
+    static const struct option options[] = {{"text", required_argument, NULL, 't'},
+                                            {"out", required_argument, NULL, 'o'},
+                                            {"run", required_argument, NULL, 'r'},
+                                            {"suites", required_argument, NULL, 's'},
+                                            {"steps", required_argument, NULL, 'n'},
+                                            {"every", required_argument, NULL, 'v'},
+                                            {"seed", required_argument, NULL, 'x'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    bool right = true;
+    int option = 0;
+
+    *settings = (struct settings){
+        .out = "checkpoints", .suites = "text", .steps = 400, .every = 50, .seed = 1};
+    while (right && (option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (option) {
+        case 't':
+            settings->text = optarg;
+            break;
+        case 'o':
+            settings->out = optarg;
+            break;
+        case 'r':
+            settings->run = optarg;
+            break;
+        case 's':
+            settings->suites = optarg;
+            break;
+        case 'n':
+            right = number_parse(optarg, "steps", 1, &settings->steps);
+            break;
+        case 'v':
+            right = number_parse(optarg, "every", 1, &settings->every);
+            break;
+        case 'x':
+            right = number_parse(optarg, "seed", 0, &settings->seed);
+            break;
+        case 'h':
+            return usage(stdout, 0);
+        default:
+            return usage(stderr, 2);
+        }
+    }
+    return !right || optind != argc || settings->text == NULL ? usage(stderr, 2) : -1;
+}
+
+static bool text_read(struct trainer *trainer)
+{
+    const char *path = trainer->settings.text;
+    FILE *file = fopen(path, "rb");
+    struct stat info;
+
+    if (file == NULL || fstat(fileno(file), &info) != 0 || info.st_size < 2 * HELD_OUT ||
+        info.st_size > TEXT_MOST) {
+        fprintf(stderr, "train_gpt: '%s' is no text of %d bytes to %ld\n", path, 2 * HELD_OUT,
+                TEXT_MOST);
+        if (file != NULL) {
+            fclose(file);
+        }
+        return false;
+    }
+    trainer->bytes = (size_t)info.st_size - HELD_OUT;
+    trainer->held_out = HELD_OUT;
+    trainer->text = malloc((size_t)info.st_size);
+    const bool read = trainer->text != NULL &&
+                      fread(trainer->text, 1, (size_t)info.st_size, file) == (size_t)info.st_size;
+    fclose(file);
+    if (!read) {
+        fprintf(stderr, "train_gpt: '%s' cannot be read\n", path);
+    }
+    return read;
+}
+
+/* What training never sees, where the evaluation finds it. */
+static bool held_out_write(const struct trainer *trainer)
+{
+    char path[4096];
+
+    snprintf(path, sizeof(path), "%s/heldout.txt", trainer->settings.out);
+    FILE *file = fopen(path, "wb");
+    const bool written = file != NULL && fwrite(trainer->text + trainer->bytes, 1,
+                                                trainer->held_out, file) == trainer->held_out;
+    if ((file != NULL && fclose(file) != 0) || !written) {
+        fprintf(stderr, "train_gpt: cannot write '%s': %s\n", path, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+static bool trainer_open(struct trainer *trainer)
+{
+    const struct settings *settings = &trainer->settings;
+    struct evalq_options options = {.run = settings->run};
+
+    if (!text_read(trainer)) {
+        return false;
+    }
+    if (mkdir(settings->out, 0777) != 0 && errno != EEXIST) {
+        fprintf(stderr, "train_gpt: cannot make '%s': %s\n", settings->out, strerror(errno));
+        return false;
+    }
+    if (!held_out_write(trainer)) {
+        return false;
+    }
+    trainer->seed = (uint64_t)settings->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    if (!gpt_make(&trainer->gpt, BATCH, &trainer->seed)) {
+        fprintf(stderr, "train_gpt: out of memory\n");
+        return false;
+    }
+    if (evalq_client_open(&options, &trainer->client) != EVALQ_OK) {
+        fprintf(stderr, "train_gpt: without evaluations: %s\n", evalq_client_error(NULL));
+    }
+    printf("training %zu parameters on %zu bytes; the last %zu are held out (seed %ld)\n",
+           trainer->gpt.count, trainer->bytes, trainer->held_out, settings->seed);
+    fflush(stdout);
+    return true;
+}
+
+static float train_step(struct trainer *trainer, float rate)
+{
+    uint8_t bytes[BATCH * (GPT_CONTEXT + 1)];
+
+    for (int at = 0; at < BATCH; at++) {
+        const size_t room = trainer->bytes - GPT_CONTEXT - 1;
+        const size_t from = (size_t)(random_unit(&trainer->seed) * (double)room);
+        memcpy(bytes + (size_t)at * (GPT_CONTEXT + 1), trainer->text + from, GPT_CONTEXT + 1);
+    }
+    return gpt_train(&trainer->gpt, bytes, rate);
+}
+
+/* Saves a checkpoint and submits it. Training does not wait for its evaluation. */
+static bool checkpoint_save(struct trainer *trainer, long step, bool last)
+{
+    char path[3900];
+
+    snprintf(path, sizeof(path), "%.3800s/checkpoint-%ld", trainer->settings.out, step);
+    if (!gpt_save(&trainer->gpt, path)) {
+        return false;
+    }
+    trainer->saved++;
+    struct evalq_checkpoint saved = {
+        .path = path, .step = step, .suites = trainer->settings.suites, .keep = last};
+    if (trainer->client != NULL && evalq_client_submit(trainer->client, &saved) != EVALQ_OK) {
+        fprintf(stderr, "train_gpt: %s\n", evalq_client_error(trainer->client));
+    }
+    return true;
+}
+
+static bool train(struct trainer *trainer)
+{
+    const struct settings *settings = &trainer->settings;
+    float loss = 0.0f;
+    long since = 0;
+
+    for (long step = 1; step <= settings->steps; step++) {
+        // The rate rises, then falls along half a cosine.
+        const double done = (double)(step - 1) / (double)settings->steps;
+        const float warm = step < WARM_UP ? (float)step / WARM_UP : 1.0f;
+        loss +=
+            train_step(trainer, RATE * warm * (float)(0.55 + 0.45 * cos(3.141592653589793 * done)));
+        since++;
+        if (step % settings->every == 0 || step == settings->steps) {
+            printf("step %4ld  training loss %.4f  saved and submitted\n", step,
+                   (double)(loss / (float)since));
+            fflush(stdout);
+            loss = 0.0f;
+            since = 0;
+            if (!checkpoint_save(trainer, step, step == settings->steps)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void report(struct trainer *trainer, double seconds)
+{
+    // What is left in the ring is sent by the next open of this run; so a short wait is enough.
+    (void)evalq_client_flush(trainer->client, 2000);
+    const double loss = gpt_loss(&trainer->gpt, trainer->text + trainer->bytes, trainer->held_out);
+    printf("%ld steps in %.1f s; %ld checkpoints; held-out loss here %.6f, perplexity %.4f\n",
+           trainer->settings.steps, seconds, trainer->saved, loss, exp(loss));
+}
+
+int main(int argc, char **argv)
+{
+    struct trainer trainer = {.client = NULL};
+    int code = settings_parse(argc, argv, &trainer.settings);
+
+    if (code >= 0) {
+        return code;
+    }
+    code = 1;
+    if (trainer_open(&trainer)) {
+        const double start = now_seconds();
+        if (train(&trainer)) {
+            report(&trainer, now_seconds() - start);
+            code = 0;
+        }
+    }
+    evalq_client_close(trainer.client);
+    gpt_free(&trainer.gpt);
+    free(trainer.text);
+    return code;
+}
