@@ -59,14 +59,6 @@ static void classification_add(struct evq_task_sum *sums, const struct evq_row_r
     sums[SUM_N].count += row_count;
 }
 
-/* Of a share of n: the sample deviation of zeros and ones over the root of n, as
- * lm-evaluation-harness has it. */
-static double share_error(int64_t hits, int64_t n)
-{
-    const double share = (double)hits / (double)n;
-    return n > 1 ? sqrt(share * (1.0 - share) / (double)(n - 1)) : (double)NAN;
-}
-
 static enum evq_status classification_metrics(const struct evq_task_config *config,
                                               struct evq_result *result, struct evq_error *err)
 {
@@ -87,12 +79,12 @@ static enum evq_status classification_metrics(const struct evq_task_config *conf
         return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
     }
     evq_task_metric_add(metrics, &count, "accuracy", (double)correct / (double)n, 1,
-                        share_error(correct, n));
+                        evq_task_share_error(correct, n));
     evq_task_metric_add(metrics, &count, "cross_entropy",
                         evq_task_sum_of(result, "loss")->value / (double)n, 0, (double)NAN);
     if (top_k > 0) {
         evq_task_metric_add(metrics, &count, top_name, (double)in_top_k / (double)n, 1,
-                            share_error(in_top_k, n));
+                            evq_task_share_error(in_top_k, n));
     }
     if (nan_samples > 0) { // The accuracy of a broken model is a number: this says not to trust it.
         evq_task_metric_add(metrics, &count, "nan_samples", (double)nan_samples, 0, (double)NAN);
@@ -102,14 +94,15 @@ static enum evq_status classification_metrics(const struct evq_task_config *conf
     return EVQ_OK;
 }
 
+static const struct evq_task_samples classification_samples = {
+    .answers = EVQ_ANSWER_LABELS, .check = classification_check, .add = classification_add};
+
 const struct evq_task evq_task_classification = {
     .name = "classification",
-    .answers = EVQ_ANSWER_LABELS,
     .options = option_keys,
     .sums = sum_names,
     .sum_count = SUM_COUNT,
     .head = classification_head,
-    .check = classification_check,
-    .add = classification_add,
+    .samples = &classification_samples,
     .metrics = classification_metrics,
 };

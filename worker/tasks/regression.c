@@ -61,14 +61,15 @@ static enum evq_status regression_metrics(const struct evq_task_config *config,
     return EVQ_OK;
 }
 
+static const struct evq_task_samples regression_samples = {
+    .answers = EVQ_ANSWER_TARGETS, .check = regression_check, .add = regression_add};
+
 const struct evq_task evq_task_regression = {
     .name = "regression",
-    .answers = EVQ_ANSWER_TARGETS,
     .options = option_keys,
     .sums = sum_names,
     .sum_count = SUM_COUNT,
     .head = regression_head,
-    .check = regression_check,
-    .add = regression_add,
+    .samples = &regression_samples,
     .metrics = regression_metrics,
 };

@@ -6,7 +6,9 @@
 
 #include "worker/tasks/pairs.h"
 
-static const struct evq_task *const tasks[] = {&evq_task_classification, &evq_task_regression};
+static const struct evq_task *const tasks[] = {&evq_task_classification, &evq_task_regression,
+                                               &evq_task_perplexity, &evq_task_loglikelihood,
+                                               &evq_task_multiple_choice};
 #define TASK_COUNT (sizeof(tasks) / sizeof(tasks[0]))
 
 enum evq_status evq_task_find(const struct evq_task_config *config,
@@ -26,6 +28,39 @@ enum evq_status evq_task_find(const struct evq_task_config *config,
         }
     }
     return evq_pairs_unknown("task type", config->type, names, TASK_COUNT, err);
+}
+
+enum evq_status evq_task_token_options(const struct evq_task_config *config, int32_t *ret_length,
+                                       enum evq_compute *ret_compute, struct evq_error *err)
+{
+    static const char *const names[EVQ_COMPUTE_COUNT] = {"fp32", "bf16"};
+    const char *word = evq_pair_get(config->options, config->option_count, "compute", names[0]);
+    int64_t length = 0;
+
+    if (strcmp(word, names[0]) != 0 && strcmp(word, names[1]) != 0) {
+        return evq_pairs_unknown("compute", word, names, EVQ_COMPUTE_COUNT, err);
+    }
+    const enum evq_status status =
+        evq_pairs_integer(config->options, config->option_count, "length", config->type, 1,
+                          EVQ_TASK_LENGTH_MAX, 0, &length, err);
+    if (status == EVQ_OK) {
+        *ret_length = (int32_t)length;
+        *ret_compute = strcmp(word, names[1]) == 0 ? EVQ_COMPUTE_BF16 : EVQ_COMPUTE_F32;
+    }
+    return status;
+}
+
+enum evq_status evq_task_score_head(const struct evq_task_config *config, struct evq_op *ret_head,
+                                    struct evq_error *err)
+{
+    enum evq_compute compute = EVQ_COMPUTE_F32;
+    int32_t length = 0;
+
+    const enum evq_status status = evq_task_token_options(config, &length, &compute, err);
+    if (status == EVQ_OK) {
+        *ret_head = (struct evq_op){.kind = EVQ_OP_SCORE};
+    }
+    return status;
 }
 
 void evq_task_sum_add(struct evq_task_sum *sum, double value)
@@ -68,6 +103,12 @@ const struct evq_sum *evq_task_sum_of(const struct evq_result *result, const cha
         }
     }
     return NULL;
+}
+
+double evq_task_share_error(int64_t hits, int64_t n)
+{
+    const double share = (double)hits / (double)n;
+    return n > 1 ? sqrt(share * (1.0 - share) / (double)(n - 1)) : (double)NAN;
 }
 
 void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,

@@ -1,6 +1,7 @@
 /*
- * What is measured: a loss head for the plan, sums over rows, metrics from sums. Metrics are formed
- * once, from the sums of all shards, by evq_task_metrics(). One file a task, registered in task.c.
+ * What is measured: a loss head for the plan, sums over samples or over windows of tokens, metrics
+ * from sums. Metrics are formed once, from the sums of all shards, by evq_task_metrics(). One file
+ * a task, registered in task.c.
  */
 #ifndef EVQ_WORKER_TASK_H
 #define EVQ_WORKER_TASK_H
@@ -9,8 +10,10 @@
 #include "shared/config.h"
 #include "shared/result.h"
 #include "worker/datasets/dataset.h"
+#include "worker/tasks/window.h"
 
-#define EVQ_TASK_SUMS_MAX 8
+#define EVQ_TASK_SUMS_MAX   8
+#define EVQ_TASK_LENGTH_MAX (1 << 24) // Tokens of a sequence.
 
 struct evq_task_sum { // A running sum; a double's lost digits are kept beside it.
     int64_t count;
@@ -23,27 +26,43 @@ struct evq_task_sum_name {
     bool is_count;
 };
 
-struct evq_task {
-    const char *name;             // The configuration's `type`.
+struct evq_task_samples {         // A task over samples with an answer each.
     enum evq_answer_kind answers; // What the data set must hold beside the inputs.
-    const char *const *options;   // Keys it knows, NULL-terminated.
-    const struct evq_task_sum_name *sums;
-    size_t sum_count; // At most EVQ_TASK_SUMS_MAX.
-    /* Reads the task's options into the head: kind, top_k. */
-    enum evq_status (*head)(const struct evq_task_config *config, struct evq_op *ret_head,
-                            struct evq_error *err);
     /* Whether the model's outputs and the data's answers fit together. */
     enum evq_status (*check)(const struct evq_dataset *dataset, int32_t outputs,
                              struct evq_error *err);
     /* columns: the model's outputs. */
     void (*add)(struct evq_task_sum *sums, const struct evq_row_result *rows, int32_t row_count,
                 int32_t columns);
+};
+
+struct evq_task_tokens { // A task that scores tokens of a corpus.
+    enum evq_corpus_kind kind;
+    /* Cuts the corpus into windows, those of this shard only. */
+    enum evq_status (*windows)(struct evq_windows *windows, struct evq_error *err);
+    /* windows->results are filled in; added up in the windows' order, however they were packed. */
+    void (*add)(struct evq_task_sum *sums, const struct evq_windows *windows);
+};
+
+struct evq_task {
+    const char *name;           // The configuration's `type`.
+    const char *const *options; // Keys it knows, NULL-terminated.
+    const struct evq_task_sum_name *sums;
+    size_t sum_count; // At most EVQ_TASK_SUMS_MAX.
+    /* Reads the task's options into the head: kind, top_k. */
+    enum evq_status (*head)(const struct evq_task_config *config, struct evq_op *ret_head,
+                            struct evq_error *err);
+    const struct evq_task_samples *samples; // One of the two; the other is NULL.
+    const struct evq_task_tokens *tokens;
     enum evq_status (*metrics)(const struct evq_task_config *config, struct evq_result *result,
                                struct evq_error *err);
 };
 
 extern const struct evq_task evq_task_classification;
 extern const struct evq_task evq_task_regression;
+extern const struct evq_task evq_task_perplexity;
+extern const struct evq_task evq_task_loglikelihood;
+extern const struct evq_task evq_task_multiple_choice;
 
 /* EVQ_E_INVALID names the unknown type or option. */
 enum evq_status evq_task_find(const struct evq_task_config *config,
@@ -63,6 +82,17 @@ enum evq_status evq_task_metrics(const struct evq_task *task, const struct evq_t
 
 /* For the tasks: a sum by name (checked to be there before metrics() is called). */
 const struct evq_sum *evq_task_sum_of(const struct evq_result *result, const char *name);
+/* For the tasks over tokens: the scoring head; checks `length` and `compute`. EVQ_E_INVALID. */
+enum evq_status evq_task_score_head(const struct evq_task_config *config, struct evq_op *ret_head,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+/* Of a task over tokens: rows of a sequence (0: as the model has it) and how matrix products are
+ * formed. EVQ_E_INVALID. */
+enum evq_status evq_task_token_options(const struct evq_task_config *config, int32_t *ret_length,
+                                       enum evq_compute *ret_compute,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
+/* For the tasks: the standard error of a share of n: the sample deviation of zeros and ones over
+ * the root of n, as lm-evaluation-harness has it; NaN for n below 2. */
+double evq_task_share_error(int64_t hits, int64_t n);
 /* For the tasks: appends a metric to result->metrics, which has room. std_error NAN: none. */
 void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,
                          int32_t higher_is_better, double std_error);

@@ -1,0 +1,62 @@
+/*
+ * What the readers of text, items and tokens have in common while a corpus grows. One thread.
+ */
+#ifndef EVQ_WORKER_CORPUS_BUILD_H
+#define EVQ_WORKER_CORPUS_BUILD_H
+
+#include "shared/buffer.h"
+#include "worker/datasets/corpus.h"
+
+struct evq_corpus_build {
+    struct evq_corpus *corpus;
+    const struct evq_corpus_source *source;
+    struct evq_tokenizer_scratch *scratch;
+    struct evq_tokens context; // Of the pair at work.
+    struct evq_buffer joined;
+    int64_t limit; // Documents or items.
+};
+
+/* An option of `data`; fallback may be NULL. */
+const char *evq_corpus_option(const struct evq_task_config *task, const char *key,
+                              const char *fallback);
+
+/* Appends a document; words and bytes are counted of `original`. */
+enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const char *text,
+                                        size_t bytes, const char *original, size_t original_bytes,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+
+/*
+ * Appends a context with what follows it, divided into tokens as lm-evaluation-harness divides it:
+ * whitespace at the end of the context moves to the continuation; both are encoded as one, and what
+ * is beyond the length of the context's own tokens is the continuation. `counted` is what its
+ * characters, words and bytes are taken of. EVQ_E_INVALID: nothing is left to score.
+ */
+enum evq_status evq_corpus_add_pair(struct evq_corpus_build *build, const char *context,
+                                    size_t context_bytes, const char *continuation,
+                                    size_t continuation_bytes, const char *counted,
+                                    size_t counted_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Closes an item over the last `passages` passages. */
+enum evq_status evq_corpus_add_item(struct evq_corpus_build *build, int32_t passages, int32_t gold,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The readers: one for each way data lies in files. */
+enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_error *err)
+    EVQ_CHECK_RESULT; // format: text, or jsonl with a field.
+/* Whether the options of evq_documents_read() are right. EVQ_E_INVALID. */
+enum evq_status evq_documents_check(const struct evq_task_config *task,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_items_read(struct evq_corpus_build *build,
+                               struct evq_error *err) EVQ_CHECK_RESULT; // format: jsonl.
+enum evq_status evq_corpus_read_tokens(struct evq_corpus_build *build,
+                                       struct evq_error *err) EVQ_CHECK_RESULT; // format: tokens.
+
+/* Whether the options of evq_items_read() are right. EVQ_E_INVALID. */
+enum evq_status evq_items_check(const struct evq_task_config *task, enum evq_corpus_kind kind,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The whole file. EVQ_E_NOT_FOUND, EVQ_E_INVALID (empty), EVQ_E_LIMIT, EVQ_E_IO, EVQ_E_NOMEM. */
+enum evq_status evq_corpus_file(const char *path, struct evq_buffer *out,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

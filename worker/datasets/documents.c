@@ -1,0 +1,152 @@
+/* Documents: a text as it is, its lines, the pages of WikiText, or a field of each JSON line. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "worker/datasets/corpus_build.h"
+#include "worker/datasets/jsonl.h"
+#include "worker/datasets/template.h"
+#include "worker/datasets/wikitext.h"
+#include "worker/datasets/words.h"
+#include "worker/tasks/pairs.h"
+
+struct documents {
+    struct evq_corpus_build *build;
+    bool detokenize;
+    struct evq_buffer text; // The document at work, detokenised.
+};
+
+static enum evq_status add(struct documents *documents, const char *text, size_t bytes,
+                           struct evq_error *err)
+{
+    if (!documents->detokenize) {
+        return evq_corpus_add_document(documents->build, text, bytes, text, bytes, err);
+    }
+    evq_buffer_clear(&documents->text);
+    evq_wikitext_detokenize(text, bytes, &documents->text);
+    if (documents->text.failed) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a document of %zu bytes", bytes);
+    }
+    return evq_corpus_add_document(documents->build, (const char *)documents->text.data,
+                                   documents->text.bytes, text, bytes, err);
+}
+
+static bool full(const struct documents *documents)
+{
+    return (int64_t)documents->build->corpus->passage_count >= documents->build->limit;
+}
+
+/* Blank pages are none, but the last always is one. */
+static enum evq_status add_pages(struct documents *documents, const char *text, size_t bytes,
+                                 struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t at = 0; at < bytes && status == EVQ_OK && !full(documents);) {
+        size_t next = 0;
+        const size_t page = evq_wikitext_page(text + at, bytes - at, &next);
+        if (at + next == bytes || evq_words_end(text + at, page) > 0) {
+            status = add(documents, text + at, page, err);
+        }
+        at += next;
+    }
+    return status;
+}
+
+static enum evq_status add_lines(struct documents *documents, struct evq_lines *lines,
+                                 struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    const char *line = NULL;
+    size_t bytes = 0;
+
+    while (status == EVQ_OK && !full(documents) && evq_lines_next(lines, &line, &bytes)) {
+        if (evq_words_end(line, bytes) > 0) {
+            status = add(documents, line, bytes, err);
+        }
+    }
+    return status;
+}
+
+static enum evq_status add_objects(struct documents *documents, struct evq_lines *lines,
+                                   const char *field, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    while (status == EVQ_OK && !full(documents)) {
+        json_t *object = NULL;
+        status = evq_jsonl_next(lines, &object, err);
+        if (status != EVQ_OK || object == NULL) {
+            break;
+        }
+        const json_t *text = evq_template_field(object, field, strlen(field));
+        status = json_is_string(text)
+                     ? add(documents, json_string_value(text), json_string_length(text), err)
+                     : evq_error_set(err, EVQ_E_INVALID, "'%s', line %" PRId64 ": field '%s' is %s",
+                                     lines->name, lines->number, field,
+                                     text == NULL ? "missing" : "no text");
+        json_decref(object);
+    }
+    return status;
+}
+
+static enum evq_status read_flag(const struct evq_task_config *task, const char *key,
+                                 bool *ret_flag, struct evq_error *err)
+{
+    static const char *const words[] = {"true", "false"};
+    const char *word = evq_corpus_option(task, key, "false");
+
+    *ret_flag = strcmp(word, "true") == 0;
+    return *ret_flag || strcmp(word, "false") == 0
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_INVALID, "data: %s is '%s', expected %s or %s", key, word,
+                               words[0], words[1]);
+}
+
+enum evq_status evq_documents_check(const struct evq_task_config *task, struct evq_error *err)
+{
+    static const char *const splits[] = {"none", "lines", "wikitext"};
+    const char *split = evq_corpus_option(task, "split", "none");
+    const bool jsonl = strcmp(evq_corpus_option(task, "format", ""), "jsonl") == 0;
+    bool flag = false;
+
+    if (strcmp(split, "none") != 0 && strcmp(split, "lines") != 0 &&
+        strcmp(split, "wikitext") != 0) {
+        return evq_pairs_unknown("data: split", split, splits, 3, err);
+    }
+    if (jsonl && evq_corpus_option(task, "split", NULL) != NULL) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "data: split is for format text; of jsonl a line is a document");
+    }
+    return read_flag(task, "detokenize", &flag, err);
+}
+
+enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_error *err)
+{
+    const struct evq_task_config *task = build->source->task;
+    const char *split = evq_corpus_option(task, "split", "none");
+    struct documents documents = {.build = build};
+    struct evq_buffer file;
+
+    evq_buffer_init(&file, EVQ_CORPUS_FILE_BYTES_MAX);
+    evq_buffer_init(&documents.text, EVQ_CORPUS_FILE_BYTES_MAX);
+    enum evq_status status = read_flag(task, "detokenize", &documents.detokenize, err);
+    if (status == EVQ_OK) {
+        status = evq_corpus_file(build->corpus->name, &file, err);
+    }
+    const char *text = (const char *)file.data;
+    struct evq_lines lines = {.name = build->corpus->name, .at = text, .end = text + file.bytes};
+    if (status != EVQ_OK) {
+        // Said already.
+    } else if (strcmp(evq_corpus_option(task, "format", ""), "jsonl") == 0) {
+        status = add_objects(&documents, &lines, evq_corpus_option(task, "field", "text"), err);
+    } else if (strcmp(split, "lines") == 0) {
+        status = add_lines(&documents, &lines, err);
+    } else if (strcmp(split, "wikitext") == 0) {
+        status = add_pages(&documents, text, file.bytes, err);
+    } else {
+        status = add(&documents, text, file.bytes, err);
+    }
+    evq_buffer_free(&file);
+    evq_buffer_free(&documents.text);
+    return status;
+}

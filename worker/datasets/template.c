@@ -1,0 +1,144 @@
+#include "worker/datasets/template.h"
+
+#include <inttypes.h>
+#include <locale.h>
+#include <string.h>
+#include <wchar.h>
+#include <wctype.h>
+
+const json_t *evq_template_field(const json_t *object, const char *path, size_t path_bytes)
+{
+    const json_t *value = object;
+
+    for (size_t at = 0; at <= path_bytes && value != NULL;) {
+        const char *dot = memchr(path + at, '.', path_bytes - at);
+        const size_t bytes = (dot != NULL ? (size_t)(dot - path) : path_bytes) - at;
+        value = json_object_getn(value, path + at, bytes); // NULL where value is no object.
+        at += bytes + 1;
+    }
+    return value;
+}
+
+/* Appends one code point in upper or lower case. */
+static void append_cased(struct evq_buffer *out, const char *text, size_t bytes, bool upper,
+                         locale_t locale)
+{
+    mbstate_t state = {0};
+    wchar_t wide = 0;
+    char narrow[16];
+
+    const size_t read = mbrtowc(&wide, text, bytes, &state);
+    if (read == 0 || read > bytes) {
+        evq_buffer_append(out, text, bytes);
+        return;
+    }
+    wide = (wchar_t)(upper ? towupper_l((wint_t)wide, locale) : towlower_l((wint_t)wide, locale));
+    state = (mbstate_t){0};
+    const size_t written = wcrtomb(narrow, wide, &state);
+    if (written > sizeof(narrow)) {
+        evq_buffer_append(out, text, bytes);
+    } else {
+        evq_buffer_append(out, narrow, written);
+    }
+}
+
+/* The first character large, the others small. */
+static void append_capitalized(struct evq_buffer *out, const char *text, size_t bytes)
+{
+    const locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
+    const locale_t before = locale != (locale_t)0 ? uselocale(locale) : (locale_t)0;
+
+    for (size_t at = 0, step = 0; at < bytes; at += step) {
+        step = evq_buffer_utf8(text + at, bytes - at);
+        step = step > 0 ? step : 1;
+        if (locale != (locale_t)0) {
+            append_cased(out, text + at, step, at == 0, locale);
+        } else {
+            evq_buffer_append(out, text + at, step);
+        }
+    }
+    if (locale != (locale_t)0) {
+        (void)uselocale(before);
+        freelocale(locale);
+    }
+}
+
+static enum evq_status append_field(const char *name, size_t bytes, const json_t *object,
+                                    struct evq_buffer *out, struct evq_error *err)
+{
+    static const char filter[] = "|capitalize";
+    const size_t tail = sizeof(filter) - 1;
+    const bool capitalize = bytes > tail && memcmp(name + bytes - tail, filter, tail) == 0;
+
+    bytes -= capitalize ? tail : 0;
+    const json_t *value = evq_template_field(object, name, bytes);
+    if (json_is_string(value)) {
+        if (capitalize) {
+            append_capitalized(out, json_string_value(value), json_string_length(value));
+        } else {
+            evq_buffer_append(out, json_string_value(value), json_string_length(value));
+        }
+    } else if (json_is_integer(value)) {
+        evq_buffer_printf(out, "%" PRId64, (int64_t)json_integer_value(value));
+    } else if (json_is_real(value)) {
+        evq_buffer_printf(out, "%.17g", json_real_value(value));
+    } else {
+        return evq_error_set(err, EVQ_E_INVALID, "field '%.*s' %s", (int)(bytes < 80 ? bytes : 80),
+                             name, value == NULL ? "is missing" : "is neither text nor a number");
+    }
+    return EVQ_OK;
+}
+
+/* One step: a brace pair, a field or a run of plain text. object NULL: only checks. */
+static enum evq_status step(const char *pattern, size_t *at, const json_t *object,
+                            struct evq_buffer *out, struct evq_error *err)
+{
+    const char *from = pattern + *at;
+    const char brace = from[0];
+
+    if (brace != '{' && brace != '}') {
+        const size_t bytes = strcspn(from, "{}");
+        *at += bytes;
+        if (out != NULL) {
+            evq_buffer_append(out, from, bytes);
+        }
+        return EVQ_OK;
+    }
+    if (from[1] == brace) {
+        *at += 2;
+        if (out != NULL) {
+            evq_buffer_append(out, from, 1);
+        }
+        return EVQ_OK;
+    }
+    const size_t bytes = strcspn(from + 1, "{}");
+    if (brace == '}' || from[1 + bytes] != '}' || bytes == 0) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "template '%.60s' has a brace without its partner at byte %zu, "
+                             "expected {field}, {{ or }}",
+                             pattern, *at);
+    }
+    *at += bytes + 2;
+    return out != NULL ? append_field(from + 1, bytes, object, out, err) : EVQ_OK;
+}
+
+enum evq_status evq_template_expand(const char *pattern, const json_t *object,
+                                    struct evq_buffer *out, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t at = 0; pattern[at] != '\0' && status == EVQ_OK;) {
+        status = step(pattern, &at, object, out, err);
+    }
+    return status;
+}
+
+enum evq_status evq_template_check(const char *pattern, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t at = 0; pattern[at] != '\0' && status == EVQ_OK;) {
+        status = step(pattern, &at, NULL, NULL, err);
+    }
+    return status;
+}

@@ -1,0 +1,64 @@
+/* How likely a text is after its context: LAMBADA and the like. As lm-evaluation-harness has it,
+ * `acc` counts the texts whose every token was the likeliest one, and `perplexity` is of texts, not
+ * of tokens. */
+#include <math.h>
+
+#include "worker/tasks/task.h"
+
+enum { SUM_N, SUM_GREEDY, SUM_TOKENS, SUM_NAN, SUM_LOSS, SUM_COUNT };
+
+static const struct evq_task_sum_name sum_names[SUM_COUNT] = {
+    {"n", true}, {"greedy", true}, {"tokens", true}, {"nan_items", true}, {"loss", false}};
+
+static const char *const option_keys[] = {"length", "compute", "metric_prefix", NULL};
+
+static void loglikelihood_add(struct evq_task_sum *sums, const struct evq_windows *windows)
+{
+    for (int64_t i = 0; i < windows->count; i++) {
+        const struct evq_window_result *result = &windows->results[i];
+        sums[SUM_N].count++;
+        sums[SUM_GREEDY].count += result->greedy == windows->items[i].scored;
+        sums[SUM_TOKENS].count += windows->items[i].scored;
+        sums[SUM_NAN].count += result->nans > 0;
+        evq_task_sum_add(&sums[SUM_LOSS], result->loss);
+    }
+}
+
+static enum evq_status loglikelihood_metrics(const struct evq_task_config *config,
+                                             struct evq_result *result, struct evq_error *err)
+{
+    const int64_t n = evq_task_sum_of(result, "n")->count;
+    const int64_t greedy = evq_task_sum_of(result, "greedy")->count;
+    const int64_t nans = evq_task_sum_of(result, "nan_items")->count;
+    const double loss = evq_task_sum_of(result, "loss")->value / (double)n;
+    struct evq_metric *metrics = evq_arena_array(result->arena, 4, sizeof(*metrics));
+    size_t count = 0;
+
+    (void)config;
+    if (metrics == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
+    }
+    evq_task_metric_add(metrics, &count, "acc", (double)greedy / (double)n, 1,
+                        evq_task_share_error(greedy, n));
+    evq_task_metric_add(metrics, &count, "perplexity", exp(loss), 0, (double)NAN);
+    evq_task_metric_add(metrics, &count, "loglikelihood", -loss, 1, (double)NAN);
+    if (nans > 0) {
+        evq_task_metric_add(metrics, &count, "nan_items", (double)nans, 0, (double)NAN);
+    }
+    result->metrics = metrics;
+    result->metric_count = count;
+    return EVQ_OK;
+}
+
+static const struct evq_task_tokens loglikelihood_tokens = {
+    .kind = EVQ_CORPUS_TARGETS, .windows = evq_windows_of_items, .add = loglikelihood_add};
+
+const struct evq_task evq_task_loglikelihood = {
+    .name = "loglikelihood",
+    .options = option_keys,
+    .sums = sum_names,
+    .sum_count = SUM_COUNT,
+    .head = evq_task_score_head,
+    .tokens = &loglikelihood_tokens,
+    .metrics = loglikelihood_metrics,
+};

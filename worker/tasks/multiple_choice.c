@@ -1,0 +1,102 @@
+/* Which of several texts is likeliest after a context, as lm-evaluation-harness has it: by the sum
+ * of its tokens' log-probabilities (acc), by that over its characters (acc_norm), over its bytes
+ * (acc_bytes). Of equals the first wins. */
+#include <math.h>
+
+#include "worker/tasks/task.h"
+
+enum { SUM_N, SUM_ACC, SUM_NORM, SUM_BYTES, SUM_TOKENS, SUM_NAN, SUM_COUNT };
+
+static const struct evq_task_sum_name sum_names[SUM_COUNT] = {
+    {"n", true},      {"correct", true},  {"correct_norm", true}, {"correct_bytes", true},
+    {"tokens", true}, {"nan_items", true}};
+
+static const char *const option_keys[] = {"length", "compute", "metric_prefix", NULL};
+
+enum measure { BY_SUM, BY_CHARACTERS, BY_BYTES };
+
+/* The first passage of the item with the largest value; -1 if any is NaN. */
+static int32_t likeliest(const struct evq_windows *windows, int64_t window,
+                         const struct evq_item *item, enum measure measure)
+{
+    const struct evq_passage *passages = windows->corpus->passages + item->first;
+    double best = -(double)INFINITY;
+    int32_t at = 0;
+
+    for (int32_t p = 0; p < item->passages; p++) {
+        const double over = measure == BY_SUM          ? 1.0
+                            : measure == BY_CHARACTERS ? (double)passages[p].characters
+                                                       : (double)passages[p].bytes;
+        const double value = -windows->results[window + p].loss / over;
+        if (isnan(value)) {
+            return -1;
+        }
+        if (value > best) {
+            best = value;
+            at = p;
+        }
+    }
+    return at;
+}
+
+static void multiple_choice_add(struct evq_task_sum *sums, const struct evq_windows *windows)
+{
+    int64_t window = 0;
+
+    for (size_t i = 0; i < windows->corpus->item_count; i++) {
+        const struct evq_item *item = &windows->corpus->items[i];
+        if (!evq_windows_own(windows, (int64_t)i)) {
+            continue;
+        }
+        const int32_t best = likeliest(windows, window, item, BY_SUM);
+        sums[SUM_N].count++;
+        sums[SUM_ACC].count += best == item->gold;
+        sums[SUM_NORM].count += likeliest(windows, window, item, BY_CHARACTERS) == item->gold;
+        sums[SUM_BYTES].count += likeliest(windows, window, item, BY_BYTES) == item->gold;
+        sums[SUM_NAN].count += best < 0;
+        for (int32_t p = 0; p < item->passages; p++) {
+            sums[SUM_TOKENS].count += windows->items[window + p].scored;
+        }
+        window += item->passages;
+    }
+}
+
+static enum evq_status multiple_choice_metrics(const struct evq_task_config *config,
+                                               struct evq_result *result, struct evq_error *err)
+{
+    static const char *const names[][2] = {
+        {"acc", "correct"}, {"acc_norm", "correct_norm"}, {"acc_bytes", "correct_bytes"}};
+    const int64_t n = evq_task_sum_of(result, "n")->count;
+    const int64_t nans = evq_task_sum_of(result, "nan_items")->count;
+    struct evq_metric *metrics = evq_arena_array(result->arena, 4, sizeof(*metrics));
+    size_t count = 0;
+
+    (void)config;
+    if (metrics == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
+    }
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const int64_t hits = evq_task_sum_of(result, names[i][1])->count;
+        evq_task_metric_add(metrics, &count, names[i][0], (double)hits / (double)n, 1,
+                            evq_task_share_error(hits, n));
+    }
+    if (nans > 0) { // The accuracy of a broken model is a number: this says not to trust it.
+        evq_task_metric_add(metrics, &count, "nan_items", (double)nans, 0, (double)NAN);
+    }
+    result->metrics = metrics;
+    result->metric_count = count;
+    return EVQ_OK;
+}
+
+static const struct evq_task_tokens multiple_choice_tokens = {
+    .kind = EVQ_CORPUS_CHOICES, .windows = evq_windows_of_items, .add = multiple_choice_add};
+
+const struct evq_task evq_task_multiple_choice = {
+    .name = "multiple_choice",
+    .options = option_keys,
+    .sums = sum_names,
+    .sum_count = SUM_COUNT,
+    .head = evq_task_score_head,
+    .tokens = &multiple_choice_tokens,
+    .metrics = multiple_choice_metrics,
+};
