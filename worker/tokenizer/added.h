@@ -10,7 +10,6 @@
 struct evq_added {                       // Starts as zeros: finds nothing.
     struct evq_definition_added *tokens; // By content.
     size_t count, room;
-    char *texts;
     uint32_t first[257]; // Where the tokens that begin with a byte start.
 };
 

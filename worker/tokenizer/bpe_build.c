@@ -269,6 +269,58 @@ static enum evq_status build_merges(const struct evq_definition *definition, str
     return status;
 }
 
+/* The ids that Hugging Face `tokenizers` gives to added tokens: those of the vocabulary, and on
+ * from its end for the others; it takes no notice of what the file says, which therefore must
+ * agree. */
+static enum evq_status check_added(const struct evq_definition *definition,
+                                   const struct names *names, struct evq_error *err)
+{
+    size_t next = definition->entry_count;
+    char shown[260];
+
+    for (size_t i = 0; i < definition->added_count; i++) {
+        const struct evq_definition_added *added = &definition->added[i];
+        if (added->content.bytes == 0) {
+            continue; // Never found.
+        }
+        int32_t id = name_id(names, added->content.text, added->content.bytes);
+        if (id < 0) {
+            id = (int32_t)next++; // Both counts are limited.
+        }
+        if (id != added->id) {
+            return evq_definition_refuse(
+                definition, err, "gives the added token '%s' the id %d, expected %d by its place",
+                evq_definition_shown(added->content, shown, sizeof(shown)), (int)added->id,
+                (int)id);
+        }
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status check_template(const struct evq_definition *definition,
+                                      struct evq_error *err)
+{
+    size_t end = 0;
+
+    for (size_t i = 0; i < definition->entry_count; i++) {
+        end =
+            (size_t)definition->entries[i].id >= end ? (size_t)definition->entries[i].id + 1 : end;
+    }
+    for (size_t i = 0; i < definition->added_count; i++) {
+        end = (size_t)definition->added[i].id >= end ? (size_t)definition->added[i].id + 1 : end;
+    }
+    for (size_t i = 0; i < definition->before_count + definition->after_count; i++) {
+        const int32_t id = i < definition->before_count
+                               ? definition->before[i]
+                               : definition->after[i - definition->before_count];
+        if ((size_t)id >= end) {
+            return evq_definition_bad(
+                definition, err, "the template has the id %d, expected below %zu", (int)id, end);
+        }
+    }
+    return EVQ_OK;
+}
+
 enum evq_status evq_bpe_build(const struct evq_definition *definition, struct evq_bpe *bpe,
                               struct evq_error *err)
 {
@@ -287,6 +339,12 @@ enum evq_status evq_bpe_build(const struct evq_definition *definition, struct ev
     }
     if (status == EVQ_OK) {
         status = build_merges(definition, bpe, &names, err);
+    }
+    if (status == EVQ_OK) {
+        status = check_added(definition, &names, err);
+    }
+    if (status == EVQ_OK) {
+        status = check_template(definition, err);
     }
     free(names.slots);
     return status;

@@ -32,6 +32,9 @@ static enum evq_status put_added(struct evq_tokenizer *tokenizer, struct evq_def
 {
     enum evq_status status = EVQ_OK;
 
+    if (added.content.bytes == 0) {
+        return EVQ_OK; // Never found.
+    }
     tokenizer->vocabulary =
         added.id >= tokenizer->vocabulary ? added.id + 1 : tokenizer->vocabulary;
     if (!added.normalized) {

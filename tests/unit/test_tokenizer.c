@@ -1,0 +1,315 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fixture/check.h"
+#include "tests/fixture/folder.h"
+#include "worker/tokenizer/tokenizer.h"
+
+#define TEXT_MAX 4096
+
+static struct evq_tokenizer *open_named(const char *name)
+{
+    struct evq_tokenizer *tokenizer = NULL;
+    struct evq_error err = {.status = EVQ_OK};
+    char path[256];
+
+    (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/tokenizers/%s", name);
+    assert_status_err(evq_tokenizer_open(AT_FDCWD, path, &tokenizer, &err), EVQ_OK, &err);
+    return tokenizer;
+}
+
+static struct evq_tokens encode(const struct evq_tokenizer *tokenizer,
+                                struct evq_tokenizer_scratch *scratch, const char *text,
+                                size_t bytes, bool special)
+{
+    struct evq_tokens tokens = {0};
+    struct evq_error err = {.status = EVQ_OK};
+
+    assert_status_err(evq_tokenizer_encode(tokenizer, scratch, text, bytes, special, &tokens, &err),
+                      EVQ_OK, &err);
+    return tokens;
+}
+
+static void print_ids(const struct evq_tokens *tokens, char *out, size_t out_bytes)
+{
+    size_t at = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < tokens->count && at < out_bytes; i++) {
+        at += (size_t)snprintf(out + at, out_bytes - at, "%s%d", i > 0 ? " " : "",
+                               (int)tokens->ids[i]);
+    }
+}
+
+static size_t unhex(const char *hex, char *out)
+{
+    size_t bytes = 0;
+    unsigned value = 0;
+
+    while (bytes < TEXT_MAX && sscanf(hex + 2 * bytes, "%2x", &value) == 1 &&
+           hex[2 * bytes] != '\t') {
+        out[bytes++] = (char)value;
+    }
+    return bytes;
+}
+
+/* One line of golden.txt, with the tokenizer it names. */
+static void check_line(char *line, const struct evq_tokenizer *tokenizer,
+                       struct evq_tokenizer_scratch *scratch)
+{
+    char *special = strchr(line, '\t');
+    char *hex = special != NULL ? strchr(special + 1, '\t') : NULL;
+    char *ids = hex != NULL ? strchr(hex + 1, '\t') : NULL;
+    char text[TEXT_MAX];
+    char got[8 * TEXT_MAX];
+
+    assert_non_null(ids);
+    ids[strcspn(ids, "\n")] = '\0';
+    const size_t bytes = hex[1] == '\t' ? 0 : unhex(hex + 1, text);
+    struct evq_tokens tokens =
+        encode(tokenizer, scratch, text, bytes, strncmp(special + 1, "special", 7) == 0);
+    print_ids(&tokens, got, sizeof(got));
+    evq_tokens_free(&tokens);
+    if (strcmp(got, ids + 1) != 0) {
+        fail_msg("%s\n got %s", line, got);
+    }
+}
+
+static void tokenizer_gives_the_tokens_of_hugging_face(void **state)
+{
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *tokenizer = NULL;
+    char name[64] = "";
+    static char line[16 * TEXT_MAX];
+    size_t lines = 0;
+    size_t kinds = 0;
+
+    (void)state;
+    assert_non_null(scratch);
+    FILE *golden = fopen(EVQ_TEST_DATA "/tokenizers/golden.txt", "r");
+    assert_non_null(golden);
+    while (fgets(line, sizeof(line), golden) != NULL) {
+        const size_t bytes = strcspn(line, "\t");
+        if (strlen(name) != bytes || strncmp(name, line, bytes) != 0) {
+            evq_tokenizer_free(tokenizer);
+            (void)snprintf(name, sizeof(name), "%.*s", (int)bytes, line);
+            tokenizer = open_named(name);
+            kinds++;
+        }
+        check_line(line, tokenizer, scratch);
+        lines++;
+    }
+    (void)fclose(golden);
+    evq_tokenizer_free(tokenizer);
+    evq_tokenizer_scratch_free(scratch);
+    assert_true(kinds >= 13);
+    assert_true(lines >= 400);
+}
+
+static void tokenizer_reads_vocabulary_and_merges_like_the_one_file(void **state)
+{
+    static const char text[] = "It isn't <|endoftext|> 12 words, \xff is it?\n\n  ";
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *pair = open_named("gpt2_pair");
+    struct evq_tokenizer *named = open_named("gpt2_pair/vocab.json");
+    char got[TEXT_MAX];
+    char want[TEXT_MAX];
+
+    (void)state;
+    assert_non_null(scratch);
+    struct evq_tokens tokens = encode(pair, scratch, text, sizeof(text) - 1, false);
+    print_ids(&tokens, got, sizeof(got));
+    evq_tokens_free(&tokens);
+    tokens = encode(named, scratch, text, sizeof(text) - 1, false);
+    print_ids(&tokens, want, sizeof(want));
+    evq_tokens_free(&tokens);
+    assert_string_equal(got, want);
+    assert_string_equal(evq_tokenizer_kind(pair), "gpt2");
+    assert_string_equal(evq_tokenizer_digest(pair), evq_tokenizer_digest(named));
+    evq_tokenizer_free(named);
+    evq_tokenizer_free(pair);
+    evq_tokenizer_scratch_free(scratch);
+}
+
+/* Pieces cached for one tokenizer must not answer for another. */
+static void tokenizer_keeps_caches_apart_when_a_scratch_is_shared(void **state)
+{
+    static const char text[] = "the shared words of two tokenizers";
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer_scratch *fresh = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *first = open_named("llama3");
+    struct evq_tokenizer *second = open_named("mistral");
+    char got[TEXT_MAX];
+    char want[TEXT_MAX];
+
+    (void)state;
+    assert_non_null(scratch);
+    assert_non_null(fresh);
+    struct evq_tokens tokens = encode(first, scratch, text, sizeof(text) - 1, false);
+    evq_tokens_free(&tokens);
+    tokens = encode(second, scratch, text, sizeof(text) - 1, false);
+    print_ids(&tokens, got, sizeof(got));
+    evq_tokens_free(&tokens);
+    tokens = encode(second, fresh, text, sizeof(text) - 1, false);
+    print_ids(&tokens, want, sizeof(want));
+    evq_tokens_free(&tokens);
+    assert_string_equal(got, want);
+    assert_string_not_equal(evq_tokenizer_digest(first), evq_tokenizer_digest(second));
+    evq_tokenizer_free(first);
+    evq_tokenizer_free(second);
+    evq_tokenizer_scratch_free(scratch);
+    evq_tokenizer_scratch_free(fresh);
+}
+
+/* A piece that goes to the heap gives the tokens of short ones: a line of one letter, whose pairs
+ * all have one rank, merges from the left. */
+static void tokenizer_merges_long_pieces_from_the_left(void **state)
+{
+    static const char vocabulary[] = "{\"a\":0,\"aa\":1,\"aaaa\":2,\"b\":3,\"ab\":4}";
+    static const char merges[] = "a a\naa aa\na b\n";
+    struct fixture_folder *folder = *state;
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *tokenizer = NULL;
+    static char text[100001];
+
+    assert_non_null(scratch);
+    fixture_folder_write(folder, "vocab.json", vocabulary, sizeof(vocabulary) - 1);
+    fixture_folder_write(folder, "merges.txt", merges, sizeof(merges) - 1);
+    assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
+    for (size_t bytes = 1; bytes <= sizeof(text); bytes = bytes < 200 ? bytes + 1 : bytes * 5 - 3) {
+        memset(text, 'a', bytes);
+        text[bytes - 1] = 'b';
+        struct evq_tokens tokens = encode(tokenizer, scratch, text, bytes, false);
+        // All pairs first, so that a letter left over waits for b.
+        const size_t letters = bytes - 1;
+        const size_t want = letters / 4 + letters % 4 / 2 + 1;
+        assert_int_equal(tokens.count, want);
+        assert_int_equal(tokens.ids[want - 1], letters % 2 == 1 ? 4 : 3);
+        assert_int_equal(tokens.ids[0], letters >= 4 ? 2 : letters >= 2 ? 1 : letters == 1 ? 4 : 3);
+        evq_tokens_free(&tokens);
+    }
+    evq_tokenizer_free(tokenizer);
+    evq_tokenizer_scratch_free(scratch);
+}
+
+static void tokenizer_appends_and_leaves_what_was_there(void **state)
+{
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *tokenizer = open_named("llama2");
+    struct evq_tokens tokens = {0};
+
+    (void)state;
+    assert_non_null(scratch);
+    assert_status(evq_tokenizer_encode(tokenizer, scratch, "a", 1, true, &tokens, NULL), EVQ_OK);
+    const size_t count = tokens.count;
+    assert_int_equal(tokens.ids[0], 1); // <s>.
+    assert_status(evq_tokenizer_encode(tokenizer, scratch, "", 0, true, &tokens, NULL), EVQ_OK);
+    assert_int_equal(tokens.count, count + 1);
+    assert_status(evq_tokenizer_encode(tokenizer, scratch, "", 0, false, &tokens, NULL), EVQ_OK);
+    assert_int_equal(tokens.count, count + 1);
+    evq_tokens_free(&tokens);
+    evq_tokenizer_free(tokenizer);
+    evq_tokenizer_scratch_free(scratch);
+}
+
+#define VOCABULARY "{\"a\":0,\"<s>\":1,\"</s>\":2,\"<|endoftext|>\":3}"
+
+static const struct {
+    const char *label;
+    const char *tokenizer_config, *map, *config; // NULL: no such file.
+    int32_t bos, eos;
+} ends[] = {
+    {"no file: GPT-2's", NULL, NULL, NULL, 3, 3},
+    {"texts", "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}", NULL, NULL, 1, 2},
+    {"objects",
+     "{\"eos_token\":{\"x\":[1],\"content\":\"</s>\"},\"bos_token\":{\"content\":\"<s>\"}}", NULL,
+     NULL, 1, 2},
+    {"null is none", "{\"bos_token\":null,\"eos_token\":\"</s>\"}", NULL, NULL, -1, 2},
+    {"the map adds", "{\"eos_token\":\"</s>\",\"tokenizer_class\":\"GPT2Tokenizer\"}",
+     "{\"bos_token\":\"<s>\",\"eos_token\":\"a\"}", NULL, 1, 2},
+    {"the class adds", "{\"eos_token\":\"</s>\",\"tokenizer_class\":\"GPT2TokenizerFast\"}", NULL,
+     NULL, 3, 2},
+    {"Qwen has no bos", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}", NULL, NULL, -1, 3},
+    {"config.json alone", NULL, NULL, "{\"bos_token_id\":1,\"eos_token_id\":[2,0]}", 1, 2},
+    {"config.json does not overrule", "{\"bos_token\":null,\"eos_token\":\"</s>\"}", NULL,
+     "{\"bos_token_id\":1,\"eos_token_id\":0}", -1, 2},
+    {"unknown token", "{\"bos_token\":\"<none>\",\"eos_token\":\"</s>\"}", NULL, NULL, -1, 2},
+};
+
+static void write_or_not(const struct fixture_folder *folder, const char *name, const char *text)
+{
+    if (text != NULL) {
+        fixture_folder_write(folder, name, text, strlen(text));
+    }
+}
+
+static void tokenizer_finds_what_begins_and_ends_a_text(void **state)
+{
+    struct fixture_folder *folder = *state;
+
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        struct evq_tokenizer *tokenizer = NULL;
+        struct evq_error err = {.status = EVQ_OK};
+        char name[16];
+        char path[64];
+        (void)snprintf(name, sizeof(name), "t%zu", i);
+        fixture_folder_mkdir(folder, name);
+        (void)snprintf(path, sizeof(path), "%s/vocab.json", name);
+        write_or_not(folder, path, VOCABULARY);
+        (void)snprintf(path, sizeof(path), "%s/merges.txt", name);
+        write_or_not(folder, path, "#version: 0.2\n");
+        (void)snprintf(path, sizeof(path), "%s/tokenizer_config.json", name);
+        write_or_not(folder, path, ends[i].tokenizer_config);
+        (void)snprintf(path, sizeof(path), "%s/special_tokens_map.json", name);
+        write_or_not(folder, path, ends[i].map);
+        (void)snprintf(path, sizeof(path), "%s/config.json", name);
+        write_or_not(folder, path, ends[i].config);
+        assert_status_err(evq_tokenizer_open(folder->fd, name, &tokenizer, &err), EVQ_OK, &err);
+        if (evq_tokenizer_bos(tokenizer) != ends[i].bos ||
+            evq_tokenizer_eos(tokenizer) != ends[i].eos) {
+            fail_msg("%s: bos %d, eos %d", ends[i].label, (int)evq_tokenizer_bos(tokenizer),
+                     (int)evq_tokenizer_eos(tokenizer));
+        }
+        assert_int_equal(evq_tokenizer_prefix(tokenizer),
+                         ends[i].bos >= 0 ? ends[i].bos : ends[i].eos);
+        evq_tokenizer_free(tokenizer);
+    }
+}
+
+static void tokenizer_knows_its_vocabulary(void **state)
+{
+    struct evq_tokenizer *tokenizer = open_named("qwen2");
+
+    (void)state;
+    const int32_t added = evq_tokenizer_find(tokenizer, "<both>", 6);
+    assert_int_equal(evq_tokenizer_vocabulary(tokenizer), added + 1); // The last that was added.
+    assert_true(evq_tokenizer_find(tokenizer, "\xff", 1) >= 0);       // A byte.
+    assert_int_equal(evq_tokenizer_find(tokenizer, "no such token", 13), -1);
+    assert_holds(evq_tokenizer_name(tokenizer), "qwen2/tokenizer.json");
+    evq_tokenizer_free(tokenizer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokenizer_gives_the_tokens_of_hugging_face),
+        cmocka_unit_test(tokenizer_reads_vocabulary_and_merges_like_the_one_file),
+        cmocka_unit_test(tokenizer_keeps_caches_apart_when_a_scratch_is_shared),
+        cmocka_unit_test_setup_teardown(tokenizer_merges_long_pieces_from_the_left,
+                                        fixture_folder_setup, fixture_folder_teardown),
+        cmocka_unit_test(tokenizer_appends_and_leaves_what_was_there),
+        cmocka_unit_test_setup_teardown(tokenizer_finds_what_begins_and_ends_a_text,
+                                        fixture_folder_setup, fixture_folder_teardown),
+        cmocka_unit_test(tokenizer_knows_its_vocabulary),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

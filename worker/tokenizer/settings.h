@@ -1,0 +1,57 @@
+/*
+ * The settings of tokenizer.json: what is known is put into the definition, anything else refused.
+ * Not for sharing between threads.
+ */
+#ifndef EVQ_WORKER_TOKENIZER_SETTINGS_H
+#define EVQ_WORKER_TOKENIZER_SETTINGS_H
+
+#include "worker/tokenizer/definition.h"
+#include "worker/tokenizer/tree.h"
+
+enum evq_settings_model {
+    EVQ_MODEL_TYPE,
+    EVQ_MODEL_DROPOUT,
+    EVQ_MODEL_UNK,
+    EVQ_MODEL_PREFIX,
+    EVQ_MODEL_SUFFIX,
+    EVQ_MODEL_FUSE_UNK,
+    EVQ_MODEL_BYTE_FALLBACK,
+    EVQ_MODEL_IGNORE_MERGES,
+    EVQ_MODEL_SETTINGS
+};
+
+struct evq_settings { // NULL: not there.
+    struct evq_tree *version, *normalizer, *pre_tokenizer, *post_processor;
+    struct evq_tree *model[EVQ_MODEL_SETTINGS];
+};
+
+/* Where the tree of this member goes; NULL: it says nothing that counts. */
+struct evq_tree **evq_settings_member(struct evq_settings *settings, const char *key);
+struct evq_tree **evq_settings_model(struct evq_settings *settings, const char *key);
+
+/* EVQ_E_UNSUPPORTED unless the model's type, where it was read, is BPE. */
+enum evq_status evq_settings_check_type(const struct evq_definition *definition,
+                                        struct evq_tree *const *model,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* One element of added_tokens. */
+enum evq_status evq_settings_added(struct evq_definition *definition, const struct evq_tree *tree,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Everything else. EVQ_E_UNSUPPORTED names what is not known; EVQ_E_CORRUPT. */
+enum evq_status evq_settings_apply(struct evq_definition *definition,
+                                   const struct evq_settings *settings,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The parts of it. */
+enum evq_status evq_settings_normalizer(struct evq_definition *definition,
+                                        const struct evq_tree *tree,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_settings_pre_tokenizer(struct evq_definition *definition,
+                                           const struct evq_tree *tree,
+                                           struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_settings_post_processor(struct evq_definition *definition,
+                                            const struct evq_tree *tree,
+                                            struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif
