@@ -64,8 +64,10 @@ static bool pin_directory(const struct evq_sender *sender, const struct evq_job 
 {
     const char *slash = job->pin == NULL ? NULL : strrchr(job->pin, '/');
 
-    for (size_t at = 0; slash != NULL && at < sender->config->root_count; at++) {
-        const struct evq_root *root = &sender->config->roots[at];
+    const struct evq_config *config = evq_prepare_roots(sender);
+
+    for (size_t at = 0; slash != NULL && at < config->root_count; at++) {
+        const struct evq_root *root = &config->roots[at];
         if (strcmp(root->name, job->root) == 0) {
             return snprintf(out, PATH_MAX, "%s/%.*s", root->path, (int)(slash - job->pin),
                             job->pin) < PATH_MAX;

@@ -123,8 +123,8 @@ struct evalq_stats {         // Submits, except where it says jobs (a submit has
     uint64_t submitted;      // Accepted into the ring.
     uint64_t dropped;        // Ring or spool full, or past a limit.
     uint64_t sent;           // Jobs acknowledged by Redis.
-    uint64_t refused;        // Jobs refused for good: by the queue, or for want of a root.
-    uint64_t pending;        // In the ring, and jobs in the spool, now.
+    uint64_t refused;        // Jobs refused for good by the queue.
+    uint64_t pending;        // In the ring, and jobs in the spool, now; also for want of a root.
     uint64_t unpinned;       // Sent without a pin.
     int64_t submit_ns_total; // Time spent inside evalq_client_submit.
     int64_t submit_ns_max;
@@ -149,8 +149,8 @@ EVALQ_API void evalq_client_close(struct evalq_client *client);
  * EVALQ_FORKED. */
 EVALQ_API int evalq_client_submit(struct evalq_client *client,
                                   const struct evalq_checkpoint *checkpoint);
-/* Until everything submitted so far is in Redis: EVALQ_OK. EVALQ_TIMEOUT, or EVALQ_UNAVAILABLE when
- * Redis was away at the end. timeout_ms -1: for ever. */
+/* Until everything submitted so far is in Redis, but for what no root holds: EVALQ_OK.
+ * EVALQ_TIMEOUT, or EVALQ_UNAVAILABLE when Redis was away at the end. timeout_ms -1: for ever. */
 EVALQ_API int evalq_client_flush(struct evalq_client *client, int timeout_ms);
 /* Calls on_metric for each metric and end of the run that arrived since the last poll. Connects
  * when needed; never takes longer than timeout_ms. on_metric may be NULL. */

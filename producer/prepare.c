@@ -11,11 +11,14 @@
 #include "producer/sender.h"
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
+#define CONFIG_BYTES_MAX   ((size_t)1 << 20)
 #define LOOK_FIRST_MS      20
 #define LOOK_MAX_MS        2000
 #define GONE_WAIT_MS       30000  // A save that has not begun to show.
 #define CORRUPT_WAIT_MS    3000   // Formats that look damaged until their last byte.
+#define ROOT_LOOK_MS       1000   // Between looks at the configuration for a root that is missing.
 #define INCOMPLETE_WAIT_MS 600000 // Large asynchronous saves; afterwards the worker waits for it.
 
 struct place { // Where the checkpoint is.
@@ -374,7 +377,7 @@ static void item_finish(struct evq_sender *sender, struct evq_item *item, struct
     if (item->jobs[0]->pin == NULL || item->jobs[0]->pin[0] == '\0') {
         atomic_fetch_add(&sender->unpinned, 1);
     }
-    if (exists && place->root == &sender->config->shm) {
+    if (exists && place->root == &evq_prepare_roots(sender)->shm) {
         evq_snapshots_offer(sender, item, place->root);
     }
     item->ready = true;
@@ -382,24 +385,70 @@ out:
     evq_buffer_free(&manifest);
 }
 
+const struct evq_config *evq_prepare_roots(const struct evq_sender *sender)
+{
+    return sender->later != NULL ? sender->later : sender->config;
+}
+
+/* Reads the configuration again if its file is another one by now. What is wrong with it is said by
+ * the programs that it is for; here the roots stay as they are. */
+static void roots_look(struct evq_sender *sender)
+{
+    struct evq_buffer text;
+    struct evq_config *later = NULL;
+    struct stat info;
+    int64_t now = evq_clock_mono_ms();
+
+    if (now < sender->config_due_ms) {
+        return;
+    }
+    sender->config_due_ms = now + ROOT_LOOK_MS;
+    if (stat(sender->config_path, &info) != 0 ||
+        (info.st_ino == sender->config_seen.st_ino && info.st_size == sender->config_seen.st_size &&
+         info.st_mtim.tv_sec == sender->config_seen.st_mtim.tv_sec &&
+         info.st_mtim.tv_nsec == sender->config_seen.st_mtim.tv_nsec)) {
+        return;
+    }
+    evq_buffer_init(&text, 0);
+    if (evq_file_read(AT_FDCWD, sender->config_path, 0, CONFIG_BYTES_MAX, &text, NULL) == EVQ_OK &&
+        evq_config_parse((const char *)text.data, text.bytes, sender->config_path, &later, NULL) ==
+            EVQ_OK) {
+        evq_config_free(sender->later);
+        sender->later = later;
+        sender->config_seen = info;
+    }
+    evq_buffer_free(&text);
+}
+
+/* Nobody waits for it, and it keeps its place in the ring: also for the next process of the run. */
+static void item_park(struct evq_sender *sender, struct evq_item *item,
+                      const struct evq_error *error)
+{
+    if (!item->parked) {
+        evq_warn(&sender->warner, EVQ_WARN_ROOT,
+                 "not submitted: %s. It is submitted as soon as that is there", error->message);
+    }
+    item->parked = true;
+    item->due_ms = evq_clock_mono_ms() + ROOT_LOOK_MS;
+}
+
 void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
 {
     struct evq_error error = {.status = EVQ_OK};
     struct place place;
-    enum evq_status status = place_find(sender->config, item->request.path, &place, &error);
 
+    if (item->parked) {
+        roots_look(sender);
+    }
+    const struct evq_config *config = evq_prepare_roots(sender);
+    enum evq_status status = place_find(config, item->request.path, &place, &error);
     if (status == EVQ_E_NOT_FOUND || status == EVQ_E_INVALID) {
-        const char *list = item->request.suites;
-        char suite[EVQ_REQUEST_SUITE_BYTES];
-        while (evq_request_suite(&list, suite)) {
-            atomic_fetch_add(&sender->refused, 1);
-        }
-        evq_warn(&sender->warner, EVQ_WARN_ROOT, "not submitted: %s", error.message);
-        item->done = true;
+        item_park(sender, item, &error);
         return;
     }
+    item->parked = false;
     if (status == EVQ_OK) {
-        source_choose(sender->config, item->request.held, &place);
+        source_choose(config, item->request.held, &place);
         status = evq_checkpoint_complete(place.root_fd, place.source, &error);
     }
     if (status == EVQ_OK || !item_wait(sender, item, status)) {

@@ -63,6 +63,7 @@ static void sender_free(struct evq_sender *sender)
     sender_release(sender); // Done already, unless the thread never started.
     evq_conn_close(sender->conn);
     evq_config_free(sender->config);
+    evq_config_free(sender->later);
     evq_warner_close(&sender->warner);
     if (sender->wake_fd >= 0) {
         close(sender->wake_fd);
@@ -165,6 +166,12 @@ static bool source_release(struct evq_sender *sender, struct evq_source *source)
 {
     bool released = false;
 
+    for (struct evq_item *item = source->first; item != NULL; item = item->next) {
+        if (item->done && !item->counted) {
+            item->counted = true;
+            atomic_fetch_sub(&sender->waiting, 1);
+        }
+    }
     while (source->first != NULL && source->first->done) {
         struct evq_item *item = source->first;
         evq_ring_release(source->ring, item->end);
@@ -173,7 +180,6 @@ static bool source_release(struct evq_sender *sender, struct evq_source *source)
             source->last = NULL;
         }
         item_free(item);
-        atomic_fetch_sub(&sender->waiting, 1);
         released = true;
     }
     if (source->first == NULL && source->cursor > evq_ring_head(source->ring)) {
@@ -181,6 +187,36 @@ static bool source_release(struct evq_sender *sender, struct evq_source *source)
         released = true;
     }
     return released;
+}
+
+/* Up to where the ring holds nothing but what is through or parked. */
+static uint64_t source_settled(const struct evq_source *source)
+{
+    const struct evq_item *item = source->first;
+    uint64_t settled = evq_ring_head(source->ring);
+
+    for (; item != NULL && (item->done || item->parked); item = item->next) {
+        settled = item->end;
+    }
+    return item == NULL && source->cursor > settled ? source->cursor : settled;
+}
+
+/* What others wait for. */
+static bool settled_note(struct evq_sender *sender)
+{
+    uint64_t settled = source_settled(&sender->sources[0]);
+    uint64_t adopted = 0;
+
+    for (size_t at = 1; at < sender->source_count; at++) {
+        const struct evq_source *source = &sender->sources[at];
+        adopted += evq_spool_records(source->spool) > 0 ||
+                   source_settled(source) != evq_ring_tail(source->ring);
+    }
+    bool moved =
+        atomic_load(&sender->settled) != settled || atomic_load(&sender->adopted) != adopted;
+    atomic_store(&sender->settled, settled);
+    atomic_store(&sender->adopted, adopted);
+    return moved;
 }
 
 static void sources_release(struct evq_sender *sender)
@@ -195,11 +231,11 @@ static void sources_release(struct evq_sender *sender)
         if (at > 0 && empty) {
             source_close(source, true);
             *source = sender->sources[--sender->source_count];
-            atomic_fetch_sub(&sender->adopted, 1);
             at--;
             released = true;
         }
     }
+    released = settled_note(sender) || released;
     if (released) {
         evq_sender_tell(sender, false);
     }
@@ -233,8 +269,7 @@ static void sources_open(struct evq_sender *sender)
             atomic_fetch_add(&sender->spooled, evq_spool_records(source->spool));
         }
     }
-    atomic_fetch_add(&sender->adopted, sender->source_count - 1);
-    atomic_fetch_sub(&sender->adopted, 1);
+    (void)settled_note(sender);
 }
 
 static bool sources_pending(const struct evq_sender *sender)
@@ -350,6 +385,21 @@ static enum evq_status sender_connect(struct evq_sender *sender, struct evq_erro
                             : status;
 }
 
+/* Where the configuration was read, or would have been. "" : it cannot be read again. */
+static void config_path_find(const struct evq_config *config, char out[PATH_MAX])
+{
+    char here[PATH_MAX];
+
+    if (config->file[0] != '\0') {
+        if (realpath(config->file, out) == NULL) {
+            out[0] = '\0';
+        }
+    } else if (getcwd(here, sizeof(here)) == NULL ||
+               snprintf(out, PATH_MAX, "%s/evalq.yaml", here) >= PATH_MAX) {
+        out[0] = '\0';
+    }
+}
+
 enum evq_status evq_sender_start(const struct evq_sender_options *options, struct evq_ring *ring,
                                  struct evq_config *config, const struct evq_warner *warner,
                                  struct evq_sender **ret_sender, struct evq_error *err)
@@ -383,6 +433,7 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
     atomic_init(&sender->adopted, 1);
     atomic_init(&sender->owners, 2);
     sender->config = config;
+    config_path_find(config, sender->config_path);
     sender->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     status = sender->wake_fd < 0 ? evq_error_set(err, EVQ_E_IO, "eventfd: %s", strerror(errno))
                                  : sender_connect(sender, err);
@@ -411,7 +462,7 @@ static void sender_wake(struct evq_sender *sender)
 
 bool evq_sender_idle(struct evq_sender *sender, uint64_t ring_position)
 {
-    return atomic_load(&sender->adopted) == 0 && evq_ring_head(sender->ring) >= ring_position &&
+    return atomic_load(&sender->adopted) == 0 && atomic_load(&sender->settled) >= ring_position &&
            atomic_load(&sender->spooled) == 0;
 }
 

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "producer/keeper.h"
 #include "producer/request.h"
@@ -34,7 +35,9 @@ struct evq_item { // One submit on its way.
     uint8_t *data;
     struct evq_request request; // Points into data.
     bool done;
+    bool counted;     // As done, in sender->waiting.
     bool ready;       // jobs are made; those done are NULL.
+    bool parked;      // No root holds it, until the configuration has one: nobody waits for it.
     int64_t since_ms; // Monotonic: when it was taken.
     int64_t due_ms;   // Monotonic: when to look at the checkpoint again.
     uint32_t try_count;
@@ -81,11 +84,12 @@ struct evq_sender {
     atomic_uint_fast64_t lost;    // Damaged records.
     atomic_uint_fast64_t spooled; // Jobs in spools now.
     atomic_uint_fast64_t waiting; // Submits in the rings, not done.
-    // Rings of dead owners not yet emptied; 1 until they were looked for.
+    // Rings of dead owners that hold more than what is parked; 1 until they were looked for.
     atomic_uint_fast64_t adopted;
     int wake_fd; // Ends the thread's sleep. Submits leave it alone: see sender.c.
     struct evq_ring *ring;
-    uint64_t inherited; // What the ring held up to here was there before this client.
+    atomic_uint_fast64_t settled; // In that ring, all before it is in Redis, or parked.
+    uint64_t inherited;           // What the ring held up to here was there before this client.
     pthread_mutex_t progress_lock;
     pthread_cond_t progress; // Something was sent, or a try to send failed.
     uint64_t failures;       // Tries that failed. Under progress_lock.
@@ -101,6 +105,10 @@ struct evq_sender {
     // The thread's own.
     bool full_told;
     struct evq_config *config;
+    struct evq_config *later;   // As it was read again for its roots; NULL: it was not.
+    char config_path[PATH_MAX]; // What is read again.
+    struct stat config_seen;
+    int64_t config_due_ms; // Not before this, monotonic.
     struct evq_queue *redis;
     struct evq_queue_info info; // Of the queue, as asked on connection `known`; epoch "": not yet.
     uint64_t known;
@@ -142,9 +150,11 @@ void evq_sender_stop(struct evq_sender *sender, int64_t deadline_ms);
 /* The thread's own: wakes those who wait for progress. failed: it was a try that failed. */
 void evq_sender_tell(struct evq_sender *sender, bool failed);
 
-/* prepare.c: moves the item on: sets ready, or due_ms for another look, or done when it is refused.
+/* prepare.c: moves the item on: sets ready, or due_ms for another look; parked: for want of a root.
  */
 void evq_prepare_item(struct evq_sender *sender, struct evq_item *item);
+/* The configuration whose roots hold now. */
+const struct evq_config *evq_prepare_roots(const struct evq_sender *sender);
 
 /* snapshots.c: has the item's jobs, whose checkpoint lies in memory, say how others get at it. */
 void evq_snapshots_offer(struct evq_sender *sender, struct evq_item *item,

@@ -246,7 +246,7 @@ static enum evq_status work_open(struct child *child, const struct evq_note *not
     work->root = root_find(config, work->job->root);
     if (work->root == NULL) {
         return evq_error_set(
-            err, EVQ_E_RETRY,
+            err, EVQ_E_INCOMPLETE, // Of this machine's set-up, not of the job: no attempt of it.
             "root '%s' of checkpoint '%s' is not known on this worker: add under roots: in %s the "
             "line \"%s: /DIRECTORY/HERE\"",
             work->job->root, work->job->path, config->file[0] != '\0' ? config->file : "evalq.yaml",
@@ -262,8 +262,9 @@ static enum evq_status work_open(struct child *child, const struct evq_note *not
         return status;
     }
     if (work->root_fd < 0) {
-        return evq_error_set(err, EVQ_E_RETRY, "root '%s' is %s here, which cannot be opened: %s",
-                             work->root->name, work->root_path, strerror(open_errno));
+        return evq_error_set(err, EVQ_E_INCOMPLETE,
+                             "root '%s' is %s here, which cannot be opened: %s", work->root->name,
+                             work->root_path, strerror(open_errno));
     }
     return evq_scratch_attempt(config->worker.scratch, work->scratch, sizeof(work->scratch),
                                &work->scratch_fd, err);

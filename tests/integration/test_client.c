@@ -271,19 +271,54 @@ static void client_sends_each_once_when_two_threads_submit(void **state)
     evalq_client_close(client);
 }
 
-static void client_warns_with_missing_line_when_no_root_holds_it(void **state)
+static void config_add_root(const struct scene *scene, const char *line)
+{
+    char path[160];
+
+    snprintf(path, sizeof(path), "%s.new", scene->config);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "roots:\n  test: %s\n%s", scene->directory, line);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(rename(path, scene->config), 0);
+}
+
+/* Training goes on, and waits for nothing; who adds the line gets the evaluations. */
+static void client_submits_once_the_missing_root_is_configured(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
-    const struct evalq_checkpoint checkpoint = {
-        .path = "/var/tmp/elsewhere/step-1.pt", .step = 1, .suites = "quick,full"};
+    char elsewhere[64];
+    char path[128];
+    char line[160];
 
+    fixture_dir_make(elsewhere);
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    snprintf(line, sizeof(line), "%s/out/step-1.safetensors", scene->directory);
+    snprintf(path, sizeof(path), "%s/step-1.safetensors", elsewhere);
+    assert_int_equal(rename(line, path), 0);
+    const struct evalq_checkpoint checkpoint = {.path = path, .step = 1, .suites = "quick,full"};
     assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
     assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    submit_step(scene, client, 2); // The others do not wait behind it.
     assert_flushed(client);
-    assert_int_equal(stats_of(client).refused, 4);
-    assert_int_equal(warnings_with(scene, "roots: {elsewhere: /var/tmp/elsewhere}"), 1);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
+    assert_int_equal(stats_of(client).pending, 2);
+    assert_int_equal(evalq_client_wait(client, NULL, NULL, 100), EVALQ_TIMEOUT); // For step 2.
+    assert_int_equal(warnings_with(scene, "not submitted: "), 1);
+    snprintf(line, sizeof(line), "roots: {%s: %s}", strrchr(elsewhere, '/') + 1, elsewhere);
+    assert_int_equal(warnings_with(scene, line), 1);
     evalq_client_close(client);
+    client = scene_client(scene); // The next process of the run has it still.
+    assert_flushed(client);
+    config_add_root(scene, "nonsense: 1\n");
+    snprintf(line, sizeof(line), "  other: %s\n", elsewhere);
+    config_add_root(scene, line);
+    FIXTURE_UNTIL(ARRIVES_MS, jobs_in(scene, EVQ_JOB_QUEUED) == 3);
+    FIXTURE_UNTIL(ARRIVES_MS, stats_of(client).pending == 0);
+    assert_int_equal(stats_of(client).refused, 0);
+    evalq_client_close(client);
+    fixture_dir_remove(elsewhere);
 }
 
 static void client_waits_for_checkpoint_when_it_is_still_written(void **state)
@@ -548,7 +583,7 @@ int main(void)
         SCENE_TEST(client_uses_second_ring_when_run_is_open_elsewhere),
         SCENE_TEST(client_refuses_forked_child_when_parent_opened_it),
         SCENE_TEST(client_sends_each_once_when_two_threads_submit),
-        SCENE_TEST(client_warns_with_missing_line_when_no_root_holds_it),
+        SCENE_TEST(client_submits_once_the_missing_root_is_configured),
         SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
         SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),
