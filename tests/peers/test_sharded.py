@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pickle
 import sys
 import tempfile
 import unittest
@@ -78,6 +79,33 @@ class TrainerTest(TrainerStackTest):
             json.dump({**config, **dict.fromkeys(auto, "auto")}, file)
         outcome = self.train(RANKS, deepspeed=path)
         self.assertIn(f"global_step{outcome['best_global_step']}", os.listdir(outcome["best_model_checkpoint"]))
+
+
+class IndexTest(unittest.TestCase):
+    """The index of a distributed checkpoint is a pickle."""
+
+    def load(self, index: Any) -> None:
+        from evalq._weights import load_weights
+
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, ".metadata"), "wb") as file:
+                pickle.dump(index, file)
+            load_weights(folder)
+
+    def test_runs_no_code(self) -> None:
+        class Evil:
+            def __reduce__(self) -> Any:
+                return os.system, ("false",)
+
+        with self.assertRaisesRegex(ValueError, "does not hold posix.system"):
+            self.load(Evil())
+
+    def test_names_files_beside_it(self) -> None:
+        from torch.distributed.checkpoint.filesystem import _StorageInfo
+        from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+
+        with self.assertRaisesRegex(ValueError, "names '../secret', which is not a file beside it"):
+            self.load(Metadata({}, storage_data={MetadataIndex("a"): _StorageInfo("../secret", 0, 1)}))
 
 
 class LightningTest(StackTest):

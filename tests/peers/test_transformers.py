@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import unittest
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from peers import STEPS, StackTest, TrainerStackTest, Training, evaluated, needs, until, words
 
@@ -33,14 +33,15 @@ class TransformersTest(TrainerStackTest):
         until(lambda: not os.path.exists(os.path.join(self.stack.out, ".evalq")), "pins are released")
 
     def test_nothing_is_twice_and_nothing_missing_after_a_kill(self) -> None:
-        # Due steps 5, 15, ... have no save: they are snapshots. The kill falls behind one that was evaluated, before
+        # Due steps 5, 15, ... have no save: they are snapshots. Each of two kills falls behind one that was evaluated, before
         # its save; the resumed training comes to it again.
         settings = dict(STEPS, eval_steps=5, save_steps=10, max_steps=40, save_total_limit=2, pace=0.12)
         reference = self.reference(**dict(settings, pace=0))
-        training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings))
-        until(lambda: "25" in self.stack.evaluations() or self.stack.step() >= 29, "step 25 is evaluated", 120)
-        training.kill()
-        self.assertLess(self.stack.step(), 30)
+        for step, resume in ((15, False), (25, True)):
+            training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, resume=resume, **settings))
+            until(lambda: str(step) in self.stack.evaluations() or self.stack.step() >= step + 4, f"step {step}", 120)
+            training.kill()
+            self.assertLess(self.stack.step(), step + 5)
         self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, resume=True, **settings)).wait()
         outcome = self.stack.outcome()
         self.assert_same_evaluations(outcome, reference)
@@ -54,6 +55,43 @@ class TransformersTest(TrainerStackTest):
         self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()
         self.assert_same_evaluations(self.stack.outcome(), reference)
         self.assertEqual(len(self.stack.evaluations()), 3)
+
+    def test_start_accumulation_and_epochs_are_honoured(self) -> None:
+        settings = dict(STEPS, eval_strategy="epoch", save_strategy="epoch", num_train_epochs=2, save_total_limit=1)
+        settings.update(eval_on_start=True, gradient_accumulation_steps=3)
+        reference = self.reference(**settings)
+        self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()
+        outcome = self.stack.outcome()
+        self.assert_same_evaluations(outcome, reference)
+        self.assertIn(0, evaluated(outcome))
+        self.assertEqual(outcome["best_global_step"], reference["best_global_step"])
+
+    def test_saves_of_the_best_alone(self) -> None:
+        # The Trainer saves what is better than all before; here that is known later, so each due step is saved.
+        settings = dict(STEPS, eval_steps=5, save_strategy="best", max_steps=40, save_total_limit=1, learning_rate=0.06)
+        settings["lr_scheduler_type"] = "constant"
+        reference = self.reference(**settings)
+        self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()
+        outcome = self.stack.outcome()
+        self.assert_same_evaluations(outcome, reference)
+        for name in ("best_global_step", "digest"):
+            self.assertEqual(outcome[name], reference[name], name)
+        left = [name for name in os.listdir(self.stack.out) if name.startswith("checkpoint-")]
+        self.assertEqual(left, [f"checkpoint-{outcome['best_global_step']}"])
+
+    def test_other_callbacks_see_the_same_events(self) -> None:
+        settings = {"max_steps": 20, "logging_steps": 3, "eval_strategy": "steps", "eval_steps": 5, "save_steps": 10, "record": True}
+        reference = self.reference(**settings)
+        self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()
+        outcome = self.stack.outcome()
+
+        def but_evaluation(events: List[str]) -> List[str]:
+            return [event for event in events if event not in ("on_prediction_step", "on_evaluate", "on_log eval")]
+
+        self.assertEqual(but_evaluation(outcome["events"]), but_evaluation(reference["events"]))
+        for event in ("on_evaluate", "on_log eval"):
+            self.assertEqual(outcome["events"].count(event), reference["events"].count(event), event)
+        self.assertNotIn("on_prediction_step", outcome["events"])
 
     def test_without_a_strategy_each_save_is_evaluated(self) -> None:
         settings = {"save_strategy": "steps", "save_steps": 10, "max_steps": 30, "logging_steps": 10}

@@ -123,9 +123,28 @@ class Pace(transformers.TrainerCallback):
             file.write(str(state.global_step))
 
 
-def train(output_dir, callback=None, resume=False, pace=0.0, early=0, **settings):
+class Recorder(transformers.TrainerCallback):
+    """Notes what other callbacks are told."""
+
+    def __init__(self):
+        self.events = []
+
+    def __getattribute__(self, name):
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+
+        def note(args, state, control, logs=None, **kwargs):
+            self.events.append(name + (" eval" if logs and "eval_loss" in logs else ""))
+
+        return note
+
+
+def train(output_dir, callback=None, resume=False, pace=0.0, early=0, record=False, **settings):
     """One training; what came of it goes to OUTPUT_DIR/outcome.json."""
     callbacks = [] if callback is None else [callback]
+    recorder = Recorder()
+    if record:
+        callbacks.append(recorder)
     if early:
         callbacks.append(transformers.EarlyStoppingCallback(early))
     if pace:
@@ -142,6 +161,7 @@ def train(output_dir, callback=None, resume=False, pace=0.0, early=0, **settings
         "best_model_checkpoint": trainer.state.best_model_checkpoint,
         "global_step": trainer.state.global_step,
         "digest": digest(trainer.model),
+        "events": recorder.events,
         "seconds": seconds,
         "cpu_seconds": cpu,
         "rank": trainer.args.process_index,

@@ -33,8 +33,9 @@ def load_dcp(directory: str) -> Dict[str, Any]:
     """The tensors as they were nested when they were saved, {"model": {name: tensor}} say, without an optimizer's.
     No code of theirs runs."""
     import torch
-    from torch.distributed.checkpoint import FileSystemReader, load
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
         raise ValueError(f"'{directory}' is a distributed checkpoint: reading it safely needs torch 2.6 or later")
