@@ -171,6 +171,15 @@ EVALQ_API int evalq_client_best(struct evalq_client *client, const char *metric,
  * EVALQ_OK: it is at an end, by this call or before. EVALQ_NOT_FOUND: it is not in Redis, now. */
 EVALQ_API int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char *variant,
                                     const char *suite, const char *reason, int timeout_ms);
+/*
+ * For which of the suites (names, separated by commas) a worker is free that found nothing to do:
+ * their names, so separated, in suites_out. Each yes is taken: of several askers one gets it, and
+ * the worker says it again while it stays free. So a spare worker evaluates the newest weights: ask
+ * between steps, on another thread, and submit when the answer is EVALQ_OK. needs as in struct
+ * evalq_checkpoint. EVALQ_NOT_FOUND: none is free. suites_bytes: strlen(suites) + 1 is enough.
+ */
+EVALQ_API int evalq_client_idle(struct evalq_client *client, const char *suites, const char *needs,
+                                char *suites_out, size_t suites_bytes, int timeout_ms);
 EVALQ_API void evalq_client_stats(struct evalq_client *client, struct evalq_stats *ret_stats);
 /* The sentence of this thread's last call that failed, on client or (NULL) open. Never NULL; valid
  * until this thread's next call. */

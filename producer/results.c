@@ -346,3 +346,107 @@ int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char 
     }
     return status == EVQ_OK ? EVALQ_OK : evq_client_fail(&error);
 }
+
+/* The suites' names in out, one after another with their NULs. EVQ_E_INVALID says what is wrong. */
+static enum evq_status suites_read(const char *suites,
+                                   char out[EVQ_REQUEST_SUITES_MAX][EVQ_REQUEST_SUITE_BYTES],
+                                   uint32_t *ret_count, struct evq_error *err)
+{
+    char name[EVQ_REQUEST_SUITE_BYTES];
+    uint32_t count = 0;
+
+    while (evq_request_suite(&suites, name)) {
+        if (count == EVQ_REQUEST_SUITES_MAX || !evq_job_name_valid(name, EVQ_JOB_NAME_BYTES_MAX)) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "suites: '%s' is no suite's name, or the 65th of them", name);
+        }
+        memcpy(out[count++], name, sizeof(name));
+    }
+    *ret_count = count;
+    return count > 0 ? EVQ_OK : evq_error_set(err, EVQ_E_INVALID, "suites is empty");
+}
+
+/* Needs as people write them to their canonical text; "" stays none. */
+static enum evq_status needs_read(const char *needs, char out[EVQ_NEEDS_BYTES_MAX],
+                                  struct evq_error *err)
+{
+    struct evq_needs parsed;
+
+    out[0] = '\0';
+    if (needs == NULL || needs[0] == '\0') {
+        return EVQ_OK;
+    }
+    struct evq_arena *arena = evq_arena_new(0);
+    if (arena == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "needs");
+    }
+    enum evq_status status = evq_needs_parse(needs, arena, &parsed, err);
+    if (status == EVQ_OK) {
+        status = evq_needs_text(&parsed, out, EVQ_NEEDS_BYTES_MAX, err);
+    }
+    evq_arena_free(arena);
+    return status;
+}
+
+/* The named ones, separated by commas. false: none, or no room. */
+static bool suites_write(const char *const *names, uint32_t count, uint64_t mask, char *out,
+                         size_t out_bytes)
+{
+    size_t used = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if ((mask >> i & 1) != 0) {
+            const int bytes =
+                snprintf(out + used, out_bytes - used, "%s%s", used > 0 ? "," : "", names[i]);
+            if (bytes < 0 || (size_t)bytes >= out_bytes - used) {
+                return false;
+            }
+            used += (size_t)bytes;
+        }
+    }
+    return used > 0;
+}
+
+int evalq_client_idle(struct evalq_client *client, const char *suites, const char *needs,
+                      char *suites_out, size_t suites_bytes, int timeout_ms)
+{
+    char names[EVQ_REQUEST_SUITES_MAX][EVQ_REQUEST_SUITE_BYTES];
+    const char *list[EVQ_REQUEST_SUITES_MAX];
+    char canonical[EVQ_NEEDS_BYTES_MAX];
+    struct evq_error error = {.status = EVQ_OK};
+    uint32_t count = 0;
+    uint64_t found = 0;
+    int64_t deadline = deadline_of(timeout_ms);
+    int usable = evq_client_usable(client);
+
+    if (usable != EVALQ_OK) {
+        return usable;
+    }
+    enum evq_status status = suites_read(suites == NULL ? "" : suites, names, &count, &error);
+    if (status == EVQ_OK && (suites_out == NULL || suites_bytes < strlen(suites) + 1)) {
+        status = evq_error_set(&error, EVQ_E_INVALID, "suites_out has no room for the names");
+    }
+    if (status == EVQ_OK) {
+        status = needs_read(needs, canonical, &error);
+    }
+    if (status == EVQ_OK) {
+        status = results_lock(client, deadline, &error);
+    }
+    if (status != EVQ_OK) {
+        return evq_client_fail(&error);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        list[i] = names[i];
+    }
+    status = results_open(client, deadline, &error);
+    if (status == EVQ_OK) {
+        status = evq_queue_idle(client->redis, client->sender->run,
+                                needs != NULL && needs[0] != '\0' ? canonical : NULL, list, count,
+                                &found, &error);
+    }
+    (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
+    if (status == EVQ_OK && !suites_write(list, count, found, suites_out, suites_bytes)) {
+        status = evq_error_set(&error, EVQ_E_NOT_FOUND, "no worker is free");
+    }
+    return status == EVQ_OK ? EVALQ_OK : evq_client_fail(&error);
+}

@@ -235,6 +235,18 @@ enum evq_status evq_queue_suite(struct evq_queue *queue, const struct evq_suite_
                                 bool replace, uint32_t *ret_class,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* ---- free workers ---- */
+
+/*
+ * For which of 1 to 64 suites a worker is free that found nothing to claim: bit i of *ret_free for
+ * suites[i]. A yes is taken by this call, so that of several askers one gets it; the worker says it
+ * again while it stays free. needs NULL: the suites' own; else canonical text (evq_needs_text()).
+ * Nothing while the run is paused or at its cap.
+ */
+enum evq_status evq_queue_idle(struct evq_queue *queue, const char *run, const char *needs,
+                               const char *const *suites, uint32_t suite_count, uint64_t *ret_free,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* ---- operating ---- */
 
 enum evq_status evq_queue_cancel(struct evq_queue *queue, const char *id, const char *reason,

@@ -120,7 +120,7 @@ local META_FIELDS = {
     grow = { 'epoch' },
     drain = { 'epoch', 'suites_limited' },
     claim = { 'epoch', 'suites_limited', 'paused', 'served', 'token', 'classes_version', 'clock:0', 'clock:1', 'clock:2',
-        'clock:3' },
+        'clock:3', 'idle_until' },
 }
 
 function Q.meta_set(field, value)

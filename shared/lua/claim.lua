@@ -298,6 +298,9 @@ function V.claim(c)
             L.retention(4)
         end
     end
+    if Q.meta().idle_until > NOW then
+        V.idle_note(c, #rows)
+    end
     if #rows == c.count or c.cut then -- Cut: rubbish used up what one call may do; good jobs can stand behind it.
         wake_on(c)
     end

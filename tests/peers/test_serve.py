@@ -21,7 +21,7 @@ from scene import NATIVE, PACKAGE, Scene, SceneTest  # noqa: E402
 import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402
 
-from evalq import snapshot  # noqa: E402
+from evalq import _state_copy  # noqa: E402
 from evalq._tensors import read_safetensors_torch  # noqa: E402
 from evalq._weights import load_weights  # noqa: E402
 
@@ -177,14 +177,14 @@ class TensorTest(unittest.TestCase):
         state["empty"] = torch.zeros(0, 3)
         tied = torch.nn.Parameter(torch.randn(4, 5))
         state.update({"embed.weight": tied, "head.weight": tied})
-        tensors, sources, names_tied, data_bytes = snapshot._plan(state)
-        data, wait = snapshot._TorchHost().fill(tensors, sources, data_bytes)
-        wait()
+        planned = _state_copy.plan(state)
+        copy = _state_copy.StateCopier().copy(planned, None)
+        copy.wait()
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "x.safetensors")
-            snapshot._write(path, snapshot._Copy(snapshot._header(tensors, names_tied, None), data, data_bytes, wait))
+            _state_copy.write(path, copy)
             theirs, ours = load_file(path), read_safetensors_torch(path)
-        self.assertEqual(names_tied, {"head.weight": "embed.weight"})
+        self.assertEqual(planned.tied, {"head.weight": "embed.weight"})
         for name, value in state.items():
             self.assertEqual(ours[name].dtype, value.dtype)
             self.assertTrue(torch.equal(ours[name].double() if value.dtype != torch.bool else ours[name],

@@ -19,7 +19,7 @@ try:
 except ImportError:
     numpy = None  # type: ignore[assignment]
 
-from evalq import snapshot
+from evalq import _state_copy, snapshot
 from evalq._tensors import read_safetensors
 
 MODEL = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
@@ -102,12 +102,10 @@ class FileTest(unittest.TestCase):
     """What is written, read back by hand."""
 
     def written(self, state: "Dict[str, Any]", **metadata: str) -> "tuple[Dict[str, Any], bytes]":
-        tensors, sources, tied, data_bytes = snapshot._plan(state)
-        header = snapshot._header(tensors, tied, metadata)
-        data = snapshot._fill_numpy(tensors, sources, data_bytes)
+        copy = _state_copy.StateCopier().copy(_state_copy.plan(state), metadata)
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "x.safetensors")
-            snapshot._write(path, snapshot._Copy(header, data, data_bytes, lambda: None))
+            _state_copy.write(path, copy)
             self.assertEqual(os.listdir(directory), ["x.safetensors"])
             with open(path, "rb") as file:
                 text = file.read(struct.unpack("<Q", file.read(8))[0])

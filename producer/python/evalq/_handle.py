@@ -7,7 +7,7 @@ import json
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import _library
 from ._library import EvalqError
@@ -58,11 +58,11 @@ class Submit:
             epoch=None if epoch is None else float(epoch),
             params=_pairs(params),
             trackers=_pairs(trackers),
-            needs=_needs_text(needs),
+            needs=needs_text(needs),
         )
 
 
-def _needs_text(needs: Optional[Needs]) -> Optional[str]:
+def needs_text(needs: Optional[Needs]) -> Optional[str]:
     """As libevalq takes them: "gpus=2,gpu_memory=40GiB,labels=a100+fast"."""
     if needs is None or isinstance(needs, str):
         return needs
@@ -169,6 +169,12 @@ class Handle:
         return self.calls.withdraw(
             self._pointer, step, variant.encode(), suite.encode(), reason.encode(), timeout_ms
         )
+
+    def idle(self, suites: str, needs: str, timeout_ms: int) -> List[str]:
+        """Those of the suites for which a worker is free; a yes is taken. [] also when it cannot be asked now."""
+        out = ctypes.create_string_buffer(len(suites.encode()) + 1)
+        code = self.calls.idle(self._pointer, suites.encode(), _bytes(needs), out, len(out), timeout_ms)
+        return out.value.decode().split(",") if code == _library.OK else []
 
     def stats(self) -> _library.StatsView:
         view = _library.StatsView()

@@ -136,6 +136,11 @@ _SIGNATURES: "tuple[tuple[str, Any, List[Any]], ...]" = (
         ctypes.c_int,
         [_HANDLE, ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int],
     ),
+    (
+        "idle",
+        ctypes.c_int,
+        [_HANDLE, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int],
+    ),
     ("stats", None, [_HANDLE, ctypes.POINTER(StatsView)]),
     ("error", ctypes.c_char_p, [_HANDLE]),
     ("run", ctypes.c_char_p, [_HANDLE]),
@@ -171,6 +176,7 @@ class Library:
     wait: Callable[..., int]
     best: Callable[..., int]
     withdraw: Callable[..., int]
+    idle: Callable[..., int]
     stats: Callable[..., None]
     error: Callable[..., bytes]
     run: Callable[..., bytes]

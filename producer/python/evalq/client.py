@@ -15,20 +15,22 @@ import threading
 import time
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Type, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Type, Union
 
 from . import _library
 from ._arrivals import Arrivals
-from ._handle import Handle, Needs, Submit, Suites
+from ._handle import Handle, Needs, Submit, Suites, needs_text
 from ._library import EvalqError
 from .result import Best, Result, Stats
 
 if TYPE_CHECKING:
+    from ._asks import Ask
     from .snapshot import Snapshots
 
 _SLICE_MS = 200  # A wait is cut into these, so that Ctrl-C ends it.
 
 Path = Union[str, "os.PathLike[str]"]
+StateDict = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 
 
 class Client:
@@ -145,10 +147,11 @@ class Client:
 
     def submit_state_dict(
         self,
-        state_dict: Mapping[str, Any],
+        state_dict: StateDict,
         *,
         step: int,
         suites: Suites,
+        when: str = "now",
         variant: str = "regular",
         policy: Optional[str] = "latest",
         keep: bool = False,
@@ -163,18 +166,45 @@ class Client:
 
         The calling thread is held for one copy of the tensors to host memory, no longer; a background thread
         writes and submits. state_dict maps names to torch tensors or numpy arrays (nested mappings get dotted
-        names; other values are left out). At most ``snapshots`` lie in shared memory: for a new one the oldest
-        that no worker has claimed is dropped, with its reason in the log. Each is removed when its jobs ended.
-        Workers of this host read it there, others fetch it from this process. metadata goes into the file's header.
+        names; other values are left out), or is a function that returns such a mapping. At most ``snapshots`` lie
+        in shared memory: for a new one the oldest that no worker has claimed is dropped, with its reason in the
+        log. Each is removed when its jobs ended. Workers of this host read it there, others fetch it from this
+        process. metadata goes into the file's header.
+
+        when      "now", or "idle": only if a worker is free for one of the suites and found nothing else to do,
+                  and then for those suites; else False, in microseconds. Called at every step, a spare GPU
+                  evaluates the newest weights again and again. One snapshot for each time a worker asks.
 
         True: the copy was taken. Later trouble, such as a full /dev/shm, is logged once.
         """
+        ask: Optional[Ask] = None
         try:
+            if when != "now":
+                ask = self._asked(when, state_dict, suites, needs)
+                wanted = self._snapshot_store().asks.take(ask) if ask is not None else None
+                if wanted is None:
+                    return False
+                suites = wanted
             submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
             self._open()
-            self._snapshot_store().put(state_dict, submit, metadata)
+            given = state_dict() if callable(state_dict) else state_dict
+            self._snapshot_store().put(given, submit, metadata, ask)
         except Exception as error:  # Whatever it is, training goes on.
+            if ask is not None:
+                ask.waits = True
             return self._fail(error, f"step {step} was not submitted: ")
+        return True
+
+    def reserve_state_dict(self, state_dict: Mapping[str, Any]) -> bool:
+        """Has the memory for a copy of such a state dict made ready in the background, before it is needed.
+
+        Touching new memory can cost several times a copy, and the first submit_state_dict() would wait for it.
+        """
+        try:
+            self._open()
+            self._snapshot_store().reserve(state_dict)
+        except Exception as error:  # Whatever it is, training goes on.
+            return self._fail(error)
         return True
 
     # -- results
@@ -367,6 +397,23 @@ class Client:
             target=_log_warnings, args=(read_fd, self._log), name="evalq-warnings", daemon=True
         ).start()
         return handle
+
+    def _asked(
+        self, when: str, state_dict: StateDict, suites: Suites, needs: Optional[Needs]
+    ) -> "Optional[Ask]":
+        """What a free worker asked for; None: nothing. The first call begins to ask the workers."""
+        if when != "idle":
+            raise EvalqError(f"when is '{when}', expected now or idle")
+        key = (suites if isinstance(suites, str) else ",".join(suites), needs_text(needs) or "")
+        snapshots = self._snapshots
+        ask = snapshots.asks.find(key) if snapshots is not None else None
+        if ask is None:
+            self._open()
+            self._snapshot_store().ask(*key)
+            if not callable(state_dict):
+                self._snapshot_store().reserve(state_dict)
+            return None
+        return ask if ask.suites is not None else None
 
     def _snapshot_store(self) -> "Snapshots":
         with self._lock:

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import shutil
-import struct
-import sys
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, List, Mapping, Optional, Set, Tuple
 
 from . import _library
+from ._asks import Ask, Asks
 from ._library import EvalqError
+from ._state_copy import StateCopier, StateCopy, plan, write
 
 if TYPE_CHECKING:
     from ._handle import Handle, Submit
@@ -27,227 +26,25 @@ if TYPE_CHECKING:
 _POLL_MS = 1000
 _LOOK_SECONDS = 0.25
 _LOOK_IDLE_SECONDS = 2.0
+_ASK_SECONDS = 0.1  # Between questions for free workers,
+_ASK_IDLE_SECONDS = 0.5  # and while they are at work.
 _CLOSE_SECONDS = 10.0
 _ABANDONED_SECONDS = 3600.0  # Snapshots of a dead trainer may still be read for so long.
 _LOCK = ".lock"
-
-# numpy kind and size, or torch dtype, -> safetensors.
-_NUMPY = {
-    "f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8",
-    "u8": "U64", "u4": "U32", "u2": "U16", "u1": "U8", "b1": "BOOL",
-}  # fmt: skip
-_TORCH = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-}  # fmt: skip
-
-
-@dataclass
-class _Tensor:
-    name: str
-    dtype: str
-    shape: Tuple[int, ...]
-    bytes: int
-    offset: int
-
-
-@dataclass
-class _Copy:
-    """Host memory that holds one state dict in the order of the file: header apart, data in one piece."""
-
-    header: bytes
-    data: Any  # Something with the buffer protocol, data_bytes long.
-    data_bytes: int
-    wait: Callable[[], None]  # Until the device's copies have landed.
 
 
 @dataclass
 class _Snapshot:
     submit: "Submit"
-    copy: Optional[_Copy]
+    copy: Optional[StateCopy]
+    ask: Optional[Ask] = None  # Made because a worker asked.
     path: str = ""
-    submitted: bool = False
     open_jobs: Set[str] = field(default_factory=set)
 
 
 def default_directory() -> str:
     """The directory behind the built-in root "shm"."""
     return f"/dev/shm/evalq-{os.getuid()}"
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[Tuple[str, Any]]:
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _flatten(value, name + ".")
-        elif _is_torch(value) or _is_numpy(value):
-            yield name, value
-
-
-def _is_torch(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # Whoever has tensors has imported it.
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _is_numpy(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray)
-
-
-def _kind(value: Any) -> Tuple[str, int]:
-    """Safetensors' dtype and the size of an element."""
-    if _is_torch(value):
-        name = str(value.dtype).replace("torch.", "")
-        if name in _TORCH:
-            return _TORCH[name], int(value.element_size())
-    else:
-        name = f"{value.dtype.kind}{value.dtype.itemsize}"
-        if str(value.dtype) == "bfloat16":  # ml_dtypes
-            return "BF16", 2
-        if name in _NUMPY:
-            return _NUMPY[name], int(value.dtype.itemsize)
-    raise EvalqError(f"a tensor of type {value.dtype} has no place in safetensors")
-
-
-def _identity(value: Any) -> Any:
-    """Equal for tensors that are the same memory seen the same way: tied weights."""
-    if _is_torch(value):
-        if value.numel() == 0 or str(value.device) == "meta":
-            return id(value)
-        return (str(value.device), value.data_ptr(), tuple(value.shape), tuple(value.stride()), str(value.dtype))
-    interface = value.__array_interface__
-    return ("numpy", interface["data"][0], value.shape, value.strides, str(value.dtype)) if value.size else id(value)
-
-
-def _plan(state_dict: Mapping[str, Any]) -> Tuple[List[_Tensor], List[Any], Dict[str, str], int]:
-    """Where each tensor lies in the file, largest alignment first; sources in the same order; the names of tied
-    tensors with the one that stands for them; bytes in all."""
-    first: Dict[Any, str] = {}
-    tied: Dict[str, str] = {}
-    found: List[Tuple[str, Any]] = []
-    for name, value in _flatten(state_dict):
-        if hasattr(value, "full_tensor"):
-            raise EvalqError(f"'{name}' is sharded over processes: gather the state dict first, or save and submit a path")
-        identity = _identity(value)
-        if identity in first:
-            tied[name] = first[identity]
-            continue
-        first[identity] = name
-        found.append((name, value))
-    if not found:
-        raise EvalqError("the state dict holds no tensor")
-    found.sort(key=lambda item: -_kind(item[1])[1])  # Stable: aligned for every reader.
-    tensors: List[_Tensor] = []
-    offset = 0
-    for name, value in found:
-        dtype, size = _kind(value)
-        shape = tuple(int(length) for length in value.shape)
-        count = 1
-        for length in shape:
-            count *= length
-        tensors.append(_Tensor(name, dtype, shape, count * size, offset))
-        offset += count * size
-    return tensors, [value for _, value in found], tied, offset
-
-
-def _header(tensors: List[_Tensor], tied: Mapping[str, str], metadata: Optional[Mapping[str, str]]) -> bytes:
-    """Safetensors' header; tied names go into its metadata, as safetensors.torch.save_model does."""
-    texts = {str(key): str(value) for key, value in (metadata or {}).items()}
-    texts.setdefault("format", "pt")
-    texts.update(tied)
-    entries: Dict[str, Any] = {"__metadata__": texts}
-    for tensor in tensors:
-        entries[tensor.name] = {
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "data_offsets": [tensor.offset, tensor.offset + tensor.bytes],
-        }
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % 64)
-    return struct.pack("<Q", len(text)) + text
-
-
-class _TorchHost:
-    """Host memory as torch has it: pinned where there is a GPU, and kept for the next snapshot."""
-
-    def __init__(self) -> None:
-        self._free: Optional[Any] = None
-        self._streams: Dict[str, Any] = {}
-        self._lock = threading.Lock()
-
-    def take(self, data_bytes: int, pinned: bool) -> Any:
-        import torch
-
-        with self._lock:
-            kept, self._free = self._free, None
-        if kept is not None and kept.numel() >= data_bytes and kept.is_pinned() == pinned:
-            return kept
-        return torch.empty(max(1, data_bytes), dtype=torch.uint8, pin_memory=pinned)
-
-    def give(self, buffer: Any) -> None:
-        with self._lock:
-            self._free = buffer
-
-    def fill(self, tensors: List[_Tensor], sources: List[Any], data_bytes: int) -> "Tuple[Any, Callable[[], None]]":
-        import torch
-
-        cuda: Any = torch.cuda  # Not typed.
-        on_gpu = any(_is_torch(source) and source.is_cuda for source in sources)
-        buffer = self.take(data_bytes, on_gpu)
-        events: List[Any] = []
-        devices = {source.device for source in sources if _is_torch(source) and source.is_cuda}
-        for device in devices:
-            if str(device) not in self._streams:
-                self._streams[str(device)] = cuda.Stream(device=device)
-            self._streams[str(device)].wait_stream(cuda.current_stream(device))
-        with torch.no_grad():
-            for tensor, source in zip(tensors, sources):
-                if tensor.bytes == 0:
-                    continue
-                if not _is_torch(source):
-                    source = torch.from_numpy(_contiguous(source).view("u1").reshape(-1))
-                    buffer[tensor.offset : tensor.offset + tensor.bytes].copy_(source)
-                    continue
-                source = source.detach()
-                target = buffer[tensor.offset : tensor.offset + tensor.bytes].view(source.dtype).view(tensor.shape)
-                if source.is_cuda:
-                    stream = self._streams[str(source.device)]
-                    with cuda.stream(stream):
-                        target.copy_(source, non_blocking=True)
-                else:
-                    target.copy_(source)
-        for device in devices:
-            stream = self._streams[str(device)]
-            # The optimizer must not change weights that are still being copied: kept short of a
-            # synchronisation, the training stream alone waits, on the device.
-            cuda.current_stream(device).wait_stream(stream)
-            event = cuda.Event()
-            event.record(stream)
-            events.append(event)
-
-        def wait() -> None:
-            for event in events:
-                event.synchronize()
-
-        return buffer, wait
-
-
-def _contiguous(array: Any) -> Any:
-    import numpy
-
-    return numpy.ascontiguousarray(array).reshape(-1)
-
-
-def _fill_numpy(tensors: List[_Tensor], sources: List[Any], data_bytes: int) -> Any:
-    import numpy
-
-    buffer = numpy.empty(max(1, data_bytes), dtype=numpy.uint8)
-    for tensor, source in zip(tensors, sources):
-        if tensor.bytes > 0:
-            target = buffer[tensor.offset : tensor.offset + tensor.bytes].view(source.dtype).reshape(tensor.shape)
-            numpy.copyto(target, source)
-    return buffer
 
 
 class Snapshots:
@@ -270,7 +67,9 @@ class Snapshots:
         self._directory = ""
         self._lock_fd = -1
         self._handle: "Optional[Handle]" = None
-        self._host = _TorchHost()
+        self._copier = StateCopier()
+        self.asks = Asks()
+        self._reserve: List[Tuple[int, bool]] = []  # Memory that is to be made ready.
         self._condition = threading.Condition()
         self._waiting: Deque[_Snapshot] = deque()  # Copied, not written yet.
         self._kept: List[_Snapshot] = []  # Written, oldest first.
@@ -291,10 +90,15 @@ class Snapshots:
 
     # -- the training thread
 
-    def put(self, state_dict: Mapping[str, Any], submit: "Submit", metadata: Optional[Mapping[str, str]]) -> None:
+    def put(
+        self,
+        state_dict: Mapping[str, Any],
+        submit: "Submit",
+        metadata: Optional[Mapping[str, str]],
+        ask: Optional[Ask] = None,
+    ) -> None:
         """Copies the tensors; a copy of the same curve that the writer has not begun with is replaced."""
-        tensors, sources, tied, data_bytes = _plan(state_dict)
-        header = _header(tensors, tied, metadata)
+        planned = plan(state_dict)
         with self._condition:
             if self._closing:
                 raise EvalqError("the client is closed")
@@ -305,16 +109,31 @@ class Snapshots:
             for one in older:  # Writing is slower than training: the new one needs its memory.
                 self._waiting.remove(one)
                 self._drop(one, f"step {submit.step} came before it was written")
-        if any(_is_torch(source) for source in sources):
-            data, wait = self._host.fill(tensors, sources, data_bytes)
-        else:
-            data, wait = _fill_numpy(tensors, sources, data_bytes), _nothing
+        copy = self._copier.copy(planned, metadata)
         with self._condition:
-            self._waiting.append(_Snapshot(submit, _Copy(header, data, data_bytes, wait)))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="evalq-snapshots", daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
+            self._waiting.append(_Snapshot(submit, copy, ask))
+            self._start()
+
+    def reserve(self, state_dict: Mapping[str, Any]) -> None:
+        """Has the memory of a copy made ready by the thread."""
+        planned = plan(state_dict)
+        with self._condition:
+            self._reserve.append((planned.data_bytes, planned.on_gpu))
+            self._start()
+
+    def ask(self, suites: str, needs: str) -> Ask:
+        """Begins to ask for workers that are free for the suites."""
+        with self._condition:
+            ask = self.asks.add((suites, needs))
+            self._start()
+            return ask
+
+    def _start(self) -> None:
+        """Has the thread look; the condition is held."""
+        if self._thread is None and not self._closing:
+            self._thread = threading.Thread(target=self._work, name="evalq-snapshots", daemon=True)
+            self._thread.start()
+        self._condition.notify_all()
 
     def flush(self, deadline: float) -> bool:
         """Until every copy is written, submitted and in Redis."""
@@ -366,30 +185,50 @@ class Snapshots:
             with self._condition:
                 self._busy = False
                 self._condition.notify_all()
-                if not self._waiting and not self._closing:
-                    self._condition.wait(pause if self._kept else None)
+                if not self._waiting and not self._reserve and not self._closing:
+                    self._condition.wait(self._pause(pause))
                 leaving = self._closing and not self._waiting
                 snapshot = self._waiting.popleft() if self._waiting else None
+                reserve, self._reserve = self._reserve, []
                 self._busy = snapshot is not None
             try:
+                for size, on_gpu in reserve if snapshot is None and not leaving else ():
+                    self._copier.reserve(size, on_gpu)
                 if snapshot is not None:
                     self._store(snapshot)
                     pause = _LOOK_SECONDS
-                elif self._release():
-                    pause = _LOOK_SECONDS
-                elif not leaving:
-                    pause = min(pause * 1.3, _LOOK_IDLE_SECONDS)
+                else:
+                    found = self._release()
+                    found = (not leaving and self._ask_workers()) or found
+                    pause = _LOOK_SECONDS if found else min(pause * 1.3, _LOOK_IDLE_SECONDS)
             except Exception as error:  # Nothing here may end the thread: training goes on.
                 if snapshot is not None:
                     self._drop(snapshot, str(error) or type(error).__name__)
             if leaving:
                 return
 
+    def _pause(self, pause: float) -> Optional[float]:
+        """Until the next look at what is kept, and for free workers; None: there is neither."""
+        if self.asks.waiting:
+            return min(max(_ASK_SECONDS, pause - _LOOK_SECONDS), _ASK_IDLE_SECONDS)
+        return pause if self._kept else None
+
+    def _ask_workers(self) -> bool:
+        """Asks for free workers, once what the last asks gave is in the queue. Whether there are any."""
+        if not self.asks.waiting:
+            return False
+        handle = self._opened()
+        return self.asks.look(lambda suites, needs: handle.idle(suites, needs, _POLL_MS))
+
+    def _opened(self) -> "Handle":
+        if self._handle is None:
+            self._handle = self._open_handle()
+        return self._handle
+
     def _store(self, snapshot: _Snapshot) -> None:
         copy = snapshot.copy
         assert copy is not None
-        if self._handle is None:
-            self._handle = self._open_handle()
+        handle = self._opened()
         self._release()
         if len(self._kept) >= self._limit:
             self._make_room(snapshot.submit)
@@ -397,15 +236,14 @@ class Snapshots:
         submit = snapshot.submit
         path = os.path.join(self._directory, f"{submit.step}-{submit.variant}-{time.time_ns():x}.safetensors")
         copy.wait()
-        _write(path, copy)
-        if _is_torch(copy.data):
-            self._host.give(copy.data)
+        write(path, copy)
+        self._copier.give(copy)
         snapshot.copy = None
         snapshot.path = path
         snapshot.open_jobs = {suite.strip() for suite in submit.suites.split(",") if suite.strip()}
-        code = self._handle.submit(path, submit)
+        code = handle.submit(path, submit)
         if code != _library.OK:
-            failure = self._handle.failure(code)
+            failure = handle.failure(code)
             os.unlink(path)
             raise failure
         with self._condition:
@@ -448,12 +286,25 @@ class Snapshots:
         handle = self._handle
         if handle is None or not self._kept:
             return False
+        self._settle_asks(handle)
         run = handle.run()
         handle.poll(lambda result: self._ended(run, result), _POLL_MS)
         done = [snapshot for snapshot in self._kept if not snapshot.open_jobs]
         for snapshot in done:
             self._remove(snapshot)
         return bool(done)
+
+    def _settle_asks(self, handle: "Handle") -> None:
+        """Workers are asked again when what they asked for is in Redis: claimed, it is no longer a mark of theirs."""
+        asked = [snapshot for snapshot in self._kept if snapshot.ask is not None]
+        if asked and handle.stats().pending == 0:
+            for snapshot in asked:
+                self._answer(snapshot)
+
+    def _answer(self, snapshot: _Snapshot) -> None:
+        ask, snapshot.ask = snapshot.ask, None
+        if ask is not None:
+            self.asks.settle(ask)
 
     def _ended(self, run: str, result: "Result") -> None:
         if not result.is_end:
@@ -494,43 +345,12 @@ class Snapshots:
     def _drop(self, snapshot: _Snapshot, reason: str) -> None:
         self.dropped += 1
         copy, snapshot.copy = snapshot.copy, None
-        if copy is not None and _is_torch(copy.data):
+        if copy is not None:
             copy.wait()
-            self._host.give(copy.data)
+            self._copier.give(copy)
+        self._answer(snapshot)
         self._say("step %d: the snapshot was dropped: %s", snapshot.submit.step, reason)
 
     def _say(self, text: str, *arguments: Any) -> None:
         if self._log is not None:
             self._log.warning(text, *arguments)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _write(path: str, copy: _Copy) -> None:
-    """Whole or not at all: written under another name, then renamed."""
-    data: Any = copy.data
-    if _is_torch(data):
-        data = data.numpy()
-    view = memoryview(data).cast("B")[: copy.data_bytes]
-    part = path + ".part"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            os.posix_fallocate(fd, 0, len(copy.header) + copy.data_bytes)  # Full: known before a byte is copied.
-            for piece in (memoryview(copy.header), view):
-                at = 0
-                while at < len(piece):
-                    at += os.write(fd, piece[at : at + (64 << 20)])
-        finally:
-            os.close(fd)
-        os.rename(part, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        room = shutil.disk_usage(os.path.dirname(path)).free
-        raise EvalqError(
-            f"{os.path.dirname(path)}: {error.strerror}, {copy.data_bytes} bytes needed, {room} free: make room in"
-            " /dev/shm, lower `snapshots`, or save and submit a path"
-        ) from error

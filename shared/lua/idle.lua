@@ -1,0 +1,87 @@
+--[[
+idle: for which of these suites a worker is free that found nothing to claim. Each answer is taken: one asker gets it.
+
+KEYS[1] prefix    "evalq:{queue}:"
+ARGV[1] run       who asks: nothing while it is paused or at its cap
+ARGV[2] given     1: the needs are the asker's own; 0: the suite's, as its workers register it
+ARGV[3] needs     canonical text
+ARGV[4...] suite  1 to 64
+
+Returns the suites asked for, none or more of those named.
+Holds   a mark `idle CLASS` stands for a claim of the last IDLE_MS that named the class, had room left and found nothing;
+        claims leave marks only while somebody has asked within ASKED_MS.
+Cost    O(n).
+--]]
+local IDLE_MS = 15000 -- Workers claim at least every 5 s while they are free.
+local ASKED_MS = 60000
+
+-- The end of a claim: with room left over, its classes have nothing for it; filled, their workers are at work.
+function V.idle_note(c, rows)
+    if rows == c.count then
+        if #c.classes > 0 then
+            call('HDEL', P .. 'idle', unpack(c.classes))
+        end
+    elseif not c.cut and #c.open > 0 then
+        local fields = {}
+        for _, class in ipairs(c.open) do
+            fields[#fields + 1] = class
+            fields[#fields + 1] = NOW_TEXT
+        end
+        call('HSET', P .. 'idle', unpack(fields))
+        call('PEXPIRE', P .. 'idle', ASKED_MS)
+    end
+end
+
+-- The class of the suite with these needs: of the asker's own it is made, so that workers see whether they fit it.
+local function class_of(suite, needs)
+    if needs == '*' then
+        return (F.class(suite, needs))
+    end
+    return (F.class_make(suite, needs))
+end
+
+-- Those who are asked now wake what is blocked: until now claims left no marks.
+local function asked(classes)
+    if Q.meta().idle_until < NOW then
+        for _, class in ipairs(classes) do
+            F.wake(class)
+        end
+    end
+    if Q.meta().idle_until < NOW + ASKED_MS / 2 then
+        Q.meta_set('idle_until', NOW + ASKED_MS)
+    end
+end
+
+verb('idle', 'drain', function(args)
+    if #args < 4 or #args > 3 + CLASSES_MAX then
+        refuse('expected run given needs and 1 to ' .. CLASSES_MAX .. ' suites')
+    end
+    if not name_ok(args[1], 64) then
+        refuse('run must be 1 to 64 of [A-Za-z0-9._-]')
+    end
+    if (args[2] ~= '0' and args[2] ~= '1') or #args[3] > 255 or args[3]:find('[%s%c*]') then
+        refuse('given must be 0 or 1, needs at most 255 bytes without blanks')
+    end
+    for i = 4, #args do
+        if not name_ok(args[i], 32) then
+            refuse('suite must be 1 to 32 of [A-Za-z0-9._-]')
+        end
+    end
+    local free, classes = {}, {}
+    local may = Q.meta().paused ~= 1 and not F.blocked(F.run(args[1]))
+    for i = 4, #args do
+        local class = class_of(args[i], args[2] == '1' and args[3] or '*')
+        if class then
+            classes[#classes + 1] = class
+            local mark = may and tonumber(call('HGET', P .. 'idle', class) or nil)
+            local ready = P .. 'ready:' .. class -- Not yet claimed: whoever left the mark will take it.
+            if mark and NOW - mark <= IDLE_MS and not call('HGET', P .. 'block', class) and
+                call('EXISTS', ready .. ':0', ready .. ':1', ready .. ':2', ready .. ':3') == 0 then
+                call('HDEL', P .. 'idle', class)
+                free[#free + 1] = args[i]
+            end
+        end
+    end
+    asked(classes)
+    return free
+end)
