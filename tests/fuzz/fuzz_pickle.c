@@ -34,7 +34,7 @@ static enum evq_status visit(void *context, const char *name, const struct evq_p
         empty = empty || view.tensor.shape[i] == 0;
         last += (uint64_t)(view.tensor.shape[i] - 1) * (uint64_t)view.tensor.strides[i];
     }
-    check(empty || view.first_element + last < view.storage_elements);
+    check(empty || view.first_element + last < view.storage.elements);
     return EVQ_OK;
 }
 
