@@ -151,9 +151,10 @@ def train(output_dir, callback=None, resume=False, pace=0.0, early=0, record=Fal
         callbacks.append(Pace(pace, os.path.join(output_dir, "at-step")))
     os.makedirs(output_dir, exist_ok=True)
     trainer = make_trainer(output_dir, callbacks, **settings)
-    began, cpu = time.monotonic(), time.process_time()
+    clocks = (time.monotonic, time.process_time, time.thread_time)
+    began = [clock() for clock in clocks]
     trainer.train(resume_from_checkpoint=True if resume else None)
-    seconds, cpu = time.monotonic() - began, time.process_time() - cpu
+    seconds, cpu, thread = (clock() - start for clock, start in zip(clocks, began))
     outcome = {
         "log_history": trainer.state.log_history,
         "best_metric": trainer.state.best_metric,
@@ -164,6 +165,7 @@ def train(output_dir, callback=None, resume=False, pace=0.0, early=0, record=Fal
         "events": recorder.events,
         "seconds": seconds,
         "cpu_seconds": cpu,
+        "thread_seconds": thread,
         "rank": trainer.args.process_index,
     }
     name = "outcome.json" if trainer.args.process_index == 0 else f"outcome-{trainer.args.process_index}.json"

@@ -73,7 +73,9 @@ class Feed:
     def drain(self) -> List[Result]:
         """What arrived since the last call."""
         try:
-            return list(self._client.results()) if self._client is not None else []
+            if self._client is None or not self._client.run:
+                return []  # Not open: submits try again, this is asked too often.
+            return list(self._client.results())
         except Exception as error:
             self._say("results", "results cannot be read: %s", error)
             return []
