@@ -95,8 +95,9 @@ static const char *make_key(struct evq_arena *arena, const struct evq_task_confi
 
 static bool is_integer(enum evq_dtype dtype)
 {
-    return dtype == EVQ_DTYPE_U8 || dtype == EVQ_DTYPE_I8 || dtype == EVQ_DTYPE_I16 ||
-           dtype == EVQ_DTYPE_I32 || dtype == EVQ_DTYPE_I64;
+    return dtype == EVQ_DTYPE_U8 || dtype == EVQ_DTYPE_I8 || dtype == EVQ_DTYPE_U16 ||
+           dtype == EVQ_DTYPE_I16 || dtype == EVQ_DTYPE_U32 || dtype == EVQ_DTYPE_I32 ||
+           dtype == EVQ_DTYPE_I64;
 }
 
 static int64_t label_at(const struct evq_array *labels, int64_t i)
@@ -106,8 +107,12 @@ static int64_t label_at(const struct evq_array *labels, int64_t i)
         return ((const uint8_t *)labels->data)[i];
     case EVQ_DTYPE_I8:
         return ((const int8_t *)labels->data)[i];
+    case EVQ_DTYPE_U16:
+        return ((const uint16_t *)labels->data)[i];
     case EVQ_DTYPE_I16:
         return ((const int16_t *)labels->data)[i];
+    case EVQ_DTYPE_U32:
+        return ((const uint32_t *)labels->data)[i];
     case EVQ_DTYPE_I32:
         return ((const int32_t *)labels->data)[i];
     default:
@@ -403,8 +408,12 @@ static void convert_row(const struct evq_array *array, int64_t sample, size_t co
         CONVERT_ROW(uint8_t);
     case EVQ_DTYPE_I8:
         CONVERT_ROW(int8_t);
+    case EVQ_DTYPE_U16:
+        CONVERT_ROW(uint16_t);
     case EVQ_DTYPE_I16:
         CONVERT_ROW(int16_t);
+    case EVQ_DTYPE_U32:
+        CONVERT_ROW(uint32_t);
     case EVQ_DTYPE_I32:
         CONVERT_ROW(int32_t);
     case EVQ_DTYPE_I64:

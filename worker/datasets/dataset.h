@@ -16,7 +16,7 @@
 enum evq_answer_kind { EVQ_ANSWER_LABELS, EVQ_ANSWER_TARGETS };
 
 struct evq_array {        // C order, native byte order; data is from malloc.
-    enum evq_dtype dtype; // U8, I8, I16, I32, I64, F32, F64.
+    enum evq_dtype dtype; // U8, I8, U16, I16, U32, I32, I64, F32, F64.
     int32_t rank;         // At least 1.
     int64_t shape[EVQ_TENSOR_RANK_MAX];
     void *data;

@@ -16,8 +16,9 @@ static const struct {
     const char *descr;
     enum evq_dtype dtype;
 } types[] = {
-    {"<f4", EVQ_DTYPE_F32}, {"<f8", EVQ_DTYPE_F64}, {"<i8", EVQ_DTYPE_I64}, {"<i4", EVQ_DTYPE_I32},
-    {"<i2", EVQ_DTYPE_I16}, {"|i1", EVQ_DTYPE_I8},  {"|u1", EVQ_DTYPE_U8},
+    {"<f4", EVQ_DTYPE_F32}, {"<f8", EVQ_DTYPE_F64}, {"<i8", EVQ_DTYPE_I64},
+    {"<i4", EVQ_DTYPE_I32}, {"<i2", EVQ_DTYPE_I16}, {"|i1", EVQ_DTYPE_I8},
+    {"<u4", EVQ_DTYPE_U32}, {"<u2", EVQ_DTYPE_U16}, {"|u1", EVQ_DTYPE_U8},
 };
 
 struct npy { // The header while it is read.
@@ -94,8 +95,8 @@ static enum evq_status take_descr(struct npy *npy, struct evq_error *err)
     }
     char shown[64 * 4 + 1];
     return evq_error_set(err, EVQ_E_UNSUPPORTED,
-                         "'%s' holds '%s', expected <f4, <f8, <i8, <i4, <i2, |i1 or |u1", npy->path,
-                         evq_error_escape(descr, strlen(descr), shown, sizeof(shown)));
+                         "'%s' holds '%s', expected <f4, <f8, <i8, <i4, <i2, |i1, <u4, <u2 or |u1",
+                         npy->path, evq_error_escape(descr, strlen(descr), shown, sizeof(shown)));
 }
 
 static enum evq_status take_order(struct npy *npy, struct evq_error *err)

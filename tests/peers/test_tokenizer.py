@@ -1,0 +1,169 @@
+"""Token for token: evalq's tokenizers against Hugging Face `tokenizers`, on mixed text and on awkward texts.
+
+Vocabularies are trained here with the settings of the tokenizers people use (tests/data/make_tokenizers.py); EVALQ_GPT2, a
+directory with GPT-2's own vocab.json and merges.txt, adds that one. EVALQ_TOKENIZERS, directories separated by ':', adds others.
+"""
+
+from __future__ import annotations
+
+import array
+import glob
+import gzip
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import unicodedata
+import unittest
+from typing import Iterator, List, Optional, Tuple
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "data"))
+import peers  # noqa: E402
+
+peers.needs("tokenizers")
+
+import make_tokenizers  # noqa: E402
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers  # noqa: E402
+
+SEED = int(os.environ.get("EVALQ_SEED") or random.randrange(1 << 30))
+BYTES = 10_500_000
+AWKWARD = 4000
+VOCABULARY = 6000
+ENCODE = os.path.join(peers.BIN, "encode_text")
+
+
+def take(paths: List[str], limit: int, rng: random.Random) -> Iterator[bytes]:
+    """What a seeded choice of files holds, at most limit bytes, at most 200 kB of each."""
+    rng.shuffle(paths)
+    for path in paths:
+        try:
+            with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+                data = file.read(200_000)
+        except OSError:
+            continue
+        yield data[:limit]
+        limit -= len(data)
+        if limit <= 0:
+            return
+
+
+def generated(limit: int, rng: random.Random) -> bytes:
+    """Runs of letters of one script, marks upon them, numbers, spaces, emoji and anything else that Unicode has."""
+    assigned = [chr(c) for c in range(0x20000) if unicodedata.category(chr(c)) not in ("Cs", "Cn", "Co")]
+    groups = {g: [c for c in assigned if unicodedata.category(c)[0] == g] for g in "LMNPSZC"}
+    parts: List[str] = []
+    size = 0
+    while size < limit:
+        kind = rng.choice("LLLLMNPSZCE")
+        if kind == "L":
+            start = rng.randrange(len(groups["L"]))
+            part = "".join(rng.choice(groups["L"][start : start + 40]) + (rng.choice(groups["M"]) if rng.random() < 0.1 else "")
+                           for _ in range(rng.randint(1, 12)))
+            part = unicodedata.normalize(rng.choice(("NFC", "NFD", "NFKD")), part)
+        elif kind == "E":
+            part = "\u200d".join(chr(rng.randint(0x1F300, 0x1FAFF)) for _ in range(rng.randint(1, 4)))
+        else:
+            part = "".join(rng.choice(groups[kind]) for _ in range(rng.randint(1, 4)))
+        parts.append(rng.choice(("", " ", " ", "  ", "\n", "\r\n", "\t")) + part)
+        size += len(parts[-1].encode())
+    return "".join(parts).encode()
+
+
+def mixed(rng: random.Random) -> bytes:
+    """Manual pages and message catalogues of every language installed (these are binary in part), code, generated Unicode."""
+    pages = glob.glob("/usr/share/man/*/man?/*.gz") or glob.glob("/usr/share/man/man?/*.gz")
+    catalogues = glob.glob("/usr/share/locale/*/LC_MESSAGES/*.mo")
+    code = glob.glob(os.path.join(os.path.dirname(os.__file__), "*.py")) + glob.glob(os.path.join(HERE, "..", "..", "shared", "*.[ch]"))
+    with open(os.path.join(HERE, "..", "data", "tinyshakespeare.txt"), "rb") as file:
+        parts = [file.read()]
+    for paths, share in ((pages, 3_500_000), (catalogues, 2_500_000), (code, 1_500_000)):
+        parts += take(sorted(paths), share, rng)
+    parts.append(generated(BYTES - sum(map(len, parts)), rng))
+    return b"\n".join(parts)
+
+
+def ours(directory: str, texts: List[bytes], special: bool) -> List[List[int]]:
+    """What encode_text makes of each."""
+    command = [ENCODE, directory, "--documents"] + (["--special"] if special else [])
+    given = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True, timeout=600)
+    tokens = array.array("i", done.stdout)
+    result, at = [], 0
+    while at < len(tokens):
+        result.append(list(tokens[at + 1 : at + 1 + tokens[at]]))
+        at += 1 + tokens[at]
+    assert len(result) == len(texts)
+    return result
+
+
+def first_difference(want: List[int], got: List[int]) -> Optional[int]:
+    if want == got:
+        return None
+    return next((i for i, (a, b) in enumerate(zip(want, got)) if a != b), min(len(want), len(got)))
+
+
+class TokenForToken(unittest.TestCase):
+    """One text of all, the same in documents, and awkward texts."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        print(f"seed {SEED} (EVALQ_SEED repeats it)")
+        rng = random.Random(SEED)
+        cls.text = mixed(rng)
+        cls.documents = [cls.text[i : i + 8192] for i in range(0, len(cls.text), 8192)]
+        cls.awkward = make_tokenizers.awkward(SEED, AWKWARD, make_tokenizers.SAMPLES)
+        # A NUL in the vocabulary is refused (docs/tokenizers.md).
+        lines = [line for line in cls.text.decode("utf-8", "replace").split("\n") if "\0" not in line]
+        cls.training = rng.sample(lines, min(len(lines), 30000)) + make_tokenizers.SAMPLES
+        cls.directory = tempfile.TemporaryDirectory(prefix="evalq-tokenizers-")
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.directory.cleanup()
+
+    def compare(self, name: str, tokenizer: Tokenizer, directory: str) -> None:
+        compared = 0
+        for texts, special in (([self.text], False), (self.documents, True), (self.awkward, True), (self.awkward, False)):
+            for text, got in zip(texts, ours(directory, texts, special)):
+                encoding = tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=special)
+                at = first_difference(encoding.ids, got)
+                if at is not None:
+                    begin = encoding.offsets[min(at, len(encoding.offsets) - 1)][0]
+                    self.fail(f"{name}: token {at} differs: want {encoding.ids[at:at + 8]}, got {got[at:at + 8]} "
+                              f"at {text.decode('utf-8', 'replace')[max(begin - 30, 0):begin + 30]!r}")
+                compared += len(got)
+        print(f"{name:16} {compared:>10} tokens equal, of {len(self.text)} bytes twice and {2 * AWKWARD} awkward texts")
+        self.assertGreater(compared, 1_000_000)
+
+    def test_trained(self) -> None:
+        for kind in make_tokenizers.KINDS:
+            with self.subTest(kind):
+                tokenizer = make_tokenizers.build(kind, self.training, VOCABULARY)
+                directory = make_tokenizers.save(kind, tokenizer, os.path.join(self.directory.name, kind))
+                self.compare(kind, tokenizer, directory)
+
+    def test_gpt2_of_the_original_files(self) -> None:
+        directory = os.environ.get("EVALQ_GPT2", "")
+        if not os.path.exists(os.path.join(directory, "vocab.json")):
+            self.skipTest("EVALQ_GPT2 names no directory with vocab.json and merges.txt")
+        files = [os.path.join(directory, name) for name in ("vocab.json", "merges.txt")]
+        tokenizer = Tokenizer(models.BPE.from_file(*files))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.add_special_tokens([AddedToken("<|endoftext|>", normalized=False, special=True)])
+        self.compare("gpt2 original", tokenizer, directory)
+
+    def test_others(self) -> None:
+        directories = [name for name in os.environ.get("EVALQ_TOKENIZERS", "").split(":") if name]
+        if not directories:
+            self.skipTest("EVALQ_TOKENIZERS names no directory")
+        for directory in directories:
+            with self.subTest(directory):
+                self.compare(directory, Tokenizer.from_file(os.path.join(directory, "tokenizer.json")), directory)
+
+
+if __name__ == "__main__":
+    unittest.main()
