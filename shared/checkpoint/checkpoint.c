@@ -23,6 +23,9 @@ static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd,
                                  const struct evq_checkpoint_options *options,
                                  struct evq_error *err)
 {
+    if (strcmp(name, "adapter_config.json") == 0) {
+        return evq_adapter_read(checkpoint, root_fd, folder, fd, info, options, err);
+    }
     if (strcmp(name, ".metadata") == 0) {
         return evq_dcp_read(checkpoint, root_fd, folder, fd, info, options, err);
     }
@@ -75,7 +78,7 @@ static enum evq_status read_beneath(struct evq_checkpoint *checkpoint, int root_
 }
 
 static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int root_fd,
-                                      int directory_fd, const struct stat *info,
+                                      const char *path, int directory_fd, const struct stat *info,
                                       const struct evq_checkpoint_options *options,
                                       struct evq_error *err)
 {
@@ -83,13 +86,13 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
     enum evq_status status = evq_layout_find(directory_fd, name, sizeof(name), err);
 
     if (status == EVQ_OK) {
-        status = evq_directory_set_folder(checkpoint, root_fd, checkpoint->path, err);
+        status = evq_directory_add_folder(checkpoint, root_fd, path, err);
     }
     if (status != EVQ_OK) {
         return status;
     }
     // From the root again: a link inside the checkpoint may lead elsewhere beneath the root.
-    const char *full = evq_arena_printf(checkpoint->arena, "%s/%s", checkpoint->path, name);
+    const char *full = evq_arena_printf(checkpoint->arena, "%s/%s", path, name);
     if (full == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
     }
@@ -103,35 +106,41 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
         (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
         return status;
     }
-    return check_same_directory(root_fd, checkpoint->path, info, err);
+    return check_same_directory(root_fd, path, info, err);
 }
 
-static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd, int *fd,
-                                 const struct stat *info,
-                                 const struct evq_checkpoint_options *options,
-                                 struct evq_error *err)
+enum evq_status evq_checkpoint_read_path(struct evq_checkpoint *checkpoint, int root_fd,
+                                         const char *path, int fd, const struct stat *info,
+                                         const struct evq_checkpoint_options *options,
+                                         struct evq_error *err)
 {
+    enum evq_status status;
+
     if (S_ISDIR(info->st_mode)) {
-        return read_directory(checkpoint, root_fd, *fd, info, options, err);
-    }
-    const char *slash = strrchr(checkpoint->path, '/');
-    const char *name = slash == NULL ? checkpoint->path : slash + 1;
-    const char *folder = slash == NULL ? "."
-                                       : evq_arena_strndup(checkpoint->arena, checkpoint->path,
-                                                           (size_t)(slash - checkpoint->path));
-    if (folder == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "a path");
-    }
-    const enum evq_status status = evq_directory_set_folder(checkpoint, root_fd, folder, err);
-    if (status != EVQ_OK) {
+        status = read_directory(checkpoint, root_fd, path, fd, info, options, err);
+        (void)close(fd); // Opened for reading: a failed close loses nothing.
         return status;
     }
-    if (evq_layout_refuses(name) != NULL) {
-        return evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", evq_layout_refuses(name));
+    const char *slash = strrchr(path, '/');
+    const char *name = slash == NULL ? path : slash + 1;
+    const char *folder =
+        slash == NULL ? "." : evq_arena_strndup(checkpoint->arena, path, (size_t)(slash - path));
+    if (folder == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "a path");
+        goto refused;
     }
-    int file_fd = *fd;
-    *fd = -1; // The checkpoint owns it now.
-    return read_file(checkpoint, root_fd, folder, name, file_fd, info, options, err);
+    if (evq_layout_refuses(name) != NULL) {
+        status = evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", evq_layout_refuses(name));
+        goto refused;
+    }
+    status = evq_directory_add_folder(checkpoint, root_fd, folder, err);
+    if (status != EVQ_OK) {
+        goto refused;
+    }
+    return read_file(checkpoint, root_fd, folder, name, fd, info, options, err);
+refused:
+    (void)close(fd); // Never read from.
+    return status;
 }
 
 enum evq_status evq_checkpoint_open(int root_fd, const char *path,
@@ -149,8 +158,9 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
     }
     status = evq_directory_new(path[0] == '\0' ? "." : path, &checkpoint, err);
     if (status == EVQ_OK) {
-        status =
-            read_path(checkpoint, root_fd, &fd, &info, options == NULL ? &defaults : options, err);
+        status = evq_checkpoint_read_path(checkpoint, root_fd, checkpoint->path, fd, &info,
+                                          options == NULL ? &defaults : options, err);
+        fd = -1; // The checkpoint's, or closed.
     }
     if (status == EVQ_OK) {
         status = evq_directory_finish(checkpoint, err);

@@ -95,7 +95,11 @@ struct evq_checkpoint_options {
                      // found by rule.
     const char *variant;       // "regular", "ema": prefers ema_* dicts. NULL: regular.
     uint64_t header_bytes_max; // 0: 100,000,000, as safetensors says; also for indexes and pickles.
-    bool files_only;           // Checks the files; the tensors of a torch file are not looked for.
+    const char *base; // Of an adapter: a path beneath the root or one of root_fds; NULL or "": as
+                      // the adapter says.
+    const int *root_fds; // Further directories beneath which base is looked for.
+    size_t root_count;
+    bool files_only; // Checks the files; the tensors of a torch file are not looked for.
 };
 
 /*
@@ -172,8 +176,9 @@ bool evq_checkpoint_scalar(const struct evq_checkpoint *checkpoint, const char *
 
 /*
  * Opens a file that lies beside the weights, such as config.json: for a directory in it, for a file
- * in its folder. name is a plain name; links may lead anywhere beneath the root. The caller closes
- * *ret_fd. EVQ_E_GONE: not there; else as evq_beneath_open(). Any thread.
+ * in its folder, for an adapter then also beside its base. name is a plain name; links may lead
+ * anywhere beneath the root. The caller closes *ret_fd. EVQ_E_GONE: not there; else as
+ * evq_beneath_open(). Any thread.
  */
 enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoint,
                                            const char *name, int *ret_fd,

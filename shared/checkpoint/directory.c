@@ -23,7 +23,6 @@ enum evq_status evq_directory_new(const char *path, struct evq_checkpoint **ret_
     }
     struct evq_checkpoint *checkpoint = &directory->checkpoint;
     checkpoint->directory = directory;
-    directory->root_fd = -1;
     checkpoint->format = "";
     checkpoint->arena = evq_arena_new(ARENA_BYTES_MAX);
     if (checkpoint->arena != NULL) {
@@ -50,8 +49,8 @@ void evq_checkpoint_close(struct evq_checkpoint *checkpoint)
         free(directory->kept[i]);
     }
     evq_pickle_free(directory->pickle);
-    if (directory->root_fd >= 0) {
-        (void)close(directory->root_fd); // A directory: nothing to lose.
+    for (size_t i = 0; i < directory->folder_count; i++) {
+        (void)close(directory->folders[i].root_fd); // A directory: nothing to lose.
     }
     free(directory->kept);
     free(directory->identities);
@@ -234,23 +233,24 @@ enum evq_status evq_directory_keep_pickle(struct evq_checkpoint *checkpoint,
     return EVQ_OK;
 }
 
-enum evq_status evq_directory_set_folder(struct evq_checkpoint *checkpoint, int root_fd,
+enum evq_status evq_directory_add_folder(struct evq_checkpoint *checkpoint, int root_fd,
                                          const char *folder, struct evq_error *err)
 {
     struct evq_directory *directory = checkpoint->directory;
+    const char *path = evq_arena_strdup(checkpoint->arena, folder);
 
-    directory->folder = evq_arena_strdup(checkpoint->arena, folder);
-    if (directory->folder == NULL) {
+    if (path == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
+    }
+    if (directory->folder_count == sizeof(directory->folders) / sizeof(directory->folders[0])) {
+        return evq_error_set(err, EVQ_E_BUG, "a third folder");
     }
     const int fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "keep the root directory: %s", strerror(errno));
     }
-    if (directory->root_fd >= 0) {
-        (void)close(directory->root_fd); // A directory: nothing to lose.
-    }
-    directory->root_fd = fd;
+    directory->folders[directory->folder_count++] =
+        (struct evq_folder){.root_fd = fd, .path = path};
     return EVQ_OK;
 }
 

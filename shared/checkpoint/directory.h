@@ -19,6 +19,11 @@ struct evq_file_identity {
     struct timespec modified;
 };
 
+struct evq_folder {
+    int root_fd;      // Its own descriptor.
+    const char *path; // Beneath the root.
+};
+
 struct evq_directory {
     struct evq_checkpoint checkpoint;
     struct evq_file_identity *identities; // One a file.
@@ -27,9 +32,9 @@ struct evq_directory {
     void **kept; // Memory that names point into.
     size_t kept_count;
     size_t kept_capacity;
-    struct evq_pickle *pickle; // Of the torch file that holds the weights; NULL: none.
-    int root_fd;               // The root it was opened beneath; -1: not known yet.
-    const char *folder;        // Beneath the root: where what belongs to the weights lies.
+    struct evq_pickle *pickle;    // Of the torch file that holds the weights; NULL: none.
+    struct evq_folder folders[2]; // Where what belongs to the weights lies: its own, its base's.
+    size_t folder_count;
 };
 
 /* Empty, with a copy of path for messages. */
@@ -58,8 +63,9 @@ enum evq_status evq_directory_keep_pickle(struct evq_checkpoint *checkpoint,
                                           struct evq_pickle *pickle, uint8_t *data,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Where files beside the weights are looked for; root_fd stays the caller's. */
-enum evq_status evq_directory_set_folder(struct evq_checkpoint *checkpoint, int root_fd,
+/* One more place where files beside the weights are looked for, after those before; root_fd stays
+ * the caller's. */
+enum evq_status evq_directory_add_folder(struct evq_checkpoint *checkpoint, int root_fd,
                                          const char *folder,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "shared/checkpoint/format.h"
+#include "shared/checkpoint/merge.h"
 #include "shared/checkpoint/pieces.h"
 
 #define CHUNK_BYTES    ((size_t)1 << 20)   // Read and converted at once: stays in the cache.
@@ -139,6 +140,9 @@ enum evq_status evq_read_elements(const struct evq_checkpoint *checkpoint,
     if (tensor->contiguous) {
         return evq_directory_read(checkpoint, tensor->file, tensor->offset, out, out_bytes, err);
     }
+    if (tensor->merge != NULL) {
+        return evq_merge_read_raw(checkpoint, tensor->merge, out, out_bytes / size, err);
+    }
     if (tensor->piece_count > 0) {
         return evq_pieces_read(checkpoint, tensor, out, size, err);
     }
@@ -245,6 +249,8 @@ enum evq_status evq_checkpoint_read_f32(const struct evq_checkpoint *checkpoint,
     if (status == EVQ_OK && elements > 0) {
         if (tensor->dtype == EVQ_DTYPE_F32) {
             status = evq_read_elements(checkpoint, tensor, out, elements * size, size, err);
+        } else if (tensor->merge != NULL) {
+            status = evq_merge_read_f32(checkpoint, tensor->merge, out, elements, err);
         } else if (tensor->contiguous) {
             status = convert_chunks(checkpoint, tensor, out, elements, size, err);
         } else {

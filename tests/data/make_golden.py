@@ -16,6 +16,7 @@ import warnings
 import safetensors.torch
 import torch
 
+import make_adapters
 import make_distributed
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "checkpoints")
@@ -150,6 +151,7 @@ def make():
             json.dump({"metadata": {"total_size": 216}, "weight_map": weights}, file, indent=2)
             file.write("\n")
     make_distributed.make(MADE)
+    make_adapters.make(os.path.join(MADE, "lora"))
     zero = os.path.join(MADE, "zero", "global_step20")
     os.makedirs(zero)
     half = {"layer.weight": base.to(torch.bfloat16), "layer.bias": base[0].to(torch.bfloat16)}
@@ -206,7 +208,7 @@ def main():
         make()
     paths = []
     for folder in ("safetensors", "torch_zip", "torch_legacy", "made"):
-        paths += [f"{folder}/{name}" for name in sorted(os.listdir(os.path.join(HERE, folder)))]
+        paths += [f"{folder}/{name}" for name in sorted(os.listdir(os.path.join(HERE, folder))) if name != "lora"]
     with open(os.path.join(HERE, "golden.txt"), "w") as out:
         for path in paths:
             if path.endswith("broken.pt"):
