@@ -6,6 +6,7 @@ With EVALQ_TEST_WHEEL=full it is compiled from the source tree, as users do; els
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -49,12 +50,23 @@ class WheelTest(unittest.TestCase):
         assert done.returncode == 0, done.stdout + done.stderr
 
     def test_is_one_wheel_for_every_python(self) -> None:
-        self.assertRegex(os.path.basename(self.wheel), r"^evalq-[0-9.]+-py3-none-linux_\w+\.whl$")
+        self.assertRegex(os.path.basename(self.wheel), r"^evalq-[0-9.]+-py3-none-(many)?linux_\w+\.whl$")
         with zipfile.ZipFile(self.wheel) as wheel:
             names = set(wheel.namelist())
         for name in ("evalq/py.typed", "evalq/_native/libevalq.so.1", "evalq/_native/evalq-worker"):
             self.assertIn(name, names)
         self.assertFalse([name for name in names if "__pycache__" in name or "hiredis" in name and "lib" not in name])
+
+    def test_tag_names_the_newest_version_of_the_c_library_that_is_asked_for(self) -> None:
+        tag = re.search(r"-manylinux_2_(\d+)_", self.wheel)
+        self.assertIsNotNone(tag, self.wheel)
+        asked = set()
+        with zipfile.ZipFile(self.wheel) as wheel:
+            for name in wheel.namelist():
+                if "/_native/" in name:
+                    asked.update(re.findall(rb"\0GLIBC_2\.(\d+)(?=[.\0])", wheel.read(name)))
+        assert tag is not None
+        self.assertEqual(int(tag.group(1)), max(map(int, asked)))
 
     def test_works_from_an_empty_environment(self) -> None:
         bin_directory = os.path.dirname(self.python)

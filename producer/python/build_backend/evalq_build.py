@@ -19,6 +19,8 @@ import tarfile
 import zipfile
 from typing import Any, Dict, List, Optional, Tuple
 
+from evalq_elf import manylinux
+
 PROGRAMS = ("evalq", "evalq-worker", "evalq-logger")
 # Part of every Linux: the C library's own.
 SYSTEM = re.compile(r"^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libutil|libresolv|libmvec|libgcc_s)\.so")
@@ -114,6 +116,23 @@ def _needed(path: str) -> List[Tuple[str, str]]:
     return found
 
 
+def _native(build: str) -> Dict[str, str]:
+    """The compiled files of the wheel, by name: ours, then what they need."""
+    found = {"libevalq.so.1": os.path.realpath(os.path.join(build, "lib", "libevalq.so.1"))}
+    found.update((program, os.path.join(build, "bin", program)) for program in PROGRAMS)
+    libraries: Dict[str, str] = {}
+    for path in found.values():
+        libraries.update(_needed(path))
+    found.update((soname, os.path.realpath(path)) for soname, path in sorted(libraries.items()))
+    return found
+
+
+def _platform(native: Dict[str, str]) -> str:
+    """manylinux_2_N where that holds, by the C library's versions that the files ask for; else this machine's."""
+    system, _, machine = sysconfig.get_platform().replace("-", "_").replace(".", "_").partition("_")
+    return f"{manylinux(list(native.values()), set(native)) or system}_{machine}"
+
+
 class _Wheel:
     def __init__(self, path: str, info: str) -> None:
         self._zip = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
@@ -165,22 +184,15 @@ def build_wheel(
     # --config-settings build-directory=DIR packs what was built there already.
     build = str((config_settings or {}).get("build-directory") or _build())
     version = _version()
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    tag = f"py3-none-{platform}"
+    native = _native(build)
+    tag = f"py3-none-{_platform(native)}"
     info = f"evalq-{version}.dist-info"
     name = f"evalq-{version}-{tag}.whl"
     wheel = _Wheel(os.path.join(wheel_directory, name), info)
     for path in _python_files():
         wheel.add_file(path, os.path.join(HERE, path))
-    library = os.path.realpath(os.path.join(build, "lib", "libevalq.so.1"))
-    wheel.add_file("evalq/_native/libevalq.so.1", library, executable=True)
-    libraries = dict(_needed(library))
-    for program in PROGRAMS:
-        path = os.path.join(build, "bin", program)
-        wheel.add_file(f"evalq/_native/{program}", path, executable=True)
-        libraries.update(_needed(path))
-    for soname, path in sorted(libraries.items()):
-        wheel.add_file(f"evalq/_native/{soname}", os.path.realpath(path), executable=True)
+    for file, path in native.items():
+        wheel.add_file(f"evalq/_native/{file}", path, executable=True)
     wheel.add_file(f"{info}/LICENSE", os.path.join(_source(), "LICENSE"))
     wheel.add(f"{info}/METADATA", _metadata())
     wheel.add(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: evalq_build\nRoot-Is-Purelib: false\nTag: {tag}\n".encode())
