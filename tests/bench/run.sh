@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds and runs the benchmarks of the evaluation engine (one thread and all), of the queue,
-# and of the submit call in the training thread.
-#   sh tests/bench/run.sh [mlp | queue | submit]
+# Builds and runs the benchmarks of the evaluation engine (one thread and all), of the queue, of the submit call in the
+# training thread, and of the tokenizers beside Hugging Face's (python3 with tokenizers, or that of EVALQ_PEERS_VENV).
+#   sh tests/bench/run.sh [mlp | queue | submit | tokenizer]
 set -eu
 cd "$(dirname "$0")/../.."
 build=build/bench
@@ -21,4 +21,13 @@ fi
 if [ "$only" = all ] || [ "$only" = submit ]; then
     ninja -C "$build" bench_submit >/dev/null
     "$build/bin/bench_submit"
+fi
+if [ "$only" = all ] || [ "$only" = tokenizer ]; then
+    ninja -C "$build" bench_tokenizer encode_text >/dev/null
+    python=${EVALQ_PEERS_VENV:+$EVALQ_PEERS_VENV/bin/}python3
+    if "$python" -c 'import tokenizers' 2>/dev/null; then
+        EVALQ_TEST_BUILD="$(pwd)/$build" "$python" tests/bench/bench_tokenizers.py ${EVALQ_GPT2:-}
+    else
+        echo "NOT RUN: tokenizers is not installed for $python"
+    fi
 fi

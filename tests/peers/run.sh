@@ -12,6 +12,7 @@ if [ ! -x "$build/bin/evalq-worker" ]; then
     cmake --preset default
     cmake --build --preset default
 fi
+cmake --build "$build" --target encode_text >/dev/null || echo "NOT RUN: test_tokenizer has no encode_text"
 if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv"
     "$venv/bin/pip" install --quiet --extra-index-url https://download.pytorch.org/whl/cpu \

@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -297,6 +298,81 @@ static void tokenizer_knows_its_vocabulary(void **state)
     evq_tokenizer_free(tokenizer);
 }
 
+/* Of the same files, what lies beside them makes another tokenizer. */
+static void tokenizer_digest_changes_with_the_files_beside(void **state)
+{
+    static const char *const configs[] = {"{}", "{\"bos_token\":\"a\"}",
+                                          "{\"tokenizer_class\":\"Qwen2Tokenizer\"}"};
+    struct fixture_folder *folder = *state;
+    char digests[3][33];
+
+    fixture_folder_write(folder, "vocab.json", VOCABULARY, sizeof(VOCABULARY) - 1);
+    fixture_folder_write(folder, "merges.txt", "#version: 0.2\n", 14);
+    for (size_t i = 0; i < 3; i++) {
+        struct evq_tokenizer *tokenizer = NULL;
+        fixture_folder_write(folder, "tokenizer_config.json", configs[i], strlen(configs[i]));
+        assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
+        memcpy(digests[i], evq_tokenizer_digest(tokenizer), sizeof(digests[i]));
+        evq_tokenizer_free(tokenizer);
+    }
+    assert_string_not_equal(digests[0], digests[1]);
+    assert_string_not_equal(digests[0], digests[2]);
+}
+
+struct share { // One of several threads with one tokenizer.
+    pthread_t thread;
+    const struct evq_tokenizer *tokenizer;
+    const char *text;
+    size_t bytes;
+    struct evq_tokens tokens;
+    bool good;
+};
+
+static void *encode_share(void *context)
+{
+    struct share *share = context;
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+
+    share->good = scratch != NULL;
+    for (int i = 0; share->good && i < 20; i++) {
+        share->tokens.count = 0;
+        share->good = evq_tokenizer_encode(share->tokenizer, scratch, share->text, share->bytes,
+                                           true, &share->tokens, NULL) == EVQ_OK;
+    }
+    evq_tokenizer_scratch_free(scratch);
+    return NULL;
+}
+
+static void tokenizer_serves_several_threads(void **state)
+{
+    size_t bytes = 0;
+    uint8_t *text = fixture_file_load(EVQ_TEST_DATA "/tokenizers/golden.txt", &bytes);
+    struct evq_tokenizer *tokenizer = open_named("qwen2");
+    struct share shares[4];
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        shares[i] = (struct share){.tokenizer = tokenizer,
+                                   .text = (const char *)text,
+                                   .bytes = bytes < 20000 ? bytes : 20000};
+        assert_int_equal(pthread_create(&shares[i].thread, NULL, encode_share, &shares[i]), 0);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(shares[i].thread, NULL), 0);
+    }
+    for (size_t i = 0; i < 4; i++) {
+        assert_true(shares[i].good);
+        assert_int_equal(shares[i].tokens.count, shares[0].tokens.count);
+        assert_memory_equal(shares[i].tokens.ids, shares[0].tokens.ids,
+                            shares[0].tokens.count * sizeof(int32_t));
+    }
+    for (size_t i = 0; i < 4; i++) {
+        evq_tokens_free(&shares[i].tokens);
+    }
+    evq_tokenizer_free(tokenizer);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +385,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(tokenizer_finds_what_begins_and_ends_a_text,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_knows_its_vocabulary),
+        cmocka_unit_test_setup_teardown(tokenizer_digest_changes_with_the_files_beside,
+                                        fixture_folder_setup, fixture_folder_teardown),
+        cmocka_unit_test(tokenizer_serves_several_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -114,7 +114,9 @@ static void digest(const struct evq_definition *definition, XXH3_state_t *state)
 
 static void finish_digest(struct evq_tokenizer *tokenizer, XXH3_state_t *state)
 {
-    const int32_t numbers[2] = {tokenizer->bos, tokenizer->eos};
+    // The last two: vocab.json and merges.txt are read one way or another by what lies beside them.
+    const int32_t numbers[4] = {tokenizer->bos, tokenizer->eos, (int32_t)tokenizer->steps.scan,
+                                tokenizer->steps.nfc};
 
     (void)XXH3_128bits_update(state, numbers, sizeof(numbers)); // As above.
     const XXH128_hash_t hash = XXH3_128bits_digest(state);
