@@ -196,7 +196,8 @@ const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32"
 enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
                                            struct evq_buffer *manifest,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
-/* XXH3-128 over every tensor's name, dtype, shape and bytes in name order. Reads everything. */
+/* XXH3-128 over every tensor's name, dtype, shape and values in name order, as digest.h says. Reads
+ * everything; then looks for changed files. */
 enum evq_status evq_checkpoint_digest(const struct evq_checkpoint *checkpoint, char out[33],
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 /* EVQ_OK, EVQ_E_INCOMPLETE, EVQ_E_GONE or what is wrong; judged by content, never by names alone.

@@ -1,3 +1,5 @@
+#include "shared/checkpoint/digest.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -5,97 +7,345 @@
 #include "shared/checkpoint/directory.h"
 #include "shared/checkpoint/hex.h"
 
-#define CHUNK_BYTES ((size_t)4 << 20)
 // A strided tensor is gathered whole up to this size, else by its first dimension; one in pieces
 // whole.
 #define GATHER_BYTES_MAX ((size_t)1 << 30)
+#define BLOCKS_MAX       ((size_t)1 << 23)
 
-struct hasher {
-    const struct evq_checkpoint *checkpoint;
-    XXH3_state_t *state;
-    uint8_t *chunk;
+struct blocks { // Of one tensor.
+    XXH128_canonical_t *hashes;
+    uint8_t *done; // A byte each, so that threads may set them side by side.
+    size_t count;
+    uint64_t value_bytes, block_bytes;
 };
 
-static enum evq_status hash_extent(struct hasher *hasher, const struct evq_tensor *tensor,
-                                   struct evq_error *err)
+struct evq_digest {
+    const struct evq_checkpoint *checkpoint;
+    struct blocks *tensors;
+    XXH128_canonical_t *hashes; // Of all tensors.
+    uint8_t *done;
+    const struct evq_tensor **order; // By place in the files: tied ones stand side by side.
+    XXH3_state_t *state;
+    uint8_t *chunk;
+    size_t chunk_bytes;
+};
+
+/* Of its values side by side in C order; false: too many to say. */
+static bool value_bytes(const struct evq_tensor *tensor, uint64_t *ret_bytes)
 {
-    for (uint64_t at = 0; at < tensor->bytes; at += CHUNK_BYTES) {
-        uint64_t left = tensor->bytes - at;
-        size_t count = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
-        enum evq_status status = evq_directory_read(hasher->checkpoint, tensor->file,
-                                                    tensor->offset + at, hasher->chunk, count, err);
-        if (status != EVQ_OK) {
-            return status;
-        }
-        (void)XXH3_128bits_update(hasher->state, hasher->chunk, count); // Fails for NULL only.
+    size_t elements = 0;
+    size_t bytes = 0;
+
+    if (tensor->contiguous) {
+        *ret_bytes = tensor->bytes;
+        return true;
     }
+    if (!evq_tensor_elements(tensor, &elements) ||
+        !evq_size_mul(elements, evq_dtype_bytes(tensor->dtype), &bytes)) {
+        return false;
+    }
+    *ret_bytes = bytes;
+    return true;
+}
+
+/* bytes: of all its values. */
+static uint64_t block_bytes(const struct evq_tensor *tensor, uint64_t bytes)
+{
+    const int64_t items = tensor->rank > 0 ? tensor->shape[0] : 1;
+    const uint64_t item = items > 0 ? bytes / (uint64_t)items : 0;
+
+    if (item == 0 || item >= EVQ_DIGEST_BLOCK_BYTES) {
+        return item > 0 ? item : EVQ_DIGEST_BLOCK_BYTES;
+    }
+    return EVQ_DIGEST_BLOCK_BYTES / item * item;
+}
+
+uint64_t evq_digest_block_bytes(const struct evq_tensor *tensor)
+{
+    return block_bytes(tensor, tensor->bytes);
+}
+
+static int by_place(const void *left, const void *right)
+{
+    const struct evq_tensor *a = *(const struct evq_tensor *const *)left;
+    const struct evq_tensor *b = *(const struct evq_tensor *const *)right;
+
+    if (a->file != b->file) {
+        return a->file < b->file ? -1 : 1;
+    }
+    if (a->offset != b->offset) {
+        return a->offset < b->offset ? -1 : 1;
+    }
+    return (a->bytes > b->bytes) - (a->bytes < b->bytes);
+}
+
+static size_t index_of(const struct evq_digest *digest, const struct evq_tensor *tensor)
+{
+    return (size_t)(tensor - digest->checkpoint->tensors);
+}
+
+/* How a tensor is cut, and how many blocks there are so far. */
+static enum evq_status cut(const struct evq_tensor *tensor, struct blocks *blocks, size_t *count,
+                           struct evq_error *err)
+{
+    uint64_t bytes = 0;
+
+    if (!value_bytes(tensor, &bytes) || bytes / EVQ_DIGEST_BLOCK_BYTES > BLOCKS_MAX) {
+        return evq_error_set(err, EVQ_E_LIMIT, "tensor '%s' is too large for a digest",
+                             tensor->name);
+    }
+    blocks->value_bytes = bytes;
+    blocks->block_bytes = block_bytes(tensor, bytes);
+    if (!tensor->contiguous && blocks->block_bytes > GATHER_BYTES_MAX) {
+        return evq_error_set(err, EVQ_E_LIMIT,
+                             "tensor '%s': an item of its first dimension has %llu bytes, more "
+                             "than can be gathered",
+                             tensor->name, (unsigned long long)blocks->block_bytes);
+    }
+    blocks->count = (size_t)(bytes / blocks->block_bytes + (bytes % blocks->block_bytes != 0));
+    *count += blocks->count;
+    return *count <= BLOCKS_MAX
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_LIMIT, "more than %zu blocks of weights", BLOCKS_MAX);
+}
+
+static enum evq_status digest_open(struct evq_digest *digest, struct evq_error *err)
+{
+    const size_t count = digest->checkpoint->tensor_count;
+    size_t blocks = 0;
+    enum evq_status status = EVQ_OK;
+
+    digest->tensors = calloc(count + 1, sizeof(*digest->tensors));
+    digest->order = calloc(count + 1, sizeof(*digest->order));
+    digest->state = XXH3_createState();
+    if (digest->tensors == NULL || digest->order == NULL || digest->state == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a digest of %zu tensors", count);
+    }
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        digest->order[i] = &digest->checkpoint->tensors[i];
+        status = cut(digest->order[i], &digest->tensors[i], &blocks, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    digest->hashes = calloc(blocks + 1, sizeof(*digest->hashes));
+    digest->done = calloc(blocks + 1, 1);
+    if (digest->hashes == NULL || digest->done == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a digest of %zu blocks", blocks);
+    }
+    blocks = 0;
+    for (size_t i = 0; i < count; i++) {
+        digest->tensors[i].hashes = digest->hashes + blocks;
+        digest->tensors[i].done = digest->done + blocks;
+        blocks += digest->tensors[i].count;
+    }
+    qsort(digest->order, count, sizeof(*digest->order), by_place);
     return EVQ_OK;
 }
 
-static enum evq_status hash_gathered(struct hasher *hasher, const struct evq_tensor *tensor,
-                                     size_t bytes, struct evq_error *err)
+enum evq_status evq_digest_new(const struct evq_checkpoint *checkpoint,
+                               struct evq_digest **ret_digest, struct evq_error *err)
 {
-    uint8_t *raw = malloc(bytes == 0 ? 1 : bytes);
+    struct evq_digest *digest = calloc(1, sizeof(*digest));
 
-    if (raw == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes", bytes);
+    if (digest == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a digest");
     }
-    enum evq_status status = evq_checkpoint_read_raw(hasher->checkpoint, tensor, raw, bytes, err);
+    digest->checkpoint = checkpoint;
+    const enum evq_status status = digest_open(digest, err);
+    if (status != EVQ_OK) {
+        evq_digest_free(digest);
+        return status;
+    }
+    *ret_digest = digest;
+    return EVQ_OK;
+}
+
+void evq_digest_free(struct evq_digest *digest)
+{
+    if (digest == NULL) {
+        return;
+    }
+    free(digest->tensors);
+    free(digest->order);
+    free(digest->hashes);
+    free(digest->done);
+    free(digest->chunk);
+    (void)XXH3_freeState(digest->state); // Accepts NULL.
+    free(digest);
+}
+
+void evq_digest_add(struct evq_digest *digest, const struct evq_tensor *tensor, uint64_t at,
+                    const void *bytes, uint64_t count)
+{
+    struct blocks *blocks = &digest->tensors[index_of(digest, tensor)];
+    const uint64_t block = blocks->block_bytes;
+    const uint8_t *data = bytes;
+
+    for (uint64_t done = 0; done < count; done += block) {
+        const uint64_t left = count - done;
+        const size_t number = (size_t)((at + done) / block);
+        XXH128_canonicalFromHash(&blocks->hashes[number],
+                                 XXH3_128bits(data + done, (size_t)(left < block ? left : block)));
+        blocks->done[number] = 1;
+    }
+}
+
+static enum evq_status grow_chunk(struct evq_digest *digest, size_t bytes, struct evq_error *err)
+{
+    if (bytes <= digest->chunk_bytes) {
+        return EVQ_OK;
+    }
+    free(digest->chunk);
+    digest->chunk = malloc(bytes);
+    digest->chunk_bytes = digest->chunk != NULL ? bytes : 0;
+    return digest->chunk != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "%zu bytes", bytes);
+}
+
+/* One block from the file; an item of the first dimension may be larger than memory. */
+static enum evq_status add_from_file(struct evq_digest *digest, const struct evq_tensor *tensor,
+                                     size_t number, struct evq_error *err)
+{
+    struct blocks *blocks = &digest->tensors[index_of(digest, tensor)];
+    const uint64_t start = number * blocks->block_bytes;
+    const uint64_t rest = tensor->bytes - start;
+    const uint64_t bytes = rest < blocks->block_bytes ? rest : blocks->block_bytes;
+
+    enum evq_status status = grow_chunk(digest, (size_t)EVQ_DIGEST_BLOCK_BYTES, err);
+    (void)XXH3_128bits_reset(digest->state); // Fails for a NULL state only.
+    for (uint64_t at = 0; at < bytes && status == EVQ_OK; at += EVQ_DIGEST_BLOCK_BYTES) {
+        const uint64_t left = bytes - at;
+        const size_t count =
+            (size_t)(left < EVQ_DIGEST_BLOCK_BYTES ? left : EVQ_DIGEST_BLOCK_BYTES);
+        status = evq_directory_read(digest->checkpoint, tensor->file, tensor->offset + start + at,
+                                    digest->chunk, count, err);
+        if (status == EVQ_OK) {
+            (void)XXH3_128bits_update(digest->state, digest->chunk, count); // As the reset.
+        }
+    }
     if (status == EVQ_OK) {
-        (void)XXH3_128bits_update(hasher->state, raw, bytes); // Fails for a NULL state only.
+        XXH128_canonicalFromHash(&blocks->hashes[number], XXH3_128bits_digest(digest->state));
+        blocks->done[number] = 1;
     }
-    free(raw);
     return status;
 }
 
-/* What item i of the first dimension is, as a tensor of its own. */
-static struct evq_tensor slice(const struct evq_tensor *tensor, int64_t i, size_t size)
+/* Blocks of a contiguous tensor that nobody added. */
+static enum evq_status add_missing(struct evq_digest *digest, const struct evq_tensor *tensor,
+                                   struct evq_error *err)
+{
+    const struct blocks *blocks = &digest->tensors[index_of(digest, tensor)];
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < blocks->count && status == EVQ_OK; i++) {
+        if (blocks->done[i] == 0) {
+            status = add_from_file(digest, tensor, i, err);
+        }
+    }
+    return status;
+}
+
+/* `count` items of the first dimension from `first` on, as a tensor of its own. */
+static struct evq_tensor items_of(const struct evq_tensor *tensor, int64_t first, int64_t count,
+                                  size_t size)
 {
     struct evq_tensor part = *tensor;
     uint64_t last = 0;
 
-    part.rank--;
-    part.offset += (uint64_t)i * (uint64_t)tensor->strides[0] * size;
+    part.offset += (uint64_t)first * (uint64_t)tensor->strides[0] * size;
+    part.shape[0] = count;
     for (int32_t k = 0; k < part.rank; k++) {
-        part.shape[k] = tensor->shape[k + 1];
-        part.strides[k] = tensor->strides[k + 1];
         last += (uint64_t)(part.shape[k] - 1) * (uint64_t)part.strides[k];
     }
     part.bytes = (last + 1) * size;
     return part;
 }
 
-static enum evq_status hash_values(struct hasher *hasher, const struct evq_tensor *tensor,
+/* All at once where that is not too much, or the only way; else block by block. */
+static enum evq_status add_strided(struct evq_digest *digest, const struct evq_tensor *tensor,
                                    struct evq_error *err)
 {
-    size_t size = evq_dtype_bytes(tensor->dtype);
-    size_t elements = 0;
-    size_t bytes = 0;
+    const struct blocks *blocks = &digest->tensors[index_of(digest, tensor)];
+    const size_t size = evq_dtype_bytes(tensor->dtype);
+    const bool whole = blocks->value_bytes <= GATHER_BYTES_MAX || tensor->rank == 0 ||
+                       tensor->piece_count > 0 || tensor->merge != NULL;
+    const uint64_t step = whole ? blocks->value_bytes : blocks->block_bytes;
+    enum evq_status status = EVQ_OK;
 
-    if (tensor->contiguous) {
-        return hash_extent(hasher, tensor, err);
-    }
-    if (!evq_tensor_elements(tensor, &elements) || !evq_size_mul(elements, size, &bytes)) {
-        return evq_error_set(err, EVQ_E_LIMIT, "tensor '%s' is too large", tensor->name);
-    }
-    if (bytes <= GATHER_BYTES_MAX || tensor->rank == 0 || tensor->piece_count > 0 ||
-        tensor->merge != NULL) {
-        return hash_gathered(hasher, tensor, bytes, err);
-    }
-    for (int64_t i = 0; i < tensor->shape[0]; i++) {
-        struct evq_tensor part = slice(tensor, i, size);
-        enum evq_status status =
-            hash_values(hasher, &part, err); // At most EVQ_TENSOR_RANK_MAX deep.
-        if (status != EVQ_OK) {
-            return status;
+    for (uint64_t at = 0; at < blocks->value_bytes && status == EVQ_OK; at += step) {
+        const uint64_t left = blocks->value_bytes - at;
+        const size_t count = (size_t)(left < step ? left : step);
+        struct evq_tensor part = *tensor;
+        if (!whole) {
+            const uint64_t item = blocks->value_bytes / (uint64_t)tensor->shape[0];
+            part = items_of(tensor, (int64_t)(at / item), (int64_t)(count / item), size);
+        }
+        status = grow_chunk(digest, count, err);
+        if (status == EVQ_OK) {
+            status = evq_checkpoint_read_raw(digest->checkpoint, &part, digest->chunk, count, err);
+        }
+        if (status == EVQ_OK) {
+            evq_digest_add(digest, tensor, at, digest->chunk, count);
         }
     }
-    return EVQ_OK;
+    return status;
 }
 
-static enum evq_status hash_tensor(struct hasher *hasher, const struct evq_tensor *tensor,
-                                   struct evq_error *err)
+static bool same_form(const struct evq_tensor *a, const struct evq_tensor *b)
 {
+    return a->dtype == b->dtype && strcmp(a->dtype_name, b->dtype_name) == 0 &&
+           a->rank == b->rank &&
+           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(a->shape[0])) == 0;
+}
+
+/* Tied tensors are the same bytes under several names: those are hashed once. */
+static void copy_tied(struct evq_digest *digest, const struct evq_tensor *from,
+                      const struct evq_tensor *to)
+{
+    const struct blocks *source = &digest->tensors[index_of(digest, from)];
+    struct blocks *target = &digest->tensors[index_of(digest, to)];
+
+    if (by_place(&from, &to) != 0 || !same_form(from, to)) {
+        return;
+    }
+    for (size_t i = 0; i < target->count; i++) {
+        if (target->done[i] == 0 && source->done[i] != 0) {
+            target->hashes[i] = source->hashes[i];
+            target->done[i] = 1;
+        }
+    }
+}
+
+/* In file order; first what was added is copied to what is tied to it, both ways. */
+static enum evq_status complete(struct evq_digest *digest, struct evq_error *err)
+{
+    const size_t count = digest->checkpoint->tensor_count;
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 1; i < count; i++) {
+        const struct evq_tensor *below = digest->order[count - i - 1];
+        const struct evq_tensor *above = digest->order[count - i];
+        if (below->contiguous && above->contiguous) {
+            copy_tied(digest, above, below);
+        }
+    }
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        const struct evq_tensor *tensor = digest->order[i];
+        if (!tensor->contiguous) {
+            status = add_strided(digest, tensor, err);
+            continue;
+        }
+        if (i > 0 && digest->order[i - 1]->contiguous) {
+            copy_tied(digest, digest->order[i - 1], tensor);
+        }
+        status = add_missing(digest, tensor, err);
+    }
+    return status;
+}
+
+static void update_tensor(struct evq_digest *digest, const struct evq_tensor *tensor)
+{
+    const struct blocks *blocks = &digest->tensors[index_of(digest, tensor)];
     uint8_t shape[8 * (EVQ_TENSOR_RANK_MAX + 1)];
     size_t at = 0;
 
@@ -105,36 +355,51 @@ static enum evq_status hash_tensor(struct hasher *hasher, const struct evq_tenso
             shape[at++] = (uint8_t)(value >> (8 * k));
         }
     }
-    (void)XXH3_128bits_update(hasher->state, tensor->name, strlen(tensor->name) + 1);
-    (void)XXH3_128bits_update(hasher->state, tensor->dtype_name, strlen(tensor->dtype_name) + 1);
-    (void)XXH3_128bits_update(hasher->state, shape, at);
-    return hash_values(hasher, tensor, err);
+    (void)XXH3_128bits_update(digest->state, tensor->name, strlen(tensor->name) + 1);
+    (void)XXH3_128bits_update(digest->state, tensor->dtype_name, strlen(tensor->dtype_name) + 1);
+    (void)XXH3_128bits_update(digest->state, shape, at);
+    (void)XXH3_128bits_update(digest->state, blocks->hashes,
+                              blocks->count * sizeof(blocks->hashes[0])); // Fail for NULL only.
+}
+
+enum evq_status evq_digest_finish(struct evq_digest *digest, char out[33], struct evq_error *err)
+{
+    const enum evq_status status = complete(digest, err);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    (void)XXH3_128bits_reset(digest->state); // Fails for a NULL state only.
+    for (size_t i = 0; i < digest->checkpoint->tensor_count; i++) {
+        update_tensor(digest, &digest->checkpoint->tensors[i]);
+    }
+    const XXH128_hash_t hash = XXH3_128bits_digest(digest->state);
+    evq_hex_128(hash.high64, hash.low64, out);
+    return EVQ_OK;
+}
+
+bool evq_digest_same(const struct evq_digest *digest, const struct evq_tensor *a,
+                     const struct evq_tensor *b)
+{
+    const struct blocks *x = &digest->tensors[index_of(digest, a)];
+    const struct blocks *y = &digest->tensors[index_of(digest, b)];
+
+    return same_form(a, b) && x->count == y->count &&
+           memcmp(x->hashes, y->hashes, x->count * sizeof(x->hashes[0])) == 0;
 }
 
 enum evq_status evq_checkpoint_digest(const struct evq_checkpoint *checkpoint, char out[33],
                                       struct evq_error *err)
 {
-    struct hasher hasher = {
-        .checkpoint = checkpoint, .state = XXH3_createState(), .chunk = malloc(CHUNK_BYTES)};
-    enum evq_status status = EVQ_OK;
+    struct evq_digest *digest = NULL;
 
-    if (hasher.state == NULL || hasher.chunk == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "a digest");
-        goto out;
-    }
-    (void)XXH3_128bits_reset(hasher.state); // Fails for a NULL state only.
-    for (size_t i = 0; i < checkpoint->tensor_count && status == EVQ_OK; i++) {
-        status = hash_tensor(&hasher, &checkpoint->tensors[i], err);
+    enum evq_status status = evq_digest_new(checkpoint, &digest, err);
+    if (status == EVQ_OK) {
+        status = evq_digest_finish(digest, out, err);
     }
     if (status == EVQ_OK) {
         status = evq_checkpoint_verify_unchanged(checkpoint, err);
     }
-    if (status == EVQ_OK) {
-        XXH128_hash_t hash = XXH3_128bits_digest(hasher.state);
-        evq_hex_128(hash.high64, hash.low64, out);
-    }
-out:
-    (void)XXH3_freeState(hasher.state);
-    free(hasher.chunk);
+    evq_digest_free(digest);
     return status;
 }

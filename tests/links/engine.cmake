@@ -19,3 +19,5 @@ target_link_libraries(gpu_compare PRIVATE evq_engine m)
 # What tests/peers/ compares with the reference implementations; also run by hand.
 add_executable(lm_scores EXCLUDE_FROM_ALL peers/lm_scores.c)
 target_link_libraries(lm_scores PRIVATE evq_engine)
+add_executable(bench_load EXCLUDE_FROM_ALL bench/bench_load.c)
+target_link_libraries(bench_load PRIVATE evq_engine)

@@ -1,8 +1,9 @@
 /*
- * lm_scores CHECKPOINT TOKENS [KEY=VALUE ...]: loads a language model with evalq's own reader,
- * models, loader and CPU kernels, and prints as JSON how likely each token of each sequence is
- * after those before it. TOKENS: a file of lines, each the ids of one sequence. KEY=VALUE: model
- * options. Exit status 1 with the sentence on stderr where something is refused.
+ * lm_scores CHECKPOINT TOKENS [--bf16] [KEY=VALUE ...]: loads a language model with evalq's own
+ * reader, models, loader and CPU kernels, and prints as JSON how likely each token of each sequence
+ * is after those before it. TOKENS: a file of lines, each the ids of one sequence. KEY=VALUE: model
+ * options, after --bf16 where it is to compute so. Exit status 1 with the sentence on stderr where
+ * something is refused.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -93,12 +94,13 @@ static void text_free(struct text *text)
     free(text->score_targets);
 }
 
-static void print_scores(const struct text *text, const struct evq_model *model, const char *digest,
-                         const struct evq_row_result *results)
+static void print_scores(const struct text *text, const struct evq_model *model,
+                         const struct evq_loaded *loaded, const struct evq_row_result *results)
 {
     double total = 0;
 
-    (void)printf("{\"family\": \"%s\", \"digest\": \"%s\", \"logprobs\": [", model->family, digest);
+    (void)printf("{\"family\": \"%s\", \"digest\": \"%s\", \"tied_differ\": %s, \"logprobs\": [",
+                 model->family, loaded->digest, loaded->tied_differ ? "true" : "false");
     for (int32_t i = 0, sequence = 0; i < text->scores; i++) {
         const bool first = i == 0 || text->score_rows[i] >= text->starts[sequence + 1];
         if (first) {
@@ -118,15 +120,15 @@ static void print_scores(const struct text *text, const struct evq_model *model,
 }
 
 static enum evq_status score(const struct evq_model_request *request, const struct text *text,
-                             struct evq_error *err)
+                             enum evq_compute compute, struct evq_error *err)
 {
     const struct evq_backend_ops *backend = &evq_backend_cpu;
     const struct evq_backend_config config = {.threads = 0};
     struct evq_row_result *results = calloc((size_t)text->scores, sizeof(*results));
     struct evq_model *model = NULL;
     void *state = NULL;
-    char digest[33];
-    int64_t bytes = 0;
+    struct evq_loader *loader = NULL;
+    struct evq_loaded loaded = {0};
     const struct evq_batch batch = {.rows = text->rows,
                                     .tokens = text->tokens,
                                     .starts = text->starts,
@@ -140,17 +142,22 @@ static enum evq_status score(const struct evq_model_request *request, const stru
         status = backend->open(&config, &state, err);
     }
     if (status == EVQ_OK) {
+        model->plan.compute = compute;
         status = backend->prepare(state, &model->plan, err);
     }
     if (status == EVQ_OK) {
-        status = evq_loader_fill(backend, state, request->checkpoint, model, digest, &bytes, err);
+        status = evq_loader_new(backend, state, 0, &loader, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_loader_fill(loader, request->checkpoint, model, &loaded, err);
     }
     if (status == EVQ_OK) {
         status = backend->exec(state, &batch, results, err);
     }
     if (status == EVQ_OK) {
-        print_scores(text, model, digest, results);
+        print_scores(text, model, &loaded, results);
     }
+    evq_loader_free(loader);
     backend->close(state);
     evq_model_free(model);
     free(results);
@@ -176,10 +183,15 @@ int main(int argc, char **argv)
     struct evq_checkpoint *checkpoint = NULL;
     struct text text = {0};
     struct evq_error err = {.message = "bad usage"};
+    enum evq_compute compute = EVQ_COMPUTE_F32;
     enum evq_status status = EVQ_E_INVALID;
 
+    if (argc > 3 && strcmp(argv[3], "--bf16") == 0) {
+        compute = EVQ_COMPUTE_BF16;
+        memmove(argv + 3, argv + 4, (size_t)(argc-- - 4) * sizeof(*argv));
+    }
     if (argc < 3 || !read_options(argc - 3, argv + 3, pairs) || !read_text(argv[2], &text)) {
-        (void)fprintf(stderr, "usage: lm_scores CHECKPOINT TOKENS [KEY=VALUE ...]\n");
+        (void)fprintf(stderr, "usage: lm_scores CHECKPOINT TOKENS [--bf16] [KEY=VALUE ...]\n");
         return 2;
     }
     const struct evq_task_config task = {
@@ -204,7 +216,7 @@ int main(int argc, char **argv)
                                                   .head = {.kind = EVQ_OP_SCORE},
                                                   .rows_max = text.rows,
                                                   .length_max = text.longest};
-        status = score(&request, &text, &err);
+        status = score(&request, &text, compute, &err);
     }
     if (status != EVQ_OK) {
         (void)fprintf(stderr, "%s: %s\n", evq_status_name(status), err.message);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "shared/log.h"
 #include "worker/evaluators/native_run.h"
 #include "worker/evaluators/native_tokenizer.h"
 
@@ -35,7 +36,10 @@ enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_nati
     evq_backend_load(device, &native->backend, ret_note, note_bytes);
     const struct evq_backend_config config = {.device = device < 0 ? 0 : device,
                                               .threads = threads};
-    const enum evq_status status = native->backend.ops->open(&config, &native->state, err);
+    enum evq_status status = native->backend.ops->open(&config, &native->state, err);
+    if (status == EVQ_OK) {
+        status = evq_loader_new(native->backend.ops, native->state, threads, &native->loader, err);
+    }
     if (status != EVQ_OK) {
         evq_native_close(native);
         return status;
@@ -83,6 +87,7 @@ void evq_native_close(struct evq_native *native)
     if (native->inputs != NULL) {
         native->backend.ops->free(native->state, native->inputs);
     }
+    evq_loader_free(native->loader);
     native->backend.ops->close(native->state);
     evq_backend_unload(&native->backend);
     evq_model_free(native->model);
@@ -143,6 +148,26 @@ static enum evq_status prepare(struct evq_native_run *run, struct evq_model *mod
     return status;
 }
 
+static enum evq_status load_weights(struct evq_native_run *run, const struct evq_model *model,
+                                    struct evq_error *err)
+{
+    struct evq_loaded loaded;
+
+    const enum evq_status status =
+        evq_loader_fill(run->native->loader, run->checkpoint, model, &loaded, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    memcpy(run->weights_digest, loaded.digest, sizeof(loaded.digest));
+    run->timing.bytes = loaded.bytes;
+    if (loaded.tied_differ) { // The configuration decides; a reader of the numbers should know.
+        evq_log(EVQ_LOG_WARN, "tensor_unused", "checkpoint=%s tensor=%s used=%s reason=%s",
+                run->checkpoint->path, model->unused->name, model->tied->name,
+                "their values differ, and the configuration ties them");
+    }
+    return EVQ_OK;
+}
+
 enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *model,
                                 int32_t rows_least, struct evq_error *err)
 {
@@ -154,8 +179,7 @@ enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *mo
     evq_model_free(native->model); // The backend let its plan go.
     native->model = model;
     if (status == EVQ_OK && !loaded) {
-        status = evq_loader_fill(native->backend.ops, native->state, run->checkpoint, model,
-                                 run->weights_digest, &run->timing.bytes, err);
+        status = load_weights(run, model, err);
     }
     if (status == EVQ_OK) {
         run->loaded = model;

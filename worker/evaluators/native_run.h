@@ -14,6 +14,7 @@ struct evq_native {
     struct evq_backend backend;
     void *state;
     struct evq_backend_caps caps;
+    struct evq_loader *loader;
     struct evq_warm datasets, corpora, tokenizers;
     struct evq_model *model; // Whose plan is prepared; NULL: none.
     void *inputs;            // One batch of samples, in the backend's host memory.

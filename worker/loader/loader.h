@@ -7,16 +7,33 @@
 #include "kernels/backend.h"
 #include "worker/models/model.h"
 
+/* Memory and threads that move weights into one backend; kept between checkpoints. One thread. */
+struct evq_loader;
+
+/* threads: of the backend; 0: all cores. EVQ_E_NOMEM. Free it before the backend closes. */
+enum evq_status evq_loader_new(const struct evq_backend_ops *backend, void *state, int32_t threads,
+                               struct evq_loader **ret_loader,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_loader_free(struct evq_loader *loader); // Accepts NULL.
+
+struct evq_loaded {
+    char digest[33];  // evq_checkpoint_digest() of the whole checkpoint.
+    int64_t bytes;    // Read from its files.
+    bool past_cache;  // Most of it was not in the page cache and was read past it.
+    bool tied_differ; // The model's unused tensor does not hold what the tied one does.
+};
+
 /*
  * Fills every weight of the model's plan, which the backend has prepared; then checks that no file
- * changed meanwhile. ret_digest: XXH3-128 of the whole checkpoint (evq_checkpoint_digest);
- * ret_bytes: read from its files. EVQ_E_CHANGED, EVQ_E_CORRUPT, EVQ_E_IO, EVQ_E_NOMEM,
- * EVQ_E_DEVICE.
+ * changed meanwhile. Several threads read ahead of the backend; each byte is read once.
+ * EVQ_E_CHANGED, EVQ_E_CORRUPT, EVQ_E_IO, EVQ_E_NOMEM, EVQ_E_DEVICE.
  */
-enum evq_status evq_loader_fill(const struct evq_backend_ops *backend, void *state,
-                                const struct evq_checkpoint *checkpoint,
-                                const struct evq_model *model, char ret_digest[33],
-                                int64_t *ret_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_loader_fill(struct evq_loader *loader, const struct evq_checkpoint *checkpoint,
+                                const struct evq_model *model, struct evq_loaded *ret_loaded,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Buffers taken from the backend so far: the same after a second checkpoint of the same shapes. */
+uint64_t evq_loader_allocations(const struct evq_loader *loader);
 
 struct evq_backend {
     const struct evq_backend_ops *ops;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "worker/models/weights.h"
-#include "worker/tasks/pairs.h"
 
 #define LAYER_OPS    11
 #define LAYER_SLOTS  14
@@ -476,19 +475,6 @@ static enum evq_status check_request(const struct evq_model_family *family,
     return EVQ_OK;
 }
 
-static enum evq_status read_compute(const struct evq_task_config *task,
-                                    enum evq_compute *ret_compute, struct evq_error *err)
-{
-    const char *word = evq_pair_get(task->model, task->model_count, "compute", "fp32");
-
-    if (strcmp(word, "fp32") != 0 && strcmp(word, "bf16") != 0) {
-        return evq_error_set(err, EVQ_E_INVALID, "model: compute is '%s', expected fp32 or bf16",
-                             word);
-    }
-    *ret_compute = strcmp(word, "bf16") == 0 ? EVQ_COMPUTE_BF16 : EVQ_COMPUTE_F32;
-    return EVQ_OK;
-}
-
 static enum evq_status find_weights(struct build *build, struct evq_model *model,
                                     struct evq_error *err)
 {
@@ -509,12 +495,9 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
                           .shape = &shape,
                           .names = family->decoder->names,
                           .arena = model->arena};
-    enum evq_compute compute = EVQ_COMPUTE_F32;
 
-    enum evq_status status = read_compute(request->task, &compute, err);
-    if (status == EVQ_OK) {
-        status = evq_model_config_open(request->checkpoint, request->task, &config, err);
-    }
+    enum evq_status status =
+        evq_model_config_open(request->checkpoint, request->task, &config, err);
     if (status == EVQ_OK) {
         family->decoder->read(config, model->arena, &shape);
         check_shape(config, &shape);
@@ -531,7 +514,6 @@ enum evq_status evq_decoder_build(const struct evq_model_family *family,
         status = make_plan(&build, model, err);
     }
     if (status == EVQ_OK) {
-        model->plan.compute = compute;
         status = find_weights(&build, model, err);
     }
     return status;
@@ -542,16 +524,10 @@ enum evq_status evq_decoder_check(const struct evq_model_family *family,
 {
     struct evq_model_config *config = NULL;
     struct evq_decoder shape = {0};
-    enum evq_compute compute = EVQ_COMPUTE_F32;
-
-    enum evq_status status = read_compute(task, &compute, err);
     struct evq_arena *arena = evq_arena_new(0);
-    if (status == EVQ_OK && arena == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "model options");
-    }
-    if (status == EVQ_OK) {
-        status = evq_model_config_open(NULL, task, &config, err);
-    }
+
+    enum evq_status status = arena != NULL ? evq_model_config_open(NULL, task, &config, err)
+                                           : evq_error_set(err, EVQ_E_NOMEM, "model options");
     if (status == EVQ_OK) {
         family->decoder->read(config, arena, &shape);
         status = evq_model_config_fault(config, err);

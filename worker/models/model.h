@@ -33,7 +33,7 @@ struct evq_model {
     struct evq_arena *arena; // Owns this struct and everything it points to but the tensors.
     const char *family;
     // The task's head is its last operation. Until the backend prepares it, the caller may set
-    // rows_max, and length_max up to the context.
+    // compute, rows_max, and length_max up to the context.
     struct evq_plan plan;
     const struct evq_source *sources; // By slot and row, without gaps; tensors of the checkpoint.
     size_t source_count;

@@ -1,0 +1,280 @@
+#include "worker/loader/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/format.h"
+
+#define SAMPLES       64
+#define DIRECT_LEAST  ((uint64_t)64 << 10) // Smaller reads gain nothing past the page cache.
+#define CONVERT_ALIGN ((size_t)64)
+
+/* Whether a page lies in the page cache; true where the kernel cannot tell. */
+static bool is_cached(int fd, uint64_t offset)
+{
+    char byte;
+    const struct iovec place = {.iov_base = &byte, .iov_len = 1};
+
+    return preadv2(fd, &place, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
+}
+
+static bool is_cold(const struct evq_checkpoint *checkpoint, const struct evq_load_list *list)
+{
+    const size_t step = list->count / SAMPLES + 1;
+    size_t looked = 0;
+    size_t cached = 0;
+
+    for (size_t i = 0; i < list->count; i += step) {
+        const struct evq_load_piece *piece = &list->pieces[i];
+        if (piece->kind != EVQ_LOAD_BYTES && piece->kind != EVQ_LOAD_DIGEST) {
+            continue;
+        }
+        looked++;
+        cached += is_cached(checkpoint->files[piece->tensor->file].fd,
+                            piece->tensor->offset + piece->at + piece->bytes / 2);
+    }
+    return looked > 0 && 2 * cached < looked;
+}
+
+/* A second descriptor of the same file; -1 where the file system has no direct reads. */
+static int open_direct(int fd)
+{
+    char path[32];
+
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+}
+
+enum evq_status evq_load_reader_open(const struct evq_checkpoint *checkpoint,
+                                     const struct evq_load_list *list,
+                                     struct evq_load_reader *reader, struct evq_error *err)
+{
+    *reader = (struct evq_load_reader){.checkpoint = checkpoint};
+    const enum evq_status status = evq_digest_new(checkpoint, &reader->digest, err);
+    if (status != EVQ_OK || !is_cold(checkpoint, list)) {
+        return status;
+    }
+    reader->direct = calloc(checkpoint->file_count + 1, sizeof(*reader->direct));
+    for (size_t i = 0; i < checkpoint->file_count && reader->direct != NULL; i++) {
+        reader->direct[i] = open_direct(checkpoint->files[i].fd);
+    }
+    return EVQ_OK; // Out of memory: buffered reads do as well.
+}
+
+void evq_load_reader_close(struct evq_load_reader *reader)
+{
+    for (size_t i = 0; reader->direct != NULL && i < reader->checkpoint->file_count; i++) {
+        if (reader->direct[i] >= 0) {
+            (void)close(reader->direct[i]); // Opened for reading: nothing to lose.
+        }
+    }
+    free(reader->direct);
+    evq_digest_free(reader->digest);
+    *reader = (struct evq_load_reader){0};
+}
+
+/* The bytes and what surrounds them to whole blocks of the disk; false: the caller reads buffered.
+ */
+static bool read_direct(const struct evq_load_reader *reader, const struct evq_tensor *tensor,
+                        uint64_t offset, uint64_t bytes, uint8_t *memory, uint8_t **ret_bytes)
+{
+    const int fd = reader->direct != NULL ? reader->direct[tensor->file] : -1;
+    const uint64_t start = offset / EVQ_LOAD_ALIGNMENT * EVQ_LOAD_ALIGNMENT;
+    const uint64_t before = offset - start;
+    const uint64_t wanted = before + bytes;
+    const uint64_t whole =
+        (wanted + EVQ_LOAD_ALIGNMENT - 1) / EVQ_LOAD_ALIGNMENT * EVQ_LOAD_ALIGNMENT;
+    uint64_t done = 0;
+
+    if (fd < 0 || bytes < DIRECT_LEAST) {
+        return false;
+    }
+    while (done < wanted) {
+        const ssize_t got = pread(fd, memory + done, (size_t)(whole - done), (off_t)(start + done));
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        // Past a part of a block only the end of the file can stand.
+        if (got <= 0 || (done + (uint64_t)got < wanted && got % (ssize_t)EVQ_LOAD_ALIGNMENT != 0)) {
+            return false;
+        }
+        done += (uint64_t)got;
+    }
+    *ret_bytes = memory + before;
+    return true;
+}
+
+/* Stored bytes of a contiguous tensor, block by block while they are in the near cache. */
+static enum evq_status read_bytes(const struct evq_load_reader *reader,
+                                  const struct evq_load_piece *piece, uint8_t *memory,
+                                  uint8_t **ret_bytes, struct evq_error *err)
+{
+    const struct evq_tensor *tensor = piece->tensor;
+    const uint64_t block = evq_digest_block_bytes(tensor);
+    enum evq_status status = EVQ_OK;
+
+    if (read_direct(reader, tensor, tensor->offset + piece->at, piece->bytes, memory, ret_bytes)) {
+        evq_digest_add(reader->digest, tensor, piece->at, *ret_bytes, piece->bytes);
+        const size_t size = evq_dtype_bytes(tensor->dtype);
+        if (size > 0 && (uintptr_t)*ret_bytes % size != 0) { // Nothing says that offsets are even.
+            memmove(memory, *ret_bytes, (size_t)piece->bytes);
+            *ret_bytes = memory;
+        }
+        return EVQ_OK;
+    }
+    for (uint64_t at = 0; at < piece->bytes && status == EVQ_OK; at += block) {
+        const uint64_t left = piece->bytes - at;
+        const uint64_t count = left < block ? left : block;
+        status =
+            evq_directory_read(reader->checkpoint, tensor->file, tensor->offset + piece->at + at,
+                               memory + at, (size_t)count, err);
+        if (status == EVQ_OK) {
+            evq_digest_add(reader->digest, tensor, piece->at + at, memory + at, count);
+        }
+    }
+    *ret_bytes = memory;
+    return status;
+}
+
+static void one_plus(float *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        values[i] += 1.0f;
+    }
+}
+
+/* Stored values behind their room as fp32, then converted into it. */
+static enum evq_status read_converted(const struct evq_load_reader *reader,
+                                      const struct evq_load_piece *piece, uint8_t *memory,
+                                      struct evq_error *err)
+{
+    const enum evq_dtype dtype = piece->tensor->dtype;
+    const size_t count = (size_t)piece->bytes / evq_dtype_bytes(dtype);
+    const size_t room = (count * sizeof(float) + CONVERT_ALIGN - 1) / CONVERT_ALIGN * CONVERT_ALIGN;
+    struct evq_load_reader buffered = *reader;
+    uint8_t *stored = NULL;
+
+    buffered.direct = NULL; // The memory behind is not aligned.
+    const enum evq_status status = read_bytes(&buffered, piece, memory + room, &stored, err);
+    if (status == EVQ_OK && !evq_convert_f32(dtype, stored, count, (float *)(void *)memory)) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "tensor '%s': dtype %s cannot be computed with", piece->tensor->name,
+                             piece->tensor->dtype_name);
+    }
+    if (status == EVQ_OK && piece->source->kind == EVQ_SOURCE_ONE_PLUS) {
+        one_plus((float *)(void *)memory, count);
+    }
+    return status;
+}
+
+static enum evq_status read_values(const struct evq_load_reader *reader,
+                                   const struct evq_load_piece *piece, uint8_t *memory,
+                                   struct evq_error *err)
+{
+    const struct evq_tensor *tensor = piece->tensor;
+    const size_t count = piece->room / sizeof(float);
+
+    if (piece->convert) {
+        const enum evq_status status = evq_checkpoint_read_f32(reader->checkpoint, tensor,
+                                                               (float *)(void *)memory, count, err);
+        if (status == EVQ_OK && piece->source->kind == EVQ_SOURCE_ONE_PLUS) {
+            one_plus((float *)(void *)memory, count);
+        }
+        return status;
+    }
+    const enum evq_status status =
+        evq_checkpoint_read_raw(reader->checkpoint, tensor, memory, (size_t)piece->bytes, err);
+    if (status == EVQ_OK) {
+        evq_digest_add(reader->digest, tensor, 0, memory, piece->bytes);
+    }
+    return status;
+}
+
+/* Fills out with `missing` where an optional tensor is not there. */
+static enum evq_status read_vector(const struct evq_load_reader *reader,
+                                   const struct evq_tensor *tensor, float missing, size_t count,
+                                   float *out, struct evq_error *err)
+{
+    if (tensor != NULL) {
+        return evq_checkpoint_read_f32(reader->checkpoint, tensor, out, count, err);
+    }
+    for (size_t i = 0; i < count; i++) {
+        out[i] = missing;
+    }
+    return EVQ_OK;
+}
+
+/* out has room for four vectors: weight, bias, mean, variance; the slot's values are left in the
+ * first. */
+static enum evq_status read_norm(const struct evq_load_reader *reader,
+                                 const struct evq_source *norm, size_t count, float *out,
+                                 struct evq_error *err)
+{
+    const struct evq_tensor *parts[] = {norm->tensor, norm->bias, norm->mean, norm->variance};
+    static const float missing[] = {1.0f, 0.0f, 0.0f, 1.0f};
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < 4 && status == EVQ_OK; i++) {
+        status = read_vector(reader, parts[i], missing[i], count, out + i * count, err);
+    }
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        const double scale = (double)out[i] / sqrt((double)out[3 * count + i] + norm->eps);
+        const double shift = (double)out[count + i] - (double)out[2 * count + i] * scale;
+        out[i] = (float)(norm->kind == EVQ_SOURCE_NORM_SCALE ? scale : shift);
+    }
+    return status;
+}
+
+static enum evq_status read_vectors(const struct evq_load_reader *reader,
+                                    const struct evq_load_piece *piece, float *out,
+                                    struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < piece->count && status == EVQ_OK; i++) {
+        const struct evq_source *part = &piece->source[i];
+        const size_t count = (size_t)part->rows;
+        float *place = out + part->first_row;
+        if (part->kind == EVQ_SOURCE_NORM_SCALE || part->kind == EVQ_SOURCE_NORM_SHIFT) {
+            status = read_norm(reader, part, count, place, err);
+            continue;
+        }
+        status = evq_checkpoint_read_f32(reader->checkpoint, part->tensor, place, count, err);
+        if (status == EVQ_OK && part->kind == EVQ_SOURCE_ONE_PLUS) {
+            one_plus(place, count);
+        }
+    }
+    return status;
+}
+
+enum evq_status evq_load_reader_read(const struct evq_load_reader *reader,
+                                     const struct evq_load_piece *piece, void *memory,
+                                     const void **ret_values, struct evq_error *err)
+{
+    uint8_t *stored = memory;
+    enum evq_status status = EVQ_OK;
+
+    switch (piece->kind) {
+    case EVQ_LOAD_VECTOR:
+        status = read_vectors(reader, piece, memory, err);
+        break;
+    case EVQ_LOAD_VALUES:
+        status = read_values(reader, piece, memory, err);
+        break;
+    default:
+        status = piece->convert ? read_converted(reader, piece, memory, err)
+                                : read_bytes(reader, piece, memory, &stored, err);
+        break;
+    }
+    if (status == EVQ_OK) {
+        *ret_values = stored;
+    }
+    return status;
+}

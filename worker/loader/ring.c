@@ -1,0 +1,284 @@
+#include "worker/loader/ring.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define BUFFERS_MAX     8
+#define BUFFERS_BYTES   ((size_t)256 << 20) // Of all, where one is not larger already.
+#define INLINE_BYTES    ((uint64_t)4 << 20) // Threads cost more than they save below this.
+#define READERS_WARM    4
+#define READERS_COLD    8 // Disks want several requests at once.
+#define SETTLE_INTERVAL 2 // Pieces between two waits for the backend's copies.
+
+struct buffer {
+    void *host;
+    size_t bytes;
+};
+
+struct evq_load_ring {
+    const struct evq_backend_ops *backend;
+    void *state;
+    int32_t threads;
+    struct buffer buffers[BUFFERS_MAX];
+    uint64_t allocations;
+};
+
+struct slot { // What a reader left in a buffer.
+    bool ready;
+    const void *values;
+    enum evq_status status;
+    struct evq_error error;
+};
+
+struct run { // One load.
+    struct evq_load_ring *ring;
+    const struct evq_load_reader *reader;
+    const struct evq_load_list *list;
+    size_t buffer_count;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    size_t next;     // The piece that the next free reader takes.
+    size_t released; // Pieces before this one need their buffers no more.
+    bool stopped;
+    struct slot slots[BUFFERS_MAX];
+};
+
+enum evq_status evq_load_ring_new(const struct evq_backend_ops *backend, void *state,
+                                  int32_t threads, struct evq_load_ring **ret_ring,
+                                  struct evq_error *err)
+{
+    struct evq_load_ring *ring = calloc(1, sizeof(*ring));
+
+    if (ring == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a loader");
+    }
+    ring->backend = backend;
+    ring->state = state;
+    ring->threads = threads;
+    *ret_ring = ring;
+    return EVQ_OK;
+}
+
+void evq_load_ring_free(struct evq_load_ring *ring)
+{
+    if (ring == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < BUFFERS_MAX; i++) {
+        if (ring->buffers[i].host != NULL) {
+            ring->backend->free(ring->state, ring->buffers[i].host);
+        }
+    }
+    free(ring);
+}
+
+uint64_t evq_load_ring_allocations(const struct evq_load_ring *ring)
+{
+    return ring->allocations;
+}
+
+static enum evq_status grow(struct evq_load_ring *ring, struct buffer *buffer, size_t bytes,
+                            struct evq_error *err)
+{
+    if (bytes <= buffer->bytes) {
+        return EVQ_OK;
+    }
+    if (buffer->host != NULL) {
+        ring->backend->free(ring->state, buffer->host);
+        *buffer = (struct buffer){0};
+    }
+    const enum evq_status status = ring->backend->alloc(ring->state, bytes, &buffer->host, err);
+    if (status == EVQ_OK) {
+        buffer->bytes = bytes;
+        ring->allocations++;
+    }
+    return status;
+}
+
+/* As many buffers as pieces can use, fewer where they are large; two at least. */
+static enum evq_status grow_all(struct evq_load_ring *ring, const struct evq_load_list *list,
+                                size_t *ret_count, struct evq_error *err)
+{
+    const size_t bytes = list->room_max + EVQ_LOAD_SLACK + EVQ_LOAD_ALIGNMENT;
+    size_t count = list->count < BUFFERS_MAX ? list->count : BUFFERS_MAX;
+    enum evq_status status = EVQ_OK;
+
+    while (count > 2 && count * bytes > BUFFERS_BYTES) {
+        count--;
+    }
+    if (list->bytes <= INLINE_BYTES && count > 0) {
+        count = 1;
+    }
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        status = grow(ring, &ring->buffers[i], bytes, err);
+    }
+    *ret_count = count;
+    return status;
+}
+
+static void *aligned(const struct buffer *buffer)
+{
+    const uintptr_t start = (uintptr_t)buffer->host;
+    const uintptr_t past = start % EVQ_LOAD_ALIGNMENT;
+
+    return (uint8_t *)buffer->host + (past > 0 ? EVQ_LOAD_ALIGNMENT - past : 0);
+}
+
+static void read_piece(struct run *run, size_t piece)
+{
+    struct slot *slot = &run->slots[piece % run->buffer_count];
+
+    slot->error = (struct evq_error){0};
+    slot->status = evq_load_reader_read(run->reader, &run->list->pieces[piece],
+                                        aligned(&run->ring->buffers[piece % run->buffer_count]),
+                                        &slot->values, &slot->error);
+}
+
+static void *reader_main(void *context)
+{
+    struct run *run = context;
+
+    (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+    for (;;) {
+        while (!run->stopped && run->next < run->list->count &&
+               run->next - run->released >= run->buffer_count) {
+            (void)pthread_cond_wait(&run->changed, &run->lock);
+        }
+        if (run->stopped || run->next >= run->list->count) {
+            break;
+        }
+        const size_t piece = run->next++;
+        (void)pthread_mutex_unlock(&run->lock);
+        read_piece(run, piece);
+        (void)pthread_mutex_lock(&run->lock);
+        run->slots[piece % run->buffer_count].ready = true;
+        (void)pthread_cond_broadcast(&run->changed);
+    }
+    (void)pthread_mutex_unlock(&run->lock);
+    return NULL;
+}
+
+static enum evq_status slot_status(const struct slot *slot, struct evq_error *err)
+{
+    if (slot->status != EVQ_OK && err != NULL) {
+        *err = slot->error;
+    }
+    return slot->status;
+}
+
+static enum evq_status run_inline(struct run *run, evq_load_take take, void *context,
+                                  struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < run->list->count && status == EVQ_OK; i++) {
+        const struct slot *slot = &run->slots[i % run->buffer_count];
+        read_piece(run, i);
+        status = slot_status(slot, err);
+        if (status == EVQ_OK) {
+            status = take(context, &run->list->pieces[i], slot->values, err);
+        }
+        if (status == EVQ_OK) {
+            status = run->ring->backend->settle(run->ring->state, err);
+        }
+    }
+    return status;
+}
+
+static void release(struct run *run, size_t released)
+{
+    (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+    for (size_t i = run->released; i < released; i++) {
+        run->slots[i % run->buffer_count].ready = false;
+    }
+    run->released = released;
+    (void)pthread_cond_broadcast(&run->changed);
+    (void)pthread_mutex_unlock(&run->lock);
+}
+
+static enum evq_status take_all(struct run *run, evq_load_take take, void *context,
+                                struct evq_error *err)
+{
+    const size_t count = run->list->count;
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        struct slot *slot = &run->slots[i % run->buffer_count];
+        (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+        while (!slot->ready) {
+            (void)pthread_cond_wait(&run->changed, &run->lock);
+        }
+        (void)pthread_mutex_unlock(&run->lock);
+        status = slot_status(slot, err);
+        if (status == EVQ_OK) {
+            status = take(context, &run->list->pieces[i], slot->values, err);
+        }
+        if (status == EVQ_OK && (i % SETTLE_INTERVAL == SETTLE_INTERVAL - 1 || i + 1 == count)) {
+            status = run->ring->backend->settle(run->ring->state, err);
+            release(run, i + 1);
+        }
+    }
+    return status;
+}
+
+static size_t reader_count(const struct run *run)
+{
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const int64_t threads = run->ring->threads > 0 ? run->ring->threads : cores > 0 ? cores : 1;
+    const int64_t wanted = run->reader->direct != NULL ? READERS_COLD
+                           : threads < READERS_WARM    ? threads
+                                                       : READERS_WARM;
+
+    return (size_t)wanted < run->buffer_count ? (size_t)wanted : run->buffer_count;
+}
+
+static enum evq_status run_threads(struct run *run, evq_load_take take, void *context,
+                                   struct evq_error *err)
+{
+    pthread_t readers[READERS_COLD];
+    const size_t wanted = reader_count(run);
+    size_t started = 0;
+    enum evq_status status = EVQ_OK;
+
+    while (started < wanted && pthread_create(&readers[started], NULL, reader_main, run) == 0) {
+        started++;
+    }
+    if (started == 0) {
+        return run_inline(run, take, context, err);
+    }
+    status = take_all(run, take, context, err);
+    (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+    run->stopped = true;
+    (void)pthread_cond_broadcast(&run->changed);
+    (void)pthread_mutex_unlock(&run->lock);
+    for (size_t i = 0; i < started; i++) {
+        (void)pthread_join(readers[i], NULL); // Fails for no thread of ours.
+    }
+    return status;
+}
+
+enum evq_status evq_load_ring_run(struct evq_load_ring *ring, const struct evq_load_reader *reader,
+                                  const struct evq_load_list *list, evq_load_take take,
+                                  void *context, struct evq_error *err)
+{
+    struct run *run = calloc(1, sizeof(*run));
+
+    if (run == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a load");
+    }
+    run->ring = ring;
+    run->reader = reader;
+    run->list = list;
+    (void)pthread_mutex_init(&run->lock, NULL); // Neither fails on Linux.
+    (void)pthread_cond_init(&run->changed, NULL);
+    enum evq_status status = grow_all(ring, list, &run->buffer_count, err);
+    if (status == EVQ_OK) {
+        status = run->buffer_count > 1 ? run_threads(run, take, context, err)
+                                       : run_inline(run, take, context, err);
+    }
+    (void)pthread_cond_destroy(&run->changed);
+    (void)pthread_mutex_destroy(&run->lock);
+    free(run);
+    return status;
+}
