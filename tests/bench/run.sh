@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds and runs the benchmarks of the evaluation engine (one thread and all), of the queue, of the submit call in the
-# training thread, and of the tokenizers beside Hugging Face's (python3 with tokenizers, or that of EVALQ_PEERS_VENV).
-#   sh tests/bench/run.sh [mlp | queue | submit | tokenizer]
+# training thread, of fetching a snapshot over loopback, and of the tokenizers beside Hugging Face's (python3 with
+# tokenizers, or that of EVALQ_PEERS_VENV).
+#   sh tests/bench/run.sh [mlp | queue | submit | fetch | tokenizer]
 set -eu
 cd "$(dirname "$0")/../.."
 build=build/bench
@@ -30,4 +31,8 @@ if [ "$only" = all ] || [ "$only" = tokenizer ]; then
     else
         echo "NOT RUN: tokenizers is not installed for $python"
     fi
+fi
+if [ "$only" = all ] || [ "$only" = fetch ]; then
+    ninja -C "$build" bench_fetch >/dev/null
+    "$build/bin/bench_fetch"
 fi

@@ -1,4 +1,4 @@
-foreach(test test_ring test_pin test_spool test_client test_client_outage test_client_pins test_fetch)
+foreach(test test_ring test_pin test_spool test_client test_client_outage test_client_pins test_client_snapshots test_fetch)
     evq_test_link(${test} evq_producer)
 endforeach()
 if(NOT TARGET bench_submit)
@@ -8,3 +8,5 @@ endif()
 if(TARGET test_client)
     add_dependencies(test_client evalq) # It looks at the library's symbols.
 endif()
+add_executable(bench_fetch EXCLUDE_FROM_ALL bench/bench_fetch.c)
+target_link_libraries(bench_fetch PRIVATE evq_producer evq_worker)

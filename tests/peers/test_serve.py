@@ -10,13 +10,15 @@ import sys
 import tempfile
 import time
 import unittest
+from dataclasses import dataclass
+from typing import Callable
 
 import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(os.path.dirname(HERE), "python"), HERE]
 
-from scene import NATIVE, PACKAGE, Scene, SceneTest  # noqa: E402
+from scene import NATIVE, PACKAGE, Scene, SceneTest, until  # noqa: E402
 
 import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402
@@ -214,38 +216,57 @@ class TensorTest(unittest.TestCase):
 
 class HoldTest(unittest.TestCase):
     def test_training_thread_is_held_for_one_copy(self) -> None:
-        """500 MB: printed beside one plain copy and torch.save into memory."""
+        """500 MB: the first call and later ones, printed beside plain copies into new and into used memory, and
+        torch.save; wall time, and time on the processor, which says more on a busy machine."""
         state = {f"layer{at}.weight": torch.randn(1024, 1024 * 5) for at in range(25)}
         bytes_all = sum(value.numel() * 4 for value in state.values())
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # So that the thread's own time is all of it.
+        self.addCleanup(torch.set_num_threads, threads)
         made = Scene()
         self.addCleanup(made.close)
         made.write_config(NATIVE)
         made.start_redis()
         with made.client("hold", raise_errors=True, snapshots=2) as client:
+            client.reserve_state_dict(state)
+            until(lambda: client._snapshots.reserved >= bytes_all, "the memory is ready")
             held = []
             for step in (1, 2, 3, 4):
-                began = time.monotonic()
-                client.submit_state_dict(state, step=step, suites="nobody")
-                held.append(time.monotonic() - began)
+                held.append(timed(lambda step=step: client.submit_state_dict(state, step=step, suites="nobody")))
                 self.assertTrue(client.flush(60))
         fresh = torch.empty(bytes_all // 4)
-        copies = []
-        for _ in range(4):
+
+        def copy() -> None:
             at = 0
-            began = time.monotonic()
             for value in state.values():
                 fresh[at : at + value.numel()].view(value.shape).copy_(value)
                 at += value.numel()
-            copies.append(time.monotonic() - began)
+
+        copies = [timed(copy) for _ in range(4)]
         with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
-            began = time.monotonic()
-            torch.save(state, file.name)
-            saved = time.monotonic() - began
-        first, later = held[0], min(held[1:])
-        print(f"\nsubmit_state_dict of {bytes_all / 1e6:.0f} MB holds the training thread {first * 1e3:.0f} ms the first time,"
-              f" {later * 1e3:.0f} ms later; one copy {copies[0] * 1e3:.0f} ms into new memory, {min(copies) * 1e3:.0f} ms later;"
-              f" torch.save into /dev/shm {saved * 1e3:.0f} ms")  # fmt: skip
-        self.assertTrue(later <= 1.5 * min(copies) + 0.02, (later, copies))
+            saved = timed(lambda: torch.save(state, file.name))
+        used = min(copies[1:])
+        print(f"\n{bytes_all / 1e6:.0f} MB, wall (processor) ms: submit_state_dict first {held[0]}, later {min(held[1:])};"
+              f" one copy into new memory {copies[0]}, into used {used}; torch.save into /dev/shm {saved}")  # fmt: skip
+        for took in (held[0], min(held[1:])):
+            self.assertTrue(took.processor <= 1.5 * used.processor + 0.02, (held, copies))
+
+
+@dataclass(order=True)
+class Took:
+    """Seconds of a call."""
+
+    wall: float
+    processor: float
+
+    def __str__(self) -> str:
+        return f"{self.wall * 1e3:.0f} ({self.processor * 1e3:.0f})"
+
+
+def timed(call: Callable[[], object]) -> Took:
+    wall, processor = time.monotonic(), time.thread_time()
+    call()
+    return Took(time.monotonic() - wall, time.thread_time() - processor)
 
 
 if __name__ == "__main__":

@@ -175,6 +175,7 @@ class FullTest(unittest.TestCase):
         text = "\n".join(logs.output)
         self.assertIn("No space left on device", text)
         self.assertIn("make room in /dev/shm", text)
+        self.assertEqual(len([line for line in logs.output if "was dropped" in line]), 1)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,12 @@ class HostMemory:
         self._lock = threading.Lock()
         self._free: List[Any] = []
 
+    @property
+    def kept(self) -> int:
+        """Bytes of the largest piece that can be taken."""
+        with self._lock:
+            return max((len(kept) for kept in self._free), default=0)
+
     def take(self, size: int, pinned: bool) -> Any:
         with self._lock:
             for kept in self._free:

@@ -160,6 +160,10 @@ class StateCopier:
         """So that the next copy of that size finds memory whose pages are there."""
         self._memory.reserve(size, on_gpu)
 
+    @property
+    def reserved(self) -> int:
+        return self._memory.kept
+
     def give(self, copy: StateCopy) -> None:
         """Its memory may be taken for the next copy."""
         self._memory.give(copy.data)

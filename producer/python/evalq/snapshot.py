@@ -80,6 +80,11 @@ class Snapshots:
         self.dropped = 0
 
     @property
+    def reserved(self) -> int:
+        """Bytes of memory that are ready for the next copy."""
+        return self._copier.reserved
+
+    @property
     def held(self) -> int:
         with self._condition:
             return len(self._kept)
