@@ -105,12 +105,13 @@ struct evq_config {
         const char *devices; // "auto", "cpu", "0,1", ...
         const char *const *labels;
         size_t label_count;
-        const char *scratch;   // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.
-        int64_t lease_ms;      // Default 15000; at least 3 heartbeats.
-        int64_t heartbeat_ms;  // Default 3000.
-        int64_t drain_seconds; // Default 30.
-        int32_t threads;       // CPU threads per slot; 0: cores / slots.
-        int64_t log_bytes_max; // Per attempt; default 64 MiB.
+        const char *scratch;     // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.
+        int64_t lease_ms;        // Default 15000; at least 3 heartbeats.
+        int64_t heartbeat_ms;    // Default 3000.
+        int64_t drain_seconds;   // Default 30.
+        int32_t threads;         // CPU threads per slot; 0: cores / slots.
+        int64_t log_bytes_max;   // Per attempt; default 64 MiB.
+        int64_t fetch_bytes_max; // Of a snapshot from another machine; default 1 TiB, 0: none.
     } worker;
     struct {
         const struct evq_sink_config *sinks;

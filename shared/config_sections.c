@@ -137,6 +137,8 @@ static enum evq_status read_worker(const struct evq_config_reader *reader,
         {"threads", EVQ_KEY_INT32, offsetof(struct evq_config, worker.threads), 0, 4096, NULL},
         {"log_bytes_max", EVQ_KEY_BYTES, offsetof(struct evq_config, worker.log_bytes_max), 4096,
          INT64_C(1) << 40, NULL},
+        {"fetch_bytes_max", EVQ_KEY_BYTES, offsetof(struct evq_config, worker.fetch_bytes_max), 0,
+         EVQ_SNAPSHOT_BYTES_MAX, NULL},
     };
     struct evq_config *config = base;
     const int64_t heartbeat_default_ms = config->worker.heartbeat_ms;

@@ -182,6 +182,13 @@ static enum evq_status memory_open(struct child *child, struct work *work, struc
                                     "'%.80s' does not share: run a worker for its suite there",
                                     work->job->path, work->job->host, host);
     }
+    if (snapshot->bytes > child->config->worker.fetch_bytes_max) {
+        return evq_error_set(err, EVQ_E_RETRY,
+                             "'%s' has %lld bytes in another memory; worker.fetch_bytes_max is "
+                             "%lld here",
+                             work->job->path, (long long)snapshot->bytes,
+                             (long long)child->config->worker.fetch_bytes_max);
+    }
     const enum evq_status status =
         evq_fetch_open(work->job, child->config->worker.scratch, &evq_fetch_limits_default, &report,
                        &work->fetched, err);

@@ -11,7 +11,7 @@ import sys
 import unittest
 from typing import Any, Dict, Tuple
 
-from scene import BIN, DATA, PACKAGE, SceneTest, until
+from scene import BIN, DATA, NATIVE, PACKAGE, SceneTest, until
 
 try:
     import numpy
@@ -68,7 +68,8 @@ class ForeignTest(SceneTest):
             self.assertGreater(values[1]["eval/digits/accuracy"], 0.9)
             self.assertEqual(values[1], values[2])
             until(lambda: client.stats().snapshots == 0, "the snapshot is released when its job ended")
-        self.assertEqual(glob.glob(FETCHED + "/*/*"), [])
+            name = os.path.basename(self.scene.message("foreign/2/regular/quick")["path"])
+            self.assertEqual(glob.glob(f"{FETCHED}/*/{name}"), [])
 
     def test_token_is_in_the_message_and_nowhere_else(self) -> None:
         with self.scene.client("secret") as client:
@@ -90,6 +91,20 @@ class ForeignTest(SceneTest):
                 if name.endswith((".log", ".json", ".txt")) and "redis" not in name:
                     with open(os.path.join(root, name), "rb") as file:
                         self.assertNotIn(token.encode(), file.read(), name)
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class ForbiddenTest(SceneTest):
+    config = NATIVE.replace("worker:", "worker:\n  fetch_bytes_max: 0")
+    workers = False
+
+    def test_worker_that_may_not_fetch_connects_to_nobody(self) -> None:
+        with self.scene.client("forbidden") as client:
+            self.assertTrue(client.submit_state_dict(weights(), step=1, suites="quick"))
+            self.assertTrue(client.flush(30))
+            self.scene.variables = {"EVALQ_BOOT_ID": "another-host"}
+            self.scene.start_worker()
+            until(lambda: "worker.fetch_bytes_max is 0 here" in self.scene.log("evalq-worker"), "it says why")
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")

@@ -23,6 +23,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "producer/snapshot_peer.h"
 #include "producer/snapshot_server.h"
 #include "shared/checkpoint/hex.h"
 #include "shared/clock.h"
@@ -528,6 +529,22 @@ static void server_bounds_its_connections(void **state)
     evq_fetch_close(&fetched);
 }
 
+static void server_closes_who_says_nothing_in_time(void **state)
+{
+    struct scene *scene = *state;
+    const int64_t start_ms = evq_clock_mono_ms();
+    const int fd = connect_to(scene->place);
+    char byte;
+
+    assert_true(fd >= 0);
+    assert_int_equal(send(fd, "evalq", 5, MSG_NOSIGNAL), 5); // Half a request is none.
+    assert_int_equal(recv(fd, &byte, 1, 0), 0);
+    const int64_t took_ms = evq_clock_mono_ms() - start_ms;
+    assert_in_range(took_ms, EVQ_SNAPSHOT_PEER_REQUEST_MS - 100,
+                    EVQ_SNAPSHOT_PEER_REQUEST_MS + DEADLINE);
+    (void)close(fd);
+}
+
 static void server_refuses_and_cuts_when_it_is_closed(void **state)
 {
     struct scene *scene = *state;
@@ -600,6 +617,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(server_serves_no_file_that_took_the_place, setup, teardown),
         cmocka_unit_test_setup_teardown(server_keeps_the_token_of_a_file_it_knows, setup, teardown),
         cmocka_unit_test_setup_teardown(server_bounds_its_connections, setup, teardown),
+        cmocka_unit_test_setup_teardown(server_closes_who_says_nothing_in_time, setup, teardown),
         cmocka_unit_test_setup_teardown(server_refuses_and_cuts_when_it_is_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(server_is_not_held_by_a_forked_child, setup, teardown),
     };
