@@ -27,6 +27,7 @@ static const struct evq_result defaults = {
     .data_digest = "",
     .backend = "",
     .device = "",
+    .note = "",
     .worker = "",
     .evalq_version = "",
     .attempt = 1,
@@ -261,6 +262,7 @@ static void json_provenance(const struct evq_result *result, struct evq_buffer *
     json_text(out, "data_digest", result->data_digest);
     json_text(out, "backend", result->backend);
     json_text(out, "device", result->device);
+    json_text(out, "note", result->note);
     json_text(out, "worker", result->worker);
     json_text(out, "evalq_version", result->evalq_version);
     json_integer(out, "attempt", result->attempt);

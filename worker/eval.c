@@ -94,6 +94,9 @@ static enum evq_status printer_task(void *context, const struct evq_result *resu
     if (printer->tty) {
         (void)fputs("\r\033[K", stderr);
     }
+    if (result->note != NULL && result->note[0] != '\0') {
+        (void)fprintf(stderr, "evalq-worker: task %s: %s\n", result->task, result->note);
+    }
     if (printer->json) {
         task_json(printer, result);
     } else {

@@ -95,8 +95,9 @@ static enum evq_status provenance_join(struct evq_result *into, const struct evq
         into->data_digest = text_copy(into, part->data_digest);
         into->backend = text_copy(into, part->backend);
         into->device = text_copy(into, part->device);
+        into->note = text_copy(into, part->note);
         if (into->weights_digest == NULL || into->data_digest == NULL || into->backend == NULL ||
-            into->device == NULL) {
+            into->device == NULL || into->note == NULL) {
             return evq_error_set(err, EVQ_E_NOMEM, "task '%s'", into->task);
         }
         return EVQ_OK;

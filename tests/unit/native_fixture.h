@@ -82,6 +82,7 @@ static inline enum evq_status on_task(void *context, const struct evq_result *re
     seen->result->data_digest = evq_arena_strdup(arena, result->data_digest);
     seen->result->backend = evq_arena_strdup(arena, result->backend);
     seen->result->device = evq_arena_strdup(arena, result->device);
+    seen->result->note = evq_arena_strdup(arena, result->note);
     return EVQ_OK;
 }
 
@@ -124,7 +125,7 @@ static const struct evq_pair mnist_data[] = {
     {"labels", EVQ_TEST_DATA "/mnist/t10k-labels-idx1-ubyte.gz"},
     {"scale", "1/255"}};
 
-static struct evq_task_config mnist_task(const struct evq_pair *options, size_t option_count)
+static inline struct evq_task_config mnist_task(const struct evq_pair *options, size_t option_count)
 {
     return (struct evq_task_config){.name = "digits",
                                     .type = "classification",

@@ -34,9 +34,9 @@ static bool grow(void **items, size_t count, size_t *room, size_t item_bytes, si
     return true;
 }
 
-/* Closes a passage over the tokens from `first` on. */
-static enum evq_status add_passage(struct evq_corpus_build *build, struct evq_passage passage,
-                                   const char *counted, size_t counted_bytes, struct evq_error *err)
+enum evq_status evq_corpus_add_passage(struct evq_corpus_build *build, struct evq_passage passage,
+                                       const char *counted, size_t counted_bytes,
+                                       struct evq_error *err)
 {
     struct evq_corpus *corpus = build->corpus;
     void *passages = corpus->passages;
@@ -52,9 +52,11 @@ static enum evq_status add_passage(struct evq_corpus_build *build, struct evq_pa
     }
     corpus->passages = passages;
     passage.count = (int64_t)corpus->tokens.count - passage.first;
-    passage.words = evq_words_count(counted, counted_bytes);
-    passage.characters = evq_words_characters(counted, counted_bytes);
-    passage.bytes = (int64_t)counted_bytes;
+    if (counted != NULL) {
+        passage.words = evq_words_count(counted, counted_bytes);
+        passage.characters = evq_words_characters(counted, counted_bytes);
+        passage.bytes = (int64_t)counted_bytes;
+    }
     corpus->passages[corpus->passage_count++] = passage;
     return EVQ_OK;
 }
@@ -68,7 +70,8 @@ enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const ch
 
     const enum evq_status status = evq_tokenizer_encode(build->source->tokenizer, build->scratch,
                                                         text, bytes, true, &corpus->tokens, err);
-    return status == EVQ_OK ? add_passage(build, passage, original, original_bytes, err) : status;
+    return status == EVQ_OK ? evq_corpus_add_passage(build, passage, original, original_bytes, err)
+                            : status;
 }
 
 static enum evq_status append_tokens(struct evq_corpus *corpus, const int32_t *ids, size_t count,
@@ -170,7 +173,8 @@ enum evq_status evq_corpus_add_pair(struct evq_corpus_build *build, const char *
         status = evq_error_set(err, EVQ_E_INVALID, "nothing to score: '%.40s' gives no token",
                                continuation);
     }
-    return status == EVQ_OK ? add_passage(build, passage, counted, counted_bytes, err) : status;
+    return status == EVQ_OK ? evq_corpus_add_passage(build, passage, counted, counted_bytes, err)
+                            : status;
 }
 
 enum evq_status evq_corpus_add_item(struct evq_corpus_build *build, int32_t passages, int32_t gold,

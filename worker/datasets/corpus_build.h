@@ -36,6 +36,12 @@ enum evq_status evq_corpus_add_pair(struct evq_corpus_build *build, const char *
                                     size_t continuation_bytes, const char *counted,
                                     size_t counted_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Closes a passage over the tokens from passage.first on; counted NULL: there is no text.
+ * EVQ_E_LIMIT, EVQ_E_NOMEM. */
+enum evq_status evq_corpus_add_passage(struct evq_corpus_build *build, struct evq_passage passage,
+                                       const char *counted, size_t counted_bytes,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Closes an item over the last `passages` passages. */
 enum evq_status evq_corpus_add_item(struct evq_corpus_build *build, int32_t passages, int32_t gold,
                                     struct evq_error *err) EVQ_CHECK_RESULT;

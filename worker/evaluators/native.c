@@ -205,6 +205,16 @@ const char *evq_native_directory(const struct evq_native_run *run, struct evq_ar
     return evq_arena_strndup(arena, file, slash != NULL ? (size_t)(slash - file) : 0);
 }
 
+/* "" unless memory made the batches smaller. */
+static const char *batch_note(const struct evq_native_run *run, struct evq_arena *arena)
+{
+    if (run->rows_wanted == 0) {
+        return "";
+    }
+    return evq_arena_printf(arena, "batches of %d rows instead of %d: there is no memory for more",
+                            (int)run->native->model->plan.rows_max, (int)run->rows_wanted);
+}
+
 static enum evq_status publish(struct evq_native_run *run, const struct evq_task_sum *sums,
                                struct evq_error *err)
 {
@@ -226,7 +236,12 @@ static enum evq_status publish(struct evq_native_run *run, const struct evq_task
     result->data_digest = run->data_digest;
     result->backend = run->native->backend.ops->name;
     result->device = run->native->caps.device;
+    result->note = batch_note(run, result->arena);
     result->attempt = request->attempt;
+    if (result->note == NULL) {
+        evq_result_free(result);
+        return evq_error_set(err, EVQ_E_NOMEM, "result");
+    }
     enum evq_status status = evq_task_store(run->task, sums, result, err);
     if (status == EVQ_OK && (request->shard_count == 0 || request->shard < 0)) {
         status = evq_task_metrics(run->task, run->config, result,

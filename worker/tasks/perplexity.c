@@ -199,7 +199,8 @@ static enum evq_status perplexity_metrics(const struct evq_task_config *config,
                             evq_task_sum_of(result, "batch_loss")->value / count_of(result, "n"), 0,
                             (double)NAN);
     }
-    if (bytes > 0.0) { // Text, not tokens, was read.
+    // The harness's measures are of whole documents, every token predicted; of text, not of tokens.
+    if (settings.mode == MODE_ROLLING && bytes > 0.0) {
         evq_task_metric_add(metrics, &count, "word_perplexity", exp(loss / words), 0, (double)NAN);
         evq_task_metric_add(metrics, &count, "byte_perplexity", exp(loss / bytes), 0, (double)NAN);
         evq_task_metric_add(metrics, &count, "bits_per_byte", loss / bytes / log(2.0), 0,

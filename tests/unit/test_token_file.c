@@ -10,7 +10,7 @@
 
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
-#include "worker/datasets/tokens.h"
+#include "worker/datasets/token_file.h"
 
 #define HEADER_BYTES 1024
 
@@ -59,8 +59,8 @@ static enum evq_status read_tokens(const struct fixture_folder *folder, const st
 
     fixture_folder_write(folder, "x", file->data, file->bytes);
     (void)snprintf(path, sizeof(path), "%s/x", folder->path);
-    const struct evq_tokens_source source = {path, dtype, 1000, limit};
-    return evq_tokens_read(&source, tokens, err);
+    const struct evq_token_file_source source = {path, dtype, 1000, limit};
+    return evq_token_file_read(&source, tokens, err);
 }
 
 /* The file must hold 7, 300, 50256. */
@@ -221,11 +221,11 @@ static void tokens_of_no_file_are_refused(void **state)
     char path[128];
 
     (void)snprintf(path, sizeof(path), "%s/none", folder->path);
-    struct evq_tokens_source source = {path, "u16", 1000, 0};
-    assert_status(evq_tokens_read(&source, &tokens, &err), EVQ_E_NOT_FOUND);
+    struct evq_token_file_source source = {path, "u16", 1000, 0};
+    assert_status(evq_token_file_read(&source, &tokens, &err), EVQ_E_NOT_FOUND);
     assert_holds(err.message, path);
     source.path = folder->path;
-    assert_status(evq_tokens_read(&source, &tokens, &err), EVQ_E_INVALID);
+    assert_status(evq_token_file_read(&source, &tokens, &err), EVQ_E_INVALID);
 }
 
 #define TEST(name)                                                                                 \

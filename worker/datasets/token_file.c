@@ -1,4 +1,4 @@
-#include "worker/datasets/tokens.h"
+#include "worker/datasets/token_file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static const struct {
 #define MAGIC_CHOICES 20240522u
 
 struct reading {
-    const struct evq_tokens_source *source;
+    const struct evq_token_file_source *source;
     int fd;
     uint64_t bytes; // Of the file.
     uint64_t start; // Of the tokens.
@@ -102,7 +102,7 @@ static enum evq_status look(struct reading *reading, bool *ret_known, struct evq
 
 static enum evq_status look_plain(struct reading *reading, struct evq_error *err)
 {
-    const struct evq_tokens_source *source = reading->source;
+    const struct evq_token_file_source *source = reading->source;
 
     if (source->dtype[0] == '\0') {
         return evq_error_set(err, EVQ_E_INVALID,
@@ -121,7 +121,7 @@ static enum evq_status look_plain(struct reading *reading, struct evq_error *err
 
 static enum evq_status check_count(const struct reading *reading, struct evq_error *err)
 {
-    const struct evq_tokens_source *source = reading->source;
+    const struct evq_token_file_source *source = reading->source;
     const char *dtype = reading->dtype == EVQ_DTYPE_U16 ? "u16" : "u32";
 
     if (source->dtype[0] != '\0' && strcmp(source->dtype, dtype) != 0) {
@@ -217,7 +217,7 @@ static bool holds_tokens(const struct evq_array *array)
                                 array->dtype == EVQ_DTYPE_I32 || array->dtype == EVQ_DTYPE_I64);
 }
 
-static enum evq_status read_npy(const struct evq_tokens_source *source, struct evq_tokens *out,
+static enum evq_status read_npy(const struct evq_token_file_source *source, struct evq_tokens *out,
                                 struct evq_error *err)
 {
     const struct evq_array_source from = {
@@ -258,7 +258,7 @@ static enum evq_status read_npy(const struct evq_tokens_source *source, struct e
 static enum evq_status read_file(struct reading *reading, struct evq_tokens *out,
                                  struct evq_error *err)
 {
-    const struct evq_tokens_source *source = reading->source;
+    const struct evq_token_file_source *source = reading->source;
     bool known = false;
 
     enum evq_status status = look(reading, &known, err);
@@ -277,8 +277,8 @@ static enum evq_status read_file(struct reading *reading, struct evq_tokens *out
     return status == EVQ_OK ? read_numbers(reading, count, out, err) : status;
 }
 
-enum evq_status evq_tokens_read(const struct evq_tokens_source *source, struct evq_tokens *out,
-                                struct evq_error *err)
+enum evq_status evq_token_file_read(const struct evq_token_file_source *source,
+                                    struct evq_tokens *out, struct evq_error *err)
 {
     struct reading reading = {.source = source, .fd = -1};
     const size_t count_before = out->count;

@@ -1,0 +1,450 @@
+/* Text and items on their way to tokens: templates, WikiText, words, labels, refusals. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+
+#include "worker/datasets/corpus.h"
+#include "worker/datasets/template.h"
+#include "worker/datasets/wikitext.h"
+#include "worker/datasets/words.h"
+
+#define TOKENIZER EVQ_TEST_DATA "/tokenizers/gpt2/tokenizer.json"
+#define PAIRS_MAX 12
+
+struct fixture {
+    char directory[64];
+    struct evq_tokenizer *tokenizer;
+    struct evq_corpus *corpus;
+    struct evq_error err;
+};
+
+static int setup(void **state)
+{
+    static struct fixture fixture;
+
+    fixture = (struct fixture){0};
+    (void)snprintf(fixture.directory, sizeof(fixture.directory), "/tmp/evalq-corpus-XXXXXX");
+    *state = &fixture;
+    return mkdtemp(fixture.directory) != NULL &&
+                   evq_tokenizer_open(AT_FDCWD, TOKENIZER, &fixture.tokenizer, &fixture.err) ==
+                       EVQ_OK
+               ? 0
+               : -1;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *fx = *state;
+    static const char *const names[] = {"data", "labels"};
+    char path[128];
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", fx->directory, names[i]);
+        (void)unlink(path);
+    }
+    evq_corpus_free(fx->corpus);
+    evq_tokenizer_free(fx->tokenizer);
+    return rmdir(fx->directory);
+}
+
+static void write_bytes(const struct fixture *fx, const char *name, const char *data, size_t bytes)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", fx->directory, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Opens text with the options given as key, value, ..., NULL. */
+static enum evq_status open_with(struct fixture *fx, enum evq_corpus_kind kind, const char *text,
+                                 ...)
+{
+    struct evq_pair pairs[PAIRS_MAX] = {{"text", "data"}};
+    size_t count = 1;
+    va_list list;
+
+    write_bytes(fx, "data", text, strlen(text));
+    va_start(list, text);
+    for (const char *key = va_arg(list, const char *); key != NULL;
+         key = va_arg(list, const char *)) {
+        pairs[count++] = (struct evq_pair){key, va_arg(list, const char *)};
+    }
+    va_end(list);
+    const struct evq_task_config task = {.name = "t", .data = pairs, .data_count = count};
+    const struct evq_corpus_source source = {
+        .task = &task, .kind = kind, .directory = fx->directory, .tokenizer = fx->tokenizer};
+    evq_corpus_free(fx->corpus);
+    fx->corpus = NULL;
+    return evq_corpus_open(&source, &fx->corpus, &fx->err);
+}
+
+static void assert_fault(const struct fixture *fx, enum evq_status got, enum evq_status wanted,
+                         const char *part)
+{
+    assert_int_equal(got, wanted);
+    if (strstr(fx->err.message, part) == NULL) {
+        print_error("'%s' does not say:\n", fx->err.message);
+        fail_msg("%s", part);
+    }
+}
+
+/* A passage's tokens are those of the text; its context the first of them. */
+static void assert_passage(const struct fixture *fx, size_t at, const char *context,
+                           const char *continuation)
+{
+    const struct evq_passage *passage = &fx->corpus->passages[at];
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokens tokens = {0};
+    char text[512];
+
+    assert_true(at < fx->corpus->passage_count);
+    (void)snprintf(text, sizeof(text), "%s%s", context, continuation);
+    assert_int_equal(
+        evq_tokenizer_encode(fx->tokenizer, scratch, context, strlen(context), true, &tokens, NULL),
+        EVQ_OK);
+    const size_t lead = tokens.count;
+    assert_int_equal(passage->context, lead);
+    assert_memory_equal(fx->corpus->tokens.ids + passage->first, tokens.ids,
+                        lead * sizeof(*tokens.ids));
+    tokens.count = 0;
+    assert_int_equal(
+        evq_tokenizer_encode(fx->tokenizer, scratch, text, strlen(text), true, &tokens, NULL),
+        EVQ_OK);
+    assert_int_equal(passage->count, tokens.count);
+    assert_memory_equal(fx->corpus->tokens.ids + passage->first + lead, tokens.ids + lead,
+                        (tokens.count - lead) * sizeof(*tokens.ids));
+    evq_tokens_free(&tokens);
+    evq_tokenizer_scratch_free(scratch);
+}
+
+static void words_are_counted_as_python_counts_them(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t words, characters;
+        size_t begin, end;
+    } cases[] = {
+        {"", 1, 0, 0, 0},
+        {"a b", 2, 3, 0, 3},
+        {" a  b\n", 4, 6, 1, 5},
+        {"\xc2\xa0x\xe2\x80\x83y\xe3\x80\x80", 4, 5, 2, 7}, // U+00A0 x U+2003 y U+3000.
+        {"\x1c"
+         "a\x85"
+         "b",
+         2, 4, 1, 4}, // The lone byte is no UTF-8.
+        {"\xf0\x9f\x98\x80 \xff", 2, 3, 0, 6},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const size_t bytes = strlen(cases[i].text);
+        assert_int_equal(evq_words_count(cases[i].text, bytes), cases[i].words);
+        assert_int_equal(evq_words_characters(cases[i].text, bytes), cases[i].characters);
+        assert_int_equal(evq_words_begin(cases[i].text, bytes), cases[i].begin);
+        assert_int_equal(evq_words_end(cases[i].text, bytes), cases[i].end);
+    }
+}
+
+static void template_puts_fields_in(void **state)
+{
+    static const struct {
+        const char *pattern, *text; // NULL: a fault with this in it.
+        const char *fault;
+    } cases[] = {
+        {"{a} and {b.c}{{}}", "x and 7{}", NULL},
+        {"{d|capitalize}.", "\xc3\x89t\xc3\xa9 là.", NULL},
+        {"{r}", "0.5", NULL},
+        {"", "", NULL},
+        {"{nothing}", NULL, "field 'nothing' is missing"},
+        {"{a.b}", NULL, "field 'a.b' is missing"},
+        {"{b}", NULL, "field 'b' is neither text nor a number"},
+        {"{a", NULL, "brace without its partner"},
+        {"a}", NULL, "brace without its partner"},
+        {"{}", NULL, "brace without its partner"},
+    };
+    json_t *object =
+        json_loads("{\"a\": \"x\", \"b\": {\"c\": 7}, \"d\": \"\\u00e9T\\u00c9 L\\u00c0\","
+                   " \"r\": 0.5}",
+                   0, NULL);
+
+    (void)state;
+    assert_non_null(object);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct evq_buffer out;
+        struct evq_error err = {0};
+        evq_buffer_init(&out, 0);
+        const enum evq_status status = evq_template_expand(cases[i].pattern, object, &out, &err);
+        if (cases[i].text != NULL) {
+            assert_int_equal(status, EVQ_OK);
+            assert_string_equal(evq_buffer_string(&out), cases[i].text);
+        } else {
+            assert_int_equal(status, EVQ_E_INVALID);
+            assert_non_null(strstr(err.message, cases[i].fault));
+        }
+        evq_buffer_free(&out);
+    }
+    json_decref(object);
+}
+
+static void wikitext_pages_end_at_titles_of_the_first_level(void **state)
+{
+    static const char text[] = "\n = One = \n\n text \n = = Part = = \n more \n = Two = \n end\n";
+    size_t next = 0;
+
+    (void)state;
+    assert_int_equal(evq_wikitext_page(text, sizeof(text) - 1, &next), 0);
+    assert_int_equal(next, 1);
+    const size_t page = evq_wikitext_page(text + next, sizeof(text) - 1 - next, &next);
+    assert_memory_equal(text + 1, " = One = \n\n text \n = = Part = = \n more ", page);
+    assert_int_equal(page, strlen(" = One = \n\n text \n = = Part = = \n more "));
+    assert_int_equal(1 + next, strlen(text) - strlen(" = Two = \n end\n"));
+}
+
+static void wikitext_is_detokenised(void **state)
+{
+    static const char *const cases[][2] = {
+        {"the 2 @,@ 000 @.@ 5 @-@ year plan , and ( it ) : yes ; no . So !",
+         "the 2,000.5-year plan, and (it): yes; no. So !"},
+        {" = = = Head = = = \n dogs ' food \n", " === Head ===\ndogs' food\n"},
+        {"say \" hello \" to [ all ] { of } it 's ' here ' N ",
+         "say \"hello\" to [all] {of} it's' here ' 1 "},
+        {"90 \xc2\xb0 C (  ) ( open", "90\xc2\xb0"
+                                      "C () ( open"},
+        {"a/' 5/b", "a/'[0-9]/b"}, // The harness's pattern is its own replacement.
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct evq_buffer out;
+        evq_buffer_init(&out, 0);
+        evq_wikitext_detokenize(cases[i][0], strlen(cases[i][0]), &out);
+        assert_string_equal(evq_buffer_string(&out), cases[i][1]);
+        evq_buffer_free(&out);
+    }
+}
+
+static void documents_are_a_text_its_lines_or_its_fields(void **state)
+{
+    struct fixture *fx = *state;
+
+    assert_int_equal(
+        open_with(fx, EVQ_CORPUS_DOCUMENTS, "one two\n\nthree\n", "format", "text", NULL), EVQ_OK);
+    assert_int_equal(fx->corpus->passage_count, 1);
+    assert_passage(fx, 0, "", "one two\n\nthree\n");
+    assert_int_equal(fx->corpus->passages[0].words, 4);
+    assert_int_equal(fx->corpus->passages[0].bytes, 15);
+    assert_int_equal(fx->corpus->prefix, evq_tokenizer_prefix(fx->tokenizer));
+    assert_int_equal(open_with(fx, EVQ_CORPUS_DOCUMENTS, "one two\n\nthree\n", "format", "text",
+                               "split", "lines", "prefix", "7", NULL),
+                     EVQ_OK);
+    assert_int_equal(fx->corpus->passage_count, 2);
+    assert_passage(fx, 1, "", "three");
+    assert_int_equal(fx->corpus->prefix, 7);
+    assert_int_equal(open_with(fx, EVQ_CORPUS_DOCUMENTS,
+                               "{\"d\": {\"t\": \"caf\\u00e9\"}}\n \n{\"d\": {\"t\": \"\"}}",
+                               "format", "jsonl", "field", "d.t", NULL),
+                     EVQ_OK);
+    assert_int_equal(fx->corpus->passage_count, 2);
+    assert_int_equal(fx->corpus->passages[0].bytes, 5);
+    assert_int_equal(fx->corpus->passages[0].characters, 4);
+    assert_int_equal(fx->corpus->passages[1].count, 0);
+    assert_int_equal(open_with(fx, EVQ_CORPUS_DOCUMENTS, " \n = A = \n x\n = B = \n y @-@ z\n",
+                               "format", "text", "split", "wikitext", "detokenize", "true", "limit",
+                               "2", NULL),
+                     EVQ_OK);
+    assert_int_equal(fx->corpus->passage_count, 2); // What is before the first title is blank.
+    assert_passage(fx, 1, "", " = B =\ny-z\n");
+    assert_int_equal(fx->corpus->passages[1].bytes, strlen(" = B = \n y @-@ z\n"));
+}
+
+static void items_divide_context_and_continuation(void **state)
+{
+    struct fixture *fx = *state;
+
+    assert_int_equal(open_with(fx, EVQ_CORPUS_TARGETS,
+                               "{\"text\": \"He gave it to Mary\"}\n{\"text\": \"alone\"}\n",
+                               "format", "jsonl", "template", "{text}", "prefix", "360", NULL),
+                     EVQ_OK);
+    assert_int_equal(fx->corpus->item_count, 2);
+    assert_passage(fx, 0, "He gave it to", " Mary");
+    assert_int_equal(fx->corpus->passages[1].context, 1); // The prefix.
+    assert_int_equal(fx->corpus->tokens.ids[fx->corpus->passages[1].first], fx->corpus->prefix);
+    assert_int_equal(
+        open_with(fx, EVQ_CORPUS_CHOICES,
+                  "{\"q\": \"Which? \\n\", \"c\": [\"caf\\u00e9\", \"a b\"], \"l\": \"B\"}",
+                  "format", "jsonl", "template", "{q}", "choices", "c", "label", "l", NULL),
+        EVQ_OK);
+    assert_int_equal(fx->corpus->item_count, 1);
+    assert_int_equal(fx->corpus->items[0].passages, 2);
+    assert_int_equal(fx->corpus->items[0].gold, 1);
+    assert_passage(fx, 0, "Which?", " \n caf\xc3\xa9"); // Blanks move to what is scored.
+    assert_int_equal(fx->corpus->passages[0].characters, 4);
+    assert_int_equal(fx->corpus->passages[0].bytes, 5);
+}
+
+static void items_read_labels_of_every_form(void **state)
+{
+    static const struct {
+        const char *label; // As JSON.
+        int32_t gold;
+    } cases[] = {{"0", 0}, {"1", 1}, {"\"1\"", 1}, {"\"C\"", 2}, {"\"no\"", 1}, {"true", 1}};
+    struct fixture *fx = *state;
+    char line[128];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)snprintf(line, sizeof(line), "{\"q\": \"x\", \"a\": \"yes\", \"label\": %s}",
+                       cases[i].label);
+        assert_int_equal(open_with(fx, EVQ_CORPUS_CHOICES, line, "format", "jsonl", "template",
+                                   "{q}", "choices.0", "{a}", "choices.1", "no", "choices.2",
+                                   "maybe", NULL),
+                         EVQ_OK);
+        assert_int_equal(fx->corpus->items[0].gold, cases[i].gold);
+    }
+    assert_int_equal(
+        open_with(fx, EVQ_CORPUS_CHOICES,
+                  "{\"q\": \"x\", \"c\": {\"text\": [\"u\", \"v\"], \"label\": [\"1\", \"2\"]}, "
+                  "\"answerKey\": \"2\"}",
+                  "format", "jsonl", "template", "{q}", "choices", "c.text", "label", "answerKey",
+                  "label_names", "c.label", NULL),
+        EVQ_OK);
+    assert_int_equal(fx->corpus->items[0].gold, 1);
+    write_bytes(fx, "labels", "1\n0\n", 4);
+    assert_int_equal(open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\"}\n{\"q\": \"y\"}\n", "format",
+                               "jsonl", "labels", "labels", "template", "{q}", "choices.0", "a",
+                               "choices.1", "b", NULL),
+                     EVQ_OK);
+    assert_int_equal(fx->corpus->items[0].gold, 1);
+    assert_int_equal(fx->corpus->items[1].gold, 0);
+}
+
+#define CHOICES "format", "jsonl", "template", "{q}", "choices.0", "a", "choices.1", "b"
+
+static void corpus_refuses_in_a_sentence(void **state)
+{
+    struct fixture *fx = *state;
+
+    assert_fault(fx, open_with(fx, EVQ_CORPUS_DOCUMENTS, "", "format", "text", NULL), EVQ_E_INVALID,
+                 "/data' is empty");
+    assert_fault(
+        fx, open_with(fx, EVQ_CORPUS_DOCUMENTS, " \n\n", "format", "text", "split", "lines", NULL),
+        EVQ_E_INVALID, "holds no documents");
+    assert_fault(fx, open_with(fx, EVQ_CORPUS_DOCUMENTS, "{\"text\": 3}", "format", "jsonl", NULL),
+                 EVQ_E_INVALID, "line 1: field 'text' is no text");
+    assert_fault(fx, open_with(fx, EVQ_CORPUS_DOCUMENTS, "{}\n", "format", "jsonl", NULL),
+                 EVQ_E_INVALID, "line 1: field 'text' is missing");
+    assert_fault(fx, open_with(fx, EVQ_CORPUS_DOCUMENTS, "[1]\n", "format", "jsonl", NULL),
+                 EVQ_E_INVALID, "line 1 is no JSON object");
+    assert_fault(
+        fx, open_with(fx, EVQ_CORPUS_DOCUMENTS, "\n{\"text\": \"a}\n", "format", "jsonl", NULL),
+        EVQ_E_CORRUPT, "line 2, column");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_DOCUMENTS, "x", "format", "text", "spilt", "lines", NULL),
+                 EVQ_E_INVALID, "option 'spilt' is not known; did you mean 'split'?");
+    assert_fault(fx, open_with(fx, EVQ_CORPUS_DOCUMENTS, "x", "format", "csv", NULL), EVQ_E_INVALID,
+                 "data: format 'csv' is not known; known: text, jsonl, tokens");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_DOCUMENTS, "x", "format", "text", "split", "pages", NULL),
+                 EVQ_E_INVALID, "data: split 'pages' is not known");
+    assert_fault(
+        fx, open_with(fx, EVQ_CORPUS_DOCUMENTS, "x", "format", "text", "detokenize", "yes", NULL),
+        EVQ_E_INVALID, "detokenize is 'yes', expected true or false");
+    assert_fault(fx, open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\"}", CHOICES, NULL),
+                 EVQ_E_INVALID, "line 1: field 'label' is missing");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\", \"label\": 2}", CHOICES, NULL),
+                 EVQ_E_INVALID, "line 1: the label names none of the 2 choices");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\", \"label\": -1}", CHOICES, NULL),
+                 EVQ_E_INVALID, "the label names none");
+    assert_fault(fx, open_with(fx, EVQ_CORPUS_CHOICES, "{\"label\": 0}", CHOICES, NULL),
+                 EVQ_E_INVALID, "line 1: field 'q' is missing");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\", \"c\": [\"a\"], \"label\": 0}",
+                           "format", "jsonl", "template", "{q}", "choices", "c", NULL),
+                 EVQ_E_INVALID, "1 choices, expected at least 2");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_CHOICES,
+                           "{\"q\": \"x\", \"c\": [\"a\", \"\"], \"label\": 0}", "format", "jsonl",
+                           "template", "{q}", "choices", "c", NULL),
+                 EVQ_E_INVALID, "choice 1 is empty");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\", \"c\": \"a\", \"label\": 0}",
+                           "format", "jsonl", "template", "{q}", "choices", "c", NULL),
+                 EVQ_E_INVALID, "field 'c' is no list");
+    write_bytes(fx, "labels", "1\n", 2);
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\"}\n{\"q\": \"y\"}\n", CHOICES,
+                           "labels", "labels", NULL),
+                 EVQ_E_INVALID, "ends after line 1");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_TARGETS, "{\"q\": \"x\"}", "format", "jsonl", "template",
+                           "{q}", NULL),
+                 EVQ_E_INVALID, "has neither BOS nor EOS: give data: prefix");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_TARGETS, "{}", "format", "text", "template", "{q}", NULL),
+                 EVQ_E_INVALID, "this task needs jsonl");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_TARGETS, "{\"q\": \"x \"}", "format", "jsonl", "template",
+                           "{q}", "target", "", NULL),
+                 EVQ_OK, "");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_TARGETS, "{\"q\": \"x\"}", "format", "jsonl", "template",
+                           "{q}", "target", "", NULL),
+                 EVQ_E_INVALID, "nothing to score");
+}
+
+static void corpus_is_current_until_its_files_or_options_change(void **state)
+{
+    struct fixture *fx = *state;
+    const struct evq_pair pairs[] = {{"format", "text"}, {"text", "data"}, {"limit", "1"}};
+    const struct evq_task_config task = {.name = "t", .data = pairs, .data_count = 2};
+    const struct evq_task_config limited = {.name = "t", .data = pairs, .data_count = 3};
+    struct evq_corpus_source source = {.task = &task,
+                                       .kind = EVQ_CORPUS_DOCUMENTS,
+                                       .directory = fx->directory,
+                                       .tokenizer = fx->tokenizer};
+    char digest[33];
+
+    write_bytes(fx, "data", "one", 3);
+    assert_int_equal(evq_corpus_open(&source, &fx->corpus, &fx->err), EVQ_OK);
+    assert_true(evq_corpus_current(fx->corpus, &source));
+    assert_int_equal(strlen(fx->corpus->digest), 32);
+    memcpy(digest, fx->corpus->digest, sizeof(digest));
+    source.task = &limited;
+    assert_false(evq_corpus_current(fx->corpus, &source));
+    source.task = &task;
+    write_bytes(fx, "data", "three", 5);
+    assert_false(evq_corpus_current(fx->corpus, &source));
+    evq_corpus_free(fx->corpus);
+    assert_int_equal(evq_corpus_open(&source, &fx->corpus, &fx->err), EVQ_OK);
+    assert_string_not_equal(digest, fx->corpus->digest);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_are_counted_as_python_counts_them),
+        cmocka_unit_test(template_puts_fields_in),
+        cmocka_unit_test(wikitext_pages_end_at_titles_of_the_first_level),
+        cmocka_unit_test(wikitext_is_detokenised),
+        TEST(documents_are_a_text_its_lines_or_its_fields),
+        TEST(items_divide_context_and_continuation),
+        TEST(items_read_labels_of_every_form),
+        TEST(corpus_refuses_in_a_sentence),
+        TEST(corpus_is_current_until_its_files_or_options_change),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
