@@ -141,6 +141,7 @@ static enum evq_status settings_fill(const struct evalq_options *options,
 {
     enum evq_status status = EVQ_OK;
     const char *run = text_or(options->run, getenv("EVALQ_RUN"));
+    size_t ring_bytes = options->ring_bytes == 0 ? EVQ_RING_BYTES_DEFAULT : options->ring_bytes;
 
     if (run != NULL && run[0] != '\0') {
         evq_job_map_name(run, EVQ_JOB_RUN_BYTES_MAX, settings->run);
@@ -151,7 +152,10 @@ static enum evq_status settings_fill(const struct evalq_options *options,
         (void)snprintf(settings->ring_directory, sizeof(settings->ring_directory), "%s",
                        options->ring_directory);
     } else if (status == EVQ_OK) {
-        status = evq_home_find(settings->ring_directory, sizeof(settings->ring_directory), err);
+        unsigned at = 0;
+        // Twice the ring, for what is spooled while Redis is away.
+        status = evq_home_find(&at, 2 * (int64_t)ring_bytes, settings->ring_directory,
+                               sizeof(settings->ring_directory), err);
     }
     if (status != EVQ_OK) {
         return status;
@@ -162,7 +166,7 @@ static enum evq_status settings_fill(const struct evalq_options *options,
                              EVQ_SNAPSHOT_HOST_BYTES_MAX);
     }
     int64_t pin_bytes = options->pin_bytes_max == 0 ? PIN_BYTES_DEFAULT : options->pin_bytes_max;
-    settings->ring_bytes = options->ring_bytes == 0 ? EVQ_RING_BYTES_DEFAULT : options->ring_bytes;
+    settings->ring_bytes = ring_bytes;
     settings->sender = (struct evq_sender_options){
         .ring_directory = settings->ring_directory,
         .queue = config->redis.queue,

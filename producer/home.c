@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -35,9 +36,10 @@ static bool on_network(const char *path)
     return false;
 }
 
-static bool usable(const char *path, struct evq_error *err)
+static bool usable(const char *path, int64_t room_bytes, struct evq_error *err)
 {
     struct stat info;
+    struct statvfs room;
 
     if (evq_ring_directory(path, err) != EVQ_OK) {
         return false;
@@ -49,6 +51,12 @@ static bool usable(const char *path, struct evq_error *err)
     }
     if (on_network(path)) {
         (void)evq_error_set(err, EVQ_E_INVALID, "'%s' is on a network file system", path);
+        return false;
+    }
+    if (statvfs(path, &room) == 0 &&
+        (uint64_t)room.f_bavail * room.f_frsize < (uint64_t)room_bytes) {
+        (void)evq_error_set(err, EVQ_E_INVALID, "'%s' has no %lld bytes left", path,
+                            (long long)room_bytes);
         return false;
     }
     return true;
@@ -77,17 +85,18 @@ static bool state_directory(char *out, size_t out_bytes)
     return written > 0 && (size_t)written < out_bytes;
 }
 
-enum evq_status evq_home_find(char *out, size_t out_bytes, struct evq_error *err)
+enum evq_status evq_home_find(unsigned *at, int64_t room_bytes, char *out, size_t out_bytes,
+                              struct evq_error *err)
 {
-    static const char *const others[] = {"/var/tmp", "/dev/shm"};
-    struct evq_error error = {.status = EVQ_OK};
+    static const char *const others[] = {NULL, "/var/tmp", "/dev/shm"};
+    struct evq_error error = {.status = EVQ_OK, .message = "there is no other"};
 
-    if (state_directory(out, out_bytes) && usable(out, &error)) {
-        return EVQ_OK;
-    }
-    for (size_t at = 0; at < sizeof(others) / sizeof(others[0]); at++) {
-        (void)snprintf(out, out_bytes, "%s/evalq-%u", others[at], (unsigned)geteuid());
-        if (usable(out, &error)) {
+    while (*at < sizeof(others) / sizeof(others[0])) {
+        const char *other = others[(*at)++];
+        bool named = other == NULL
+                         ? state_directory(out, out_bytes)
+                         : snprintf(out, out_bytes, "%s/evalq-%u", other, (unsigned)geteuid()) > 0;
+        if (named && usable(out, room_bytes, &error)) {
             return EVQ_OK;
         }
     }

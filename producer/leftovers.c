@@ -59,33 +59,47 @@ static enum evq_status run_send(const struct evalq_options *options, const char 
                : EVQ_OK;
 }
 
-enum evq_status evq_leftovers_send(const struct evalq_options *options, const char *queue,
-                                   int timeout_ms, struct evq_leftovers *ret_leftovers,
-                                   struct evq_error *err)
+/* Of one ring directory. */
+static enum evq_status directory_send(const struct evalq_options *options, const char *directory,
+                                      const char *queue, int timeout_ms,
+                                      struct evq_leftovers *leftovers, struct evq_error *err)
 {
+    struct evalq_options own = *options;
     struct runs runs = {.queue = queue};
-    struct evq_leftovers leftovers = {.runs = 0};
-    char home[PATH_MAX];
-    const char *directory = options->ring_directory;
-    enum evq_status status = EVQ_OK;
 
-    if (directory == NULL || directory[0] == '\0') {
-        status = evq_home_find(home, sizeof(home), err);
-        directory = home;
-    }
-    if (status == EVQ_OK) {
-        status = evq_ring_list(directory, run_note, &runs, err);
-    }
+    own.ring_directory = directory;
+    enum evq_status status = evq_ring_list(directory, run_note, &runs, err);
     if (status == EVQ_OK && runs.failed) {
         status = evq_error_set(err, EVQ_E_NOMEM, "names of the runs in '%s'", directory);
     }
     for (size_t at = 0; at < runs.count && status == EVQ_OK; at++) {
-        status = run_send(options, runs.names[at], timeout_ms, &leftovers, err);
+        status = run_send(&own, runs.names[at], timeout_ms, leftovers, err);
     }
     for (size_t at = 0; at < runs.count; at++) {
         free(runs.names[at]);
     }
     free(runs.names);
+    return status;
+}
+
+enum evq_status evq_leftovers_send(const struct evalq_options *options, const char *queue,
+                                   int timeout_ms, struct evq_leftovers *ret_leftovers,
+                                   struct evq_error *err)
+{
+    struct evq_leftovers leftovers = {.runs = 0};
+    char home[PATH_MAX];
+    unsigned at = 0;
+    enum evq_status status = EVQ_OK;
+
+    if (options->ring_directory != NULL && options->ring_directory[0] != '\0') {
+        status =
+            directory_send(options, options->ring_directory, queue, timeout_ms, &leftovers, err);
+    } else {
+        // Whichever had room at the time.
+        while (status == EVQ_OK && evq_home_find(&at, 0, home, sizeof(home), NULL) == EVQ_OK) {
+            status = directory_send(options, home, queue, timeout_ms, &leftovers, err);
+        }
+    }
     if (status == EVQ_OK) {
         *ret_leftovers = leftovers;
     }

@@ -72,6 +72,21 @@ static void pin_name(const struct evq_pin_request *request, char *out, size_t ou
                    (unsigned long long)hash);
 }
 
+/* Whether a symbolic link on the way to the pins of output_dir leads out of the root. */
+static bool path_leaves(int root_fd, const char *output_dir)
+{
+    char path[PATH_MAX + sizeof(PINS_PATH) + 1];
+    int fd = -1;
+
+    (void)snprintf(path, sizeof(path), "%s%s" PINS_PATH, output_dir,
+                   output_dir[0] == '\0' ? "" : "/");
+    bool leaves = evq_beneath_open(root_fd, path, true, &fd, NULL) == EVQ_E_INVALID;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return leaves;
+}
+
 /* OUTPUT_DIR/.evalq/pins of the checkpoint, made when missing. */
 static enum evq_status pins_open(int root_fd, const struct evq_pin_request *request,
                                  const char *parent, int *ret_fd, struct evq_error *err)
@@ -88,7 +103,14 @@ static enum evq_status pins_open(int root_fd, const struct evq_pin_request *requ
         (void)mkdirat(out_fd, PINS_PATH, 0777);
         fd = openat(out_fd, PINS_PATH, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     }
-    if (fd < 0) {
+    if (fd >= 0 && path_leaves(root_fd, parent)) {
+        close(fd);
+        fd = -1;
+        status =
+            evq_error_set(err, EVQ_E_UNSUPPORTED,
+                          "pin: '%s/%s%s.evalq' leads out of the root, where no worker follows",
+                          request->root_path, parent, parent[0] == '\0' ? "" : "/");
+    } else if (fd < 0) {
         status = evq_error_set(err, EVQ_E_IO, "pin: cannot make '%s/%s%s" PINS_PATH "': %s",
                                request->root_path, parent, parent[0] == '\0' ? "" : "/",
                                strerror(errno));

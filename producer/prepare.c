@@ -264,12 +264,16 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
         return status;
     }
     // What was pinned must be what the fingerprint says, or it changed between the two.
-    if (fingerprint[0] != '\0' && !pin.found &&
-        (evq_checkpoint_fingerprint(place->root_fd, pin.path, again, NULL, err) != EVQ_OK ||
-         strcmp(again, fingerprint) != 0)) {
-        (void)!evq_pin_release(pin.directory, NULL);
-        return evq_error_set(err, EVQ_E_CHANGED, "'%s' changed while it was pinned",
-                             item->request.path);
+    if (fingerprint[0] != '\0' && !pin.found) {
+        status = evq_checkpoint_fingerprint(place->root_fd, pin.path, again, NULL, err);
+        if (status == EVQ_OK && strcmp(again, fingerprint) != 0) {
+            status = evq_error_set(err, EVQ_E_CHANGED, "'%s' changed while it was pinned",
+                                   item->request.path);
+        }
+        if (status != EVQ_OK) {
+            (void)!evq_pin_release(pin.directory, NULL);
+            return status == EVQ_E_INCOMPLETE ? EVQ_E_CHANGED : status;
+        }
     }
     evq_keeper_add(&sender->keeper, pin.directory, pin.copied_bytes);
     for (size_t at = 0; at < item->job_count; at++) {
@@ -321,8 +325,9 @@ static void warn_unready(struct evq_sender *sender, const struct evq_item *item,
 
     if (status == EVQ_E_GONE || status == EVQ_E_NOT_FOUND) {
         evq_warn(&sender->warner, EVQ_WARN_GONE,
-                 "'%s' (step %lld) is not there; its evaluation will be skipped", path,
-                 (long long)item->request.step);
+                 "'%s' (step %lld) is not there; its evaluation will be skipped. Once it is back: "
+                 "evalq retry JOB",
+                 path, (long long)item->request.step);
     } else if (status == EVQ_E_INCOMPLETE || status == EVQ_E_CHANGED) {
         evq_warn(&sender->warner, EVQ_WARN_INCOMPLETE,
                  "'%s' (step %lld) is still incomplete after %d s: %s", path,

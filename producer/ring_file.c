@@ -146,7 +146,9 @@ static enum evq_status ring_make(struct evq_ring *ring, size_t data_bytes, struc
     int failed = posix_fallocate(ring->fd, 0, (off_t)file_bytes);
     if (failed != 0) {
         (void)unlink(ring->path); // Nothing is in it.
-        return evq_error_set(err, EVQ_E_INVALID, "cannot reserve %zu bytes for '%s': %s",
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "cannot reserve %zu bytes for '%s': %s; make room there, or name "
+                             "another ring_directory",
                              file_bytes, ring->path, strerror(failed));
     }
     enum evq_status status = ring_map(ring, file_bytes, err);

@@ -153,13 +153,19 @@ static enum evq_status show_run(struct evq_cli *cli, struct evq_error *err)
         if (reason[0] != '\0') {
             print_pair(terminal, "reason", reason);
         }
+        size_t whole = strcspn(detail, "\n"); // The hash keeps 64 bytes of it.
+        if (whole > 0) {
+            char line[1024];
+            (void)snprintf(line, sizeof line, "%.*s", (int)(whole < 1000 ? whole : 1000), detail);
+            print_pair(terminal, "in full", line);
+        }
         if (why[0] != '\0') {
             print_pair(terminal, "why", why);
         }
         print_hash(terminal, hash);
         print_message(terminal, json_object_get(view, "message"));
         print_tasks(terminal, json_object_get(view, "tasks"));
-        if (detail[0] != '\0') {
+        if (detail[whole] != '\0' && detail[whole + 1] != '\0') {
             evq_cli_say(cli, "evalq: `evalq logs %s` shows the end of its log",
                         evq_json_text(view, "id", "JOB"));
         }

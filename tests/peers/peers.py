@@ -49,8 +49,8 @@ def needs(*modules: str) -> None:
 class Stack:
     """One directory with the programs of `evalq up` and what trains."""
 
-    def __init__(self, workers: int = 2, **evaluator_env: str) -> None:
-        self.directory = tempfile.mkdtemp(prefix="evalq-peers-")
+    def __init__(self, workers: int = 2, place: Optional[str] = None, **evaluator_env: str) -> None:
+        self.directory = tempfile.mkdtemp(prefix="evalq-peers-", dir=place)
         self.workers = workers
         self.out = os.path.join(self.directory, "out")
         self.noted = os.path.join(self.directory, "evaluations")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import unittest
-from typing import Any, Dict, List
+from typing import Any, List
 
-from peers import STEPS, StackTest, TrainerStackTest, Training, evaluated, needs, until, words
+from peers import STEPS, TrainerStackTest, evaluated, needs, until, words
 
 needs("torch", "transformers", "accelerate")
 
@@ -113,61 +113,6 @@ class TransformersTest(TrainerStackTest):
         self.assertEqual(len(evaluations), len(set(evaluations)))
         # Two evaluations in a row without an improvement were enough; what was under way by then still arrives.
         self.assertGreaterEqual(len(evaluated(first)), 3)
-
-
-class TroubleTest(StackTest):
-    """Training goes on, with one clear warning."""
-
-    starts_up = False
-    settings = {"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 5, "max_steps": 20}
-
-    def train(self, evalq: Dict[str, Any], **env: str) -> Training:
-        training = self.stack.start(PROGRAM, *words(evalq=dict({"suites": "eval"}, **evalq), **self.settings), **env)
-        training.wait()
-        self.assertEqual(self.stack.outcome()["global_step"], 20)
-        return training
-
-    def assert_warned(self, training: Training, text: str) -> None:
-        found = [line for line in training.warnings() if text in line]
-        self.assertEqual(len(found), 1, training.warnings())
-
-    def test_wrong_url(self) -> None:
-        training = self.train({"wait": 1}, EVALQ_URL="http://nowhere")
-        self.assert_warned(training, "does not begin with redis://")
-
-    def test_nobody_answers(self) -> None:
-        training = self.train({"wait": 1}, EVALQ_URL="redis://127.0.0.1:1")
-        self.assert_warned(training, "submits are kept")
-        self.assert_warned(training, "4 evaluations have not come")
-
-    def test_library_is_missing(self) -> None:
-        training = self.train({"wait": 1}, EVALQ_LIBRARY="/nowhere/libevalq.so.1")
-        self.assert_warned(training, "libevalq")
-
-    def test_unknown_suite(self) -> None:
-        self.stack.up()
-        training = self.train({"suites": "unknown", "wait": 1})
-        self.assert_warned(training, "4 evaluations have not come")
-        self.assertEqual(self.stack.evaluations(), [])
-
-    def test_results_come_once_redis_is_back(self) -> None:
-        settings = dict(self.settings, pace=0.3, max_steps=30)
-        self.stack.up()
-        with open(os.path.join(self.stack.state, "url"), encoding="utf-8") as file:
-            url = file.read().strip()
-        self.stack.down()
-        password = os.path.join(self.stack.state, "password")
-        training = self.stack.start(
-            PROGRAM,
-            *words(evalq={"suites": "eval"}, **settings),
-            EVALQ_URL=url,
-            EVALQ_REDIS_PASSWORD_FILE=password,
-        )
-        until(lambda: self.stack.step() >= 6, "training is under way")
-        self.stack.up()
-        training.wait()
-        self.assertEqual(sorted(evaluated(self.stack.outcome())), [5, 10, 15, 20, 25, 30])
-        self.assertEqual(len(self.stack.evaluations()), 6)
 
 
 if __name__ == "__main__":

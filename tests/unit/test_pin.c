@@ -20,6 +20,7 @@
 #include "producer/pin.h"
 #include "producer/tree.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/redis.h"
 
 #define SCENE_PATH_BYTES (PATH_MAX + 128)
 #define JOB              "digits/100/regular/quick"
@@ -429,6 +430,24 @@ static void pin_stays_when_its_job_was_lost(void **state)
     }
 }
 
+static void pin_refuses_to_be_made_out_of_the_root(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_pin_request request = request_of(scene, "out/step-100.pt");
+    struct evq_error error;
+    struct evq_pin pin;
+    char link[SCENE_PATH_BYTES];
+    char elsewhere[64];
+
+    fixture_dir_make(elsewhere);
+    file_write(scene, "out/step-100.pt", "weights");
+    path_of(scene, "out/.evalq", link);
+    assert_int_equal(symlink(elsewhere, link), 0);
+    assert_status(evq_pin_make(&request, &pin, &error), EVQ_E_UNSUPPORTED);
+    assert_holds(error.message, "leads out of the root");
+    fixture_dir_remove(elsewhere);
+}
+
 /* The trainer deleted the checkpoint; what was held beside it is pinned in its name. */
 static void pin_takes_another_source_in_the_checkpoints_name(void **state)
 {
@@ -529,6 +548,7 @@ int main(void)
         PIN_TEST(pin_is_released_when_its_job_was_refused_or_never_sent),
         PIN_TEST(pin_stays_when_it_is_wanted_again_after_its_job_ended),
         PIN_TEST(pin_stays_when_its_job_was_lost),
+        PIN_TEST(pin_refuses_to_be_made_out_of_the_root),
         PIN_TEST(pin_takes_another_source_in_the_checkpoints_name),
         PIN_TEST(pin_gc_takes_what_ended_and_half_made),
         PIN_TEST(pin_survives_torn_record_line),

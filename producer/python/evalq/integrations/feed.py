@@ -113,6 +113,14 @@ class Feed:
         except Exception:
             return False
 
+    @property
+    def unsent(self) -> bool:
+        """Whether submits are still here, for want of Redis or of a root."""
+        try:
+            return self._client is not None and self._client.stats().pending > 0
+        except Exception:
+            return False
+
     def close(self) -> None:
         """Sends what is ready within a second. Weights in shared memory stay until the process ends."""
         client = self._client

@@ -45,22 +45,23 @@ class Held:
         self._paths[step] = path
         try:
             short = _room_missing(path)
-            if not short:
-                _link_tree(path, _held(path))
-        except OSError as error:
-            short = str(error)
-        if not short:
+            if short:
+                log.info("%s is not held: %s", path, short)  # libevalq warns when it cannot pin it for that.
+                _remove(_held(path))
+                return None
+            _link_tree(path, _held(path))
             return _held(path) if os.path.exists(_held(path)) else None
-        _remove(_held(path))
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "%s cannot be held until its metrics are known (%s): should it be the best one, the trainer may have"
-                " deleted it by then. Let the trainer keep more checkpoints",
-                path,
-                short,
-            )
-        return None
+        except OSError as error:
+            _remove(_held(path))
+            if not self._warned:
+                self._warned = True
+                log.warning(
+                    "%s cannot be held until its metrics are known (%s): should it be the best one, the trainer may"
+                    " have deleted it by then. Let the trainer keep more checkpoints (save_total_limit)",
+                    path,
+                    error,
+                )
+            return None
 
     def take_again(self) -> None:
         """Before a save, which may rotate the others away when it is done."""

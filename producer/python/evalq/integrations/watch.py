@@ -181,12 +181,14 @@ class Watch:
         left = self._ledger.give_up()
         if left:
             steps = sorted({each[0] for each in left})
-            log.warning(
-                "%d evaluations have not come (%s): steps %s. evalq-logger records what still comes; see"
-                " `evalq results %s`",
+            log.log(
+                logging.INFO if self._feed.unsent else logging.WARNING,  # Else libevalq has warned, and said why.
+                "%d evaluations have not come (%s): steps %s. To see why: evalq show %s. evalq-logger records what still"
+                " comes; see `evalq results %s`",
                 len(left),
                 why,
                 ", ".join(map(str, steps[:8])) + ("..." if len(steps) > 8 else ""),
+                self._job(left[0]),
                 self._feed.run,
             )
         return ready, True
