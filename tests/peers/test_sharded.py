@@ -10,12 +10,16 @@ import importlib.util
 import json
 import os
 import pickle
+import shutil
 import sys
 import tempfile
 import unittest
 from typing import Any, Dict, List, Optional
+from unittest import mock
 
 from peers import STEPS, StackTest, TrainerStackTest, evaluated, needs, until, words
+
+import evalq
 
 needs("torch", "transformers", "accelerate", "lightning")
 
@@ -69,6 +73,36 @@ class TrainerTest(TrainerStackTest):
         settings["fsdp_config"] = {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}
         self.stack.start("tiny_gpt2.py", *words(evalq={"suites": "eval"}, **settings), launcher=RANKS).wait()
         self.assertEqual(sorted(evaluated(self.stack.outcome())), [4, 8, 12])
+
+    def test_shards_that_are_being_written_are_waited_for(self) -> None:
+        settings = {"max_steps": 5, "save_steps": 5, "logging_steps": 5, "fsdp": True, "eval_strategy": "steps", "eval_steps": 5}
+        settings["fsdp_config"] = {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}
+        expected = evaluated(self.reference(RANKS, **settings))[5]["eval_loss"]
+        path = os.path.join(self.stack.out, "checkpoint-5")
+        shutil.move(os.path.join(self.stack.out + "-reference", "checkpoint-5"), path)
+        shard = os.path.join(path, "pytorch_model_fsdp_0", "__1_0.distcp")
+        with open(shard, "rb") as file:
+            data = file.read()
+        with open(os.path.join(self.stack.state, "url"), encoding="utf-8") as file:
+            url = file.read().strip()
+        password = {"EVALQ_REDIS_PASSWORD_FILE": os.path.join(self.stack.state, "password")}
+        with mock.patch.dict(os.environ, password):
+            client = evalq.Client(url, "late", config=os.path.join(self.stack.directory, "evalq.yaml"), log=False)
+        with client:
+            for length in (None, len(data) // 2, len(data)):  # Not there, half, whole.
+                if length is None:
+                    os.unlink(shard)
+                    self.assertTrue(client.submit(path, step=5, suites="eval"))
+                else:
+                    with open(shard, "wb") as file:
+                        file.write(data[:length])
+                if length != len(data):
+                    self.assertFalse(client.flush(1.0))
+                    self.assertEqual((client.stats().sent, self.stack.evaluations()), (0, []))
+            self.assertTrue(client.wait(60))
+            found = {result.metric: result.value for result in client.results()}
+        self.assertLessEqual(abs(found["eval_loss"] - expected), 1e-5)
+        self.assertEqual(self.stack.evaluations(), ["5"])
 
     @unittest.skipIf(importlib.util.find_spec("deepspeed") is None, "not run: deepspeed is not installed")
     def test_deepspeed(self) -> None:
