@@ -219,12 +219,16 @@ static void ring_skips_torn_record_at_every_byte(void **state)
         assert_true(map != MAP_FAILED);
         uint8_t *record = map + EVQ_RING_HEADER_BYTES + span;
         size_t body = written <= 124 ? written : 124;
+        uint8_t before[132];
+        memcpy(before, record, sizeof(before));
         memset(record + 8 + body, 0, 124 - body);
         if (written <= 124) {
             memset(record, 0, 8);
         } else {
             memset(record + (written - 124), 0, 8 - (written - 124));
         }
+        // The nonce is random: bytes that were zero anyway leave the record whole.
+        const bool whole = memcmp(before, record, sizeof(before)) == 0;
         munmap(map, EVQ_RING_HEADER_BYTES + EVQ_RING_BYTES_MIN);
         close(fd);
 
@@ -234,7 +238,8 @@ static void ring_skips_torn_record_at_every_byte(void **state)
         assert_status(evq_ring_take(ring, &cursor, payload, &bytes), EVQ_OK);
         assert_payload(payload, bytes, 0);
         assert_status(evq_ring_take(ring, &cursor, payload, &bytes), EVQ_OK);
-        if (written == 132) {
+        assert_true(whole || written < 132);
+        if (whole) {
             assert_payload(payload, bytes, 1);
             assert_status(evq_ring_take(ring, &cursor, payload, &bytes), EVQ_OK);
         } else {
