@@ -83,7 +83,8 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
                                       struct evq_error *err)
 {
     char name[512];
-    enum evq_status status = evq_layout_find(directory_fd, name, sizeof(name), err);
+    enum evq_status status =
+        evq_layout_find(directory_fd, options->variant, name, sizeof(name), err);
 
     if (status == EVQ_OK) {
         status = evq_directory_add_folder(checkpoint, root_fd, path, err);

@@ -66,10 +66,11 @@ enum evq_status evq_checkpoint_read_path(struct evq_checkpoint *checkpoint, int 
                                          const struct evq_checkpoint_options *options,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Which file of a directory to read: its path in it, copied to ret_name. It ends in ".index.json"
- * when the weights are sharded, in ".metadata" when they are distributed. */
-enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_bytes,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+/* Which file of a directory to read for a variant (NULL: regular): its path in it, copied to
+ * ret_name. It ends in ".index.json" when the weights are sharded, in ".metadata" when they are
+ * distributed. */
+enum evq_status evq_layout_find(int directory_fd, const char *variant, char *ret_name,
+                                size_t name_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Why a file of this name is not read, whatever it holds: a sentence; NULL: it may be read. */
 const char *evq_layout_refuses(const char *name);

@@ -29,6 +29,9 @@ static const struct {
     {"layer_", "-model_states.pt",
      "this is a pipeline-parallel checkpoint of DeepSpeed (a file for each layer): join it first, "
      "in a `prepare` command"},
+    {"model_world_size_", ".pt",
+     "this holds the weights of each FSDP2 rank apart (model_world_size_N_rank_R.pt): join them "
+     "first (lmms_engine.merger, verl.model_merger), in a `prepare` command"},
     {"latest_checkpointed_iteration.txt", "",
      "this is a checkpoint of Megatron-LM: convert it first, in a `prepare` command"},
     {"model_optim_rng.pt", "",
@@ -47,6 +50,8 @@ static const char *const not_weights[] = {"optimizer.",     "scheduler.", "scale
 
 /* Where accelerate puts the distributed checkpoint of a model. */
 #define FSDP_FOLDER "pytorch_model_fsdp_0"
+/* The same for its averages, as LMMs-Engine names it. */
+#define FSDP_EMA_FOLDER "pytorch_ema_model_fsdp_0"
 /* Where DeepSpeed puts the weights of ZeRO stages 0 to 2, in the folder that `latest` names. */
 #define DEEPSPEED_FILE "mp_rank_00_model_states.pt"
 
@@ -56,6 +61,7 @@ struct scan {
     char weights[2][256]; // The first two files that may hold weights.
     size_t weights_count;
     bool fsdp;      // FSDP_FOLDER is there.
+    bool fsdp_ema;  // FSDP_EMA_FOLDER is.
     bool adapter;   // Weights of an adapter.
     bool latest;    // DeepSpeed's name of the newest step.
     bool step;      // A folder global_stepN.
@@ -110,6 +116,7 @@ static void scan_entry(struct scan *scan, const char *name, bool directory)
         scan->found[i] = scan->found[i] || strcmp(name, preferred[i]) == 0;
     }
     scan->fsdp = scan->fsdp || strcmp(name, FSDP_FOLDER) == 0;
+    scan->fsdp_ema = scan->fsdp_ema || strcmp(name, FSDP_EMA_FOLDER) == 0;
     scan->adapter = scan->adapter || starts_with(name, "adapter_model.");
     scan->latest = scan->latest || strcmp(name, "latest") == 0;
     scan->step = scan->step || starts_with(name, "global_step");
@@ -242,9 +249,36 @@ static enum evq_status find_deepspeed(int directory_fd, char *ret_name, size_t n
     return status;
 }
 
-enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_bytes,
-                                struct evq_error *err)
+/* A folder of its own for a variant: what is in it has names of ranks, or is a distributed
+ * checkpoint. */
+static enum evq_status find_fsdp(int directory_fd, const struct scan *scan, bool ema,
+                                 const char **ret_name, struct evq_error *err)
 {
+    struct scan inner = {.weights_count = 0};
+    int fd = -1;
+
+    if (ema && !scan->fsdp_ema) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND,
+                             "the directory holds no EMA weights (" FSDP_EMA_FOLDER
+                             "), but " FSDP_FOLDER);
+    }
+    enum evq_status status =
+        evq_beneath_open(directory_fd, ema ? FSDP_EMA_FOLDER : FSDP_FOLDER, true, &fd, err);
+    if (status == EVQ_OK) {
+        status = scan_directory(fd, &inner, err);
+        (void)close(fd); // Opened for reading: a failed close loses nothing.
+    }
+    if (status == EVQ_OK && inner.sentence != NULL) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", inner.sentence);
+    }
+    *ret_name = ema ? FSDP_EMA_FOLDER "/.metadata" : FSDP_FOLDER "/.metadata";
+    return status;
+}
+
+enum evq_status evq_layout_find(int directory_fd, const char *variant, char *ret_name,
+                                size_t name_bytes, struct evq_error *err)
+{
+    const bool ema = variant != NULL && strcmp(variant, "ema") == 0;
     struct scan scan = {.weights_count = 0};
     const char *name = NULL;
     enum evq_status status = scan_directory(directory_fd, &scan, err);
@@ -252,11 +286,14 @@ enum evq_status evq_layout_find(int directory_fd, char *ret_name, size_t name_by
     if (status != EVQ_OK) {
         return status;
     }
-    for (size_t i = 0; i < PREFERRED_COUNT && name == NULL; i++) {
+    for (size_t i = 0; i < PREFERRED_COUNT && name == NULL && !(ema && scan.fsdp_ema); i++) {
         name = scan.found[i] ? preferred[i] : NULL;
     }
-    if (name == NULL && scan.fsdp) {
-        name = FSDP_FOLDER "/.metadata";
+    if (name == NULL && (scan.fsdp || scan.fsdp_ema)) {
+        status = find_fsdp(directory_fd, &scan, ema, &name, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
     }
     if (name == NULL && scan.sentence != NULL) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", scan.sentence);

@@ -47,11 +47,16 @@ bool evq_torch_is_tensor(const struct evq_pickle_node *node);
 enum evq_status evq_torch_view(const struct evq_pickle_node *node, struct evq_torch_view *ret_view,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The value that holds the asked weights: options->key, else the variant's dict, else the usual
- * names, else the root. */
+/* Which weights of a pickle are asked for. */
+struct evq_torch_choice {
+    const struct evq_pickle_node *weights;
+    char prefix[128]; // Only names that begin with it, which they then leave out; "": all.
+};
+
+/* options->key, else the variant's dict, else the usual names, else the root. */
 enum evq_status evq_torch_select(const struct evq_pickle_node *root,
                                  const struct evq_checkpoint_options *options,
-                                 const struct evq_pickle_node **ret_weights,
+                                 struct evq_torch_choice *ret_choice,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The keys under which weights are looked for, in order, from i = 0; NULL after the last. */
@@ -89,7 +94,8 @@ struct evq_torch_source {
 };
 
 /* Adds the weights that options ask for to the checkpoint. */
-enum evq_status evq_torch_add(struct evq_torch_source *source, const struct evq_pickle_node *root,
+enum evq_status evq_torch_add(const struct evq_torch_source *source,
+                              const struct evq_pickle_node *root,
                               const struct evq_checkpoint_options *options,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -2,11 +2,23 @@
 
 #include "shared/checkpoint/torch.h"
 
+struct adding {
+    const struct evq_torch_source *source;
+    struct evq_torch_choice choice;
+};
+
 static enum evq_status add_tensor(void *context, const char *name,
                                   const struct evq_pickle_node *node, struct evq_error *err)
 {
-    const struct evq_torch_source *source = context;
+    const struct adding *adding = context;
+    const struct evq_torch_source *source = adding->source;
+    const size_t prefix_bytes = strlen(adding->choice.prefix);
     struct evq_torch_view view;
+
+    if (strncmp(name, adding->choice.prefix, prefix_bytes) != 0) {
+        return EVQ_OK;
+    }
+    name += prefix_bytes;
     enum evq_status status = evq_torch_view(node, &view, err);
 
     if (status == EVQ_OK) {
@@ -30,14 +42,15 @@ static enum evq_status add_tensor(void *context, const char *name,
     return status;
 }
 
-enum evq_status evq_torch_add(struct evq_torch_source *source, const struct evq_pickle_node *root,
+enum evq_status evq_torch_add(const struct evq_torch_source *source,
+                              const struct evq_pickle_node *root,
                               const struct evq_checkpoint_options *options, struct evq_error *err)
 {
-    const struct evq_pickle_node *weights = NULL;
-    enum evq_status status = evq_torch_select(root, options, &weights, err);
+    struct adding adding = {.source = source};
+    enum evq_status status = evq_torch_select(root, options, &adding.choice, err);
 
     if (status == EVQ_OK) {
-        status = evq_torch_walk(weights, add_tensor, source, err);
+        status = evq_torch_walk(adding.choice.weights, add_tensor, &adding, err);
     }
     return status;
 }

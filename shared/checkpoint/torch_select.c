@@ -127,18 +127,108 @@ static const struct evq_pickle_node *find_variant(const struct evq_pickle_node *
     return NULL;
 }
 
+/* A callback of Lightning keeps its weights in its own state. */
+static const struct evq_pickle_node *find_in_callbacks(const struct evq_pickle_node *root,
+                                                       const char *variant)
+{
+    const struct evq_pickle_node *callbacks = evq_pickle_get(root, "callbacks");
+    const struct evq_pickle_node *found = NULL;
+
+    for (uint32_t i = 1; callbacks != NULL && callbacks->kind == EVQ_PICKLE_DICT && found == NULL &&
+                         i < callbacks->count;
+         i += 2) {
+        found = find_variant(callbacks->as.items[i], variant);
+    }
+    return found;
+}
+
+struct prefix_search {
+    const char *prefix;
+    size_t bytes;
+};
+
+static enum evq_status stop_at_prefix(void *context, const char *name,
+                                      const struct evq_pickle_node *tensor, struct evq_error *err)
+{
+    const struct prefix_search *search = context;
+
+    (void)tensor;
+    (void)err;
+    return strncmp(name, search->prefix, search->bytes) == 0 ? EVQ_E_STOPPED : EVQ_OK;
+}
+
+/* A model that holds its averages as a part of itself: ema_model.layer.weight beside
+ * model.layer.weight. */
+static bool find_prefix(const struct evq_pickle_node *weights, const char *variant, char *out,
+                        size_t out_bytes)
+{
+    static const char *const of_part[] = {"%s_model.", "model_%s.", "%s."};
+
+    for (size_t i = 0; i < sizeof(of_part) / sizeof(of_part[0]); i++) {
+        const char *mark = strstr(of_part[i], "%s");
+        const int bytes = snprintf(out, out_bytes, "%.*s%s%s", (int)(mark - of_part[i]), of_part[i],
+                                   variant, mark + 2);
+        struct prefix_search search = {.prefix = out, .bytes = (size_t)bytes};
+        if (bytes > 0 && (size_t)bytes < out_bytes &&
+            evq_torch_walk(weights, stop_at_prefix, &search, NULL) == EVQ_E_STOPPED) {
+            return true;
+        }
+    }
+    out[0] = '\0';
+    return false;
+}
+
+/* With the callback WeightAveraging of Lightning, state_dict holds the averages, and
+ * current_model_state what is trained. */
+static const struct evq_pickle_node *find_averaged(const struct evq_pickle_node *root, bool regular)
+{
+    const struct evq_pickle_node *current = evq_pickle_get(root, "current_model_state");
+    const struct evq_pickle_node *averages = evq_pickle_get(root, "state_dict");
+
+    if (current == NULL || averages == NULL || !holds_tensors(current) ||
+        !holds_tensors(averages)) {
+        return NULL;
+    }
+    return regular ? current : averages;
+}
+
+static const struct evq_pickle_node *choose_variant(const struct evq_pickle_node *root,
+                                                    const char *variant,
+                                                    struct evq_torch_choice *choice)
+{
+    const struct evq_pickle_node *found = find_variant(root, variant);
+
+    if (found == NULL && strcmp(variant, "ema") == 0) {
+        found = find_averaged(root, false);
+    }
+    if (found == NULL) {
+        found = find_in_callbacks(root, variant);
+    }
+    if (found == NULL) {
+        const struct evq_pickle_node *home = find_usual(root);
+        found = home == NULL ? root : home;
+        if (!find_prefix(found, variant, choice->prefix, sizeof(choice->prefix))) {
+            found = NULL;
+        }
+    }
+    return found;
+}
+
 enum evq_status evq_torch_select(const struct evq_pickle_node *root,
                                  const struct evq_checkpoint_options *options,
-                                 const struct evq_pickle_node **ret_weights, struct evq_error *err)
+                                 struct evq_torch_choice *ret_choice, struct evq_error *err)
 {
     const char *variant = options->variant;
     bool regular = evq_torch_is_regular(variant);
+    struct evq_torch_choice choice = {.prefix = ""};
     char keys[EVQ_SHOWN_BYTES];
 
     if (options->key != NULL && options->key[0] != '\0') {
-        return select_key(root, options->key, ret_weights, err);
+        ret_choice->prefix[0] = '\0';
+        return select_key(root, options->key, &ret_choice->weights, err);
     }
-    const struct evq_pickle_node *found = regular ? NULL : find_variant(root, variant);
+    const struct evq_pickle_node *found =
+        regular ? find_averaged(root, true) : choose_variant(root, variant, &choice);
     if (found == NULL) {
         found = find_usual(root);
         if (found != NULL && !regular && strcmp(variant, "ema") == 0) {
@@ -158,6 +248,7 @@ enum evq_status evq_torch_select(const struct evq_pickle_node *root,
         return evq_error_set(err, EVQ_E_NOT_FOUND, "the file holds no tensors%s%s",
                              keys[0] == '\0' ? "" : ", but: ", keys);
     }
-    *ret_weights = found;
+    choice.weights = found;
+    *ret_choice = choice;
     return EVQ_OK;
 }

@@ -118,6 +118,14 @@ def make():
     prefixed = {"_orig_mod." + k: v for k, v in model.items()}
     save({"model": prefixed, "optimizer": {"state": {}}, "model_args": {"n_layer": 1, "bias": False, "dropout": None},
           "iter_num": 10, "best_val_loss": torch.tensor(3.25), "config": {"device": "cuda"}}, "nanogpt.pt")
+    save({"state_dict": model, "epoch": 1, "callbacks": {"ModelCheckpoint{'monitor': None}": {"best": ""},
+          "EMA{'decay': 0.99}": {"ema_state_dict": ema, "decay": 0.99}}}, "ema_callback.ckpt")
+    save({"state_dict": ema, "current_model_state": model, "averaging_state": {"n_averaged": torch.tensor(3)}}, "ema_lightning.ckpt")
+    save({"state_dict": {f"{part}.{k}": v for part, value in (("model", model), ("ema_model", ema)) for k, v in value.items()},
+          "epoch": 1}, "ema_part.ckpt")
+    save({"model": model, "model_ema": ema}, "ema_timm.pth")
+    double = lambda factor: {"0.weight": torch.eye(2) * factor, "0.bias": torch.zeros(2)}  # A layer that multiplies.
+    save({"state_dict": double(1.0), "ema_state_dict": double(2.0)}, "ema_mlp.ckpt")
     save(model, "protocol4.pt", pickle_protocol=4)
     save(model, "protocol5.pt", pickle_protocol=5)
     net = Net()

@@ -40,7 +40,9 @@ static void dcp_says_what_it_holds_when_asked_for_what_it_does_not(void **state)
         {"made/dcp", {.key = "nothing"}, "there are no tensors under 'nothing'; it holds: "},
         {"made/dcp", {.key = "mode"}, "there are no tensors under 'mode'"},
         {"made/dcp", {.key = "step"}, "there are no tensors under 'step'"},
-        {"made/fsdp", {.variant = "ema"}, "it holds no EMA weights, but: model.w"},
+        {"made/fsdp/pytorch_model_fsdp_0",
+         {.variant = "ema"},
+         "it holds no EMA weights, but: model.w"},
     };
     int root_fd = fixture_golden_root();
 

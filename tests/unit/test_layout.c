@@ -103,6 +103,10 @@ static const struct {
      EVQ_E_UNSUPPORTED,
      "in a `prepare` command"},
     {{{"mp_rank_00", NULL}, {"mp_rank_01", NULL}}, EVQ_E_UNSUPPORTED, "model-parallel"},
+    {{{"model_world_size_2_rank_0.pt", "x"}}, EVQ_E_UNSUPPORTED, "of each FSDP2 rank apart"},
+    {{{"pytorch_model_fsdp_0", NULL}, {"pytorch_model_fsdp_0/model_world_size_2_rank_0.pt", "x"}},
+     EVQ_E_UNSUPPORTED,
+     "join them first (lmms_engine.merger, verl.model_merger), in a `prepare` command"},
     {{{"latest_checkpointed_iteration.txt", "100"}, {"iter_0000100", NULL}},
      EVQ_E_UNSUPPORTED,
      "Megatron-LM"},
@@ -197,6 +201,45 @@ static void layout_prefers_the_weights_of_transformers(void **state)
     evq_checkpoint_close(checkpoint);
 }
 
+static void copy_to(const struct fixture_folder *folder, const char *from, const char *to)
+{
+    static const char *const names[] = {".metadata", "__0_0.distcp", "__1_0.distcp"};
+
+    fixture_folder_mkdir(folder, to);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char source[512];
+        char target[128];
+        size_t bytes = 0;
+        (void)snprintf(source, sizeof(source), EVQ_TEST_DATA "/checkpoints/made/%s/%s", from,
+                       names[i]);
+        (void)snprintf(target, sizeof(target), "%s/%s", to, names[i]);
+        uint8_t *data = fixture_file_load(source, &bytes);
+        fixture_folder_write(folder, target, data, bytes);
+        free(data);
+    }
+}
+
+static void layout_takes_the_folder_of_the_variant(void **state)
+{
+    const struct evq_checkpoint_options ema = {.variant = "ema"};
+    const struct fixture_folder *folder = *state;
+    struct evq_checkpoint *checkpoint = NULL;
+    struct evq_error err;
+
+    fixture_folder_mkdir(folder, "d");
+    copy_to(folder, "dcp", "d/pytorch_model_fsdp_0");
+    assert_status_err(evq_checkpoint_open(folder->fd, "d", NULL, &checkpoint, &err), EVQ_OK, &err);
+    assert_int_equal(checkpoint->tensor_count, 6);
+    evq_checkpoint_close(checkpoint);
+    assert_status(evq_checkpoint_open(folder->fd, "d", &ema, &checkpoint, &err), EVQ_E_NOT_FOUND);
+    assert_holds(err.message, "holds no EMA weights (pytorch_ema_model_fsdp_0)");
+    copy_to(folder, "dcp_grid", "d/pytorch_ema_model_fsdp_0"); // Two of its four files.
+    assert_status(evq_checkpoint_open(folder->fd, "d", &ema, &checkpoint, &err), EVQ_E_INCOMPLETE);
+    assert_holds(err.message, "'pytorch_ema_model_fsdp_0/.metadata': '__2_0.distcp' is not there");
+    assert_status(evq_checkpoint_open(folder->fd, "d", NULL, &checkpoint, &err), EVQ_OK);
+    evq_checkpoint_close(checkpoint);
+}
+
 static void layout_refuses_flat_parameters_of_fsdp(void **state)
 {
     static const struct {
@@ -240,6 +283,7 @@ int main(void)
         TEST(layout_reads_deepspeed_by_latest_by_step_and_by_file),
         TEST(layout_refuses_what_is_incomplete_or_needs_a_prepare_command),
         TEST(layout_prefers_the_weights_of_transformers),
+        TEST(layout_takes_the_folder_of_the_variant),
         TEST(layout_refuses_flat_parameters_of_fsdp),
     };
 

@@ -55,6 +55,11 @@ static const struct {
     {"torch_zip/uint8.pt", "", 1},
     {"torch_zip/weights_with_config.pt", "", 3},
     {"made/dtypes.pt", "", 22},
+    {"made/ema_callback.ckpt", "state_dict.", 2},
+    {"made/ema_lightning.ckpt", "current_model_state.", 2},
+    {"made/ema_mlp.ckpt", "state_dict.", 2},
+    {"made/ema_part.ckpt", "state_dict.", 4},
+    {"made/ema_timm.pth", "model.", 2},
     {"made/lightning.ckpt", "state_dict.", 2},
     {"made/list.pt", "", 3},
     {"made/module.pt", "", 8},
@@ -140,6 +145,42 @@ static void torch_zip_takes_the_dict_that_key_or_variant_asks_for(void **state)
     (void)close(root_fd);
 }
 
+/* Two jobs, one file, different values: wherever a trainer puts its averages. */
+static void torch_zip_finds_regular_and_averaged_weights_of_one_file(void **state)
+{
+    static const struct {
+        const char *file;
+        const char *regular;
+        const char *ema;
+    } cases[] = {
+        {"made/lightning.ckpt", "state_dict.", "ema_state_dict."},
+        {"made/ema_callback.ckpt", "state_dict.", "callbacks.EMA{'decay': 0.99}.ema_state_dict."},
+        {"made/ema_lightning.ckpt", "current_model_state.", "state_dict."},
+        {"made/ema_timm.pth", "model.", "model_ema."},
+        {"made/ema_part.ckpt", "state_dict.", "state_dict.ema_model."},
+    };
+    int root_fd = fixture_golden_root();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct evq_checkpoint_options options = {.variant = "ema"};
+        struct evq_checkpoint *checkpoint = NULL;
+        char digests[2][33];
+        assert_int_equal(fixture_golden_check(cases[i].file, cases[i].ema, &options), 2);
+        for (int k = 0; k < 2; k++) {
+            options.variant = k == 0 ? "regular" : "ema";
+            assert_status(evq_checkpoint_open(root_fd, cases[i].file, &options, &checkpoint, NULL),
+                          EVQ_OK);
+            assert_status(evq_checkpoint_digest(checkpoint, digests[k], NULL), EVQ_OK);
+            evq_checkpoint_close(checkpoint);
+        }
+        assert_string_not_equal(digests[0], digests[1]);
+        options.variant = "regular";
+        assert_true(fixture_golden_check(cases[i].file, cases[i].regular, &options) >= 2);
+    }
+    (void)close(root_fd);
+}
+
 /* Complete is about the file, not about finding weights in it. */
 static void torch_zip_is_complete_whatever_dict_it_holds(void **state)
 {
@@ -213,6 +254,7 @@ int main(void)
         TEST(torch_zip_reads_what_torch_reads_from_every_fixture),
         TEST(torch_zip_refuses_what_it_does_not_read_with_the_reason),
         TEST(torch_zip_takes_the_dict_that_key_or_variant_asks_for),
+        TEST(torch_zip_finds_regular_and_averaged_weights_of_one_file),
         TEST(torch_zip_is_complete_whatever_dict_it_holds),
         TEST(torch_zip_is_incomplete_when_cut_at_any_byte),
         TEST(torch_zip_digest_counts_values_not_how_they_are_stored),

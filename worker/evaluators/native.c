@@ -12,6 +12,8 @@
 #include "worker/evaluators/native_run.h"
 #include "worker/evaluators/native_tokenizer.h"
 
+#define ROOTS_MAX 64 // Looked in for the base of an adapter.
+
 static void free_dataset(void *thing)
 {
     evq_dataset_free(thing);
@@ -104,31 +106,64 @@ static void forget_checkpoint(struct evq_native_run *run)
     run->loaded = NULL; // Its tensors are gone; the backend's memory is used again.
 }
 
-/* Opens what the task reads, unless the task before read the same. */
-static enum evq_status open_checkpoint(struct evq_native_run *run, struct evq_error *err)
+/* The directories of the configured roots, beneath which an adapter's base may lie; one that is not
+ * there now holds none. */
+static size_t open_roots(const struct evq_config *config, int *fds)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; config != NULL && i < config->root_count && count < ROOTS_MAX; i++) {
+        const int fd = open(config->roots[i].path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0) {
+            fds[count++] = fd;
+        }
+    }
+    return count;
+}
+
+static enum evq_status open_path(struct evq_native_run *run,
+                                 const struct evq_checkpoint_options *options,
+                                 struct evq_error *err)
 {
     const struct evq_eval_request *request = run->request;
-    const struct evq_checkpoint_options options = {
-        .key = evq_pair_get(run->config->model, run->config->model_count, "key", ""),
-        .variant = request->job != NULL ? request->job->variant : NULL,
-    };
 
-    if (run->checkpoint != NULL && strcmp(run->key, options.key) == 0) {
-        return EVQ_OK;
-    }
-    forget_checkpoint(run);
-    run->key = options.key;
     if (request->prepared == NULL || request->prepared[0] == '\0') {
-        return evq_checkpoint_open(request->root_fd, request->path, &options, &run->checkpoint,
-                                   err);
+        return evq_checkpoint_open(request->root_fd, request->path, options, &run->checkpoint, err);
     }
     const int fd = open(request->prepared, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "open prepared checkpoint '%s': %s", request->prepared,
                              strerror(errno));
     }
-    const enum evq_status status = evq_checkpoint_open(fd, ".", &options, &run->checkpoint, err);
+    const enum evq_status status = evq_checkpoint_open(fd, ".", options, &run->checkpoint, err);
     (void)close(fd); // Opened for reading: nothing to lose.
+    return status;
+}
+
+/* Opens what the task reads, unless the task before read the same. */
+static enum evq_status open_checkpoint(struct evq_native_run *run, struct evq_error *err)
+{
+    const struct evq_task_config *config = run->config;
+    int root_fds[ROOTS_MAX];
+    struct evq_checkpoint_options options = {
+        .key = evq_pair_get(config->model, config->model_count, "key", ""),
+        .variant = run->request->job != NULL ? run->request->job->variant : NULL,
+        .base = evq_pair_get(config->model, config->model_count, "base", ""),
+        .root_fds = root_fds,
+    };
+
+    if (run->checkpoint != NULL && strcmp(run->key, options.key) == 0 &&
+        strcmp(run->base, options.base) == 0) {
+        return EVQ_OK;
+    }
+    forget_checkpoint(run);
+    run->key = options.key;
+    run->base = options.base;
+    options.root_count = open_roots(run->request->config, root_fds);
+    const enum evq_status status = open_path(run, &options, err);
+    for (size_t i = 0; i < options.root_count; i++) {
+        (void)close(root_fds[i]); // Directories: nothing to lose.
+    }
     return status;
 }
 

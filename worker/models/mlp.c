@@ -39,7 +39,7 @@ struct mlp { // While it is inferred.
     size_t op_count, slot_count;
 };
 
-static const char *const option_keys[] = {"family", "activation", "prefix",        "key",
+static const char *const option_keys[] = {"family", "activation", "prefix",        "key", "base",
                                           "layers", "norm",       "batchnorm_eps", NULL};
 
 static const struct {
