@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -283,10 +284,13 @@ static void server_wait(const struct evq_snapshot_server *server,
 static void *server_main(void *argument)
 {
     struct evq_snapshot_server *server = argument;
+    const struct sched_param no_priority = {.sched_priority = 0};
     struct pollfd items[2 + EVQ_SNAPSHOT_SERVER_PEERS_MAX];
     bool stopped = false;
 
     (void)prctl(PR_SET_NAME, "evalq-snapshots", 0, 0, 0); // For people; it works without.
+    // As the sender: it takes no core from a thread that computes. Else as any other thread.
+    (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &no_priority);
     while (!stopped) {
         server_wait(server, items);
         stopped = items[0].revents != 0;

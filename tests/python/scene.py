@@ -112,8 +112,10 @@ class Scene:
     def message(self, job: str) -> Dict[str, Any]:
         """The record as it lies in Redis."""
         script = "return cjson.encode(cmsgpack.unpack(redis.call('GET', KEYS[1])))"
-        words = ["redis-cli", "-s", self.socket, "EVAL", script, "1", "evalq:{main}:msg:" + job]
-        return dict(json.loads(subprocess.run(words, capture_output=True, check=True).stdout))
+        return dict(json.loads(self.redis_call("EVAL", script, "1", "evalq:{main}:msg:" + job)))
+
+    def redis_call(self, *words: str) -> bytes:
+        return subprocess.run(["redis-cli", "-s", self.socket, *words], capture_output=True, check=True).stdout
 
     def log(self, program: str) -> str:
         path = os.path.join(self.directory, program + ".log")

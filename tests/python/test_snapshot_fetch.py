@@ -6,8 +6,10 @@ from __future__ import annotations
 import glob
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import unittest
 from typing import Any, Dict, Tuple
 
@@ -91,6 +93,77 @@ class ForeignTest(SceneTest):
                 if name.endswith((".log", ".json", ".txt")) and "redis" not in name:
                     with open(os.path.join(root, name), "rb") as file:
                         self.assertNotIn(token.encode(), file.read(), name)
+
+
+class Relay:
+    """Stands between the producer and its workers; the first `cuts` connections end after `after` bytes of the answer."""
+
+    def __init__(self, place: str, cuts: int, after: int) -> None:
+        self.host, _, port = place.rpartition(":")
+        self.port, self.cuts, self.after, self.connections = int(port), cuts, after, 0
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.place = "127.0.0.1:%d" % self.socket.getsockname()[1]
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                worker, _ = self.socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with worker, socket.create_connection((self.host, self.port), 10) as producer:
+                producer.sendall(worker.recv(1024))
+                left = self.after if self.connections <= self.cuts else 1 << 40
+                while left > 0:
+                    piece = producer.recv(min(left, 1 << 16))
+                    if not piece:
+                        break
+                    worker.sendall(piece)
+                    left -= len(piece)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class CutTest(SceneTest):
+    workers = False
+
+    def relay(self, client: Any, job: str, cuts: int, after: int) -> Relay:
+        """A snapshot on its way, whose message names a relay in the place of its producer."""
+        self.assertTrue(client.submit_state_dict(weights(), step=int(job.split("/")[1]), suites="quick"))
+        self.assertTrue(client.flush(30))
+        relay = Relay(self.scene.message(job)["snapshot"]["place"], cuts, after)
+        self.addCleanup(relay.close)
+        script = (
+            "local m = cmsgpack.unpack(redis.call('GET', KEYS[1])) m.snapshot.place = ARGV[1]"
+            " return redis.call('SET', KEYS[1], cmsgpack.pack(m))"
+        )
+        self.scene.redis_call("EVAL", script, "1", "evalq:{main}:msg:" + job, relay.place)
+        return relay
+
+    def test_cut_transfers_go_on_or_end_the_job_and_never_the_worker(self) -> None:
+        self.scene.redis_call("HSET", "evalq:{main}:meta", "attempts_max", "1")
+        self.scene.variables = {"EVALQ_BOOT_ID": "another-host"}
+        with self.scene.client("cut") as client:
+            some = self.relay(client, "cut/1/regular/quick", 3, 400000)
+            worker = self.scene.start_worker()
+            self.assertTrue(client.wait(60))
+            self.assertEqual(some.connections, 4)
+            self.assertEqual(ends(client)[1][0], "done")
+            self.scene.redis_call("HSET", "evalq:{main}:meta", "paused", "1")
+            always = self.relay(client, "cut/2/regular/quick", 1000, 20)
+            self.scene.redis_call("HSET", "evalq:{main}:meta", "paused", "0")
+            self.assertTrue(client.wait(60))
+            state, reason = ends(client)[2]
+            self.assertEqual((state, always.connections), ("dead", 5))
+            self.assertRegex(reason, "^retry: weights of 127.0.0.1:[0-9]+ cut 5 times")
+            self.assertTrue(client.submit_state_dict(weights(), step=3, suites="quick"))
+            self.assertTrue(client.wait(60))
+            self.assertEqual(ends(client)[3][0], "done")
+        self.assertIsNone(worker.poll())
+        self.assertEqual(self.scene.log("evalq-worker").count("event=child_ready"), 1)
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
