@@ -12,5 +12,8 @@ verb('leave', 'drain', function(args)
     local worker = label_arg(args, 1, 64, 'worker')
     call('UNLINK', P .. 'worker:' .. worker)
     call('ZREM', P .. 'workers', worker)
+    if Q.meta().idle_until > NOW then
+        call('UNLINK', P .. 'idle') -- Whose marks these are is not known: who stays makes them again.
+    end
     return 'ok'
 end)

@@ -101,6 +101,16 @@ static void worker_that_took_a_job_is_not_free(void **state)
     assert_int_equal(ask(fx, NULL, "quick", NULL), 1);
 }
 
+static void worker_that_left_is_not_free(void **state)
+{
+    struct fixture *fx = *state;
+
+    (void)ask(fx, NULL, "quick", NULL);
+    fixture_claim_none(fx);
+    assert_status(evq_queue_worker_leave(fx->queue, fx->worker, NULL), EVQ_OK);
+    assert_int_equal(ask(fx, NULL, "quick", NULL), 0);
+}
+
 static void suites_are_answered_each_for_itself(void **state)
 {
     struct fixture *fx = *state;
@@ -192,6 +202,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(free_worker_is_given_to_one_asker, fixture_setup,
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(worker_that_took_a_job_is_not_free, fixture_setup,
+                                        fixture_teardown),
+        cmocka_unit_test_setup_teardown(worker_that_left_is_not_free, fixture_setup,
                                         fixture_teardown),
         cmocka_unit_test_setup_teardown(suites_are_answered_each_for_itself, fixture_setup,
                                         fixture_teardown),
