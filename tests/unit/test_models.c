@@ -1,0 +1,421 @@
+/* Every family of language models against log-probabilities that Transformers gave in float64
+ * (tests/data/make_models.py), and what is refused, by name. */
+#include "model_fixture.h"
+
+#include "shared/checkpoint/writer.h"
+
+static const char *const families[] = {"gpt2",  "llama", "llama_yarn", "mistral",
+                                       "qwen2", "qwen3", "gemma"};
+enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
+
+static void read_expected(const char *name, struct text *text)
+{
+    char path[256];
+    char *line = NULL;
+    size_t capacity = 0;
+    int32_t scores = 0;
+
+    *text = (struct text){0};
+    (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/models/%s/expected.txt", name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (getline(&line, &capacity, file) > 0) {
+        const bool is_tokens = strncmp(line, "tokens ", 7) == 0;
+        int32_t tokens[TOKENS_MAX];
+        int32_t count = 0;
+        char *end = NULL;
+        for (char *at = strchr(line, ' ');; at = end) {
+            const double value = strtod(at, &end);
+            if (end == at) {
+                break;
+            }
+            if (is_tokens) {
+                tokens[count++] = (int32_t)value;
+            } else {
+                text->expected[scores++] = value;
+            }
+        }
+        if (is_tokens) {
+            text_add(text, tokens, count);
+        }
+    }
+    free(line);
+    (void)fclose(file);
+    assert_int_equal(scores, text->batch.scores);
+}
+
+static void models_agree_with_transformers_in_float64(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FAMILIES; i++) {
+        struct scored scored;
+        struct text text;
+        struct evq_error err = {0};
+        double mean = 0;
+        double worst = 0;
+        read_expected(families[i], &text);
+        assert_status_err(
+            scored_build(&scored, EVQ_TEST_DATA "/models", families[i], NULL, 0, 0, &err), EVQ_OK,
+            &err);
+        assert_int_equal(scored.model->context, 24);
+        assert_int_equal(scored.model->outputs, 37);
+        assert_status_err(scored_load(&scored, &err), EVQ_OK, &err);
+        assert_status_err(evq_backend_cpu.exec(scored.state, &text.batch, scored.results, &err),
+                          EVQ_OK, &err);
+        for (int32_t k = 0; k < text.batch.scores; k++) {
+            const double off = -scored.results[k].loss - text.expected[k];
+            mean += off / text.batch.scores;
+            worst = fabs(off) > worst || isnan(off) ? fabs(off) : worst;
+        }
+        if (!(fabs(mean) <= 1e-5) || !(worst <= 1e-4)) {
+            fail_msg("%s: mean off by %g, one by %g", families[i], mean, worst);
+        }
+        scored_close(&scored);
+    }
+}
+
+/* One text replaced in a copy of a family's config.json. */
+struct edit {
+    const char *family, *from, *to;
+    enum evq_status status;
+    const char *words[3];
+};
+
+static void copy_model(const struct fixture_folder *folder, const struct edit *edit)
+{
+    char path[256];
+    size_t bytes = 0;
+
+    (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/models/%s/model.safetensors", edit->family);
+    uint8_t *weights = fixture_file_load(path, &bytes);
+    fixture_folder_write(folder, "model.safetensors", weights, bytes);
+    free(weights);
+    (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/models/%s/config.json", edit->family);
+    char *config = (char *)fixture_file_load(path, &bytes);
+    config = realloc(config, bytes + 1);
+    assert_non_null(config);
+    config[bytes] = '\0';
+    char *at = strstr(config, edit->from);
+    if (at == NULL) {
+        fail_msg("%s holds no '%s'", path, edit->from);
+    }
+    const size_t before = (size_t)(at - config);
+    const size_t more = strlen(edit->to);
+    char *edited = malloc(bytes + more + 1);
+    assert_non_null(edited);
+    (void)snprintf(edited, bytes + more + 1, "%.*s%s%s", (int)before, config, edit->to,
+                   at + strlen(edit->from));
+    fixture_folder_write(folder, "config.json", edited, strlen(edited));
+    free(edited);
+    free(config);
+}
+
+static void models_refuse_what_they_are_not(void **state)
+{
+    static const struct edit edits[] = {
+        {"llama",
+         "LlamaForCausalLM",
+         "MambaForCausalLM",
+         EVQ_E_UNSUPPORTED,
+         {"MambaForCausalLM", "command or persistent"}},
+        {"llama",
+         "LlamaForCausalLM",
+         "LlamaForSequenceClassification",
+         EVQ_E_UNSUPPORTED,
+         {"LlamaForSequenceClassification"}},
+        {"llama", "\"llama3\"", "\"dynamic\"", EVQ_E_UNSUPPORTED, {"'dynamic'", "yarn"}},
+        {"llama", "\"llama3\"", "\"longrope\"", EVQ_E_UNSUPPORTED, {"'longrope'", "llama3"}},
+        {"llama", "\"llama3\"", "3", EVQ_E_INVALID, {"rope_parameters.rope_type", "text"}},
+        {"llama", "\"factor\": 8.0,", "", EVQ_E_INVALID, {"rope_parameters.factor"}},
+        {"llama", "\"factor\": 8.0", "\"factor\": -8.0", EVQ_E_INVALID, {"'-8.0'", "above zero"}},
+        {"llama",
+         "\"factor\": 8.0",
+         "\"factor\": Infinity",
+         EVQ_E_INVALID,
+         {"'Infinity'", "finite"}},
+        {"llama", "\"rope_theta\": 500.0", "\"rope_theta\": NaN", EVQ_E_INVALID, {"'NaN'"}},
+        {"llama", "\"rope_theta\": 500.0", "\"rope_theta\": 1", EVQ_E_INVALID, {"rope_theta is 1"}},
+        {"llama", "\"silu\"", "\"softplus\"", EVQ_E_UNSUPPORTED, {"'softplus'", "silu"}},
+        {"llama", "\"silu\"", "null", EVQ_OK, {""}},
+        {"llama",
+         "\"hidden_size\": 16",
+         "\"hidden_size\": 20",
+         EVQ_E_INVALID,
+         {"model.embed_tokens.weight", "model.safetensors", "[37, 20]"}},
+        {"llama", "\"hidden_size\": 16", "\"hidden_size\": 16.0", EVQ_OK, {""}},
+        {"llama",
+         "\"hidden_size\": 16",
+         "\"hidden_size\": 16.5",
+         EVQ_E_INVALID,
+         {"hidden_size", "'16.5'", "whole number"}},
+        {"llama",
+         "\"hidden_size\": 16",
+         "\"hidden_size\": \"16\"",
+         EVQ_E_INVALID,
+         {"whole number"}},
+        {"llama", "\"hidden_size\": 16", "\"hidden_size\": 1e99", EVQ_E_INVALID, {"'1e99'"}},
+        {"llama", "\"hidden_size\": 16,", "", EVQ_E_INVALID, {"hidden_size is not known"}},
+        {"llama",
+         "\"intermediate_size\": 24",
+         "\"intermediate_size\": 25",
+         EVQ_E_INVALID,
+         {"mlp.gate_proj.weight", "[24, 16]", "[25, 16]"}},
+        {"llama",
+         "\"num_hidden_layers\": 2",
+         "\"num_hidden_layers\": 3",
+         EVQ_E_NOT_FOUND,
+         {"model.layers.2.input_layernorm.weight", "missing"}},
+        {"llama",
+         "\"num_hidden_layers\": 2",
+         "\"num_hidden_layers\": 1",
+         EVQ_E_INVALID,
+         {"model.layers.1.", "has no place"}},
+        {"llama",
+         "\"num_hidden_layers\": 2",
+         "\"num_hidden_layers\": 2000000000",
+         EVQ_E_INVALID,
+         {"num_hidden_layers", "10000"}},
+        {"llama",
+         "\"num_key_value_heads\": 2",
+         "\"num_key_value_heads\": 3",
+         EVQ_E_INVALID,
+         {"4 attention heads", "3 key-value"}},
+        {"llama",
+         "\"num_key_value_heads\": 2",
+         "\"num_key_value_heads\": null",
+         EVQ_E_INVALID,
+         {"k_proj.weight", "[8, 16]", "[16, 16]"}},
+        {"llama",
+         "\"attention_bias\": false",
+         "\"attention_bias\": true",
+         EVQ_E_NOT_FOUND,
+         {"q_proj.bias", "missing"}},
+        {"llama",
+         "\"attention_bias\": false",
+         "\"attention_bias\": \"yes\"",
+         EVQ_E_INVALID,
+         {"attention_bias", "true or false"}},
+        {"llama", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true", EVQ_OK, {""}},
+        {"llama", "\"head_dim\": 4", "\"head_dim\": null", EVQ_OK, {""}},
+        {"llama", "\"head_dim\": 4", "\"head_dim\": 3", EVQ_E_UNSUPPORTED, {"3 wide", "even"}},
+        {"llama", "\"head_dim\": 4", "\"head_dim\": 60000", EVQ_E_INVALID, {"q_proj.weight"}},
+        {"llama",
+         "\"use_cache\": true",
+         "\"quantization_config\": {\"quant_method\": \"awq\"}",
+         EVQ_E_UNSUPPORTED,
+         {"quantised"}},
+        {"llama",
+         "\"use_cache\": true",
+         "\"partial_rotary_factor\": 0.5",
+         EVQ_E_UNSUPPORTED,
+         {"partial_rotary_factor"}},
+        {"llama",
+         "\"use_cache\": true",
+         "\"rope_parameters\": {\"full_attention\": {\"rope_type\": 1}}",
+         EVQ_E_UNSUPPORTED,
+         {"differ by the type of layer"}},
+        {"llama", "\"vocab_size\": 37", "\"vocab_size\": 0", EVQ_E_INVALID, {"vocab_size", "'0'"}},
+        {"llama",
+         "\"vocab_size\": 37",
+         "\"vocab_size\": 37, \"vocab_size\": 38",
+         EVQ_E_INVALID,
+         {"[37, 16]", "[38, 16]"}}, // Of two, the last, as Python has it.
+        {"llama",
+         "\"max_position_embeddings\": 24",
+         "\"max_position_embeddings\": 9",
+         EVQ_E_INVALID,
+         {"19 tokens", "at most 9"}},
+        {"qwen3", "\"head_dim\": 6,", "", EVQ_E_INVALID, {"q_proj.weight", "[512, 16]"}}, // 128.
+        {"qwen3", "\"use_sliding_window\": false", "\"use_sliding_window\": true", EVQ_OK, {""}},
+        {"qwen3",
+         "\"full_attention\"",
+         "\"chunked_attention\"",
+         EVQ_OK,
+         {""}}, // No window, no use.
+        {"qwen3", "\"sliding_window\": null", "\"sliding_window\": 4096", EVQ_OK, {""}},
+        {"mistral",
+         "\"sliding_window\": 5",
+         "\"sliding_window\": -5",
+         EVQ_E_INVALID,
+         {"sliding_window", "'-5'"}},
+        {"gpt2", "\"n_head\": 4", "\"n_head\": 3", EVQ_E_INVALID, {"16 values", "3 heads"}},
+        {"gpt2",
+         "\"n_positions\": 24",
+         "\"n_positions\": 30",
+         EVQ_E_INVALID,
+         {"wpe.weight", "[24, 16]", "[30, 16]"}},
+        {"gpt2",
+         "\"tie_word_embeddings\": true",
+         "\"tie_word_embeddings\": false",
+         EVQ_E_NOT_FOUND,
+         {"lm_head.weight"}},
+        {"gpt2", "\"gelu_new\"", "\"gelu\"", EVQ_OK, {""}},
+        {"gpt2",
+         "\"add_cross_attention\": false",
+         "\"add_cross_attention\": true",
+         EVQ_E_UNSUPPORTED,
+         {"add_cross_attention"}},
+        {"gemma",
+         "\"use_bidirectional_attention\": null",
+         "\"use_bidirectional_attention\": true",
+         EVQ_E_UNSUPPORTED,
+         {"use_bidirectional_attention"}},
+        {"gemma", "{", "[", EVQ_E_CORRUPT, {"config.json"}},
+        {"gemma", "{", "{\"a\": nan, ", EVQ_E_CORRUPT, {"config.json", "JSON byte"}},
+        {"gemma", "{", "{\"a\": \"\xff\", ", EVQ_E_CORRUPT, {"config.json", "UTF-8"}},
+        {"gemma", "{", "", EVQ_E_CORRUPT, {"config.json"}},
+        {"gemma", "{", "{\"a\": [[[[[[[[1]]]]]]]], ", EVQ_OK, {""}},
+    };
+    const struct fixture_folder *folder = *state;
+
+    for (size_t i = 0; i < sizeof(edits) / sizeof(edits[0]); i++) {
+        const struct edit *edit = &edits[i];
+        struct scored scored;
+        struct evq_error err = {0};
+        copy_model(folder, edit);
+        const enum evq_status status = scored_build(&scored, folder->path, ".", NULL, 0, 19, &err);
+        scored_close(&scored);
+        if (status != edit->status) {
+            fail_msg("%s with %s: %s: %s", edit->family, edit->to, evq_status_name(status),
+                     err.message);
+        }
+        for (size_t k = 0; k < 3 && edit->words[k] != NULL; k++) {
+            if (strstr(err.message, edit->words[k]) == NULL) {
+                fail_msg("%s with %s: \"%s\" lacks \"%s\"", edit->family, edit->to, err.message,
+                         edit->words[k]);
+            }
+        }
+    }
+}
+
+static void models_options_go_before_the_configuration(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    const struct edit same = {.family = "llama", .from = "{", .to = "{"};
+    char elsewhere[128];
+    static const struct {
+        struct evq_pair options[2];
+        size_t count;
+        const char *words; // "": accepted.
+    } cases[] = {
+        {{{"hidden_size", "20"}}, 1, "[37, 20]"},
+        {{{"rope_theta", "7"}}, 1, ""},
+        {{{"family", "llama"}}, 1, ""},
+        {{{"family", "mistral"}}, 1, ""},
+        {{{"family", "gpt2"}}, 1, "n_layer is not known"},
+        {{{"family", "mlp"}}, 1, "reads samples"},
+        {{{"family", "gpt5"}}, 1, "family 'gpt5'"},
+        {{{"prefix", "other."}}, 1, "no tensor 'other."},
+        {{{"n_head", "4"}}, 1, "'n_head' is not known"},
+        {{{"config_path", "/nonexistent/config.json"}}, 1, "/nonexistent/config.json"},
+        {{{"hidden_size", "sixteen"}}, 1, "'sixteen'"},
+    };
+
+    copy_model(folder, &same);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct scored scored;
+        struct evq_error err = {0};
+        const enum evq_status status =
+            scored_build(&scored, folder->path, ".", cases[i].options, cases[i].count, 0, &err);
+        scored_close(&scored);
+        if ((status == EVQ_OK) != (cases[i].words[0] == '\0') ||
+            strstr(err.message, cases[i].words) == NULL) {
+            fail_msg("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].words);
+        }
+    }
+    struct scored scored;
+    struct evq_error err = {0};
+    (void)snprintf(elsewhere, sizeof(elsewhere), "%s/config.json", folder->path);
+    const struct evq_pair alone[] = {{"config_path", elsewhere}};
+    fixture_folder_mkdir(folder, "alone");
+    size_t bytes = 0;
+    uint8_t *weights = fixture_file_load(EVQ_TEST_DATA "/models/llama/model.safetensors", &bytes);
+    fixture_folder_write(folder, "alone/m.safetensors", weights, bytes);
+    free(weights);
+    assert_status(scored_build(&scored, folder->path, "alone/m.safetensors", NULL, 0, 0, &err),
+                  EVQ_E_INVALID);
+    assert_holds(err.message, "no config.json");
+    scored_close(&scored);
+    assert_status_err(scored_build(&scored, folder->path, "alone/m.safetensors", alone, 1, 0, &err),
+                      EVQ_OK, &err);
+    scored_close(&scored);
+}
+
+static void models_check_reads_options_without_a_checkpoint(void **state)
+{
+    static const struct {
+        struct evq_pair options[2];
+        size_t count;
+        const char *words; // "": accepted.
+    } cases[] = {
+        {{{"family", "qwen3"}, {"head_dim", "64"}}, 2, ""},
+        {{{"num_attention_heads", "7"}}, 1, ""}, // Whether it fits is told with the checkpoint.
+        {{{"n_head", "12"}, {"block_size", "64"}}, 2, ""},
+        {{{"activation", "relu"}}, 1, ""},
+        {{{"n_haed", "12"}}, 1, "did you mean 'n_head'"},
+        {{{"n_head", "12"}, {"rope_theta", "3"}}, 2, "no family has all"},
+        {{{"family", "qwen3"}, {"n_head", "12"}}, 2, "'n_head' is not known"},
+        {{{"family", "qwen3"}, {"head_dim", "wide"}}, 2, "'wide'"},
+        {{{"n_head", "0"}}, 1, "'0'"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct evq_task_config task = {
+            .name = "t", .model = cases[i].options, .model_count = cases[i].count};
+        struct evq_error err = {0};
+        const enum evq_status status = evq_model_check(&task, &err);
+        if ((status == EVQ_OK) != (cases[i].words[0] == '\0') ||
+            strstr(err.message, cases[i].words) == NULL) {
+            fail_msg("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].words);
+        }
+    }
+}
+
+/* One weight of NaN: every score that it reaches is NaN and predicts nothing. */
+static void models_with_nan_weights_give_nan(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    const struct edit same = {.family = "llama", .from = "{", .to = "{"};
+    struct scored scored;
+    struct text text;
+    struct evq_error err = {0};
+    char path[128];
+
+    read_expected("llama", &text);
+    copy_model(folder, &same);
+    assert_status(scored_build(&scored, folder->path, ".", NULL, 0, 0, &err), EVQ_OK);
+    const struct evq_tensor *down =
+        evq_checkpoint_find(scored.checkpoint, "model.layers.0.mlp.down_proj.weight");
+    assert_non_null(down);
+    const uint64_t offset = down->offset;
+    scored_close(&scored);
+    (void)snprintf(path, sizeof(path), "%s/model.safetensors", folder->path);
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    const float broken = NAN;
+    assert_int_equal(pwrite(fd, &broken, sizeof(broken), (off_t)offset), sizeof(broken));
+    (void)close(fd);
+    assert_status(scored_build(&scored, folder->path, ".", NULL, 0, 0, &err), EVQ_OK);
+    assert_status_err(scored_load(&scored, &err), EVQ_OK, &err);
+    assert_status(evq_backend_cpu.exec(scored.state, &text.batch, scored.results, &err), EVQ_OK);
+    for (int32_t i = 0; i < text.batch.scores; i++) {
+        assert_true(isnan(scored.results[i].loss));
+        assert_int_equal(scored.results[i].predicted, -1);
+        assert_false(scored.results[i].correct);
+    }
+    scored_close(&scored);
+}
+
+int main(void)
+{
+#define IN_FOLDER(test)                                                                            \
+    cmocka_unit_test_setup_teardown(test, fixture_folder_setup, fixture_folder_teardown)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(models_agree_with_transformers_in_float64),
+        IN_FOLDER(models_refuse_what_they_are_not),
+        IN_FOLDER(models_options_go_before_the_configuration),
+        cmocka_unit_test(models_check_reads_options_without_a_checkpoint),
+        IN_FOLDER(models_with_nan_weights_give_nan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
