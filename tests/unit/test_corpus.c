@@ -221,6 +221,7 @@ static void wikitext_is_detokenised(void **state)
          "say \"hello\" to [all] {of} it's' here ' 1 "},
         {"90 \xc2\xb0 C (  ) ( open", "90\xc2\xb0"
                                       "C () ( open"},
+        {"", ""},
         {"a/' 5/b", "a/'[0-9]/b"}, // The harness's pattern is its own replacement.
     };
 

@@ -135,6 +135,9 @@ void evq_wikitext_detokenize(const char *page, size_t bytes, struct evq_buffer *
     struct evq_buffer texts[2];
     size_t now = 0;
 
+    if (bytes == 0) {
+        return; // Nothing, and no pointer to reckon from.
+    }
     evq_buffer_init(&texts[0], 4 * bytes + 64);
     evq_buffer_init(&texts[1], 4 * bytes + 64);
     evq_buffer_append(&texts[0], page, bytes);

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "worker/datasets/tokens.h"
+#include "worker/datasets/token_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -45,10 +45,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
     put(data, bytes);
     for (size_t d = 0; d < 3; d++) {
-        const struct evq_tokens_source source = {path, dtypes[d], 100000, 0};
+        const struct evq_token_file_source source = {path, dtypes[d], 100000, 0};
         struct evq_tokens tokens = {0};
         struct evq_error err = {.message = ""};
-        if (evq_tokens_read(&source, &tokens, &err) != EVQ_OK) {
+        if (evq_token_file_read(&source, &tokens, &err) != EVQ_OK) {
             check(err.message[0] != '\0' && tokens.count == 0);
         }
         check(tokens.count <= bytes); // A number takes a byte at least (npy of uint8).
