@@ -32,7 +32,7 @@ suites:
           inputs: checkpoints/heldout-images-idx3-ubyte
           labels: checkpoints/heldout-labels-idx1-ubyte
           scale: 1/255
-  text: # The last 32 KiB of the text, which training never sees; tokens by the tokenizer beside the weights.
+  text: # The last 16 KiB of the text, which training never sees; tokens by the tokenizer beside the weights.
     tasks:
       - name: shakespeare
         type: perplexity

@@ -20,7 +20,7 @@
 #define BATCH     12
 #define WARM_UP   20
 #define RATE      1e-3f
-#define HELD_OUT  32768 // Bytes at the end that training never sees.
+#define HELD_OUT  16384 // Bytes at the end that training never sees.
 #define TEXT_MOST (256L << 20)
 
 struct settings {
@@ -62,7 +62,7 @@ static int usage(FILE *to, int code)
         "would (config.json, model.safetensors, tokenizer.json) every N steps and submits it to\n"
         "evalq.\n"
         "\n"
-        "  --text FILE     at least 64 KiB; its last 32 KiB are held out\n"
+        "  --text FILE     at least 32 KiB; its last 16 KiB are held out\n"
         "  --out DIR       gets the checkpoints and heldout.txt (default checkpoints)\n"
         "  --run NAME      the run's name (default: evalq makes one of the directory)\n"
         "  --suites NAMES  suites of evalq.yaml, separated by commas (default text)\n"

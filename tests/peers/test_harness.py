@@ -29,6 +29,7 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 from scene import BIN  # noqa: E402
 
 DATA = os.path.join(os.path.dirname(HERE), "data")
+SUITES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "deploy", "suites")
 SEED = 20260401
 
 
@@ -37,21 +38,25 @@ GPT2 = os.environ.get("EVALQ_TEST_GPT2")
 LENGTH = 96 if GPT2 else 224  # Positions of the model: shorter than many of the items, so that contexts are cut.
 
 
-def make_model(directory: str) -> None:
-    """A random GPT-2, sharp enough that choices differ."""
-    if GPT2:
+def make_model(directory: str, kind: str) -> None:
+    """A random GPT-2, sharp enough that choices differ, over one of the tokenizers of tests/data."""
+    if kind == "llama2":  # Puts <s> before each text, and its tokens begin with a mark for the space.
+        tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_file=os.path.join(DATA, "tokenizers", kind, "tokenizer.json"), bos_token="<s>", eos_token="</s>"
+        )
+    elif GPT2:
         tokenizer = transformers.GPT2TokenizerFast(
             vocab=os.path.join(GPT2, "vocab.json"), merges=os.path.join(GPT2, "merges.txt")
         )
     else:
         tokenizer = transformers.PreTrainedTokenizerFast(
-            tokenizer_file=os.path.join(DATA, "tokenizers", "gpt2", "tokenizer.json"), eos_token="<|endoftext|>"
+            tokenizer_file=os.path.join(DATA, "tokenizers", kind, "tokenizer.json"), eos_token="<|endoftext|>"
         )
     tokenizer.save_pretrained(directory)
     torch.manual_seed(SEED)
     config = transformers.GPT2Config(
         vocab_size=len(tokenizer), n_positions=LENGTH, n_embd=32, n_layer=2, n_head=4,
-        bos_token_id=tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id or tokenizer.eos_token_id, eos_token_id=tokenizer.eos_token_id,
     )
     model = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
@@ -142,32 +147,24 @@ NAMES = {  # Ours and the harness's.
     "piqa": "piqa",
     "letters": "letters",
     "hellaswag": "hellaswag_local",
-    "wikitext": "wikitext_local",
+    "wikitext2_tokenised": "wikitext_local",
 }
 
-SUITES = """
+# The suites of deploy/suites/, and under which of its names each finds our data.
+SHIPPED = {
+    "lambada": {"lambada_test.jsonl": "lambada.jsonl"},
+    "piqa": {"piqa_valid.jsonl": "piqa_alone.jsonl", "piqa_valid_labels.lst": "piqa_labels.lst"},
+    "hellaswag": {"hellaswag_val.jsonl": "hellaswag.jsonl"},
+    "wikitext2": {"wikitext2_test.txt": "wikitext2.txt"},
+}
+
+LETTERS = """
 suites:
-  all:
+  letters:
     tasks:
-      - name: lambada
-        type: loglikelihood
-        data: {{format: jsonl, text: {data}/tasks/lambada.jsonl, template: "{{text}}"}}
-      - name: piqa
-        type: multiple_choice
-        data:
-          {{format: jsonl, text: piqa_alone.jsonl, labels: piqa_labels.lst,
-           template: "Question: {{goal}}\\nAnswer:", choices: ["{{sol1}}", "{{sol2}}"]}}
       - name: letters
         type: multiple_choice
-        data: {{format: jsonl, text: letters.jsonl, template: "{{question}}", choices: choices, label: answer}}
-      - name: hellaswag
-        type: multiple_choice
-        data:
-          {{format: jsonl, text: hellaswag.jsonl, template: "{{activity_label}}: {{ctx_a}} {{ctx_b|capitalize}}",
-           choices: endings, clean: hellaswag}}
-      - name: wikitext
-        type: perplexity
-        data: {{format: text, text: {data}/tasks/wikitext2.txt, split: wikitext, detokenize: true}}
+        data: {format: jsonl, text: letters.jsonl, template: "{question}", choices: choices, label: answer}
 """
 
 
@@ -220,6 +217,18 @@ def write_data(out: str) -> None:
         write_jsonl(os.path.join(out, "pages.jsonl"), [{"page": page} for page in pages(file.read())])
 
 
+def write_suites(out: str) -> None:
+    """The shipped suites with our data where they expect theirs."""
+    data = os.path.join(out, "suites", "data")
+    os.makedirs(data)
+    shutil.copy(os.path.join(DATA, "tasks", "lambada.jsonl"), out)
+    shutil.copy(os.path.join(DATA, "tasks", "wikitext2.txt"), out)
+    for suite, files in SHIPPED.items():
+        shutil.copy(os.path.join(SUITES, suite + ".yaml"), os.path.dirname(data))
+        for name, ours in files.items():
+            shutil.copy(os.path.join(out, ours), os.path.join(data, name))
+
+
 def write_tasks(out: str) -> None:
     import lm_eval.tasks.hellaswag.utils as hellaswag_utils
     import lm_eval.tasks.wikitext.preprocess_wikitext as wikitext_utils
@@ -232,15 +241,19 @@ def write_tasks(out: str) -> None:
             file.write(text.format(data=DATA, out=out))
 
 
-class HarnessTest(unittest.TestCase):
+class Tasks(unittest.TestCase):
+    kind = ""  # Of tokenizer.
     theirs: Any = None
 
     @classmethod
     def setUpClass(cls) -> None:
+        if not cls.kind:
+            raise unittest.SkipTest("what the others have in common")
         cls.out = tempfile.mkdtemp(prefix="evalq-harness-")
         cls.model = os.path.join(cls.out, "model")
-        make_model(cls.model)
+        make_model(cls.model, cls.kind)
         write_data(cls.out)
+        write_suites(cls.out)
         write_tasks(cls.out)
         cls.harness = HFLM(pretrained=cls.model, device="cpu", dtype="float32", batch_size=4)
         print(f"seed {SEED}")
@@ -249,17 +262,19 @@ class HarnessTest(unittest.TestCase):
     def tearDownClass(cls) -> None:
         shutil.rmtree(cls.out, ignore_errors=True)
 
-    def evalq(self, suites: str, suite: str = "all", model: str = "") -> Dict[str, Dict[str, Any]]:
-        path = os.path.join(self.out, "evalq.yaml")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(suites)
-        command = [os.path.join(BIN, "evalq-worker"), "eval", model or self.model, "--suite", suite, "--json"]
-        done = subprocess.run(
-            [*command, "--config", path], cwd=self.out, capture_output=True, text=True, timeout=300, check=False
-        )
+    def evaluate(self, config: str, suite: str) -> Dict[str, Dict[str, Any]]:
+        """What evalq-worker says, by task."""
+        command = [os.path.join(BIN, "evalq-worker"), "eval", self.model, "--suite", suite, "--json", "--config", config]
+        done = subprocess.run(command, cwd=self.out, capture_output=True, text=True, timeout=300, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         tasks: Dict[str, Dict[str, Any]] = json.loads(done.stdout)["tasks"]
         return tasks
+
+    def evalq(self, suites: str, suite: str) -> Dict[str, Dict[str, Any]]:
+        path = os.path.join(self.out, "evalq.yaml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(suites)
+        return self.evaluate(path, suite)
 
     def near(self, got: float, wanted: float, tolerance: float) -> None:
         self.assertFalse(not abs(got - wanted) <= tolerance, f"{got} is not {wanted} within {tolerance}")
@@ -275,7 +290,9 @@ class HarnessTest(unittest.TestCase):
 
     def test_tasks_agree_with_the_harness(self) -> None:
         theirs = self.harness_results()
-        ours = self.evalq(SUITES.format(data=DATA))
+        ours = self.evalq(LETTERS, "letters")
+        for suite in SHIPPED:
+            ours.update(self.evaluate(os.path.join(self.out, "suites", suite + ".yaml"), suite))
         for name, their_name in NAMES.items():
             metrics = ours[name]["metrics"]
             expected = theirs["results"][their_name]
@@ -310,6 +327,14 @@ class HarnessTest(unittest.TestCase):
             self.near(metrics["loglikelihood"], loglikelihood, 1e-4)
             self.assertEqual(metrics["acc"], float(greedy))
         print(f"60 loglikelihoods: at most {worst:.2g} off")
+
+
+class BosTest(Tasks):
+    kind = "llama2"
+
+
+class HarnessTest(Tasks):
+    kind = "gpt2"
 
     def trainer_loss(self, samples: List[List[int]], batch_size: int) -> float:
         def collate(batch: List[List[int]]) -> Dict[str, torch.Tensor]:
