@@ -29,6 +29,7 @@ struct reader {
     struct evq_json json;
     struct evq_arena *arena;
     struct evq_adapter_config *config;
+    const char *unknown; // The first setting that is not understood; NULL: none.
     bool has_type;
     bool has_alpha;
     struct evq_error *err;
@@ -216,12 +217,13 @@ static enum evq_status read_bias(struct reader *reader)
     // Whichever were trained are in the file, and replace those of the base.
     if (status == EVQ_OK && bias != NULL && strcmp(bias, "none") != 0 && strcmp(bias, "all") != 0 &&
         strcmp(bias, "lora_only") != 0) {
-        return not_merged(reader, "bias");
+        reader->unknown = "bias";
     }
     return status;
 }
 
-/* null, false, {} and []: as if it were not there. */
+/* null, false, {} and []: as if it were not there. Another value of an unknown setting is noted:
+ * the adapter's type, which says more, may come later. */
 static enum evq_status read_other(struct reader *reader, const char *key)
 {
     struct evq_json_token token;
@@ -230,26 +232,24 @@ static enum evq_status read_other(struct reader *reader, const char *key)
     for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
         known = known || strcmp(key, harmless[i]) == 0;
     }
-    const char *kept = evq_arena_strdup(reader->arena, key); // The next token may overwrite it.
-    enum evq_status status = kept == NULL ? EVQ_E_NOMEM : EVQ_OK;
-    if (status != EVQ_OK) {
-        return evq_error_set(reader->err, status, "adapter_config.json");
+    const char *kept = evq_arena_strdup(reader->arena, key); // Its text may change.
+    if (kept == NULL) {
+        return evq_error_set(reader->err, EVQ_E_NOMEM, "adapter_config.json");
     }
-    status = evq_json_next(&reader->json, &token, reader->err);
+    enum evq_status status = evq_json_next(&reader->json, &token, reader->err);
     if (status != EVQ_OK || token.kind == EVQ_JSON_NULL || token.kind == EVQ_JSON_FALSE) {
         return status;
     }
-    if (known) {
-        return evq_json_skip(&reader->json, &token, reader->err);
-    }
-    if (token.kind == EVQ_JSON_OBJECT || token.kind == EVQ_JSON_ARRAY) {
+    bool empty = token.kind == EVQ_JSON_OBJECT || token.kind == EVQ_JSON_ARRAY;
+    const size_t outside = reader->json.depth - (empty ? 1 : 0);
+    for (bool first = true; status == EVQ_OK && reader->json.depth > outside; first = false) {
         status = evq_json_next(&reader->json, &token, reader->err);
-        if (status != EVQ_OK || token.kind == EVQ_JSON_OBJECT_END ||
-            token.kind == EVQ_JSON_ARRAY_END) {
-            return status;
-        }
+        empty = empty && first && reader->json.depth == outside;
     }
-    return not_merged(reader, kept);
+    if (!known && !empty && reader->unknown == NULL) {
+        reader->unknown = kept;
+    }
+    return status;
 }
 
 static enum evq_status read_member(struct reader *reader, const char *key)
@@ -308,6 +308,9 @@ static enum evq_status read_members(struct reader *reader)
     }
     if (status == EVQ_OK) {
         status = evq_json_next(&reader->json, &token, reader->err); // Only white space may follow.
+    }
+    if (status == EVQ_OK && reader->has_type && reader->unknown != NULL) {
+        return not_merged(reader, reader->unknown);
     }
     if (status == EVQ_OK && (!reader->has_type || !reader->has_alpha)) {
         status = evq_error_set(reader->err, EVQ_E_CORRUPT, "adapter_config.json has no '%s'",

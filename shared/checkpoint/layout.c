@@ -32,6 +32,9 @@ static const struct {
     {"model_world_size_", ".pt",
      "this holds the weights of each FSDP2 rank apart (model_world_size_N_rank_R.pt): join them "
      "first (lmms_engine.merger, verl.model_merger), in a `prepare` command"},
+    {"shard-", ".safetensors",
+     "this holds parts of tensors, as torch's DCP writes them into safetensors files "
+     "(shard-R-model-N): consolidate them first, in a `prepare` command"},
     {"latest_checkpointed_iteration.txt", "",
      "this is a checkpoint of Megatron-LM: convert it first, in a `prepare` command"},
     {"model_optim_rng.pt", "",

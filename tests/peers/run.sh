@@ -13,6 +13,7 @@ if [ ! -x "$build/bin/evalq-worker" ]; then
     cmake --build --preset default
 fi
 cmake --build "$build" --target encode_text >/dev/null || echo "NOT RUN: test_tokenizer has no encode_text"
+cmake --build "$build" --target dump_tensors >/dev/null || echo "NOT RUN: test_checkpoints has no dump_tensors"
 if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv"
     # By itself: where the second index does not answer, each package would be asked for there.

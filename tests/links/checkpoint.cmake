@@ -1,0 +1,3 @@
+# What tests/peers/test_checkpoints.py compares; built by tests/peers/run.sh.
+add_executable(dump_tensors EXCLUDE_FROM_ALL peers/dump_tensors.c)
+target_link_libraries(dump_tensors PRIVATE evq_shared)
