@@ -16,6 +16,10 @@ class Ask:
         self.suites: Optional[Sequence[str]] = None  #: Those a free worker asked for, until they are taken.
         self.waits = True  #: Whether to ask the workers; not while what they got last is on its way to them.
 
+    def settle(self) -> None:
+        """What was taken is in the queue, or came to nothing: the workers are asked again."""
+        self.waits = True
+
 
 class Asks:
     """Those of one client. At most one snapshot is made for each time that a worker asks."""
@@ -40,10 +44,6 @@ class Asks:
         with self._lock:
             suites, ask.suites = ask.suites, None
             return suites
-
-    def settle(self, ask: Ask) -> None:
-        """What was taken is in the queue, or came to nothing: the workers are asked again."""
-        ask.waits = True
 
     def look(self, idle: Callable[[str, str], List[str]]) -> bool:
         """Asks the workers, for each kind that waits. Whether any is free."""

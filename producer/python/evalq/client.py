@@ -191,7 +191,7 @@ class Client:
             self._snapshot_store().put(given, submit, metadata, ask)
         except Exception as error:  # Whatever it is, training goes on.
             if ask is not None:
-                ask.waits = True
+                ask.settle()
             return self._fail(error, f"step {step} was not submitted: ")
         return True
 

@@ -309,7 +309,7 @@ class Snapshots:
     def _answer(self, snapshot: _Snapshot) -> None:
         ask, snapshot.ask = snapshot.ask, None
         if ask is not None:
-            self.asks.settle(ask)
+            ask.settle()
 
     def _ended(self, run: str, result: "Result") -> None:
         if not result.is_end:
