@@ -187,6 +187,44 @@ static void client_pins_what_is_held_when_checkpoint_was_rotated_first(void **st
     evalq_client_close(client);
 }
 
+/* The trainer is at deleting it: the weights are there, what lies beside them is not. */
+static void client_pins_a_checkpoint_as_a_whole_while_it_is_deleted(void **state)
+{
+    struct scene *scene = *state;
+    static const char *const folders[] = {"out/.evalq", "out/.evalq/held",
+                                          "out/.evalq/held/checkpoint-7", "out/checkpoint-7"};
+    char path[256];
+    char held[256];
+    char config[300];
+
+    for (size_t at = 0; at < sizeof(folders) / sizeof(folders[0]); at++) {
+        path_of(scene, folders[at], path);
+        assert_int_equal(mkdir(path, 0777), 0);
+    }
+    checkpoint_write(scene, "checkpoint-7/model.safetensors", 7);
+    path_of(scene, "out/checkpoint-7/model.safetensors", path);
+    path_of(scene, "out/.evalq/held/checkpoint-7/model.safetensors", held);
+    assert_int_equal(link(path, held), 0);
+    path_of(scene, "out/.evalq/held/checkpoint-7/config.json", held);
+    FILE *file = fopen(held, "w");
+    assert_non_null(file);
+    assert_true(fputs("{}", file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    path_of(scene, "out/checkpoint-7", path);
+    path_of(scene, "out/.evalq/held/checkpoint-7", held);
+    struct evalq_client *client = scene_client(scene);
+    const struct evalq_checkpoint checkpoint = {
+        .path = path, .step = 7, .suites = "quick", .held = held};
+    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    assert_flushed(client);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    path_of(scene, claim->job->pin, path);
+    snprintf(config, sizeof(config), "%s/config.json", path);
+    assert_int_equal(access(config, R_OK), 0);
+    evq_claim_free(claim);
+    evalq_client_close(client);
+}
+
 int main(void)
 {
     scene_clear_environment();
@@ -195,6 +233,7 @@ int main(void)
         SCENE_TEST(client_refuses_nothing_for_good_when_the_library_is_an_older_one),
         SCENE_TEST(client_keeps_pin_when_the_queue_cannot_answer),
         SCENE_TEST(client_pins_what_is_held_when_checkpoint_was_rotated_first),
+        SCENE_TEST(client_pins_a_checkpoint_as_a_whole_while_it_is_deleted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,95 @@
+"""What a trainer's callback holds of its checkpoints: whole at any moment, of this life of the run, and never in the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import unittest
+from unittest import mock
+
+import scene  # noqa: F401  (finds the package)
+
+from evalq.integrations import held
+from evalq.integrations.held import Held
+
+
+class HeldTest(unittest.TestCase):
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory(prefix="evalq-held-")
+        self.addCleanup(directory.cleanup)
+        self.out = directory.name
+        self.held = Held()
+
+    def save(self, step: int, text: str = "weights") -> str:
+        path = os.path.join(self.out, f"checkpoint-{step}")
+        os.makedirs(path)
+        for name in ("model.safetensors", "config.json", "optimizer.pt", "rng_state_1.pth"):
+            with open(os.path.join(path, name), "w", encoding="utf-8") as file:
+                file.write(f"{name} {text}")
+        return path
+
+    def text(self, path: str) -> str:
+        with open(os.path.join(path, "model.safetensors"), encoding="utf-8") as file:
+            return file.read()
+
+    def test_a_rotated_checkpoint_comes_back_as_a_whole(self) -> None:
+        path = self.save(5)
+        kept = self.held.take(5, path)
+        self.assertEqual(sorted(os.listdir(kept or "")), ["config.json", "model.safetensors"])
+        shutil.rmtree(path)
+        with mock.patch.object(held.os, "rename", side_effect=OSError("killed here")), self.assertLogs("evalq"):
+            self.assertFalse(self.held.put_back(5, path))  # Until the last moment there is nothing.
+        self.assertEqual(self.held.restore(5), path)
+        self.assertEqual(sorted(os.listdir(path)), ["config.json", "model.safetensors"])
+        self.held.release_all()
+        self.assertEqual(os.listdir(self.out), ["checkpoint-5"])
+
+    def test_nothing_of_an_earlier_life_is_held_for_this_one(self) -> None:
+        path = self.save(5, "old")
+        Held().take(5, path)
+        shutil.rmtree(path)
+        path = self.save(5, "new")
+        kept = self.held.take(5, path)
+        self.assertEqual(self.text(kept or ""), "model.safetensors new")
+
+    def test_files_that_came_later_are_held_too(self) -> None:
+        path = self.save(5)
+        kept = self.held.take(5, path) or ""
+        with open(os.path.join(path, "shard-2.safetensors"), "w", encoding="utf-8"):
+            pass
+        self.held.take_again()
+        self.assertIn("shard-2.safetensors", os.listdir(kept))
+
+    def test_no_room_is_taken_that_the_next_save_needs(self) -> None:
+        path = self.save(5)
+        full = os.statvfs_result((4096, 4096, 100, 0, 0, 100, 100, 100, 0, 255))
+        with mock.patch.object(held.os, "statvfs", return_value=full), self.assertNoLogs("evalq", "WARNING"):
+            self.assertIsNone(self.held.take(5, path))  # libevalq, which cannot pin it either, warns.
+        self.assertFalse(os.path.exists(os.path.join(self.out, ".evalq", "held", "checkpoint-5")))
+
+    def test_another_file_system_is_said_once(self) -> None:
+        with mock.patch.object(held.os, "link", side_effect=OSError(18, "Invalid cross-device link")):
+            with self.assertLogs("evalq", "WARNING") as logs:
+                for step in (5, 10):
+                    self.assertIsNone(self.held.take(step, self.save(step)))
+        self.assertEqual(len(logs.output), 1, logs.output)
+        self.assertIn("save_total_limit", logs.output[0])
+
+    def test_a_folder_that_another_process_tidies_away_is_made_again(self) -> None:
+        path = self.save(5)
+        real, calls = os.link, []
+
+        def link(source: str, target: str) -> None:
+            calls.append(target)
+            if len(calls) == 1:
+                shutil.rmtree(os.path.join(self.out, ".evalq"))
+            real(source, target)
+
+        with mock.patch.object(held.os, "link", side_effect=link):
+            kept = self.held.take(5, path)
+        self.assertEqual(sorted(os.listdir(kept or "")), ["config.json", "model.safetensors"])
+
+
+if __name__ == "__main__":
+    unittest.main()
