@@ -17,9 +17,10 @@ from scene import BIN, NATIVE, PACKAGE, SceneTest, until
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 
 EVALUATOR = '''
-import os, sys, time
+import os, sys, threading, time
 import evalq
 
+LATE = []
 LOADED = []  # Kept between checkpoints.
 
 def evaluate(checkpoint, task, report):
@@ -39,6 +40,14 @@ def evaluate(checkpoint, task, report):
         sys.exit(3)
     if what == "nan":
         return {"loss": float("nan"), "other": float("-inf")}
+    if what == "late":  # A thread of its own that goes on when the evaluation is over.
+        LATE.append(report)
+    if what == "next":
+        late = LATE.pop()
+        late._told = 0.0  # As if a while had passed.
+        thread = threading.Thread(target=late, args=(5, 5, "late"))
+        thread.start()
+        thread.join()
     if what == "loop":
         while True:
             time.sleep(0.01)
@@ -70,12 +79,12 @@ class Peer:
         self.process.stdin.write(json.dumps(line).encode() + b"\n")
         self.process.stdin.flush()
 
-    def job(self, step: int = 1, tasks: "Optional[List[str]]" = None, **params: str) -> None:
+    def job(self, step: int = 1, tasks: "Optional[List[str]]" = None, turn: int = 0, **params: str) -> None:
         listed = [{"name": name, "type": "any", "model": {}, "data": {}, "options": {}} for name in tasks or ["only"]]
         self.say(
             type="job", version=1, checkpoint="/nowhere", source="/nowhere", job=f"r/{step}/regular/s", run="r",
             step=step, epoch=None, variant="regular", suite="s", tasks=listed, params=params, tags={}, shard=None,
-            attempt=1, scratch="/tmp",
+            attempt=1, scratch="/tmp", **({"turn": turn} if turn else {}),
         )  # fmt: skip
 
     def hear(self) -> "Dict[str, Any]":
@@ -120,6 +129,14 @@ class ProtocolTest(unittest.TestCase):
         self.assertEqual(text.count("this is not for the worker"), 3)
         self.assertEqual(text.count("nor this"), 3)
         self.assertEqual(self.peer.process.returncode, 0)
+
+    def test_each_line_says_of_which_job_it_is(self) -> None:
+        self.peer.job(1, turn=7, what="late")
+        self.assertEqual({line["turn"] for line in self.answer()}, {7})
+        self.peer.job(2, turn=8, what="next")
+        lines = self.answer()
+        self.assertEqual([line["turn"] for line in lines if line.get("status") == "late"], [7])
+        self.assertEqual({line["turn"] for line in lines if line.get("status") != "late"}, {8})
 
     def test_exceptions_become_errors(self) -> None:
         for what, message, retry in (
