@@ -120,7 +120,8 @@ def save(kind: str, tokenizer: Tokenizer, directory: str, legacy: bool = False) 
         made["model"]["merges"] = [" ".join(pair) for pair in made["model"]["merges"]]
     if legacy:
         with open(os.path.join(directory, "vocab.json"), "w", encoding="utf-8") as file:
-            json.dump(made["model"]["vocab"], file)
+            vocabulary = made["model"]["vocab"]
+            json.dump(dict(vocabulary, **{"<|endoftext|>": len(vocabulary)}), file)
         with open(os.path.join(directory, "merges.txt"), "w", encoding="utf-8") as file:
             file.write("#version: 0.2\n" + "".join(pair + "\n" for pair in made["model"]["merges"]))
         return directory

@@ -1,7 +1,8 @@
 /*
  * Tokens of a text, for tests that compare them: encode_text TOKENIZER [--special] < TEXT writes
  * them as int32 to standard output. With --documents standard input is documents, each a uint32
- * of its bytes before it, and so is the output, counting tokens.
+ * of its bytes before it, and so is the output, counting tokens. With --ends it prints the BOS and
+ * EOS tokens and the size of the vocabulary instead.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -56,16 +57,24 @@ int main(int argc, char **argv)
     struct evq_error err = {0};
     bool special = false;
     bool documents = false;
+    bool ends = false;
 
     for (int i = 2; i < argc; i++) {
         special = special || strcmp(argv[i], "--special") == 0;
         documents = documents || strcmp(argv[i], "--documents") == 0;
+        ends = ends || strcmp(argv[i], "--ends") == 0;
     }
     if (argc < 2) {
-        fail("usage: encode_text TOKENIZER [--special] [--documents]");
+        fail("usage: encode_text TOKENIZER [--special] [--documents] | [--ends]");
     }
     if (evq_tokenizer_open(AT_FDCWD, argv[1], &tokenizer, &err) != EVQ_OK) {
         fail(err.message);
+    }
+    if (ends) {
+        (void)printf("%d %d %d\n", (int)evq_tokenizer_bos(tokenizer),
+                     (int)evq_tokenizer_eos(tokenizer), (int)evq_tokenizer_vocabulary(tokenizer));
+        evq_tokenizer_free(tokenizer);
+        return 0;
     }
     struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
     struct input input = read_all();

@@ -10,15 +10,18 @@ from __future__ import annotations
 import array
 import glob
 import gzip
+import importlib.util
+import json
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 import unicodedata
 import unittest
-from typing import Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -167,6 +170,41 @@ class TokenForToken(unittest.TestCase):
         for directory in directories:
             with self.subTest(directory):
                 self.compare(directory, Tokenizer.from_file(os.path.join(directory, "tokenizer.json")), directory)
+
+
+CONFIGS: List[Tuple[str, Dict[str, Any], Dict[str, Any]]] = [  # Tokenizer, tokenizer_config.json, special_tokens_map.json.
+    ("gpt2", {"tokenizer_class": "GPT2Tokenizer"}, {}),
+    ("gpt2", {"tokenizer_class": "GPT2TokenizerFast", "bos_token": None}, {}),
+    ("gpt2", {"tokenizer_class": "GPT2TokenizerFast", "eos_token": "<|im_end|>"}, {}),
+    ("gpt2_pair", {"tokenizer_class": "GPT2Tokenizer"}, {}),
+    ("qwen2", {"tokenizer_class": "Qwen2Tokenizer"}, {}),
+    ("qwen2", {"tokenizer_class": "Qwen2TokenizerFast", "bos_token": None, "eos_token": "<|im_end|>"}, {}),
+    ("llama3", {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}, {}),
+    ("llama3", {"tokenizer_class": "PreTrainedTokenizerFast"}, {}),
+    ("llama3", {"tokenizer_class": "PreTrainedTokenizerFast"}, {"bos_token": {"content": "<|im_start|>"}, "eos_token": "<|im_end|>"}),
+    ("mistral", {"tokenizer_class": "LlamaTokenizer"}, {}),
+    ("mistral", {"tokenizer_class": "LlamaTokenizerFast", "eos_token": {"__type": "AddedToken", "content": "<unk>"}}, {}),
+]
+
+
+class Ends(unittest.TestCase):
+    """BOS and EOS as AutoTokenizer of transformers finds them."""
+
+    def test_ends(self) -> None:
+        if importlib.util.find_spec("transformers") is None:
+            self.skipTest("transformers is not installed")
+        from transformers import AutoTokenizer
+
+        for name, config, special in CONFIGS:
+            with self.subTest(name=name, config=config, special=special), tempfile.TemporaryDirectory() as directory:
+                shutil.copytree(os.path.join(make_tokenizers.MADE, name), directory, dirs_exist_ok=True)
+                for file_name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", special)):
+                    with open(os.path.join(directory, file_name), "w", encoding="utf-8") as file:
+                        json.dump(content, file)
+                theirs = AutoTokenizer.from_pretrained(directory)
+                want = [-1 if token is None else token for token in (theirs.bos_token_id, theirs.eos_token_id)]
+                done = subprocess.run([ENCODE, directory, "--ends"], stdout=subprocess.PIPE, check=True, text=True)
+                self.assertEqual([int(word) for word in done.stdout.split()[:2]], want)
 
 
 if __name__ == "__main__":

@@ -201,6 +201,34 @@ static void tokenizer_merges_long_pieces_from_the_left(void **state)
     evq_tokenizer_scratch_free(scratch);
 }
 
+static void tokenizer_refuses_a_piece_beyond_the_limit(void **state)
+{
+    const size_t bytes = EVQ_TOKENIZER_PIECE_BYTES_MAX + 1;
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *tokenizer = open_named("gpt2");
+    struct evq_tokens tokens = {0};
+    struct evq_error err = {.status = EVQ_OK};
+    char *text = malloc(bytes);
+
+    (void)state;
+    assert_non_null(scratch);
+    assert_non_null(text);
+    memset(text, 'a', bytes);
+    memcpy(text, "one ", 4);
+    assert_status(evq_tokenizer_encode(tokenizer, scratch, text, bytes, true, &tokens, &err),
+                  EVQ_OK);
+    text[3] = 'a';
+    const size_t count = tokens.count;
+    assert_status(evq_tokenizer_encode(tokenizer, scratch, text, bytes, true, &tokens, &err),
+                  EVQ_E_LIMIT);
+    assert_holds(err.message, "without a place to divide");
+    assert_int_equal(tokens.count, count);
+    evq_tokens_free(&tokens);
+    free(text);
+    evq_tokenizer_free(tokenizer);
+    evq_tokenizer_scratch_free(scratch);
+}
+
 static void tokenizer_appends_and_leaves_what_was_there(void **state)
 {
     struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
@@ -381,6 +409,7 @@ int main(void)
         cmocka_unit_test(tokenizer_keeps_caches_apart_when_a_scratch_is_shared),
         cmocka_unit_test_setup_teardown(tokenizer_merges_long_pieces_from_the_left,
                                         fixture_folder_setup, fixture_folder_teardown),
+        cmocka_unit_test(tokenizer_refuses_a_piece_beyond_the_limit),
         cmocka_unit_test(tokenizer_appends_and_leaves_what_was_there),
         cmocka_unit_test_setup_teardown(tokenizer_finds_what_begins_and_ends_a_text,
                                         fixture_folder_setup, fixture_folder_teardown),

@@ -283,6 +283,8 @@ static const struct {
     {"{}", "#version: 0.2\n", NULL, NULL, EVQ_E_CORRUPT, "vocabulary is empty"},
     {"{\"a\":0}", "#version\n", "tokenizer_config.json", "{\"tokenizer_class\":\"BertTokenizer\"}",
      EVQ_E_UNSUPPORTED, "BertTokenizer"},
+    {"{\"a\":0}", "#version\n", "added_tokens.json", "{\"<pad>\":1}", EVQ_E_UNSUPPORTED,
+     "added_tokens.json beside it"},
     {"{\"a\":0}", "#version\n", "tokenizer_config.json", "[]", EVQ_E_CORRUPT,
      "tokenizer_config.json' is no JSON object"},
     {"{\"a\":0}", "#version\n", "tokenizer_config.json", "{\"bos_token\":7}", EVQ_E_CORRUPT,

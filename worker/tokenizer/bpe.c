@@ -25,10 +25,10 @@ static enum evq_status reserve(struct evq_bpe_work *work, size_t symbols, struct
     if (symbols <= work->room) {
         return EVQ_OK;
     }
-    if (symbols > EVQ_TOKENIZER_PIECE_BYTES_MAX) {
+    if (symbols > EVQ_TOKENIZER_PIECE_BYTES_MAX + 1) {
         return evq_error_set(
             err, EVQ_E_LIMIT,
-            "%zu bytes of text without a place to divide them, expected at most %zu", symbols,
+            "%zu bytes of text without a place to divide them, expected at most %zu", symbols - 1,
             EVQ_TOKENIZER_PIECE_BYTES_MAX);
     }
     const size_t room = symbols < 256 ? 256 : symbols;

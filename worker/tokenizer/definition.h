@@ -97,7 +97,7 @@ enum evq_status evq_definition_read_json(struct evq_definition *definition,
 enum evq_status evq_definition_read_pair(struct evq_definition *definition,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Checks that file's bytes are UTF-8 without a byte order mark's surprises; names path. */
+/* EVQ_E_CORRUPT, naming path: it is empty or no UTF-8. */
 enum evq_status evq_definition_text_check(const struct evq_buffer *file, const char *path,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 

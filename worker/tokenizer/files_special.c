@@ -245,6 +245,22 @@ enum evq_status evq_tokenizer_files_ends(const struct evq_tokenizer_files *files
     return EVQ_OK;
 }
 
+/* What is in added_tokens.json is not known well enough to find it in a text as Transformers does.
+ */
+static enum evq_status check_no_added(const struct evq_tokenizer_files *files,
+                                      const struct evq_definition *definition,
+                                      struct evq_error *err)
+{
+    struct special special;
+
+    const enum evq_status status = read_file(files, "added_tokens.json", &special, err);
+    if (status == EVQ_OK && special.present) {
+        return evq_definition_refuse(definition, err,
+                                     "has added_tokens.json beside it and no tokenizer.json");
+    }
+    return status;
+}
+
 /* GPT-2's files do not say it: <|endoftext|> is found in a text. */
 enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *files,
                                             struct evq_definition *definition,
@@ -253,7 +269,10 @@ enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *fi
     static const char end_of_text[] = "<|endoftext|>";
     struct special special;
 
-    enum evq_status status = read_file(files, "tokenizer_config.json", &special, err);
+    enum evq_status status = check_no_added(files, definition, err);
+    if (status == EVQ_OK) {
+        status = read_file(files, "tokenizer_config.json", &special, err);
+    }
     if (status != EVQ_OK) {
         return status;
     }

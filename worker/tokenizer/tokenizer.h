@@ -17,7 +17,7 @@
 
 #define EVQ_TOKENIZER_FILE_BYTES_MAX  ((size_t)64 << 20) // Of tokenizer.json and the like.
 #define EVQ_TOKENIZER_IDS_MAX         (1 << 22)          // Ids are below it.
-#define EVQ_TOKENIZER_PIECE_BYTES_MAX ((size_t)64 << 20) // What may have to be merged as one.
+#define EVQ_TOKENIZER_PIECE_BYTES_MAX ((size_t)16 << 20) // What may have to be merged as one.
 
 struct evq_tokenizer;
 struct evq_tokenizer_scratch; // Buffers and the piece cache of one thread; bounded but for the
