@@ -31,7 +31,7 @@ static void stop(void)
 static void put(const uint8_t *data, size_t bytes)
 {
     if (path[0] == '\0') {
-        (void)snprintf(path, sizeof(path), "/dev/shm/evq-fuzz-tokens-%d", (int)getpid());
+        (void)snprintf(path, sizeof(path), "/dev/shm/evq-fuzz-token-file-%d", (int)getpid());
         check(atexit(stop) == 0);
     }
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
