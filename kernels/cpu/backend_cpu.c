@@ -61,7 +61,7 @@ static void cpu_caps(void *opened, struct evq_backend_caps *ret_caps)
     const long page_bytes = sysconf(_SC_PAGESIZE);
     char name[64];
 
-    *ret_caps = (struct evq_backend_caps){.bf16 = state->kernels->gemm_bf16 != NULL};
+    *ret_caps = (struct evq_backend_caps){.bf16 = state->kernels->round != NULL};
     evq_machine_name(name, sizeof(name));
     (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "%s (%s, %d threads)", name,
                    evq_machine_isa_name(state->isa), (int)evq_pool_threads(state->pool));
@@ -116,8 +116,7 @@ static enum evq_status cpu_prepare(void *opened, const struct evq_plan *plan, st
 
     state->plan = NULL;
     enum evq_status status = evq_plan_check(plan, err);
-    if (status == EVQ_OK && plan->compute == EVQ_COMPUTE_BF16 &&
-        state->kernels->gemm_bf16 == NULL) {
+    if (status == EVQ_OK && plan->compute == EVQ_COMPUTE_BF16 && state->kernels->round == NULL) {
         status = evq_error_set(err, EVQ_E_UNSUPPORTED,
                                "this processor (%s) does not multiply bf16: compute in fp32",
                                evq_machine_isa_name(state->isa));

@@ -25,3 +25,8 @@ const struct evq_kernels *evq_kernels_of(enum evq_isa isa)
         return &evq_kernels_base;
     }
 }
+
+size_t evq_kernels_rounded_stride(int32_t k)
+{
+    return (((size_t)k / 2 + EVQ_KERNELS_PAD) / 16 | 1) * 16;
+}

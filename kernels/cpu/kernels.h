@@ -21,20 +21,22 @@
 
 /*
  * out[rows, n] = act(in[rows, k] * weight[n, k]^T + bias[n]) + residual[rows, n]. The weight comes
- * in panels (kernels/cpu/weights.h).
+ * in panels (kernels/cpu/weights.h). With pairs, in and the weight are pairs of bf16 values in the
+ * place of floats, and stride and lines count pairs.
  */
 struct evq_gemm {
     int32_t rows, n, k;
+    bool pairs; // Only where evq_kernels.round is there.
     const float *in;
     size_t in_stride;
-    const void *panels; // Floats; bf16 where `gemm_bf16` is called.
-    const float *bias;  // With room like a row; or NULL.
+    const float *panels;
+    const float *bias; // With room like a row; or NULL.
     enum evq_activation activation;
     const float *residual; // May be out; or NULL.
     size_t residual_stride;
     float *out; // Not in.
     size_t out_stride;
-    void *scratch; // evq_kernels.gemm_scratch_floats() of them, aligned to 64 bytes.
+    float *scratch; // evq_kernels.gemm_scratch_floats(rows) of them, aligned to 64 bytes.
 };
 
 /* One head, `count` queries (at most a panel's width) from `first` on, of one sequence. */
@@ -47,6 +49,7 @@ struct evq_attention {
     float scale;
     float *out; // Of the sequence's first row.
     size_t out_stride;
+    bool pairs;     // Multiply in bf16; only where evq_kernels.round is there.
     float *scratch; // evq_kernels.attention_scratch_floats(size) of them, aligned to 64 bytes.
 };
 
@@ -60,9 +63,12 @@ struct evq_logsum {
 struct evq_kernels {
     int32_t panel; // Columns of a panel of weights; queries of an attention block.
 
-    size_t (*gemm_scratch_floats)(int32_t rows, int32_t k);
+    size_t (*gemm_scratch_floats)(int32_t rows);
     void (*gemm)(const struct evq_gemm *gemm);
-    void (*gemm_bf16)(const struct evq_gemm *gemm); // NULL: this processor has none.
+    /* Rounds rows of k floats to (k + 1) / 2 pairs, the last with a zero where k is odd. out has
+     * room for whole registers. NULL: this processor does not multiply bf16. */
+    void (*round)(const float *in, size_t in_stride, int32_t rows, int32_t k, float *out,
+                  size_t out_stride);
 
     size_t (*attention_scratch_floats)(int32_t size);
     void (*attention)(const struct evq_attention *attention);
@@ -87,6 +93,10 @@ struct evq_kernels {
     void (*logsum)(const float *logits, size_t stride, int32_t rows, int32_t first, int32_t n,
                    struct evq_logsum *sums);
 };
+
+/* Floats from row to row of `round`'s output: an odd number of cache lines, so that rows one above
+ * the other fall into different places of the cache. */
+size_t evq_kernels_rounded_stride(int32_t k);
 
 /* isa: at most what the machine has, evq_machine_isa(). */
 const struct evq_kernels *evq_kernels_of(enum evq_isa isa);

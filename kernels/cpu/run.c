@@ -25,18 +25,27 @@ struct chunk {
     int32_t positions[EVQ_SCHEDULE_CHUNK];
 };
 
+static size_t scratch_of(const struct evq_kernels *kernels, const struct evq_op *op)
+{
+    switch (op->kind) {
+    case EVQ_OP_GEMM: // Its sums, then its rows rounded.
+        return kernels->gemm_scratch_floats(EVQ_SCHEDULE_CHUNK) +
+               evq_kernels_rounded_stride(op->k) * EVQ_SCHEDULE_CHUNK;
+    case EVQ_OP_SCORE:
+        return evq_score_scratch_floats(kernels, EVQ_SCHEDULE_CHUNK, op->k);
+    case EVQ_OP_ATTENTION:
+        return kernels->attention_scratch_floats(op->n);
+    default:
+        return 0;
+    }
+}
+
 size_t evq_run_scratch_floats(const struct evq_kernels *kernels, const struct evq_plan *plan)
 {
     size_t most = 0;
 
     for (size_t i = 0; i < plan->op_count; i++) {
-        const struct evq_op *op = &plan->ops[i];
-        const size_t wanted =
-            op->kind == EVQ_OP_GEMM ? kernels->gemm_scratch_floats(EVQ_SCHEDULE_CHUNK, op->k)
-            : op->kind == EVQ_OP_SCORE
-                ? evq_score_scratch_floats(kernels, EVQ_SCHEDULE_CHUNK, op->k)
-            : op->kind == EVQ_OP_ATTENTION ? kernels->attention_scratch_floats(op->n)
-                                           : 0;
+        const size_t wanted = scratch_of(kernels, &plan->ops[i]);
         most = wanted > most ? wanted : most;
     }
     return most;
@@ -105,12 +114,14 @@ static void gather(struct chunk *chunk)
 static void run_gemm(const struct chunk *chunk, const struct evq_op *op)
 {
     const struct evq_cpu_state *state = chunk->run->state;
+    const struct evq_kernels *kernels = state->kernels;
     const struct evq_buffer *buffers = state->schedule.buffers;
     const struct evq_weight *weight = &state->weights.items[op->weight];
-    const struct evq_gemm gemm = {
+    struct evq_gemm gemm = {
         .rows = chunk->rows,
         .n = op->n,
         .k = op->k,
+        .pairs = weight->form == EVQ_WEIGHT_PANELS_BF16,
         .in = rows_of(chunk, op->in),
         .in_stride = buffers[op->in].stride,
         .panels = weight->block.data,
@@ -123,11 +134,14 @@ static void run_gemm(const struct chunk *chunk, const struct evq_op *op)
         .scratch = chunk->scratch,
     };
 
-    if (weight->form == EVQ_WEIGHT_PANELS_BF16) {
-        state->kernels->gemm_bf16(&gemm);
-    } else {
-        state->kernels->gemm(&gemm);
+    if (gemm.pairs) {
+        float *rounded = chunk->scratch + kernels->gemm_scratch_floats(EVQ_SCHEDULE_CHUNK);
+        kernels->round(gemm.in, gemm.in_stride, chunk->rows, op->k, rounded,
+                       evq_kernels_rounded_stride(op->k));
+        gemm.in = rounded;
+        gemm.in_stride = evq_kernels_rounded_stride(op->k);
     }
+    kernels->gemm(&gemm);
 }
 
 static void run_embedding(const struct chunk *chunk, const struct evq_op *op)
@@ -299,6 +313,7 @@ static void run_attention_part(void *context, int32_t part, int32_t thread)
         .count = block->count,
         .window = op->window,
         .scale = op->scale,
+        .pairs = state->plan->compute == EVQ_COMPUTE_BF16,
         .out = (float *)state->shared.data + out->shared_at + (size_t)block->row * out->stride +
                (size_t)head * (size_t)op->n,
         .out_stride = out->stride,

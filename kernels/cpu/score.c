@@ -19,7 +19,7 @@ static size_t tile_stride(const struct evq_kernels *kernels)
 size_t evq_score_scratch_floats(const struct evq_kernels *kernels, int32_t rows, int32_t k)
 {
     return tile_stride(kernels) * (size_t)rows + lines((size_t)rows * sizeof(struct evq_logsum)) +
-           kernels->gemm_scratch_floats(rows, k);
+           kernels->gemm_scratch_floats(rows) + evq_kernels_rounded_stride(k) * (size_t)rows;
 }
 
 static void take_targets(const struct evq_score *score, const float *logits, int32_t column,
@@ -51,40 +51,49 @@ static void finish(const struct evq_score *score, const struct evq_logsum *sums)
     }
 }
 
-void evq_score_run(const struct evq_score *score)
+/* The rows as the products read them: rounded where the weight is. */
+static struct evq_gemm product(const struct evq_score *score, float *scratch)
 {
     const struct evq_kernels *kernels = score->kernels;
-    const size_t stride = tile_stride(kernels);
-    const int32_t tile = kernels->panel * TILE_PANELS;
+    float *rounded = scratch + kernels->gemm_scratch_floats(score->rows);
+    struct evq_gemm gemm = {.rows = score->rows,
+                            .k = score->k,
+                            .pairs = score->weight->form == EVQ_WEIGHT_PANELS_BF16,
+                            .in = score->in,
+                            .in_stride = score->in_stride,
+                            .out = score->scratch,
+                            .out_stride = tile_stride(kernels),
+                            .scratch = scratch};
+
+    if (gemm.pairs) {
+        gemm.in = rounded;
+        gemm.in_stride = evq_kernels_rounded_stride(score->k);
+        kernels->round(score->in, score->in_stride, score->rows, score->k, rounded, gemm.in_stride);
+    }
+    return gemm;
+}
+
+void evq_score_run(const struct evq_score *score)
+{
+    const size_t stride = tile_stride(score->kernels);
+    const int32_t tile = score->kernels->panel * TILE_PANELS;
     const int32_t vocabulary = score->weight->rows;
     float *logits = score->scratch;
     struct evq_logsum *sums = (void *)(logits + stride * (size_t)score->rows);
-    const bool bf16 = score->weight->form == EVQ_WEIGHT_PANELS_BF16;
-    const char *panels = score->weight->block.data;
-    // Floats, or pairs of bf16 values: four bytes either way.
-    const size_t line = (size_t)(bf16 ? (score->k + 1) / 2 : score->k) * sizeof(float);
+    float *scratch = (float *)(void *)sums + lines((size_t)score->rows * sizeof(struct evq_logsum));
+    struct evq_gemm gemm = product(score, scratch);
+    const size_t deep = (size_t)(gemm.pairs ? (score->k + 1) / 2 : score->k);
 
     for (int32_t r = 0; r < score->rows; r++) {
         sums[r] = (struct evq_logsum){.top = -INFINITY};
     }
     for (int32_t column = 0; column < vocabulary; column += tile) {
-        const int32_t count = vocabulary - column < tile ? vocabulary - column : tile;
-        const struct evq_gemm gemm = {
-            .rows = score->rows,
-            .n = count,
-            .k = score->k,
-            .in = score->in,
-            .in_stride = score->in_stride,
-            .panels = panels + (size_t)column * line,
-            .bias = score->bias != NULL ? score->bias + column : NULL,
-            .out = logits,
-            .out_stride = stride,
-            .scratch =
-                (float *)(void *)sums + lines((size_t)score->rows * sizeof(struct evq_logsum)),
-        };
-        (bf16 ? kernels->gemm_bf16 : kernels->gemm)(&gemm);
-        kernels->logsum(logits, stride, score->rows, column, count, sums);
-        take_targets(score, logits, column, count);
+        gemm.n = vocabulary - column < tile ? vocabulary - column : tile;
+        gemm.panels = (const float *)score->weight->block.data + (size_t)column * deep;
+        gemm.bias = score->bias != NULL ? score->bias + column : NULL;
+        score->kernels->gemm(&gemm);
+        score->kernels->logsum(logits, stride, score->rows, column, gemm.n, sums);
+        take_targets(score, logits, column, gemm.n);
     }
     finish(score, sums);
 }

@@ -7,27 +7,61 @@
 #ifndef EVQ_KERNELS_CPU_ISA_ATTENTION_H
 #define EVQ_KERNELS_CPU_ISA_ATTENTION_H
 
+#include "kernels/cpu/isa/pairs.h"
 #include "kernels/cpu/isa/tile.h"
 #include "kernels/cpu/isa/vecmath.h"
 #include "kernels/cpu/kernels.h"
 
 #define KEYS 64 // Of a block.
 
-/* Everything [..][PANEL]: queries, scores, sums of values; then the largest score and the sum of
- * each query. */
-static size_t attention_scratch_floats(int32_t size)
+/* Of the scratch. */
+struct attention_parts {
+    float *queries; // [size][PANEL], or pairs.
+    float *scores;  // [KEYS][PANEL], then their exponentials, then pairs of them.
+    float *values;  // [size][PANEL], summed so far.
+    float *tops;    // [PANEL]: the largest score,
+    float *sums;    // and the sum of exponentials, of each query.
+    float *joined;  // Pairs of keys or values, [KEYS][joined_stride].
+    size_t joined_stride;
+};
+
+static size_t attention_joined_stride(int32_t size)
 {
-    return (2 * (size_t)size + KEYS + 2) * PANEL;
+    return ((size_t)size + 2 * LANES - 1) / LANES * LANES;
 }
 
-static void attention_queries(const struct evq_attention *at, float *queries)
+static size_t attention_scratch_floats(int32_t size)
+{
+    return (2 * (size_t)size + KEYS + 2) * PANEL + attention_joined_stride(size) * KEYS;
+}
+
+static struct attention_parts attention_place(const struct evq_attention *at)
+{
+    const size_t size = (size_t)at->size;
+    float *next = at->scratch;
+
+    return (struct attention_parts){.queries = next,
+                                    .scores = next + size * PANEL,
+                                    .values = next + (size + KEYS) * PANEL,
+                                    .tops = next + (2 * size + KEYS) * PANEL,
+                                    .sums = next + (2 * size + KEYS + 1) * PANEL,
+                                    .joined = next + (2 * size + KEYS + 2) * PANEL,
+                                    .joined_stride = attention_joined_stride(at->size)};
+}
+
+static void attention_queries(const struct evq_attention *at, const struct attention_parts *parts)
 {
     for (int32_t i = 0; i < PANEL; i++) {
         const float *q = at->q + (size_t)(at->first + i) * at->in_stride;
         for (int32_t d = 0; d < at->size; d++) {
-            queries[(size_t)d * PANEL + (size_t)i] = i < at->count ? q[d] * at->scale : 0.0f;
+            parts->queries[(size_t)d * PANEL + (size_t)i] = i < at->count ? q[d] * at->scale : 0.0f;
         }
     }
+#if defined(__AVX512BF16__)
+    if (at->pairs) {
+        pairs_of_rows(parts->queries, PANEL, at->size, PANEL, parts->queries, PANEL);
+    }
+#endif
 }
 
 /* Key `key` is hidden from query i when it comes after it, or a window before it. */
@@ -42,16 +76,18 @@ static void attention_mask(const struct evq_attention *at, int32_t key, float *s
 }
 
 /* Turns scores into exponentials; rescales what is summed so far to the new largest score. */
-static void attention_weigh(const struct evq_attention *at, int32_t keys, float *scores,
-                            float *values, float *tops, float *sums)
+static void attention_weigh(const struct evq_attention *at, const struct attention_parts *parts,
+                            int32_t keys)
 {
+    float *scores = parts->scores;
+
     for (int32_t v = 0; v < PANEL; v += LANES) {
-        const vec before = vec_load(tops + v);
+        const vec before = vec_load(parts->tops + v);
         vec top = before;
         for (int32_t j = 0; j < keys; j++) {
             top = vec_max(vec_load(scores + (size_t)j * PANEL + v), top);
         }
-        vec_store(tops + v, top);
+        vec_store(parts->tops + v, top);
         const vec base = vec_select(top == -INFINITY, (vec){0}, top); // Nothing seen as yet.
         vec sum = {0};
         for (int32_t j = 0; j < keys; j++) {
@@ -60,53 +96,80 @@ static void attention_weigh(const struct evq_attention *at, int32_t keys, float 
             sum += weight;
         }
         const vec shrink = vec_exp(before - base);
-        vec_store(sums + v, vec_load(sums + v) * shrink + sum);
+        vec_store(parts->sums + v, vec_load(parts->sums + v) * shrink + sum);
         for (int32_t d = 0; d < at->size; d++) {
-            float *value = values + (size_t)d * PANEL + v;
+            float *value = parts->values + (size_t)d * PANEL + v;
             vec_store(value, vec_load(value) * shrink);
         }
     }
 }
 
-static void attention_write(const struct evq_attention *at, const float *values, const float *sums)
+static void attention_write(const struct evq_attention *at, const struct attention_parts *parts)
 {
     for (int32_t i = 0; i < at->count; i++) {
         float *out = at->out + (size_t)(at->first + i) * at->out_stride;
         for (int32_t d = 0; d < at->size; d++) {
-            out[d] = values[(size_t)d * PANEL + (size_t)i] / sums[i];
+            out[d] = parts->values[(size_t)d * PANEL + (size_t)i] / parts->sums[i];
         }
     }
 }
 
+/* Scores of a block of keys: [keys][PANEL]. */
+static void attention_scores(const struct evq_attention *at, const struct attention_parts *parts,
+                             const float *keys, int32_t count)
+{
+#if defined(__AVX512BF16__)
+    if (at->pairs) {
+        pairs_round(keys, at->in_stride, count, at->size, parts->joined, parts->joined_stride);
+        tile_run(true, count, parts->joined, parts->joined_stride, 1, parts->queries,
+                 (at->size + 1) / 2, parts->scores, true);
+        return;
+    }
+#endif
+    tile_run(false, count, keys, at->in_stride, 1, parts->queries, at->size, parts->scores, true);
+}
+
+/* values[size][PANEL] += the block's values, weighed. */
+static void attention_sum(const struct evq_attention *at, const struct attention_parts *parts,
+                          const float *values, int32_t count)
+{
+#if defined(__AVX512BF16__)
+    if (at->pairs) {
+        pairs_of_rows(values, at->in_stride, count, at->size, parts->joined, parts->joined_stride);
+        pairs_of_rows(parts->scores, PANEL, count, PANEL, parts->scores, PANEL);
+        tile_run(true, at->size, parts->joined, 1, parts->joined_stride, parts->scores,
+                 (count + 1) / 2, parts->values, false);
+        return;
+    }
+#endif
+    tile_run(false, at->size, values, 1, at->in_stride, parts->scores, count, parts->values, false);
+}
+
 static void attention_run(const struct evq_attention *at)
 {
-    float *queries = at->scratch;
-    float *scores = queries + (size_t)at->size * PANEL;
-    float *values = scores + (size_t)KEYS * PANEL;
-    float *tops = values + (size_t)at->size * PANEL;
-    float *sums = tops + PANEL;
+    const struct attention_parts parts = attention_place(at);
     const int32_t end = at->first + at->count; // No query sees further.
     const int32_t low = at->window > 0 && at->first >= at->window ? at->first - at->window + 1 : 0;
 
-    attention_queries(at, queries);
-    memset(values, 0, (size_t)at->size * PANEL * sizeof(float));
-    memset(sums, 0, PANEL * sizeof(float));
+    attention_queries(at, &parts);
+    memset(parts.values, 0, (size_t)at->size * PANEL * sizeof(float));
+    memset(parts.sums, 0, PANEL * sizeof(float));
     for (int32_t i = 0; i < PANEL; i++) {
-        tops[i] = -INFINITY;
+        parts.tops[i] = -INFINITY;
     }
     for (int32_t key = low / KEYS * KEYS; key < end; key += KEYS) {
         const int32_t keys = end - key < KEYS ? end - key : KEYS;
         const size_t at_key = (size_t)key * at->in_stride;
-        tile_run(keys, at->k + at_key, at->in_stride, 1, queries, at->size, scores, true);
         const bool whole =
             key + keys <= at->first + 1 && (at->window == 0 || end - 1 - key < at->window);
+        attention_scores(at, &parts, at->k + at_key, keys);
         for (int32_t j = 0; j < keys && !whole; j++) {
-            attention_mask(at, key + j, scores + (size_t)j * PANEL);
+            attention_mask(at, key + j, parts.scores + (size_t)j * PANEL);
         }
-        attention_weigh(at, keys, scores, values, tops, sums);
-        tile_run(at->size, at->v + at_key, 1, at->in_stride, scores, keys, values, false);
+        attention_weigh(at, &parts, keys);
+        attention_sum(at, &parts, at->v + at_key, keys);
     }
-    attention_write(at, values, sums);
+    attention_write(at, &parts);
 }
 
 #endif

@@ -11,10 +11,9 @@
 
 #define GEMM_DEPTH 192 // Of a block of a panel: with its rows it stays in the first-level cache.
 
-static size_t gemm_scratch_floats(int32_t rows, int32_t k)
+static size_t gemm_scratch_floats(int32_t rows)
 {
-    // The sums of one panel; for bf16 also the rows, rounded, two to a float.
-    return (size_t)rows * (PANEL + ((size_t)k + 1) / 2);
+    return (size_t)rows * PANEL; // The sums of one panel.
 }
 
 static void gemm_finish(const struct evq_gemm *gemm, int32_t column, const float *sums)
@@ -39,14 +38,15 @@ static void gemm_finish(const struct evq_gemm *gemm, int32_t column, const float
 
 static void gemm_run(const struct evq_gemm *gemm)
 {
+    const int32_t lines = gemm->pairs ? (gemm->k + 1) / 2 : gemm->k;
     const float *panel = gemm->panels;
     float *sums = gemm->scratch;
 
     for (int32_t column = 0; column < gemm->n; column += PANEL) {
-        for (int32_t from = 0; from < gemm->k; from += GEMM_DEPTH) {
-            const int32_t depth = gemm->k - from < GEMM_DEPTH ? gemm->k - from : GEMM_DEPTH;
-            tile_run(gemm->rows, gemm->in + from, gemm->in_stride, 1, panel, depth, sums,
-                     from == 0);
+        for (int32_t from = 0; from < lines; from += GEMM_DEPTH) {
+            const int32_t depth = lines - from < GEMM_DEPTH ? lines - from : GEMM_DEPTH;
+            tile_run(gemm->pairs, gemm->rows, gemm->in + from, gemm->in_stride, 1, panel, depth,
+                     sums, from == 0);
             panel += (size_t)depth * PANEL;
         }
         gemm_finish(gemm, column, sums);

@@ -10,6 +10,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 // The tile of a matrix product that fills the registers, and the lanes of one.
 #if defined(__AVX512F__)
 #define LANES        16

@@ -15,6 +15,9 @@ const struct evq_kernels EVQ_KERNELS_TABLE = {
     .panel = PANEL,
     .gemm_scratch_floats = gemm_scratch_floats,
     .gemm = gemm_run,
+#if defined(__AVX512BF16__)
+    .round = pairs_round,
+#endif
     .attention_scratch_floats = attention_scratch_floats,
     .attention = attention_run,
     .activate = rows_activate,
