@@ -77,6 +77,9 @@ static const char *range_fault(const struct evq_plan *plan, const struct evq_op 
         return "heads that do not fit its buffer";
     }
     if (op->kind == EVQ_OP_RMS_NORM) {
+        if ((int64_t)op->column + (int64_t)op->heads * op->n > plan->buffer_columns[op->out]) {
+            return "heads that do not fit its output";
+        }
         return slot_is(plan, op->weight, 1, op->n) ? NULL : "a weight of another shape";
     }
     if (op->out != op->in || op->n % 2 != 0) {

@@ -1,5 +1,7 @@
 evq_test_link(test_kernels_cpu evq_kernels_cpu)
 evq_test_link(test_kernels_tokens evq_kernels_cpu)
+evq_test_link(test_kernels_refusals evq_kernels_cpu)
+evq_test_link(test_kernels_weights evq_kernels_cpu)
 evq_test_link(test_native evq_engine)
 evq_test_link(test_native_refusals evq_engine)
 evq_test_link(test_native_variants evq_engine)

@@ -1,4 +1,5 @@
 /* The CPU backend on plans of samples, against plain loops in double. */
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -390,6 +391,55 @@ static void kernels_cpu_keeps_values_and_memory_when_shapes_stay(void **unused)
     cpu->close(state);
 }
 
+/* Units in the last place of wanted; where that is denormal, zero will do. */
+static double in_units(double difference, double wanted)
+{
+    const float near = (float)wanted;
+    if (fabsf(near) < FLT_MIN && fabs(difference) <= fabs(wanted)) {
+        return 0.0;
+    }
+    return fabs(difference) / ((double)nextafterf(fabsf(near), INFINITY) - (double)fabsf(near));
+}
+
+/* The bounds that kernels/cpu/isa/vecmath.h states, over all sizes of arguments. */
+static void activations_stay_within_their_stated_errors(void **unused)
+{
+    enum { POINTS = 200000 };
+    float *in = random_floats(POINTS);
+    float *out = malloc((POINTS + EVQ_KERNELS_PAD) * sizeof(*out));
+
+    (void)unused;
+    assert_non_null(out);
+    for (int32_t i = 0; i < POINTS; i++) { // 1e-6 to 100, both signs.
+        in[i] *= (float)pow(10.0, 2.0 - 8.0 * (double)i / POINTS);
+    }
+    for (int isa = 0; isa <= (int)evq_machine_isa(); isa++) {
+        const struct evq_kernels *kernels = evq_kernels_of((enum evq_isa)isa);
+        for (int a = 0; a < EVQ_ACT_COUNT; a++) {
+            const bool by_units =
+                a == EVQ_ACT_TANH || a == EVQ_ACT_SIGMOID || a == EVQ_ACT_NONE || a == EVQ_ACT_RELU;
+            double worst = 0.0;
+            memcpy(out, in, POINTS * sizeof(*out));
+            kernels->activate(out, 0, 1, POINTS, (enum evq_activation)a);
+            for (int32_t i = 0; i < POINTS; i++) {
+                const double wanted = plain_activate((double)in[i], (enum evq_activation)a);
+                const double off = (double)out[i] - wanted;
+                const double error =
+                    by_units ? in_units(off, wanted) : fabs(off) / fmax(1.0, fabs((double)in[i]));
+                worst = error > worst || isnan(error) ? error : worst;
+            }
+            print_message("isa %d, activation %d: worst %.3g\n", isa, a, worst);
+            assert_near(worst, 0.0, by_units ? 3.0 : 2e-7);
+            float edges[64] = {NAN, INFINITY, -INFINITY, 1e30f, -1e30f, 0.0f};
+            kernels->activate(edges, 0, 1, 6, (enum evq_activation)a);
+            assert_true(isnan(edges[0]));
+            assert_false(isnan(edges[3]) || isnan(edges[4]) || isnan(edges[5]));
+        }
+    }
+    free(out);
+    free(in);
+}
+
 static void count_part(void *context, int32_t part, int32_t thread)
 {
     int32_t *counts = context;
@@ -430,6 +480,7 @@ int main(void)
         cmocka_unit_test(ops_scale_shift_uses_weights_or_scalars),
         cmocka_unit_test(kernels_cpu_refuses_bad_labels_and_plans),
         cmocka_unit_test(kernels_cpu_keeps_values_and_memory_when_shapes_stay),
+        cmocka_unit_test(activations_stay_within_their_stated_errors),
         cmocka_unit_test(pool_runs_each_part_once),
     };
     print_message("seed 20261121\n");

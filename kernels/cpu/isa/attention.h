@@ -97,7 +97,7 @@ static void attention_weigh(const struct evq_attention *at, const struct attenti
         }
         const vec shrink = vec_exp(before - base);
         vec_store(parts->sums + v, vec_load(parts->sums + v) * shrink + sum);
-        for (int32_t d = 0; d < at->size; d++) {
+        for (int32_t d = 0; d < at->size && vec_any(shrink != 1.0f); d++) {
             float *value = parts->values + (size_t)d * PANEL + v;
             vec_store(value, vec_load(value) * shrink);
         }

@@ -73,7 +73,33 @@ static inline vec vec_select(ivec mask, vec yes, vec no)
 /* a where a > b, else b: a NaN in a is lost, one in b stays. */
 static inline vec vec_max(vec a, vec b)
 {
+#if defined(__AVX512F__)
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#else
     return vec_select(a > b, a, b);
+#endif
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    return vec_select(a < b, a, b);
+#endif
+}
+
+static inline int32_t vec_any(ivec mask)
+{
+#if defined(__AVX512F__)
+    return _mm512_movepi32_mask((__m512i)mask) != 0;
+#else
+    int32_t any = 0;
+    for (int32_t i = 0; i < LANES; i++) {
+        any |= mask[i];
+    }
+    return any;
+#endif
 }
 
 static inline float vec_sum(vec v)
