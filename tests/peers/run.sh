@@ -14,6 +14,7 @@ if [ ! -x "$build/bin/evalq-worker" ]; then
 fi
 cmake --build "$build" --target encode_text >/dev/null || echo "NOT RUN: test_tokenizer has no encode_text"
 cmake --build "$build" --target dump_tensors >/dev/null || echo "NOT RUN: test_checkpoints has no dump_tensors"
+cmake --build "$build" --target lm_scores >/dev/null || echo "NOT RUN: test_models has no lm_scores"
 if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv"
     # By itself: where the second index does not answer, each package would be asked for there.

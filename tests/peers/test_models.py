@@ -6,6 +6,7 @@ token, with a float64 forward of Transformers' code on the same weights: the mea
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -164,6 +165,10 @@ class Scenes(unittest.TestCase):
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
+    def requires(self, module: str) -> None:
+        if importlib.util.find_spec(module) is None:
+            self.skipTest(f"{module} is not installed")
+
     def texts(self, vocabulary: int = VOCABULARY) -> List[torch.Tensor]:
         generator = torch.Generator().manual_seed(SEED + 1)
         return [torch.randint(0, vocabulary, size, generator=generator) for size in TEXTS]
@@ -303,7 +308,7 @@ class EveryLayout(Scenes):
         self.refused(self.path("alone.pt"), "no config.json", "family")
 
     def test_lightning(self) -> None:
-        needs("lightning")
+        self.requires("lightning")
         import lightning
 
         class Module(lightning.LightningModule):
@@ -330,8 +335,37 @@ class EveryLayout(Scenes):
                 module.model.config.save_pretrained(self.path(name))
                 self.agree(module.model.eval(), self.path(f"{name}/step.ckpt"))
 
+    def test_adapter_on_its_base(self) -> None:
+        self.requires("peft")
+        import peft
+
+        for name, modules in (("gpt2", ["c_attn", "c_proj"]), ("llama", ["q_proj", "v_proj", "down_proj"])):
+            with self.subTest(name):
+                base = randomized(MODELS[name]())
+                base.save_pretrained(self.path(f"{name}-base"))
+                settings = peft.LoraConfig(r=4, lora_alpha=8, target_modules=modules, task_type="CAUSAL_LM")
+                model = peft.get_peft_model(base, settings)
+                generator = torch.Generator().manual_seed(SEED + 2)
+                with torch.no_grad():
+                    for key, parameter in model.named_parameters():
+                        if "lora_" in key:
+                            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+                model.save_pretrained(self.path(name))
+                self.agree(model.eval(), self.path(name), base=f"{name}-base")
+
+    def test_distributed_checkpoint(self) -> None:
+        import torch.distributed.checkpoint as dcp
+
+        for name in ("gpt2", "qwen3"):
+            with self.subTest(name):
+                model = randomized(MODELS[name]())
+                dcp.save({"model": model.state_dict()}, checkpoint_id=self.path(name))
+                model.config.architectures = [type(model).__name__]
+                model.config.save_pretrained(self.path(name))
+                self.agree(model, self.path(name))
+
     def test_trainer(self) -> None:
-        needs("accelerate")
+        self.requires("accelerate")
         model = gpt2()
         rows = [{"input_ids": row, "labels": row} for row in self.texts()[0]]
         settings = transformers.TrainingArguments(
