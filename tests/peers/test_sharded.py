@@ -86,9 +86,8 @@ class TrainerTest(TrainerStackTest):
         with open(os.path.join(self.stack.state, "url"), encoding="utf-8") as file:
             url = file.read().strip()
         password = {"EVALQ_REDIS_PASSWORD_FILE": os.path.join(self.stack.state, "password")}
-        with mock.patch.dict(os.environ, password):
-            client = evalq.Client(url, "late", config=os.path.join(self.stack.directory, "evalq.yaml"), log=False)
-        with client:
+        config = os.path.join(self.stack.directory, "evalq.yaml")
+        with mock.patch.dict(os.environ, password), evalq.Client(url, "late", config=config, log=False) as client:
             for length in (None, len(data) // 2, len(data)):  # Not there, half, whole.
                 if length is None:
                     os.unlink(shard)
