@@ -115,8 +115,9 @@ static uint16_t to_bf16(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* count values of the blob from index `at` on, as floats. */
-static void convert(const struct evq_weight_blob *blob, size_t at, int32_t count, float *out)
+/* count values of the blob from index `at` on, as floats: where they are, or converted into out. */
+static const float *floats_at(const struct evq_weight_blob *blob, size_t at, int32_t count,
+                              float *out)
 {
     const uint16_t *shorts = (const uint16_t *)blob->values + at;
 
@@ -125,15 +126,14 @@ static void convert(const struct evq_weight_blob *blob, size_t at, int32_t count
         for (int32_t i = 0; i < count; i++) {
             out[i] = from_half(shorts[i]);
         }
-        return;
+        return out;
     case EVQ_WEIGHT_BF16:
         for (int32_t i = 0; i < count; i++) {
             out[i] = from_bits((uint32_t)shorts[i] << 16);
         }
-        return;
+        return out;
     default:
-        memcpy(out, (const float *)blob->values + at, (size_t)count * sizeof(float));
-        return;
+        return (const float *)blob->values + at;
     }
 }
 
@@ -150,16 +150,51 @@ static size_t panel_at(const struct evq_weight *weight, int32_t panel, int32_t r
     return ((size_t)(row / panel) * columns + (size_t)column) * (size_t)panel + lane;
 }
 
-static void store(const struct evq_weight *weight, int32_t panel, int32_t row, int32_t column,
-                  float value)
+/* `count` values of one row from a column on. Few instructions a value: this is half of what
+ * loading a model costs. */
+static void store_row(const struct evq_weight *weight, int32_t panel, int32_t row, int32_t from,
+                      int32_t count, const float *values)
 {
+    float *floats = weight->block.data;
+    uint16_t *shorts = weight->block.data;
+    const size_t step = (size_t)panel;
+
     if (weight->form == EVQ_WEIGHT_ROWS) {
-        ((float *)weight->block.data)[(size_t)row * (size_t)weight->columns + (size_t)column] =
-            value;
+        memcpy(floats + (size_t)row * (size_t)weight->columns + (size_t)from, values,
+               (size_t)count * sizeof(float));
     } else if (weight->form == EVQ_WEIGHT_PANELS) {
-        ((float *)weight->block.data)[panel_at(weight, panel, row, column)] = value;
+        float *out = floats + panel_at(weight, panel, row, from);
+        for (int32_t c = 0; c < count; c++) {
+            out[(size_t)c * step] = values[c];
+        }
     } else {
-        ((uint16_t *)weight->block.data)[panel_at(weight, panel, row, column)] = to_bf16(value);
+        uint16_t *out = shorts + panel_at(weight, panel, row, from); // from is even: a pair begins.
+        for (int32_t c = 0; c < count; c++) {
+            out[(size_t)(c / 2) * 2 * step + (size_t)(c % 2)] = to_bf16(values[c]);
+        }
+    }
+}
+
+/* `count` values of one column from a row on, all of one panel. */
+static void store_column(const struct evq_weight *weight, int32_t panel, int32_t row, int32_t count,
+                         int32_t column, const float *values)
+{
+    float *floats = weight->block.data;
+    uint16_t *shorts = weight->block.data;
+
+    if (weight->form == EVQ_WEIGHT_ROWS) {
+        float *out = floats + (size_t)row * (size_t)weight->columns + (size_t)column;
+        for (int32_t r = 0; r < count; r++) {
+            out[(size_t)r * (size_t)weight->columns] = values[r];
+        }
+    } else if (weight->form == EVQ_WEIGHT_PANELS) {
+        memcpy(floats + panel_at(weight, panel, row, column), values,
+               (size_t)count * sizeof(float));
+    } else {
+        uint16_t *out = shorts + panel_at(weight, panel, row, column);
+        for (int32_t r = 0; r < count; r++) {
+            out[2 * (size_t)r] = to_bf16(values[r]);
+        }
     }
 }
 
@@ -186,10 +221,9 @@ static void put_panel(void *context, int32_t part, int32_t thread)
     if (blob->transposed) {
         for (int32_t c = 0; c < weight->columns; c++) {
             const size_t line = (size_t)c * (size_t)blob->rows;
-            convert(blob, line + (size_t)(low - blob->first_row), high - low, piece);
-            for (int32_t row = low; row < high; row++) {
-                store(weight, run->panel, row, c, piece[row - low]);
-            }
+            store_column(
+                weight, run->panel, low, high - low, c,
+                floats_at(blob, line + (size_t)(low - blob->first_row), high - low, piece));
         }
         return;
     }
@@ -197,10 +231,8 @@ static void put_panel(void *context, int32_t part, int32_t thread)
         const int32_t count = weight->columns - from < PIECE ? weight->columns - from : PIECE;
         for (int32_t row = low; row < high; row++) {
             const size_t line = (size_t)(row - blob->first_row) * (size_t)weight->columns;
-            convert(blob, line + (size_t)from, count, piece);
-            for (int32_t c = 0; c < count; c++) {
-                store(weight, run->panel, row, from + c, piece[c]);
-            }
+            store_row(weight, run->panel, row, from, count,
+                      floats_at(blob, line + (size_t)from, count, piece));
         }
     }
 }

@@ -66,6 +66,22 @@ void evq_added_free(struct evq_added *added)
     *added = (struct evq_added){0};
 }
 
+/* The first token of [low, high), which agree in their first depth bytes and are longer, whose next
+ * byte is at least byte; high: none. */
+static size_t lower(const struct evq_added *added, size_t low, size_t high, size_t depth,
+                    unsigned byte)
+{
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if ((unsigned char)added->tokens[middle].content.text[depth] < byte) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 /* The longest token that text begins with, or NULL: the tokens that share its first bytes are
  * neighbours, a range that each further byte narrows. */
 static const struct evq_definition_added *longest(const struct evq_added *added, const char *text,
@@ -80,29 +96,19 @@ static const struct evq_definition_added *longest(const struct evq_added *added,
         if (added->tokens[low].content.bytes == depth) { // Shorter ones sort first.
             best = &added->tokens[low++];
         }
-        if (depth == bytes) {
+        if (depth == bytes || low == high) {
             break;
         }
-        const unsigned char byte = (unsigned char)text[depth];
-        size_t stop = high;
-        for (size_t from = low; from < stop;) { // The first above byte.
-            const size_t middle = (from + stop) / 2;
-            if ((unsigned char)added->tokens[middle].content.text[depth] > byte) {
-                stop = middle;
-            } else {
-                from = middle + 1;
-            }
+        const unsigned byte = (unsigned char)text[depth];
+        const unsigned least = (unsigned char)added->tokens[low].content.text[depth];
+        const unsigned most = (unsigned char)added->tokens[high - 1].content.text[depth];
+        if (byte < least || byte > most) {
+            break;
         }
-        high = stop;
-        for (size_t from = low; from < stop;) { // The first not below it.
-            const size_t middle = (from + stop) / 2;
-            if ((unsigned char)added->tokens[middle].content.text[depth] >= byte) {
-                stop = middle;
-            } else {
-                from = middle + 1;
-            }
+        if (least < most) {
+            low = lower(added, low, high, depth, byte);
+            high = lower(added, low, high, depth, byte + 1);
         }
-        low = stop;
     }
     return best;
 }

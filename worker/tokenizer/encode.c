@@ -6,7 +6,7 @@
 #include "worker/tokenizer/parts.h"
 #include "worker/tokenizer/text.h"
 
-#define CACHE_SLOTS     32768 // Of 64 bytes: 2 MiB a thread.
+#define CACHE_SETS      16384 // Of two slots of 64 bytes: 2 MiB a thread.
 #define CACHE_BYTES_MAX 24    // Of a piece.
 #define CACHE_IDS       9
 
@@ -38,12 +38,12 @@ struct evq_tokenizer_scratch *evq_tokenizer_scratch_new(void)
     if (scratch == NULL) {
         return NULL;
     }
-    scratch->slots = aligned_alloc(64, CACHE_SLOTS * sizeof(*scratch->slots));
+    scratch->slots = aligned_alloc(64, 2 * CACHE_SETS * sizeof(*scratch->slots));
     if (scratch->slots == NULL) {
         free(scratch);
         return NULL;
     }
-    memset(scratch->slots, 0, CACHE_SLOTS * sizeof(*scratch->slots));
+    memset(scratch->slots, 0, 2 * CACHE_SETS * sizeof(*scratch->slots));
     evq_buffer_init(&scratch->repaired, SIZE_MAX);
     evq_buffer_init(&scratch->normal[0], SIZE_MAX);
     evq_buffer_init(&scratch->normal[1], SIZE_MAX);
@@ -127,39 +127,55 @@ static inline void key_of(const char *piece, size_t bytes, uint64_t key[3])
     }
 }
 
-static inline size_t slot_of(const uint64_t key[3], size_t bytes)
+static inline size_t set_of(const uint64_t key[3], size_t bytes)
 {
     uint64_t hash = (key[0] ^ bytes) * 0x9e3779b97f4a7c15u;
 
     hash = (hash ^ hash >> 29 ^ key[1]) * 0xbf58476d1ce4e5b9u;
     hash = (hash ^ hash >> 31 ^ key[2]) * 0x94d049bb133111ebu;
-    return (size_t)(hash >> 40) % CACHE_SLOTS;
+    return (size_t)(hash >> 40) % CACHE_SETS;
+}
+
+static inline bool holds(const struct slot *slot, const uint64_t key[3], size_t bytes)
+{
+    return slot->bytes == bytes && slot->key[0] == key[0] && slot->key[1] == key[1] &&
+           slot->key[2] == key[2];
+}
+
+/* Into a set's first slot; what was there moves to the second, whose piece is forgotten. */
+static void remember(struct slot *set, const uint64_t key[3], size_t bytes,
+                     const struct evq_bpe_work *work)
+{
+    set[1] = set[0];
+    memcpy(set->key, key, sizeof(set->key));
+    set->bytes = (uint8_t)bytes;
+    set->count = (uint8_t)work->count;
+    memcpy(set->ids, work->ids, work->count * sizeof(*work->ids));
 }
 
 static enum evq_status add_piece(struct encoding *encoding, const char *piece, size_t bytes)
 {
     struct evq_bpe_work *work = &encoding->scratch->work;
-    struct slot *slot = NULL;
+    struct slot *set = NULL;
     uint64_t key[3];
 
     if (bytes <= CACHE_BYTES_MAX) {
         key_of(piece, bytes, key);
-        slot = &encoding->scratch->slots[slot_of(key, bytes)];
-        if (slot->bytes == bytes && slot->key[0] == key[0] && slot->key[1] == key[1] &&
-            slot->key[2] == key[2]) {
-            return append(encoding, slot->ids, slot->count);
+        set = &encoding->scratch->slots[2 * set_of(key, bytes)];
+        if (holds(&set[0], key, bytes)) {
+            return append(encoding, set[0].ids, set[0].count);
+        }
+        if (holds(&set[1], key, bytes)) {
+            return append(encoding, set[1].ids, set[1].count);
         }
     }
-    enum evq_status status =
+    const enum evq_status status =
         evq_bpe_encode(&encoding->tokenizer->bpe, piece, bytes, work, encoding->err);
     if (status != EVQ_OK) {
         return status;
     }
-    if (slot != NULL && work->count <= CACHE_IDS) {
-        memcpy(slot->key, key, sizeof(slot->key));
-        slot->bytes = (uint8_t)bytes;
-        slot->count = (uint8_t)work->count;
-        memcpy(slot->ids, work->ids, work->count * sizeof(*work->ids));
+    if (set != NULL && work->count <= CACHE_IDS) {
+        remember(set, key, bytes, work);
     }
     return append(encoding, work->ids, work->count);
 }
@@ -248,7 +264,7 @@ static enum evq_status add_raw(struct encoding *encoding, struct evq_definition_
 static void own(struct evq_tokenizer_scratch *scratch, const struct evq_tokenizer *tokenizer)
 {
     if (memcmp(scratch->digest, tokenizer->digest, sizeof(scratch->digest)) != 0) {
-        memset(scratch->slots, 0, CACHE_SLOTS * sizeof(*scratch->slots));
+        memset(scratch->slots, 0, 2 * CACHE_SETS * sizeof(*scratch->slots));
         memcpy(scratch->digest, tokenizer->digest, sizeof(scratch->digest));
     }
 }

@@ -15,18 +15,22 @@ static bool begins(struct evq_definition_text text, const char *word)
 
 static void append_under(struct evq_definition_text text, struct evq_buffer *out)
 {
-    const char *at = text.text;
-    const char *end = at + text.bytes;
+    char block[4096];
+    size_t used = 0;
 
-    while (at < end) {
-        const char *space = memchr(at, ' ', (size_t)(end - at));
-        const char *stop = space != NULL ? space : end;
-        evq_buffer_append(out, at, (size_t)(stop - at));
-        if (space != NULL) {
-            evq_buffer_append(out, UNDER, 3);
+    for (size_t i = 0; i < text.bytes; i++) {
+        if (sizeof(block) - used < 3) {
+            evq_buffer_append(out, block, used);
+            used = 0;
         }
-        at = space != NULL ? space + 1 : end;
+        if (text.text[i] == ' ') {
+            memcpy(block + used, UNDER, 3);
+            used += 3;
+        } else {
+            block[used++] = text.text[i];
+        }
     }
+    evq_buffer_append(out, block, used);
 }
 
 static enum evq_status take(const struct evq_buffer *buffer, struct evq_definition_text *ret_text,
