@@ -66,8 +66,8 @@ static int usage(FILE *to, int code)
         "  --out DIR       gets the checkpoints and heldout.txt (default checkpoints)\n"
         "  --run NAME      the run's name (default: evalq makes one of the directory)\n"
         "  --suites NAMES  suites of evalq.yaml, separated by commas (default text)\n"
-        "  --steps N       steps of 12 sequences of 64 bytes (default 300)\n"
-        "  --every N       steps between checkpoints (default 30)\n"
+        "  --steps N       steps of 12 sequences of 64 bytes (default 400)\n"
+        "  --every N       steps between checkpoints (default 40)\n"
         "  --seed N        of initialisation and order (default 1)\n",
         to);
     return code;
@@ -104,7 +104,7 @@ static int settings_parse(int argc, char **argv, struct settings *settings)
     int option = 0;
 
     *settings = (struct settings){
-        .out = "checkpoints", .suites = "text", .steps = 300, .every = 30, .seed = 1};
+        .out = "checkpoints", .suites = "text", .steps = 400, .every = 40, .seed = 1};
     while (right && (option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (option) {
         case 't':

@@ -383,6 +383,11 @@ static void corpus_refuses_in_a_sentence(void **state)
                  open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\", \"c\": \"a\", \"label\": 0}",
                            "format", "jsonl", "template", "{q}", "choices", "c", NULL),
                  EVQ_E_INVALID, "field 'c' is no list");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\"}", CHOICES, "target", "y", NULL),
+                 EVQ_E_INVALID, "data: target is for loglikelihood");
+    assert_fault(fx, open_with(fx, EVQ_CORPUS_TARGETS, "{\"q\": \"x\"}", CHOICES, NULL),
+                 EVQ_E_INVALID, "data: choices.0 is for multiple_choice");
     write_bytes(fx, "labels", "1\n", 2);
     assert_fault(fx,
                  open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\"}\n{\"q\": \"y\"}\n", CHOICES,
@@ -403,6 +408,21 @@ static void corpus_refuses_in_a_sentence(void **state)
                  open_with(fx, EVQ_CORPUS_TARGETS, "{\"q\": \"x\"}", "format", "jsonl", "template",
                            "{q}", "target", "", NULL),
                  EVQ_E_INVALID, "nothing to score");
+}
+
+static void corpus_bounds_a_line(void **state)
+{
+    static const size_t bytes = ((size_t)8 << 20) + 16;
+    struct fixture *fx = *state;
+    char *text = malloc(bytes + 1);
+
+    assert_non_null(text);
+    memset(text, 'x', bytes);
+    memcpy(text, "{\"text\": \"", 10);
+    memcpy(text + bytes - 2, "\"}", 3);
+    assert_fault(fx, open_with(fx, EVQ_CORPUS_DOCUMENTS, text, "format", "jsonl", NULL),
+                 EVQ_E_LIMIT, "line 1: 8388624 bytes, allowed 8388608");
+    free(text);
 }
 
 static void corpus_is_current_until_its_files_or_options_change(void **state)
@@ -445,6 +465,7 @@ int main(void)
         TEST(items_divide_context_and_continuation),
         TEST(items_read_labels_of_every_form),
         TEST(corpus_refuses_in_a_sentence),
+        TEST(corpus_bounds_a_line),
         TEST(corpus_is_current_until_its_files_or_options_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,25 @@ static bool option_is(const struct evq_task_config *task, const char *key, const
     return strcmp(evq_corpus_option(task, key, ""), word) == 0;
 }
 
+/* Options that mean nothing to the other task are refused. */
+static enum evq_status check_kind(const struct evq_task_config *task, bool choices,
+                                  struct evq_error *err)
+{
+    static const char *const of_choices[] = {"choices", "choices.0",   "target_delimiter",
+                                             "label",   "label_names", "labels"};
+
+    if (choices && evq_corpus_option(task, "target", NULL) != NULL) {
+        return evq_error_set(err, EVQ_E_INVALID, "data: target is for loglikelihood");
+    }
+    for (size_t i = 0; i < sizeof(of_choices) / sizeof(of_choices[0]) && !choices; i++) {
+        if (evq_corpus_option(task, of_choices[i], NULL) != NULL) {
+            return evq_error_set(err, EVQ_E_INVALID, "data: %s is for multiple_choice",
+                                 of_choices[i]);
+        }
+    }
+    return EVQ_OK;
+}
+
 enum evq_status evq_items_check(const struct evq_task_config *task, enum evq_corpus_kind kind,
                                 struct evq_error *err)
 {
@@ -59,10 +78,10 @@ enum evq_status evq_items_check(const struct evq_task_config *task, enum evq_cor
                              "data: choices is missing: a field that holds a list, or a list of "
                              "templates");
     }
-    if (!choices && evq_corpus_option(task, "labels", NULL) != NULL) {
-        return evq_error_set(err, EVQ_E_INVALID, "data: labels is for multiple_choice");
+    enum evq_status status = check_kind(task, choices, err);
+    if (status == EVQ_OK) {
+        status = evq_template_check(template, err);
     }
-    enum evq_status status = evq_template_check(template, err);
     if (status == EVQ_OK && !choices && strcmp(target, "last_word") != 0) {
         status = evq_template_check(target, err);
     }
