@@ -200,19 +200,20 @@ static bool pin_reuse(int pins_fd, const char *name, const struct evq_pin *pin,
 }
 
 /* A pin takes no room until the trainer deletes the checkpoint; then the next save lacks it. So
- * there must be room for two more: what is held apart from the checkpoint lacks the optimizer's
- * states, which are twice the weights. */
+ * there must be room for two more: of a folder, what is held apart from the checkpoint lacks the
+ * optimizer's states, which are twice the weights. */
 static enum evq_status room_check(int directory_fd, const struct evq_pin_request *request,
-                                  int64_t bytes, struct evq_error *err)
+                                  const struct evq_tree_clone *clone, struct evq_error *err)
 {
     struct statvfs room;
-    bool weights_only = request->source != NULL && strcmp(request->source, request->path) != 0;
+    bool weights_only =
+        clone->files > 1 && request->source != NULL && strcmp(request->source, request->path) != 0;
 
     if (fstatvfs(directory_fd, &room) != 0) {
         return EVQ_OK; // Not known.
     }
     uint64_t free_bytes = (uint64_t)room.f_bavail * room.f_frsize;
-    uint64_t wanted = (uint64_t)bytes * (weights_only ? 4 : 2);
+    uint64_t wanted = (uint64_t)clone->bytes * (weights_only ? 4 : 2);
     if (free_bytes >= wanted) {
         return EVQ_OK;
     }
@@ -246,7 +247,7 @@ static enum evq_status pin_build(int root_fd, int pins_fd, const char *name,
     enum evq_status status = fd >= 0 ? evq_tree_clone(&clone, source, fd, base, err)
                                      : evq_error_set(err, EVQ_E_IO, "pin: %s", strerror(errno));
     if (status == EVQ_OK) {
-        status = room_check(fd, request, clone.bytes, err);
+        status = room_check(fd, request, &clone, err);
     }
     if (status == EVQ_OK) {
         status = record_want(fd, request, clone.copied_bytes, true, err);

@@ -61,6 +61,15 @@ class HeldTest(unittest.TestCase):
         self.held.take_again()
         self.assertIn("shard-2.safetensors", os.listdir(kept))
 
+    def test_a_save_in_the_background_is_held_when_it_is_there(self) -> None:
+        path = os.path.join(self.out, "later", "checkpoint-5")
+        kept = self.held.take(5, path) or ""
+        self.assertFalse(os.path.exists(kept))
+        os.makedirs(os.path.dirname(path))
+        shutil.move(self.save(5), path)
+        self.held.take_again()
+        self.assertEqual(sorted(os.listdir(kept)), ["config.json", "model.safetensors"])
+
     def test_no_room_is_taken_that_the_next_save_needs(self) -> None:
         path = self.save(5)
         full = os.statvfs_result((4096, 4096, 100, 0, 0, 100, 100, 100, 0, 255))

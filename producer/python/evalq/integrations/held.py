@@ -41,7 +41,8 @@ class Held:
         _tidy(folder)
 
     def take(self, step: int, path: str) -> Optional[str]:
-        """It was saved, or is being saved; again, for files that came since. Where it is held; None: it is not."""
+        """It was saved, or is being saved; again, for files that came since. Where it is, or will then be, held; None:
+        it cannot be."""
         self._paths[step] = path
         try:
             short = _room_missing(path)
@@ -50,7 +51,7 @@ class Held:
                 _remove(_held(path))
                 return None
             _link_tree(path, _held(path))
-            return _held(path) if os.path.exists(_held(path)) else None
+            return _held(path)
         except OSError as error:
             _remove(_held(path))
             if not self._warned:
@@ -66,7 +67,7 @@ class Held:
     def take_again(self) -> None:
         """Before a save, which may rotate the others away when it is done."""
         for step, path in self._paths.items():
-            if os.path.exists(path) and os.path.exists(_held(path)):
+            if os.path.exists(path):
                 self.take(step, path)
 
     def drop(self, step: int) -> None:
@@ -116,7 +117,9 @@ def _held(path: str) -> str:
 
 def _room_missing(path: str) -> str:
     """A held checkpoint takes no room until the trainer deletes it; then the next save lacks it. "": there is enough."""
-    sizes = 0
+    if not os.path.exists(path):
+        return ""  # It is being saved.
+    sizes = os.path.getsize(path) if os.path.isfile(path) else 0
     for folder, _, files in os.walk(path):
         sizes += sum(os.lstat(os.path.join(folder, file)).st_size for file in files)
     room = os.statvfs(os.path.dirname(path) or ".")
