@@ -3,6 +3,7 @@ worker whose $EVALQ_BOOT_ID says that it shares no memory, and a network namespa
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import signal
@@ -96,7 +97,10 @@ class ForeignTest(SceneTest):
 
 
 class Relay:
-    """Stands between the producer and its workers; the first `cuts` connections end after `after` bytes of the answer."""
+    """Stands between the producer and its workers; the first `cuts` connections end after `after` bytes of the answer,
+    or, with `stall`, stand still there."""
+
+    stall = False
 
     def __init__(self, place: str, cuts: int, after: int) -> None:
         self.host, _, port = place.rpartition(":")
@@ -112,15 +116,21 @@ class Relay:
             except OSError:
                 return
             self.connections += 1
-            with worker, socket.create_connection((self.host, self.port), 10) as producer:
-                producer.sendall(worker.recv(1024))
-                left = self.after if self.connections <= self.cuts else 1 << 40
-                while left > 0:
-                    piece = producer.recv(min(left, 1 << 16))
-                    if not piece:
-                        break
-                    worker.sendall(piece)
-                    left -= len(piece)
+            with worker, contextlib.suppress(OSError):  # It may be gone at any time.
+                self.serve(worker)
+
+    def serve(self, worker: socket.socket) -> None:
+        with socket.create_connection((self.host, self.port), 10) as producer:
+            producer.sendall(worker.recv(1024))
+            left = self.after if self.connections <= self.cuts else 1 << 40
+            while left > 0:
+                piece = producer.recv(min(left, 1 << 16))
+                if not piece:
+                    break
+                worker.sendall(piece)
+                left -= len(piece)
+            if self.stall and self.connections <= self.cuts:
+                worker.recv(1)  # Until it is gone.
 
     def close(self) -> None:
         self.socket.close()
@@ -164,6 +174,29 @@ class CutTest(SceneTest):
             self.assertEqual(ends(client)[3][0], "done")
         self.assertIsNone(worker.poll())
         self.assertEqual(self.scene.log("evalq-worker").count("event=child_ready"), 1)
+        worker.terminate()
+        worker.wait(20)
+
+
+    def test_what_a_killed_worker_had_fetched_does_not_stay_in_memory(self) -> None:
+        self.scene.redis_call("HSET", "evalq:{main}:meta", "attempts_max", "3")
+        self.scene.variables = {"EVALQ_BOOT_ID": "another-host"}
+        with self.scene.client("killed") as client:
+            relay = self.relay(client, "killed/1/regular/quick", 1, 400000)
+            relay.stall = True
+            name = os.path.basename(self.scene.message("killed/1/regular/quick")["path"])
+            worker = self.scene.start_worker()
+            left = until(lambda: glob.glob(f"{FETCHED}/*/{name}"), "the worker fetches")
+            self.assertEqual(len(left), 1)
+            with open(f"/proc/{worker.pid}/task/{worker.pid}/children", encoding="ascii") as file:
+                children = file.read().split()
+            self.assertEqual(len(children), 1)
+            os.kill(int(children[0]), signal.SIGKILL)
+            self.assertTrue(client.wait(60))
+            self.assertEqual(ends(client)[1][0], "done")
+            self.assertEqual(glob.glob(f"{FETCHED}/*/{name}"), [])
+        worker.terminate()
+        worker.wait(20)
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
