@@ -372,6 +372,35 @@ static void batches_get_smaller_when_memory_is_short(void **state)
     fx->native->backend.ops = &evq_backend_cpu;
 }
 
+/* Weights lie as they are computed with: the next task's are read again. */
+static void tasks_may_compute_in_turn_in_fp32_and_bf16(void **state)
+{
+    struct fixture *fx = *state;
+    struct lm made[3];
+    struct evq_task_config tasks[3];
+    struct evq_error err = {0};
+
+    if (!fx->native->caps.bf16) {
+        print_message("skipped: this processor does not multiply bf16\n");
+        return;
+    }
+    for (size_t i = 0; i < 3; i++) {
+        static const char *const names[] = {"a", "b", "c"};
+        tasks[i] =
+            *lm(fx, &made[i], "perplexity", "data.txt", "compute", i == 1 ? "bf16" : "fp32", NULL);
+        tasks[i].name = names[i];
+    }
+    assert_runs(fx, &made[0].task);
+    const double alone = metric(fx, "loss");
+    assert_runs(fx, &made[1].task);
+    assert_near(metric(fx, "loss"), alone, 0.02 * alone);
+    assert_true(metric(fx, "loss") != alone);
+    if (eval(fx, fx->root_fd, "gpt", tasks, 3, -1, 0, &err) != EVQ_OK) {
+        fail_msg("%s", err.message);
+    }
+    assert_true(metric(fx, "loss") == alone);
+}
+
 static void nan_weights_are_flagged(void **state)
 {
     struct fixture *fx = *state;
@@ -446,6 +475,7 @@ int main(void)
         TEST(choices_score_as_they_would_alone),
         TEST(choices_of_one_token_share_their_context),
         TEST(batches_get_smaller_when_memory_is_short),
+        TEST(tasks_may_compute_in_turn_in_fp32_and_bf16),
         TEST(nan_weights_are_flagged),
         TEST(tokens_of_a_file_are_scored),
         TEST(tokens_are_refused_in_a_sentence),

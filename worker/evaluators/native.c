@@ -207,7 +207,8 @@ enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *mo
                                 int32_t rows_least, struct evq_error *err)
 {
     struct evq_native *native = run->native;
-    const bool loaded = run->loaded != NULL && evq_model_same_weights(run->loaded, model);
+    const bool loaded = run->loaded != NULL && evq_model_same_weights(run->loaded, model) &&
+                        run->loaded->plan.compute == model->plan.compute; // Kept as it computes.
 
     run->loaded = NULL; // Until it is certain again.
     enum evq_status status = prepare(run, model, rows_least, err);
