@@ -52,9 +52,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     }
     for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
-        const struct evq_pickle_node *weights = NULL;
-        if (evq_torch_select(evq_pickle_root(pickle), asked[i], &weights, &err) == EVQ_OK &&
-            evq_torch_walk(weights, visit, NULL, &err) != EVQ_OK) {
+        struct evq_torch_choice choice = {.weights = NULL};
+        if (evq_torch_select(evq_pickle_root(pickle), asked[i], &choice, &err) == EVQ_OK &&
+            evq_torch_walk(choice.weights, visit, NULL, &err) != EVQ_OK) {
             check(err.message[0] != '\0');
         }
     }

@@ -36,7 +36,7 @@ for source in tests/fuzz/fuzz_*.c; do
         archives="$(find "$build" -name 'libevq_engine.a') $archives"
     fi
     # shellcheck disable=SC2086 # Words on purpose.
-    clang-14 -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -fsanitize=fuzzer,$sanitize -fno-sanitize-recover=all \
+    clang-14 -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -fsanitize=fuzzer,$sanitize -fno-sanitize-recover=all \
         -I"$root" "$source" $archives $libraries -o "$build/$name"
     seeds=tests/fuzz/seeds/$short
     found=$build/corpus/$short
