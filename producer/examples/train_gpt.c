@@ -20,7 +20,7 @@
 #define BATCH     12
 #define WARM_UP   20
 #define RATE      1e-3f
-#define HELD_OUT  16384 // Bytes at the end that training never sees.
+#define HELD_OUT  (256 * GPT_CONTEXT + 1) // Bytes at the end that training never sees.
 #define TEXT_MOST (256L << 20)
 
 struct settings {
