@@ -74,8 +74,8 @@ class TransformersTest(TrainerStackTest):
         self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()
         outcome = self.stack.outcome()
         self.assert_same_evaluations(outcome, reference)
-        for name in ("best_global_step", "digest"):
-            self.assertEqual(outcome[name], reference[name], name)
+        self.assertIn(reference["best_global_step"], (None, outcome["best_global_step"]))  # None: Transformers 4.
+        self.assertEqual(outcome["digest"], reference["digest"])
         left = [name for name in os.listdir(self.stack.out) if name.startswith("checkpoint-")]
         self.assertEqual(left, [f"checkpoint-{outcome['best_global_step']}"])
 
