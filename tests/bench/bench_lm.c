@@ -7,8 +7,8 @@
  *   bench_lm [gpt2 | qwen3 [f32 | bf16 [sequences [length [threads [rounds [stride]]]]]]]
  *
  * Every stride-th token is scored. EVQ_BENCH_BLAS=0: without OpenBLAS. EVQ_BENCH_CLOCK=cpu: by the
- * time that the processor gave, for a machine that others use too; with one thread, because those of
- * OpenBLAS spin.
+ * time that the processor gave, for a machine that others use too; with one thread, because those
+ * of OpenBLAS spin.
  */
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks of the evaluation engine (one thread and all), of the queue, of the submit call in the
 # training thread, of fetching a snapshot over loopback, and of the tokenizers beside Hugging Face's (python3 with
 # tokenizers, or that of EVALQ_PEERS_VENV).
-#   sh tests/bench/run.sh [mlp | queue | submit | fetch | tokenizer]
+#   sh tests/bench/run.sh [mlp | lm | queue | submit | fetch | tokenizer]
 set -eu
 cd "$(dirname "$0")/../.."
 build=build/bench
@@ -13,6 +13,18 @@ if [ "$only" = all ] || [ "$only" = mlp ]; then
     ninja -C "$build" bench_mlp >/dev/null
     for threads in 1 0; do
         "$build/bin/bench_mlp" "$threads"
+    done
+fi
+if [ "$only" = all ] || [ "$only" = lm ]; then
+    ninja -C "$build" bench_lm bench_head >/dev/null
+    "$build/bin/bench_head"
+    for compute in f32 bf16; do
+        for clock in cpu wall; do # One thread by the processor's time, then all by the wall clock.
+            threads=$([ "$clock" = cpu ] && echo 1 || echo 0)
+            EVQ_BENCH_CLOCK=$clock "$build/bin/bench_lm" gpt2 "$compute" 1 1024 "$threads" || true
+            EVQ_BENCH_CLOCK=$clock "$build/bin/bench_lm" gpt2 "$compute" 4 256 "$threads" || true
+            EVQ_BENCH_CLOCK=$clock "$build/bin/bench_lm" qwen3 "$compute" 1 1024 "$threads" 3 || true
+        done
     done
 fi
 if [ "$only" = all ] || [ "$only" = queue ]; then
