@@ -8,9 +8,9 @@ source=$(pwd)
 build=${EVALQ_TEST_BUILD:-$source/build/default}
 venv=${EVALQ_PEERS_VENV:-$source/build/peers/venv}
 
-if [ ! -x "$build/bin/evalq-worker" ]; then
+if [ -z "${EVALQ_TEST_BUILD:-}" ]; then
     cmake --preset default
-    cmake --build --preset default
+    cmake --build --preset default # Also what was built of an older tree.
 fi
 cmake --build "$build" --target encode_text >/dev/null || echo "NOT RUN: test_tokenizer has no encode_text"
 cmake --build "$build" --target dump_tensors >/dev/null || echo "NOT RUN: test_checkpoints has no dump_tensors"
