@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks of the evaluation engine (one thread and all), of the queue, of the submit call in the
 # training thread, of fetching a snapshot over loopback, and of the tokenizers beside Hugging Face's (python3 with
 # tokenizers, or that of EVALQ_PEERS_VENV).
-#   sh tests/bench/run.sh [mlp | lm | queue | submit | fetch | tokenizer]
+#   sh tests/bench/run.sh [mlp | lm | load | queue | submit | fetch | tokenizer]
 set -eu
 cd "$(dirname "$0")/../.."
 build=build/bench
@@ -26,6 +26,10 @@ if [ "$only" = all ] || [ "$only" = lm ]; then
             EVQ_BENCH_CLOCK=$clock "$build/bin/bench_lm" qwen3 "$compute" 1 1024 "$threads" 3 || true
         done
     done
+fi
+if [ -n "${EVQ_BENCH_CHECKPOINT:-}" ] && { [ "$only" = all ] || [ "$only" = load ]; }; then
+    ninja -C "$build" bench_load >/dev/null # A language model's checkpoint, some hundred MB.
+    "$build/bin/bench_load" "$EVQ_BENCH_CHECKPOINT"
 fi
 if [ "$only" = all ] || [ "$only" = queue ]; then
     ninja -C "$build" bench_queue >/dev/null
