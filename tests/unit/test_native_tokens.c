@@ -372,6 +372,39 @@ static void batches_get_smaller_when_memory_is_short(void **state)
     fx->native->backend.ops = &evq_backend_cpu;
 }
 
+/* The next checkpoint of a run brings the same tokenizer in files of its own. */
+static void tokens_stay_warm_between_jobs(void **state)
+{
+    struct fixture *fx = *state;
+    struct lm made;
+
+    const struct evq_task_config *task = lm(fx, &made, "perplexity", "data.txt", NULL);
+    assert_runs(fx, task);
+    const void *tokenizer = fx->native->tokenizers.things[0];
+    const void *corpus = fx->native->corpora.things[0];
+    const double loss = metric(fx, "loss");
+    write_gpt(fx, 0.0f);
+    assert_runs(fx, task);
+    assert_ptr_equal(fx->native->tokenizers.things[0], tokenizer);
+    assert_ptr_equal(fx->native->corpora.things[0], corpus);
+    assert_null(fx->native->corpora.things[1]);
+    assert_true(metric(fx, "loss") == loss);
+    write_file(fx, "data.txt", "Other words.\n");
+    assert_runs(fx, task);
+    assert_ptr_equal(fx->native->tokenizers.things[0], tokenizer);
+    assert_ptr_equal(fx->native->corpora.things[1], corpus);
+    assert_int_equal(fx->seen.result->n, 1);
+    for (int i = 1; i <= 2 * EVQ_WARM_MAX; i++) { // What was used longest ago goes.
+        char text[32];
+        (void)snprintf(text, sizeof(text), "Words%*d.\n", i, i); // Each of another size.
+        write_file(fx, "data.txt", text);
+        assert_runs(fx, task);
+    }
+    for (size_t i = 0; i < EVQ_WARM_MAX; i++) {
+        assert_non_null(fx->native->corpora.things[i]);
+    }
+}
+
 /* Weights lie as they are computed with: the next task's are read again. */
 static void tasks_may_compute_in_turn_in_fp32_and_bf16(void **state)
 {
@@ -475,6 +508,7 @@ int main(void)
         TEST(choices_score_as_they_would_alone),
         TEST(choices_of_one_token_share_their_context),
         TEST(batches_get_smaller_when_memory_is_short),
+        TEST(tokens_stay_warm_between_jobs),
         TEST(tasks_may_compute_in_turn_in_fp32_and_bf16),
         TEST(nan_weights_are_flagged),
         TEST(tokens_of_a_file_are_scored),
