@@ -70,6 +70,14 @@ class Feed:
             self._say("snapshot", "step %d was not submitted: %s", step, error)
             return False
 
+    def reserve_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Has memory for such snapshots made ready, on another thread."""
+        try:
+            if self._client is not None:
+                self._client.reserve_state_dict(state)
+        except Exception as error:
+            self._say("reserve", "the first snapshot will take longer: %s", error)
+
     def drain(self) -> List[Result]:
         """What arrived since the last call."""
         try:

@@ -359,6 +359,8 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         self._training.begin(str(trainer.default_root_dir), resumed)
         self._listen(trainer)
         self._training.submit_again()
+        if self._training.watch is not None and not trainer.checkpoint_callbacks:
+            self._training.watch.reserve_state_dict(pl_module.state_dict())
 
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:

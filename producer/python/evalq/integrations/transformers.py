@@ -150,6 +150,9 @@ class EvalqCallback(TrainerCallback, ExportableState):
             args.eval_on_start = False
             self._eval_on_start = True
             self._due(args, state, control, kwargs.get("model"))
+        model = kwargs.get("model")
+        if self._watch is not None and model is not None and _due_without_save(args, state) and not self._sharded():
+            self._watch.reserve_state_dict(model.state_dict())
 
     @guarded
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -282,11 +285,11 @@ class EvalqCallback(TrainerCallback, ExportableState):
         """Takes over what the Trainer would evaluate now."""
         due = bool(control.should_evaluate)
         control.should_evaluate = False
-        if due and str(getattr(args.save_strategy, "value", args.save_strategy)) == "best":
+        if due and _text(args.save_strategy) == "best":
             control.should_save = True  # Only its evaluation can tell whether it is the best.
         saves = self._options["saves"]
         if saves is None:
-            saves = str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no"
+            saves = _text(args.eval_strategy) == "no"
         if control.should_save and saves:
             due = True
         if due:
@@ -350,7 +353,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
 
     def _exchange_due(self, args: Any, state: Any) -> bool:
         """Steps at which all ranks meet: every rank must come to the same answer."""
-        strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
+        strategy = _text(args.eval_strategy)
         every = state.eval_steps if strategy == "steps" else state.logging_steps
         return bool(state.global_step >= state.max_steps or (every > 0 and state.global_step % every == 0))
 
@@ -461,6 +464,20 @@ class EvalqCallback(TrainerCallback, ExportableState):
 
 def _name(step: int) -> str:
     return f"{PREFIX_CHECKPOINT_DIR}-{step}"
+
+
+def _text(strategy: Any) -> str:
+    return str(getattr(strategy, "value", strategy))
+
+
+def _due_without_save(args: Any, state: Any) -> bool:
+    """Whether the strategies let steps be due that are not saved."""
+    due, saved = _text(args.eval_strategy), _text(args.save_strategy)
+    if due == "no" or saved == "best":
+        return False
+    if due == saved == "steps":
+        return not state.save_steps or bool(state.eval_steps % state.save_steps)
+    return due != saved
 
 
 def _distributed(args: Any) -> bool:

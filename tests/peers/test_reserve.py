@@ -1,0 +1,91 @@
+"""Where steps are due that are not saved, memory for the first snapshot is made ready when training begins; else none is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+from typing import Any, Dict, List, Tuple
+from unittest import mock
+
+from peers import needs, until
+
+needs("torch", "transformers", "accelerate", "lightning")
+
+import tiny_gpt2  # noqa: E402
+import tiny_lightning  # noqa: E402
+
+from evalq import Client, _state_copy  # noqa: E402
+from evalq.integrations.lightning import EvalqCallback as LightningCallback  # noqa: E402
+from evalq.integrations.transformers import EvalqCallback as TransformersCallback  # noqa: E402
+
+NOBODY = {"url": "redis://127.0.0.1:1", "wait": 0}
+STEPS = {"eval_strategy": "steps", "save_strategy": "steps"}
+
+
+class ReserveTest(unittest.TestCase):
+    def setUp(self) -> None:
+        holder = tempfile.TemporaryDirectory(prefix="evalq-reserve-")
+        self.addCleanup(holder.cleanup)
+        self.out = holder.name
+        change = mock.patch.dict(os.environ, XDG_STATE_HOME=holder.name, TMPDIR=holder.name)
+        change.start()
+        self.addCleanup(change.stop)
+
+    def calls(self, train: Any) -> Tuple[int, int]:
+        """How often memory was reserved, and weights taken from memory."""
+        with mock.patch.multiple(
+            Client, reserve_state_dict=mock.DEFAULT, submit_state_dict=mock.DEFAULT, submit=mock.DEFAULT
+        ) as calls:
+            train()
+        return calls["reserve_state_dict"].call_count, calls["submit_state_dict"].call_count
+
+    def trainer(self, **settings: Any) -> None:
+        settings = {"max_steps": 4, "logging_steps": 4, **settings}
+        tiny_gpt2.make_trainer(self.out, [TransformersCallback("eval", **NOBODY)], **settings).train()
+
+    def test_a_trainer_reserves_just_where_it_takes_snapshots(self) -> None:
+        cases: List[Tuple[Dict[str, Any], int]] = [
+            (dict(STEPS, eval_steps=2, save_steps=2), 0),
+            (dict(STEPS, eval_steps=4, save_steps=2), 0),
+            (dict(STEPS, eval_steps=2, save_steps=4), 1),
+            (dict(STEPS, eval_steps=0.5, save_steps=0.5), 0),
+            (dict(STEPS, eval_steps=0.25, save_steps=0.5), 2),
+            (dict(STEPS, eval_steps=2, save_strategy="no"), 2),
+            (dict(STEPS, eval_steps=2, save_strategy="best", metric_for_best_model="loss"), 0),
+            ({"eval_strategy": "epoch", "save_strategy": "epoch"}, 0),
+            ({"eval_strategy": "epoch", "save_strategy": "no"}, 1),
+            ({"eval_strategy": "no", "save_strategy": "steps", "save_steps": 2}, 0),
+        ]
+        for settings, snapshots in cases:
+            with self.subTest(**settings):
+                reserved, taken = self.calls(lambda settings=settings: self.trainer(**settings))
+                self.assertEqual((reserved, taken), (1 if snapshots else 0, snapshots))
+
+    def test_lightning_reserves_just_where_it_takes_snapshots(self) -> None:
+        train = tiny_lightning.train
+        for top_k, expected in ((None, (1, 2)), (1, (0, 0))):
+            with self.subTest(top_k=top_k):
+                calls = self.calls(lambda top_k=top_k: train(self.out, top_k=top_k, max_epochs=2, evalq=dict(NOBODY)))
+                self.assertEqual(calls, expected)
+
+    def test_the_first_snapshot_finds_memory_whose_pages_are_there(self) -> None:
+        found = []
+        submit = Client.submit_state_dict
+
+        def noted(client: Client, state: Any, **options: Any) -> bool:
+            size = _state_copy.plan(state).data_bytes
+            until(lambda: client._snapshots is not None and client._snapshots.reserved >= size, "the memory is ready", 20)
+            found.append(options["step"])
+            return submit(client, state, **options)
+
+        with mock.patch.object(Client, "submit_state_dict", noted):
+            self.trainer(**STEPS, eval_steps=2, save_steps=4)
+            module, callback = tiny_lightning.Regression(), LightningCallback("val", **NOBODY)
+            quiet = {"logger": False, "enable_checkpointing": False, "limit_val_batches": 0, "max_epochs": 1}
+            tiny_lightning.make_trainer(callbacks=[callback], default_root_dir=self.out, **quiet).fit(module)
+        self.assertEqual(found, [2, 10])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
