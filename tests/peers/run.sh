@@ -36,7 +36,7 @@ export EVALQ_TEST_BUILD="$build" EVALQ_TEST_WHEEL=full
 }
 if "$venv/bin/python" -c 'import mypy' 2>/dev/null; then
     echo "== mypy --strict"
-    (cd producer/python && "$venv/bin/python" -m mypy --strict evalq/*.py build_backend) || failed=1
+    (cd producer/python && "$venv/bin/python" -m mypy --strict evalq build_backend) || failed=1
 fi
 for test in ${*:-$(cd tests/peers && ls test_*.py | sed 's/\.py$//') ../python/test_wheel}; do
     echo "== $test"
