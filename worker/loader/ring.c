@@ -96,7 +96,8 @@ static enum evq_status grow(struct evq_load_ring *ring, struct buffer *buffer, s
     return status;
 }
 
-/* As many buffers as pieces can use, fewer where they are large; two at least. */
+/* As many buffers as pieces can use, fewer where they are large: one of a size that cannot be cut
+ * is memory enough, and then nothing is read ahead. */
 static enum evq_status grow_all(struct evq_load_ring *ring, const struct evq_load_list *list,
                                 size_t *ret_count, struct evq_error *err)
 {
@@ -104,7 +105,7 @@ static enum evq_status grow_all(struct evq_load_ring *ring, const struct evq_loa
     size_t count = list->count < BUFFERS_MAX ? list->count : BUFFERS_MAX;
     enum evq_status status = EVQ_OK;
 
-    while (count > 2 && count * bytes > BUFFERS_BYTES) {
+    while (count > 1 && count * bytes > BUFFERS_BYTES) {
         count--;
     }
     if (list->bytes <= INLINE_BYTES && count > 0) {
