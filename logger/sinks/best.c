@@ -1,9 +1,9 @@
 /*
  * The best checkpoint of each run and metric: in Redis, for training and `evalq best`, and as links
  * on disk, DIRECTORY/RUN/best (the sink's option `metric`, else the run's first metric by name) and
- * RUN/best-METRIC. Direction as the metric says, else by its name. NaN and infinities never win; of
- * equal values the earlier step wins. Redelivery changes nothing: the state is Redis's own and the
- * comparison strict.
+ * RUN/best-METRIC. Direction as the metric says, else by its name. NaN and infinities never win, a
+ * model flagged for NaN neither; of equal values the earlier step wins. Redelivery changes nothing:
+ * the state is Redis's own and the comparison strict.
  */
 #include <errno.h>
 #include <limits.h>
@@ -127,8 +127,8 @@ static enum evq_status metric_consider(const struct best *sink, const struct evq
     struct evq_best candidate = {.value = metric->value, .step = result->step};
     struct evq_best present;
 
-    if (!isfinite(metric->value)) {
-        return EVQ_OK;
+    if (!isfinite(metric->value) || strncmp(metric->name, "nan_", 4) == 0) {
+        return EVQ_OK; // A count of NaN (nan_tokens, ...) is a flag that only broken models carry.
     }
     evq_result_metric_key(result, metric, candidate.metric, sizeof(candidate.metric));
     (void)snprintf(candidate.run, sizeof(candidate.run), "%s", result->run);

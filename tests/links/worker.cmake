@@ -1,7 +1,10 @@
 foreach(name test_results_file test_devices test_process test_merge test_worker_run test_worker_eval test_worker_faults
-        test_worker_hostile test_worker_machines test_fetch)
+        test_worker_hostile test_worker_language test_worker_machines test_fetch)
     evq_test_link(${name} evq_worker)
     if(TARGET ${name})
         add_dependencies(${name} evalq-worker)
     endif()
 endforeach()
+if(TARGET test_worker_language)
+    add_dependencies(test_worker_language evalq_cli evalq-logger)
+endif()

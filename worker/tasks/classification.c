@@ -78,15 +78,13 @@ static enum evq_status classification_metrics(const struct evq_task_config *conf
     if (metrics == NULL || top_name == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
     }
-    evq_task_metric_add(metrics, &count, "accuracy", (double)correct / (double)n, 1,
-                        evq_task_share_error(correct, n));
+    evq_task_metric_add_share(metrics, &count, "accuracy", correct, n, nan_samples);
     evq_task_metric_add(metrics, &count, "cross_entropy",
                         evq_task_sum_of(result, "loss")->value / (double)n, 0, (double)NAN);
     if (top_k > 0) {
-        evq_task_metric_add(metrics, &count, top_name, (double)in_top_k / (double)n, 1,
-                            evq_task_share_error(in_top_k, n));
+        evq_task_metric_add_share(metrics, &count, top_name, in_top_k, n, nan_samples);
     }
-    if (nan_samples > 0) { // The accuracy of a broken model is a number: this says not to trust it.
+    if (nan_samples > 0) {
         evq_task_metric_add(metrics, &count, "nan_samples", (double)nan_samples, 0, (double)NAN);
     }
     result->metrics = metrics;

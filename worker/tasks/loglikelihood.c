@@ -38,8 +38,7 @@ static enum evq_status loglikelihood_metrics(const struct evq_task_config *confi
     if (metrics == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "metrics of a result");
     }
-    evq_task_metric_add(metrics, &count, "acc", (double)greedy / (double)n, 1,
-                        evq_task_share_error(greedy, n));
+    evq_task_metric_add_share(metrics, &count, "acc", greedy, n, nans);
     evq_task_metric_add(metrics, &count, "perplexity", exp(loss), 0, (double)NAN);
     evq_task_metric_add(metrics, &count, "loglikelihood", -loss, 1, (double)NAN);
     if (nans > 0) {

@@ -77,10 +77,9 @@ static enum evq_status multiple_choice_metrics(const struct evq_task_config *con
     }
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const int64_t hits = evq_task_sum_of(result, names[i][1])->count;
-        evq_task_metric_add(metrics, &count, names[i][0], (double)hits / (double)n, 1,
-                            evq_task_share_error(hits, n));
+        evq_task_metric_add_share(metrics, &count, names[i][0], hits, n, nans);
     }
-    if (nans > 0) { // The accuracy of a broken model is a number: this says not to trust it.
+    if (nans > 0) {
         evq_task_metric_add(metrics, &count, "nan_items", (double)nans, 0, (double)NAN);
     }
     result->metrics = metrics;

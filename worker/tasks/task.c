@@ -105,17 +105,20 @@ const struct evq_sum *evq_task_sum_of(const struct evq_result *result, const cha
     return NULL;
 }
 
-double evq_task_share_error(int64_t hits, int64_t n)
-{
-    const double share = (double)hits / (double)n;
-    return n > 1 ? sqrt(share * (1.0 - share) / (double)(n - 1)) : (double)NAN;
-}
-
 void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,
                          int32_t higher_is_better, double std_error)
 {
     metrics[(*count)++] = (struct evq_metric){
         .name = name, .value = value, .higher_is_better = higher_is_better, .std_error = std_error};
+}
+
+void evq_task_metric_add_share(struct evq_metric *metrics, size_t *count, const char *name,
+                               int64_t hits, int64_t n, int64_t nans)
+{
+    const double share = nans > 0 ? (double)NAN : (double)hits / (double)n;
+
+    evq_task_metric_add(metrics, count, name, share, 1,
+                        n > 1 ? sqrt(share * (1.0 - share) / (double)(n - 1)) : (double)NAN);
 }
 
 enum evq_status evq_task_metrics(const struct evq_task *task, const struct evq_task_config *config,

@@ -90,11 +90,13 @@ enum evq_status evq_task_score_head(const struct evq_task_config *config, struct
 enum evq_status evq_task_token_options(const struct evq_task_config *config, int32_t *ret_length,
                                        enum evq_compute *ret_compute,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
-/* For the tasks: the standard error of a share of n: the sample deviation of zeros and ones over
- * the root of n, as lm-evaluation-harness has it; NaN for n below 2. */
-double evq_task_share_error(int64_t hits, int64_t n);
 /* For the tasks: appends a metric to result->metrics, which has room. std_error NAN: none. */
 void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,
                          int32_t higher_is_better, double std_error);
+/* The same for a share of n, of which more is better, with its standard error: the sample deviation
+ * of zeros and ones over the root of n, as lm-evaluation-harness has it; NaN for n below 2. Where
+ * nans of the n scored NaN the share is NaN: a broken model is never the best. */
+void evq_task_metric_add_share(struct evq_metric *metrics, size_t *count, const char *name,
+                               int64_t hits, int64_t n, int64_t nans);
 
 #endif
