@@ -532,7 +532,8 @@ static void language_models_equal_plain_loops(void **unused)
     cpu->close(state);
 }
 
-/* Weights as a bf16 file has them: what is left to differ is the rounding between operations. */
+/* Weights as a bf16 file has them, logits as spread as a language model's: what is left to differ
+ * is the rounding between operations. */
 static void language_models_in_bf16_stay_near_plain_loops(void **unused)
 {
     const float frequencies[32] = {1.0f, 0.5f, 0.2f, 0.1f, 0.05f, 0.01f, 0.002f, 0.0005f};
@@ -552,13 +553,14 @@ static void language_models_in_bf16_stay_near_plain_loops(void **unused)
         for (size_t i = 0; i < model->plan.slot_count; i++) {
             for (int32_t v = 0; v < model->slots[i].rows * model->slots[i].columns; v++) {
                 uint32_t bits;
+                model->weights[i][v] *= i == 0 ? 0.25f : 1.0f; // The vocabulary.
                 memcpy(&bits, &model->weights[i][v], sizeof(bits));
                 bits &= 0xffff0000u;
                 memcpy(&model->weights[i][v], &bits, sizeof(bits));
             }
         }
         model->plan.compute = EVQ_COMPUTE_BF16;
-        score_rows(model, 3, 2, 300);
+        score_rows(model, 1, 1, 300);
         plain_free(plain_run(&model->plan, &model->batch, model->weights, wanted), 6);
         prepare(state, model);
         assert_int_equal(cpu->exec(state, &model->batch, results, &err), EVQ_OK);
@@ -570,8 +572,8 @@ static void language_models_in_bf16_stay_near_plain_loops(void **unused)
         }
         print_message("bf16: mean NLL %.1e from double, each %.1e\n", bias, off);
         assert_near(bias, 0.0, 1e-3);
-        assert_near(off, 0.0, 6e-2);
-        assert_true(off > 1e-4); // It did round.
+        assert_near(off, 0.0, 2e-2);
+        assert_true(off > 1e-5); // It did round.
         model_free(model);
     }
     cpu->close(state);
@@ -680,8 +682,14 @@ int main(void)
     };
     static const char *const sets[] = {"base", "avx2", "avx512", "avx512 bf16"};
     int failed = 0;
+#if defined(__SANITIZE_THREAD__)
+    const int lowest =
+        (int)evq_machine_isa(); // Threads meet the same way in all, and each is slow.
+#else
+    const int lowest = EVQ_ISA_BASE;
+#endif
 
-    for (int isa = 0; isa <= (int)evq_machine_isa(); isa++) {
+    for (int isa = lowest; isa <= (int)evq_machine_isa(); isa++) {
         print_message("seed 20261121, %s\n", sets[isa]);
         assert_int_equal(setenv("EVALQ_ISA", sets[isa], 1), 0);
         failed += cmocka_run_group_tests(tests, NULL, NULL);
