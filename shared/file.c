@@ -97,17 +97,19 @@ enum evq_status evq_file_read(int dir_fd, const char *path, int flags, size_t by
         status = evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", path);
         goto out;
     }
-    do { // By what comes, not by st_size: the file may grow meanwhile.
-        got = read(fd, chunk, sizeof chunk);
+    // By what comes, not by st_size alone: the file may grow meanwhile.
+    bool fits = (uintmax_t)info.st_size <= bytes_max;
+    while (fits && ((got = read(fd, chunk, sizeof chunk)) > 0 || (got < 0 && errno == EINTR))) {
         if (got > 0) {
             evq_buffer_append(out, chunk, (size_t)got);
             bytes += (size_t)got;
+            fits = bytes <= bytes_max;
         }
-    } while ((got > 0 && bytes <= bytes_max) || (got < 0 && errno == EINTR));
-    if (got < 0) {
-        status = evq_error_set(err, EVQ_E_IO, "read '%s': %s", path, strerror(errno));
-    } else if (bytes > bytes_max) {
+    }
+    if (!fits) {
         status = evq_error_set(err, EVQ_E_LIMIT, "'%s' holds more than %zu bytes", path, bytes_max);
+    } else if (got < 0) {
+        status = evq_error_set(err, EVQ_E_IO, "read '%s': %s", path, strerror(errno));
     } else if (out->failed) {
         status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
     }

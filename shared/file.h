@@ -23,7 +23,8 @@ enum evq_status evq_file_read_at(int fd, void *out, size_t bytes, uint64_t offse
 /*
  * Appends the whole of a regular file, opened below dir_fd (AT_FDCWD: the working directory) with
  * further flags such as O_NOFOLLOW; never waits for a pipe. EVQ_E_NOT_FOUND, EVQ_E_INVALID (no
- * regular file), EVQ_E_LIMIT (more than bytes_max), EVQ_E_NOMEM.
+ * regular file), EVQ_E_LIMIT (more than bytes_max: nothing was read unless it grew meanwhile),
+ * EVQ_E_NOMEM.
  */
 enum evq_status evq_file_read(int dir_fd, const char *path, int flags, size_t bytes_max,
                               struct evq_buffer *out, struct evq_error *err) EVQ_CHECK_RESULT;

@@ -268,6 +268,8 @@ static const struct {
      NULL, 3, 2},
     {"Qwen has no bos", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}", NULL, NULL, -1, 3},
     {"config.json alone", NULL, NULL, "{\"bos_token_id\":1,\"eos_token_id\":[2,0]}", 1, 2},
+    {"config.json as Python writes it", NULL, NULL,
+     "{\"scale\":[NaN,-Infinity],\"bos_token_id\":1,\"eos_token_id\":2}", 1, 2},
     {"config.json does not overrule", "{\"bos_token\":null,\"eos_token\":\"</s>\"}", NULL,
      "{\"bos_token_id\":1,\"eos_token_id\":0}", -1, 2},
     {"unknown token", "{\"bos_token\":\"<none>\",\"eos_token\":\"</s>\"}", NULL, NULL, -1, 2},

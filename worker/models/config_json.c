@@ -63,11 +63,17 @@ static enum evq_status add(struct flat *flat, enum evq_model_value_kind kind, co
 static enum evq_status take_value(struct flat *flat, const struct evq_json_token *token,
                                   struct evq_error *err)
 {
+    enum evq_status status = EVQ_OK;
+
     switch (token->kind) {
     case EVQ_JSON_OBJECT:
     case EVQ_JSON_ARRAY:
-        if (flat->depth == LEVELS_MAX) {
-            return evq_json_skip(&flat->json, token, err);
+        if (flat->depth > 0) { // The whole has no name.
+            status = add(flat, EVQ_MODEL_VALUE_GROUP,
+                         token->kind == EVQ_JSON_ARRAY ? "[...]" : "{...}", 5, err);
+        }
+        if (status != EVQ_OK || flat->depth == LEVELS_MAX) {
+            return status != EVQ_OK ? status : evq_json_skip(&flat->json, token, err);
         }
         flat->levels[flat->depth++] = (struct level){
             .name_bytes = strlen(flat->name), .index = token->kind == EVQ_JSON_ARRAY ? 0 : -1};

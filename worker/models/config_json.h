@@ -12,7 +12,8 @@ enum evq_model_value_kind {
     EVQ_MODEL_VALUE_NUMBER,
     EVQ_MODEL_VALUE_TEXT,
     EVQ_MODEL_VALUE_FLAG, // "true" or "false".
-    EVQ_MODEL_VALUE_NULL
+    EVQ_MODEL_VALUE_NULL,
+    EVQ_MODEL_VALUE_GROUP // "{...}" or "[...]", whose members follow under their own names.
 };
 
 struct evq_model_value {

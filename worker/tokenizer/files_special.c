@@ -146,6 +146,7 @@ static enum evq_status parse(struct evq_buffer *file, const char *path, struct s
         return status;
     }
     evq_json_init(&json, (char *)file->data, file->bytes);
+    json.python = true; // config.json is read for the model so too.
     status = evq_json_next(&json, &token, err);
     if (status == EVQ_OK && token.kind != EVQ_JSON_OBJECT) {
         return evq_error_set(err, EVQ_E_CORRUPT, "'%s' is no JSON object", path);
