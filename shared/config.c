@@ -53,6 +53,7 @@ static struct evq_config *config_new(void)
     config->worker.drain_seconds = 30;
     config->worker.log_bytes_max = INT64_C(64) << 20;
     config->worker.fetch_bytes_max = INT64_C(1) << 40;
+    config->worker.read_ahead_bytes = INT64_C(16) << 30;
     config->logger.directory = "./evalq-results";
     if (config->worker.scratch == NULL || config->shm.path == NULL) {
         evq_arena_free(arena);

@@ -105,13 +105,14 @@ struct evq_config {
         const char *devices; // "auto", "cpu", "0,1", ...
         const char *const *labels;
         size_t label_count;
-        const char *scratch;     // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.
-        int64_t lease_ms;        // Default 15000; at least 3 heartbeats.
-        int64_t heartbeat_ms;    // Default 3000.
-        int64_t drain_seconds;   // Default 30.
-        int32_t threads;         // CPU threads per slot; 0: cores / slots.
-        int64_t log_bytes_max;   // Per attempt; default 64 MiB.
-        int64_t fetch_bytes_max; // Of a snapshot from another machine; default 1 TiB, 0: none.
+        const char *scratch;      // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.
+        int64_t lease_ms;         // Default 15000; at least 3 heartbeats.
+        int64_t heartbeat_ms;     // Default 3000.
+        int64_t drain_seconds;    // Default 30.
+        int32_t threads;          // CPU threads per slot; 0: cores / slots.
+        int64_t log_bytes_max;    // Per attempt; default 64 MiB.
+        int64_t fetch_bytes_max;  // Of a snapshot from another machine; default 1 TiB, 0: none.
+        int64_t read_ahead_bytes; // Of the checkpoint that may come next; default 16 GiB, 0: none.
     } worker;
     struct {
         const struct evq_sink_config *sinks;
@@ -149,6 +150,9 @@ const struct evq_suite *evq_config_suite(const struct evq_config *config, const 
 const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name);
 const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
                          const char *fallback);
+
+/* The root of this name, shm among them; NULL: none. */
+const struct evq_root *evq_config_root_find(const struct evq_config *config, const char *name);
 
 /*
  * Matches an absolute path to the longest root, by whole components and through symbolic links.

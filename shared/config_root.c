@@ -7,6 +7,16 @@
 #include "shared/buffer.h"
 #include "shared/config.h"
 
+const struct evq_root *evq_config_root_find(const struct evq_config *config, const char *name)
+{
+    for (size_t i = 0; i < config->root_count; i++) {
+        if (strcmp(config->roots[i].name, name) == 0) {
+            return &config->roots[i];
+        }
+    }
+    return strcmp(name, config->shm.name) == 0 ? &config->shm : NULL;
+}
+
 /* The part of path below root, "" for root itself; NULL when it does not lie beneath it. */
 static const char *below(const char *root, const char *path)
 {

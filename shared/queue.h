@@ -121,6 +121,19 @@ enum evq_status evq_queue_claim(struct evq_queue *queue, const struct evq_claim_
                                 struct evq_claim **ret_claims, struct evq_claimed *ret_claimed,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+struct evq_peeked {
+    struct evq_job *job; // NULL: there is none, or its order is not known yet. evq_job_free().
+    char id[EVQ_JOB_ID_BYTES_MAX];
+    int64_t running; // Attempts of these classes, by all workers.
+};
+/*
+ * The job that a claim of these classes would get now, held for nobody: another may claim it before
+ * the caller does. Writes nothing, never waits.
+ */
+enum evq_status evq_queue_peek(struct evq_queue *queue, const uint32_t *classes,
+                               uint32_t class_count, struct evq_peeked *ret_peeked,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+
 /*
  * Blocks up to timeout_ms for a wake marker of one of the classes; *ret_woken false when the time
  * passed. Claim before the first block after any reconnect. EVQ_E_STOPPED on evq_conn_interrupt().

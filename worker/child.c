@@ -14,6 +14,7 @@
 #include "shared/clock.h"
 #include "worker/channel.h"
 #include "worker/fetch.h"
+#include "worker/place.h"
 #include "worker/runner.h"
 #include "worker/scratch.h"
 
@@ -133,16 +134,6 @@ static void error_tell(struct child *child, const struct evq_error *err,
     (void)note_tell(child, "error", fields, sizeof(fields) / sizeof(fields[0]), NULL);
 }
 
-static const struct evq_root *root_find(const struct evq_config *config, const char *name)
-{
-    for (size_t i = 0; i < config->root_count; i++) {
-        if (strcmp(config->roots[i].name, name) == 0) {
-            return &config->roots[i];
-        }
-    }
-    return strcmp(name, config->shm.name) == 0 ? &config->shm : NULL;
-}
-
 static bool file_is_here(const struct work *work)
 {
     const char *const paths[] = {work->job->pin, work->job->path};
@@ -250,7 +241,7 @@ static enum evq_status work_open(struct child *child, const struct evq_note *not
     if (status != EVQ_OK) {
         return status;
     }
-    work->root = root_find(config, work->job->root);
+    work->root = evq_config_root_find(config, work->job->root);
     if (work->root == NULL) {
         return evq_error_set(
             err, EVQ_E_INCOMPLETE, // Of this machine's set-up, not of the job: no attempt of it.
@@ -290,22 +281,10 @@ static void work_close(struct work *work)
     evq_job_free(work->job);
 }
 
-/* The pinned copy where it is there: the trainer may have removed the original meanwhile. */
 static const char *path_pick(const struct work *work)
 {
-    int fd = -1;
-
-    if (work->fetched.directory[0] != '\0') {
-        return work->fetched.name;
-    }
-    if (work->job->pin != NULL && work->job->pin[0] != '\0') {
-        if (evq_beneath_open(work->root_fd, work->job->pin, false, &fd, NULL) == EVQ_OK ||
-            evq_beneath_open(work->root_fd, work->job->pin, true, &fd, NULL) == EVQ_OK) {
-            (void)close(fd);
-            return work->job->pin;
-        }
-    }
-    return work->job->path;
+    return work->fetched.directory[0] != '\0' ? work->fetched.name
+                                              : evq_place_pick(work->root_fd, work->job);
 }
 
 static enum evq_status work_run(struct child *child, const struct evq_note *note,

@@ -341,7 +341,7 @@ static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
     return !supervisor->registered || supervisor->reclass || supervisor->adopt ||
            outbox_waits(supervisor) || now_ms >= supervisor->beat_due_ms ||
            (supervisor->claim_due && evq_claims_allowed(supervisor)) ||
-           supervisor->link.waiting == NULL;
+           now_ms >= evq_ahead_due_ms(supervisor) || supervisor->link.waiting == NULL;
 }
 
 void evq_dispatch_round(struct evq_supervisor *supervisor)
@@ -388,7 +388,9 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
         }
     }
     evq_claims_start(supervisor);
-    wait_begin(supervisor);
+    if (evq_ahead_look(supervisor)) {
+        wait_begin(supervisor);
+    }
 }
 
 int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
@@ -412,5 +414,7 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
         supervisor->link.waiting == NULL) {
         due_ms = supervisor->claim_again_ms;
     }
+    const int64_t ahead_ms = evq_ahead_due_ms(supervisor);
+    due_ms = ahead_ms < due_ms ? ahead_ms : due_ms;
     return due_ms < supervisor->link.retry_ms ? supervisor->link.retry_ms : due_ms;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "worker/ahead_read.h"
 #include "worker/child.h"
 #include "worker/eval.h"
 #include "worker/inspect.h"
@@ -53,6 +54,8 @@ int main(int argc, char **argv)
         return (int)evq_inspect_main(&options);
     case EVQ_COMMAND_CHILD:
         return (int)evq_child_main(&options);
+    case EVQ_COMMAND_AHEAD:
+        return (int)evq_ahead_read_main(&options);
     default:
         return (int)evq_supervisor_main(&options);
     }

@@ -59,6 +59,8 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
         options->command = EVQ_COMMAND_INSPECT;
     } else if (strcmp(command, "child") == 0) {
         options->command = EVQ_COMMAND_CHILD;
+    } else if (strcmp(command, "ahead") == 0) {
+        options->command = EVQ_COMMAND_AHEAD;
     } else {
         return evq_error_set(err, EVQ_E_INVALID,
                              "unknown command '%s': expected run, eval or inspect", command);

@@ -14,7 +14,8 @@ enum evq_options_command {
     EVQ_COMMAND_RUN,
     EVQ_COMMAND_EVAL,
     EVQ_COMMAND_INSPECT,
-    EVQ_COMMAND_CHILD // Not for people: what the supervisor starts for each slot.
+    EVQ_COMMAND_CHILD, // Not for people: what the supervisor starts for each slot.
+    EVQ_COMMAND_AHEAD  // Neither: what reads the checkpoint that may come next.
 };
 
 struct evq_options {

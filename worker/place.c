@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/checkpoint/checkpoint.h"
+
 enum evq_status evq_place_open(const char *path, struct evq_place *ret_place, struct evq_error *err)
 {
     char *real = realpath(path, NULL);
@@ -38,4 +40,17 @@ void evq_place_close(struct evq_place *place)
         (void)close(place->root_fd);
         place->root_fd = -1;
     }
+}
+
+const char *evq_place_pick(int root_fd, const struct evq_job *job)
+{
+    int fd = -1;
+
+    if (job->pin != NULL && job->pin[0] != '\0' &&
+        (evq_beneath_open(root_fd, job->pin, false, &fd, NULL) == EVQ_OK ||
+         evq_beneath_open(root_fd, job->pin, true, &fd, NULL) == EVQ_OK)) {
+        (void)close(fd); // Opened for reading: nothing to lose.
+        return job->pin;
+    }
+    return job->path;
 }

@@ -1,10 +1,11 @@
 /*
- * A checkpoint given by a path on the command line, as a root directory and a path beneath it.
+ * A checkpoint as a root directory and a path beneath it: of a path on the command line, of a job.
  */
 #ifndef EVQ_WORKER_PLACE_H
 #define EVQ_WORKER_PLACE_H
 
 #include "shared/error.h"
+#include "shared/job.h"
 
 struct evq_place {
     int root_fd;
@@ -17,5 +18,9 @@ struct evq_place {
 enum evq_status evq_place_open(const char *path, struct evq_place *ret_place,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_place_close(struct evq_place *place);
+
+/* Where a job's checkpoint lies beneath its root: the pinned copy where that is there, since the
+ * trainer may have removed the original meanwhile. The job's own text. */
+const char *evq_place_pick(int root_fd, const struct evq_job *job);
 
 #endif

@@ -46,9 +46,7 @@ const char *evq_slot_ending_name(enum evq_slot_ending ending)
     return names[ending];
 }
 
-/* Ours without the way to Redis, which a child must not know, and with its devices. The caller
- * frees the array alone. */
-static char **environment_make(char *devices_line)
+char **evq_slot_environment(char *devices_line)
 {
     static const char *const hidden[] = {"EVALQ_URL=", "EVALQ_REDIS_", "CUDA_VISIBLE_DEVICES="};
     size_t count = 0;
@@ -105,7 +103,7 @@ enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spaw
     int pair[2] = {-1, -1};
 
     (void)snprintf(devices_line, sizeof(devices_line), "CUDA_VISIBLE_DEVICES=%s", slot->devices);
-    char **envp = environment_make(devices_line);
+    char **envp = evq_slot_environment(devices_line);
     if (envp == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "slot %u", slot->number);
     }

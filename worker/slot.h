@@ -60,6 +60,10 @@ struct evq_slot_spawn {
     const char *const *argv; // NULL-terminated: how a child is started.
 };
 
+/* Our environment without the way to Redis, which a process that opens checkpoints must not know,
+ * and with devices_line. The caller frees the array alone; NULL: out of memory. */
+char **evq_slot_environment(char *devices_line);
+
 void evq_slot_init(struct evq_slot *slot, uint32_t number);
 
 /* fork and exec of our own binary. EVQ_E_IO. */

@@ -48,9 +48,9 @@ static int32_t threads_of(const struct evq_supervisor *supervisor)
     return threads > 0 ? threads : 1;
 }
 
-/* How a child is started: our own binary, the same configuration. Kept for the life of the process.
- */
-static enum evq_status spawn_make(struct evq_supervisor *supervisor, struct evq_error *err)
+/* How a process of ours is started: our own binary, the same configuration. Kept for the life of
+ * the process; NULL: out of memory. */
+static const char **spawn_make(const struct evq_supervisor *supervisor, const char *command)
 {
     enum { WORDS_MAX = 12 };
     struct evq_arena *arena = supervisor->config->arena;
@@ -60,10 +60,10 @@ static enum evq_status spawn_make(struct evq_supervisor *supervisor, struct evq_
     const char **argv = evq_arena_array(arena, WORDS_MAX, sizeof(*argv));
     char *threads = evq_arena_printf(arena, "%d", threads_of(supervisor));
     if (argv == NULL || threads == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "start of children");
+        return NULL;
     }
     argv[count++] = "evalq-worker";
-    argv[count++] = "child";
+    argv[count++] = command;
     if (supervisor->config->file[0] != '\0') {
         const char *file =
             realpath(supervisor->config->file, real) != NULL ? real : supervisor->config->file;
@@ -73,8 +73,16 @@ static enum evq_status spawn_make(struct evq_supervisor *supervisor, struct evq_
     argv[count++] = "--threads";
     argv[count++] = threads;
     argv[count] = NULL;
-    supervisor->spawn.argv = argv;
-    return EVQ_OK;
+    return argv;
+}
+
+static enum evq_status spawns_make(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    supervisor->spawn.argv = spawn_make(supervisor, "child");
+    supervisor->ahead.spawn.argv = spawn_make(supervisor, "ahead");
+    return supervisor->spawn.argv != NULL && supervisor->ahead.spawn.argv != NULL
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_NOMEM, "start of children");
 }
 
 static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_error *err)
@@ -194,7 +202,7 @@ static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct
         status = slots_make(supervisor, err);
     }
     if (status == EVQ_OK) {
-        status = spawn_make(supervisor, err);
+        status = spawns_make(supervisor, err);
     }
     if (status == EVQ_OK) {
         status = evq_offer_open(&supervisor->offer, config, options->suites, supervisor->host, err);
@@ -286,6 +294,7 @@ static void signals_take(struct evq_supervisor *supervisor)
         }
     }
     evq_children_reap(supervisor);
+    evq_ahead_reap(supervisor);
 }
 
 /* A claim that is due is no idleness; one that a sick worker, or one without Redis, cannot make is.
@@ -431,6 +440,7 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
     for (;;) {
         const int64_t now_ms = evq_clock_mono_ms();
         evq_children_tick(supervisor, now_ms);
+        evq_ahead_tick(supervisor);
         evq_dispatch_round(supervisor);
         drain_tick(supervisor, now_ms); // After the round, which may have ended the last job.
         if (drain_over(supervisor, evq_clock_mono_ms())) {
@@ -439,6 +449,7 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
         loop_poll(supervisor, items);
     }
     supervisor_leave(supervisor);
+    evq_ahead_stop(supervisor);
     evq_children_stop(supervisor);
     evq_log(EVQ_LOG_INFO, "stop", "worker=%s jobs=%lld", supervisor->name,
             (long long)supervisor->jobs_taken);

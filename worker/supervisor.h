@@ -7,6 +7,7 @@
  *   children.c    the slots' processes: notes, deaths, time limits, starts
  *   dispatch.c    one round with Redis: offers, outboxes, heartbeats, waiting for a wake marker
  *   claims.c      which jobs are asked for, started, given up
+ *   ahead.c       which job may come next: its weights are read while the present ones compute
  *   status.c      what `evalq status` is told of this worker
  *
  * link, offer, lease, merge and slot are nouns of their own.
@@ -22,6 +23,17 @@
 
 /* So many different jobs crash here with none done between: the worker is sick. */
 #define EVQ_SUPERVISOR_SICK_JOBS 3
+
+/* What is read ahead of its claim. */
+struct evq_ahead {
+    struct evq_slot_spawn spawn;
+    pid_t pid;                     // Of the process that reads; 0: none.
+    bool stopped;                  // By us, before its end.
+    bool refused;                  // The queue does not tell.
+    int64_t look_ms;               // Monotonic, like all below: the next look at the queue.
+    int64_t began_ms;              // Of the process.
+    char id[EVQ_JOB_ID_BYTES_MAX]; // The job that was read last, or is; "": none.
+};
 
 struct evq_supervisor {
     const struct evq_options *options;
@@ -44,6 +56,7 @@ struct evq_supervisor {
     struct evq_slot_spawn spawn;
     struct evq_lease *leases; // All jobs held, in the order of their claims.
 
+    struct evq_ahead ahead;
     char request[33]; // Of the next claim, or of one whose answer was lost.
     bool claim_due;
     int64_t claim_again_ms; // Something delayed falls due then; 0: unknown.
@@ -118,6 +131,20 @@ void evq_claims_end(struct evq_supervisor *supervisor, struct evq_lease *lease);
 /* The job is no longer ours: its slot is told, and what was still to be sent is forgotten. */
 void evq_claims_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
                        enum evq_slot_ending ending);
+
+/* ---- ahead.c ---- */
+
+/* A job begins: what comes after it is looked for in a moment. */
+void evq_ahead_begin(struct evq_supervisor *supervisor);
+/* Asks the queue, while all slots work, which job would be claimed next, and has its weights read
+ * by a process of its own. False: Redis is away. */
+bool evq_ahead_look(struct evq_supervisor *supervisor);
+/* The next monotonic ms at which to look; INT64_MAX: none. */
+int64_t evq_ahead_due_ms(const struct evq_supervisor *supervisor);
+/* Reading ends when a slot is free: its claim decides what is needed. */
+void evq_ahead_tick(struct evq_supervisor *supervisor);
+void evq_ahead_stop(struct evq_supervisor *supervisor); // SIGKILL, without waiting for the death.
+void evq_ahead_reap(struct evq_supervisor *supervisor); // After SIGCHLD.
 
 /* ---- status.c ---- */
 

@@ -68,11 +68,17 @@ function B.take(flow, class, band, place)
     end
 end
 
+-- A step taken inside a gap: then it is none any more; nil: it is still one.
+local function gap_cut(flow, low, high)
+    local base = low - low % SPAN
+    return call('ZRANGEBYSCORE', P .. 'taken:' .. flow, '(' .. text_of(low),
+        high and '(' .. text_of(high) or '(' .. text_of(base + SPAN), 'LIMIT', 0, 1)[1]
+end
+
 -- Looks up whether a gap is still one; puts it right when it is not.
 local function gap_true(flow, gaps, member, low, high, wait)
     local base = low - low % SPAN
-    local inside = call('ZRANGEBYSCORE', P .. 'taken:' .. flow, '(' .. text_of(low),
-        high and '(' .. text_of(high) or '(' .. text_of(base + SPAN), 'LIMIT', 0, 1)[1]
+    local inside = gap_cut(flow, low, high)
     if not inside then
         return true
     end
@@ -124,4 +130,30 @@ function B.pop(flow, class, band)
         call('HSET', P .. 'flow:' .. flow, 'taken_top', text_of(place))
     end
     return tag
+end
+
+-- What pop() would take, and nothing written: nil also where a gap must be put right before that is known.
+function B.peek(flow, class, band)
+    local wait = P .. 'wait:' .. flow .. ':' .. class .. ':' .. band
+    local newest = call('ZREVRANGE', wait, 0, 0, 'WITHSCORES')
+    local top = tonumber(call('HGET', P .. 'flow:' .. flow, 'taken_top')) or -1
+    if not newest[1] or tonumber(newest[2]) > top then
+        return newest[1]
+    end
+    local widest = call('ZREVRANGE', gaps_key(flow, class, band), 0, 4 * FEW - 1, 'WITHSCORES')
+    for i = 1, #widest, 2 do
+        local low_text, high_text = widest[i]:match('^(%d+):(%d*)$')
+        if not low_text then
+            break
+        end
+        local low, high = tonumber(low_text), tonumber(high_text)
+        if gap_cut(flow, low, high) then
+            return nil
+        end
+        local found = nearest(wait, low, high or low + tonumber(widest[i + 1]))
+        if found then
+            return found
+        end
+    end
+    return newest[1]
 end

@@ -15,18 +15,24 @@ Holds   an unfinished job is in exactly one of wait, begun, delayed, leases, sha
 Cost    O(C + log n) a job, C classes named; at most 8 looks and 8 promotions besides.
 --]]
 
+-- nclasses class..., the last arguments, from args[at].
+function V.classes_read(args, at)
+    local classes = {}
+    local n = integer_arg(args, at, 0, CLASSES_MAX, 'nclasses')
+    if #args ~= at + n then
+        refuse('expected ' .. n .. ' classes, got ' .. (#args - at))
+    end
+    for i = 1, n do
+        classes[i] = text_of(integer_arg(args, at + i, 1, CLASSES_MAX, 'class'))
+    end
+    return classes
+end
+
 -- Checked arguments from args[at].
 function V.claim_read(args, at)
     local c = { worker = label_arg(args, at, 64, 'worker'), request = label_arg(args, at + 1, 64, 'request'),
-        lease = integer_arg(args, at + 2, 1, LEASE_MS_MAX, 'lease_ms'), count = integer_arg(args, at + 3, 1, 64, 'count'),
-        classes = {} }
-    local n = integer_arg(args, at + 4, 0, CLASSES_MAX, 'nclasses')
-    if #args ~= at + 4 + n then
-        refuse('expected ' .. n .. ' classes, got ' .. (#args - at - 4))
-    end
-    for i = 1, n do
-        c.classes[i] = text_of(integer_arg(args, at + 4 + i, 1, CLASSES_MAX, 'class'))
-    end
+        lease = integer_arg(args, at + 2, 1, LEASE_MS_MAX, 'lease_ms'), count = integer_arg(args, at + 3, 1, 64, 'count') }
+    c.classes = V.classes_read(args, at + 4)
     return c
 end
 
@@ -129,9 +135,8 @@ local function records_read(rows)
     end
 end
 
--- Makes one popped job an attempt.
 -- Submitted before any worker had told its suite's `every`: such a step is found not to be due when its turn comes.
-local function due(c, j)
+function V.due(c, j)
     if j.keep == '1' or j.shard or j.merge == '1' then
         return true
     end
@@ -148,7 +153,7 @@ local function start(c, h, tag)
     if not j or j.state ~= 'queued' or not J.sane(j) or j.class ~= h.class or j.priority ~= tostring(h.band) then
         error('EVQ_CORRUPT a waiting entry without a queued job of its class and band', 0)
     end
-    if not due(c, j) then
+    if not V.due(c, j) then
         J.finish(j, 'skipped', 'every: step ' .. j.step .. ' is not due')
         return nil
     end
@@ -212,10 +217,10 @@ local function serve(c, band)
 end
 
 -- Classes of suites that are neither paused nor at their cap.
-local function classes_open(c)
+function V.classes_open(classes)
     local open = {}
-    local reasons = #c.classes > 0 and call('HMGET', P .. 'block', unpack(c.classes)) or {}
-    for i, class in ipairs(c.classes) do
+    local reasons = #classes > 0 and call('HMGET', P .. 'block', unpack(classes)) or {}
+    for i, class in ipairs(classes) do
         if not reasons[i] then
             open[#open + 1] = class
         end
@@ -270,7 +275,7 @@ function V.claim(c)
     c.heads, c.costs, c.every, c.open = {}, {}, {}, {}
     c.lease_text, c.look = text_of(c.lease), text_of(NOW + c.lease)
     if Q.meta().paused ~= 1 then
-        c.open = classes_open(c)
+        c.open = V.classes_open(c.classes)
     end
     while #rows < c.count and #c.open > 0 do
         local lowest_first = (Q.meta().served + 1) % 16 == 0
@@ -288,7 +293,7 @@ function V.claim(c)
         claims[#claims + 1] = row[1] .. ' ' .. row[2] .. '\n'
         Q.meta_set('served', Q.meta().served + 1)
         if Q.meta().suites_limited > 0 then
-            c.open = classes_open(c)
+            c.open = V.classes_open(c.classes)
         end
     end
     if #rows > 0 then
