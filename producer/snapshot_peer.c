@@ -34,6 +34,11 @@ static bool peer_sends(const struct evq_snapshot_peer *peer)
     return peer->file >= 0 || peer->answered;
 }
 
+bool evq_snapshot_peer_silent(const struct evq_snapshot_peer *peer)
+{
+    return peer->fd >= 0 && !peer_sends(peer);
+}
+
 short evq_snapshot_peer_events(const struct evq_snapshot_peer *peer)
 {
     return peer_sends(peer) ? POLLOUT : POLLIN;

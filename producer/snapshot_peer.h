@@ -32,6 +32,8 @@ typedef int (*evq_snapshot_find_fn)(void *context, const struct evq_snapshot_req
 
 /* Takes the accepted, non-blocking socket over. */
 void evq_snapshot_peer_begin(struct evq_snapshot_peer *peer, int fd);
+/* It holds a place and has not said yet what it wants. */
+bool evq_snapshot_peer_silent(const struct evq_snapshot_peer *peer);
 /* What to poll for. */
 short evq_snapshot_peer_events(const struct evq_snapshot_peer *peer);
 /* Goes on as far as it can without waiting. false: it is through, well or not, and to be ended. */

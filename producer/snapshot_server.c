@@ -240,6 +240,28 @@ static int offer_find(void *context, const struct evq_snapshot_request *request,
 
 /* ---- the thread ---- */
 
+/* A free place, else that of who has been silent longest: whoever does not know a token cannot keep
+ * out who does. NULL: all of them are being served. */
+static struct evq_snapshot_peer *peer_place(struct evq_snapshot_server *server)
+{
+    struct evq_snapshot_peer *place = NULL;
+
+    for (size_t i = 0; i < EVQ_SNAPSHOT_SERVER_PEERS_MAX; i++) {
+        struct evq_snapshot_peer *peer = &server->peers[i];
+        if (peer->fd < 0) {
+            return peer;
+        }
+        if (evq_snapshot_peer_silent(peer) &&
+            (place == NULL || peer->deadline_ms < place->deadline_ms)) {
+            place = peer;
+        }
+    }
+    if (place != NULL) {
+        evq_snapshot_peer_end(place);
+    }
+    return place;
+}
+
 static void peer_accept(struct evq_snapshot_server *server)
 {
     const struct evq_snapshot_reply reply = {.word = EVQ_SNAPSHOT_BUSY};
@@ -252,11 +274,10 @@ static void peer_accept(struct evq_snapshot_server *server)
         }
         return;
     }
-    for (size_t i = 0; i < EVQ_SNAPSHOT_SERVER_PEERS_MAX; i++) {
-        if (server->peers[i].fd < 0) {
-            evq_snapshot_peer_begin(&server->peers[i], fd);
-            return;
-        }
+    struct evq_snapshot_peer *peer = peer_place(server);
+    if (peer != NULL) {
+        evq_snapshot_peer_begin(peer, fd);
+        return;
     }
     const size_t bytes = evq_snapshot_reply_format(&reply, line);
     (void)!send(fd, line, bytes, MSG_DONTWAIT | MSG_NOSIGNAL); // It asks again in any case.

@@ -2,7 +2,8 @@
  * Serves snapshots (files beneath the root shm, complete and never written again) to workers on
  * other hosts: read-only, over TCP, each to whoever knows its token. A thread of its own, started
  * when the first one is to be served. At most EVQ_SNAPSHOT_SERVER_PEERS_MAX connections, each with
- * deadlines; what is no request is closed without a word. The line protocol: shared/snapshot.h.
+ * deadlines; what is no request is closed without a word, and a connection that has asked for
+ * nothing gives way to a new one when all places are taken. The line protocol: shared/snapshot.h.
  *
  * The functions are the owner's, one thread at a time.
  */

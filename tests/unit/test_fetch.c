@@ -509,6 +509,24 @@ static void server_keeps_the_token_of_a_file_it_knows(void **state)
                   EVQ_E_NOT_FOUND);
 }
 
+/* Whoever knows a token and takes nothing: the place stays taken. */
+static int ask_and_take_one_byte(const struct scene *scene)
+{
+    struct evq_snapshot_request request = {.offset = 0};
+    char line[EVQ_SNAPSHOT_LINE_BYTES_MAX + 1];
+    const int room = 4096; // The file does not fit on its way.
+    char byte;
+
+    memcpy(request.token, scene->offer.token, sizeof(request.token));
+    const size_t bytes = evq_snapshot_request_format(&request, line);
+    const int fd = connect_to(scene->place);
+    assert_true(fd >= 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)), 0);
+    assert_int_equal(send(fd, line, bytes, MSG_NOSIGNAL), bytes);
+    assert_int_equal(recv(fd, &byte, 1, 0), 1);
+    return fd;
+}
+
 static void server_bounds_its_connections(void **state)
 {
     struct scene *scene = *state;
@@ -517,8 +535,7 @@ static void server_bounds_its_connections(void **state)
     struct evq_error err;
 
     for (size_t i = 0; i < EVQ_SNAPSHOT_SERVER_PEERS_MAX; i++) {
-        fds[i] = connect_to(scene->place);
-        assert_true(fds[i] >= 0);
+        fds[i] = ask_and_take_one_byte(scene);
     }
     assert_refused(scene, EVQ_E_RETRY, "is busy");
     for (size_t i = 0; i < EVQ_SNAPSHOT_SERVER_PEERS_MAX; i++) {
@@ -527,6 +544,28 @@ static void server_bounds_its_connections(void **state)
     assert_status_err(fetch(scene, &evq_fetch_limits_default, &fetched, &err), EVQ_OK, &err);
     assert_fetched(scene, &fetched);
     evq_fetch_close(&fetched);
+}
+
+/* Without a token nobody keeps out who has one, however many connections it holds. */
+static void server_serves_who_asks_before_who_says_nothing(void **state)
+{
+    struct scene *scene = *state;
+    int fds[3 * EVQ_SNAPSHOT_SERVER_PEERS_MAX];
+    struct evq_fetched fetched;
+    struct evq_error err;
+    char byte;
+
+    for (size_t i = 0; i < 3 * EVQ_SNAPSHOT_SERVER_PEERS_MAX; i++) {
+        fds[i] = connect_to(scene->place);
+        assert_true(fds[i] >= 0);
+    }
+    assert_status_err(fetch(scene, &short_limits, &fetched, &err), EVQ_OK, &err);
+    assert_fetched(scene, &fetched);
+    evq_fetch_close(&fetched);
+    assert_int_equal(recv(fds[0], &byte, 1, 0), 0); // Closed without a word.
+    for (size_t i = 0; i < 3 * EVQ_SNAPSHOT_SERVER_PEERS_MAX; i++) {
+        (void)close(fds[i]);
+    }
 }
 
 static void server_closes_who_says_nothing_in_time(void **state)
@@ -617,6 +656,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(server_serves_no_file_that_took_the_place, setup, teardown),
         cmocka_unit_test_setup_teardown(server_keeps_the_token_of_a_file_it_knows, setup, teardown),
         cmocka_unit_test_setup_teardown(server_bounds_its_connections, setup, teardown),
+        cmocka_unit_test_setup_teardown(server_serves_who_asks_before_who_says_nothing, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(server_closes_who_says_nothing_in_time, setup, teardown),
         cmocka_unit_test_setup_teardown(server_refuses_and_cuts_when_it_is_closed, setup, teardown),
         cmocka_unit_test_setup_teardown(server_is_not_held_by_a_forked_child, setup, teardown),
