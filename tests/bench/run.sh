@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks of the evaluation engine (one thread and all), of the queue, of the submit call in the
 # training thread, of fetching a snapshot over loopback, and of the tokenizers beside Hugging Face's (python3 with
 # tokenizers, or that of EVALQ_PEERS_VENV).
-#   sh tests/bench/run.sh [mlp | lm | load | queue | submit | fetch | tokenizer]
+#   sh tests/bench/run.sh [mlp | lm | load | ahead | queue | submit | fetch | tokenizer]
 set -eu
 cd "$(dirname "$0")/../.."
 build=build/bench
@@ -30,6 +30,10 @@ fi
 if [ -n "${EVQ_BENCH_CHECKPOINT:-}" ] && { [ "$only" = all ] || [ "$only" = load ]; }; then
     ninja -C "$build" bench_load >/dev/null # A language model's checkpoint, some hundred MB.
     "$build/bin/bench_load" "$EVQ_BENCH_CHECKPOINT"
+fi
+if [ "$only" = all ] || [ "$only" = ahead ]; then
+    ninja -C "$build" evalq_cli evalq-worker >/dev/null
+    EVALQ_TEST_BUILD="$(pwd)/$build" python3 tests/bench/bench_ahead.py
 fi
 if [ "$only" = all ] || [ "$only" = queue ]; then
     ninja -C "$build" bench_queue >/dev/null
