@@ -86,7 +86,6 @@ void evq_ahead_stop(struct evq_supervisor *supervisor)
 
     if (ahead->pid > 0 && !ahead->stopped) {
         ahead->stopped = true;
-        ahead->id[0] = '\0'; // Should it still be the next one, what is missing is read.
         (void)kill(ahead->pid, SIGKILL);
     }
 }
@@ -106,6 +105,9 @@ void evq_ahead_reap(struct evq_supervisor *supervisor)
             : done         ? "done"
                            : "left");
     ahead->pid = 0;
+    if (ahead->stopped) {
+        ahead->id[0] = '\0'; // Should it still be the next one, what is missing is read.
+    }
 }
 
 /* ---- when ---- */
