@@ -44,8 +44,10 @@ enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, co
     enum evq_status status = EVQ_E_GONE;
 
     if (path == NULL || path[0] == '\0') {
-        return evq_error_set(err, EVQ_E_NOT_FOUND,
-                             "the adapter does not name its base: set `base` to where it is");
+        return evq_error_set(
+            err, EVQ_E_NOT_FOUND,
+            "the adapter does not name its base: set `base` to where it is, in a task as "
+            "`model: {base: PATH}`");
     }
     evq_error_escape(path, strlen(path), shown, sizeof(shown));
     for (size_t i = 0; i <= options->root_count && status == EVQ_E_GONE; i++) {

@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,7 +85,14 @@ static void conn_call_finds_localhost_by_name(void **state)
     (void)state;
     char url[64];
     struct evq_error err;
+    struct addrinfo *found = NULL;
 
+    // A bare chroot has no /etc/hosts: there nothing can be asked by name.
+    if (getaddrinfo("localhost", NULL, NULL, &found) != 0) {
+        print_message("this machine does not know the name 'localhost'\n");
+        skip();
+    }
+    freeaddrinfo(found);
     (void)snprintf(url, sizeof url, "redis://localhost:%d", server->port);
     struct evq_conn *conn = open_url(url, 0);
     assert_status_err(ping(conn, &err), EVQ_OK, &err); // ::1 is tried too, where nobody listens.

@@ -494,8 +494,9 @@ static void tokens_are_refused_in_a_sentence(void **state)
     assert_fault(fx, lm(fx, &made, "perplexity", "data.txt", "compute", "fp8", NULL), EVQ_E_INVALID,
                  "compute 'fp8' is not known; known: fp32, bf16");
     (void)unlinkat(fx->root_fd, "gpt/tokenizer.json", 0);
-    assert_fault(fx, lm(fx, &made, "perplexity", "data.txt", NULL), EVQ_E_NOT_FOUND,
-                 "text needs a tokenizer, beside the weights or as data: tokenizer");
+    assert_fault(
+        fx, lm(fx, &made, "perplexity", "data.txt", NULL), EVQ_E_NOT_FOUND,
+        "text needs a tokenizer, beside the weights or as `data: {tokenizer: PATH}`: tokenizer");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup_gpt, teardown_gpt)

@@ -135,8 +135,8 @@ static enum evq_status open_kept(struct evq_native_run *run, const struct place 
     if (status != EVQ_OK) {
         free(kept);
         return status == EVQ_E_NOT_FOUND || status == EVQ_E_GONE
-                   ? evq_error_prefix(err, "text needs a tokenizer, beside the weights or as data: "
-                                           "tokenizer")
+                   ? evq_error_prefix(err, "text needs a tokenizer, beside the weights or as "
+                                           "`data: {tokenizer: PATH}`: tokenizer")
                    : status;
     }
     kept->content = content;
