@@ -14,11 +14,15 @@ enum evq_status evq_memory_resize(struct evq_memory *memory, struct evq_block *b
         return EVQ_OK;
     }
     evq_memory_release(memory, block);
-    if (bytes > memory->bytes_max - memory->bytes ||
-        posix_memalign(&fresh, ALIGNMENT, bytes > 0 ? bytes : 1) != 0) {
+    if (bytes > memory->bytes_max - memory->bytes) {
         return evq_error_set(err, EVQ_E_NOMEM,
                              "%zu bytes for %s do not fit in memory: %zu held, %zu allowed", bytes,
                              what, memory->bytes, memory->bytes_max);
+    }
+    if (posix_memalign(&fresh, ALIGNMENT, bytes > 0 ? bytes : 1) != 0) {
+        return evq_error_set(err, EVQ_E_NOMEM,
+                             "%zu bytes for %s are more than this machine has to give: %zu held",
+                             bytes, what, memory->bytes);
     }
     memset(fresh, 0, bytes);
     block->data = fresh;
