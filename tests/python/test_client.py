@@ -172,6 +172,13 @@ class OutageTest(unittest.TestCase):
             with self.assertRaises(evalq.EvalqError):
                 made.client("wrong-url", url="http://nowhere:1", raise_errors=True)
 
+    def test_number_in_the_place_of_text_is_refused(self) -> None:
+        with scene(NATIVE) as made, self.assertLogs("evalq", "WARNING") as logs:
+            for name in ("run", "url", "queue"):
+                with made.client(**{"run": "number", name: 3}) as client:
+                    self.assertFalse(client.submit("/nowhere", step=1, suites="quick"))
+        self.assertIn("run is 3, expected text", logs.output[0])
+
     def test_host_that_is_not_there_is_silent(self) -> None:
         with scene(NATIVE) as made:
             with made.client("no-host", url="redis://127.0.0.1:1") as client:

@@ -105,8 +105,11 @@ class Handle:
         self.pid = os.getpid()
         self._pointer = ctypes.c_void_p()
         values = _library.Options()
+        kinds: Dict[str, Any] = {field[0]: field[1] for field in _library.Options._fields_}
         for name, value in options.items():
             if value is not None:
+                if kinds[name] is ctypes.c_char_p and not isinstance(value, str):  # A number would be an address.
+                    raise EvalqError(f"{name} is {value!r}, expected text")
                 setattr(values, name, os.fsencode(value) if isinstance(value, str) else value)
         code = self.calls.open(ctypes.byref(values), ctypes.byref(self._pointer))
         if code != _library.OK:
