@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "worker/loader/loader.h"
+#include "worker/loader/selfcheck.h"
 
 #define MODULE_NAME "libevalq_cuda.so"
 
@@ -87,11 +88,12 @@ void evq_backend_load(int32_t device, struct evq_backend *ret_backend, char *not
         module != NULL ? module_table(module, why, sizeof(why)) : NULL;
     if (ops != NULL) {
         const int32_t devices = ops->probe(&err);
-        if (devices > device) {
+        const bool checked = devices > device && evq_selfcheck(ops, device, &err) == EVQ_OK;
+        if (checked) {
             *ret_backend = (struct evq_backend){.ops = ops, .module = module};
             return;
         }
-        if (devices > 0) {
+        if (devices > 0 && devices <= device) {
             (void)snprintf(why, sizeof(why), "device %d of %d does not exist", (int)device,
                            (int)devices);
         } else {

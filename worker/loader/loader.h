@@ -42,8 +42,8 @@ struct evq_backend {
 
 /*
  * device -1: the CPU's. Else libevalq_cuda.so, looked for beside the program, in ../lib and on the
- * library path; where it, a driver or the device is missing, the CPU's, with one sentence in note
- * saying why ("" otherwise). Never fails.
+ * library path; where it, a driver or the device is missing, or evq_selfcheck() finds the device to
+ * give other numbers, the CPU's, with one sentence in note saying why ("" otherwise). Never fails.
  */
 void evq_backend_load(int32_t device, struct evq_backend *ret_backend, char *note,
                       size_t note_bytes);
