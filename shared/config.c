@@ -47,6 +47,7 @@ static struct evq_config *config_new(void)
     config->shm.name = EVQ_CONFIG_ROOT_SHM;
     config->shm.path = evq_arena_printf(arena, "/dev/shm/evalq-%ju", (uintmax_t)getuid());
     config->worker.devices = "auto";
+    config->worker.gpus_per_slot = 1;
     config->worker.scratch = scratch_default(arena);
     config->worker.lease_ms = 15000;
     config->worker.heartbeat_ms = 3000;

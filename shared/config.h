@@ -103,6 +103,10 @@ struct evq_config {
     struct {
         int32_t slots;       // 0: one per device, or 1 on CPU.
         const char *devices; // "auto", "cpu", "0,1", ...
+        // UUIDs of this machine's GPUs, to be shared between its workers; none: as devices says.
+        const char *const *gpus;
+        size_t gpu_count;
+        int32_t gpus_per_slot; // Of those that are shared; default 1.
         const char *const *labels;
         size_t label_count;
         const char *scratch;      // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.

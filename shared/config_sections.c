@@ -1,4 +1,5 @@
 /* The sections redis, roots, worker and logger, and the file as a whole. */
+#include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -120,12 +121,45 @@ static enum evq_status read_devices(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
+/* UUIDs as the driver names them: nvidia-smi -L shows them. */
+static enum evq_status read_gpus(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where, void *base)
+{
+    enum { UUID_BYTES_MAX = 63, GPUS_MAX = 64 };
+    struct evq_config *config = base;
+    const enum evq_status status = evq_read_texts(reader, node, where, UUID_BYTES_MAX,
+                                                  &config->worker.gpus, &config->worker.gpu_count);
+
+    if (status == EVQ_OK && config->worker.gpu_count > GPUS_MAX) {
+        return evq_read_fail(reader, node, "%s names %zu GPUs, allowed %d", where,
+                             config->worker.gpu_count, GPUS_MAX);
+    }
+    for (size_t i = 0; i < config->worker.gpu_count && status == EVQ_OK; i++) {
+        const char *uuid = config->worker.gpus[i];
+        bool good = strncmp(uuid, "GPU-", 4) == 0 || strncmp(uuid, "MIG-", 4) == 0;
+        for (const char *at = uuid; *at != '\0'; at++) {
+            good = good && (isalnum((unsigned char)*at) || *at == '-');
+        }
+        for (size_t other = 0; other < i; other++) {
+            good = good && strcmp(config->worker.gpus[other], uuid) != 0;
+        }
+        if (!good) {
+            return evq_read_fail(
+                reader, node, "%s: \"%s\" is no UUID such as GPU-1f2e... named once", where, uuid);
+        }
+    }
+    return status;
+}
+
 static enum evq_status read_worker(const struct evq_config_reader *reader,
                                    const struct evq_node *node, const char *where, void *base)
 {
     static const struct evq_key keys[] = {
         {"slots", EVQ_KEY_INT32, offsetof(struct evq_config, worker.slots), 0, 1024, NULL},
         {"devices", EVQ_KEY_CALL, 0, 0, 0, read_devices},
+        {"gpus", EVQ_KEY_CALL, 0, 0, 0, read_gpus},
+        {"gpus_per_slot", EVQ_KEY_INT32, offsetof(struct evq_config, worker.gpus_per_slot), 1, 64,
+         NULL},
         {"labels", EVQ_KEY_CALL, 0, 0, 0, read_labels},
         {"scratch", EVQ_KEY_PATH, offsetof(struct evq_config, worker.scratch), 0, 0, NULL},
         {"lease_ms", EVQ_KEY_INT64, offsetof(struct evq_config, worker.lease_ms), 300, 3600000,

@@ -168,6 +168,27 @@ enum evq_status evq_queue_heartbeat(struct evq_queue *queue, const char *worker,
 enum evq_status evq_queue_worker_leave(struct evq_queue *queue, const char *worker,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* ---- the GPUs of a machine, shared out between its workers ---- */
+
+#define EVQ_QUEUE_GPUS_MAX 64
+
+struct evq_gpu_lease {
+    char uuid[64];  // As the driver names it.
+    char token[24]; // "": not held.
+};
+struct evq_gpu_request {
+    const char *worker; // Random id of this supervisor process.
+    const char *boot;   // Of the machine: new at each of its starts.
+    int64_t lease_ms;
+    uint32_t want;    // How many in all, at most EVQ_QUEUE_GPUS_MAX.
+    uint32_t several; // It takes no fewer at once; 1 or more.
+};
+/* Renews what is held, takes what is free up to want, frees what it holds and does not name. Sets
+ * every token anew: "" says that the GPU is not held, or no longer. May be repeated. */
+enum evq_status evq_queue_gpus(struct evq_queue *queue, const struct evq_gpu_request *request,
+                               struct evq_gpu_lease *gpus, uint32_t gpu_count,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Every one of these is fenced by the token: EVQ_E_LEASE_LOST when it is stale. */
 
 /* One task's result, once: *ret_duplicate true if the task had been published. EVQ_E_CHANGED: other

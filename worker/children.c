@@ -388,7 +388,7 @@ static void slot_tick(struct evq_supervisor *supervisor, struct evq_slot *slot, 
     struct evq_error err;
 
     if (slot->state == EVQ_SLOT_DOWN) {
-        if (!supervisor->draining && now_ms >= slot->start_ms &&
+        if (!supervisor->draining && !slot->waits && now_ms >= slot->start_ms &&
             evq_slot_start(slot, &supervisor->spawn, &err) != EVQ_OK) {
             slot->failures++;
             slot->start_ms = now_ms + restart_wait_ms(slot);

@@ -65,7 +65,7 @@ static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struc
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->state == EVQ_SLOT_IDLE && claim_fits(supervisor, claim, slot)) {
+        if (slot->state == EVQ_SLOT_IDLE && !slot->waits && claim_fits(supervisor, claim, slot)) {
             return slot;
         }
     }
@@ -87,7 +87,7 @@ static bool alone_present(const struct evq_supervisor *supervisor)
 void evq_claims_start(struct evq_supervisor *supervisor)
 {
     for (struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
-        if (lease->state != EVQ_LEASE_HELD) {
+        if (lease->state != EVQ_LEASE_HELD || !evq_gpus_current(supervisor)) {
             continue;
         }
         if (lease->claim->alone && evq_children_count(supervisor, EVQ_SLOT_RUNNING) > 0) {
@@ -188,7 +188,7 @@ bool evq_claims_allowed(const struct evq_supervisor *supervisor)
         }
     }
     return !supervisor->draining && !supervisor->sick && supervisor->registered &&
-           !alone_present(supervisor) &&
+           !alone_present(supervisor) && evq_gpus_current(supervisor) &&
            (supervisor->options->max_jobs == 0 ||
             supervisor->jobs_taken < supervisor->options->max_jobs);
 }

@@ -17,6 +17,7 @@ typedef int (*nvml_count_fn)(unsigned int *count);
 typedef int (*nvml_handle_fn)(unsigned int number, void **ret_device);
 typedef int (*nvml_uuid_handle_fn)(const char *uuid, void **ret_device);
 typedef int (*nvml_memory_fn)(void *device, struct nvml_memory *ret_memory);
+typedef int (*nvml_uuid_fn)(void *device, char *uuid, unsigned int bytes);
 typedef int (*nvml_name_fn)(void *device, char *name, unsigned int bytes);
 
 struct nvml {
@@ -28,6 +29,7 @@ struct nvml {
     nvml_uuid_handle_fn uuid_handle;
     nvml_memory_fn memory;
     nvml_name_fn name;
+    nvml_uuid_fn uuid;
 };
 
 static bool symbol_find(void *library, const char *name, void *ret_function)
@@ -53,6 +55,7 @@ static bool nvml_open(struct nvml *nvml, char *note, size_t note_bytes)
         !symbol_find(nvml->library, "nvmlDeviceGetHandleByIndex_v2", &nvml->handle) ||
         !symbol_find(nvml->library, "nvmlDeviceGetHandleByUUID", &nvml->uuid_handle) ||
         !symbol_find(nvml->library, "nvmlDeviceGetMemoryInfo", &nvml->memory) ||
+        !symbol_find(nvml->library, "nvmlDeviceGetUUID", &nvml->uuid) ||
         !symbol_find(nvml->library, "nvmlDeviceGetName", &nvml->name)) {
         (void)snprintf(note, note_bytes, "the NVIDIA driver's libnvidia-ml.so.1 is too old");
         (void)dlclose(nvml->library);
@@ -67,8 +70,10 @@ static bool nvml_open(struct nvml *nvml, char *note, size_t note_bytes)
     return true;
 }
 
-static bool device_describe(const struct nvml *nvml, struct evq_device *device)
+/* Numbers become UUIDs: CUDA may count in another order than NVML. */
+static bool device_describe(const struct nvml *nvml, struct evq_device *device, bool *ret_unique)
 {
+    char uuid[sizeof(device->id)];
     struct nvml_memory memory = {0};
     void *handle = NULL;
     char *end = NULL;
@@ -84,6 +89,11 @@ static bool device_describe(const struct nvml *nvml, struct evq_device *device)
     }
     if (nvml->name(handle, device->name, sizeof(device->name)) != 0) {
         device->name[0] = '\0';
+    }
+    *ret_unique = nvml->uuid(handle, uuid, sizeof(uuid)) == 0;
+    if (*ret_unique) {
+        memcpy(device->id, uuid, sizeof(uuid));
+        device->id[sizeof(uuid) - 1] = '\0';
     }
     return true;
 }
@@ -160,8 +170,46 @@ enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devic
                          : evq_error_set(err, EVQ_E_NOT_FOUND, "devices '%s': %s", text, note);
     }
     status = automatic ? auto_find(&nvml, ret_devices, err) : EVQ_OK;
+    ret_devices->unique = true;
     for (uint32_t i = 0; i < ret_devices->count && status == EVQ_OK; i++) {
-        if (!device_describe(&nvml, &ret_devices->items[i])) {
+        bool unique = false;
+        const bool there = device_describe(&nvml, &ret_devices->items[i], &unique);
+        ret_devices->unique = ret_devices->unique && unique;
+        if (!there) {
+            status = evq_error_set(err, EVQ_E_NOT_FOUND, "GPU %s is not there",
+                                   ret_devices->items[i].id);
+        }
+    }
+    (void)nvml.shutdown();
+    (void)dlclose(nvml.library);
+    return status;
+}
+
+enum evq_status evq_devices_named(const char *const *uuids, size_t count,
+                                  struct evq_devices *ret_devices, struct evq_error *err)
+{
+    struct nvml nvml;
+
+    memset(ret_devices, 0, sizeof(*ret_devices));
+    if (count > EVQ_DEVICES_MAX) {
+        return evq_error_set(err, EVQ_E_LIMIT, "%zu GPUs, allowed %d", count, EVQ_DEVICES_MAX);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct evq_device *device = &ret_devices->items[i];
+        if (strlen(uuids[i]) >= sizeof(device->id)) {
+            return evq_error_set(err, EVQ_E_INVALID, "'%s' is no UUID of a GPU", uuids[i]);
+        }
+        (void)snprintf(device->id, sizeof(device->id), "%s", uuids[i]);
+    }
+    ret_devices->count = (uint32_t)count;
+    ret_devices->unique = true;
+    if (!nvml_open(&nvml, ret_devices->note, sizeof(ret_devices->note))) {
+        return EVQ_OK; // As a container without the driver's utilities: CUDA may be there.
+    }
+    enum evq_status status = EVQ_OK;
+    for (uint32_t i = 0; i < ret_devices->count && status == EVQ_OK; i++) {
+        bool unique = false;
+        if (!device_describe(&nvml, &ret_devices->items[i], &unique)) {
             status = evq_error_set(err, EVQ_E_NOT_FOUND, "GPU %s is not there",
                                    ret_devices->items[i].id);
         }

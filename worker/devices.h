@@ -5,6 +5,7 @@
 #ifndef EVQ_WORKER_DEVICES_H
 #define EVQ_WORKER_DEVICES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shared/error.h"
@@ -21,6 +22,7 @@ struct evq_device {
 struct evq_devices {
     struct evq_device items[EVQ_DEVICES_MAX];
     uint32_t count; // 0: the CPU alone.
+    bool unique;    // Each id is a UUID.
     char note[256]; // Why there is no GPU, when auto found none; "" otherwise.
 };
 
@@ -31,6 +33,12 @@ struct evq_devices {
  */
 enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devices,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* These UUIDs, with names and memory where NVML is there and knows them. EVQ_E_LIMIT,
+ * EVQ_E_INVALID: too many, or too long. EVQ_E_NOT_FOUND: NVML is there and does not know one. */
+enum evq_status evq_devices_named(const char *const *uuids, size_t count,
+                                  struct evq_devices *ret_devices,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The devices of one slot of slot_count as CUDA_VISIBLE_DEVICES takes them; "" for the CPU. More
  * slots than devices share. */

@@ -171,7 +171,9 @@ static bool heartbeat(struct evq_supervisor *supervisor)
 static void slots_fit(struct evq_supervisor *supervisor)
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        evq_offer_fit(&supervisor->offer, &supervisor->slots[i]);
+        if (!supervisor->slots[i].waits) {
+            evq_offer_fit(&supervisor->offer, &supervisor->slots[i]);
+        }
     }
     supervisor->reclass = false;
     supervisor->claim_due = true;
@@ -360,11 +362,13 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
         !evq_claims_allowed(supervisor)) {
         evq_link_wait_drop(link);
     }
-    if (!link_check(supervisor) || !offer_renew(supervisor) || !leases_adopt(supervisor) ||
-        !outboxes_flush(supervisor)) {
+    if (!link_check(supervisor) || !offer_renew(supervisor) ||
+        !(evq_gpus_current(supervisor) || evq_gpus_renew(supervisor)) ||
+        !leases_adopt(supervisor) || !outboxes_flush(supervisor)) {
         return;
     }
-    if (beat_is_due(supervisor, now_ms) && !heartbeat(supervisor)) {
+    if (beat_is_due(supervisor, now_ms) &&
+        (!heartbeat(supervisor) || !evq_gpus_renew(supervisor))) {
         return;
     }
     for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && evq_claims_allowed(supervisor);

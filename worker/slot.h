@@ -38,6 +38,7 @@ struct evq_slot {
     char devices[EVQ_DEVICES_TEXT]; // CUDA_VISIBLE_DEVICES; "" the CPU.
     int32_t gpus;
     int64_t memory_bytes; // Of the smallest of its GPUs; 0: unknown or none.
+    bool waits;           // For GPUs: no child is started, no job asked for.
     uint64_t fits;        // Bit n-1: the class with number n can run here.
 
     enum evq_slot_state state;

@@ -91,17 +91,19 @@ static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_
     const struct evq_config *config = supervisor->config;
     struct evq_devices devices;
 
-    const char *text = options->devices != NULL ? options->devices : config->worker.devices;
-    const enum evq_status status = evq_devices_find(text, &devices, err);
+    bool shared = false;
+    const enum evq_status status =
+        evq_gpus_choose(config, options->devices, &devices, &shared, err);
     if (status != EVQ_OK) {
         return status;
     }
     if (devices.note[0] != '\0') {
-        evq_log(EVQ_LOG_INFO, "devices", "backend=cpu note=%s", devices.note);
+        evq_log(EVQ_LOG_INFO, "devices", "gpus=%u note=%s", devices.count, devices.note);
     }
     int32_t count = options->slots > 0 ? options->slots : config->worker.slots;
     if (count <= 0) {
-        count = devices.count > 0 ? (int32_t)devices.count : 1;
+        const int32_t each = shared ? config->worker.gpus_per_slot : 1;
+        count = (int32_t)devices.count > each ? (int32_t)devices.count / each : 1;
     }
     supervisor->slots = calloc((size_t)count, sizeof(*supervisor->slots));
     supervisor->suite_seconds = calloc(config->suite_count + 1, sizeof(*supervisor->suite_seconds));
@@ -112,10 +114,15 @@ static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
         evq_slot_init(slot, i);
-        evq_devices_deal(&devices, i, supervisor->slot_count, slot->devices, &slot->gpus,
-                         &slot->memory_bytes);
+        slot->waits = shared;
+        if (!shared) {
+            evq_devices_deal(&devices, i, supervisor->slot_count, slot->devices, &slot->gpus,
+                             &slot->memory_bytes);
+        }
     }
-    return EVQ_OK;
+    return shared ? evq_gpus_open(&supervisor->gpus, &devices, config->worker.gpus_per_slot,
+                                  supervisor->slot_count, err)
+                  : EVQ_OK;
 }
 
 static enum evq_status signals_open(struct evq_supervisor *supervisor, struct evq_error *err)
@@ -218,7 +225,9 @@ static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct
         supervisor->registered = true;
         supervisor->claim_due = true;
         for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-            evq_offer_fit(&supervisor->offer, &supervisor->slots[i]);
+            if (!supervisor->slots[i].waits) {
+                evq_offer_fit(&supervisor->offer, &supervisor->slots[i]);
+            }
         }
     }
     return status;
@@ -358,9 +367,10 @@ static int64_t due_ms(const struct evq_supervisor *supervisor, int64_t now_ms)
 
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
-        const int64_t slot_due = slot->state == EVQ_SLOT_DOWN && supervisor->draining
-                                     ? INT64_MAX
-                                     : evq_slot_due_ms(slot);
+        const int64_t slot_due =
+            slot->state == EVQ_SLOT_DOWN && (supervisor->draining || slot->waits)
+                ? INT64_MAX
+                : evq_slot_due_ms(slot);
         due = slot_due < due ? slot_due : due;
     }
     if (supervisor->draining && supervisor->drain_ms > now_ms && supervisor->drain_ms < due) {
@@ -451,6 +461,7 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
     supervisor_leave(supervisor);
     evq_ahead_stop(supervisor);
     evq_children_stop(supervisor);
+    evq_gpus_leave(supervisor);
     evq_log(EVQ_LOG_INFO, "stop", "worker=%s jobs=%lld", supervisor->name,
             (long long)supervisor->jobs_taken);
     free(items);

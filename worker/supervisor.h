@@ -10,11 +10,12 @@
  *   ahead.c       which job may come next: its weights are read while the present ones compute
  *   status.c      what `evalq status` is told of this worker
  *
- * link, offer, lease, merge and slot are nouns of their own.
+ * gpus, link, offer, lease, merge and slot are nouns of their own.
  */
 #ifndef EVQ_WORKER_SUPERVISOR_H
 #define EVQ_WORKER_SUPERVISOR_H
 
+#include "worker/gpus.h"
 #include "worker/lease.h"
 #include "worker/link.h"
 #include "worker/offer.h"
@@ -51,6 +52,7 @@ struct evq_supervisor {
     bool adopt;      // A new keyspace: our running jobs are to be put back.
     int64_t beat_due_ms;
 
+    struct evq_gpus gpus;
     struct evq_slot *slots;
     uint32_t slot_count;
     struct evq_slot_spawn spawn;

@@ -145,6 +145,12 @@ local function check_key(c, name)
         check_members(c, P .. name, PLACES[name])
     elseif name:find('^wait:') or name:find('^begun:') then
         check_wait(c, P .. name, name:match('^%a+:(.+):%d+:%d$') or '')
+    elseif name:find('^gpus:') then
+        for i, text in ipairs(call('HVALS', P .. name)) do
+            if i <= 256 and not V.gpu_ok(text) then
+                note(c, name .. ' holds a lease that is none')
+            end
+        end
     elseif name:find('^run:') then
         local run = name:sub(5)
         c.runs[run] = tonumber(call('HGET', P .. name, 'active')) or 0
