@@ -388,11 +388,6 @@ bool evq_forward_ended(const struct evq_forward *forward)
     return atomic_load(&forward->ended);
 }
 
-uint64_t evq_forward_count(const struct evq_forward *forward)
-{
-    return atomic_load(&forward->count);
-}
-
 enum evq_status evq_forward_join(struct evq_forward *forward, struct evq_error *err)
 {
     (void)pthread_join(forward->thread, NULL); // Ours, joined once.

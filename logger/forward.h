@@ -29,8 +29,6 @@ void evq_forward_stop(struct evq_forward *forward);
 /* Waits for the thread and frees. Returns what ended it: EVQ_OK after stop, else the error that no
  * retry can mend. */
 enum evq_status evq_forward_join(struct evq_forward *forward, struct evq_error *err);
-/* Entries acknowledged so far. */
-uint64_t evq_forward_count(const struct evq_forward *forward);
 /* Whether the thread has ended by itself. */
 bool evq_forward_ended(const struct evq_forward *forward);
 

@@ -61,10 +61,3 @@ enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char
     } while (left > 0 && cursor[0] != '\0');
     return EVQ_OK;
 }
-
-enum evq_status evq_view_runs(struct evq_cli *cli, json_t **ret, struct evq_error *err)
-{
-    char *text = NULL;
-    enum evq_status status = evq_queue_runs(cli->queue, &text, err);
-    return status == EVQ_OK ? evq_json_take(text, ret, err) : status;
-}

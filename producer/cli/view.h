@@ -19,7 +19,5 @@ const json_t *evq_view_hash(const json_t *job);
  */
 enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
                               json_t **ret, struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_view_runs(struct evq_cli *cli, json_t **ret,
-                              struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -94,11 +94,6 @@ bool evq_tree_is(const struct evq_tree *tree, const char *words)
     return tree != NULL && tree->kind == EVQ_JSON_STRING && evq_definition_is(tree->text, words);
 }
 
-const struct evq_tree *evq_tree_first(const struct evq_tree *tree)
-{
-    return tree != NULL ? tree->first : NULL;
-}
-
 bool evq_tree_none(const struct evq_tree *tree)
 {
     return tree == NULL || tree->kind == EVQ_JSON_NULL;

@@ -26,8 +26,6 @@ enum evq_status evq_tree_read(struct evq_json *json, const struct evq_json_token
 const struct evq_tree *evq_tree_get(const struct evq_tree *tree, const char *key);
 /* Whether it is a STRING with these words. tree may be NULL. */
 bool evq_tree_is(const struct evq_tree *tree, const char *words);
-/* The first element or member, or NULL; tree may be NULL. */
-const struct evq_tree *evq_tree_first(const struct evq_tree *tree);
 /* No value, or null. */
 bool evq_tree_none(const struct evq_tree *tree);
 /* *ret_value is what an object's member says, or what otherwise counts when there is none or it is
