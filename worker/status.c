@@ -18,6 +18,9 @@ static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
         evq_buffer_printf(out, ", \"state\": \"%s\", \"since\": %lld, \"job\": ",
                           evq_slot_state_name(slot->state), (long long)slot->since_unix_ms);
         evq_buffer_json_text(out, slot->lease != NULL ? slot->lease->claim->id : "");
+        if (slot->waits) {
+            evq_buffer_text(out, ", \"waits\": true");
+        }
         if (slot->note[0] != '\0') {
             evq_buffer_text(out, ", \"note\": ");
             evq_buffer_json_text(out, slot->note);

@@ -213,6 +213,21 @@ static void joined(const json_t *list, char *out, size_t out_bytes)
     }
 }
 
+/* Why its first slot that waits for GPUs does; "" when none does. */
+static const char *gpu_wait(const json_t *slots)
+{
+    size_t index = 0;
+    const json_t *slot = NULL;
+
+    json_array_foreach(slots, index, slot)
+    {
+        if (evq_json_true(slot, "waits")) {
+            return evq_json_text(slot, "note", "");
+        }
+    }
+    return "";
+}
+
 static enum evq_status print_workers(const struct evq_cli *cli, const json_t *stats,
                                      struct evq_error *err)
 {
@@ -236,6 +251,7 @@ static enum evq_status print_workers(const struct evq_cli *cli, const json_t *st
         } else if (strcmp(state, "alive") == 0 && evq_json_true(info, "draining")) {
             state = "draining";
         }
+        const char *wait = gpu_wait(slots);
         int64_t age = evq_json_integer(worker, "heartbeat_age_ms", -1);
         if (strcmp(state, "dead") == 0 && age > 3600000) {
             continue; // It is no news any more.
@@ -251,7 +267,7 @@ static enum evq_status print_workers(const struct evq_cli *cli, const json_t *st
                        json_is_array(slots) ? (int64_t)json_array_size(slots)
                                             : evq_json_integer(info, "slots", 0));
         evq_table_cell(table, EVQ_COLOUR_DIM, "%s", evq_json_text(info, "version", ""));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", suites);
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s%s%s", suites, wait[0] != '\0' ? ": " : "", wait);
     }
     return print_and_free(table, &cli->terminal, "Workers", err);
 }
