@@ -214,6 +214,19 @@ static void wait_a_moment(int64_t ms, int64_t deadline_ms)
     (void)nanosleep(&moment, NULL); // A signal of the trainer's may cut it short.
 }
 
+static bool all_submitted(const struct evalq_client *client, struct evq_error *err)
+{
+    const uint64_t parked = atomic_load(&client->sender->parked);
+
+    if (parked > 0) {
+        (void)evq_error_set(err, EVQ_E_NOT_FOUND,
+                            "%llu of the checkpoints lies beneath no root: submitted when the "
+                            "configuration has it",
+                            (unsigned long long)parked);
+    }
+    return parked == 0;
+}
+
 int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, void *context,
                       int timeout_ms)
 {
@@ -233,7 +246,7 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
         bool sent = evq_sender_idle(client->sender, position);
         enum evq_status status = results_round(client, &delivery, deadline, &counts, &error);
         if (status == EVQ_OK && sent && counts.open == 0) {
-            return EVALQ_OK;
+            return all_submitted(client, &error) ? EVALQ_OK : evq_client_fail(&error);
         }
         if (status != EVQ_OK && !outage(status)) {
             return evq_client_fail(&error);

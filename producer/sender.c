@@ -206,7 +206,11 @@ static bool settled_note(struct evq_sender *sender)
 {
     uint64_t settled = source_settled(&sender->sources[0]);
     uint64_t adopted = 0;
+    uint64_t parked = 0;
 
+    for (const struct evq_item *item = sender->sources[0].first; item != NULL; item = item->next) {
+        parked += item->parked;
+    }
     for (size_t at = 1; at < sender->source_count; at++) {
         const struct evq_source *source = &sender->sources[at];
         adopted += evq_spool_records(source->spool) > 0 ||
@@ -214,6 +218,7 @@ static bool settled_note(struct evq_sender *sender)
     }
     bool moved =
         atomic_load(&sender->settled) != settled || atomic_load(&sender->adopted) != adopted;
+    atomic_store(&sender->parked, parked); // First: who sees the rest settled sees this too.
     atomic_store(&sender->settled, settled);
     atomic_store(&sender->adopted, adopted);
     return moved;

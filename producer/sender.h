@@ -89,6 +89,7 @@ struct evq_sender {
     int wake_fd; // Ends the thread's sleep. Submits leave it alone: see sender.c.
     struct evq_ring *ring;
     atomic_uint_fast64_t settled; // In that ring, all before it is in Redis, or parked.
+    atomic_uint_fast64_t parked;  // Submits in that ring that no root holds.
     uint64_t inherited;           // What the ring held up to here was there before this client.
     pthread_mutex_t progress_lock;
     pthread_cond_t progress; // Something was sent, or a try to send failed.

@@ -321,6 +321,22 @@ static void client_submits_once_the_missing_root_is_configured(void **state)
     fixture_dir_remove(elsewhere);
 }
 
+/* Who waits is not told that all is done, and is not kept waiting for a line of configuration. */
+static void client_wait_says_that_a_root_is_missing(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    const struct evalq_checkpoint checkpoint = {
+        .path = "/usr/step-1.safetensors", .step = 1, .suites = "quick"};
+
+    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    assert_int_equal(evalq_client_wait(client, NULL, NULL, ARRIVES_MS), EVALQ_NOT_FOUND);
+    assert_non_null(
+        strstr(evalq_client_error(client), "1 of the checkpoints lies beneath no root"));
+    assert_int_equal(stats_of(client).pending, 1);
+    evalq_client_close(client);
+}
+
 static void client_waits_for_checkpoint_when_it_is_still_written(void **state)
 {
     struct scene *scene = *state;
@@ -584,6 +600,7 @@ int main(void)
         SCENE_TEST(client_refuses_forked_child_when_parent_opened_it),
         SCENE_TEST(client_sends_each_once_when_two_threads_submit),
         SCENE_TEST(client_submits_once_the_missing_root_is_configured),
+        SCENE_TEST(client_wait_says_that_a_root_is_missing),
         SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
         SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),

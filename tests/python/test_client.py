@@ -134,10 +134,11 @@ class ClientTest(SceneTest):
             client.submit("/etc/hostname", step=2, suites="quick")
             until(lambda: logs.output, "it is said")
             self.assertTrue(client.flush(30))
-            self.assertTrue(client.wait(30))
+            self.assertEqual(len(logs.output), 1, logs.output)
+            self.assertIn("roots", logs.output[0])
+            self.assertFalse(client.wait(30))  # Not all was evaluated, and waiting on helps nothing.
+            self.assertIn("beneath no root", logs.output[1])
             self.assertEqual(client.stats().pending, 2)
-        self.assertEqual(len(logs.output), 1, logs.output)
-        self.assertIn("roots", logs.output[0])
 
 
 class OutageTest(unittest.TestCase):
@@ -171,6 +172,17 @@ class OutageTest(unittest.TestCase):
             self.assertIn("redis://", "\n".join(logs.output))
             with self.assertRaises(evalq.EvalqError):
                 made.client("wrong-url", url="http://nowhere:1", raise_errors=True)
+
+    def test_wrong_kinds_of_arguments_do_not_raise(self) -> None:
+        with self.assertLogs("evalq", "WARNING"):
+            for arguments in ({"snapshots": "x"}, {"snapshots": None}, {"snapshot_directory": []}, {"config": 3}):
+                with evalq.Client("127.0.0.1:1", run="kinds", **arguments) as client:  # type: ignore[arg-type]
+                    self.assertFalse(client.submit("/tmp/x", step=1, suites="quick"))
+            with evalq.Client("127.0.0.1:1", run="kinds") as client:
+                self.assertFalse(client.wait("x"))  # type: ignore[arg-type]
+                self.assertFalse(client.flush("x"))  # type: ignore[arg-type]
+                self.assertIsNone(client.best(3))  # type: ignore[arg-type]
+                self.assertIsNone(client.best("a", "max", timeout=None))  # type: ignore[arg-type]
 
     def test_number_in_the_place_of_text_is_refused(self) -> None:
         with scene(NATIVE) as made, self.assertLogs("evalq", "WARNING") as logs:

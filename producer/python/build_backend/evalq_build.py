@@ -39,6 +39,7 @@ Classifier: Typing :: Typed
 Provides-Extra: transformers
 Requires-Dist: transformers>=4.45; extra == "transformers"
 Requires-Dist: torch>=2.4; extra == "transformers"
+Requires-Dist: accelerate>=0.26; extra == "transformers"
 Provides-Extra: lightning
 Requires-Dist: lightning>=2.2; extra == "lightning"
 Requires-Dist: torch>=2.4; extra == "lightning"

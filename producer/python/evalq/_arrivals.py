@@ -110,8 +110,10 @@ def _log_task(log: logging.Logger, values: List[Result]) -> None:
         text = ", ".join(f"{value.metric}={value.value:.6g}" for value in values)
         log.info("step %d %s/%s (%s): %s", first.step, first.suite, first.task, first.variant, text)
     elif first.state != "done":
-        level = logging.WARNING if first.state == "dead" else logging.INFO
-        log.log(level, "step %d %s (%s): %s", first.step, first.state, first.suite, first.reason)
+        asked = first.state == "cancelled" or first.reason.startswith("superseded")
+        level = logging.INFO if asked else logging.WARNING
+        reason = first.reason or "no reason given"
+        log.log(level, "step %d: the evaluation by %s ended as %s: %s", first.step, first.suite, first.state, reason)
 
 
 def _read(arrivals: "weakref.ref[Arrivals]", handle: Handle, stop: threading.Event) -> None:

@@ -78,23 +78,28 @@ class Client:
             "url": url,
             "run": run,
             "queue": queue,
-            "config": os.fspath(config) if config is not None else None,
             "session_ms": session_ms,
-            "ring_directory": os.fspath(ring_directory) if ring_directory is not None else None,
             "pin_disabled": 0 if pin else 1,
             "snapshot_host": snapshot_host,
         }
+        self._refused: Optional[str] = None  # What is wrong with the arguments: nothing works then.
+        self._snapshot_directory: Optional[str] = None
         self._raise_errors = raise_errors
         self._log: Optional[logging.Logger] = None
         if log is not False:
             self._log = log if isinstance(log, logging.Logger) else logging.getLogger("evalq")
-        self._snapshot_limit = max(1, snapshots)
-        self._snapshot_directory = os.fspath(snapshot_directory) if snapshot_directory is not None else None
         self._reset()
         _clients.add(self)
         try:
+            self._options["config"] = _path(config)
+            self._options["ring_directory"] = _path(ring_directory)
+            self._snapshot_directory = _path(snapshot_directory)
+            self._snapshot_limit = max(1, int(snapshots))
+        except (TypeError, ValueError) as error:
+            self._refused = f"Client: {error}"
+        try:
             self._open()
-        except EvalqError as error:
+        except Exception as error:  # Whatever it is, training goes on.
             self._fail(error)
 
     # -- submitting
@@ -214,17 +219,18 @@ class Client:
         including what earlier processes of the run submitted."""
         try:
             self._start_reader()
-        except EvalqError as error:
+        except Exception as error:  # Whatever it is, training goes on.
             self._fail(error)
         return self._arrivals.drain()
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Until everything submitted is in Redis and no job of the run is open, or timeout seconds passed.
 
-        True: all ended; results() has everything. An outage of Redis is waited out.
+        True: all ended; results() has everything. An outage of Redis is waited out. False as soon as all that is
+        left is a checkpoint beneath no root: it is submitted when the configuration has the root.
         """
-        deadline = _deadline(timeout)
         try:
+            deadline = _deadline(timeout)
             handle = self._open()
             snapshots = self._snapshots
             if snapshots is not None and not snapshots.flush(deadline):
@@ -239,20 +245,21 @@ class Client:
                     raise handle.failure(code)
                 if code == _library.UNAVAILABLE:
                     time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
-        except EvalqError as error:
+        except Exception as error:  # Whatever it is, training goes on.
             return self._fail(error, "wait: ")
 
     def ended(self, timeout: float = 0.0) -> bool:
         """As wait(), for those who ask again and again: without a word when the answer is no, or unknown."""
-        deadline = _deadline(timeout)
         try:
+            deadline = _deadline(timeout)
             snapshots = self._snapshots
             if snapshots is not None and not snapshots.flush(deadline):
                 return False
             handle = self._open()
             left_ms = int((deadline - time.monotonic()) * 1000)
-            return handle.wait(self._arrivals.take, max(1, left_ms)) == _library.OK
-        except EvalqError as error:
+            code = handle.wait(self._arrivals.take, max(1, left_ms))
+            return code in (_library.OK, _library.NOT_FOUND)  # What no root holds: nothing more will come of it.
+        except Exception as error:  # Whatever it is, training goes on.
             return self._fail(error, "wait: ")
 
     def best(
@@ -276,7 +283,7 @@ class Client:
             if code != _library.OK:
                 raise handle.failure(code)
             return self._arrivals.best(metric, mode)
-        except EvalqError as error:
+        except Exception as error:  # Whatever it is, training goes on.
             self._fail(error, "best: ")
             return None
 
@@ -315,8 +322,8 @@ class Client:
 
     def flush(self, timeout: Optional[float] = None) -> bool:
         """Until everything submitted so far is in Redis. False: the timeout passed, or Redis is away."""
-        deadline = _deadline(timeout)
         try:
+            deadline = _deadline(timeout)
             handle = self._open()
             snapshots = self._snapshots
             if snapshots is not None and not snapshots.flush(deadline):
@@ -330,7 +337,7 @@ class Client:
                     raise handle.failure(code)
                 if left <= 0:
                     return False
-        except EvalqError as error:
+        except Exception as error:  # Whatever it is, training goes on.
             return self._fail(error, "flush: ")
 
     def close(self) -> None:
@@ -376,6 +383,8 @@ class Client:
         with self._lock:
             if self._closed:
                 raise EvalqError("the client is closed")
+            if self._refused is not None:
+                raise EvalqError(self._refused)
             if self._handle is None:
                 self._handle = self._open_handle({})
             return self._handle
@@ -451,6 +460,10 @@ class Client:
             self._log.log(logging.DEBUG if again else logging.WARNING, "%s%s", prefix, text)
         self._last_failure = text
         return False
+
+
+def _path(path: Optional[Path]) -> Optional[str]:
+    return os.fspath(path) if path is not None else None
 
 
 def _deadline(timeout: Optional[float]) -> float:

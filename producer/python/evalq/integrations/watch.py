@@ -169,14 +169,6 @@ class Watch:
         for evaluation in ready:
             self._seen.add(evaluation.suite)
             self._due_at.pop(evaluation.step, None)
-            if evaluation.state != "done":
-                log.warning(
-                    "step %d: the evaluation by %s ended as %s: %s",
-                    evaluation.step,
-                    evaluation.suite,
-                    evaluation.state,
-                    evaluation.reason or "no reason given",
-                )
         self._hint()
         return ready
 
