@@ -198,7 +198,7 @@ static void assert_same_metrics(struct fixture_site *site, const char *id, const
     }
 }
 
-/* Every slot takes part: two workers, one of them with two slots; 20 shards are more than there are
+/* Two workers, one of them with two slots; 20 shards are more than there are
  * windows. */
 static void worker_scores_language_models_alike_in_any_number_of_shards(void **state)
 {
