@@ -1,5 +1,7 @@
 #include "kernels/cuda/ops.h"
 
+#include "kernels/cuda/tokens.h"
+
 #include <cassert>
 #include <cmath>
 
@@ -222,4 +224,59 @@ enum evq_status evq_squared_error_launch(const float *d_outputs, int32_t rows, i
     squared_error_kernel<<<blocks_for(rows, WARPS_PER_BLOCK), THREADS, 0, stream>>>(
         d_outputs, rows, columns, d_targets, d_results);
     return evq_cuda_status(cudaGetLastError(), "squared_error launch", err);
+}
+
+__global__ static void gate_kernel(const float *in, int64_t in_stride, int64_t count, int32_t n,
+                                   enum evq_activation activation, float *out, int64_t out_stride)
+{
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const float *row = in + i / n * in_stride;
+        out[i / n * out_stride + i % n] = activate(row[i % n], activation) * row[n + i % n];
+    }
+}
+
+enum evq_status evq_gate_launch(const float *d_in, int64_t in_stride, int32_t rows, int32_t n,
+                                enum evq_activation activation, float *d_out, int64_t out_stride,
+                                cudaStream_t stream, struct evq_error *err)
+{
+    const int64_t count = (int64_t)rows * n;
+
+    assert(n > 0);
+    if (count == 0) {
+        return EVQ_OK;
+    }
+    gate_kernel<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(d_in, in_stride, count, n,
+                                                                    activation, d_out, out_stride);
+    return evq_cuda_status(cudaGetLastError(), "gate launch", err);
+}
+
+__global__ static void epilogue_kernel(const float *in, int64_t count, int32_t n, const float *bias,
+                                       enum evq_activation activation, const float *residual,
+                                       int64_t residual_stride, float *out, int64_t out_stride)
+{
+    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const float x = activate(in[i] + (bias != nullptr ? bias[i % n] : 0.0f), activation);
+        out[i / n * out_stride + i % n] =
+            x + (residual != nullptr ? residual[i / n * residual_stride + i % n] : 0.0f);
+    }
+}
+
+enum evq_status evq_epilogue_launch(const float *d_in, int32_t rows, int32_t n, const float *d_bias,
+                                    enum evq_activation activation, const float *d_residual,
+                                    int64_t residual_stride, float *d_out, int64_t out_stride,
+                                    cudaStream_t stream, struct evq_error *err)
+{
+    const int64_t count = (int64_t)rows * n;
+
+    assert(n > 0);
+    if (count == 0) {
+        return EVQ_OK;
+    }
+    epilogue_kernel<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(
+        d_in, count, n, d_bias, activation, d_residual, residual_stride, d_out, out_stride);
+    return evq_cuda_status(cudaGetLastError(), "epilogue launch", err);
 }

@@ -1,0 +1,24 @@
+/* What the kernels share: how items are spread over threads, and sums across a warp. */
+#ifndef EVQ_KERNELS_CUDA_GRID_CUH
+#define EVQ_KERNELS_CUDA_GRID_CUH
+
+#include <cstdint>
+
+enum { EVQ_THREADS = 256, EVQ_WARP = 32, EVQ_WARPS = EVQ_THREADS / EVQ_WARP };
+
+/* At least one item; kernels stride over what is beyond the grid. */
+static inline unsigned int evq_grid(int64_t items, int64_t per_block)
+{
+    const int64_t blocks = (items - 1) / per_block + 1;
+    return (unsigned int)(blocks < 65535 ? blocks : 65535);
+}
+
+__device__ static inline float evq_warp_sum(float value)
+{
+    for (int offset = EVQ_WARP / 2; offset > 0; offset /= 2) {
+        value += __shfl_xor_sync(0xffffffffu, value, offset);
+    }
+    return value;
+}
+
+#endif
