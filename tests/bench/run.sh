@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks of the evaluation engine (one thread and all), of the queue, of the submit call in the
 # training thread, of fetching a snapshot over loopback, and of the tokenizers beside Hugging Face's (python3 with
 # tokenizers, or that of EVALQ_PEERS_VENV).
-#   sh tests/bench/run.sh [mlp | lm | load | ahead | queue | submit | fetch | tokenizer]
+#   sh tests/bench/run.sh [mlp | lm | load | ahead | tiny | queue | submit | fetch | tokenizer]
 set -eu
 cd "$(dirname "$0")/../.."
 build=build/bench
@@ -34,6 +34,10 @@ fi
 if [ "$only" = all ] || [ "$only" = ahead ]; then
     ninja -C "$build" evalq_cli evalq-worker >/dev/null
     EVALQ_TEST_BUILD="$(pwd)/$build" python3 tests/bench/bench_ahead.py
+fi
+if [ "$only" = all ] || [ "$only" = tiny ]; then
+    ninja -C "$build" evalq_cli evalq-worker evalq >/dev/null
+    EVALQ_TEST_BUILD="$(pwd)/$build" python3 tests/bench/bench_tiny.py
 fi
 if [ "$only" = all ] || [ "$only" = queue ]; then
     ninja -C "$build" bench_queue >/dev/null
