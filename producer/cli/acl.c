@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "producer/cli/sha256.h"
 #include "shared/functions.h"
+#include "shared/sha256.h"
 
 #define COMMANDS_MAX 160
 #define WORD_MAX     40

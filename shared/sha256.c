@@ -1,4 +1,4 @@
-#include "producer/cli/sha256.h"
+#include "shared/sha256.h"
 
 #include <stdint.h>
 #include <stdio.h>

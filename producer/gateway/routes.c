@@ -1,0 +1,72 @@
+#include "producer/gateway/routes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const struct evq_route evq_routes[] = {
+    {"GET", "/healthz", EVQ_HTTP_OPEN, true, evq_api_health},
+    {"GET", "/readyz", EVQ_HTTP_OPEN, false, evq_api_ready},
+    {"GET", "/v1/queue", EVQ_HTTP_READ, false, evq_api_queue},
+};
+const size_t evq_route_count = sizeof evq_routes / sizeof evq_routes[0];
+
+/* 405 names the methods that the path has. false: it has none. */
+static bool refuse_method(struct evq_http_request *request, const char *target,
+                          struct evq_http_reply *reply)
+{
+    char methods[64] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < evq_route_count; i++) {
+        if (evq_http_match(request, target, evq_routes[i].pattern) &&
+            strstr(methods, evq_routes[i].method) == NULL) {
+            const int wrote = snprintf(methods + used, sizeof methods - used, "%s%s",
+                                       used > 0 ? ", " : "", evq_routes[i].method);
+            used += wrote > 0 && (size_t)wrote < sizeof methods - used ? (size_t)wrote : 0;
+        }
+    }
+    const char *allow = used > 0 ? evq_arena_strdup(request->arena, methods) : NULL;
+    if (used == 0) {
+        return false;
+    }
+    evq_http_reply_error(reply, 405, "method_not_allowed", "Method Not Allowed");
+    if (allow != NULL) {
+        evq_http_reply_header(reply, "Allow", allow);
+    }
+    return true;
+}
+
+/* "/health/" is sent to "/health". false: there is no such path either. */
+static bool redirect(struct evq_http_request *request, const char *target,
+                     struct evq_http_reply *reply)
+{
+    const size_t path = strcspn(target, "?#");
+    if (path < 2 || target[path - 1] != '/') {
+        return false;
+    }
+    char *shorter =
+        evq_arena_printf(request->arena, "%.*s%s", (int)(path - 1), target, target + path);
+    bool known = false;
+    for (size_t i = 0; shorter != NULL && i < evq_route_count && !known; i++) {
+        known = evq_http_match(request, shorter, evq_routes[i].pattern);
+    }
+    if (known && shorter[1] != '/') { // "//host" would lead elsewhere.
+        evq_http_reply_error(reply, 307, "moved", "the path has no '/' at its end");
+        evq_http_reply_header(reply, "Location", shorter);
+    }
+    return known;
+}
+
+const struct evq_route *evq_route_find(struct evq_http_request *request, const char *target,
+                                       struct evq_http_reply *reply)
+{
+    for (size_t i = 0; i < evq_route_count; i++) {
+        if (strcmp(evq_routes[i].method, request->method) == 0 &&
+            evq_http_match(request, target, evq_routes[i].pattern)) {
+            return &evq_routes[i];
+        }
+    }
+    if (!refuse_method(request, target, reply) && !redirect(request, target, reply)) {
+        evq_http_reply_error(reply, 404, "not_found", "Not Found");
+    }
+    return NULL;
+}

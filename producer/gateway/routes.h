@@ -1,0 +1,51 @@
+/*
+ * Which handler answers what: one table, also what the OpenAPI document is held against.
+ */
+#ifndef EVQ_GATEWAY_ROUTES_H
+#define EVQ_GATEWAY_ROUTES_H
+
+#include "producer/gateway/http.h"
+#include "shared/config.h"
+#include "shared/queue.h"
+
+struct evq_events; // producer/gateway/events.h
+
+/* What a handler works with; each pool thread has its own. */
+struct evq_api {
+    const struct evq_config *config;
+    struct evq_queue *queue; // NULL for direct routes.
+    struct evq_events *events;
+};
+
+/* Fills reply, which is initialised: 200, JSON, empty. Also called again for the same request:
+ * after again_ms, and once more at once when Redis was lost (evq_queue's verbs may be repeated). */
+typedef void (*evq_http_handler)(struct evq_api *api, struct evq_http_request *request,
+                                 struct evq_http_reply *reply);
+
+struct evq_route {
+    const char *method; // "GET" serves HEAD too.
+    const char *pattern;
+    enum evq_http_right right;
+    bool direct; // On the library's thread, without Redis: must not wait.
+    evq_http_handler handler;
+};
+
+extern const struct evq_route evq_routes[];
+extern const size_t evq_route_count;
+
+/*
+ * The route of method and target, with request's params set. NULL: none, and reply says why: 404,
+ * 405 with Allow, or 307 to the same path without a "/" at its end.
+ */
+const struct evq_route *evq_route_find(struct evq_http_request *request, const char *target,
+                                       struct evq_http_reply *reply);
+
+/* api_*.c */
+void evq_api_health(struct evq_api *api, struct evq_http_request *request,
+                    struct evq_http_reply *reply);
+void evq_api_ready(struct evq_api *api, struct evq_http_request *request,
+                   struct evq_http_reply *reply);
+void evq_api_queue(struct evq_api *api, struct evq_http_request *request,
+                   struct evq_http_reply *reply);
+
+#endif

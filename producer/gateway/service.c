@@ -1,0 +1,212 @@
+#include "producer/gateway/service.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "producer/gateway/http_server.h"
+#include "producer/gateway/listen.h"
+#include "shared/clock.h"
+#include "shared/log.h"
+
+#define TICK_MS          200
+#define DRAIN_MS         10000
+#define CONNECTIONS_MAX  2048
+#define DESCRIPTORS_REST 128 // Beside those of connections.
+#define STREAMS_MAX      256
+#define WAITING_MAX      1024
+#define WAITING_MS_MAX   5000
+#define RECEIVE_MS       30000
+#define REPLY_MS         60000
+
+struct service {
+    const struct evq_config *config;
+    struct evq_gate gate;
+    struct evq_api direct;
+    struct evq_http_server *server;
+    struct evq_pool *pool;
+    char where[80];
+};
+
+/* As many connections as descriptors allow. */
+static uint32_t connections_allowed(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        return 256;
+    }
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit); // Else it stays as it was, and is asked again below.
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur > CONNECTIONS_MAX + DESCRIPTORS_REST) {
+        return CONNECTIONS_MAX;
+    }
+    return limit.rlim_cur > 2 * DESCRIPTORS_REST ? (uint32_t)limit.rlim_cur - DESCRIPTORS_REST
+                                                 : DESCRIPTORS_REST;
+}
+
+static enum evq_status open_gate(struct service *service, const struct evq_options *options,
+                                 bool loopback, struct evq_error *err)
+{
+    struct evq_gate *gate = &service->gate;
+    gate->has_tokens = options->tokens != NULL;
+    gate->loopback = loopback;
+    gate->lmms_open = options->lmms_open;
+    gate->rate = evq_rate_new(options->rate, 2 * options->rate);
+    if (gate->rate == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for the rates");
+    }
+    if (!loopback && !gate->has_tokens && !gate->lmms_open) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "other machines can reach this address: give --tokens FILE, or "
+                             "--lmms-open for LMMS-Eval's endpoints alone");
+    }
+    const enum evq_status status = evq_tokens_open(options->tokens, &gate->tokens, err);
+    if (status == EVQ_OK && gate->lmms_open) {
+        evq_log(EVQ_LOG_WARN, "lmms_open",
+                "warning=\"whoever reaches the address may submit evaluations\" loopback=%s",
+                loopback ? "yes" : "no");
+    }
+    return status == EVQ_E_IO ? evq_error_set(err, EVQ_E_INVALID, "%s", err->message) : status;
+}
+
+/* One question to Redis before the address is there: what another start cannot mend is said at
+ * once. */
+static enum evq_status ask_redis(const struct evq_config *config, struct evq_error *err)
+{
+    const struct evq_conn_config settings = {.url = config->redis.url,
+                                             .user = config->redis.user,
+                                             .password_file = config->redis.password_file,
+                                             .name = "evalq-gateway"};
+    struct evq_conn *conn = NULL;
+    struct evq_queue *queue = NULL;
+    struct evq_queue_info info;
+    enum evq_status status = evq_conn_open(&settings, &conn, err);
+    if (status == EVQ_E_IO) {
+        status = evq_error_set(err, EVQ_E_INVALID, "%s", err->message); // The password file.
+    }
+    if (status == EVQ_OK) {
+        status = evq_queue_open(conn, config->redis.queue, &queue, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_queue_info(queue, &info, err);
+        status = status == EVQ_E_RETRY ? EVQ_OK : status; // It loads its data: /readyz says so.
+    }
+    evq_queue_close(queue);
+    evq_conn_close(conn);
+    return status == EVQ_E_TIMEOUT ? EVQ_E_IO : status;
+}
+
+static enum evq_status start_all(struct service *service, const struct evq_options *options,
+                                 struct evq_error *err)
+{
+    struct evq_listen at;
+    int fd = -1;
+    enum evq_status status = evq_listen_parse(options->listen, &at, err);
+    if (status == EVQ_OK) {
+        status = open_gate(service, options, at.loopback, err);
+    }
+    if (status == EVQ_OK) {
+        status = ask_redis(service->config, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_listen_open(&at, &fd, service->where, err);
+        if (status == EVQ_E_IO) {
+            status = evq_error_set(err, EVQ_E_INVALID, "%s", err->message);
+        }
+    }
+    if (status == EVQ_OK) {
+        const struct evq_http_server_config server = {.listen_fd = fd,
+                                                      .gate = &service->gate,
+                                                      .direct = &service->direct,
+                                                      .connections_max = connections_allowed(),
+                                                      .streams_max = STREAMS_MAX,
+                                                      .receive_ms = RECEIVE_MS,
+                                                      .reply_ms = REPLY_MS};
+        const struct evq_pool_config pool = {.config = service->config,
+                                             .threads = options->threads,
+                                             .waiting_max = WAITING_MAX,
+                                             .waiting_ms_max = WAITING_MS_MAX,
+                                             .on_done = evq_http_server_done};
+        service->direct.config = service->config;
+        status = evq_pool_start(&pool, &service->pool, err);
+        if (status != EVQ_OK) {
+            (void)close(fd); // Nobody accepts on it.
+        } else {
+            status = evq_http_server_start(&server, service->pool, &service->server, err);
+        }
+    }
+    return status;
+}
+
+static void reload_tokens(struct service *service)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    size_t count = 0;
+    if (evq_tokens_reload(service->gate.tokens, &count, &err) == EVQ_OK) {
+        evq_log(EVQ_LOG_INFO, "tokens_read", "count=%zu", count);
+    } else {
+        evq_log(EVQ_LOG_WARN, "tokens_kept", "error=%s", err.message);
+    }
+}
+
+/* Until a signal asks for the end. */
+static void serve(struct service *service, int signal_fd)
+{
+    bool stop = false;
+    while (!stop) {
+        struct signalfd_siginfo info;
+        struct pollfd ready = {.fd = signal_fd, .events = POLLIN};
+        bool reload = false;
+        if (poll(&ready, 1, TICK_MS) > 0 &&
+            read(signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+            reload = info.ssi_signo == SIGHUP;
+            stop = !reload;
+        }
+        if (reload || evq_tokens_changed(service->gate.tokens)) {
+            reload_tokens(service);
+        }
+        evq_http_server_sweep(service->server);
+    }
+}
+
+/* No new connections; requests under way get their time, a second signal cuts it short. */
+static void drain(struct service *service, int signal_fd)
+{
+    const int64_t deadline = evq_clock_mono_ms() + DRAIN_MS;
+    evq_http_server_quiesce(service->server);
+    while (evq_http_server_busy(service->server) > 0 && evq_clock_left_ms(deadline) > 0) {
+        struct pollfd ready = {.fd = signal_fd, .events = POLLIN};
+        if (poll(&ready, 1, 20) > 0) {
+            break;
+        }
+        evq_http_server_sweep(service->server);
+    }
+}
+
+enum evq_status evq_service_run(const struct evq_config *config, const struct evq_options *options,
+                                const sigset_t *signals, struct evq_error *err)
+{
+    struct service service = {.config = config};
+    const int signal_fd = signalfd(-1, signals, SFD_CLOEXEC);
+    enum evq_status status = signal_fd < 0 ? evq_error_set(err, EVQ_E_BUG, "signalfd failed")
+                                           : start_all(&service, options, err);
+    if (status == EVQ_OK) {
+        evq_log(EVQ_LOG_INFO, "gateway_started", "address=%s queue=%s tokens=%s", service.where,
+                config->redis.queue, service.gate.has_tokens ? "yes" : "no");
+        serve(&service, signal_fd);
+        drain(&service, signal_fd);
+        evq_log(EVQ_LOG_INFO, "gateway_stopped", "address=%s", service.where);
+    }
+    evq_pool_stop(service.pool);
+    evq_http_server_stop(service.server);
+    evq_tokens_free(service.gate.tokens);
+    evq_rate_free(service.gate.rate);
+    if (signal_fd >= 0) {
+        (void)close(signal_fd);
+    }
+    return status;
+}

@@ -1,0 +1,211 @@
+/*
+ * evalq-gateway: it starts, answers who may ask, and ends in order.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/fixture/http.h"
+
+#define BIN EVQ_TEST_BIN "/evalq-gateway"
+
+static struct fixture_http_reply reply;
+
+static int setup(void **state)
+{
+    *state = fixture_gateway_open(BIN, "--tokens", "tokens", NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture_gateway_close(*state);
+    return 0;
+}
+
+static int code_of(const struct fixture_gateway *gateway, const char *method, const char *target,
+                   const char *token)
+{
+    fixture_http(gateway, method, target, token, NULL, &reply);
+    return reply.code;
+}
+
+static void gateway_answers_and_drains(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    json_t *health = fixture_http_json(gateway, 200, "GET", "/healthz", NULL, NULL);
+    assert_string_equal(json_string_value(json_object_get(health, "status")), "ok");
+    json_decref(health);
+    json_t *ready = fixture_http_json(gateway, 200, "GET", "/readyz", NULL, NULL);
+    assert_string_equal(json_string_value(json_object_get(ready, "queue")), "main");
+    json_decref(ready);
+    (void)fixture_submit(gateway->fx, "a/1/regular/quick");
+    json_t *queue = fixture_http_json(gateway, 200, "GET", "/v1/queue", FIXTURE_TOKEN_READ, NULL);
+    json_int_t queued =
+        json_integer_value(json_object_get(json_object_get(queue, "states"), "queued"));
+    assert_int_equal(queued, 1);
+    json_decref(queue);
+    assert_int_equal(fixture_gateway_stop(gateway), 0);
+}
+
+static void gateway_says_what_it_does_not_know(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    assert_int_equal(code_of(gateway, "GET", "/nothing", NULL), 404);
+    assert_holds(reply.body, "Not Found");
+    assert_int_equal(code_of(gateway, "DELETE", "/healthz", NULL), 405);
+    assert_holds(reply.head, "Allow: GET");
+    assert_int_equal(code_of(gateway, "GET", "/healthz/", NULL), 307);
+    assert_holds(reply.head, "Location: /healthz\r\n");
+    assert_int_equal(code_of(gateway, "GET", "/%zz", NULL), 400);
+    assert_int_equal(code_of(gateway, "GET", "/v1/../healthz", NULL), 400);
+    assert_int_equal(code_of(gateway, "GET", "/%ff", NULL), 400);
+    assert_int_equal(code_of(gateway, "GET", "/%68ealth%7a?x=%41", NULL), 200);
+    const int fd = fixture_http_connect(gateway);
+    static const char head[] = "HEAD /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    fixture_http_send(fd, head, sizeof head - 1);
+    (void)fixture_http_read(fd, &reply);
+    assert_int_equal(reply.code, 200);
+    assert_int_equal(reply.body_bytes, 0);
+    (void)close(fd);
+}
+
+static void gateway_wants_a_token_where_one_is_needed(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", NULL), 401);
+    assert_holds(reply.head, "WWW-Authenticate: Bearer");
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", "read-token-0123456780"), 401);
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", "short"), 401);
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_LMMS), 403);
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ), 200);
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_WRITE), 200);
+}
+
+static bool token_counts(struct fixture_gateway *gateway, const char *token)
+{
+    return code_of(gateway, "GET", "/v1/queue", token) == 200;
+}
+
+/* Another file, a file that is wrong, a digest instead of a token. */
+static void gateway_reads_tokens_again_when_they_change(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    // The SHA-256 of "another-token-0123456789", by sha256sum.
+    fixture_file_write(gateway->dir, "tokens",
+                       "new read "
+                       "sha256:993b1be274d81438a4472fb044321f2c0966e4d6ecdd225f29d453ecc99c3a8f\n");
+    FIXTURE_UNTIL((int64_t)10000,
+                  fixture_file_holds(gateway->dir, "gateway.err", "tokens_read count=1") > 0);
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ), 401);
+    assert_true(token_counts(gateway, "another-token-0123456789"));
+    fixture_file_write(gateway->dir, "tokens", "new everything another-token-0123456789\n");
+    FIXTURE_UNTIL((int64_t)10000,
+                  fixture_file_holds(gateway->dir, "gateway.err", "tokens_kept") > 0);
+    assert_true(token_counts(gateway, "another-token-0123456789"));
+    assert_int_equal(kill(gateway->pid, SIGHUP), 0);
+    FIXTURE_UNTIL((int64_t)10000,
+                  fixture_file_holds(gateway->dir, "gateway.err", "tokens_kept") > 1);
+    // No token is told in the log.
+    assert_int_equal(fixture_file_holds(gateway->dir, "gateway.err", "0123456789"), 0);
+}
+
+static void gateway_without_tokens_lets_this_machine_read(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    assert_int_equal(fixture_gateway_stop(gateway), 0);
+    fixture_gateway_start(gateway, NULL);
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", NULL), 200);
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", "nobody-knows-this-one"), 200);
+    // A page that has its own name lead here sends that name.
+    static const char rebound[] =
+        "GET /v1/queue HTTP/1.1\r\nHost: evil.example.org\r\nConnection: close\r\n\r\n";
+    const int fd = fixture_http_connect(gateway);
+    fixture_http_send(fd, rebound, sizeof rebound - 1);
+    assert_true(fixture_http_read(fd, &reply));
+    assert_int_equal(reply.code, 403);
+    (void)close(fd);
+}
+
+static void expect_refusal(struct fixture_gateway *gateway, int code, const char *words,
+                           const char *option, const char *value)
+{
+    static struct fixture_output output;
+    fixture_program_run(&gateway->program, &output, option, value, (char *)NULL);
+    if (output.exit_code != code) {
+        fail_msg("%s %s: exit code %d: %s", option, value, output.exit_code, output.err);
+    }
+    assert_holds(output.err, words);
+    assert_string_equal(strchr(output.err, '\n'), "\n"); // One line.
+}
+
+static void gateway_refuses_to_start_on_what_cannot_be_meant(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    char path[256];
+    char taken[64];
+    expect_refusal(gateway, 8, "other machines can reach", "--listen", "0.0.0.0:0");
+    expect_refusal(gateway, 8, "no numeric address", "--listen", "example.org:80");
+    expect_refusal(gateway, 8, "no address such as", "--listen", "127.0.0.1");
+    expect_refusal(gateway, 8, "no address such as", "--listen", "127.0.0.1:65536");
+    (void)snprintf(taken, sizeof taken, "127.0.0.1:%d", gateway->port);
+    expect_refusal(gateway, 8, "Address already in use", "--listen", taken);
+    expect_refusal(gateway, 8, "open the tokens 'nowhere'", "--tokens", "nowhere");
+    fixture_file_write(gateway->dir, "open", "a read 0123456789abcdef\n");
+    (void)snprintf(path, sizeof path, "%s/open", gateway->dir);
+    assert_int_equal(chmod(path, 0644), 0);
+    expect_refusal(gateway, 8, "readable by every user", "--tokens", "open");
+    assert_int_equal(chmod(path, 0600), 0);
+    fixture_file_write(gateway->dir, "open", "\n# x\na read 0123456789\n");
+    expect_refusal(gateway, 8, "open:3: the token of 'a'", "--tokens", "open");
+    expect_refusal(gateway, 5, "connect", "--url", "unix:///nowhere/at.all");
+    expect_refusal(gateway, 2, "--lisen", "--lisen", "x");
+    fixture_reset(gateway->fx);
+    evq_reply_free(fixture_call(gateway->fx->raw, "FUNCTION", "FLUSH", NULL));
+    expect_refusal(gateway, 7, "evalq admin install", "--listen", "127.0.0.1:0");
+}
+
+/* Redis goes and comes: /healthz stays, /readyz tells, and nothing has to be started anew. */
+static void gateway_outlives_redis(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ), 200);
+    fixture_redis_kill(gateway->fx->redis);
+    assert_int_equal(code_of(gateway, "GET", "/healthz", NULL), 200);
+    assert_int_equal(code_of(gateway, "GET", "/readyz", NULL), 503);
+    assert_holds(reply.head, "Retry-After: 1");
+    assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ), 503);
+    fixture_redis_restart(gateway->fx->redis);
+    struct evq_queue_info info;
+    assert_status(evq_queue_info(gateway->fx->queue, &info, NULL), EVQ_E_IO); // Its own socket.
+    fixture_reset(gateway->fx);
+    for (int i = 0; i < 8; i++) { // Each thread of the pool has lost its connection: none shows it.
+        assert_int_equal(code_of(gateway, "GET", "/v1/queue", FIXTURE_TOKEN_READ), 200);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(gateway_answers_and_drains, setup, teardown),
+        cmocka_unit_test_setup_teardown(gateway_says_what_it_does_not_know, setup, teardown),
+        cmocka_unit_test_setup_teardown(gateway_wants_a_token_where_one_is_needed, setup, teardown),
+        cmocka_unit_test_setup_teardown(gateway_reads_tokens_again_when_they_change, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(gateway_without_tokens_lets_this_machine_read, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(gateway_refuses_to_start_on_what_cannot_be_meant, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(gateway_outlives_redis, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,10 @@
+# Without libmicrohttpd there is no gateway to test.
+foreach(test test_gateway test_gateway_hostile test_gateway_api test_gateway_events test_gateway_parts)
+    if(TARGET ${test} AND TARGET evq_gateway)
+        evq_test_link(${test} evq_gateway)
+        add_dependencies(${test} evalq-gateway)
+    elseif(TARGET ${test})
+        set_target_properties(${test} PROPERTIES EXCLUDE_FROM_ALL ON)
+        set_tests_properties(${test} PROPERTIES DISABLED ON)
+    endif()
+endforeach()
