@@ -42,6 +42,10 @@ enum evq_status evq_fleet_start_server(struct evq_fleet *fleet,
 /* Starts workers, each with slots (0: as configured), and the logger. */
 enum evq_status evq_fleet_start_workers(struct evq_fleet *fleet, int workers, int slots,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
+/* Until each worker has registered with the queue, or asked to stop, or 30 s passed. A worker that
+ * cannot run, as for a GPU that is not there, is the error of evq_fleet_step(). */
+enum evq_status evq_fleet_await_workers(struct evq_fleet *fleet,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
 /*
  * Waits up to timeout_ms for signals or for extra_fd to be readable (-1: none), reaps and restarts.
  * On EVQ_OK looks at stop_count and command.ended tell what happened. EVQ_E_INVALID, EVQ_E_VERSION,

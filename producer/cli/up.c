@@ -112,7 +112,8 @@ static void say_ready(const struct evq_fleet *fleet, bool has_command)
     evq_cli_say(cli, "evalq: and at redis://127.0.0.1:%d, password in %s", fleet->server.port,
                 fleet->server.password_file);
     if (cli->config->suite_count == 0) {
-        evq_cli_say(cli, "evalq: the configuration has no suites: jobs will wait until it has");
+        evq_cli_say(cli, "evalq: the configuration has no suites, so no worker was started: jobs "
+                         "wait. Add suites to it, then start again");
     }
     if (!has_command) {
         evq_cli_say(cli, "evalq: Ctrl-C stops everything; logs and data in %s", fleet->directory);
@@ -139,10 +140,14 @@ static enum evq_status start_all(struct evq_fleet *fleet, struct evq_error *err)
     if (status == EVQ_OK) {
         const char *devices = evq_option_text(&cli->options, "devices", "cpu");
         fleet->devices = strcmp(devices, "cpu") == 0 ? NULL : devices;
-        const int workers = fleet->devices != NULL ? 1 : 2; // One has a slot for each of its GPUs.
-        status = evq_fleet_start_workers(fleet,
-                                         (int)evq_option_integer(&cli->options, "workers", workers),
+        int workers = fleet->devices != NULL ? 1 : 2; // One has a slot for each of its GPUs.
+        workers = (int)evq_option_integer(&cli->options, "workers", workers);
+        workers = cli->config->suite_count > 0 ? workers : 0; // They would have nothing to serve.
+        status = evq_fleet_start_workers(fleet, workers,
                                          (int)evq_option_integer(&cli->options, "slots", 0), err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_fleet_await_workers(fleet, err);
     }
     if (status == EVQ_OK) {
         status = evq_server_announce(&fleet->server, err);
@@ -174,7 +179,7 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
         if (status == EVQ_OK) {
             status = start_all(fleet, err);
         }
-        if (status == EVQ_OK) {
+        if (status == EVQ_OK && fleet->stop_count == 0) {
             say_ready(fleet, command != NULL);
             int64_t wait_ms = 1000 * evq_option_integer(&cli->options, "wait", 3600);
             status = command != NULL ? evq_training_run(fleet, command, wait_ms, err)

@@ -314,6 +314,41 @@ static void up_says_why_a_worker_cannot_run(void **state)
     RUN(place, 2, "--url", "redis://127.0.0.1", "up");
 }
 
+/* Nothing is said to be up that is not: the machine of this test has no GPU number 63. */
+static void up_refuses_devices_that_are_not_there(void **state)
+{
+    struct place *place = *state;
+    RUN(place, 8, "up", "--devices", "63", "--", "/bin/sh", "-c", "echo it ran");
+    assert_holds(place->output.err, "worker-1 exited with status 8");
+    assert_true(strstr(place->output.err, "no NVIDIA driver here") != NULL ||
+                strstr(place->output.err, "GPU 63 is not there") != NULL);
+    assert_null(strstr(place->output.err, "are up"));
+    assert_null(strstr(place->output.out, "it ran"));
+    assert_all_gone(place);
+}
+
+/* "auto" takes what is there, and says when that is the CPU. */
+static void up_says_that_auto_found_no_gpu(void **state)
+{
+    struct place *place = *state;
+    assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "", 1), 0);
+    RUN(place, 0, "up", "--devices", "auto", "--", "/bin/true");
+    assert_int_equal(unsetenv("CUDA_VISIBLE_DEVICES"), 0);
+    assert_holds(place->output.err, "--devices auto found no GPU here");
+    assert_holds(place->output.err, "1 worker and the logger are up");
+    assert_all_gone(place);
+}
+
+static void up_without_suites_stays_up_and_says_so(void **state)
+{
+    struct place *place = *state;
+    fixture_file_write(place->dir, "evalq.yaml", "roots: {work: .}\n");
+    RUN(place, 0, "up", "--", EVQ_TEST_BIN "/evalq", "status");
+    assert_holds(place->output.err, "has no suites, so no worker was started");
+    assert_holds(place->output.err, "0 workers and the logger are up");
+    assert_all_gone(place);
+}
+
 static void up_writes_a_configuration_where_there_is_none(void **state)
 {
     struct place *place = *state;
@@ -371,6 +406,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(up_stops_its_command_too, setup, teardown),
         cmocka_unit_test_setup_teardown(up_starts_again_what_dies, setup, teardown),
         cmocka_unit_test_setup_teardown(up_says_why_a_worker_cannot_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_refuses_devices_that_are_not_there, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_says_that_auto_found_no_gpu, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_without_suites_stays_up_and_says_so, setup, teardown),
         cmocka_unit_test_setup_teardown(up_writes_a_configuration_where_there_is_none, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(up_waits_for_the_jobs_of_its_own_command, setup, teardown),

@@ -68,6 +68,10 @@ class LocalTest(unittest.TestCase):
         until(lambda: not any(alive(pid) for pid in pids), "all of it ended")
         self.assertFalse(os.path.exists(os.path.join(stack, "url")))
 
+    def test_devices_that_are_not_there_are_refused(self) -> None:
+        with self.assertRaisesRegex(evalq.EvalqError, "no NVIDIA driver here|GPU 63 is not there"):
+            evalq.local(os.path.join(self.directory, "stack"), devices=[63], config=self.config)
+
     def test_what_cannot_start_says_why(self) -> None:
         with self.assertRaisesRegex(evalq.EvalqError, "does not exist"):
             evalq.local(os.path.join(self.directory, "stack"), config=os.path.join(self.directory, "none.yaml"))

@@ -1,0 +1,81 @@
+/*
+ * Whether the workers of `evalq up` serve, and on what: "up" is said of what registered with the
+ * queue.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "producer/cli/fleet.h"
+#include "producer/cli/json.h"
+#include "producer/cli/view.h"
+#include "shared/clock.h"
+
+#define READY_MS 30000 // A machine that is busy beyond that is told so, and goes on.
+#define LOOK_MS  20
+
+/* What the worker of this process says of itself; NULL: it has not said anything yet. */
+static const json_t *worker_of(const json_t *stats, pid_t pid)
+{
+    size_t index = 0;
+    const json_t *worker = NULL;
+    json_array_foreach(json_object_get(stats, "workers"), index, worker)
+    {
+        const json_t *info = json_object_get(worker, "info");
+        if (strcmp(evq_json_text(worker, "state", ""), "alive") == 0 &&
+            evq_json_integer(info, "pid", -1) == pid) {
+            return info;
+        }
+    }
+    return NULL;
+}
+
+/* Whether all workers have registered; counts the GPUs that they have. */
+static bool all_registered(const struct evq_fleet *fleet, size_t workers, int64_t *ret_gpus)
+{
+    json_t *stats = NULL;
+    size_t registered = 0;
+    if (evq_view_stats(fleet->cli, &stats, NULL) != EVQ_OK) {
+        return false;
+    }
+    *ret_gpus = 0;
+    for (size_t i = 0; i < workers; i++) {
+        const json_t *info = worker_of(stats, fleet->services[i].pid);
+        size_t index = 0;
+        const json_t *slot = NULL;
+        registered += info != NULL;
+        json_array_foreach(json_object_get(info, "slots"), index, slot)
+        {
+            // A slot that shares the machine's GPUs waits for its own.
+            *ret_gpus +=
+                evq_json_integer(slot, "gpus", 0) + json_is_true(json_object_get(slot, "waits"));
+        }
+    }
+    json_decref(stats);
+    return registered == workers;
+}
+
+enum evq_status evq_fleet_await_workers(struct evq_fleet *fleet, struct evq_error *err)
+{
+    const size_t workers = fleet->service_count - 1; // The last is the logger.
+    const int64_t deadline = evq_clock_mono_ms() + READY_MS;
+    enum evq_status status = EVQ_OK;
+    int64_t gpus = 0;
+
+    while (workers > 0 && !all_registered(fleet, workers, &gpus)) {
+        status = evq_fleet_step(fleet, -1, LOOK_MS, NULL, err);
+        if (status != EVQ_OK || fleet->stop_count > 0) {
+            return status;
+        }
+        if (evq_clock_mono_ms() > deadline) {
+            evq_cli_say(fleet->cli, "evalq: not every worker has registered within %d s; see %s",
+                        READY_MS / 1000, fleet->logs[0]);
+            return EVQ_OK;
+        }
+    }
+    if (fleet->devices != NULL && workers > 0 && gpus == 0) {
+        evq_cli_say(fleet->cli,
+                    "evalq: --devices %s found no GPU here: the workers evaluate on the CPU",
+                    fleet->devices);
+    }
+    return EVQ_OK;
+}
