@@ -192,6 +192,7 @@ function L.retention(budget)
     local removed = L.retain(budget)
     flows_expire(math.min(budget, FEW))
     call('ZREMRANGEBYSCORE', P .. 'workers', '-inf', text_of(NOW - DAY_MS))
+    V.tickets_retain()
     R.cap()
     return removed
 end

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/queue_ticket.h"
 #include "tests/fixture/queue.h"
 
 static struct fixture *fx;
@@ -84,10 +85,12 @@ static void see(void *context, const struct evq_result *result)
 static void load_answers(const char *body)
 {
     static const char *const names[] = {
-        "submit", "submit_batch", "classes",  "suite",     "claim",          "heartbeat", "publish",
-        "leave",  "complete",     "fail",     "release",   "split",          "parts",     "cancel",
-        "retry",  "forget",       "gc",       "stats",     "show",           "results",   "counts",
-        "pause",  "flow_open",    "best_get", "sink_open", "complete_claim", "info"};
+        "submit",    "submit_batch",   "classes",  "suite",  "claim",      "heartbeat",
+        "publish",   "leave",          "complete", "fail",   "release",    "split",
+        "parts",     "cancel",         "retry",    "forget", "gc",         "stats",
+        "show",      "results",        "counts",   "pause",  "flow_open",  "best_get",
+        "sink_open", "complete_claim", "info",     "ticket", "ticket_put", "ticket_cancel",
+        "tickets"};
     char text[8192];
     size_t used = (size_t)snprintf(text, sizeof text, "#!lua name=evalq_v1\n");
 
@@ -99,6 +102,23 @@ static void load_answers(const char *body)
     }
     assert_true(used < sizeof text);
     evq_reply_free(fixture_call(fx->raw, "FUNCTION", "LOAD", "REPLACE", text, NULL));
+}
+
+static void check_corrupt_tickets(struct evq_queue *q)
+{
+    struct evq_tickets *tickets = malloc(sizeof *tickets);
+    struct evq_ticket *ticket = NULL;
+    enum evq_ticket_state state;
+    int64_t position = 0;
+    bool done = false;
+
+    assert_non_null(tickets);
+    assert_status(evq_queue_ticket(q, "t", &ticket, NULL), EVQ_E_IO);
+    assert_status(evq_queue_ticket_put(q, "t", "r/1/regular/quick", "", "", 0, &position, NULL),
+                  EVQ_E_IO);
+    assert_status(evq_queue_ticket_cancel(q, "t", true, "", &done, &state, NULL), EVQ_E_IO);
+    assert_status(evq_queue_tickets(q, tickets, NULL), EVQ_E_IO);
+    free(tickets);
 }
 
 static void check_corrupt(const char *body)
@@ -156,6 +176,7 @@ static void check_corrupt(const char *body)
     assert_status(evq_queue_pause(q, EVQ_PAUSE_QUEUE, "", true, &err), EVQ_E_IO);
     assert_status(evq_queue_sink_open(q, "a", &err), EVQ_E_IO);
     assert_status(evq_queue_best_get(q, "r", "", &best, &err), EVQ_E_IO);
+    check_corrupt_tickets(q);
     evq_job_free(job);
 }
 
