@@ -94,6 +94,17 @@ enum evq_status evq_runner_suite_check(const struct evq_config *config,
     return EVQ_OK;
 }
 
+/* "GPU-a,GPU-b" are two. */
+static int32_t gpu_count(const char *devices)
+{
+    int32_t count = devices[0] != '\0';
+
+    for (; *devices != '\0'; devices++) {
+        count += *devices == ',';
+    }
+    return count;
+}
+
 enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_t note_bytes,
                                 struct evq_error *err)
 {
@@ -101,7 +112,7 @@ enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_
     if (runner->native != NULL) {
         return EVQ_OK;
     }
-    return evq_native_open(runner->config.devices[0] != '\0' ? 0 : -1, runner->config.threads,
+    return evq_native_open(gpu_count(runner->config.devices), runner->config.threads,
                            &runner->native, ret_note, note_bytes, err);
 }
 

@@ -231,7 +231,7 @@ int main(int argc, char **argv)
     char note[512];
     int32_t faults = 0;
 
-    evq_backend_load(device, &cuda, note, sizeof(note));
+    evq_backend_load(device, 1, &cuda, note, sizeof(note));
     if (cuda.module == NULL && strstr(note, "self-check") != NULL) {
         (void)printf("FAIL %s\n", note); // A device that gives wrong numbers is no reason to skip.
         return 1;

@@ -24,7 +24,7 @@ static void free_corpus(void *thing)
     evq_corpus_free(thing);
 }
 
-enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_native **ret_native,
+enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native **ret_native,
                                 char *ret_note, size_t note_bytes, struct evq_error *err)
 {
     struct evq_native *native = calloc(1, sizeof(*native));
@@ -35,10 +35,8 @@ enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_nati
     native->datasets.free = free_dataset;
     native->corpora.free = free_corpus;
     native->tokenizers.free = evq_native_tokenizer_free;
-    evq_backend_load(device, &native->backend, ret_note, note_bytes);
-    const struct evq_backend_config config = {.device = device < 0 ? 0 : device,
-                                              .threads = threads};
-    enum evq_status status = native->backend.ops->open(&config, &native->state, err);
+    evq_backend_load(0, gpus, &native->backend, ret_note, note_bytes);
+    enum evq_status status = evq_backend_open(&native->backend, threads, &native->state, err);
     if (status == EVQ_OK) {
         status = evq_loader_new(native->backend.ops, native->state, threads, &native->loader, err);
     }
@@ -270,7 +268,7 @@ static enum evq_status publish(struct evq_native_run *run, const struct evq_task
     result->n = run->timing.samples;
     result->weights_digest = run->weights_digest;
     result->data_digest = run->data_digest;
-    result->backend = run->native->backend.ops->name;
+    result->backend = run->native->backend.name;
     result->device = run->native->caps.device;
     result->note = batch_note(run, result->arena);
     result->attempt = request->attempt;

@@ -9,9 +9,9 @@
 
 struct evq_native;
 
-/* device: -1 CPU, else a CUDA ordinal (falls back to the CPU with *ret_note saying why; the caller
- * logs it). */
-enum evq_status evq_native_open(int32_t device, int32_t threads, struct evq_native **ret_native,
+/* gpus: 0 the CPU, else the CUDA devices 0 to gpus - 1, which share the batches of each task out
+ * (falls back to the CPU with *ret_note saying why; the caller logs it). */
+enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native **ret_native,
                                 char *ret_note, size_t note_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_native_close(struct evq_native *native); // Accepts NULL.

@@ -10,7 +10,7 @@
 #include "worker/evaluators/native_tokenizer.h"
 
 #define CPU_BATCH_ROWS    2048
-#define DEVICE_BATCH_ROWS 32768
+#define DEVICE_BATCH_ROWS 32768 // Of each.
 
 struct place { // Of a window in the order of execution.
     int32_t rows;
@@ -137,8 +137,8 @@ static enum evq_status load_model(struct evq_native_run *run, struct packing *pa
                                   struct evq_error *err)
 {
     const int32_t longest = packing->windows->count > 0 ? packing->order[0].rows : 1;
-    const bool cpu = run->native->backend.ops == &evq_backend_cpu;
-    const int32_t rows = cpu ? CPU_BATCH_ROWS : DEVICE_BATCH_ROWS;
+    const int32_t devices = run->native->backend.devices;
+    const int32_t rows = devices == 0 ? CPU_BATCH_ROWS : devices * DEVICE_BATCH_ROWS;
 
     model->plan.length_max = longest;
     model->plan.rows_max = rows > longest ? rows : longest;

@@ -6,6 +6,7 @@
 
 #include "worker/loader/loader.h"
 #include "worker/loader/selfcheck.h"
+#include "worker/loader/several.h"
 
 #define MODULE_NAME "libevalq_cuda.so"
 
@@ -72,38 +73,73 @@ static const struct evq_backend_ops *module_table(void *module, char *why, size_
     return ops;
 }
 
-void evq_backend_load(int32_t device, struct evq_backend *ret_backend, char *note,
+/* Why not all of them can be used, or EVQ_OK. */
+static enum evq_status devices_check(const struct evq_backend_ops *ops, int32_t first,
+                                     int32_t devices, struct evq_error *err)
+{
+    const int32_t there = ops->probe(err);
+    enum evq_status status = there > 0 ? EVQ_OK : EVQ_E_DEVICE;
+
+    for (int32_t i = 0; i < devices && status == EVQ_OK; i++) {
+        status = i < there - first
+                     ? evq_selfcheck(ops, first + i, err)
+                     : evq_error_set(err, EVQ_E_NOT_FOUND, "device %d of %d does not exist",
+                                     (int)(first + i), (int)there);
+    }
+    return status;
+}
+
+void evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend, char *note,
                       size_t note_bytes)
 {
     char why[400] = "";
     struct evq_error err = {0};
 
-    *ret_backend = (struct evq_backend){.ops = &evq_backend_cpu};
+    *ret_backend = (struct evq_backend){.ops = &evq_backend_cpu, .name = evq_backend_cpu.name};
     (void)snprintf(note, note_bytes, "%s", "");
-    if (device < 0) {
+    if (devices < 1) {
         return;
     }
     void *module = open_module(why, sizeof(why));
     const struct evq_backend_ops *ops =
         module != NULL ? module_table(module, why, sizeof(why)) : NULL;
     if (ops != NULL) {
-        const int32_t devices = ops->probe(&err);
-        const bool checked = devices > device && evq_selfcheck(ops, device, &err) == EVQ_OK;
-        if (checked) {
-            *ret_backend = (struct evq_backend){.ops = ops, .module = module};
+        if (devices_check(ops, first, devices, &err) == EVQ_OK) {
+            *ret_backend = (struct evq_backend){.ops = ops,
+                                                .name = ops->name,
+                                                .first = first,
+                                                .devices = devices,
+                                                .module = module};
             return;
         }
-        if (devices > 0 && devices <= device) {
-            (void)snprintf(why, sizeof(why), "device %d of %d does not exist", (int)device,
-                           (int)devices);
-        } else {
-            (void)snprintf(why, sizeof(why), "%.399s", err.message);
-        }
+        (void)snprintf(why, sizeof(why), "%.399s", err.message);
     }
     if (module != NULL) {
         (void)dlclose(module); // Gives the reference back; it stays in memory.
     }
     (void)snprintf(note, note_bytes, "evaluating on the CPU: %s", why);
+}
+
+enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, void **ret_state,
+                                 struct evq_error *err)
+{
+    struct evq_backend_config configs[EVQ_SEVERAL_MAX];
+    const int32_t count = backend->devices > 0 ? backend->devices : 1;
+
+    if (count > EVQ_SEVERAL_MAX) {
+        return evq_error_set(err, EVQ_E_LIMIT, "a slot of %d GPUs, expected at most %d", (int)count,
+                             EVQ_SEVERAL_MAX);
+    }
+    for (int32_t i = 0; i < count; i++) {
+        configs[i] = (struct evq_backend_config){.device = backend->first + i, .threads = threads};
+    }
+    if (count == 1) {
+        return backend->ops->open(&configs[0], ret_state, err);
+    }
+    const enum evq_status status =
+        evq_several_open(backend->ops, configs, (size_t)count, ret_state, err);
+    backend->ops = status == EVQ_OK ? &evq_backend_several : backend->ops;
+    return status;
 }
 
 void evq_backend_unload(struct evq_backend *backend)

@@ -37,16 +37,24 @@ uint64_t evq_loader_allocations(const struct evq_loader *loader);
 
 struct evq_backend {
     const struct evq_backend_ops *ops;
-    void *module; // NULL: linked in.
+    const char *name;       // As results tell it: "cpu", "cuda".
+    int32_t first, devices; // Their ordinals: first, first + 1, ...; devices 0: the CPU.
+    void *module;           // NULL: linked in.
 };
 
 /*
- * device -1: the CPU's. Else libevalq_cuda.so, looked for beside the program, in ../lib and on the
- * library path; where it, a driver or the device is missing, or evq_selfcheck() finds the device to
- * give other numbers, the CPU's, with one sentence in note saying why ("" otherwise). Never fails.
+ * devices 0: the CPU's. Else libevalq_cuda.so, looked for beside the program, in ../lib and on the
+ * library path; where it, a driver or one of the devices is missing, or evq_selfcheck() finds one
+ * to give other numbers, the CPU's, with one sentence in note saying why ("" otherwise). Never
+ * fails.
  */
-void evq_backend_load(int32_t device, struct evq_backend *ret_backend, char *note,
+void evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend, char *note,
                       size_t note_bytes);
+
+/* One state of all its devices; backend->ops becomes evq_backend_several where these are several,
+ * which share the batches out. threads: of the CPU; 0: all cores. */
+enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, void **ret_state,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_backend_unload(struct evq_backend *backend);
 
 #endif

@@ -1,0 +1,430 @@
+#include "worker/loader/several.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct several;
+
+struct lane { // One device, and its part of a batch.
+    struct several *several;
+    void *state;
+    pthread_t thread; // All but the first's.
+    bool threaded;
+    struct evq_batch batch;
+    int32_t *starts, *score_rows; // Of the part, counted from its own first row.
+    size_t starts_max, scores_max;
+    struct evq_row_result *results; // In the caller's array.
+    enum evq_status status;
+    struct evq_error err;
+};
+
+struct several {
+    const struct evq_backend_ops *ops;
+    struct lane lanes[EVQ_SEVERAL_MAX];
+    size_t count;
+    struct evq_plan part; // As the devices have it: fewer rows.
+    int32_t rows_max;
+    bool prepared;
+    uint64_t exec_calls;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, idle;
+    uint64_t turn; // Counts batches: a thread that sees another value than its own has work.
+    size_t busy;
+    bool stop;
+};
+
+static void lane_run(struct lane *lane)
+{
+    const struct evq_backend_ops *ops = lane->several->ops;
+
+    lane->err = (struct evq_error){0};
+    lane->status = lane->batch.rows > 0
+                       ? ops->exec(lane->state, &lane->batch, lane->results, &lane->err)
+                       : EVQ_OK;
+}
+
+static void *lane_main(void *context)
+{
+    struct lane *lane = context;
+    struct several *several = lane->several;
+    uint64_t seen = 0;
+
+    (void)pthread_mutex_lock(&several->lock); // Fails for a broken mutex only; so do all below.
+    for (;;) {
+        while (!several->stop && several->turn == seen) {
+            (void)pthread_cond_wait(&several->wake, &several->lock);
+        }
+        if (several->stop) {
+            break;
+        }
+        seen = several->turn;
+        (void)pthread_mutex_unlock(&several->lock);
+        lane_run(lane);
+        (void)pthread_mutex_lock(&several->lock);
+        if (--several->busy == 0) {
+            (void)pthread_cond_signal(&several->idle);
+        }
+    }
+    (void)pthread_mutex_unlock(&several->lock);
+    return NULL;
+}
+
+/* Signals are for the threads of the program. */
+static enum evq_status threads_start(struct several *several, struct evq_error *err)
+{
+    sigset_t all;
+    sigset_t before;
+    enum evq_status status = EVQ_OK;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (size_t i = 1; i < several->count && status == EVQ_OK; i++) {
+        struct lane *lane = &several->lanes[i];
+        lane->threaded = pthread_create(&lane->thread, NULL, lane_main, lane) == 0;
+        if (!lane->threaded) {
+            status = evq_error_set(err, EVQ_E_NOMEM, "a thread for device %zu", i);
+        }
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
+static void several_close(void *opened)
+{
+    struct several *several = opened;
+
+    if (several == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&several->lock);
+    several->stop = true;
+    (void)pthread_cond_broadcast(&several->wake);
+    (void)pthread_mutex_unlock(&several->lock);
+    for (size_t i = 0; i < several->count; i++) {
+        struct lane *lane = &several->lanes[i];
+        if (lane->threaded) {
+            (void)pthread_join(lane->thread, NULL);
+        }
+        several->ops->close(lane->state);
+        free(lane->starts);
+        free(lane->score_rows);
+    }
+    (void)pthread_cond_destroy(&several->idle);
+    (void)pthread_cond_destroy(&several->wake);
+    (void)pthread_mutex_destroy(&several->lock);
+    free(several);
+}
+
+enum evq_status evq_several_open(const struct evq_backend_ops *ops,
+                                 const struct evq_backend_config *configs, size_t count,
+                                 void **ret_state, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    if (count < 1 || count > EVQ_SEVERAL_MAX) {
+        return evq_error_set(err, EVQ_E_BUG, "%zu devices side by side, expected 1 to %d", count,
+                             EVQ_SEVERAL_MAX);
+    }
+    struct several *several = calloc(1, sizeof(*several));
+    if (several == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%zu devices", count);
+    }
+    several->ops = ops;
+    (void)pthread_mutex_init(&several->lock, NULL); // None of these fails on Linux.
+    (void)pthread_cond_init(&several->wake, NULL);
+    (void)pthread_cond_init(&several->idle, NULL);
+    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
+        several->lanes[i].several = several;
+        status = ops->open(&configs[i], &several->lanes[i].state, err);
+        several->count += status == EVQ_OK;
+    }
+    if (status == EVQ_OK) {
+        status = threads_start(several, err);
+    }
+    if (status != EVQ_OK) {
+        several_close(several);
+        return status;
+    }
+    *ret_state = several;
+    return EVQ_OK;
+}
+
+static void several_caps(void *opened, struct evq_backend_caps *ret_caps)
+{
+    const struct several *several = opened;
+    struct evq_backend_caps caps;
+
+    several->ops->caps(several->lanes[0].state, ret_caps);
+    for (size_t i = 1; i < several->count; i++) {
+        several->ops->caps(several->lanes[i].state, &caps);
+        ret_caps->memory_bytes =
+            caps.memory_bytes < ret_caps->memory_bytes ? caps.memory_bytes : ret_caps->memory_bytes;
+        ret_caps->bf16 = ret_caps->bf16 && caps.bf16;
+    }
+    if (several->count > 1) {
+        caps = *ret_caps;
+        (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "%zu x %.110s", several->count,
+                       caps.device);
+    }
+}
+
+static enum evq_status several_alloc(void *opened, size_t bytes, void **ret_host,
+                                     struct evq_error *err)
+{
+    const struct several *several = opened;
+
+    return several->ops->alloc(several->lanes[0].state, bytes, ret_host, err);
+}
+
+static void several_free(void *opened, void *host)
+{
+    const struct several *several = opened;
+
+    several->ops->free(several->lanes[0].state, host);
+}
+
+/* A part is cut where the first sequence begins at or behind its share of the rows: it has less
+ * than one sequence more than that. */
+static int32_t part_rows_max(const struct evq_plan *plan, size_t count)
+{
+    const int64_t share = ((int64_t)plan->rows_max - 1) / (int64_t)count + 1;
+    const int64_t rows = share + plan->length_max;
+
+    return count == 1 || rows > plan->rows_max ? plan->rows_max : (int32_t)rows;
+}
+
+static enum evq_status several_prepare(void *opened, const struct evq_plan *plan,
+                                       struct evq_error *err)
+{
+    struct several *several = opened;
+    enum evq_status status = EVQ_OK;
+
+    several->prepared = false;
+    several->part = *plan;
+    several->part.rows_max = part_rows_max(plan, several->count);
+    several->rows_max = plan->rows_max;
+    for (size_t i = 0; i < several->count && status == EVQ_OK; i++) {
+        status = several->ops->prepare(several->lanes[i].state, &several->part, err);
+    }
+    several->prepared = status == EVQ_OK;
+    return status;
+}
+
+static enum evq_status several_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
+                                   struct evq_error *err)
+{
+    const struct several *several = opened;
+    enum evq_status status =
+        several->prepared ? EVQ_OK : evq_error_set(err, EVQ_E_BUG, "put before prepare");
+
+    for (size_t i = 0; i < several->count && status == EVQ_OK; i++) {
+        status = several->ops->put(several->lanes[i].state, slot, blob, err);
+    }
+    return status;
+}
+
+/* All of them, whatever one says: none may read host memory any more. */
+static enum evq_status several_settle(void *opened, struct evq_error *err)
+{
+    const struct several *several = opened;
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < several->count; i++) {
+        const enum evq_status one =
+            several->ops->settle(several->lanes[i].state, status == EVQ_OK ? err : NULL);
+        status = status == EVQ_OK ? one : status;
+    }
+    return status;
+}
+
+static bool room_for(int32_t **values, size_t *held, size_t wanted)
+{
+    if (wanted <= *held) {
+        return true;
+    }
+    int32_t *grown = realloc(*values, wanted * sizeof(**values));
+    if (grown == NULL) {
+        return false;
+    }
+    *values = grown;
+    *held = wanted;
+    return true;
+}
+
+/* The rows [first, end) of the batch for one device; of a batch of tokens, its sequences from
+ * *sequence and its scores from *score on, both moved behind the part. */
+static bool part_cut(struct lane *lane, const struct evq_batch *batch, int32_t first, int32_t end,
+                     int32_t *sequence, int32_t *score)
+{
+    const struct evq_plan *plan = &lane->several->part;
+    const struct evq_op *head = &plan->ops[plan->op_count - 1];
+    struct evq_batch *part = &lane->batch;
+    const size_t row = (size_t)first;
+    const int32_t begin = *sequence;
+    const int32_t score_begin = *score;
+
+    *part = (struct evq_batch){.rows = end - first};
+    part->inputs =
+        batch->inputs != NULL ? batch->inputs + row * (size_t)plan->buffer_columns[0] : NULL;
+    part->labels = batch->labels != NULL ? batch->labels + row : NULL;
+    part->targets = batch->targets != NULL ? batch->targets + row * (size_t)head->n : NULL;
+    if (plan->length_max == 0) {
+        return true;
+    }
+    while (*sequence < batch->sequences && batch->starts[*sequence] < end) {
+        ++*sequence;
+    }
+    while (*score < batch->scores && batch->score_rows[*score] < end) {
+        ++*score;
+    }
+    part->sequences = *sequence - begin;
+    part->scores = *score - score_begin;
+    if (!room_for(&lane->starts, &lane->starts_max, (size_t)part->sequences + 1) ||
+        !room_for(&lane->score_rows, &lane->scores_max, (size_t)part->scores)) {
+        return false;
+    }
+    for (int32_t i = 0; i <= part->sequences; i++) {
+        lane->starts[i] = batch->starts[begin + i] - first;
+    }
+    for (int32_t i = 0; i < part->scores; i++) {
+        lane->score_rows[i] = batch->score_rows[score_begin + i] - first;
+    }
+    part->tokens = batch->tokens != NULL ? batch->tokens + row : NULL;
+    part->starts = lane->starts;
+    part->score_rows = lane->score_rows;
+    part->score_targets = batch->scores > 0 ? batch->score_targets + score_begin : NULL;
+    return true;
+}
+
+/* Where the part of the lanes up to number `lane` ends: at the start of a sequence. */
+static int32_t part_end(const struct several *several, const struct evq_batch *batch, size_t lane,
+                        int32_t sequence)
+{
+    const int64_t share = (int64_t)batch->rows * (int64_t)(lane + 1) / (int64_t)several->count;
+
+    if (several->part.length_max == 0 || lane + 1 == several->count) {
+        return (int32_t)share;
+    }
+    while (sequence < batch->sequences && batch->starts[sequence] < share) {
+        sequence++;
+    }
+    return batch->starts[sequence];
+}
+
+static enum evq_status batch_cut(struct several *several, const struct evq_batch *batch,
+                                 struct evq_row_result *results, struct evq_error *err)
+{
+    const struct evq_plan *plan = &several->part;
+    const bool scored = plan->ops[plan->op_count - 1].kind == EVQ_OP_SCORE;
+    int32_t first = 0;
+    int32_t sequence = 0;
+    int32_t score = 0;
+
+    for (size_t i = 0; i < several->count; i++) {
+        struct lane *lane = &several->lanes[i];
+        const int32_t end = part_end(several, batch, i, sequence);
+        lane->results = results + (scored ? score : first);
+        if (!part_cut(lane, batch, first, end, &sequence, &score)) {
+            return evq_error_set(err, EVQ_E_NOMEM, "a part of %d rows", (int)(end - first));
+        }
+        first = end;
+    }
+    return EVQ_OK;
+}
+
+/* What the cut below relies on; the rest is for the devices to check. */
+static enum evq_status batch_check(const struct several *several, const struct evq_batch *batch,
+                                   struct evq_error *err)
+{
+    if (!several->prepared) {
+        return evq_error_set(err, EVQ_E_BUG, "exec before prepare");
+    }
+    if (batch->rows < 0 || batch->rows > several->rows_max) {
+        return evq_error_set(err, EVQ_E_BUG, "batch of %d rows for a plan of %d", (int)batch->rows,
+                             (int)several->rows_max);
+    }
+    bool good = several->part.length_max == 0 || batch->rows == 0 ||
+                (batch->starts != NULL && batch->sequences >= 1 && batch->starts[0] == 0 &&
+                 batch->starts[batch->sequences] == batch->rows);
+    good = good && (batch->scores == 0 || (batch->scores > 0 && batch->score_rows != NULL &&
+                                           batch->score_targets != NULL));
+    for (int32_t i = 0; good && several->part.length_max > 0 && i < batch->sequences; i++) {
+        const int64_t length = (int64_t)batch->starts[i + 1] - batch->starts[i];
+        good = length >= 1 && length <= several->part.length_max;
+    }
+    for (int32_t i = 0; good && i < batch->scores; i++) {
+        good = batch->score_rows[i] < batch->rows &&
+               batch->score_rows[i] >= (i > 0 ? batch->score_rows[i - 1] : 0);
+    }
+    return good ? EVQ_OK
+                : evq_error_set(err, EVQ_E_BUG, "batch that does not fit its %d rows",
+                                (int)batch->rows);
+}
+
+/* The first failure counts, in the order of the devices. */
+static enum evq_status several_exec(void *opened, const struct evq_batch *batch,
+                                    struct evq_row_result *results, struct evq_error *err)
+{
+    struct several *several = opened;
+
+    enum evq_status status = batch_check(several, batch, err);
+    if (status == EVQ_OK && batch->rows > 0) {
+        status = batch_cut(several, batch, results, err);
+    }
+    if (status != EVQ_OK || batch->rows == 0) {
+        several->exec_calls += status == EVQ_OK;
+        return status;
+    }
+    (void)pthread_mutex_lock(&several->lock);
+    several->turn++;
+    several->busy = several->count - 1;
+    (void)pthread_cond_broadcast(&several->wake);
+    (void)pthread_mutex_unlock(&several->lock);
+    lane_run(&several->lanes[0]);
+    (void)pthread_mutex_lock(&several->lock);
+    while (several->busy > 0) {
+        (void)pthread_cond_wait(&several->idle, &several->lock);
+    }
+    (void)pthread_mutex_unlock(&several->lock);
+    for (size_t i = 0; i < several->count; i++) {
+        const struct lane *lane = &several->lanes[i];
+        if (lane->status != EVQ_OK) {
+            return several->count == 1 ? evq_error_set(err, lane->status, "%s", lane->err.message)
+                                       : evq_error_set(err, lane->status, "device %zu of %zu: %s",
+                                                       i, several->count, lane->err.message);
+        }
+    }
+    several->exec_calls++;
+    return EVQ_OK;
+}
+
+static void several_stats(void *opened, struct evq_backend_stats *ret_stats)
+{
+    const struct several *several = opened;
+
+    *ret_stats = (struct evq_backend_stats){.exec_calls = several->exec_calls};
+    for (size_t i = 0; i < several->count; i++) {
+        struct evq_backend_stats stats;
+        several->ops->stats(several->lanes[i].state, &stats);
+        ret_stats->rows += stats.rows;
+        ret_stats->flops += stats.flops;
+        ret_stats->memory_bytes += stats.memory_bytes;
+    }
+}
+
+const struct evq_backend_ops evq_backend_several = {
+    .abi_version = EVQ_BACKEND_ABI,
+    .name = "several",
+    .caps = several_caps,
+    .alloc = several_alloc,
+    .free = several_free,
+    .prepare = several_prepare,
+    .put = several_put,
+    .settle = several_settle,
+    .exec = several_exec,
+    .stats = several_stats,
+    .close = several_close,
+};
