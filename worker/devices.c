@@ -1,87 +1,21 @@
 #include "worker/devices.h"
 
-#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The part of NVML's stable interface that is used here. */
-struct nvml_memory {
-    unsigned long long total;
-    unsigned long long free;
-    unsigned long long used;
-};
-typedef int (*nvml_plain_fn)(void);
-typedef int (*nvml_count_fn)(unsigned int *count);
-typedef int (*nvml_handle_fn)(unsigned int number, void **ret_device);
-typedef int (*nvml_uuid_handle_fn)(const char *uuid, void **ret_device);
-typedef int (*nvml_memory_fn)(void *device, struct nvml_memory *ret_memory);
-typedef int (*nvml_uuid_fn)(void *device, char *uuid, unsigned int bytes);
-typedef int (*nvml_name_fn)(void *device, char *name, unsigned int bytes);
-
-struct nvml {
-    void *library;
-    nvml_plain_fn init;
-    nvml_plain_fn shutdown;
-    nvml_count_fn count;
-    nvml_handle_fn handle;
-    nvml_uuid_handle_fn uuid_handle;
-    nvml_memory_fn memory;
-    nvml_name_fn name;
-    nvml_uuid_fn uuid;
-};
-
-static bool symbol_find(void *library, const char *name, void *ret_function)
-{
-    void *symbol = dlsym(library, name);
-
-    // ISO C has no cast from object to function pointer: the bytes are copied.
-    memcpy(ret_function, &symbol, sizeof(symbol));
-    return symbol != NULL;
-}
-
-static bool nvml_open(struct nvml *nvml, char *note, size_t note_bytes)
-{
-    *nvml = (struct nvml){.library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
-    if (nvml->library == NULL) {
-        (void)snprintf(note, note_bytes,
-                       "no NVIDIA driver here (libnvidia-ml.so.1 cannot be loaded)");
-        return false;
-    }
-    if (!symbol_find(nvml->library, "nvmlInit_v2", &nvml->init) ||
-        !symbol_find(nvml->library, "nvmlShutdown", &nvml->shutdown) ||
-        !symbol_find(nvml->library, "nvmlDeviceGetCount_v2", &nvml->count) ||
-        !symbol_find(nvml->library, "nvmlDeviceGetHandleByIndex_v2", &nvml->handle) ||
-        !symbol_find(nvml->library, "nvmlDeviceGetHandleByUUID", &nvml->uuid_handle) ||
-        !symbol_find(nvml->library, "nvmlDeviceGetMemoryInfo", &nvml->memory) ||
-        !symbol_find(nvml->library, "nvmlDeviceGetUUID", &nvml->uuid) ||
-        !symbol_find(nvml->library, "nvmlDeviceGetName", &nvml->name)) {
-        (void)snprintf(note, note_bytes, "the NVIDIA driver's libnvidia-ml.so.1 is too old");
-        (void)dlclose(nvml->library);
-        return false;
-    }
-    const int code = nvml->init();
-    if (code != 0) {
-        (void)snprintf(note, note_bytes, "the NVIDIA driver does not answer (NVML error %d)", code);
-        (void)dlclose(nvml->library);
-        return false;
-    }
-    return true;
-}
+#include "worker/nvml.h"
 
 /* Numbers become UUIDs: CUDA may count in another order than NVML. */
-static bool device_describe(const struct nvml *nvml, struct evq_device *device, bool *ret_unique)
+static bool device_describe(const struct evq_nvml *nvml, struct evq_device *device,
+                            bool *ret_unique)
 {
     char uuid[sizeof(device->id)];
-    struct nvml_memory memory = {0};
+    struct evq_nvml_memory memory = {0};
     void *handle = NULL;
-    char *end = NULL;
 
-    const unsigned long number = strtoul(device->id, &end, 10);
-    const int code = *end == '\0' ? nvml->handle((unsigned int)number, &handle)
-                                  : nvml->uuid_handle(device->id, &handle);
-    if (code != 0) {
+    if (!evq_nvml_find(nvml, device->id, &handle)) {
         return false;
     }
     if (nvml->memory(handle, &memory) == 0) {
@@ -124,7 +58,7 @@ static enum evq_status list_parse(const char *text, const char *where, struct ev
     return EVQ_OK;
 }
 
-static enum evq_status auto_find(const struct nvml *nvml, struct evq_devices *devices,
+static enum evq_status auto_find(const struct evq_nvml *nvml, struct evq_devices *devices,
                                  struct evq_error *err)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -152,7 +86,7 @@ static enum evq_status auto_find(const struct nvml *nvml, struct evq_devices *de
 enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devices,
                                  struct evq_error *err)
 {
-    struct nvml nvml;
+    struct evq_nvml nvml;
     char note[256];
 
     memset(ret_devices, 0, sizeof(*ret_devices));
@@ -164,7 +98,7 @@ enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devic
     if (status != EVQ_OK) {
         return status;
     }
-    if (!nvml_open(&nvml, note, sizeof(note))) {
+    if (!evq_nvml_open(&nvml, note, sizeof(note))) {
         memcpy(ret_devices->note, note, sizeof(note));
         return automatic ? EVQ_OK
                          : evq_error_set(err, EVQ_E_NOT_FOUND, "devices '%s': %s", text, note);
@@ -180,15 +114,14 @@ enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devic
                                    ret_devices->items[i].id);
         }
     }
-    (void)nvml.shutdown();
-    (void)dlclose(nvml.library);
+    evq_nvml_close(&nvml);
     return status;
 }
 
 enum evq_status evq_devices_named(const char *const *uuids, size_t count,
                                   struct evq_devices *ret_devices, struct evq_error *err)
 {
-    struct nvml nvml;
+    struct evq_nvml nvml;
 
     memset(ret_devices, 0, sizeof(*ret_devices));
     if (count > EVQ_DEVICES_MAX) {
@@ -203,7 +136,7 @@ enum evq_status evq_devices_named(const char *const *uuids, size_t count,
     }
     ret_devices->count = (uint32_t)count;
     ret_devices->unique = true;
-    if (!nvml_open(&nvml, ret_devices->note, sizeof(ret_devices->note))) {
+    if (!evq_nvml_open(&nvml, ret_devices->note, sizeof(ret_devices->note))) {
         return EVQ_OK; // As a container without the driver's utilities: CUDA may be there.
     }
     enum evq_status status = EVQ_OK;
@@ -214,8 +147,7 @@ enum evq_status evq_devices_named(const char *const *uuids, size_t count,
                                    ret_devices->items[i].id);
         }
     }
-    (void)nvml.shutdown();
-    (void)dlclose(nvml.library);
+    evq_nvml_close(&nvml);
     return status;
 }
 

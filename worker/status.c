@@ -5,6 +5,39 @@
 
 #define JSON_BYTES_MAX 8192
 
+static void number_put(struct evq_buffer *out, const char *name, int64_t value)
+{
+    if (value >= 0) {
+        evq_buffer_printf(out, ", \"%s\": %lld", name, (long long)value);
+    }
+}
+
+/* What the GPUs of a slot do now; nothing where NVML does not tell. */
+static void readings_put(const struct evq_supervisor *supervisor, const struct evq_slot *slot,
+                         struct evq_buffer *out)
+{
+    char devices[EVQ_DEVICES_TEXT];
+    struct evq_nvml_reading reading;
+    char *rest = NULL;
+    bool any = false;
+
+    memcpy(devices, slot->devices, sizeof(devices));
+    for (const char *id = strtok_r(devices, ",", &rest); id != NULL;
+         id = strtok_r(NULL, ",", &rest)) {
+        if (evq_gauge_read(supervisor->gauge, id, &reading)) {
+            evq_buffer_text(out, any ? ", {\"gpu\": " : ", \"readings\": [{\"gpu\": ");
+            evq_buffer_json_text(out, id);
+            number_put(out, "busy_percent", reading.busy_percent);
+            number_put(out, "memory_used_bytes", reading.memory_used_bytes);
+            number_put(out, "memory_bytes", reading.memory_bytes);
+            number_put(out, "temperature_c", reading.temperature_c);
+            evq_buffer_text(out, "}");
+            any = true;
+        }
+    }
+    evq_buffer_text(out, any ? "]" : "");
+}
+
 static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
                       struct evq_buffer *out)
 {
@@ -18,6 +51,7 @@ static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
         evq_buffer_printf(out, ", \"state\": \"%s\", \"since\": %lld, \"job\": ",
                           evq_slot_state_name(slot->state), (long long)slot->since_unix_ms);
         evq_buffer_json_text(out, slot->lease != NULL ? slot->lease->claim->id : "");
+        readings_put(supervisor, slot, out);
         if (slot->waits) {
             evq_buffer_text(out, ", \"waits\": true");
         }

@@ -105,6 +105,13 @@ static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_
         const int32_t each = shared ? config->worker.gpus_per_slot : 1;
         count = (int32_t)devices.count > each ? (int32_t)devices.count / each : 1;
     }
+    if (devices.count > 0) {
+        const enum evq_status gauged =
+            evq_gauge_open(&devices, supervisor->heartbeat_ms, &supervisor->gauge, err);
+        if (gauged != EVQ_OK) {
+            return gauged;
+        }
+    }
     supervisor->slots = calloc((size_t)count, sizeof(*supervisor->slots));
     supervisor->suite_seconds = calloc(config->suite_count + 1, sizeof(*supervisor->suite_seconds));
     if (supervisor->slots == NULL || supervisor->suite_seconds == NULL) {
@@ -240,6 +247,7 @@ static void supervisor_close(struct evq_supervisor *supervisor)
         supervisor->leases = lease->next;
         evq_lease_free(lease);
     }
+    evq_gauge_close(supervisor->gauge);
     evq_link_close(&supervisor->link);
     evq_offer_close(&supervisor->offer);
     free(supervisor->slots);

@@ -15,6 +15,7 @@
 #ifndef EVQ_WORKER_SUPERVISOR_H
 #define EVQ_WORKER_SUPERVISOR_H
 
+#include "worker/gauge.h"
 #include "worker/gpus.h"
 #include "worker/lease.h"
 #include "worker/link.h"
@@ -53,6 +54,7 @@ struct evq_supervisor {
     int64_t beat_due_ms;
 
     struct evq_gpus gpus;
+    struct evq_gauge *gauge; // NULL: no GPUs.
     struct evq_slot *slots;
     uint32_t slot_count;
     struct evq_slot_spawn spawn;

@@ -272,6 +272,70 @@ static enum evq_status print_workers(const struct evq_cli *cli, const json_t *st
     return print_and_free(table, &cli->terminal, "Workers", err);
 }
 
+/* "12 GiB of 80 GiB"; "" when it is not known. */
+static const char *memory_text(const json_t *reading, char out[2 * EVQ_TERMINAL_SPAN_BYTES + 8])
+{
+    char used[EVQ_TERMINAL_SPAN_BYTES];
+    char all[EVQ_TERMINAL_SPAN_BYTES];
+    const int64_t bytes = evq_json_integer(reading, "memory_used_bytes", -1);
+
+    out[0] = '\0';
+    if (bytes >= 0) {
+        (void)snprintf(out, 2 * EVQ_TERMINAL_SPAN_BYTES + 8, "%s of %s",
+                       evq_terminal_bytes(bytes, used),
+                       evq_terminal_bytes(evq_json_integer(reading, "memory_bytes", 0), all));
+    }
+    return out;
+}
+
+static void cell_number(struct evq_table *table, int64_t value, const char *unit)
+{
+    if (value >= 0) {
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64 "%s", value, unit);
+    } else {
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", "");
+    }
+}
+
+/* What the workers' GPUs did when they last told. */
+static enum evq_status print_gpus(const struct evq_cli *cli, const json_t *stats,
+                                  struct evq_error *err)
+{
+    static const char *const titles[] = {"GPU", "WORKER", "SLOT", "BUSY", "MEMORY", "HEAT"};
+    size_t at = 0;
+    const json_t *worker = NULL;
+    struct evq_table *table = table_of(&cli->terminal, titles, 6, "llrrrr");
+    if (table == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
+    }
+    json_array_foreach(json_object_get(stats, "workers"), at, worker)
+    {
+        size_t number = 0;
+        const json_t *slot = NULL;
+        const json_t *info = json_object_get(worker, "info");
+        if (strcmp(evq_json_text(worker, "state", "?"), "alive") != 0) {
+            continue; // Its GPUs may be doing something else by now.
+        }
+        json_array_foreach(json_object_get(info, "slots"), number, slot)
+        {
+            size_t i = 0;
+            const json_t *reading = NULL;
+            json_array_foreach(json_object_get(slot, "readings"), i, reading)
+            {
+                char memory[2 * EVQ_TERMINAL_SPAN_BYTES + 8];
+                begin(table, &cli->terminal, "gpu");
+                evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(reading, "gpu", "?"));
+                evq_table_cell(table, EVQ_COLOUR_DIM, "%.20s", evq_json_text(worker, "id", "?"));
+                cell_number(table, evq_json_integer(slot, "number", 0), "");
+                cell_number(table, evq_json_integer(reading, "busy_percent", -1), "%");
+                evq_table_cell(table, EVQ_COLOUR_NONE, "%s", memory_text(reading, memory));
+                cell_number(table, evq_json_integer(reading, "temperature_c", -1), " C");
+            }
+        }
+    }
+    return print_and_free(table, &cli->terminal, "GPUs", err);
+}
+
 static enum evq_status print_sinks(const struct evq_cli *cli, const json_t *stats,
                                    struct evq_error *err)
 {
@@ -330,6 +394,9 @@ static enum evq_status print_all(struct evq_cli *cli, const json_t *stats, const
     }
     if (status == EVQ_OK) {
         status = print_workers(cli, stats, err);
+    }
+    if (status == EVQ_OK) {
+        status = print_gpus(cli, stats, err);
     }
     return status == EVQ_OK ? print_sinks(cli, stats, err) : status;
 }

@@ -372,6 +372,42 @@ static void batches_get_smaller_when_memory_is_short(void **state)
     fx->native->backend.ops = &evq_backend_cpu;
 }
 
+static enum evq_status narrow_exec(void *state, const struct evq_batch *batch,
+                                   struct evq_row_result *results, struct evq_error *err)
+{
+    return batch->rows > rows_allowed ? evq_error_set(err, EVQ_E_NOMEM, "%d rows", (int)batch->rows)
+                                      : evq_backend_cpu.exec(state, batch, results, err);
+}
+
+/* Memory that runs out in the middle: what was done stays, the rest goes on in smaller batches. */
+static void batches_get_smaller_while_they_run(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_backend_ops narrow = evq_backend_cpu;
+    struct lm made;
+
+    narrow.exec = narrow_exec;
+    for (int i = 0; i < 2; i++) {
+        const struct evq_task_config *task =
+            i == 0 ? lm(fx, &made, "perplexity", "data.txt", "length", "9", NULL)
+                   : lm(fx, &made, "multiple_choice", "items.jsonl", NULL);
+        const char *name = i == 0 ? "loss" : "acc";
+        fx->native->backend.ops = &evq_backend_cpu;
+        assert_runs(fx, task);
+        const double whole = metric(fx, name);
+        const int64_t n = fx->seen.result->n;
+        fx->native->backend.ops = &narrow;
+        rows_allowed = 40;
+        assert_runs(fx, task);
+        assert_near(metric(fx, name), whole, 1e-9 * whole);
+        assert_int_equal(fx->seen.result->n, n);
+        assert_non_null(strstr(fx->seen.result->note, "batches of 32 rows instead of 2048"));
+        rows_allowed = 2;
+        assert_fault(fx, task, EVQ_E_NOMEM, "do not fit into memory");
+    }
+    fx->native->backend.ops = &evq_backend_cpu;
+}
+
 /* The next checkpoint of a run brings the same tokenizer in files of its own. */
 static void tokens_stay_warm_between_jobs(void **state)
 {
@@ -509,6 +545,7 @@ int main(void)
         TEST(choices_score_as_they_would_alone),
         TEST(choices_of_one_token_share_their_context),
         TEST(batches_get_smaller_when_memory_is_short),
+        TEST(batches_get_smaller_while_they_run),
         TEST(tokens_stay_warm_between_jobs),
         TEST(tasks_may_compute_in_turn_in_fp32_and_bf16),
         TEST(nan_weights_are_flagged),

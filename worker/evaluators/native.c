@@ -221,6 +221,22 @@ enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *mo
     return status;
 }
 
+enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least,
+                                  struct evq_error *err)
+{
+    struct evq_model *model = run->native->model;
+    const int32_t wanted = run->rows_wanted > 0 ? run->rows_wanted : model->plan.rows_max;
+
+    if (model->plan.rows_max / 2 < rows_least) {
+        return evq_error_set(err, EVQ_E_NOMEM, "batches of %d rows do not fit into memory",
+                             (int)model->plan.rows_max);
+    }
+    model->plan.rows_max /= 2;
+    const enum evq_status status = prepare(run, model, rows_least, err);
+    run->rows_wanted = wanted;
+    return status;
+}
+
 enum evq_status evq_native_progress(const struct evq_native_run *run, int64_t done, int64_t total)
 {
     char text[96];

@@ -51,6 +51,11 @@ enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_su
 enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *model,
                                 int32_t rows_least, struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* When exec() had no memory for a batch: the plan prepared anew for half as many rows or fewer; the
+ * weights stay. EVQ_E_NOMEM: fewer than rows_least would be left. */
+enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Tells that so many of the task's windows or samples are done. EVQ_E_STOPPED: give up. */
 enum evq_status evq_native_progress(const struct evq_native_run *run, int64_t done,
                                     int64_t total) EVQ_CHECK_RESULT;

@@ -174,7 +174,7 @@ static enum evq_status run_batches(struct evq_native_run *run, const struct evq_
     const int64_t start = sharded ? run->request->shard : 0;
     const int64_t left = dataset->count - start;
     const int64_t total = left > 0 ? (left - 1) / stride + 1 : 0;
-    const int32_t rows_max = run->native->model->plan.rows_max;
+    int32_t rows_max = run->native->model->plan.rows_max;
     struct batch batch = {.dataset = dataset};
 
     enum evq_status status =
@@ -185,8 +185,11 @@ static enum evq_status run_batches(struct evq_native_run *run, const struct evq_
     for (int64_t done = 0; done < total && status == EVQ_OK;) {
         const int32_t rows = total - done < rows_max ? (int32_t)(total - done) : rows_max;
         status = run_batch(run, &batch, start + done * stride, stride, rows, sums, err);
-        done += rows;
-        if (status == EVQ_OK) {
+        if (status == EVQ_E_NOMEM) { // The same rows again, in smaller batches.
+            status = evq_native_shrink(run, BATCH_ROWS_STEP, err);
+            rows_max = run->native->model->plan.rows_max;
+        } else if (status == EVQ_OK) {
+            done += rows;
             status = evq_native_progress(run, done, total);
         }
     }

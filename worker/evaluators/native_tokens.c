@@ -255,12 +255,18 @@ static enum evq_status run_windows(struct evq_native_run *run, struct packing *p
     enum evq_status status = EVQ_OK;
 
     for (int64_t done = 0; done < total && status == EVQ_OK;) {
+        const int64_t began = done;
         packing->batch.rows = packing->batch.sequences = packing->batch.scores = 0;
         while (done < total && pack(packing, packing->order[done].window)) {
             done++;
         }
         status = native->backend.ops->exec(native->state, &packing->batch, packing->results, err);
-        if (status == EVQ_OK) {
+        if (status == EVQ_E_NOMEM) { // The same windows again, in smaller batches.
+            done = began;
+            status = evq_native_shrink(run, packing->order[0].rows, err);
+            packing->rows_max = native->model->plan.rows_max;
+            packing->scores_max = 2 * packing->rows_max;
+        } else if (status == EVQ_OK) {
             collect(packing);
             run->timing.tokens += packing->batch.rows;
             status = evq_native_progress(run, done, total);

@@ -1,0 +1,332 @@
+/*
+ * GPUs as a worker meets them, on a machine without any: a module and a driver's library stand in
+ * (tests/standin/), found and loaded the way the real ones are.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/checkpoint/checkpoint.h"
+#include "tests/fixture/site.h"
+
+#define MODEL    "mlp_784_512_128_32_10.safetensors"
+#define ACCURACY 0.9849
+#define LOSS     0.3905516936
+
+static const char site_yaml[] =
+    "roots: {ckpt: $DIR/ckpt, mnist: $DATA/mnist}\n"
+    "worker: {scratch: $DIR/scratch, slots: 1, gpus: [GPU-a, GPU-b], gpus_per_slot: 2,\n"
+    "         lease_ms: 3000, heartbeat_ms: 100, drain_seconds: 1}\n"
+    "evaluators:\n"
+    "  says: {kind: command, command: [$DIR/says.sh]}\n"
+    "  keeps: {kind: persistent, command: [$DIR/keeps.sh]}\n"
+    "suites:\n"
+    "  digits: {needs: {gpus: 2}, tasks: [{name: digits, type: classification,\n"
+    "    data: {format: idx, inputs: $DATA/mnist/t10k-images-idx3-ubyte.gz,\n"
+    "           labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz, scale: 1/255}}]}\n"
+    "  says: {evaluator: says, needs: {gpus: 2}, tasks: [{name: t, type: any}]}\n"
+    "  keeps: {evaluator: keeps, needs: {gpus: 2}, tasks: [{name: t, type: any}]}\n";
+
+static const char says_sh[] = "#!/bin/sh\n"
+                              "echo \"$CUDA_VISIBLE_DEVICES\" > $DIR/said\n"
+                              "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
+static const char keeps_sh[] =
+    "#!/bin/sh\n"
+    "echo \"$CUDA_VISIBLE_DEVICES\" > $DIR/kept\n"
+    "echo '{\"type\": \"ready\"}'\n"
+    "while read -r line; do\n"
+    "  case $line in *'\"type\": \"exit\"'*|*'\"type\":\"exit\"'*) exit 0 ;; esac\n"
+    "  echo '{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"one\": 1}, \"n\": 1}'\n"
+    "  echo '{\"type\": \"done\"}'\n"
+    "done\n";
+static const char gpus[] = "GPU-a 12884901888 85899345920 37 54\n"
+                           "GPU-b 0 85899345920 0 41\n"
+                           "GPU-c 0 85899345920 0 40\n";
+
+static int setup(void **state)
+{
+    struct fixture *fx = fixture_open(NULL);
+    struct fixture_site *site =
+        fixture_site_open(fx, EVQ_TEST_STANDIN "/bin/evalq-worker", EVQ_TEST_DATA, site_yaml);
+
+    fixture_site_write(site, "says.sh", "", says_sh);
+    fixture_site_write(site, "keeps.sh", "", keeps_sh);
+    fixture_site_write(site, "gpus", "", gpus);
+    assert_int_equal(setenv("EVQ_STANDIN", site->dir, 1), 0);
+    assert_int_equal(setenv("LD_LIBRARY_PATH", EVQ_TEST_STANDIN "/nvml", 1), 0);
+    *state = site;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture *fx = site->fx;
+
+    fixture_site_close(site);
+    fixture_close(fx);
+    return 0;
+}
+
+static struct fixture_worker *worker_ready(struct fixture_site *site)
+{
+    struct fixture_worker *worker = fixture_site_worker(site, NULL);
+
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=child_ready"));
+    return worker;
+}
+
+static void submit(struct fixture_site *site, const char *id, const char *root, const char *path)
+{
+    struct evq_job *job = fixture_job(id);
+    struct evq_error err;
+    char fingerprint[33];
+
+    const int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_status_err(evq_checkpoint_fingerprint(fd, path, fingerprint, NULL, &err), EVQ_OK, &err);
+    (void)close(fd);
+    job->root = "mnist";
+    job->path = path;
+    job->fingerprint = fingerprint;
+    assert_int_equal(fixture_submit_job(site->fx, job).answer, EVQ_SUBMIT_QUEUED);
+    evq_job_free(job);
+}
+
+static void submit_digits(struct fixture_site *site, const char *id)
+{
+    submit(site, id, EVQ_TEST_DATA "/mnist", MODEL);
+}
+
+static void assert_digits(struct fixture_site *site, const char *id, int32_t attempt)
+{
+    SITE_STATE_UNTIL(site, id, "done");
+    const struct fixture_published loss =
+        fixture_site_published(site, id, "digits", "cross_entropy");
+    assert_int_equal(loss.tasks, 1);
+    assert_int_equal(loss.ends, 1);
+    assert_int_equal(loss.attempt, attempt);
+    if (!(fabs(loss.value - LOSS) <= 1e-6)) {
+        fail_msg("cross-entropy is %.9f, expected %.9f", loss.value, LOSS);
+    }
+    if (!(fixture_site_published(site, id, "digits", "accuracy").value == ACCURACY)) {
+        fail_msg("accuracy is not %g", ACCURACY);
+    }
+}
+
+struct executed { // What the stand-in's log tells.
+    long rows[3]; // Of each device.
+    long most;    // Rows of the largest batch.
+    int processes;
+};
+
+static struct executed executed(struct fixture_site *site)
+{
+    struct executed sum = {0};
+    long pids[16] = {0};
+    long pid, device, rows;
+    char path[128];
+
+    (void)snprintf(path, sizeof(path), "%s/log", site->dir);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fscanf(file, "%ld %ld %ld", &pid, &device, &rows) == 3) {
+        int known = 0;
+        while (known < sum.processes && pids[known] != pid) {
+            known++;
+        }
+        if (known == sum.processes && known < 16) {
+            pids[sum.processes++] = pid;
+        }
+        assert_true(device >= 0 && device < 3);
+        sum.rows[device] += rows;
+        sum.most = rows > sum.most ? rows : sum.most;
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return sum;
+}
+
+static void job_is_shared_out_over_the_gpus_of_its_slot(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture_worker *worker = worker_ready(site);
+
+    assert_true(fixture_worker_logged(worker, "devices=GPU-a,GPU-b"));
+    const struct executed before = executed(site); // By the self-check.
+    submit_digits(site, "run/1/regular/digits");
+    assert_digits(site, "run/1/regular/digits", 1);
+    const struct executed after = executed(site);
+    assert_int_equal(after.rows[0] - before.rows[0], 5000);
+    assert_int_equal(after.rows[1] - before.rows[1], 5000);
+    assert_true(fixture_worker_logged(worker, "backend=cuda"));
+    assert_true(fixture_worker_logged(worker, "2 x Stand-in"));
+    fixture_audit(site->fx);
+}
+
+static void programs_see_all_gpus_of_their_slot_and_no_other(void **state)
+{
+    static const char *const suites[] = {"says", "keeps"};
+    struct fixture_site *site = *state;
+    char id[64];
+
+    (void)worker_ready(site);
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(id, sizeof(id), "run/1/regular/%s", suites[i]);
+        submit(site, id, EVQ_TEST_DATA "/mnist", MODEL);
+        SITE_STATE_UNTIL(site, id, "done");
+        assert_int_equal(fixture_site_published(site, id, "t", "one").tasks, 1);
+    }
+    assert_string_equal(fixture_site_text(site, "said").text, "GPU-a,GPU-b\n");
+    assert_string_equal(fixture_site_text(site, "kept").text, "GPU-a,GPU-b\n");
+}
+
+static void batches_get_smaller_until_a_device_has_room(void **state)
+{
+    static const char *const files[] = {"fits", "fits-exec"};
+    struct fixture_site *site = *state;
+    char id[64];
+
+    struct fixture_worker *worker = worker_ready(site);
+    for (int i = 0; i < 2; i++) {
+        fixture_site_write(site, files[i], "", "600"); // Of 4096 wanted on each.
+        (void)snprintf(id, sizeof(id), "run/%d/regular/digits", i);
+        submit_digits(site, id);
+        assert_digits(site, id, 1);
+        assert_int_equal(executed(site).most, 512);
+    }
+    assert_true(
+        fixture_worker_logged(worker, "batches of 1024 rows instead of 8192: there is no memory"));
+}
+
+/* What CUDA does after a fault: the process is of no use any more, another one is. */
+static void fault_of_a_device_ends_the_child_and_not_the_job(void **state)
+{
+    struct fixture_site *site = *state;
+    pid_t before = 0;
+    pid_t after = 0;
+
+    struct fixture_worker *worker = worker_ready(site);
+    assert_int_equal(fixture_process_children(worker->pid, &before, 1), 1);
+    fixture_site_touch(site, "fault");
+    submit_digits(site, "run/1/regular/digits");
+    assert_digits(site, "run/1/regular/digits", 2);
+    assert_true(fixture_worker_logged(worker, "device 0 of 2: run the plan: an illegal memory"));
+    FIXTURE_UNTIL(20000, !fixture_process_lives(before));
+    assert_int_equal(fixture_process_children(worker->pid, &after, 1), 1);
+    assert_int_not_equal(before, after);
+    assert_int_equal(executed(site).processes, 2);
+    fixture_audit(site->fx);
+}
+
+static void missing_device_leaves_the_slot_to_the_cpu(void **state)
+{
+    static const struct {
+        const char *devices, *says;
+    } rows[] = {{"0", "no CUDA-capable device is detected"}, {"1", "device 1 of 1 does not exist"}};
+    struct fixture_site *site = *state;
+    char id[64];
+
+    for (int i = 0; i < 2; i++) {
+        fixture_site_write(site, "devices", "", rows[i].devices);
+        struct fixture_worker *worker = worker_ready(site);
+        assert_true(fixture_worker_logged(worker, "evaluating on the CPU: "));
+        assert_true(fixture_worker_logged(worker, rows[i].says));
+        (void)snprintf(id, sizeof(id), "run/%d/regular/digits", i);
+        submit_digits(site, id);
+        assert_digits(site, id, 1);
+        assert_true(fixture_worker_logged(worker, "backend=cpu"));
+        fixture_worker_signal(worker, SIGTERM);
+        assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    }
+}
+
+/* ---- what the driver tells ---- */
+
+static bool status_holds(struct fixture_site *site, const char *option, const char *words)
+{
+    const char *worker = site->bin;
+
+    site->bin = EVQ_TEST_BIN "/evalq";
+    assert_int_equal(
+        fixture_site_run(site, "status", "status", "--url", site->fx->redis->url, option, NULL), 0);
+    site->bin = worker;
+    return fixture_site_holds(site, "status", words);
+}
+
+static void status_shows_what_the_gpus_do(void **state)
+{
+    struct fixture_site *site = *state;
+
+    (void)worker_ready(site);
+    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"busy_percent\": 37"));
+    assert_true(status_holds(site, "--json", "\"memory_used_bytes\": 12884901888"));
+    assert_true(status_holds(site, "--json", "\"memory_bytes\": 85899345920"));
+    assert_true(status_holds(site, "--json", "\"temperature_c\": 54"));
+    assert_false(status_holds(site, "--json", "GPU-c")); // No slot's.
+    assert_true(status_holds(site, NULL, "GPUs"));
+    assert_true(status_holds(site, NULL, "54 C"));
+    assert_true(status_holds(site, NULL, "37%"));
+    fixture_site_write(site, "gpus", "",
+                       "GPU-a 12884901888 85899345920 99 71\nGPU-b 0 85899345920 0 41\n");
+    FIXTURE_UNTIL(20000, status_holds(site, "--plain", "\t71 C"));
+}
+
+/* A GPU that has fallen off the bus: NVML never answers. Jobs go on, readings end. */
+static void driver_that_hangs_holds_nobody_up(void **state)
+{
+    struct fixture_site *site = *state;
+    char path[128];
+
+    struct fixture_worker *worker = worker_ready(site);
+    FIXTURE_UNTIL(20000, status_holds(site, "--json", "busy_percent"));
+    (void)snprintf(path, sizeof(path), "%s/hang", site->dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    FIXTURE_UNTIL(20000, !status_holds(site, "--json", "busy_percent"));
+    submit_digits(site, "run/1/regular/digits");
+    assert_digits(site, "run/1/regular/digits", 1);
+    fixture_worker_signal(worker, SIGTERM);
+    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+}
+
+static void without_a_driver_nothing_is_said_of_gpus(void **state)
+{
+    struct fixture_site *site = *state;
+    char path[128];
+
+    (void)snprintf(path, sizeof(path), "%s/gpus", site->dir);
+    assert_int_equal(unlink(path), 0);
+    struct fixture_worker *worker = worker_ready(site);
+    submit_digits(site, "run/1/regular/digits");
+    assert_digits(site, "run/1/regular/digits", 1);
+    assert_false(status_holds(site, "--json", "readings"));
+    assert_false(status_holds(site, NULL, "GPUs"));
+    assert_false(fixture_worker_logged(worker, "level=error"));
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(job_is_shared_out_over_the_gpus_of_its_slot),
+        TEST(programs_see_all_gpus_of_their_slot_and_no_other),
+        TEST(batches_get_smaller_until_a_device_has_room),
+        TEST(fault_of_a_device_ends_the_child_and_not_the_job),
+        TEST(missing_device_leaves_the_slot_to_the_cpu),
+        TEST(status_shows_what_the_gpus_do),
+        TEST(driver_that_hangs_holds_nobody_up),
+        TEST(without_a_driver_nothing_is_said_of_gpus),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,28 @@
+/*
+ * How busy, full and hot this machine's GPUs are, as NVML tells. A thread of its own asks, because
+ * NVML may take its time: who reads never waits. Reading is for one thread.
+ */
+#ifndef EVQ_WORKER_GAUGE_H
+#define EVQ_WORKER_GAUGE_H
+
+#include "worker/devices.h"
+#include "worker/nvml.h"
+
+struct evq_gauge;
+
+/* Asks for all of devices, every period_ms. Where there is no NVML nothing is ever read.
+ * EVQ_E_NOMEM.
+ */
+enum evq_status evq_gauge_open(const struct evq_devices *devices, int64_t period_ms,
+                               struct evq_gauge **ret_gauge,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Accepts NULL. A thread that is still inside NVML after a second is left there, with its memory.
+ */
+void evq_gauge_close(struct evq_gauge *gauge);
+
+/* Of the device with this id. False: it was never read, or not within the last five periods; always
+ * so for NULL. */
+bool evq_gauge_read(struct evq_gauge *gauge, const char *id, struct evq_nvml_reading *ret_reading);
+
+#endif
