@@ -317,21 +317,10 @@ void evq_result_json(const struct evq_result *result, struct evq_buffer *out)
     evq_buffer_text(out, "}");
 }
 
-int evq_metric_direction(const struct evq_metric *metric)
+/* Whether a word stands in the name, between separators. words: lower case, NULL at the end. */
+static bool name_holds(const char *name, const char *const *words)
 {
-    // Words that name something to make small, wherever they stand between separators.
-    static const char *const lower[] = {
-        "loss",       "losses",   "entropy", "nll",      "perplexity",    "ppl",   "error",
-        "errors",     "err",      "mse",     "mae",      "rmse",          "msle",  "rmsle",
-        "mape",       "smape",    "wer",     "cer",      "ter",           "eer",   "bpb",
-        "bpc",        "bpt",      "bits",    "fid",      "kid",           "lpips", "kl",
-        "kld",        "ece",      "brier",   "regret",   "hallucination", "cost",  "deviation",
-        "divergence", "distance", "latency", "toxicity",
-    };
-    if (metric->higher_is_better >= 0) {
-        return metric->higher_is_better > 0 ? 1 : 0;
-    }
-    for (const char *at = metric->name; *at != '\0';) {
+    for (const char *at = name; *at != '\0';) {
         char word[32];
         size_t bytes = 0;
         while (isalnum((unsigned char)at[bytes])) {
@@ -341,12 +330,39 @@ int evq_metric_direction(const struct evq_metric *metric)
             word[i] = (char)tolower((unsigned char)at[i]);
         }
         word[bytes < sizeof word ? bytes : sizeof word - 1] = '\0';
-        for (size_t i = 0; bytes > 0 && i < sizeof lower / sizeof lower[0]; i++) {
-            if (strcmp(word, lower[i]) == 0) {
-                return 0;
+        for (size_t i = 0; bytes > 0 && words[i] != NULL; i++) {
+            if (strcmp(word, words[i]) == 0) {
+                return true;
             }
         }
         at += bytes > 0 ? bytes : 1;
     }
-    return 1;
+    return false;
+}
+
+int evq_metric_direction(const struct evq_metric *metric)
+{
+    // What names something to make small.
+    static const char *const lower[] = {
+        "loss",     "losses",  "entropy",       "nll",   "perplexity", "ppl",
+        "error",    "errors",  "err",           "mse",   "mae",        "rmse",
+        "msle",     "rmsle",   "mape",          "smape", "wer",        "cer",
+        "ter",      "eer",     "bpb",           "bpc",   "bpt",        "bits",
+        "fid",      "kid",     "lpips",         "kl",    "kld",        "ece",
+        "brier",    "regret",  "hallucination", "cost",  "deviation",  "divergence",
+        "distance", "latency", "toxicity",      NULL,
+    };
+    // What tells of the evaluation, and nothing of the checkpoint: eval_runtime,
+    // eval_steps_per_second.
+    static const char *const neither[] = {
+        "runtime", "time", "duration",   "elapsed", "second", "seconds",
+        "sec",     "ms",   "throughput", "epoch",   NULL,
+    };
+    if (metric->higher_is_better >= 0) {
+        return metric->higher_is_better > 0 ? 1 : 0;
+    }
+    if (name_holds(metric->name, lower)) {
+        return 0;
+    }
+    return name_holds(metric->name, neither) ? -1 : 1;
 }

@@ -102,7 +102,8 @@ struct evq_buffer;
 void evq_result_json(const struct evq_result *result, struct evq_buffer *out);
 
 /* 1 if higher is better, 0 if lower: as the metric says, else by its name (loss, error, perplexity,
- * ... : lower). */
+ * ... : lower). -1: neither, it tells how long the evaluation took (runtime, samples_per_second).
+ */
 int evq_metric_direction(const struct evq_metric *metric);
 
 #endif

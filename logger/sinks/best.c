@@ -1,9 +1,9 @@
 /*
  * The best checkpoint of each run and metric: in Redis, for training and `evalq best`, and as links
  * on disk, DIRECTORY/RUN/best (the sink's option `metric`, else the run's first metric by name) and
- * RUN/best-METRIC. Direction as the metric says, else by its name. NaN and infinities never win, a
- * model flagged for NaN neither; of equal values the earlier step wins. Redelivery changes nothing:
- * the state is Redis's own and the comparison strict.
+ * RUN/best-METRIC. Direction as the metric says, else by its name; a time or rate has none. NaN and
+ * infinities never win, a model flagged for NaN neither; of equal values the earlier step wins.
+ * Redelivery changes nothing: the state is Redis's own and the comparison strict.
  */
 #include <errno.h>
 #include <limits.h>
@@ -131,12 +131,16 @@ static enum evq_status metric_consider(const struct best *sink, const struct evq
         return EVQ_OK; // A count of NaN (nan_tokens, ...) is a flag that only broken models carry.
     }
     evq_result_metric_key(result, metric, candidate.metric, sizeof(candidate.metric));
+    const int direction = evq_metric_direction(metric);
+    if (direction < 0 && strcmp(candidate.metric, sink->metric) != 0) {
+        return EVQ_OK; // A time is no reason to keep a checkpoint, unless the operator says so.
+    }
     (void)snprintf(candidate.run, sizeof(candidate.run), "%s", result->run);
     (void)snprintf(candidate.job, sizeof(candidate.job), "%s", result->job);
     (void)snprintf(candidate.checkpoint, sizeof(candidate.checkpoint), "%s", result->checkpoint);
     enum evq_status status =
         evq_queue_best_get(sink->context->queue, candidate.run, candidate.metric, &present, err);
-    if (status == EVQ_OK && !is_better(&candidate, &present, evq_metric_direction(metric))) {
+    if (status == EVQ_OK && !is_better(&candidate, &present, direction)) {
         // The same result again: the process may have died between Redis and the links.
         return strcmp(candidate.job, present.job) == 0 ? links_point(sink, &present, err) : EVQ_OK;
     }

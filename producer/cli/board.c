@@ -151,7 +151,7 @@ static void note_best(struct evq_board *board, size_t row, size_t metric)
 {
     struct evq_board_metric *column = &board->metrics[metric];
     double value = board->rows[row].values[metric];
-    if (isnan(value)) {
+    if (isnan(value) || column->direction < 0) {
         return;
     }
     if (column->best == SIZE_MAX) {

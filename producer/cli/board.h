@@ -16,8 +16,8 @@ struct evq_board_metric {
     char task[EVQ_JOB_NAME_BYTES_MAX + 1];
     char name[136];
     char suite[EVQ_JOB_NAME_BYTES_MAX + 1]; // Where it was seen first.
-    int direction;                          // 1: higher is better.
-    size_t best;                            // Row, SIZE_MAX: none yet.
+    int direction;                          // 1: higher is better; 0: lower; -1: neither.
+    size_t best;                            // Row, SIZE_MAX: none yet, or for want of a direction.
 };
 
 struct evq_board_row {

@@ -5,7 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "producer/cli/waiting.h"
+#include "shared/clock.h"
+
 #define CALL_ARGS_MAX 32
+#define LOADING_MS    10000
 
 enum evq_status evq_cli_config(struct evq_cli *cli, struct evq_error *err)
 {
@@ -68,14 +72,37 @@ static void add_advice(const struct evq_cli *cli, struct evq_error *err)
                         advice[cli->config->redis.url_from]);
 }
 
-enum evq_status evq_cli_open(struct evq_cli *cli, struct evq_error *err)
+/* A Redis that reads its data after a start is worth a while; what else it asks to wait for, too.
+ */
+static enum evq_status await_loading(struct evq_cli *cli, int64_t wait_ms, struct evq_error *err)
 {
     struct evq_queue_info info;
+    const int64_t deadline = evq_clock_mono_ms() + wait_ms;
+    uint32_t looks = 0;
+    enum evq_status status = evq_queue_info(cli->queue, &info, err);
+    while (status == EVQ_E_RETRY && evq_clock_mono_ms() < deadline) {
+        if (looks == 0) {
+            evq_cli_say(cli, "evalq: Redis asks to wait; trying for at most %d s",
+                        (int)(wait_ms / 1000));
+        }
+        evq_waiting_pause(&looks, deadline);
+        status = evq_queue_info(cli->queue, &info, err);
+    }
+    return status;
+}
+
+enum evq_status evq_cli_open(struct evq_cli *cli, struct evq_error *err)
+{
+    return evq_cli_open_within(cli, LOADING_MS, err);
+}
+
+enum evq_status evq_cli_open_within(struct evq_cli *cli, int64_t wait_ms, struct evq_error *err)
+{
     enum evq_status status = evq_cli_connect(cli, err);
     if (status != EVQ_OK) {
         return status;
     }
-    status = evq_queue_info(cli->queue, &info, err);
+    status = await_loading(cli, wait_ms, err);
     if (status == EVQ_E_TIMEOUT) {
         cli->exit_code = EVQ_EXIT_UNREACHABLE; // 124 is for what the user asked to wait for.
     }

@@ -26,8 +26,11 @@ struct evq_cli {
 enum evq_status evq_cli_config(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
 /* Configuration, connection and queue, without I/O to Redis. */
 enum evq_status evq_cli_connect(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same, then one round trip that checks the function library. */
+/* The same, then one round trip that checks the function library. A Redis that asks to wait, as
+ * while it reads its data after a start, is waited for: 10 s, or wait_ms. */
 enum evq_status evq_cli_open(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_cli_open_within(struct evq_cli *cli, int64_t wait_ms,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_cli_close(struct evq_cli *cli);
 
 /* One command with text arguments, for what queue.h has no verb for (CONFIG GET, INFO). */

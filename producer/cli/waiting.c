@@ -67,7 +67,7 @@ enum evq_status evq_waiting_open(struct evq_cli *cli, int64_t *timeout_s, struct
     int64_t deadline = *timeout_s >= 0 ? begin + 1000 * *timeout_s : 0;
     struct evq_queue_info info;
     uint32_t looks = 0;
-    enum evq_status status = evq_cli_open(cli, err);
+    enum evq_status status = evq_cli_open_within(cli, 0, err);
 
     while (status != EVQ_OK && evq_waiting_passes(status, looks)) {
         if (deadline > 0 && evq_clock_mono_ms() >= deadline) {

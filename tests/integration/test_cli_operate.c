@@ -232,10 +232,35 @@ static void wait_begins_while_redis_loads_its_data(void **state)
     FIXTURE_UNTIL(10000, loads(fx));
     EXPECT(site, 124, "wait", "r", "--timeout", "0");
     fixture_user_one_line(site);
-    EXPECT(site, 5, "status"); // What waits for nothing says so at once.
     EXPECT(site, 0, "wait", "r", "--timeout", "60");
     EXPECT(site, 0, "watch", "r", "--timeout", "60");
     assert_int_equal(pthread_join(thread, NULL), 0);
+    evq_conn_close(conn);
+}
+
+/* A verb that answers at once waits for it too, but not without end. */
+static void every_verb_waits_a_while_for_redis_to_load_its_data(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    struct evq_conn *conn = fixture_redis_conn(fx->redis);
+    static const char *const keys[] = {"4000", "40000"}; // Of 0.5 ms each: 2 s, and 20 s more.
+    static const int codes[] = {0, 5};
+
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "key-load-delay", "500", NULL));
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "loading-process-events-interval-bytes",
+                                "1024", NULL));
+    for (int at = 0; at < 2; at++) {
+        pthread_t thread;
+        evq_reply_free(fixture_call(fx->raw, "DEBUG", "POPULATE", keys[at], NULL));
+        assert_int_equal(pthread_create(&thread, NULL, reload, conn), 0);
+        FIXTURE_UNTIL(10000, loads(fx));
+        EXPECT(site, codes[at], "status");
+        assert_holds(site->output.err, "Redis asks to wait; trying for at most 10 s");
+        assert_int_equal(strstr(site->output.err, "LOADING") != NULL, codes[at] != 0);
+        FIXTURE_UNTIL(60000, !loads(fx));
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    }
     evq_conn_close(conn);
 }
 
@@ -419,6 +444,8 @@ int main(void)
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(wait_says_how_it_ended, setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(wait_begins_while_redis_loads_its_data, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(every_verb_waits_a_while_for_redis_to_load_its_data, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(watch_follows_over_the_gap_between_checkpoints, setup,
                                         fixture_user_teardown),

@@ -5,6 +5,7 @@
  */
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -132,7 +133,7 @@ static void job_submit(struct scene *scene, int64_t step)
 }
 
 /* Claims every queued job; claims has room for STEPS. */
-static void jobs_claim(struct scene *scene, struct evq_claim **claims)
+static void jobs_claim(struct scene *scene, struct evq_claim **claims, uint32_t count)
 {
     struct evq_class classes[EVQ_QUEUE_CLASSES_MAX];
     struct evq_claimed claimed;
@@ -145,12 +146,12 @@ static void jobs_claim(struct scene *scene, struct evq_claim **claims)
     assert_status_err(evq_queue_classes(scene->queue, classes, &class_count, &version, &err),
                       EVQ_OK, &err);
     assert_true(class_count >= 1);
-    while (total < STEPS) {
+    while (total < count) {
         (void)snprintf(request, sizeof(request), "request-%u", total);
         struct evq_claim_request ask = {.worker = "w",
                                         .request = request,
                                         .lease_ms = 600000,
-                                        .claims_max = STEPS - total < 64 ? STEPS - total : 64,
+                                        .claims_max = count - total < 64 ? count - total : 64,
                                         .classes = &classes[0].number,
                                         .class_count = 1};
         assert_status_err(evq_queue_claim(scene->queue, &ask, claims + total, &claimed, &err),
@@ -166,7 +167,8 @@ static double accuracy_of(int64_t step)
     return 0.9 - 0.001 * (double)(step > 77 ? step - 77 : 77 - step);
 }
 
-static void job_finish(struct scene *scene, struct evq_claim *claim)
+static void job_finish_with(struct scene *scene, struct evq_claim *claim,
+                            const struct evq_metric *metrics, size_t metric_count)
 {
     struct evq_error err;
     bool duplicate = true;
@@ -174,8 +176,6 @@ static void job_finish(struct scene *scene, struct evq_claim *claim)
 
     assert_non_null(result);
     assert_non_null(claim->job);
-    struct evq_metric metric = {
-        .name = "accuracy", .value = accuracy_of(claim->job->step), .higher_is_better = 1};
     result->job = claim->id;
     result->run = claim->job->run;
     result->step = claim->job->step;
@@ -183,8 +183,8 @@ static void job_finish(struct scene *scene, struct evq_claim *claim)
     result->suite = claim->job->suite;
     result->task = "digits";
     result->state = EVQ_JOB_DONE;
-    result->metrics = &metric;
-    result->metric_count = 1;
+    result->metrics = metrics;
+    result->metric_count = metric_count;
     result->checkpoint = "here:checkpoint";
     assert_status_err(
         evq_queue_publish(scene->queue, claim->id, claim->token, result, &duplicate, &err), EVQ_OK,
@@ -193,6 +193,14 @@ static void job_finish(struct scene *scene, struct evq_claim *claim)
     assert_status_err(evq_queue_complete(scene->queue, claim->id, claim->token, &err), EVQ_OK,
                       &err);
     evq_result_free(result);
+}
+
+static void job_finish(struct scene *scene, struct evq_claim *claim)
+{
+    const struct evq_metric metric = {
+        .name = "accuracy", .value = accuracy_of(claim->job->step), .higher_is_better = 1};
+
+    job_finish_with(scene, claim, &metric, 1);
 }
 
 /* How many task lines the JSONL file holds; each step at most once, or the test fails. */
@@ -278,7 +286,7 @@ static void logger_records_each_result_once_when_killed_at_random_points(void **
     for (int64_t i = 0; i < STEPS; i++) {
         job_submit(scene, i);
     }
-    jobs_claim(scene, claims);
+    jobs_claim(scene, claims, STEPS);
     for (size_t i = STEPS - 1; i > 0; i--) { // Finish in any order.
         size_t other = (size_t)evq_clock_jitter_ms(&scene->random, 1000000, 90) % (i + 1);
         struct evq_claim *moved = claims[i];
@@ -319,6 +327,34 @@ static void logger_records_each_result_once_when_killed_at_random_points(void **
     assert_string_equal(target, "here:checkpoint");
 }
 
+/* How long an evaluation took is no reason to keep its checkpoint. */
+static void logger_keeps_no_best_of_a_time(void **state)
+{
+    static const struct evq_metric metrics[] = {{"eval_runtime", 2.5, -1, NAN},
+                                                {"eval_steps_per_second", 40, -1, NAN},
+                                                {"loss", 0.5, -1, NAN}};
+    struct scene *scene = *state;
+    struct evq_claim *claim = NULL;
+    struct evq_best best;
+    struct evq_error err;
+
+    job_submit(scene, 0);
+    jobs_claim(scene, &claim, 1);
+    logger_start(scene);
+    job_finish_with(scene, claim, metrics, 3);
+    evq_claim_free(claim);
+    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene));
+    assert_status_err(evq_queue_best_get(scene->queue, "digits", "", &best, &err), EVQ_OK, &err);
+    assert_string_equal(best.metric, "eval/digits/loss");
+    assert_status(
+        evq_queue_best_get(scene->queue, "digits", "eval/digits/eval_runtime", &best, NULL),
+        EVQ_E_NOT_FOUND);
+    assert_status(evq_queue_best_get(scene->queue, "digits", "eval/digits/eval_steps_per_second",
+                                     &best, NULL),
+                  EVQ_E_NOT_FOUND);
+    assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
+}
+
 static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
 {
     struct scene *scene = *state;
@@ -328,7 +364,7 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     for (int64_t i = 0; i < STEPS; i++) {
         job_submit(scene, i);
     }
-    jobs_claim(scene, claims);
+    jobs_claim(scene, claims, STEPS);
     logger_start(scene);
     for (size_t i = 0; i < STEPS; i++) {
         job_finish(scene, claims[i]);
@@ -418,6 +454,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             logger_records_each_result_once_when_killed_at_random_points, setup, teardown),
+        cmocka_unit_test_setup_teardown(logger_keeps_no_best_of_a_time, setup, teardown),
         cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup,
                                         teardown),
     };

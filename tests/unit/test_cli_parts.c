@@ -199,10 +199,12 @@ static void board_finds_the_best_and_nan_never_wins(void **state)
     add(board, "r/100/regular/s", 100, "t", "accuracy", 0.5, 1);
     add(board, "r/100/regular/s", 100, "t", "cross_entropy", 2.0, -1); // Lower, by its name.
     add(board, "r/200/regular/s", 200, "t", "cross_entropy", 1.0, -1);
+    add(board, "r/200/regular/s", 200, "t", "eval_runtime", 1.0, -1); // Neither.
     add(board, "r/200/regular/s", 200, "", NULL, 0.0, 0);
     assert_int_equal(board->row_count, 3);
-    assert_int_equal(board->metric_count, 2);
+    assert_int_equal(board->metric_count, 3);
     evq_board_sort(board);
+    assert_true(board->metrics[2].best == SIZE_MAX);
     assert_int_equal(board->rows[board->metrics[0].best].step,
                      100); // The tie goes to the lower step.
     assert_int_equal(board->rows[board->metrics[1].best].step, 200);

@@ -210,6 +210,19 @@ static void metric_direction_goes_by_flag_then_name(void **state)
     const char *const higher[] = {"accuracy",    "acc_norm,none", "f1",       "bleu",
                                   "exact_match", "auc",           "lossless", "top5",
                                   "r2",          "mcc",           "",         "_"};
+    const char *const neither[] = {"eval_runtime",
+                                   "eval_samples_per_second",
+                                   "eval_steps_per_second",
+                                   "eval_model_preparation_time",
+                                   "epoch",
+                                   "total_ms"};
+    for (size_t i = 0; i < sizeof neither / sizeof neither[0]; i++) {
+        const struct evq_metric metric = {neither[i], 0, -1, NAN};
+        const struct evq_metric said = {neither[i], 0, 1, NAN};
+        if (evq_metric_direction(&metric) != -1 || evq_metric_direction(&said) != 1) {
+            fail_msg("%s", neither[i]);
+        }
+    }
     for (size_t i = 0; i < sizeof lower / sizeof lower[0]; i++) {
         const struct evq_metric metric = {lower[i], 0, -1, NAN};
         const struct evq_metric said = {lower[i], 0, 1, NAN};
