@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "shared/checkpoint/writer.h"
 #include "tests/fixture/folder.h"
 #include "tests/fixture/program.h"
 #include "tests/fixture/site.h"
@@ -72,7 +73,10 @@ static const char site_yaml[] =
                                "data: {format: tokens, tokens: $DIR/few.bin, dtype: u16}}]}\n"
                                "  merged: {tasks: [{name: file, type: perplexity, length: 4, "
                                "model: {config_path: $DIR/gpt2.json}, "
-                               "data: {format: tokens, tokens: $DIR/few.bin, dtype: u16}}]}\n";
+                               "data: {format: tokens, tokens: $DIR/few.bin, dtype: u16}}]}\n"
+                               "  points: {tasks: [{name: points, type: regression, data: "
+                               "{format: safetensors, inputs: $DIR/points.safetensors, "
+                               "targets: $DIR/points.safetensors}}]}\n";
 
 static void put(const struct fixture_site *site, const char *name, const void *data, size_t bytes)
 {
@@ -294,6 +298,110 @@ static void worker_evaluates_an_adapter_as_its_merged_weights(void **state)
                 published(site, "lora/1/regular/merged", "file", "loss"), 1e-6);
 }
 
+/* A file of tensors in the site's directory. */
+static void put_tensors(const struct fixture_site *site, const char *name,
+                        const struct evq_writer_tensor *tensors, size_t count)
+{
+    struct evq_error err;
+    char path[256];
+
+    (void)snprintf(path, sizeof(path), "%s/%s", site->dir, name);
+    assert_status_err(evq_safetensors_write(path, tensors, count, NULL, 0, false, &err), EVQ_OK,
+                      &err);
+}
+
+/* What is to come out is twice what goes in: as the averaged layer of ema_mlp.ckpt multiplies; the
+ * trained one multiplies by 1. */
+static void put_points(const struct fixture_site *site)
+{
+    static const float inputs[] = {1.0f, 2.0f, -3.0f, 1.0f};
+    static const float targets[] = {2.0f, 4.0f, -6.0f, 2.0f};
+    const struct evq_writer_tensor tensors[] = {
+        {.name = "inputs", .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = inputs},
+        {.name = "targets", .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = targets}};
+
+    put_tensors(site, "points.safetensors", tensors, 2);
+}
+
+static void run_evalq(struct fixture_site *site, struct fixture_output *output, const char *verb,
+                      const char *what, const char *variant)
+{
+    const struct fixture_program evalq = {
+        .path = EVQ_TEST_BIN "/evalq", .dir = site->dir, .url = site->fx->redis->url};
+
+    if (variant != NULL) {
+        fixture_program_run(&evalq, output, verb, what, "--run", "pair", "--step", "7", "--suite",
+                            "points", "--variant", variant, "--config", site->config, (char *)NULL);
+    } else {
+        fixture_program_run(&evalq, output, "--plain", verb, what, (char *)NULL);
+    }
+    if (output->exit_code != 0) {
+        fail_msg("evalq %s: %d: %s", verb, output->exit_code, output->err);
+    }
+}
+
+/* From the submit to the results: one file, two variants, each with its own weights. */
+static void worker_evaluates_both_variants_of_one_file(void **state)
+{
+    static const char file[] = EVQ_TEST_DATA "/checkpoints/made/ema_mlp.ckpt";
+    static struct fixture_output output;
+    struct fixture_site *site = *state;
+
+    put_points(site);
+    run_evalq(site, &output, "submit", file, "regular");
+    run_evalq(site, &output, "submit", file, "ema");
+    (void)fixture_site_worker(site, "--devices", "cpu", NULL);
+    SITE_STATE_UNTIL(site, "pair/7/regular/points", "done");
+    SITE_STATE_UNTIL(site, "pair/7/ema/points", "done");
+    assert_near(published(site, "pair/7/regular/points", "points", "mse"), 15.0 / 4.0, 1e-12);
+    assert_near(published(site, "pair/7/ema/points", "points", "mse"), 0.0, 0.0);
+    run_evalq(site, &output, "results", "pair", NULL);
+    print_message("%s", output.out);
+    assert_holds(output.out, "ema");
+    assert_holds(output.out, "3.75");
+    fixture_audit(site->fx);
+}
+
+/* Layouts that have to be joined first: the job ends with what to do about it. */
+static void worker_says_what_prepares_layouts_that_are_cut(void **state)
+{
+    static const float flat[] = {1.0f, 2.0f};
+    static const struct {
+        const char *id, *path, *words;
+    } cases[] = {
+        {"flat/1/regular/points", "flat.safetensors",
+         "flat parameter of FSDP (LOCAL_STATE_DICT), which does not say what it holds: save a full "
+         "or sharded state dict, or convert it first, in a `prepare` command"},
+        {"megatron/1/regular/points", "megatron",
+         "this is a model-parallel checkpoint (mp_rank_01 and on), whose weights are cut by the "
+         "model's own plan: join them first, in a `prepare` command"},
+    };
+    static struct fixture_output output;
+    struct fixture_site *site = *state;
+    const struct evq_writer_tensor tensor = {.name = "_fsdp_wrapped_module._flat_param",
+                                             .dtype = EVQ_DTYPE_F32,
+                                             .rank = 1,
+                                             .shape = {2},
+                                             .data = flat};
+    char path[256];
+
+    put_points(site);
+    put_tensors(site, "ckpt/flat.safetensors", &tensor, 1);
+    static const char *const folders[] = {"", "/mp_rank_00", "/mp_rank_01"};
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s/ckpt/megatron%s", site->dir, folders[i]);
+        assert_int_equal(mkdir(path, 0755), 0);
+    }
+    (void)fixture_site_worker(site, "--devices", "cpu", NULL);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        submit(site, cases[i].id, "ckpt", cases[i].path);
+        SITE_STATE_UNTIL(site, cases[i].id, "dead");
+        run_evalq(site, &output, "show", cases[i].id, NULL);
+        assert_holds(output.out, cases[i].words);
+    }
+    fixture_audit(site->fx);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -301,6 +409,8 @@ int main(void)
         TEST(worker_scores_language_models_alike_in_any_number_of_shards),
         TEST(worker_flags_nan_weights_and_they_are_never_the_best),
         TEST(worker_evaluates_an_adapter_as_its_merged_weights),
+        TEST(worker_evaluates_both_variants_of_one_file),
+        TEST(worker_says_what_prepares_layouts_that_are_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
