@@ -117,6 +117,8 @@ static void tokens_are_read_from_every_kind_of_file(void **state)
     expect(folder, &file, "");
 }
 
+static size_t refused;
+
 static void refuse(const struct fixture_folder *folder, const struct file *file, const char *dtype,
                    enum evq_status want, const char *holds)
 {
@@ -130,6 +132,7 @@ static void refuse(const struct fixture_folder *folder, const struct file *file,
     }
     assert_int_equal(tokens.count, 0);
     evq_tokens_free(&tokens);
+    refused++;
 }
 
 static void tokens_of_a_file_with_a_wrong_header_are_refused(void **state)
@@ -241,5 +244,7 @@ int main(void)
         TEST(tokens_of_no_file_are_refused),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    print_message("%zu files of tokens refused\n", refused);
+    return failed;
 }

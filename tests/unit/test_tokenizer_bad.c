@@ -197,6 +197,7 @@ static void tokenizer_json_is_refused_when_it_is_wrong(void **state)
         refuse(folder, "t", files[i].json, files[i].status, files[i].holds);
         refuse(folder, "t/tokenizer.json", files[i].json, files[i].status, "t/tokenizer.json");
     }
+    print_message("%zu tokenizer.json refused\n", sizeof(files) / sizeof(files[0]));
 }
 
 /* What the refusals above vary is itself accepted. */
@@ -317,6 +318,7 @@ static void vocabulary_and_merges_are_refused_when_they_are_wrong(void **state)
         }
         refuse(folder, name, name, pairs[i].status, pairs[i].holds);
     }
+    print_message("%zu vocabularies refused\n", sizeof(pairs) / sizeof(pairs[0]));
 }
 
 static void tokenizer_outside_its_root_is_refused(void **state)
