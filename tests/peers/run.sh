@@ -13,6 +13,7 @@ if [ -z "${EVALQ_TEST_BUILD:-}" ]; then
     cmake --build --preset default # Also what was built of an older tree.
 fi
 cmake --build "$build" --target encode_text >/dev/null || echo "NOT RUN: test_tokenizer has no encode_text"
+cmake --build "$build" --target item_tokens >/dev/null || echo "NOT RUN: test_harness has no item_tokens"
 cmake --build "$build" --target dump_tensors >/dev/null || echo "NOT RUN: test_checkpoints has no dump_tensors"
 cmake --build "$build" --target lm_scores >/dev/null || echo "NOT RUN: test_models has no lm_scores"
 if [ ! -x "$venv/bin/python" ]; then

@@ -65,11 +65,9 @@ def make_model(directory: str, kind: str) -> None:
     model.save_pretrained(directory)
 
 
-HELLASWAG = [
-    ("Removing ice from car", "A man is [substeps] sweeping a car.", "then, HE moves", 2),
-    ("[header] How to Bake", "Put flour [title] in a bowl.", "the oven  is hot", 0),
-    ("Playing", "Élodie throws the ball over.", "ÉTÉ comes and a dog", 1),
-]
+HELLASWAG = 240  # Items.
+MARKS = ["[header]", "[title]", " [title]", "[step]", "[substeps]", "[a [b] c]", "[", "]", "[]", "  ", "   ", " . ", "\u00a0", "\u2003"]
+WORDS = ["ÉTÉ", "Élodie", "ǆungla", "ßen", "ﬁne", "ΌΣΟΣ", "İstanbul", "ŉa", "straße", "ᾳ", "日本", "🙂", "won't", "HE", "X-ray"]
 
 TASKS = {
     "lambada": """
@@ -186,6 +184,28 @@ def write_jsonl(path: str, objects: List[Dict[str, Any]]) -> None:
             file.write(json.dumps(item, ensure_ascii=False) + "\n")
 
 
+def hellaswag(items: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Items in HellaSwag's own layout, of PIQA's words and of what its cleaning is about: the marks of WikiHow, blanks, brackets that
+    are not closed, first letters that change their length with their case, and contexts whose second half is empty."""
+    rng = random.Random(SEED)
+    common = sorted({word for item in items for word in item["goal"].split()})
+
+    def text(words: int) -> str:
+        picked = [rng.choice(MARKS) if rng.random() < 0.15 else rng.choice(WORDS if rng.random() < 0.15 else common) for _ in range(words)]
+        return "".join(word + rng.choice(("", " ", " ", " ", " ", "  ")) for word in picked)
+
+    made = []
+    for index in range(HELLASWAG):
+        first, second = text(rng.randint(3, 12)), rng.choice(("", text(rng.randint(1, 6))))
+        endings = [text(rng.randint(2, 8)) + rng.choice("abcdefg") for _ in range(4)]  # None is empty when it is clean.
+        made.append({
+            "ind": index, "activity_label": text(rng.randint(1, 4)), "ctx_a": first, "ctx_b": second, "ctx": first + " " + second,
+            "split": "val", "split_type": rng.choice(("indomain", "zeroshot")), "label": rng.randrange(4), "endings": endings,
+            "source_id": f"activitynet~v_{index}",
+        })
+    return made
+
+
 def write_data(out: str) -> None:
     with open(os.path.join(DATA, "tasks", "piqa.jsonl"), encoding="utf-8") as file:
         items = [json.loads(line) for line in file]
@@ -205,14 +225,7 @@ def write_data(out: str) -> None:
         choices = ["A", "B", "C", words.choice(["D", "D and more", "Dé", "ﬂ"])]
         letters.append({"question": item["goal"] + blank, "choices": choices, "answer": answer})
     write_jsonl(os.path.join(out, "letters.jsonl"), letters)
-    endings = [" [header] one  thing happens.", "moves Away [step] slowly", "is [title] done.", "ends"]
-    write_jsonl(
-        os.path.join(out, "hellaswag.jsonl"),
-        [
-            {"activity_label": label, "ctx_a": first, "ctx_b": second, "endings": endings, "label": str(gold)}
-            for label, first, second, gold in HELLASWAG
-        ],
-    )
+    write_jsonl(os.path.join(out, "hellaswag.jsonl"), hellaswag(items))
     with open(os.path.join(DATA, "tasks", "wikitext2.txt"), encoding="utf-8") as file:
         write_jsonl(os.path.join(out, "pages.jsonl"), [{"page": page} for page in pages(file.read())])
 
@@ -306,6 +319,22 @@ class Tasks(unittest.TestCase):
                     print(f"{name} {metric}: {metrics[metric]!r} and {wanted!r}, {metrics[metric] / wanted - 1:.2g} off")
                     self.near(metrics[metric], wanted, 1e-6 * wanted)
             self.assertEqual(ours[name]["n"], len(theirs["samples"][their_name]))
+
+    def test_hellaswag_is_cleaned_and_divided_as_the_harness_does(self) -> None:
+        config = os.path.join(self.out, "suites", "hellaswag.yaml")
+        command = [os.path.join(BIN, "item_tokens"), config, "hellaswag", self.model]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [[part.split() for part in line.split("|")] for line in done.stdout.splitlines()]
+        wanted = []
+        for sample in sorted(self.harness_results()["samples"]["hellaswag_local"], key=lambda sample: sample["doc_id"]):
+            for choice, (context, continuation) in enumerate(sample["arguments"]):
+                pair = self.harness._encode_pair(context, continuation)
+                wanted.append([*(list(map(str, ids)) for ids in pair), [str(int(choice == int(sample["target"])))]])
+        self.assertEqual(len(lines), 4 * HELLASWAG)
+        for got, want in zip(lines, wanted):
+            self.assertEqual(got, want)
+        print(f"{len(lines)} choices of HellaSwag: every token equal")
 
     def test_each_loglikelihood_agrees_with_the_harness(self) -> None:
         requests = []
