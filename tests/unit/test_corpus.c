@@ -299,7 +299,7 @@ static void items_read_labels_of_every_form(void **state)
     static const struct {
         const char *label; // As JSON.
         int32_t gold;
-    } cases[] = {{"0", 0}, {"1", 1}, {"\"1\"", 1}, {"\"C\"", 2}, {"\"no\"", 1}, {"true", 1}};
+    } cases[] = {{"0", 0}, {"1", 1}, {"\"1\"", 1}, {"\"C\"", 2}, {"\"no\"", 1}};
     struct fixture *fx = *state;
     char line[128];
 
@@ -368,6 +368,12 @@ static void corpus_refuses_in_a_sentence(void **state)
     assert_fault(fx,
                  open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\", \"label\": -1}", CHOICES, NULL),
                  EVQ_E_INVALID, "the label names none");
+    assert_fault(
+        fx, open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\", \"label\": true}", CHOICES, NULL),
+        EVQ_E_INVALID, "line 1: field 'label' is neither a whole number nor text");
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\", \"label\": 1.0}", CHOICES, NULL),
+                 EVQ_E_INVALID, "neither a whole number nor text: it must name one of the 2");
     assert_fault(fx, open_with(fx, EVQ_CORPUS_CHOICES, "{\"label\": 0}", CHOICES, NULL),
                  EVQ_E_INVALID, "line 1: field 'q' is missing");
     assert_fault(fx,

@@ -272,11 +272,15 @@ static enum evq_status read_label(struct items *items, const json_t *object, int
         if (value == NULL) {
             return evq_error_set(err, EVQ_E_INVALID, "field '%s' is missing", items->label);
         }
-        gold = json_is_integer(value)   ? json_integer_value(value)
-               : json_is_boolean(value) ? json_is_true(value)
-               : json_is_string(value)
-                   ? named_label(items, object, json_string_value(value), json_string_length(value))
-                   : -1;
+        if (!json_is_integer(value) && !json_is_string(value)) { // True is no choice 1.
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "field '%s' is neither a whole number nor text: it must name one "
+                                 "of the %d choices",
+                                 items->label, (int)items->choice_count);
+        }
+        gold = json_is_integer(value) ? json_integer_value(value)
+                                      : named_label(items, object, json_string_value(value),
+                                                    json_string_length(value));
     }
     if (gold < 0 || gold >= items->choice_count) {
         return evq_error_set(err, EVQ_E_INVALID, "the label names none of the %d choices",
