@@ -129,19 +129,44 @@ static enum evq_status inspect_print(const struct evq_options *options,
     return status;
 }
 
+/* Beneath the checkpoint's own folder, or wherever --base says. */
+static enum evq_status inspect_open(const struct evq_options *options,
+                                    const struct evq_place *place,
+                                    struct evq_checkpoint **ret_checkpoint, struct evq_error *err)
+{
+    struct evq_place base = {.root_fd = -1};
+    char path[sizeof(base.root) + sizeof(base.path)] = "";
+    enum evq_status status = EVQ_OK;
+
+    if (options->base != NULL) {
+        status = evq_place_open(options->base, &base, err);
+        (void)snprintf(path, sizeof(path), "%s/%s", strcmp(base.root, "/") == 0 ? "" : base.root,
+                       base.path);
+    }
+    const struct evq_checkpoint_options how = {
+        .key = "", .base = path, .root_fds = &base.root_fd, .root_count = base.root_fd >= 0};
+    if (status == EVQ_OK) {
+        status = evq_checkpoint_open(place->root_fd, place->path, &how, ret_checkpoint, err);
+    }
+    if (status == EVQ_E_NOT_FOUND && options->base == NULL) {
+        (void)evq_error_set(err, status, "%s; here: --base PATH", err->message); // It stays so.
+    }
+    evq_place_close(&base);
+    return status;
+}
+
 enum evq_exit evq_inspect_main(const struct evq_options *options)
 {
     struct evq_error err;
     struct evq_place place = {.root_fd = -1};
     struct evq_checkpoint *checkpoint = NULL;
-    const struct evq_checkpoint_options how = {.key = "", .variant = NULL};
 
     enum evq_status status = evq_place_open(options->path, &place, &err);
     if (status == EVQ_OK) {
         status = evq_checkpoint_complete(place.root_fd, place.path, &err);
     }
     if (status == EVQ_OK) {
-        status = evq_checkpoint_open(place.root_fd, place.path, &how, &checkpoint, &err);
+        status = inspect_open(options, &place, &checkpoint, &err);
     }
     if (status == EVQ_OK) {
         status = inspect_print(options, &place, checkpoint, &err);

@@ -20,6 +20,8 @@ static const struct evq_option option_table[] = {
     {"deadline", 0, EVQ_OPTION_INTEGER, "UNIX",
      "run: be gone by this time; else $SLURM_JOB_END_TIME", 1, INT64_C(1) << 40},
     {"json", 0, EVQ_OPTION_FLAG, NULL, "eval, inspect: print one JSON object", 0, 0},
+    {"base", 0, EVQ_OPTION_TEXT, "PATH", "inspect: the base of a LoRA adapter; else where it says",
+     0, 0},
     {"digest", 0, EVQ_OPTION_FLAG, NULL, "inspect: digest all weights too (reads everything)", 0,
      0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
@@ -107,6 +109,7 @@ enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret
         .threads = (int32_t)evq_option_integer(&set, "threads", -1),
         .json = evq_option_flag(&set, "json"),
         .digest = evq_option_flag(&set, "digest"),
+        .base = evq_option_text(&set, "base", NULL),
     };
     status = words_take(&options, set.args, set.arg_count, err);
     if (status == EVQ_OK) {

@@ -24,6 +24,7 @@ struct evq_options {
     bool version;
     struct evq_config_source source;
     const char *path;    // eval, inspect.
+    const char *base;    // inspect: of an adapter; NULL: where the adapter says.
     const char *suite;   // eval.
     const char *suites;  // run: "a,b", NULL: all.
     const char *devices; // NULL: the configuration's.

@@ -35,3 +35,16 @@ enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoi
     }
     return status;
 }
+
+bool evq_checkpoint_base(const struct evq_checkpoint *checkpoint, int *ret_root_fd,
+                         const char **ret_folder)
+{
+    const struct evq_directory *directory = checkpoint->directory;
+
+    if (directory->folder_count < 2) {
+        return false;
+    }
+    *ret_root_fd = directory->folders[1].root_fd;
+    *ret_folder = directory->folders[1].path;
+    return true;
+}

@@ -184,6 +184,13 @@ enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoi
                                            const char *name, int *ret_fd,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
 
+/*
+ * Where an adapter's base lies: a folder beneath a root, both the checkpoint's. False, nothing is
+ * set: it is no adapter. Any thread.
+ */
+bool evq_checkpoint_base(const struct evq_checkpoint *checkpoint, int *ret_root_fd,
+                         const char **ret_folder);
+
 bool evq_tensor_elements(const struct evq_tensor *tensor, size_t *ret_elements); // false: overflow.
 size_t evq_dtype_bytes(enum evq_dtype dtype);                                    // 0 for OTHER.
 const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32".

@@ -184,6 +184,55 @@ static void inspect_prints_what_a_checkpoint_holds(void **state)
     assert_int_equal(fixture_site_run(site, "out", "inspect", "nothing", NULL), EVQ_EXIT_BAD_INPUT);
 }
 
+#define LORA EVQ_TEST_DATA "/checkpoints/made/lora"
+
+/* The adapter `plain` away from its base, at ckpt/adapter. */
+static void put_adapter(const struct fixture_site *site)
+{
+    static const char *const names[] = {"", "/adapter_config.json", "/adapter_model.safetensors"};
+    char path[256];
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        (void)snprintf(path, sizeof(path), "%s/ckpt/adapter%s", site->dir, names[i]);
+        if (names[i][0] == '\0') {
+            assert_int_equal(mkdir(path, 0755), 0);
+            continue;
+        }
+        char from[256];
+        size_t bytes = 0;
+        (void)snprintf(from, sizeof(from), LORA "/plain%s", names[i]);
+        uint8_t *data = fixture_file_load(from, &bytes);
+        FILE *file = fopen(path, "wb");
+        assert_non_null(file);
+        assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+        assert_int_equal(fclose(file), 0);
+        free(data);
+    }
+}
+
+static void inspect_takes_the_base_of_an_adapter(void **state)
+{
+    static const char *const bases[] = {LORA "/gpt2", LORA "/gpt2/model.safetensors"};
+    struct fixture_site *site = *state;
+
+    put_adapter(site);
+    assert_int_equal(fixture_site_run(site, "out", "inspect", "ckpt/adapter", NULL),
+                     EVQ_EXIT_NOT_FOUND);
+    assert_true(fixture_site_holds(site, "out", "here: --base PATH"));
+    for (size_t i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
+        assert_int_equal(fixture_site_run(site, "out", "inspect", "ckpt/adapter", "--base",
+                                          bases[i], "--json", NULL),
+                         0);
+        json_t *json = out_json(site);
+        assert_true(json_array_size(json_object_get(json, "tensors")) > 2);
+        json_decref(json);
+    }
+    assert_int_equal(
+        fixture_site_run(site, "out", "inspect", "ckpt/adapter", "--base", LORA "/nowhere", NULL),
+        EVQ_EXIT_BAD_INPUT);
+    assert_true(fixture_site_holds(site, "out", "lora/nowhere"));
+}
+
 static void help_and_version_need_nothing(void **state)
 {
     struct fixture_site *site = *state;
@@ -204,6 +253,7 @@ int main(void)
         TEST(eval_runs_programs_and_tells_them_the_job),
         TEST(eval_says_what_is_wrong_with_an_exit_code),
         TEST(inspect_prints_what_a_checkpoint_holds),
+        TEST(inspect_takes_the_base_of_an_adapter),
         TEST(help_and_version_need_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 
 #include "shared/file.h"
 #include "worker/datasets/corpus.h"
+#include "worker/tokenizer/files.h"
 
 #define KEPT_BYTES ((size_t)64 << 20) // What a tokenizer counts as: a vocabulary of 150,000.
 
@@ -51,6 +52,34 @@ static char *folder_of(int root_fd, const char *path)
     return slash != NULL ? strndup(path, (size_t)(slash - path)) : strdup(".");
 }
 
+static bool has_tokenizer(const struct place *place)
+{
+    struct evq_tokenizer_files *files = malloc(sizeof(*files)); // Paths: too large for the stack.
+    const bool has = files != NULL &&
+                     evq_tokenizer_files_find(place->root_fd, place->path, files, NULL) == EVQ_OK;
+
+    free(files);
+    return has;
+}
+
+/* An adapter that was saved without a tokenizer has its base's. */
+static void prefer_base(const struct evq_native_run *run, struct place *place)
+{
+    struct place base = {0};
+    const char *folder = NULL;
+
+    if (has_tokenizer(place) || !evq_checkpoint_base(run->checkpoint, &base.root_fd, &folder)) {
+        return;
+    }
+    base.path = strdup(folder);
+    if (base.path != NULL && has_tokenizer(&base)) {
+        free(place->path);
+        *place = base;
+    } else {
+        free(base.path);
+    }
+}
+
 static enum evq_status find_place(const struct evq_native_run *run, const char *directory,
                                   struct place *place, struct evq_error *err)
 {
@@ -69,6 +98,9 @@ static enum evq_status find_place(const struct evq_native_run *run, const char *
     } else {
         place->root_fd = request->root_fd;
         place->path = folder_of(request->root_fd, request->path);
+    }
+    if (named[0] == '\0' && place->path != NULL) {
+        prefer_base(run, place);
     }
     return place->path != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "tokenizer");
 }
