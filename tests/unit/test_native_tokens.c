@@ -1,205 +1,6 @@
-/* The native evaluator over tokens, on a random GPT-2: shards, packing, shared contexts, batches
- * made smaller, NaN, refusals. That its numbers are right: tests/peers/. */
-#include "native_fixture.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-
-#include "worker/evaluators/native_run.h"
-
-#define VOCABULARY 370
-#define WIDTH      16
-#define CONTEXT    32
-#define PARTS      16
-
-static const char config[] = "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\","
-                             " \"vocab_size\": 370, \"n_positions\": 32, \"n_embd\": 16,"
-                             " \"n_head\": 2, \"n_layer\": 1}";
-
-static float uniform(uint64_t *seed)
-{
-    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (float)(*seed >> 40) / (float)(1 << 24) - 0.5f;
-}
-
-static void write_file(const struct fixture *fx, const char *name, const char *text)
-{
-    const int fd = openat(fx->root_fd, name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
-    assert_int_equal(close(fd), 0);
-}
-
-/* A link would lead out of the root. */
-static void copy_tokenizer(const struct fixture *fx)
-{
-    static char text[1 << 16];
-    FILE *file = fopen(EVQ_TEST_DATA "/tokenizers/gpt2/tokenizer.json", "rb");
-
-    assert_non_null(file);
-    const size_t bytes = fread(text, 1, sizeof(text) - 1, file);
-    assert_int_equal(fclose(file), 0);
-    text[bytes] = '\0';
-    write_file(fx, "gpt/tokenizer.json", text);
-}
-
-/* A GPT-2 in gpt/, with a tokenizer beside it; the first value of its embedding is `first`. */
-static void write_gpt(const struct fixture *fx, float first)
-{
-    static const struct {
-        const char *name;
-        int32_t rows, columns;
-    } shapes[PARTS] = {
-        {"wte.weight", VOCABULARY, WIDTH},
-        {"wpe.weight", CONTEXT, WIDTH},
-        {"h.0.ln_1.weight", 0, WIDTH},
-        {"h.0.ln_1.bias", 0, WIDTH},
-        {"h.0.attn.c_attn.weight", WIDTH, 3 * WIDTH},
-        {"h.0.attn.c_attn.bias", 0, 3 * WIDTH},
-        {"h.0.attn.c_proj.weight", WIDTH, WIDTH},
-        {"h.0.attn.c_proj.bias", 0, WIDTH},
-        {"h.0.ln_2.weight", 0, WIDTH},
-        {"h.0.ln_2.bias", 0, WIDTH},
-        {"h.0.mlp.c_fc.weight", WIDTH, 4 * WIDTH},
-        {"h.0.mlp.c_fc.bias", 0, 4 * WIDTH},
-        {"h.0.mlp.c_proj.weight", 4 * WIDTH, WIDTH},
-        {"h.0.mlp.c_proj.bias", 0, WIDTH},
-        {"ln_f.weight", 0, WIDTH},
-        {"ln_f.bias", 0, WIDTH},
-    };
-    static float values[PARTS][VOCABULARY * WIDTH];
-    struct evq_writer_tensor tensors[PARTS];
-    struct evq_error err = {0};
-    uint64_t seed = 20260401;
-    char path[128];
-
-    for (size_t i = 0; i < PARTS; i++) {
-        const int64_t rows = shapes[i].rows > 0 ? shapes[i].rows : 1;
-        for (int64_t v = 0; v < rows * shapes[i].columns; v++) {
-            values[i][v] = 2.0f * uniform(&seed);
-        }
-        tensors[i] = (struct evq_writer_tensor){.name = shapes[i].name,
-                                                .dtype = EVQ_DTYPE_F32,
-                                                .rank = shapes[i].rows > 0 ? 2 : 1,
-                                                .shape = {rows, shapes[i].columns},
-                                                .data = values[i]};
-        if (shapes[i].rows == 0) {
-            tensors[i].shape[0] = shapes[i].columns;
-        }
-    }
-    values[0][0] = first != 0.0f ? first : values[0][0];
-    assert_true(mkdirat(fx->root_fd, "gpt", 0777) == 0 || errno == EEXIST);
-    (void)snprintf(path, sizeof(path), "%s/gpt/model.safetensors", fx->directory);
-    assert_int_equal(evq_safetensors_write(path, tensors, PARTS, NULL, 0, false, &err), EVQ_OK);
-    write_file(fx, "gpt/config.json", config);
-    copy_tokenizer(fx);
-}
-
-static int setup_gpt(void **state)
-{
-    if (setup(state) != 0) {
-        return -1;
-    }
-    struct fixture *fx = *state;
-    write_gpt(fx, 0.0f);
-    write_file(
-        fx, "data.txt",
-        "It was the best of times, it was the worst of times.\n"
-        "It was the age of wisdom, it was the age of foolishness, it was the epoch of belief.\n"
-        "Short.\n"
-        "x\n"
-        "It was the season of Light, it was the season of Darkness, it was the spring of hope.\n");
-    write_file(
-        fx, "items.jsonl",
-        "{\"q\": \"one and one is\", \"c\": [\"A\", \"B\", \"C\"], \"label\": 0}\n"
-        "{\"q\": \"a question that is a good deal longer than the model can read, so that only\","
-        " \"c\": [\"A\", \"two words\", \"B\", \"C\"], \"label\": 2}\n"
-        "{\"q\": \"\", \"c\": [\"D\", \"E\"], \"label\": 1}\n"
-        "{\"q\": \"what\", \"c\": [\"this\", \"that one\"], \"label\": 1}\n"
-        "{\"q\": \"yes or\", \"c\": [\"no\", \"n\"], \"label\": 0}\n");
-    return 0;
-}
-
-static int teardown_gpt(void **state)
-{
-    struct fixture *fx = *state;
-    static const char *const names[] = {"gpt/model.safetensors", "gpt/config.json",
-                                        "gpt/tokenizer.json",    "data.txt",
-                                        "items.jsonl",           "data.bin"};
-
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        (void)unlinkat(fx->root_fd, names[i], 0);
-    }
-    (void)unlinkat(fx->root_fd, "gpt", AT_REMOVEDIR);
-    return teardown(state);
-}
-
-struct lm { // A task; its pairs live here.
-    char text[128], tokenizer[128];
-    struct evq_pair data[8], options[6];
-    struct evq_task_config task;
-};
-
-/* Options are "key", "value", ..., NULL. */
-static const struct evq_task_config *lm(const struct fixture *fx, struct lm *lm, const char *type,
-                                        const char *file, ...)
-{
-    const bool documents = strcmp(type, "perplexity") == 0;
-    size_t count = 0;
-    va_list list;
-
-    *lm =
-        (struct lm){.task = {.name = "lm", .type = type, .data = lm->data, .options = lm->options}};
-    (void)snprintf(lm->text, sizeof(lm->text), "%s/%s", fx->directory, file);
-    lm->data[count++] = (struct evq_pair){"format", documents ? "text" : "jsonl"};
-    lm->data[count++] = (struct evq_pair){"text", lm->text};
-    lm->data[count++] = (struct evq_pair){"prefix", "360"};
-    if (documents) {
-        lm->data[count++] = (struct evq_pair){"split", "lines"};
-    } else {
-        lm->data[count++] = (struct evq_pair){"template", "{q}"};
-        lm->data[count++] =
-            (struct evq_pair){strcmp(type, "loglikelihood") == 0 ? "target" : "choices",
-                              strcmp(type, "loglikelihood") == 0 ? " the end" : "c"};
-    }
-    lm->task.data_count = count;
-    va_start(list, file);
-    for (const char *key = va_arg(list, const char *); key != NULL;
-         key = va_arg(list, const char *)) {
-        lm->options[lm->task.option_count++] = (struct evq_pair){key, va_arg(list, const char *)};
-    }
-    va_end(list);
-    return &lm->task;
-}
-
-static enum evq_status run(struct fixture *fx, const struct evq_task_config *task, int32_t shard,
-                           int32_t shards, struct evq_error *err)
-{
-    return eval(fx, fx->root_fd, "gpt", task, 1, shard, shards, err);
-}
-
-static void assert_runs(struct fixture *fx, const struct evq_task_config *task)
-{
-    struct evq_error err = {0};
-
-    if (run(fx, task, -1, 0, &err) != EVQ_OK) {
-        fail_msg("%s", err.message);
-    }
-}
-
-static void assert_fault(struct fixture *fx, const struct evq_task_config *task,
-                         enum evq_status status, const char *part)
-{
-    struct evq_error err = {0};
-
-    assert_int_equal(run(fx, task, -1, 0, &err), status);
-    if (strstr(err.message, part) == NULL) {
-        print_error("'%s' does not say:\n", err.message);
-        fail_msg("%s", part);
-    }
-}
+/* The native evaluator over tokens, on a random GPT-2: shards, packing, shared contexts, NaN,
+ * adapters, refusals. That its numbers are right: tests/peers/. */
+#include "gpt_fixture.h"
 
 static const struct evq_sum *sum(const struct evq_result *result, const char *name)
 {
@@ -339,75 +140,6 @@ static void choices_of_one_token_share_their_context(void **state)
     assert_int_equal(rows_of_choices(fx, "[\"!\", \"? !\"]"), rows + rows + 2);
 }
 
-static int32_t rows_allowed;
-
-static enum evq_status narrow_prepare(void *state, const struct evq_plan *plan,
-                                      struct evq_error *err)
-{
-    return plan->rows_max > rows_allowed
-               ? evq_error_set(err, EVQ_E_NOMEM, "%d rows", (int)plan->rows_max)
-               : evq_backend_cpu.prepare(state, plan, err);
-}
-
-static void batches_get_smaller_when_memory_is_short(void **state)
-{
-    struct fixture *fx = *state;
-    struct evq_backend_ops narrow = evq_backend_cpu;
-    struct lm made;
-
-    const struct evq_task_config *task =
-        lm(fx, &made, "perplexity", "data.txt", "length", "9", NULL);
-    assert_runs(fx, task);
-    const double whole = metric(fx, "loss");
-    assert_string_equal(fx->seen.result->note, "");
-    narrow.prepare = narrow_prepare;
-    fx->native->backend.ops = &narrow;
-    rows_allowed = 20;
-    assert_runs(fx, task);
-    assert_near(metric(fx, "loss"), whole, 1e-9 * whole);
-    assert_non_null(strstr(fx->seen.result->note, "batches of 16 rows instead of"));
-    print_message("%s\n", fx->seen.result->note);
-    rows_allowed = 8; // A window has 9.
-    assert_fault(fx, task, EVQ_E_NOMEM, "rows");
-    fx->native->backend.ops = &evq_backend_cpu;
-}
-
-static enum evq_status narrow_exec(void *state, const struct evq_batch *batch,
-                                   struct evq_row_result *results, struct evq_error *err)
-{
-    return batch->rows > rows_allowed ? evq_error_set(err, EVQ_E_NOMEM, "%d rows", (int)batch->rows)
-                                      : evq_backend_cpu.exec(state, batch, results, err);
-}
-
-/* Memory that runs out in the middle: what was done stays, the rest goes on in smaller batches. */
-static void batches_get_smaller_while_they_run(void **state)
-{
-    struct fixture *fx = *state;
-    struct evq_backend_ops narrow = evq_backend_cpu;
-    struct lm made;
-
-    narrow.exec = narrow_exec;
-    for (int i = 0; i < 2; i++) {
-        const struct evq_task_config *task =
-            i == 0 ? lm(fx, &made, "perplexity", "data.txt", "length", "9", NULL)
-                   : lm(fx, &made, "multiple_choice", "items.jsonl", NULL);
-        const char *name = i == 0 ? "loss" : "acc";
-        fx->native->backend.ops = &evq_backend_cpu;
-        assert_runs(fx, task);
-        const double whole = metric(fx, name);
-        const int64_t n = fx->seen.result->n;
-        fx->native->backend.ops = &narrow;
-        rows_allowed = 40;
-        assert_runs(fx, task);
-        assert_near(metric(fx, name), whole, 1e-9 * whole);
-        assert_int_equal(fx->seen.result->n, n);
-        assert_non_null(strstr(fx->seen.result->note, "batches of 32 rows instead of 2048"));
-        rows_allowed = 2;
-        assert_fault(fx, task, EVQ_E_NOMEM, "do not fit into memory");
-    }
-    fx->native->backend.ops = &evq_backend_cpu;
-}
-
 /* The next checkpoint of a run brings the same tokenizer in files of its own. */
 static void tokens_stay_warm_between_jobs(void **state)
 {
@@ -535,6 +267,94 @@ static void tokens_are_refused_in_a_sentence(void **state)
         "text needs a tokenizer, beside the weights or as `data: {tokenizer: PATH}`: tokenizer");
 }
 
+/* An adapter of gpt/ that changes nothing yet, as PEFT saves it: without a tokenizer. */
+static void write_adapter(const struct fixture *fx)
+{
+    static const float a[WIDTH] = {1.0f};
+    static const float b[4 * WIDTH];
+    const struct evq_writer_tensor tensors[] = {
+        MATRIX("base_model.model.h.0.mlp.c_fc.lora_A.weight", 1, WIDTH, a),
+        MATRIX("base_model.model.h.0.mlp.c_fc.lora_B.weight", 4 * WIDTH, 1, b)};
+    struct evq_error err = {0};
+    char path[128];
+
+    assert_int_equal(mkdirat(fx->root_fd, "adapter", 0700), 0);
+    (void)snprintf(path, sizeof(path), "%s/adapter/adapter_model.safetensors", fx->directory);
+    assert_int_equal(evq_safetensors_write(path, tensors, 2, NULL, 0, false, &err), EVQ_OK);
+    write_file(fx, "adapter/adapter_config.json",
+               "{\"peft_type\": \"LORA\", \"lora_alpha\": 2, \"r\": 1, \"fan_in_fan_out\": true, "
+               "\"base_model_name_or_path\": \"gpt\"}");
+}
+
+static void remove_adapter(const struct fixture *fx)
+{
+    static const char *const names[] = {"adapter/adapter_model.safetensors",
+                                        "adapter/adapter_config.json", "adapter/tokenizer.json"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        (void)unlinkat(fx->root_fd, names[i], 0);
+    }
+    assert_int_equal(unlinkat(fx->root_fd, "adapter", AT_REMOVEDIR), 0);
+}
+
+static void adapter_without_a_tokenizer_has_its_bases(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_error err = {0};
+    struct lm made;
+
+    const struct evq_task_config *task = lm(fx, &made, "perplexity", "data.txt", NULL);
+    assert_runs(fx, task);
+    const double loss = metric(fx, "loss");
+    write_adapter(fx);
+    if (eval(fx, fx->root_fd, "adapter", task, 1, -1, 0, &err) != EVQ_OK) {
+        fail_msg("%s", err.message);
+    }
+    assert_near(metric(fx, "loss"), loss, 1e-12);
+    write_file(fx, "adapter/tokenizer.json", "{}"); // Its own goes before.
+    assert_int_not_equal(eval(fx, fx->root_fd, "adapter", task, 1, -1, 0, &err), EVQ_OK);
+    assert_non_null(strstr(err.message, "adapter/tokenizer.json"));
+    assert_int_equal(unlinkat(fx->root_fd, "adapter/tokenizer.json", 0), 0);
+    assert_int_equal(unlinkat(fx->root_fd, "gpt/tokenizer.json", 0), 0);
+    assert_int_equal(eval(fx, fx->root_fd, "adapter", task, 1, -1, 0, &err), EVQ_E_NOT_FOUND);
+    assert_non_null(strstr(err.message, "text needs a tokenizer"));
+    remove_adapter(fx);
+}
+
+/* What takes long is told while it lasts, and may be stopped. */
+static void reading_a_large_text_is_told(void **state)
+{
+    enum { BYTES = 5 << 20 };
+    struct fixture *fx = *state;
+    char *text = malloc(BYTES + 1);
+    struct lm made;
+
+    assert_non_null(text);
+    for (size_t i = 0; i < BYTES; i++) {
+        text[i] = "the best of times\n"[i % 18];
+    }
+    text[BYTES] = '\0';
+    write_file(fx, "data.txt", text);
+    free(text);
+    (void)lm(fx, &made, "perplexity", "data.txt", NULL);
+    made.data[made.task.data_count++] = (struct evq_pair){"limit", "1"}; // Of the lines: one.
+    assert_runs(fx, &made.task);
+    const int32_t told = fx->seen.progress; // Of its windows.
+    made.data[3].value = "none";            // One document.
+    fx->seen = (struct seen){.result = fx->seen.result, .stop_at = 2 << 20};
+    struct evq_error err = {0};
+    assert_int_equal(run(fx, &made.task, -1, 0, &err), EVQ_E_STOPPED);
+    assert_in_range(fx->seen.progress, 2, 3);
+    assert_int_equal(fx->seen.total, BYTES);
+    assert_true(told > 0);
+    made.data[3].value = "lines";
+    made.task.data_count--; // All of the lines.
+    fx->seen = (struct seen){.result = fx->seen.result, .stop_at = 3 << 20};
+    assert_int_equal(run(fx, &made.task, -1, 0, &err), EVQ_E_STOPPED);
+    assert_in_range(fx->seen.progress, 3, 3);
+    assert_in_range(fx->seen.done, 3 << 20, (3 << 20) + 4 * 18); // A line past each.
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup_gpt, teardown_gpt)
 
 int main(void)
@@ -544,12 +364,12 @@ int main(void)
         TEST(perplexity_counts_tokens_words_and_bytes),
         TEST(choices_score_as_they_would_alone),
         TEST(choices_of_one_token_share_their_context),
-        TEST(batches_get_smaller_when_memory_is_short),
-        TEST(batches_get_smaller_while_they_run),
         TEST(tokens_stay_warm_between_jobs),
         TEST(tasks_may_compute_in_turn_in_fp32_and_bf16),
         TEST(nan_weights_are_flagged),
         TEST(tokens_of_a_file_are_scored),
+        TEST(adapter_without_a_tokenizer_has_its_bases),
+        TEST(reading_a_large_text_is_told),
         TEST(tokens_are_refused_in_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -185,6 +185,7 @@ static enum evq_status read_text(struct evq_corpus_build *build, struct evq_erro
     if (build->scratch == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "tokenizer");
     }
+    evq_corpus_watch(build);
     build->corpus->counted = true;
     evq_buffer_init(&build->joined, 0);
     status = source->kind == EVQ_CORPUS_DOCUMENTS ? evq_documents_read(build, err)

@@ -57,17 +57,18 @@ struct evq_corpus {
     char digest[33]; // XXH3-128 over tokens, passages and items.
 };
 
-struct evq_corpus_source { // All that decides what is read. Relative paths start at directory.
+struct evq_corpus_source { // What is read. Relative paths start at directory.
     const struct evq_task_config *task;
     enum evq_corpus_kind kind;
     const char *directory;
     const struct evq_tokenizer *tokenizer; // NULL: tokens only.
+    const struct evq_progress *progress;   // Of the file's bytes; NULL: nobody listens.
 };
 
 /*
  * Opens what the task's `data` options say; docs/suites.md lists them. EVQ_E_INVALID,
  * EVQ_E_CORRUPT, EVQ_E_LIMIT, EVQ_E_NOT_FOUND, EVQ_E_IO, EVQ_E_NOMEM: one sentence naming file,
- * line and fault.
+ * line and fault. EVQ_E_STOPPED: who listens says so.
  */
 enum evq_status evq_corpus_open(const struct evq_corpus_source *source,
                                 struct evq_corpus **ret_corpus,

@@ -18,6 +18,36 @@ enum evq_status evq_corpus_file(const char *path, struct evq_buffer *out, struct
     return status;
 }
 
+/* Told of a text as it is encoded, tells of the file. */
+static enum evq_status tell_text(void *context, int64_t done, int64_t total)
+{
+    struct evq_corpus_build *build = context;
+    const struct evq_progress *progress = build->source->progress;
+    const int64_t at = build->file_done + done;
+
+    (void)total; // Of the text: the file's is told.
+    return progress->tell(progress->context, at < build->file_bytes ? at : build->file_bytes,
+                          build->file_bytes);
+}
+
+void evq_corpus_watch(struct evq_corpus_build *build)
+{
+    build->text = (struct evq_progress){.tell = tell_text, .context = build};
+    evq_tokenizer_scratch_watch(build->scratch,
+                                build->source->progress != NULL ? &build->text : NULL);
+}
+
+enum evq_status evq_corpus_left(struct evq_corpus_build *build, size_t bytes)
+{
+    build->file_done = build->file_bytes - (int64_t)bytes;
+    if (build->source->progress == NULL ||
+        build->file_done - build->file_told < (int64_t)EVQ_TOKENIZER_TOLD_BYTES) {
+        return EVQ_OK;
+    }
+    build->file_told = build->file_done;
+    return tell_text(build, 0, 0);
+}
+
 /* Room for one more in an array that grows by doubling. */
 static bool grow(void **items, size_t count, size_t *room, size_t item_bytes, size_t most)
 {

@@ -13,12 +13,22 @@ struct evq_corpus_build {
     struct evq_tokenizer_scratch *scratch;
     struct evq_tokens context; // Of the pair at work.
     struct evq_buffer joined;
-    int64_t limit; // Documents or items.
+    int64_t limit;            // Documents or items.
+    struct evq_progress text; // Hears of the text that is encoded.
+    int64_t file_bytes;       // Of the file,
+    int64_t file_done;        // of these before the text that is encoded,
+    int64_t file_told;        // and of these told.
 };
 
 /* An option of `data`; fallback may be NULL. */
 const char *evq_corpus_option(const struct evq_task_config *task, const char *key,
                               const char *fallback);
+
+/* From now on whoever listens to the source hears of what build->scratch encodes. */
+void evq_corpus_watch(struct evq_corpus_build *build);
+
+/* Says how many bytes of the file are left when a document or item begins. EVQ_E_STOPPED. */
+enum evq_status evq_corpus_left(struct evq_corpus_build *build, size_t bytes) EVQ_CHECK_RESULT;
 
 /* Appends a document; words and bytes are counted of `original`. */
 enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const char *text,

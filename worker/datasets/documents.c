@@ -45,7 +45,10 @@ static enum evq_status add_pages(struct documents *documents, const char *text, 
         size_t next = 0;
         const size_t page = evq_wikitext_page(text + at, bytes - at, &next);
         if (at + next == bytes || evq_words_end(text + at, page) > 0) {
-            status = add(documents, text + at, page, err);
+            status = evq_corpus_left(documents->build, bytes - at);
+            if (status == EVQ_OK) {
+                status = add(documents, text + at, page, err);
+            }
         }
         at += next;
     }
@@ -60,7 +63,8 @@ static enum evq_status add_lines(struct documents *documents, struct evq_lines *
     size_t bytes = 0;
 
     while (status == EVQ_OK && !full(documents) && evq_lines_next(lines, &line, &bytes)) {
-        if (evq_words_end(line, bytes) > 0) {
+        status = evq_corpus_left(documents->build, (size_t)(lines->end - line));
+        if (status == EVQ_OK && evq_words_end(line, bytes) > 0) {
             status = add(documents, line, bytes, err);
         }
     }
@@ -74,7 +78,10 @@ static enum evq_status add_objects(struct documents *documents, struct evq_lines
 
     while (status == EVQ_OK && !full(documents)) {
         json_t *object = NULL;
-        status = evq_jsonl_next(lines, &object, err);
+        status = evq_corpus_left(documents->build, (size_t)(lines->end - lines->at));
+        if (status == EVQ_OK) {
+            status = evq_jsonl_next(lines, &object, err);
+        }
         if (status != EVQ_OK || object == NULL) {
             break;
         }
@@ -135,6 +142,7 @@ enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_er
     }
     const char *text = (const char *)file.data;
     struct evq_lines lines = {.name = build->corpus->name, .at = text, .end = text + file.bytes};
+    build->file_bytes = (int64_t)file.bytes;
     if (status != EVQ_OK) {
         // Said already.
     } else if (strcmp(evq_corpus_option(task, "format", ""), "jsonl") == 0) {

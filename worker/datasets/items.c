@@ -346,7 +346,10 @@ static enum evq_status add_all(struct items *items, struct evq_lines *lines, str
 
     while ((int64_t)items->build->corpus->item_count < items->build->limit) {
         json_t *object = NULL;
-        status = evq_jsonl_next(lines, &object, err);
+        status = evq_corpus_left(items->build, (size_t)(lines->end - lines->at));
+        if (status == EVQ_OK) {
+            status = evq_jsonl_next(lines, &object, err);
+        }
         if (status != EVQ_OK || object == NULL) {
             return status;
         }
@@ -410,6 +413,7 @@ enum evq_status evq_items_read(struct evq_corpus_build *build, struct evq_error 
         const char *text = (const char *)file.data;
         struct evq_lines lines = {
             .name = build->corpus->name, .at = text, .end = text + file.bytes};
+        build->file_bytes = (int64_t)file.bytes;
         status = add_all(&items, &lines, err);
     }
     evq_buffer_free(&file);

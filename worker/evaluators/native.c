@@ -165,29 +165,21 @@ static enum evq_status open_checkpoint(struct evq_native_run *run, struct evq_er
     return status;
 }
 
-/* Smaller batches until the plan fits, as long as rows_least do. */
-static enum evq_status prepare(struct evq_native_run *run, struct evq_model *model,
-                               int32_t rows_least, struct evq_error *err)
+static enum evq_status tell_loading(void *context, int64_t done, int64_t total)
 {
-    const struct evq_backend_ops *ops = run->native->backend.ops;
-    const int32_t wanted = model->plan.rows_max;
-
-    enum evq_status status = ops->prepare(run->native->state, &model->plan, err);
-    while (status == EVQ_E_NOMEM && model->plan.rows_max / 2 >= rows_least) {
-        model->plan.rows_max /= 2;
-        run->rows_wanted = wanted;
-        status = ops->prepare(run->native->state, &model->plan, err);
-    }
-    return status;
+    return evq_native_progress(context, ", loading weights", done, total);
 }
 
 static enum evq_status load_weights(struct evq_native_run *run, const struct evq_model *model,
                                     struct evq_error *err)
 {
+    const struct evq_progress progress = {tell_loading, run};
+    struct evq_loader *loader = run->native->loader;
     struct evq_loaded loaded;
 
-    const enum evq_status status =
-        evq_loader_fill(run->native->loader, run->checkpoint, model, &loaded, err);
+    evq_loader_watch(loader, &progress);
+    const enum evq_status status = evq_loader_fill(loader, run->checkpoint, model, &loaded, err);
+    evq_loader_watch(loader, NULL);
     if (status != EVQ_OK) {
         return status;
     }
@@ -201,6 +193,30 @@ static enum evq_status load_weights(struct evq_native_run *run, const struct evq
     return EVQ_OK;
 }
 
+static enum evq_status prepare(struct evq_native_run *run, const struct evq_model *model, bool load,
+                               struct evq_error *err)
+{
+    const enum evq_status status =
+        run->native->backend.ops->prepare(run->native->state, &model->plan, err);
+
+    return status == EVQ_OK && load ? load_weights(run, model, err) : status;
+}
+
+/* Smaller batches until there is memory for them and for loading, as long as rows_least do. */
+static enum evq_status fit(struct evq_native_run *run, struct evq_model *model, bool load,
+                           int32_t rows_least, struct evq_error *err)
+{
+    const int32_t wanted = model->plan.rows_max;
+
+    enum evq_status status = prepare(run, model, load, err);
+    while (status == EVQ_E_NOMEM && model->plan.rows_max / 2 >= rows_least) {
+        model->plan.rows_max /= 2;
+        run->rows_wanted = wanted;
+        status = prepare(run, model, load, err);
+    }
+    return status;
+}
+
 enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *model,
                                 int32_t rows_least, struct evq_error *err)
 {
@@ -209,12 +225,10 @@ enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *mo
                         run->loaded->plan.compute == model->plan.compute; // Kept as it computes.
 
     run->loaded = NULL; // Until it is certain again.
-    enum evq_status status = prepare(run, model, rows_least, err);
+    const enum evq_status status = fit(run, model, !loaded, rows_least, err);
     evq_model_free(native->model); // The backend let its plan go.
     native->model = model;
-    if (status == EVQ_OK && !loaded) {
-        status = load_weights(run, model, err);
-    }
+    run->rows = model->plan.rows_max;
     if (status == EVQ_OK) {
         run->loaded = model;
     }
@@ -225,23 +239,25 @@ enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least
                                   struct evq_error *err)
 {
     struct evq_model *model = run->native->model;
-    const int32_t wanted = run->rows_wanted > 0 ? run->rows_wanted : model->plan.rows_max;
+    const int32_t wanted = run->rows_wanted > 0 ? run->rows_wanted : run->rows;
 
-    if (model->plan.rows_max / 2 < rows_least) {
+    if (run->rows / 2 < rows_least) {
         return evq_error_set(err, EVQ_E_NOMEM, "batches of %d rows do not fit into memory",
-                             (int)model->plan.rows_max);
+                             (int)run->rows);
     }
-    model->plan.rows_max /= 2;
-    const enum evq_status status = prepare(run, model, rows_least, err);
+    model->plan.rows_max = run->rows / 2;
+    const enum evq_status status = fit(run, model, false, rows_least, err);
+    run->rows = model->plan.rows_max;
     run->rows_wanted = wanted;
     return status;
 }
 
-enum evq_status evq_native_progress(const struct evq_native_run *run, int64_t done, int64_t total)
+enum evq_status evq_native_progress(const struct evq_native_run *run, const char *doing,
+                                    int64_t done, int64_t total)
 {
     char text[96];
 
-    (void)snprintf(text, sizeof(text), "task %.64s", run->config->name);
+    (void)snprintf(text, sizeof(text), "task %.64s%s", run->config->name, doing);
     return run->report->progress != NULL
                ? run->report->progress(run->report->context, done, total, text)
                : EVQ_OK;
@@ -262,7 +278,7 @@ static const char *batch_note(const struct evq_native_run *run, struct evq_arena
         return "";
     }
     return evq_arena_printf(arena, "batches of %d rows instead of %d: there is no memory for more",
-                            (int)run->native->model->plan.rows_max, (int)run->rows_wanted);
+                            (int)run->rows, (int)run->rows_wanted);
 }
 
 static enum evq_status publish(struct evq_native_run *run, const struct evq_task_sum *sums,

@@ -34,7 +34,8 @@ struct evq_native_run {
     char weights_digest[33];
     const char *data_digest; // Of the task's data, as long as these are warm.
     struct evq_timing timing;
-    int32_t rows_wanted; // Of a batch, had there been memory for it; 0: there was.
+    int32_t rows;        // Of a batch, at most.
+    int32_t rows_wanted; // Had there been memory for them; 0: there was.
     int64_t loaded_us;   // When data and weights were in place; 0: not yet.
 };
 
@@ -46,8 +47,8 @@ enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_su
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Makes the backend ready: plan prepared, weights in place. Takes the model over, whatever happens.
- * Where the plan needs more memory than there is, its rows_max is halved, down to rows_least, and
- * run->rows_wanted says what it was. */
+ * Where plan or loader need more memory than there is, rows_max is halved, down to rows_least;
+ * run->rows says what it became and run->rows_wanted what it was. */
 enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *model,
                                 int32_t rows_least, struct evq_error *err) EVQ_CHECK_RESULT;
 
@@ -56,9 +57,10 @@ enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *mo
 enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Tells that so many of the task's windows or samples are done. EVQ_E_STOPPED: give up. */
-enum evq_status evq_native_progress(const struct evq_native_run *run, int64_t done,
-                                    int64_t total) EVQ_CHECK_RESULT;
+/* Tells how far the task at work is; doing: "" for its windows or samples, else such as ", reading
+ * data". EVQ_E_STOPPED: give up. */
+enum evq_status evq_native_progress(const struct evq_native_run *run, const char *doing,
+                                    int64_t done, int64_t total) EVQ_CHECK_RESULT;
 
 /* The directory of the configuration, from which relative paths of the data start: "" or a path in
  * arena; NULL: out of memory. */

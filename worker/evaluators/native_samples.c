@@ -142,6 +142,26 @@ static void batch_free(struct batch *batch)
     free(batch->results);
 }
 
+/* For the batches' samples: where there is no memory for run->rows of them, what loading used, and
+ * then for fewer. */
+static enum evq_status make_room(struct evq_native_run *run, struct batch *batch,
+                                 struct evq_error *err)
+{
+    const size_t columns = (size_t)batch->dataset->columns;
+    enum evq_status status = grow_inputs(run->native, (size_t)run->rows * columns, err);
+
+    if (status == EVQ_E_NOMEM) {
+        evq_loader_drop(run->native->loader);
+        status = grow_inputs(run->native, (size_t)run->rows * columns, err);
+    }
+    while (status == EVQ_E_NOMEM && run->rows / 2 >= BATCH_ROWS_STEP) {
+        run->rows_wanted = run->rows_wanted > 0 ? run->rows_wanted : run->rows;
+        run->rows /= 2;
+        status = grow_inputs(run->native, (size_t)run->rows * columns, err);
+    }
+    return status == EVQ_OK ? batch_alloc(batch, (size_t)run->rows, err) : status;
+}
+
 static enum evq_status run_batch(struct evq_native_run *run, const struct batch *batch,
                                  int64_t first, int64_t stride, int32_t rows,
                                  struct evq_task_sum *sums, struct evq_error *err)
@@ -174,23 +194,17 @@ static enum evq_status run_batches(struct evq_native_run *run, const struct evq_
     const int64_t start = sharded ? run->request->shard : 0;
     const int64_t left = dataset->count - start;
     const int64_t total = left > 0 ? (left - 1) / stride + 1 : 0;
-    int32_t rows_max = run->native->model->plan.rows_max;
     struct batch batch = {.dataset = dataset};
 
-    enum evq_status status =
-        grow_inputs(run->native, (size_t)rows_max * (size_t)dataset->columns, err);
-    if (status == EVQ_OK) {
-        status = batch_alloc(&batch, (size_t)rows_max, err);
-    }
+    enum evq_status status = make_room(run, &batch, err);
     for (int64_t done = 0; done < total && status == EVQ_OK;) {
-        const int32_t rows = total - done < rows_max ? (int32_t)(total - done) : rows_max;
+        const int32_t rows = total - done < run->rows ? (int32_t)(total - done) : run->rows;
         status = run_batch(run, &batch, start + done * stride, stride, rows, sums, err);
         if (status == EVQ_E_NOMEM) { // The same rows again, in smaller batches.
             status = evq_native_shrink(run, BATCH_ROWS_STEP, err);
-            rows_max = run->native->model->plan.rows_max;
         } else if (status == EVQ_OK) {
             done += rows;
-            status = evq_native_progress(run, done, total);
+            status = evq_native_progress(run, "", done, total);
         }
     }
     batch_free(&batch);

@@ -32,13 +32,20 @@ static bool same_corpus(const void *thing, const void *wanted)
     return evq_corpus_current(thing, wanted);
 }
 
+static enum evq_status tell_reading(void *context, int64_t done, int64_t total)
+{
+    return evq_native_progress(context, ", reading data", done, total);
+}
+
 /* From the tokens kept warm, or made anew. */
 static enum evq_status find_corpus(struct evq_native_run *run, const struct evq_corpus **ret_corpus,
                                    struct evq_error *err)
 {
     struct evq_warm *warm = &run->native->corpora;
     struct evq_arena *arena = evq_arena_new(0);
-    struct evq_corpus_source source = {.task = run->config, .kind = run->task->tokens->kind};
+    const struct evq_progress progress = {tell_reading, run};
+    struct evq_corpus_source source = {
+        .task = run->config, .kind = run->task->tokens->kind, .progress = &progress};
     struct evq_corpus *corpus = NULL;
 
     enum evq_status status = evq_corpus_check(run->config, source.kind, err);
@@ -144,7 +151,7 @@ static enum evq_status load_model(struct evq_native_run *run, struct packing *pa
     model->plan.rows_max = rows > longest ? rows : longest;
     model->plan.compute = compute;
     const enum evq_status status = evq_native_load(run, model, longest, err);
-    packing->rows_max = run->native->model->plan.rows_max;
+    packing->rows_max = run->rows;
     return status;
 }
 
@@ -264,12 +271,12 @@ static enum evq_status run_windows(struct evq_native_run *run, struct packing *p
         if (status == EVQ_E_NOMEM) { // The same windows again, in smaller batches.
             done = began;
             status = evq_native_shrink(run, packing->order[0].rows, err);
-            packing->rows_max = native->model->plan.rows_max;
+            packing->rows_max = run->rows;
             packing->scores_max = 2 * packing->rows_max;
         } else if (status == EVQ_OK) {
             collect(packing);
             run->timing.tokens += packing->batch.rows;
-            status = evq_native_progress(run, done, total);
+            status = evq_native_progress(run, "", done, total);
         }
     }
     return status;

@@ -5,10 +5,18 @@
 
 #include "worker/loader/ring.h"
 
+#define TOLD_BYTES ((int64_t)4 << 20) // Read between two tellings.
+
 struct evq_loader {
     const struct evq_backend_ops *backend;
     void *state;
     struct evq_load_ring *ring;
+    const struct evq_progress *progress; // NULL: nobody listens.
+};
+
+struct filling { // One call of evq_loader_fill().
+    const struct evq_loader *loader;
+    int64_t bytes, done, told;
 };
 
 enum evq_status evq_loader_new(const struct evq_backend_ops *backend, void *state, int32_t threads,
@@ -38,18 +46,42 @@ void evq_loader_free(struct evq_loader *loader)
     }
 }
 
+void evq_loader_drop(struct evq_loader *loader)
+{
+    evq_load_ring_drop(loader->ring);
+}
+
 uint64_t evq_loader_allocations(const struct evq_loader *loader)
 {
     return evq_load_ring_allocations(loader->ring);
 }
 
+void evq_loader_watch(struct evq_loader *loader, const struct evq_progress *progress)
+{
+    loader->progress = progress;
+}
+
+static enum evq_status tell(struct filling *filling, uint64_t bytes)
+{
+    const struct evq_progress *progress = filling->loader->progress;
+
+    filling->done += (int64_t)bytes;
+    if (progress == NULL || filling->done - filling->told < TOLD_BYTES) {
+        return EVQ_OK;
+    }
+    filling->told = filling->done;
+    return progress->tell(progress->context, filling->done, filling->bytes);
+}
+
 static enum evq_status put(void *context, const struct evq_load_piece *piece, const void *values,
                            struct evq_error *err)
 {
-    const struct evq_loader *loader = context;
+    struct filling *filling = context;
+    const struct evq_loader *loader = filling->loader;
 
-    if (piece->kind == EVQ_LOAD_DIGEST) {
-        return EVQ_OK;
+    const enum evq_status status = tell(filling, piece->bytes);
+    if (status != EVQ_OK || piece->kind == EVQ_LOAD_DIGEST) {
+        return status;
     }
     const struct evq_weight_blob blob = {.values = values,
                                          .type = piece->type,
@@ -66,14 +98,16 @@ enum evq_status evq_loader_fill(struct evq_loader *loader, const struct evq_chec
 {
     struct evq_load_list list = {0};
     struct evq_load_reader reader = {.checkpoint = checkpoint};
+    struct filling filling = {.loader = loader};
     struct evq_loaded loaded = {0};
 
     enum evq_status status = evq_load_list_make(checkpoint, model, &list, err);
+    filling.bytes = (int64_t)list.bytes;
     if (status == EVQ_OK) {
         status = evq_load_reader_open(checkpoint, &list, &reader, err);
     }
     if (status == EVQ_OK) {
-        status = evq_load_ring_run(loader->ring, &reader, &list, put, loader, err);
+        status = evq_load_ring_run(loader->ring, &reader, &list, put, &filling, err);
     }
     if (status == EVQ_OK) {
         status = evq_digest_finish(reader.digest, loaded.digest, err);

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "worker/models/model.h"
+#include "worker/progress.h"
 
 /* Memory and threads that move weights into one backend; kept between checkpoints. One thread. */
 struct evq_loader;
@@ -23,14 +24,21 @@ struct evq_loaded {
     bool tied_differ; // The model's unused tensor does not hold what the tied one does.
 };
 
+/* While filling, tells `progress` about every few megabytes; borrowed. NULL: nobody listens. */
+void evq_loader_watch(struct evq_loader *loader, const struct evq_progress *progress);
+
 /*
  * Fills every weight of the model's plan, which the backend has prepared; then checks that no file
  * changed meanwhile. Several threads read ahead of the backend; each byte is read once.
- * EVQ_E_CHANGED, EVQ_E_CORRUPT, EVQ_E_IO, EVQ_E_NOMEM, EVQ_E_DEVICE.
+ * Reads with one buffer where there is no memory for more. EVQ_E_CHANGED, EVQ_E_CORRUPT, EVQ_E_IO,
+ * EVQ_E_NOMEM, EVQ_E_DEVICE; EVQ_E_STOPPED: who watches says so.
  */
 enum evq_status evq_loader_fill(struct evq_loader *loader, const struct evq_checkpoint *checkpoint,
                                 const struct evq_model *model, struct evq_loaded *ret_loaded,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Gives the buffers that loading used back to the backend; the next load takes new ones. */
+void evq_loader_drop(struct evq_loader *loader);
 
 /* Buffers taken from the backend so far: the same after a second checkpoint of the same shapes. */
 uint64_t evq_loader_allocations(const struct evq_loader *loader);

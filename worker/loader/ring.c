@@ -60,17 +60,27 @@ enum evq_status evq_load_ring_new(const struct evq_backend_ops *backend, void *s
     return EVQ_OK;
 }
 
-void evq_load_ring_free(struct evq_load_ring *ring)
+static void drop_from(struct evq_load_ring *ring, size_t first)
 {
-    if (ring == NULL) {
-        return;
-    }
-    for (size_t i = 0; i < BUFFERS_MAX; i++) {
+    for (size_t i = first; i < BUFFERS_MAX; i++) {
         if (ring->buffers[i].host != NULL) {
             ring->backend->free(ring->state, ring->buffers[i].host);
         }
+        ring->buffers[i] = (struct buffer){0};
     }
-    free(ring);
+}
+
+void evq_load_ring_drop(struct evq_load_ring *ring)
+{
+    drop_from(ring, 0);
+}
+
+void evq_load_ring_free(struct evq_load_ring *ring)
+{
+    if (ring != NULL) {
+        drop_from(ring, 0);
+        free(ring);
+    }
 }
 
 uint64_t evq_load_ring_allocations(const struct evq_load_ring *ring)
@@ -97,12 +107,14 @@ static enum evq_status grow(struct evq_load_ring *ring, struct buffer *buffer, s
 }
 
 /* As many buffers as pieces can use, fewer where they are large: one of a size that cannot be cut
- * is memory enough, and then nothing is read ahead. */
+ * is memory enough, and then nothing is read ahead. Where there is no memory for so many, one less
+ * than there is room for, since others need some too. */
 static enum evq_status grow_all(struct evq_load_ring *ring, const struct evq_load_list *list,
                                 size_t *ret_count, struct evq_error *err)
 {
     const size_t bytes = list->room_max + EVQ_LOAD_SLACK + EVQ_LOAD_ALIGNMENT;
     size_t count = list->count < BUFFERS_MAX ? list->count : BUFFERS_MAX;
+    size_t grown = 0;
     enum evq_status status = EVQ_OK;
 
     while (count > 1 && count * bytes > BUFFERS_BYTES) {
@@ -111,8 +123,14 @@ static enum evq_status grow_all(struct evq_load_ring *ring, const struct evq_loa
     if (list->bytes <= INLINE_BYTES && count > 0) {
         count = 1;
     }
-    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
-        status = grow(ring, &ring->buffers[i], bytes, err);
+    while (grown < count && status == EVQ_OK) {
+        status = grow(ring, &ring->buffers[grown], bytes, err);
+        grown += status == EVQ_OK;
+    }
+    if (status == EVQ_E_NOMEM) {
+        count = grown > 1 ? grown - 1 : 1;
+        drop_from(ring, grown > 0 ? count : 0); // And what earlier loads left behind them.
+        status = grow(ring, &ring->buffers[0], bytes, err);
     }
     *ret_count = count;
     return status;

@@ -25,6 +25,9 @@ enum evq_status evq_load_ring_run(struct evq_load_ring *ring, const struct evq_l
                                   const struct evq_load_list *list, evq_load_take take,
                                   void *context, struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Gives all buffers back to the backend, for which something else has more use. */
+void evq_load_ring_drop(struct evq_load_ring *ring);
+
 /* Buffers that the backend gave since it was made: stays the same where loads repeat. */
 uint64_t evq_load_ring_allocations(const struct evq_load_ring *ring);
 

@@ -22,6 +22,7 @@ struct evq_tokenizer_scratch {
     struct slot *slots;
     struct evq_bpe_work work;
     struct evq_buffer repaired, normal[2], codes, prepared;
+    const struct evq_progress *progress; // NULL: nobody listens.
 };
 
 struct encoding { // One call of evq_tokenizer_encode().
@@ -29,6 +30,9 @@ struct encoding { // One call of evq_tokenizer_encode().
     struct evq_tokenizer_scratch *scratch;
     struct evq_tokens *out;
     struct evq_error *err;
+    size_t bytes; // Of the text.
+    size_t done;  // As it is after normalizing.
+    size_t told;  // When that much is done, it is told.
 };
 
 struct evq_tokenizer_scratch *evq_tokenizer_scratch_new(void)
@@ -65,6 +69,12 @@ void evq_tokenizer_scratch_free(struct evq_tokenizer_scratch *scratch)
     evq_bpe_work_free(&scratch->work);
     free(scratch->slots);
     free(scratch);
+}
+
+void evq_tokenizer_scratch_watch(struct evq_tokenizer_scratch *scratch,
+                                 const struct evq_progress *progress)
+{
+    scratch->progress = progress;
 }
 
 void evq_tokens_free(struct evq_tokens *tokens)
@@ -180,6 +190,18 @@ static enum evq_status add_piece(struct encoding *encoding, const char *piece, s
     return append(encoding, work->ids, work->count);
 }
 
+/* Normalizing may have made the text longer. */
+static enum evq_status tell(struct encoding *encoding)
+{
+    const struct evq_progress *progress = encoding->scratch->progress;
+    const size_t done = encoding->done < encoding->bytes ? encoding->done : encoding->bytes;
+
+    encoding->told = encoding->done + EVQ_TOKENIZER_TOLD_BYTES;
+    return progress != NULL
+               ? progress->tell(progress->context, (int64_t)done, (int64_t)encoding->bytes)
+               : EVQ_OK;
+}
+
 static enum evq_status add_run(struct encoding *encoding, struct evq_definition_text text)
 {
     const enum evq_scan_kind scan = encoding->tokenizer->steps.scan;
@@ -190,6 +212,10 @@ static enum evq_status add_run(struct encoding *encoding, struct evq_definition_
         status = add_piece(encoding, text.text, bytes);
         text.text += bytes;
         text.bytes -= bytes;
+        encoding->done += bytes;
+        if (status == EVQ_OK && encoding->done >= encoding->told) {
+            status = tell(encoding);
+        }
     }
     return status;
 }
@@ -274,7 +300,12 @@ enum evq_status evq_tokenizer_encode(const struct evq_tokenizer *tokenizer,
                                      size_t bytes, bool add_special, struct evq_tokens *out,
                                      struct evq_error *err)
 {
-    struct encoding encoding = {tokenizer, scratch, out, err};
+    struct encoding encoding = {.tokenizer = tokenizer,
+                                .scratch = scratch,
+                                .out = out,
+                                .err = err,
+                                .bytes = bytes,
+                                .told = EVQ_TOKENIZER_TOLD_BYTES};
     struct evq_definition_text whole = {text, bytes};
     const size_t count_before = out->count;
     enum evq_status status = EVQ_OK;

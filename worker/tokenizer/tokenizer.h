@@ -13,11 +13,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/error.h"
+#include "worker/progress.h"
 
 #define EVQ_TOKENIZER_FILE_BYTES_MAX  ((size_t)64 << 20) // Of tokenizer.json and the like.
 #define EVQ_TOKENIZER_IDS_MAX         (1 << 22)          // Ids are below it.
 #define EVQ_TOKENIZER_PIECE_BYTES_MAX ((size_t)16 << 20) // What may have to be merged as one.
+#define EVQ_TOKENIZER_TOLD_BYTES      ((size_t)1 << 20)  // Of a text between two tellings.
 
 struct evq_tokenizer;
 struct evq_tokenizer_scratch; // Buffers and the piece cache of one thread; bounded but for the
@@ -47,12 +48,17 @@ void evq_tokenizer_free(struct evq_tokenizer *tokenizer); // Accepts NULL.
 struct evq_tokenizer_scratch *evq_tokenizer_scratch_new(void);
 void evq_tokenizer_scratch_free(struct evq_tokenizer_scratch *scratch); // Accepts NULL.
 
+/* While encoding, tells `progress` about every EVQ_TOKENIZER_TOLD_BYTES of a text; borrowed. NULL:
+ * nobody listens. */
+void evq_tokenizer_scratch_watch(struct evq_tokenizer_scratch *scratch,
+                                 const struct evq_progress *progress);
+
 /*
  * Appends the tokens of text to out; add_special adds what the tokenizer's template puts around a
  * text (such as <s>). Tokens like <|endoftext|> inside the text count as such. Bytes that are not
  * UTF-8 are read as U+FFFD, one for each that Python's errors="replace" gives. On failure out is as
  * it was. EVQ_E_NOMEM; EVQ_E_LIMIT: more than EVQ_TOKENIZER_PIECE_BYTES_MAX bytes without a place
- * to divide them.
+ * to divide them; EVQ_E_STOPPED: who watches says so.
  */
 enum evq_status evq_tokenizer_encode(const struct evq_tokenizer *tokenizer,
                                      struct evq_tokenizer_scratch *scratch, const char *text,
