@@ -47,29 +47,98 @@ static void block(uint32_t state[8], const uint8_t data[64])
     }
 }
 
+struct hash {
+    uint32_t state[8];
+    uint64_t bytes; // Taken so far, of them those past the last whole block in rest.
+    uint8_t rest[64];
+};
+
+static void hash_start(struct hash *hash)
+{
+    static const uint32_t first[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+
+    memset(hash, 0, sizeof *hash);
+    memcpy(hash->state, first, sizeof first);
+}
+
+static void hash_add(struct hash *hash, const void *data, size_t bytes)
+{
+    const uint8_t *at = data;
+
+    while (bytes > 0) {
+        const size_t used = (size_t)(hash->bytes % 64);
+        const size_t taken = bytes < 64 - used ? bytes : 64 - used;
+        memcpy(hash->rest + used, at, taken);
+        hash->bytes += taken;
+        at += taken;
+        bytes -= taken;
+        if (hash->bytes % 64 == 0) {
+            block(hash->state, hash->rest);
+        }
+    }
+}
+
+static void hash_end(struct hash *hash, uint8_t out[EVQ_SHA256_BYTES])
+{
+    static const uint8_t padding[64] = {0x80};
+    const uint64_t bits = hash->bytes * 8;
+    const size_t used = (size_t)(hash->bytes % 64);
+    uint8_t length[8];
+
+    for (size_t i = 0; i < 8; i++) {
+        length[i] = (uint8_t)(bits >> (56 - 8 * i));
+    }
+    hash_add(hash, padding, used < 56 ? 56 - used : 120 - used);
+    hash_add(hash, length, sizeof length);
+    for (size_t i = 0; i < EVQ_SHA256_BYTES; i++) {
+        out[i] = (uint8_t)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
+    }
+}
+
+void evq_sha256(const void *data, size_t bytes, uint8_t out[EVQ_SHA256_BYTES])
+{
+    struct hash hash;
+
+    hash_start(&hash);
+    hash_add(&hash, data, bytes);
+    hash_end(&hash, out);
+}
+
 void evq_sha256_hex(const void *data, size_t bytes, char out[65])
 {
-    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    const uint8_t *at = data;
-    uint8_t last[128] = {0};
-    size_t left = bytes;
-    for (; left >= 64; left -= 64, at += 64) {
-        block(state, at);
+    uint8_t digest[EVQ_SHA256_BYTES];
+
+    evq_sha256(data, bytes, digest);
+    for (size_t i = 0; i < sizeof digest; i++) {
+        (void)snprintf(out + 2 * i, 3, "%02x", digest[i]);
     }
-    if (left > 0) {
-        memcpy(last, at, left);
+}
+
+void evq_sha256_hmac(const void *key, size_t key_bytes, const void *data, size_t bytes,
+                     uint8_t out[EVQ_SHA256_BYTES])
+{
+    uint8_t inner[64] = {0};
+    uint8_t outer[64];
+    struct hash hash;
+
+    if (key_bytes > sizeof inner) {
+        evq_sha256(key, key_bytes, inner);
+    } else if (key_bytes > 0) {
+        memcpy(inner, key, key_bytes);
     }
-    last[left] = 0x80;
-    size_t blocks = left < 56 ? 1 : 2;
-    uint64_t bits = (uint64_t)bytes * 8;
-    for (size_t i = 0; i < 8; i++) {
-        last[blocks * 64 - 1 - i] = (uint8_t)(bits >> (8 * i));
+    for (size_t i = 0; i < sizeof inner; i++) {
+        outer[i] = inner[i] ^ 0x5c;
+        inner[i] ^= 0x36;
     }
-    for (size_t i = 0; i < blocks; i++) {
-        block(state, last + 64 * i);
-    }
-    for (size_t i = 0; i < 8; i++) {
-        (void)snprintf(out + 8 * i, 9, "%08x", (unsigned)state[i]);
-    }
+    hash_start(&hash);
+    hash_add(&hash, inner, sizeof inner);
+    hash_add(&hash, data, bytes);
+    hash_end(&hash, out);
+    hash_start(&hash);
+    hash_add(&hash, outer, sizeof outer);
+    hash_add(&hash, out, EVQ_SHA256_BYTES);
+    hash_end(&hash, out);
+    explicit_bzero(inner, sizeof inner);
+    explicit_bzero(outer, sizeof outer);
 }
