@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/buffer.h"
 #include "shared/clock.h"
 #include "shared/log.h"
 
@@ -32,6 +33,7 @@ struct evq_forward {
     struct evq_entry *held; // Written later: a smaller step is open. Owned.
     uint32_t held_count;
     bool registered;   // The group exists.
+    bool sink_failed;  // The sink itself in this turn, not Redis.
     bool pending;      // Entries delivered before and not acknowledged come first.
     uint32_t failures; // In a row.
     uint64_t random;
@@ -65,6 +67,23 @@ static bool is_held(const struct evq_forward *forward, const char *id)
     return false;
 }
 
+/* Sets aside what the sink will never take; err says why. */
+static enum evq_status entry_refuse(struct evq_forward *forward, const struct evq_result *result,
+                                    struct evq_error *err)
+{
+    char id[EVQ_RESULT_ID_BYTES_MAX];
+    struct evq_buffer text;
+    const struct evq_error why = *err;
+
+    evq_result_id(result, id);
+    evq_buffer_init(&text, 0);
+    evq_result_json(result, &text);
+    const enum evq_status status = evq_sink_refuse(&forward->context, id, text.data,
+                                                   text.failed ? 0 : text.bytes, why.message, err);
+    evq_buffer_free(&text);
+    return status;
+}
+
 /*
  * Gives one entry to the sink. Taken: the entry may be acknowledged (it moves to done). Held: it
  * moves to the held ones. Any other status: the sink is down.
@@ -83,10 +102,9 @@ static enum evq_status entry_give(struct evq_forward *forward, struct evq_entry 
         entry->result = NULL;
         return EVQ_OK;
     }
+    forward->sink_failed = status != EVQ_OK;
     if (status == EVQ_E_INVALID || status == EVQ_E_LIMIT) {
-        evq_log(EVQ_LOG_ERROR, "result_refused", "sink=%s entry=%s reason=%s", forward->sink->name,
-                entry->id, err->message);
-        status = EVQ_OK;
+        status = entry_refuse(forward, entry->result, err);
     }
     if (status == EVQ_OK) {
         done[*done_count] = *entry;
@@ -112,6 +130,7 @@ static enum evq_status batch_forward(struct evq_forward *forward, struct evq_ent
     }
     if (status == EVQ_OK && done_count > 0) {
         status = forward->ops->flush(forward->state, err);
+        forward->sink_failed = status != EVQ_OK;
     }
     if (status == EVQ_OK && done_count > 0) {
         status = evq_queue_sink_ack(forward->queue, forward->sink->name, done, done_count, "", err);
@@ -194,9 +213,11 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
         forward->pending = forward->pending || forward->registered;
     }
     if (status == EVQ_OK && forward->state == NULL) {
-        forward->context = (struct evq_sink_context){
-            forward->config, forward->sink, forward->config->logger.directory, forward->queue};
+        forward->context = (struct evq_sink_context){forward->config, forward->sink,
+                                                     forward->config->logger.directory,
+                                                     forward->queue, &forward->stop};
         status = forward->ops->open(&forward->context, &forward->state, err);
+        forward->sink_failed = status != EVQ_OK;
     }
     return status;
 }
@@ -207,6 +228,7 @@ static enum evq_status turn(struct evq_forward *forward, struct evq_error *err)
     struct evq_entry entries[BATCH_MAX];
     uint32_t count = 0;
 
+    forward->sink_failed = false;
     enum evq_status status = sink_prepare(forward, err);
     if (status == EVQ_OK) {
         status = held_forward(forward, err);
@@ -233,10 +255,21 @@ static bool is_final(enum evq_status status)
            status == EVQ_E_INVALID || status == EVQ_E_BUG;
 }
 
+/* For `evalq status`: what ails the sink, "" nothing. */
+static void error_note(struct evq_forward *forward, const char *message)
+{
+    struct evq_error ignored;
+
+    if (forward->registered) {
+        enum evq_status noted =
+            evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0, message, &ignored);
+        (void)noted;
+    }
+}
+
 static void turn_failed(struct evq_forward *forward, enum evq_status status,
                         const struct evq_error *error)
 {
-    struct evq_error ignored;
     int64_t wait_ms =
         evq_clock_backoff_ms(&forward->random, forward->failures, BACKOFF_FIRST_MS, BACKOFF_MAX_MS);
 
@@ -250,11 +283,8 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
     held_drop(forward);
     forward->pending = true;
     forward->failures++;
-    if (forward->registered && status != EVQ_E_IO && status != EVQ_E_TIMEOUT) {
-        // For `evalq status`; if Redis is what fails, nobody could read it there anyway.
-        enum evq_status noted = evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0,
-                                                   error->message, &ignored);
-        (void)noted;
+    if (forward->sink_failed || (status != EVQ_E_IO && status != EVQ_E_TIMEOUT)) {
+        error_note(forward, error->message); // If Redis is what fails, nobody could read it there.
     }
     int64_t deadline_ms = evq_clock_mono_ms() + wait_ms;
     while (!atomic_load(&forward->stop) && evq_clock_left_ms(deadline_ms) > 0) {
@@ -272,6 +302,7 @@ static void *forward_main(void *argument)
         if (status == EVQ_OK) {
             if (forward->failures > 0) {
                 evq_log(EVQ_LOG_INFO, "sink_back", "sink=%s", forward->sink->name);
+                error_note(forward, "");
             }
             forward->failures = 0;
             continue;
@@ -329,11 +360,9 @@ enum evq_status evq_forward_register(const struct evq_config *config,
     struct evq_queue_info info;
 
     for (size_t i = 0; i < count; i++) {
-        if (evq_sink_find(sinks[i]->kind) == NULL) {
-            return evq_error_set(
-                err, EVQ_E_INVALID,
-                "sink '%s': kind '%s' is unknown, expected jsonl, tensorboard, best or exec",
-                sinks[i]->name, sinks[i]->kind);
+        const enum evq_status checked = evq_sink_check(sinks[i], err);
+        if (checked != EVQ_OK) {
+            return checked;
         }
     }
     enum evq_status status = queue_open(config, &conn, &queue, err);

@@ -6,6 +6,9 @@
 #ifndef EVQ_LOGGER_SINK_H
 #define EVQ_LOGGER_SINK_H
 
+#include <stdatomic.h>
+
+#include "shared/buffer.h"
 #include "shared/config.h"
 #include "shared/queue.h"
 #include "shared/result.h"
@@ -16,10 +19,12 @@ struct evq_sink_context {
     const struct evq_sink_config *sink;
     const char *directory;   // logger.directory, existing; the sink's own files go beneath it.
     struct evq_queue *queue; // The thread's own.
+    const atomic_bool *stop; // Set: the program is to end, long waits too. May be NULL.
 };
 
 struct evq_sink_ops {
-    const char *kind; // "jsonl", "tensorboard", "exec", "best".
+    const char *kind;           // "jsonl", "tensorboard", ...
+    const char *const *options; // What it knows, ended by NULL; a list is "NAME.".
     /* context outlives the state. EVQ_E_CONFLICT: another process holds the sink's files. */
     enum evq_status (*open)(const struct evq_sink_context *context, void **ret_state,
                             struct evq_error *err);
@@ -39,13 +44,45 @@ extern const struct evq_sink_ops evq_sink_jsonl;
 extern const struct evq_sink_ops evq_sink_tensorboard;
 extern const struct evq_sink_ops evq_sink_exec;
 extern const struct evq_sink_ops evq_sink_best;
+extern const struct evq_sink_ops evq_sink_csv;
+extern const struct evq_sink_ops evq_sink_mlflow;  // With libcurl,
+extern const struct evq_sink_ops evq_sink_webhook; // this one too.
 
 /* The sink of that kind, or NULL. */
 const struct evq_sink_ops *evq_sink_find(const char *kind);
+/* Whether its kind and its options are known. EVQ_E_INVALID names the nearest, or what this build
+ * lacks. */
+enum evq_status evq_sink_check(const struct evq_sink_config *sink,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* An option of the sink as a number; EVQ_E_INVALID names sink and key. Absent: fallback. */
 enum evq_status evq_sink_option_number(const struct evq_sink_config *sink, const char *key,
                                        double fallback, double *ret_value,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
+/* As true or false. */
+enum evq_status evq_sink_option_flag(const struct evq_sink_config *sink, const char *key,
+                                     bool fallback, bool *ret_value,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
+/* As text; NULL: it is not there. */
+const char *evq_sink_option(const struct evq_sink_config *sink, const char *key);
+
+/*
+ * A secret: the content of the file that the option KEY_file names, without the newline at its end,
+ * else the environment's variable (NULL: none). out, empty and initialised, stays empty where there
+ * is none. EVQ_E_INVALID: the file cannot be read or any user may read it, or the secret itself
+ * stands in the configuration as KEY.
+ */
+enum evq_status evq_sink_secret(const struct evq_sink_config *sink, const char *key,
+                                const char *variable, struct evq_buffer *out,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+/*
+ * What a sink can never take: into the log, and with its reason into the queue's `bad` stream,
+ * where status shows it. data: what there is of it. Any error: it could not be set aside, and must
+ * be given again.
+ */
+enum evq_status evq_sink_refuse(const struct evq_sink_context *context, const char *result_id,
+                                const void *data, size_t bytes, const char *reason,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -226,8 +226,7 @@ static enum evq_status read_sink(const struct evq_config_reader *reader,
         status = read_sink_word(reader, node, where, "kind", &sink->kind);
     }
     if (status == EVQ_OK && sink->kind[0] == '\0') {
-        return evq_read_fail(reader, node, "%s has no \"kind\" (jsonl, tensorboard, best, exec)",
-                             where);
+        return evq_read_fail(reader, node, "%s has no \"kind\" (jsonl, tensorboard, ...)", where);
     }
     if (status == EVQ_OK) {
         status = read_sink_word(reader, node, where, "name", &sink->name);
@@ -238,7 +237,10 @@ static enum evq_status read_sink(const struct evq_config_reader *reader,
         sink->options = options;
     }
     for (size_t i = 0; status == EVQ_OK && i < sink->option_count; i++) {
-        if (strcmp(options[i].key, "directory") == 0 && options[i].value[0] != '\0') {
+        const char *tail = strrchr(options[i].key, '_');
+        const bool path = strcmp(options[i].key, "directory") == 0 ||
+                          (tail != NULL && strcmp(tail, "_file") == 0);
+        if (path && options[i].value[0] != '\0') {
             options[i].value = evq_read_path(reader, options[i].value);
             status = options[i].value != NULL ? EVQ_OK : evq_read_nomem(reader);
         }

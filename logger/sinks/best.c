@@ -175,4 +175,7 @@ static void best_close(void *state)
     free(state);
 }
 
-const struct evq_sink_ops evq_sink_best = {"best", best_open, best_write, best_flush, best_close};
+static const char *const options[] = {"metric", "direction", NULL};
+
+const struct evq_sink_ops evq_sink_best = {"best",     options,    best_open,
+                                           best_write, best_flush, best_close};

@@ -249,5 +249,7 @@ static enum evq_status jsonl_flush(void *state, struct evq_error *err)
     return evq_rundirs_flush(((struct jsonl *)state)->dirs, err);
 }
 
-const struct evq_sink_ops evq_sink_jsonl = {"jsonl", jsonl_open, jsonl_write, jsonl_flush,
-                                            jsonl_close};
+static const char *const options[] = {NULL};
+
+const struct evq_sink_ops evq_sink_jsonl = {"jsonl",     options,     jsonl_open,
+                                            jsonl_write, jsonl_flush, jsonl_close};

@@ -152,5 +152,8 @@ static enum evq_status tensorboard_flush(void *state, struct evq_error *err)
     return evq_rundirs_flush(((struct tensorboard *)state)->dirs, err);
 }
 
-const struct evq_sink_ops evq_sink_tensorboard = {
-    "tensorboard", tensorboard_open, tensorboard_write, tensorboard_flush, tensorboard_close};
+static const char *const options[] = {"directory", "subdirectory", "max_hold_seconds", NULL};
+
+const struct evq_sink_ops evq_sink_tensorboard = {"tensorboard",     options,
+                                                  tensorboard_open,  tensorboard_write,
+                                                  tensorboard_flush, tensorboard_close};

@@ -1,3 +1,8 @@
-foreach(name test_tfevent test_series test_tfrun test_idset test_sink_jsonl test_sink_exec test_logger)
+foreach(name test_tfevent test_series test_tfrun test_idset test_sink_jsonl test_sink_exec test_logger test_address
+        test_grid test_sink_csv test_sink_wandb test_sink_webhook test_sink_mlflow test_logger_outage)
     evq_test_link(${name} evq_logger)
 endforeach()
+
+# Its results are what tests/python and tests/peers watch arrive in trackers.
+add_executable(publish_results peers/publish_results.c)
+target_link_libraries(publish_results PRIVATE evq_shared m)

@@ -16,6 +16,7 @@ cmake --build "$build" --target encode_text >/dev/null || echo "NOT RUN: test_to
 cmake --build "$build" --target item_tokens >/dev/null || echo "NOT RUN: test_harness has no item_tokens"
 cmake --build "$build" --target dump_tensors >/dev/null || echo "NOT RUN: test_checkpoints has no dump_tensors"
 cmake --build "$build" --target lm_scores >/dev/null || echo "NOT RUN: test_models has no lm_scores"
+cmake --build "$build" --target publish_results >/dev/null || echo "NOT RUN: the tests of trackers have no publish_results"
 if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv"
     # By itself: where the second index does not answer, each package would be asked for there.
@@ -23,6 +24,8 @@ if [ ! -x "$venv/bin/python" ]; then
         "$(grep ^torch== tests/peers/requirements.txt)" || echo "NOT RUN in part: there is no torch for CPUs"
     "$venv/bin/pip" install --quiet -r tests/peers/requirements.txt ||
         echo "NOT RUN in part: the package registry did not answer"
+    "$venv/bin/pip" install --quiet mlflow==3.17.2 wandb==0.31.0 tensorboard==2.21.0 ||
+        echo "NOT RUN: not every tracker is installed"
     "$venv/bin/pip" install --quiet lm_eval==0.4.13 || echo "NOT RUN: lm_eval is not installed"
     DS_BUILD_OPS=0 "$venv/bin/pip" install --quiet --no-build-isolation --no-deps deepspeed==0.19.8 \
         hjson py-cpuinfo ninja msgpack einops || echo "NOT RUN: deepspeed is not installed"

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,13 @@ def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) ->
             raise AssertionError(f"not within {seconds:g} s: {what}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 class Scene:

@@ -1,0 +1,284 @@
+#include "logger/http.h"
+
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "logger/address.h"
+#include "shared/clock.h"
+
+#define CONNECT_MS_MAX          10000
+#define STOP_GRACE_MS           3000
+#define REPLY_BYTES_MAX         (1u << 20)
+#define RETRY_AFTER_SECONDS_MAX 3600
+
+struct evq_http {
+    CURL *curl;
+    char *who;
+    bool public_only;
+    const atomic_bool *stop;
+    int64_t started_ms;             // Of the call; monotonic, as what follows.
+    int64_t not_before_ms;          // What the server asked for.
+    char refused[INET6_ADDRSTRLEN]; // An address that is not public; "": none in this call.
+    char message[CURL_ERROR_SIZE];
+};
+
+/* Where curl makes its sockets: the address is the one that it is about to connect to. */
+static curl_socket_t socket_open(void *context, curlsocktype purpose, struct curl_sockaddr *address)
+{
+    struct evq_http *http = context;
+
+    (void)purpose; // Connections alone.
+    if (http->public_only && !evq_address_public(&address->addr)) {
+        const void *bytes = NULL;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+        memcpy(&v4, &address->addr, sizeof(v4));
+        if (address->family == AF_INET) {
+            bytes = &v4.sin_addr;
+        } else if (address->family == AF_INET6 && address->addrlen >= sizeof(v6)) {
+            memcpy(&v6, &address->addr, sizeof(v6));
+            bytes = &v6.sin6_addr;
+        }
+        if (bytes == NULL ||
+            inet_ntop(address->family, bytes, http->refused, sizeof(http->refused)) == NULL) {
+            (void)snprintf(http->refused, sizeof(http->refused), "of no known family");
+        }
+        return CURL_SOCKET_BAD;
+    }
+    return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
+/* Not 0 ends the call: the program is to stop and waited long enough. */
+static int progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+{
+    const struct evq_http *http = context;
+
+    (void)a;
+    (void)b;
+    (void)c;
+    (void)d;
+    return http->stop != NULL && atomic_load(http->stop) &&
+           evq_clock_mono_ms() - http->started_ms > STOP_GRACE_MS;
+}
+
+static size_t body_take(char *data, size_t size, size_t count, void *context)
+{
+    struct evq_buffer *body = context;
+
+    evq_buffer_append(body, data, size * count);
+    return body->failed ? 0 : size * count;
+}
+
+static enum evq_status options_set(struct evq_http *http, const struct evq_http_config *config)
+{
+    const long connect_ms =
+        config->timeout_ms < CONNECT_MS_MAX ? (long)config->timeout_ms : CONNECT_MS_MAX;
+    CURL *curl = http->curl;
+    bool good = true;
+
+#define SET(option, value) good = curl_easy_setopt(curl, option, value) == CURLE_OK && good
+    SET(CURLOPT_NOSIGNAL, 1L); // Threads: no alarm().
+    SET(CURLOPT_ERRORBUFFER, http->message);
+    SET(CURLOPT_FOLLOWLOCATION, 0L);
+#if LIBCURL_VERSION_NUM >= 0x075500
+    SET(CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+    SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+    SET(CURLOPT_TIMEOUT_MS, (long)config->timeout_ms);
+    SET(CURLOPT_CONNECTTIMEOUT_MS, connect_ms);
+    SET(CURLOPT_USERAGENT, "evalq/" EVQ_VERSION);
+    SET(CURLOPT_WRITEFUNCTION, body_take);
+    SET(CURLOPT_OPENSOCKETFUNCTION, socket_open);
+    SET(CURLOPT_OPENSOCKETDATA, http);
+    SET(CURLOPT_NOPROGRESS, 0L);
+    SET(CURLOPT_XFERINFOFUNCTION, progress);
+    SET(CURLOPT_XFERINFODATA, http);
+    SET(CURLOPT_SSL_VERIFYPEER, config->insecure ? 0L : 1L);
+    SET(CURLOPT_SSL_VERIFYHOST, config->insecure ? 0L : 2L);
+    if (config->public_only) {
+        SET(CURLOPT_PROXY, ""); // Also none of the environment: it would connect in our place.
+    }
+    if (config->ca_file != NULL) {
+        SET(CURLOPT_CAINFO, config->ca_file);
+    }
+    if (config->user != NULL) {
+        SET(CURLOPT_HTTPAUTH, (long)CURLAUTH_BASIC);
+        SET(CURLOPT_USERNAME, config->user);
+        SET(CURLOPT_PASSWORD, config->password != NULL ? config->password : "");
+    }
+#undef SET
+    return good ? EVQ_OK : EVQ_E_NOMEM;
+}
+
+enum evq_status evq_http_open(const struct evq_http_config *config, struct evq_http **ret_http,
+                              struct evq_error *err)
+{
+    struct evq_http *http = NULL;
+
+    // Repeated calls count; from 7.84 on any thread may, before that main() made the first.
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
+        http = calloc(1, sizeof(*http));
+    }
+    if (http != NULL) {
+        http->who = strdup(config->who);
+        http->curl = curl_easy_init();
+        http->public_only = config->public_only;
+        http->stop = config->stop;
+    }
+    if (http == NULL || http->who == NULL || http->curl == NULL ||
+        options_set(http, config) != EVQ_OK) {
+        evq_http_close(http);
+        return evq_error_set(err, EVQ_E_NOMEM, "%s: libcurl could not be prepared", config->who);
+    }
+    *ret_http = http;
+    return EVQ_OK;
+}
+
+void evq_http_close(struct evq_http *http)
+{
+    if (http == NULL) {
+        return;
+    }
+    if (http->curl != NULL) {
+        curl_easy_cleanup(http->curl);
+    }
+    free(http->who);
+    free(http);
+}
+
+/* "https://host:port" of a URL, for messages. */
+static void place_of(const char *url, char *out, size_t out_bytes)
+{
+    const char *host = strstr(url, "://");
+
+    host = host != NULL ? host + 3 : url;
+    const size_t length = strcspn(host, "/?#");
+    const char *at = memrchr(host, '@', length); // Before it stand names and passwords.
+    const char *from = at != NULL ? at + 1 : host;
+    char raw[256];
+    (void)snprintf(raw, sizeof(raw), "%.*s", (int)(length - (size_t)(from - host)), from);
+    evq_error_escape(raw, strlen(raw), out, out_bytes);
+}
+
+static enum evq_status call_failed(const struct evq_http *http, CURLcode code, const char *place,
+                                   struct evq_error *err)
+{
+    if (http->refused[0] != '\0') {
+        return evq_error_set(err, EVQ_E_IO,
+                             "%s: '%s' is at the address %s, which is not public: allow_private: "
+                             "true allows it",
+                             http->who, place, http->refused);
+    }
+    if (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL) {
+        return evq_error_set(err, EVQ_E_INVALID, "%s: expected a URL http://... or https://...",
+                             http->who);
+    }
+    const char *why = http->message[0] != '\0' ? http->message : curl_easy_strerror(code);
+    if (code == CURLE_WRITE_ERROR) {
+        why = "the reply is over 1 MiB";
+    } else if (code == CURLE_ABORTED_BY_CALLBACK) {
+        why = "stopped while it waited";
+    }
+    return evq_error_set(err, code == CURLE_OPERATION_TIMEDOUT ? EVQ_E_TIMEOUT : EVQ_E_IO,
+                         "%s: '%s': %s", http->who, place, why);
+}
+
+/* Takes the code, and how long the server wants to be left alone. */
+static void reply_take(struct evq_http *http, struct evq_http_reply *reply)
+{
+    curl_off_t seconds = 0;
+
+    (void)curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &reply->code); // Known by now.
+    if ((reply->code == 429 || reply->code == 503) &&
+        curl_easy_getinfo(http->curl, CURLINFO_RETRY_AFTER, &seconds) == CURLE_OK && seconds > 0) {
+        http->not_before_ms =
+            evq_clock_mono_ms() +
+            (seconds < RETRY_AFTER_SECONDS_MAX ? (int64_t)seconds : RETRY_AFTER_SECONDS_MAX) * 1000;
+    }
+}
+
+enum evq_status evq_http_call(struct evq_http *http, const char *method, const char *url,
+                              const char *const *headers, const char *body, size_t body_bytes,
+                              struct evq_http_reply *reply, struct evq_error *err)
+{
+    struct curl_slist *list = NULL;
+    enum evq_status status = EVQ_OK;
+    char place[300];
+    bool good = true;
+
+    place_of(url, place, sizeof(place));
+    if (evq_clock_left_ms(http->not_before_ms) > 0) {
+        return evq_error_set(err, EVQ_E_RETRY, "%s: '%s' asked for a pause; %d s of it are left",
+                             http->who, place, evq_clock_left_ms(http->not_before_ms) / 1000 + 1);
+    }
+    for (size_t i = 0; headers != NULL && headers[i] != NULL && good; i++) {
+        struct curl_slist *longer = curl_slist_append(list, headers[i]);
+        good = longer != NULL;
+        list = good ? longer : list;
+    }
+    evq_buffer_free(&reply->body);
+    evq_buffer_init(&reply->body, REPLY_BYTES_MAX);
+    good = good && curl_easy_setopt(http->curl, CURLOPT_URL, url) == CURLE_OK &&
+           curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, list) == CURLE_OK &&
+           curl_easy_setopt(http->curl, CURLOPT_WRITEDATA, &reply->body) == CURLE_OK;
+    if (strcmp(method, "POST") == 0) {
+        good = good && curl_easy_setopt(http->curl, CURLOPT_POST, 1L) == CURLE_OK &&
+               curl_easy_setopt(http->curl, CURLOPT_POSTFIELDS, body) == CURLE_OK &&
+               curl_easy_setopt(http->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body_bytes) ==
+                   CURLE_OK;
+    } else {
+        good = good && curl_easy_setopt(http->curl, CURLOPT_HTTPGET, 1L) == CURLE_OK;
+    }
+    if (!good) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "%s: a request to '%s'", http->who, place);
+        goto out;
+    }
+    http->started_ms = evq_clock_mono_ms();
+    http->refused[0] = '\0';
+    http->message[0] = '\0';
+    const CURLcode code = curl_easy_perform(http->curl);
+    if (code != CURLE_OK) {
+        status = call_failed(http, code, place, err);
+        goto out;
+    }
+    reply_take(http, reply);
+out:
+    (void)curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, NULL); // The list goes.
+    curl_slist_free_all(list);
+    return status;
+}
+
+enum evq_status evq_http_verdict(const struct evq_http_reply *reply, const char *who,
+                                 const char *what, struct evq_error *err)
+{
+    const char *hint = "";
+    char said[201];
+
+    if (reply->code >= 200 && reply->code < 300) {
+        return EVQ_OK;
+    }
+    const size_t bytes = reply->body.bytes < 160 ? reply->body.bytes : 160;
+    evq_error_escape(bytes > 0 ? (const char *)reply->body.data : "", bytes, said, sizeof(said));
+    if (reply->code == 401 || reply->code == 403) {
+        hint = " (the credentials)";
+    } else if (reply->code >= 300 && reply->code < 400) {
+        hint = " (redirects are not followed)";
+    }
+    const bool never =
+        reply->code == 400 || reply->code == 413 || reply->code == 414 || reply->code == 422;
+    return evq_error_set(err, never ? EVQ_E_INVALID : EVQ_E_RETRY, "%s: %s answers %ld%s%s%s", who,
+                         what, reply->code, hint, said[0] != '\0' ? ": " : "", said);
+}
+
+void evq_http_reply_free(struct evq_http_reply *reply)
+{
+    evq_buffer_free(&reply->body);
+}

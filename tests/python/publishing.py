@@ -1,0 +1,120 @@
+"""Results as workers publish them, in a shuffled order, and a logger that is killed while they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from typing import Any, Dict, List, Tuple
+
+from scene import BIN, Scene, until
+
+
+class Publisher:
+    """Publishes the steps 10, 20, ... of a run in an order that the seed gives; close() ends it."""
+
+    def __init__(self, scene: Scene, run: str, count: int, seed: int, **trackers: str) -> None:
+        words = [f"{name}={value}" for name, value in trackers.items()]
+        self.process = subprocess.Popen(
+            [os.path.join(BIN, "publish_results"), scene.url, run, str(count), str(seed), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.order: List[int] = []
+        self.values: Dict[int, Tuple[float, float]] = {}  # By step: accuracy, loss (NaN for some).
+        self._line("ready")
+
+    def _line(self, wanted: str) -> List[str]:
+        assert self.process.stdout is not None
+        lines = []
+        for line in self.process.stdout:
+            if line.strip() == wanted:
+                return lines
+            lines.append(line)
+        raise AssertionError(f"publish_results ended with {self.process.wait()}")
+
+    def publish(self, count: int) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{count}\n")
+        self.process.stdin.flush()
+        for line in self._line("done"):
+            step, accuracy, loss = line.split()
+            self.order.append(int(step))
+            self.values[int(step)] = (float(accuracy), float(loss))
+
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
+class Logger:
+    """evalq-logger of a scene."""
+
+    def __init__(self, scene: Scene, directory: str, **environment: str) -> None:
+        self.scene, self.directory, self.environment = scene, directory, environment
+        self.start()
+
+    def start(self) -> None:
+        self.scene.variables.update(self.environment)
+        self.process = self.scene.start("evalq-logger", "--directory", self.directory)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.scene.processes.remove(self.process)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        if self.process.wait(120) != 0:
+            raise AssertionError("evalq-logger ended with " + str(self.process.returncode))
+        self.scene.processes.remove(self.process)
+
+
+def status(scene: Scene) -> Dict[str, Any]:
+    """What `evalq status --json` says."""
+    done = subprocess.run(
+        [os.path.join(BIN, "evalq"), "status", "--json"], env=scene.environment(), capture_output=True, check=True
+    )
+    return dict(json.loads(done.stdout))
+
+
+def behind(scene: Scene) -> Dict[str, int]:
+    """By sink: how many results it has not acknowledged."""
+    return {sink["name"]: sink["lag"] + sink["pending"] for sink in status(scene)["stats"]["sinks"]}
+
+
+def all_taken(scene: Scene, seconds: float = 240) -> None:
+    def done() -> bool:
+        lags = behind(scene)  # Empty: the logger has not registered its sinks yet.
+        return bool(lags) and not any(lags.values())
+
+    until(done, "every sink has acknowledged everything", seconds)
+
+
+def publish_and_kill(publisher: Publisher, logger: Logger, count: int, kills: int, within: float, seed: int) -> None:
+    """Publishes count results in as many parts as there are kills; each kill comes at a random moment within the
+    time that the logger may still be busy with the part."""
+    dice = random.Random(seed)
+    left = count
+    for number in range(kills):
+        part = left // (kills - number)
+        publisher.publish(part)
+        left -= part
+        until_then = time.monotonic() + dice.random() * within
+        while time.monotonic() < until_then:
+            pass  # The moment is what is random, so nothing is waited for.
+        logger.kill()
+        logger.start()
+
+
+def seed() -> int:
+    """A new one, printed; $EVALQ_TEST_SEED gives an old one again."""
+    made = int(os.environ.get("EVALQ_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+    print("seed", made, flush=True)
+    return made

@@ -1,0 +1,116 @@
+/* Numbers by step and name, and as CSV and back. */
+#include <inttypes.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "logger/grid.h"
+#include "shared/clock.h"
+#include "tests/fixture/check.h"
+
+static bool put(struct evq_grid *grid, int64_t step, const char *name, double value)
+{
+    struct evq_error err;
+    bool changed = false;
+
+    assert_status_err(evq_grid_put(grid, step, name, value, &changed, &err), EVQ_OK, &err);
+    return changed;
+}
+
+static void assert_csv(const struct evq_grid *grid, const char *want)
+{
+    struct evq_buffer text;
+
+    evq_buffer_init(&text, 0);
+    evq_grid_csv(grid, &text);
+    assert_string_equal(evq_buffer_string(&text), want);
+    evq_buffer_free(&text);
+}
+
+static void grid_sorts_by_step_and_leaves_gaps_empty(void **state)
+{
+    struct evq_grid grid = {0};
+
+    (void)state;
+    assert_true(put(&grid, 20, "eval/a/acc", 0.5));
+    assert_true(put(&grid, 10, "eval/a/acc", 0.25));
+    assert_true(put(&grid, 30, "eval/b/loss,none", 1e300));
+    assert_true(put(&grid, 20, "eval/b/loss,none", NAN));
+    assert_false(put(&grid, 20, "eval/a/acc", 0.5));   // It is there.
+    assert_true(put(&grid, 10, "eval/a/acc", -0.125)); // In its place.
+    assert_csv(&grid, "step,eval/a/acc,\"eval/b/loss,none\"\r\n10,-0.125,\r\n20,0.5,nan\r\n"
+                      "30,,1.0000000000000001e+300\r\n");
+    evq_grid_free(&grid);
+}
+
+static void grid_reads_back_what_it_wrote(void **state)
+{
+    static const char *const names[] = {"plain",       "with,comma", "with \"quotes\"",
+                                        "line\nbreak", "\"",         ""};
+    struct evq_grid grid = {0};
+    struct evq_grid back = {0};
+    struct evq_buffer first;
+    struct evq_buffer second;
+    struct evq_error err;
+    uint64_t random = evq_clock_random();
+
+    (void)state;
+    print_message("seed %" PRIu64 "\n", random);
+    for (int i = 0; i < 400; i++) {
+        const int64_t at = evq_clock_jitter_ms(&random, 1000000, 90);
+        const double value = at % 7 == 0 ? (at % 2 ? NAN : -INFINITY) : (double)at / 3.0;
+        (void)put(&grid, at % 50, names[at % 6], value);
+    }
+    evq_buffer_init(&first, 0);
+    evq_buffer_init(&second, 0);
+    evq_grid_csv(&grid, &first);
+    assert_status_err(evq_grid_read(&back, (const char *)first.data, first.bytes, &err), EVQ_OK,
+                      &err);
+    evq_grid_csv(&back, &second);
+    assert_int_equal(first.bytes, second.bytes);
+    assert_memory_equal(first.data, second.data, first.bytes);
+    evq_buffer_free(&first);
+    evq_buffer_free(&second);
+    evq_grid_free(&grid);
+    evq_grid_free(&back);
+}
+
+static void grid_refuses_what_is_no_table(void **state)
+{
+    static const char *const bad[] = {"",
+                                      "step",
+                                      "steps\r\n",
+                                      "step,a,a\r\n",
+                                      "step,\"a\r\n",
+                                      "step,\"a\"b\r\n",
+                                      "step,a\r\n1,2",
+                                      "step,a\r\nx,2\r\n",
+                                      "step,a\r\n1,2,3\r\n",
+                                      "step,a\r\n1,2x\r\n",
+                                      "step,a\r\n99999999999999999999,1\r\n",
+                                      "step,a\r1,2\r\n"};
+    struct evq_error err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct evq_grid grid = {0};
+        assert_status(evq_grid_read(&grid, bad[i], strlen(bad[i]), &err), EVQ_E_CORRUPT);
+        assert_holds(err.message, "line ");
+        assert_int_equal(grid.column_count + grid.row_count, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grid_sorts_by_step_and_leaves_gaps_empty),
+        cmocka_unit_test(grid_reads_back_what_it_wrote),
+        cmocka_unit_test(grid_refuses_what_is_no_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

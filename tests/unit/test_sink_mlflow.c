@@ -1,0 +1,311 @@
+/*
+ * The MLflow sink against a small server that answers as MLflow does: what it asks for in which
+ * order, how much goes into one call, and what one refused result costs the others. The real server
+ * is in tests/peers/test_mlflow.py.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "logger/mlflow.h"
+#include "logger/sink.h"
+#include "tests/fixture/receiver.h"
+#include "tests/fixture/redis.h"
+
+struct scene {
+    char directory[64];
+    struct fixture_receiver *server;
+    // What the server holds and does.
+    const char *tagged;   // The run that is tagged for results; NULL: none.
+    const char *made;     // The one that was created; NULL: none.
+    bool experiment_away; // It is not there yet.
+    const char *poison;   // Calls that hold this text are refused.
+    struct evq_pair options[3];
+    struct evq_config configuration;
+    struct evq_sink_config config;
+    struct evq_sink_context context;
+    void *sink;
+};
+
+static void answer_search(const struct scene *scene, const char *body,
+                          struct fixture_receiver_answer *ret)
+{
+    const char *run = strstr(body, "evalq.results") != NULL ? scene->tagged : scene->made;
+
+    (void)snprintf(ret->body, sizeof ret->body,
+                   run != NULL ? "{\"runs\":[{\"info\":{\"run_id\":\"%s\"}}]}" : "{}%s",
+                   run != NULL ? run : "");
+}
+
+static void answer(void *context, size_t number, const struct fixture_receiver_request *request,
+                   struct fixture_receiver_answer *ret)
+{
+    struct scene *scene = context;
+    const char *head = request->head;
+
+    (void)number;
+    (void)snprintf(ret->body, sizeof ret->body, "{}");
+    if (strstr(head, "experiments/get-by-name") != NULL && scene->experiment_away) {
+        ret->status = "404 Not Found";
+        (void)snprintf(ret->body, sizeof ret->body, "{\"error_code\":\"RESOURCE_DOES_NOT_EXIST\"}");
+    } else if (strstr(head, "experiments/get-by-name") != NULL) {
+        (void)snprintf(ret->body, sizeof ret->body,
+                       "{\"experiment\":{\"experiment_id\":\"7\",\"lifecycle_stage\":\"active\"}}");
+    } else if (strstr(head, "experiments/create") != NULL) {
+        (void)snprintf(ret->body, sizeof ret->body, "{\"experiment_id\":\"7\"}");
+    } else if (strstr(head, "runs/search") != NULL) {
+        answer_search(scene, request->body, ret);
+    } else if (strstr(head, "runs/create") != NULL) {
+        scene->made = "new";
+        (void)snprintf(ret->body, sizeof ret->body, "{\"run\":{\"info\":{\"run_id\":\"new\"}}}");
+    } else if (strstr(head, "runs/log-batch") != NULL && scene->poison != NULL &&
+               strstr(request->body, scene->poison) != NULL) {
+        ret->status = "400 Bad Request";
+        (void)snprintf(ret->body, sizeof ret->body,
+                       "{\"error_code\":\"INVALID_PARAMETER_VALUE\",\"message\":\"no such key\"}");
+    }
+}
+
+static int setup(void **state)
+{
+    static const char *const variables[] = {"MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN",
+                                            "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD",
+                                            "MLFLOW_EXPERIMENT_NAME"};
+    struct scene *scene = calloc(1, sizeof *scene);
+
+    assert_non_null(scene);
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        (void)unsetenv(variables[i]);
+    }
+    fixture_dir_make(scene->directory);
+    scene->server = fixture_receiver_start(answer, scene);
+    scene->configuration.redis.queue = "main";
+    scene->options[0] = (struct evq_pair){"uri", scene->server->url};
+    scene->options[1] = (struct evq_pair){"experiment", "a b/c"};
+    scene->config = (struct evq_sink_config){"mlflow", "mlflow", scene->options, 2};
+    scene->context = (struct evq_sink_context){
+        .config = &scene->configuration, .sink = &scene->config, .directory = scene->directory};
+    *state = scene;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct scene *scene = *state;
+
+    evq_sink_mlflow.close(scene->sink);
+    fixture_receiver_stop(scene->server);
+    fixture_dir_remove(scene->directory);
+    free(scene);
+    return 0;
+}
+
+static void scene_open(struct scene *scene)
+{
+    struct evq_error err;
+
+    assert_status_err(evq_sink_mlflow.open(&scene->context, &scene->sink, &err), EVQ_OK, &err);
+}
+
+static void give(struct scene *scene, const char *run, int64_t step, const char *name, size_t count,
+                 const struct evq_pair *tracker)
+{
+    struct evq_metric metrics[EVQ_RESULT_METRICS_MAX];
+    char names[EVQ_RESULT_METRICS_MAX][64];
+    char job[64];
+    struct evq_error err;
+    struct evq_result *result = evq_result_new();
+
+    assert_non_null(result);
+    (void)snprintf(job, sizeof job, "%s/%lld/regular/quick", run, (long long)step);
+    for (size_t i = 0; i < count; i++) {
+        (void)snprintf(names[i], sizeof names[i], "%s%zu", name, i);
+        metrics[i] = (struct evq_metric){.name = names[i], .value = i == 1 ? NAN : 0.1};
+    }
+    result->job = job;
+    result->run = run;
+    result->task = "t";
+    result->step = step;
+    result->finished_ms = 1700000000123;
+    result->metrics = metrics;
+    result->metric_count = count;
+    result->trackers = tracker;
+    result->tracker_count = tracker != NULL ? 1 : 0;
+    assert_status_err(evq_sink_mlflow.write(scene->sink, result, &err), EVQ_OK, &err);
+    evq_result_free(result);
+}
+
+static void flush(struct scene *scene)
+{
+    struct evq_error err;
+
+    assert_status_err(evq_sink_mlflow.flush(scene->sink, &err), EVQ_OK, &err);
+}
+
+/* The calls as "get-by-name search create ..."; forgets none. */
+static const char *calls(const struct scene *scene)
+{
+    static char text[8192];
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < atomic_load(&scene->server->count); i++) {
+        const char *path = strstr(scene->server->requests[i].head, "/api/2.0/mlflow/");
+        assert_non_null(path);
+        path = strchr(path + strlen("/api/2.0/mlflow/"), '/') + 1;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%.*s", i > 0 ? " " : "",
+                                 (int)strcspn(path, " ?"), path);
+    }
+    return text;
+}
+
+static const struct fixture_receiver_request *last(const struct scene *scene)
+{
+    return &scene->server->requests[atomic_load(&scene->server->count) - 1];
+}
+
+static void sink_mlflow_makes_experiment_and_run_once_and_logs_as_published(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->experiment_away = true;
+    assert_int_equal(setenv("MLFLOW_TRACKING_TOKEN", "t0ken", 1), 0);
+    scene_open(scene);
+    give(scene, "digits", 400, "acc,", 2, NULL);
+    flush(scene);
+    assert_string_equal(calls(scene),
+                        "get-by-name create search search create set-tag update log-batch");
+    assert_non_null(strstr(scene->server->requests[0].head, "experiment_name=a%20b%2Fc"));
+    assert_string_equal(fixture_receiver_header(last(scene), "Authorization"), "Bearer t0ken");
+    assert_string_equal(
+        last(scene)->body,
+        "{\"run_id\":\"new\",\"metrics\":[{\"key\":\"eval/t/acc_0\",\"value\":0.10000000000000001,"
+        "\"timestamp\":1700000000123,\"step\":400},{\"key\":\"eval/t/acc_1\",\"value\":\"NaN\","
+        "\"timestamp\":1700000000123,\"step\":400}]}");
+    give(scene, "digits", 800, "acc", 1, NULL);
+    flush(scene);
+    assert_string_equal(
+        calls(scene), "get-by-name create search search create set-tag update log-batch log-batch");
+    assert_int_equal(unsetenv("MLFLOW_TRACKING_TOKEN"), 0);
+}
+
+static void sink_mlflow_goes_on_where_a_killed_logger_stopped(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->made = "left"; // Created, and then the process died before it was chosen.
+    scene_open(scene);
+    give(scene, "digits", 400, "acc", 1, NULL);
+    flush(scene);
+    assert_string_equal(calls(scene), "get-by-name search search set-tag update log-batch");
+    assert_non_null(strstr(last(scene)->body, "\"run_id\":\"left\""));
+    scene->tagged = "chosen"; // The one for results goes before any other.
+    evq_sink_mlflow.close(scene->sink);
+    scene_open(scene);
+    give(scene, "digits", 400, "acc", 1, NULL);
+    flush(scene);
+    assert_non_null(strstr(last(scene)->body, "\"run_id\":\"chosen\""));
+}
+
+static void sink_mlflow_stays_within_the_limits_of_a_call(void **state)
+{
+    struct scene *scene = *state;
+    size_t metrics = 0;
+
+    scene->tagged = "a";
+    scene_open(scene);
+    for (int64_t step = 0; step < 20; step++) {
+        give(scene, step % 2 == 0 ? "even" : "odd", step, "metric", 200, NULL);
+    }
+    flush(scene);
+    const size_t count = atomic_load(&scene->server->count);
+    for (size_t i = 0; i < count; i++) {
+        if (strstr(scene->server->requests[i].head, "log-batch") == NULL) {
+            continue;
+        }
+        json_t *body = json_loads(scene->server->requests[i].body, 0, NULL);
+        const size_t in_call = json_array_size(json_object_get(body, "metrics"));
+        assert_true(in_call > 0 && in_call <= EVQ_MLFLOW_METRICS_MAX);
+        assert_true(scene->server->requests[i].body_bytes < 1000000);
+        metrics += in_call;
+        json_decref(body);
+    }
+    assert_int_equal(metrics, 20 * 200);
+}
+
+static void sink_mlflow_lets_one_refused_result_cost_no_other(void **state)
+{
+    struct scene *scene = *state;
+    size_t good = 0;
+
+    scene->tagged = "a";
+    scene->poison = "\"step\":3}";
+    scene_open(scene);
+    for (int64_t step = 0; step < 6; step++) {
+        give(scene, "digits", step, "acc", 1, NULL);
+    }
+    flush(scene); // Together refused, then each by itself: the run is looked for again each time.
+    for (size_t i = 0; i < atomic_load(&scene->server->count); i++) {
+        const struct fixture_receiver_request *request = &scene->server->requests[i];
+        good += strstr(request->head, "log-batch") != NULL &&
+                strstr(request->body, "\"step\":3}") == NULL;
+    }
+    assert_int_equal(good, 5);
+}
+
+static void sink_mlflow_logs_into_the_run_that_the_training_gave(void **state)
+{
+    struct scene *scene = *state;
+    const struct evq_pair tracker = {"mlflow_run_id", "0123456789abcdef"};
+
+    scene_open(scene);
+    give(scene, "digits", 1, "acc", 1, &tracker);
+    flush(scene);
+    assert_string_equal(calls(scene), "log-batch");
+    assert_non_null(strstr(last(scene)->body, "\"run_id\":\"0123456789abcdef\""));
+    evq_sink_mlflow.close(scene->sink);
+    scene->options[2] = (struct evq_pair){"own_run", "true"};
+    scene->config.option_count = 3;
+    scene_open(scene);
+    give(scene, "digits", 1, "acc", 1, &tracker);
+    flush(scene);
+    assert_non_null(strstr(last(scene)->body, "\"run_id\":\"new\""));
+}
+
+static void sink_mlflow_says_what_is_wrong_with_its_options(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_error err;
+
+    scene->options[0].value = "databricks";
+    assert_status(evq_sink_mlflow.open(&scene->context, &scene->sink, &err), EVQ_E_INVALID);
+    assert_holds(err.message, "expected uri: http://HOST:PORT or $MLFLOW_TRACKING_URI");
+    scene->options[0].value = "http://me:pass@example.org";
+    assert_status(evq_sink_mlflow.open(&scene->context, &scene->sink, &err), EVQ_E_INVALID);
+    assert_holds(err.message, "password_file");
+    assert_null(strstr(err.message, "pass@"));
+    assert_null(scene->sink);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(sink_mlflow_makes_experiment_and_run_once_and_logs_as_published),
+        TEST(sink_mlflow_goes_on_where_a_killed_logger_stopped),
+        TEST(sink_mlflow_stays_within_the_limits_of_a_call),
+        TEST(sink_mlflow_lets_one_refused_result_cost_no_other),
+        TEST(sink_mlflow_logs_into_the_run_that_the_training_gave),
+        TEST(sink_mlflow_says_what_is_wrong_with_its_options),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
