@@ -55,7 +55,7 @@ static struct evq_config *config_new(void)
     config->worker.log_bytes_max = INT64_C(64) << 20;
     config->worker.fetch_bytes_max = INT64_C(1) << 40;
     config->worker.read_ahead_bytes = INT64_C(16) << 30;
-    config->logger.directory = "./evalq-results";
+    config->logger.directory = EVQ_CONFIG_RESULTS_DEFAULT;
     if (config->worker.scratch == NULL || config->shm.path == NULL) {
         evq_arena_free(arena);
         return NULL;
@@ -273,6 +273,27 @@ const struct evq_suite *evq_config_suite(const struct evq_config *config, const 
             return &config->suites[i];
         }
     }
+    return NULL;
+}
+
+const struct evq_suite *evq_config_suite_find(const struct evq_config *config, const char *name,
+                                              struct evq_error *err)
+{
+    const struct evq_suite *suite = evq_config_suite(config, name);
+    char choice[256];
+    if (suite != NULL) {
+        return suite;
+    }
+    const char **names = calloc(config->suite_count + 1, sizeof *names);
+    for (size_t i = 0; names != NULL && i < config->suite_count; i++) {
+        names[i] = config->suites[i].name;
+    }
+    (void)evq_error_set(err, EVQ_E_NOT_FOUND, "no suite '%.64s' in %.150s: %s", name,
+                        config->file[0] != '\0' ? config->file
+                                                : "the configuration, for there is no file",
+                        evq_config_choice(name, names, names != NULL ? config->suite_count : 0,
+                                          choice, sizeof choice));
+    free(names);
     return NULL;
 }
 

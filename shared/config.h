@@ -12,8 +12,9 @@
 
 #include "shared/job.h"
 
-#define EVQ_CONFIG_SINKS_MAX 64
-#define EVQ_CONFIG_ROOT_SHM  "shm"
+#define EVQ_CONFIG_SINKS_MAX       64
+#define EVQ_CONFIG_ROOT_SHM        "shm"
+#define EVQ_CONFIG_RESULTS_DEFAULT "./evalq-results" // logger.directory.
 
 struct evq_root {
     const char *name;
@@ -121,7 +122,7 @@ struct evq_config {
     struct {
         const struct evq_sink_config *sinks;
         size_t sink_count;
-        const char *directory; // Default "./evalq-results".
+        const char *directory; // Default EVQ_CONFIG_RESULTS_DEFAULT.
     } logger;
 };
 
@@ -150,6 +151,9 @@ void evq_config_free(struct evq_config *config); // Accepts NULL.
 
 /* NULL: none. */
 const struct evq_suite *evq_config_suite(const struct evq_config *config, const char *name);
+/* The same for a name that a user gave: NULL and EVQ_E_NOT_FOUND, with what there is instead. */
+const struct evq_suite *evq_config_suite_find(const struct evq_config *config, const char *name,
+                                              struct evq_error *err) EVQ_CHECK_RESULT;
 /* NULL: none. */
 const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name);
 const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
@@ -169,6 +173,10 @@ enum evq_status evq_config_root_match(const struct evq_config *config, const cha
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 /* Edit distance based hint: the nearest of words to word, or NULL when none is near. */
 const char *evq_config_nearest(const char *word, const char *const *words, size_t word_count);
+/* "did you mean 'a'? There are a, b, c": what to say of a word that is none of words; "there is
+ * none" of none. Cut to out_bytes. Returns out. */
+char *evq_config_choice(const char *word, const char *const *words, size_t word_count, char *out,
+                        size_t out_bytes);
 
 /* "1024", "24GiB", "1.5GB", "512 MiB" as whole bytes; up to three decimals. false: it is none. */
 bool evq_config_bytes(const char *text, int64_t *ret);

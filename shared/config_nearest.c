@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "shared/config.h"
@@ -59,4 +60,29 @@ const char *evq_config_nearest(const char *word, const char *const *words, size_
         }
     }
     return best;
+}
+
+char *evq_config_choice(const char *word, const char *const *words, size_t word_count, char *out,
+                        size_t out_bytes)
+{
+    const char *near = evq_config_nearest(word, words, word_count);
+    size_t used = 0;
+
+    if (word_count == 0) {
+        (void)snprintf(out, out_bytes, "there is none");
+        return out;
+    }
+    int bytes = near != NULL ? snprintf(out, out_bytes, "did you mean '%s'? There are ", near)
+                             : snprintf(out, out_bytes, "there are ");
+    for (size_t i = 0; i < word_count; i++) {
+        used += bytes > 0 ? (size_t)bytes : 0;
+        if (used >= out_bytes) {
+            break;
+        }
+        bytes = snprintf(out + used, out_bytes - used, "%s%s", i > 0 ? ", " : "", words[i]);
+    }
+    if (used + (bytes > 0 ? (size_t)bytes : 0) >= out_bytes && out_bytes > 4) {
+        memcpy(out + out_bytes - 4, "...", 4);
+    }
+    return out;
 }

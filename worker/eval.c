@@ -222,11 +222,9 @@ enum evq_exit evq_eval_main(const struct evq_options *options)
     if (status != EVQ_OK) {
         goto out;
     }
-    const struct evq_suite *suite = evq_config_suite(config, options->suite);
+    const struct evq_suite *suite = evq_config_suite_find(config, options->suite, &err);
     if (suite == NULL) {
-        status = evq_error_set(&err, EVQ_E_NOT_FOUND, "no suite '%s' in %s", options->suite,
-                               config->file[0] != '\0' ? config->file
-                                                       : "the configuration: there is no file");
+        status = err.status;
         goto out;
     }
     status = evq_runner_suite_check(config, suite, &err);

@@ -29,9 +29,8 @@ static enum evq_status list_check(const struct evq_config *config, const char *l
         const size_t word = strcspn(at, ",");
         (void)snprintf(name, sizeof(name), "%.*s",
                        (int)(word < sizeof(name) ? word : sizeof(name) - 1), at);
-        if (evq_config_suite(config, name) == NULL) {
-            return evq_error_set(err, EVQ_E_NOT_FOUND, "--suites: no suite '%s' in %s", name,
-                                 config->file);
+        if (evq_config_suite_find(config, name, err) == NULL) {
+            return evq_error_prefix(err, "--suites");
         }
         at += word;
         at += *at == ',';

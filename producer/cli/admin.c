@@ -111,10 +111,9 @@ static enum evq_status suite_replace(struct evq_cli *cli, const char *name, stru
     if (status != EVQ_OK) {
         return status;
     }
-    const struct evq_suite *suite = evq_config_suite(cli->config, name);
+    const struct evq_suite *suite = evq_config_suite_find(cli->config, name, err);
     if (suite == NULL) {
-        return evq_error_set(err, EVQ_E_NOT_FOUND, "the configuration %s has no suite '%s'",
-                             cli->config->file[0] != '\0' ? cli->config->file : "(none)", name);
+        return EVQ_E_NOT_FOUND;
     }
     status = evq_needs_text(&suite->needs, needs, sizeof needs, err);
     if (status == EVQ_OK) {

@@ -184,15 +184,38 @@ static void check_disk(const char *what, const char *path, json_t *checks)
                    low ? "free some space" : "", "%s: %s free at %s", what, shown, path);
 }
 
+/* Where the logger writes: `evalq up` keeps results beside its address, unless the configuration
+ * says where. */
+static const char *results_directory(const struct evq_config *config, char out[PATH_MAX])
+{
+    char line[PATH_MAX] = "";
+    const bool by_default = strcmp(config->logger.directory, EVQ_CONFIG_RESULTS_DEFAULT) == 0;
+    FILE *file = by_default ? fopen(".evalq/url", "re") : NULL;
+    if (file == NULL) {
+        return config->logger.directory;
+    }
+    const bool read = fgets(line, sizeof line, file) != NULL;
+    (void)fclose(file); // Read only.
+    line[strcspn(line, "\n")] = '\0';
+    // Of another server than the one that is asked here, it says nothing.
+    char real[PATH_MAX];
+    const bool same = read && strcmp(line, config->redis.url) == 0;
+    return same && realpath(".evalq", real) != NULL &&
+                   snprintf(out, PATH_MAX, "%s/results", real) < PATH_MAX
+               ? out
+               : config->logger.directory;
+}
+
 static void check_here(const struct evq_config *config, json_t *checks)
 {
+    char results[PATH_MAX];
     check_config(config, checks);
     check_roots(config, checks);
     check_evaluators(config, checks);
     check_suites(config, checks);
     check_gpu(checks);
     check_disk("scratch", config->worker.scratch, checks);
-    check_disk("results", config->logger.directory, checks);
+    check_disk("results", results_directory(config, results), checks);
 }
 
 /* The function library, the round trip to it and the server's clock, all from one question. */

@@ -176,7 +176,7 @@ static enum evq_status start_one(struct evq_fleet *fleet, size_t index, const ch
 static enum evq_status place_results(struct evq_fleet *fleet, struct evq_error *err)
 {
     const char *results = fleet->cli->config->logger.directory;
-    if (strcmp(results, "./evalq-results") == 0) {
+    if (strcmp(results, EVQ_CONFIG_RESULTS_DEFAULT) == 0) {
         return evq_server_path(fleet->directory, "results", fleet->results, err);
     }
     (void)snprintf(fleet->results, sizeof fleet->results, "%s", results);

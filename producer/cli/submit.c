@@ -11,7 +11,10 @@
 #include "producer/cli/json.h"
 #include "producer/cli/submission.h"
 #include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
 #include "producer/cli/waiting.h"
+
+#define SUITES_SHOWN_MAX 64
 
 static const char *reason_of(const struct evq_submitted *one)
 {
@@ -78,6 +81,41 @@ static enum evq_status find_step(struct evq_cli *cli, int64_t *ret_step, struct 
     return EVQ_OK;
 }
 
+/* A suite that neither this configuration nor any worker so far has may be a slip: the job waits.
+ */
+static void note_unknown_suites(struct evq_cli *cli, const struct evq_submission *s)
+{
+    const char *known[SUITES_SHOWN_MAX];
+    char choice[256];
+    json_t *stats = NULL;
+    for (size_t i = 0; i < s->suite_count; i++) {
+        if (evq_config_suite(cli->config, s->suites[i]) != NULL) {
+            continue;
+        }
+        if (stats == NULL && evq_view_stats(cli, &stats, NULL) != EVQ_OK) {
+            return; // It was submitted: that is what counts.
+        }
+        size_t count = 0;
+        size_t index = 0;
+        bool offered = false;
+        const json_t *suite = NULL;
+        json_array_foreach(json_object_get(stats, "suites"), index, suite)
+        {
+            const char *name = evq_json_text(suite, "name", "");
+            offered = offered || strcmp(name, s->suites[i]) == 0;
+            if (count < SUITES_SHOWN_MAX) {
+                known[count++] = name;
+            }
+        }
+        if (!offered) {
+            evq_cli_say(
+                cli, "evalq: no worker has offered a suite '%s' so far: its job waits for one (%s)",
+                s->suites[i], evq_config_choice(s->suites[i], known, count, choice, sizeof choice));
+        }
+    }
+    json_decref(stats);
+}
+
 static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct evq_submission submission;
@@ -101,6 +139,9 @@ static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
     } else if (status == EVQ_OK && !cli->terminal.json) {
         print_sent(cli, &submission, &sent);
         (void)fflush(stdout);
+    }
+    if (status == EVQ_OK) {
+        note_unknown_suites(cli, &submission);
     }
     if (status == EVQ_OK && evq_option_flag(&cli->options, "wait")) {
         const char *ids[EVQ_SUBMISSION_SUITES_MAX];

@@ -164,6 +164,8 @@ static void submit_queues_once_and_names_what_is_wrong(void **state)
            "--suite", "quick,other", "--variant", "ema");
     assert_string_equal(site->output.out,
                         "r/100/ema/quick\tqueued\tqueued\nr/100/ema/other\tqueued\tqueued\n");
+    assert_holds(site->output.err, "no worker has offered a suite 'other' so far");
+    assert_null(strstr(site->output.err, "suite 'quick'"));
     EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "l", "--step", "2", "--suite",
            "quick", "--policy", "latest");
     EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "l", "--step", "1", "--suite",

@@ -347,8 +347,9 @@ static void suites_are_listed_and_replaced(void **state)
     EXPECT(site, 0, "admin", "suite", "replace", "quick", "--yes");
     EXPECT(site, 0, "admin", "suite", "list");
     assert_holds(site->output.out, "evalq.yaml");
-    EXPECT(site, 3, "admin", "suite", "replace", "unknown", "--yes");
+    EXPECT(site, 3, "admin", "suite", "replace", "quikc", "--yes");
     fixture_user_one_line(site);
+    assert_holds(site->output.err, "did you mean 'quick'? There are ");
 }
 
 /* The ACL file is taken by a server, and its roles can do what they are for and no more. */

@@ -224,6 +224,10 @@ static void up_refuses_a_second_and_stops_on_sigterm(void **state)
     RUN(place, 1, "up");
     assert_holds(place->output.err, "another `evalq up`");
     RUN(place, 0, "status"); // Address, password and all are found in ./.evalq.
+    RUN(place, 0, "doctor");
+    char results[300];
+    (void)snprintf(results, sizeof results, "free at %s/results", place->data);
+    assert_holds(place->output.out, results);
     assert_int_equal(kill(pid, SIGTERM), 0);
     assert_int_equal(fixture_program_wait(pid, 30000), 0);
     assert_all_gone(place);

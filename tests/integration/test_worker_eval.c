@@ -154,6 +154,9 @@ static void eval_says_what_is_wrong_with_an_exit_code(void **state)
     assert_true(fixture_site_holds(site, "out", "none.safetensors"));
     assert_int_equal(eval_json(site, "ckpt/a.safetensors", "nosuch"), EVQ_EXIT_CONFIG);
     assert_true(fixture_site_holds(site, "out", "no suite 'nosuch'"));
+    assert_true(fixture_site_holds(site, "out", ": there are ")); // All of them; "sh" is one.
+    assert_int_equal(eval_json(site, "ckpt/a.safetensors", "digit"), EVQ_EXIT_CONFIG);
+    assert_true(fixture_site_holds(site, "out", "did you mean 'digits'? There are "));
     assert_int_equal(eval_json(site, "ckpt/a.safetensors", "slow"), EVQ_EXIT_TIMEOUT);
     assert_true(fixture_site_holds(site, "out", "limit of 1 s"));
     assert_int_equal(eval_json(site, "ckpt/a.safetensors", "split"), EVQ_EXIT_CONFIG);
