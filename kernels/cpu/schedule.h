@@ -11,7 +11,7 @@
 
 #include "kernels/backend.h"
 
-#define EVQ_SCHEDULE_CHUNK 128 // Rows of a chunk, at most.
+#define EVQ_SCHEDULE_CHUNK 256 // Rows of a chunk, at most.
 
 struct evq_segment {
     size_t first, end; // Operations.
