@@ -3,7 +3,7 @@
 set -eu
 
 cd "$(dirname "$0")/.."
-git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format-14 --dry-run --Werror
+git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format-14 --dry-run --Werror
 long=$(git ls-files '*.c' '*.h' '*.cu' | grep -v '^tests/' | xargs wc -l |
     awk '$2 != "total" && ($1 > 600 || ($2 ~ /main\.c$/ && $1 > 150)) { print $2 ": " $1 " lines" }')
 if [ -n "$long" ]; then

@@ -4,14 +4,16 @@
 #include <cmath>
 
 #include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/typed.cuh"
 
 enum { PART = EVQ_ATTENTION_SIZE_MAX / EVQ_WARP }; // Values of a head that a lane holds.
 
 /* A warp for each row and head: one pass over the keys, the softmax rescaled as its top rises. */
+template <typename In, typename Out>
 __global__ static void __launch_bounds__(EVQ_THREADS)
-    attention_kernel(const float *in, int64_t in_stride, int32_t rows, const int32_t *positions,
+    attention_kernel(const In *in, int64_t in_stride, int32_t rows, const int32_t *positions,
                      int32_t size, int32_t heads, int32_t kv_heads, int32_t window, float scale,
-                     float *out, int64_t out_stride)
+                     Out *out, int64_t out_stride)
 {
     const int64_t items = (int64_t)rows * heads;
     const int32_t lane = threadIdx.x % EVQ_WARP;
@@ -30,15 +32,15 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
         float total = 0.0f;
         for (int32_t p = 0; p < PART; p++) {
             const int32_t c = lane + p * EVQ_WARP;
-            q[p] = c < size ? in[row * in_stride + (int64_t)head * size + c] : 0.0f;
+            q[p] = c < size ? evq_get(in + row * in_stride + (int64_t)head * size + c) : 0.0f;
             sum[p] = 0.0f;
         }
         for (int64_t key = row - seen + 1; key <= row; key++) {
-            const float *k = in + key * in_stride + first_key;
+            const In *k = in + key * in_stride + first_key;
             float dot = 0.0f;
             for (int32_t p = 0; p < PART; p++) {
                 const int32_t c = lane + p * EVQ_WARP;
-                dot += c < size ? q[p] * k[c] : 0.0f;
+                dot += c < size ? q[p] * evq_get(k + c) : 0.0f;
             }
             const float logit = evq_warp_sum(dot) * scale;
             const float next = logit > top ? logit : top; // A NaN shows in weight and stays.
@@ -47,30 +49,35 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
             total = total * shrink + weight;
             for (int32_t p = 0; p < PART; p++) {
                 const int32_t c = lane + p * EVQ_WARP;
-                sum[p] = sum[p] * shrink + (c < size ? weight * k[to_value + c] : 0.0f);
+                sum[p] = sum[p] * shrink + (c < size ? weight * evq_get(k + to_value + c) : 0.0f);
             }
             top = next;
         }
         for (int32_t p = 0; p < PART; p++) {
             const int32_t c = lane + p * EVQ_WARP;
             if (c < size) {
-                out[row * out_stride + (int64_t)head * size + c] = sum[p] / total;
+                evq_set(out + row * out_stride + (int64_t)head * size + c, sum[p] / total);
             }
         }
     }
 }
 
-enum evq_status evq_attention_launch(const float *d_in, int64_t in_stride, int32_t rows,
+enum evq_status evq_attention_launch(const struct evq_cuda_rows *in, int32_t rows,
                                      const int32_t *d_positions, const struct evq_op *op,
-                                     float *d_out, int64_t out_stride, cudaStream_t stream,
+                                     const struct evq_cuda_rows *out, cudaStream_t stream,
                                      struct evq_error *err)
 {
     assert(op->n <= EVQ_ATTENTION_SIZE_MAX);
     if (rows == 0) {
         return EVQ_OK;
     }
-    attention_kernel<<<evq_grid((int64_t)rows * op->heads, EVQ_WARPS), EVQ_THREADS, 0, stream>>>(
-        d_in, in_stride, rows, d_positions, op->n, op->heads, op->kv_heads, op->window, op->scale,
-        d_out, out_stride);
+    evq_typed2(in, out, [&](auto from, auto to) {
+        typedef decltype(from) In;
+        typedef decltype(to) Out;
+        EVQ_LAUNCH((attention_kernel<In, Out>), evq_grid((int64_t)rows * op->heads, EVQ_WARPS),
+                   EVQ_THREADS, 0, stream, evq_at<In>(in, 0), in->stride, rows, d_positions, op->n,
+                   op->heads, op->kv_heads, op->window, op->scale, evq_at<Out>(out, 0),
+                   out->stride);
+    });
     return evq_cuda_status(cudaGetLastError(), "attention launch", err);
 }

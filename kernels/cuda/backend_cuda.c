@@ -1,7 +1,7 @@
 /*
- * The CUDA backend: one device, one stream, fp32 by cuBLAS, everything else by the kernels of
- * ops.h and tokens.h. Memory is sized by prepare.c; run.c copies a batch in, runs the plan in order
- * and copies the results out.
+ * The CUDA backend: one device, one stream, products by cuBLAS (fp32) and cuBLASLt (bf16),
+ * everything else by the kernels of ops.h and tokens.h. Memory is sized by prepare.c; run.c copies
+ * a batch in, runs the plan step by step and copies the results out.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,11 +48,17 @@ static void cuda_close(void *opened)
     if (state->cublas_handle != NULL) {
         (void)state->cublas.destroy(state->cublas_handle);
     }
+    evq_cuda_products_close(&state->products, &state->cublas);
     for (size_t i = 0; i < state->weight_count; i++) {
         evq_cuda_block_free(state, &state->weights[i].block);
+        evq_cuda_block_free(state, &state->weights[i].rounded);
     }
     for (size_t i = 0; i < state->buffer_count; i++) {
-        evq_cuda_block_free(state, &state->buffers[i]);
+        evq_cuda_block_free(state, &state->buffers[i].block);
+    }
+    for (size_t i = 0; i < state->turn_room; i++) {
+        evq_cuda_block_free(state, &state->turns[i].block);
+        evq_cuda_block_free(state, &state->turns[i].d_frequencies);
     }
     evq_cuda_block_free(state, &state->labels);
     evq_cuda_block_free(state, &state->targets);
@@ -60,8 +66,10 @@ static void cuda_close(void *opened)
     evq_cuda_block_free(state, &state->tokens);
     evq_cuda_block_free(state, &state->positions);
     evq_cuda_block_free(state, &state->score_rows);
-    evq_cuda_block_free(state, &state->frequencies);
+    evq_cuda_block_free(state, &state->tiles);
     evq_cuda_block_free(state, &state->product);
+    evq_cuda_block_free(state, &state->narrowed);
+    evq_cuda_block_free(state, &state->workspace);
     evq_cuda_block_free(state, &state->staging);
     evq_cuda_block_free(state, &state->logits);
     evq_cuda_block_free(state, &state->gathered);
@@ -70,6 +78,8 @@ static void cuda_close(void *opened)
         (void)cudaStreamDestroy(state->stream);
     }
     free(state->positions_host);
+    free(state->tiles_host);
+    free(state->turns);
     free(state->weights);
     free(state->buffers);
     free(state);
@@ -116,6 +126,9 @@ static enum evq_status open_device(struct evq_cuda_state *state, struct evq_erro
             state->cublas.set_math_mode(state->cublas_handle, EVQ_CUBLAS_PEDANTIC_MATH),
             "start cuBLAS", err);
     }
+    if (status == EVQ_OK) {
+        status = evq_cuda_products_open(&state->products, &state->cublas, err);
+    }
     return status;
 }
 
@@ -150,6 +163,7 @@ static void cuda_caps(void *opened, struct evq_backend_caps *ret_caps)
     }
     (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "%.127s", properties.name);
     ret_caps->memory_bytes = properties.totalGlobalMem;
+    ret_caps->bf16 = true; // Every device from CAPABILITY_MIN on.
 }
 
 static void cuda_stats(void *opened, struct evq_backend_stats *ret_stats)

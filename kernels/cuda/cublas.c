@@ -6,40 +6,30 @@
 
 enum { CUBLAS_ALLOC_FAILED = 3 };
 
+struct symbol {
+    const char *name;
+    void *function; // Where its address goes.
+};
+
 /* Of the runtime's own major version: the two share streams and memory. */
-static void *open_library(char *name, size_t name_bytes)
+static enum evq_status load(const char *stem, const struct symbol *symbols, size_t count,
+                            struct evq_error *err)
 {
     static const char *const folders[] = {"", "/usr/local/cuda/lib64/"};
     void *library = NULL;
+    char name[64];
 
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && library == NULL; i++) {
-        (void)snprintf(name, name_bytes, "%slibcublas.so.%d", folders[i], CUDART_VERSION / 1000);
+        (void)snprintf(name, sizeof(name), "%s%s.so.%d", folders[i], stem, CUDART_VERSION / 1000);
         library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     }
-    (void)snprintf(name, name_bytes, "libcublas.so.%d", CUDART_VERSION / 1000);
-    return library;
-}
-
-enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas, struct evq_error *err)
-{
-    struct evq_cublas cublas = {0};
-    char name[64];
-    const struct {
-        const char *name;
-        void *function;
-    } symbols[] = {
-        {"cublasCreate_v2", &cublas.create},        {"cublasDestroy_v2", &cublas.destroy},
-        {"cublasSetStream_v2", &cublas.set_stream}, {"cublasSetMathMode", &cublas.set_math_mode},
-        {"cublasSgemm_v2", &cublas.sgemm},
-    };
-
-    void *library = open_library(name, sizeof(name));
+    (void)snprintf(name, sizeof(name), "%s.so.%d", stem, CUDART_VERSION / 1000);
     if (library == NULL) {
         const char *why = dlerror();
         return evq_error_set(err, EVQ_E_DEVICE, "cuBLAS is not installed (%s): %s", name,
                              why != NULL ? why : "");
     }
-    for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+    for (size_t i = 0; i < count; i++) {
         void *symbol = dlsym(library, symbols[i].name);
         if (symbol == NULL) {
             return evq_error_set(err, EVQ_E_DEVICE, "%s has no %s", name, symbols[i].name);
@@ -47,8 +37,40 @@ enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas, struct evq_error 
         memcpy(symbols[i].function, &symbol,
                sizeof(symbol)); // ISO C has no cast from object to function pointer.
     }
-    *ret_cublas = cublas;
     return EVQ_OK;
+}
+
+enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas, struct evq_error *err)
+{
+    struct evq_cublas cublas = {0};
+    const struct symbol plain[] = {
+        {"cublasCreate_v2", &cublas.create},        {"cublasDestroy_v2", &cublas.destroy},
+        {"cublasSetStream_v2", &cublas.set_stream}, {"cublasSetMathMode", &cublas.set_math_mode},
+        {"cublasSgemm_v2", &cublas.sgemm},
+    };
+    const struct symbol light[] = {
+        {"cublasLtCreate", &cublas.lt_create},
+        {"cublasLtDestroy", &cublas.lt_destroy},
+        {"cublasLtMatmulDescCreate", &cublas.desc_create},
+        {"cublasLtMatmulDescDestroy", &cublas.desc_destroy},
+        {"cublasLtMatmulDescSetAttribute", &cublas.desc_set},
+        {"cublasLtMatrixLayoutCreate", &cublas.layout_create},
+        {"cublasLtMatrixLayoutDestroy", &cublas.layout_destroy},
+        {"cublasLtMatmulPreferenceCreate", &cublas.preference_create},
+        {"cublasLtMatmulPreferenceDestroy", &cublas.preference_destroy},
+        {"cublasLtMatmulPreferenceSetAttribute", &cublas.preference_set},
+        {"cublasLtMatmulAlgoGetHeuristic", &cublas.heuristic},
+        {"cublasLtMatmul", &cublas.matmul},
+    };
+
+    enum evq_status status = load("libcublas", plain, sizeof(plain) / sizeof(plain[0]), err);
+    if (status == EVQ_OK) {
+        status = load("libcublasLt", light, sizeof(light) / sizeof(light[0]), err);
+    }
+    if (status == EVQ_OK) {
+        *ret_cublas = cublas;
+    }
+    return status;
 }
 
 enum evq_status evq_cublas_status(int code, const char *what, struct evq_error *err)

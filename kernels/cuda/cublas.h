@@ -1,17 +1,43 @@
 /*
- * The few calls of cuBLAS that the backend makes, loaded at run time: a machine without it gets a
- * sentence and the CPU. Declared here by their C ABI, so that the module builds where the library
- * is not installed.
+ * The few calls of cuBLAS and cuBLASLt that the backend makes, loaded at run time: a machine
+ * without it gets a sentence and the CPU. Declared here by their C ABI, so that the module builds
+ * where the library is not installed.
  */
 #ifndef EVQ_KERNELS_CUDA_CUBLAS_H
 #define EVQ_KERNELS_CUDA_CUBLAS_H
 
 #include <cuda_runtime_api.h>
+#include <stdint.h>
 
 #include "shared/error.h"
 
 enum { EVQ_CUBLAS_OP_N = 0, EVQ_CUBLAS_OP_T = 1 };
 enum { EVQ_CUBLAS_PEDANTIC_MATH = 2 }; // fp32 as fp32: never TF32.
+
+/* Numbers of cuBLASLt's interface, and of the CUDA types that it is told. */
+enum { EVQ_CUBLASLT_COMPUTE_32F = 68, EVQ_CUDA_R_32F = 0, EVQ_CUDA_R_16BF = 14 };
+enum { // Attributes of a product.
+    EVQ_CUBLASLT_TRANS_A = 3,
+    EVQ_CUBLASLT_TRANS_B = 4,
+    EVQ_CUBLASLT_EPILOGUE = 7,
+    EVQ_CUBLASLT_BIAS_POINTER = 8
+};
+enum { EVQ_CUBLASLT_DEFAULT = 1, EVQ_CUBLASLT_BIAS = 4, EVQ_CUBLASLT_GELU = 32 };  // Epilogues.
+enum { EVQ_CUBLASLT_MAX_WORKSPACE_BYTES = 1, EVQ_CUBLASLT_REDUCTION_SCHEMES = 3 }; // Preferences.
+enum { EVQ_CUBLASLT_REDUCE_IN_FP32 = 2 };
+enum { EVQ_CUBLAS_NOT_SUPPORTED = 15 };
+
+struct evq_cublaslt_algo {
+    uint64_t data[8];
+};
+
+struct evq_cublaslt_found { // What its heuristics return.
+    struct evq_cublaslt_algo algo;
+    size_t workspace_bytes;
+    int status;
+    float waves;
+    int reserved[4];
+};
 
 struct evq_cublas {
     int (*create)(void **handle);
@@ -21,9 +47,26 @@ struct evq_cublas {
     int (*sgemm)(void *handle, int trans_a, int trans_b, int m, int n, int k, const float *alpha,
                  const float *a, int lda, const float *b, int ldb, const float *beta, float *c,
                  int ldc);
+
+    int (*lt_create)(void **handle);
+    int (*lt_destroy)(void *handle);
+    int (*desc_create)(void **desc, int compute, int scale_type);
+    int (*desc_destroy)(void *desc);
+    int (*desc_set)(void *desc, int attribute, const void *value, size_t bytes);
+    int (*layout_create)(void **layout, int type, uint64_t rows, uint64_t columns, int64_t stride);
+    int (*layout_destroy)(void *layout);
+    int (*preference_create)(void **preference);
+    int (*preference_destroy)(void *preference);
+    int (*preference_set)(void *preference, int attribute, const void *value, size_t bytes);
+    int (*heuristic)(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference,
+                     int wanted, struct evq_cublaslt_found *found, int *ret_count);
+    int (*matmul)(void *handle, void *desc, const void *alpha, const void *a, void *a_layout,
+                  const void *b, void *b_layout, const void *beta, const void *c, void *c_layout,
+                  void *d, void *d_layout, const struct evq_cublaslt_algo *algo, void *workspace,
+                  size_t workspace_bytes, cudaStream_t stream);
 };
 
-/* Fills ret_cublas. The library stays loaded. EVQ_E_DEVICE says which file is missing. */
+/* Fills ret_cublas. The libraries stay loaded. EVQ_E_DEVICE says which file is missing. */
 enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 

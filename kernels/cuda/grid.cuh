@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/launch.cuh"
+
 enum { EVQ_THREADS = 256, EVQ_WARP = 32, EVQ_WARPS = EVQ_THREADS / EVQ_WARP };
 
 /* At least one item; kernels stride over what is beyond the grid. */

@@ -4,51 +4,163 @@
 #include <cmath>
 
 #include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/typed.cuh"
 
-/* A warp for each head of each row. */
+enum { EIGHTS = 4 }; // Of a row that a thread holds in registers.
+
+struct norm_shape {
+    int64_t in_stride, out_stride;
+    int32_t rows, heads, n;
+    bool centred;
+    float epsilon;
+};
+
+/* A warp for each head of each row, value by value: any width. */
+template <typename In, typename Out>
 __global__ static void __launch_bounds__(EVQ_THREADS)
-    norm_kernel(const float *in, int64_t in_stride, int32_t rows, int32_t heads, int32_t n,
-                bool centred, const float *weight, const float *bias, float epsilon, float *out,
-                int64_t out_stride)
+    norm_kernel(const In *in, struct norm_shape shape, const float *weight, const float *bias,
+                Out *out)
 {
-    const int64_t items = (int64_t)rows * heads;
+    const int64_t items = (int64_t)shape.rows * shape.heads;
     const int32_t lane = threadIdx.x % EVQ_WARP;
+    const int32_t n = shape.n;
 
     for (int64_t item = (int64_t)blockIdx.x * EVQ_WARPS + threadIdx.x / EVQ_WARP; item < items;
          item += (int64_t)gridDim.x * EVQ_WARPS) {
-        const float *from = in + item / heads * in_stride + item % heads * n;
-        float *to = out + item / heads * out_stride + item % heads * n;
+        const int64_t head = item % shape.heads * n;
+        const In *from = in + item / shape.heads * shape.in_stride + head;
+        Out *to = out + item / shape.heads * shape.out_stride + head;
         float mean = 0.0f;
         float squares = 0.0f;
-        for (int32_t c = lane; centred && c < n; c += EVQ_WARP) {
-            mean += from[c];
+        for (int32_t c = lane; shape.centred && c < n; c += EVQ_WARP) {
+            mean += evq_get(from + c);
         }
         mean = evq_warp_sum(mean) / (float)n;
         for (int32_t c = lane; c < n; c += EVQ_WARP) {
-            squares += (from[c] - mean) * (from[c] - mean);
+            const float off = evq_get(from + c) - mean;
+            squares += off * off;
         }
-        const float scale = 1.0f / sqrtf(evq_warp_sum(squares) / (float)n + epsilon);
+        const float scale = 1.0f / sqrtf(evq_warp_sum(squares) / (float)n + shape.epsilon);
         for (int32_t c = lane; c < n; c += EVQ_WARP) {
-            to[c] = (from[c] - mean) * scale * weight[c] + (bias != nullptr ? bias[c] : 0.0f);
+            evq_set(to + c, (evq_get(from + c) - mean) * scale * weight[c] +
+                                (bias != nullptr ? bias[c] : 0.0f));
         }
     }
 }
 
-enum evq_status evq_norm_launch(const float *d_in, int64_t in_stride, int32_t rows,
+/* The sum over the WARPS of a block that share a row; sums: one per warp of the block. */
+template <int WARPS> __device__ static inline float row_sum(float value, float *sums)
+{
+    value = evq_warp_sum(value);
+    if constexpr (WARPS > 1) {
+        __syncthreads(); // What sums held before has been read.
+        if (threadIdx.x % EVQ_WARP == 0) {
+            sums[threadIdx.x / EVQ_WARP] = value;
+        }
+        __syncthreads();
+        value = 0.0f;
+        for (int w = 0; w < WARPS; w++) {
+            value += sums[w];
+        }
+    }
+    return value;
+}
+
+/* WARPS warps for each row, 1 or the whole block; its values wait in registers. n is a multiple of
+ * 8, at most WARPS * 32 * 8 * EIGHTS. */
+template <typename In, typename Out, int WARPS>
+__global__ static void __launch_bounds__(EVQ_THREADS)
+    norm_row_kernel(const In *in, struct norm_shape shape, const float *weight, const float *bias,
+                    Out *out)
+{
+    EVQ_SHARED(shared);
+    float *sums = (float *)shared;
+    const int32_t threads = WARPS * EVQ_WARP; // Of a row.
+    const int32_t at = threadIdx.x % threads;
+    const int64_t row = (int64_t)blockIdx.x * (EVQ_WARPS / WARPS) + threadIdx.x / threads;
+    const float count = (float)shape.n;
+    float values[EIGHTS][8];
+    float sum = 0.0f;
+
+    if (row >= shape.rows) {
+        return; // A whole warp, or a whole block.
+    }
+#pragma unroll
+    for (int p = 0; p < EIGHTS; p++) {
+        const int32_t c = (at + p * threads) * 8;
+        if (c < shape.n) {
+            evq_load(in + row * shape.in_stride + c, values[p]);
+        }
+        for (int i = 0; i < 8; i++) {
+            values[p][i] = c < shape.n ? values[p][i] : 0.0f;
+            sum += values[p][i];
+        }
+    }
+    const float mean = shape.centred ? row_sum<WARPS>(sum, sums) / count : 0.0f;
+    sum = 0.0f;
+#pragma unroll
+    for (int p = 0; p < EIGHTS; p++) {
+        const int32_t c = (at + p * threads) * 8;
+        for (int i = 0; i < 8; i++) {
+            values[p][i] -= mean;
+            sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f;
+        }
+    }
+    const float scale = 1.0f / sqrtf(row_sum<WARPS>(sum, sums) / count + shape.epsilon);
+#pragma unroll
+    for (int p = 0; p < EIGHTS; p++) {
+        const int32_t c = (at + p * threads) * 8;
+        if (c < shape.n) {
+            float scales[8], shifts[8] = {0};
+            evq_load(weight + c, scales);
+            if (bias != nullptr) {
+                evq_load(bias + c, shifts);
+            }
+            for (int i = 0; i < 8; i++) {
+                values[p][i] = values[p][i] * scale * scales[i] + shifts[i];
+            }
+            evq_store(out + row * shape.out_stride + c, values[p]);
+        }
+    }
+}
+
+template <typename In, typename Out>
+static void launch(const In *in, const struct norm_shape *shape, const float *d_weight,
+                   const float *d_bias, Out *out, bool eights, cudaStream_t stream)
+{
+    const int32_t warp_most = EVQ_WARP * 8 * EIGHTS;
+
+    if (eights && shape->n <= warp_most) {
+        EVQ_LAUNCH((norm_row_kernel<In, Out, 1>), (shape->rows - 1) / EVQ_WARPS + 1, EVQ_THREADS, 0,
+                   stream, in, *shape, d_weight, d_bias, out);
+    } else if (eights && shape->n <= EVQ_WARPS * warp_most) {
+        EVQ_LAUNCH((norm_row_kernel<In, Out, EVQ_WARPS>), shape->rows, EVQ_THREADS,
+                   EVQ_WARPS * sizeof(float), stream, in, *shape, d_weight, d_bias, out);
+    } else {
+        EVQ_LAUNCH((norm_kernel<In, Out>), evq_grid((int64_t)shape->rows * shape->heads, EVQ_WARPS),
+                   EVQ_THREADS, 0, stream, in, *shape, d_weight, d_bias, out);
+    }
+}
+
+enum evq_status evq_norm_launch(const struct evq_cuda_rows *in, int32_t rows,
                                 const struct evq_op *op, const float *d_weight, const float *d_bias,
-                                float *d_out, int64_t out_stride, cudaStream_t stream,
+                                const struct evq_cuda_rows *out, cudaStream_t stream,
                                 struct evq_error *err)
 {
     const bool centred = op->kind == EVQ_OP_LAYER_NORM;
-    const int32_t heads = centred ? 1 : op->heads;
     const int32_t column = centred ? 0 : op->column;
+    const struct norm_shape shape = {in->stride, out->stride, rows,       centred ? 1 : op->heads,
+                                     op->n,      centred,     op->epsilon};
+    const bool eights = shape.heads == 1 && op->n % 8 == 0 && column % 8 == 0 &&
+                        in->stride % 8 == 0 && out->stride % 8 == 0;
 
-    assert(heads >= 1);
+    assert(shape.heads >= 1);
     if (rows == 0) {
         return EVQ_OK;
     }
-    norm_kernel<<<evq_grid((int64_t)rows * heads, EVQ_WARPS), EVQ_THREADS, 0, stream>>>(
-        d_in + column, in_stride, rows, heads, op->n, centred, d_weight, d_bias, op->epsilon,
-        d_out + column, out_stride);
+    evq_typed2(in, out, [&](auto from, auto to) {
+        launch(evq_at<decltype(from)>(in, column), &shape, d_weight, d_bias,
+               evq_at<decltype(to)>(out, column), eights, stream);
+    });
     return evq_cuda_status(cudaGetLastError(), "norm launch", err);
 }

@@ -1,9 +1,10 @@
 #include "kernels/cuda/ops.h"
 
-#include "kernels/cuda/tokens.h"
-
 #include <cassert>
 #include <cmath>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/typed.cuh"
 
 #define THREADS         256
 #define BLOCKS_MAX      65535
@@ -27,28 +28,6 @@ static unsigned int blocks_for(int64_t items, int64_t per_block)
                                               : BLOCKS_MAX); // Kernels stride over the rest.
 }
 
-__device__ static float activate(float x, enum evq_activation activation)
-{
-    switch (activation) {
-    case EVQ_ACT_RELU:
-        return x < 0.0f ? 0.0f : x; // Written so that a NaN passes.
-    case EVQ_ACT_TANH:
-        return tanhf(x);
-    case EVQ_ACT_GELU_ERF:
-        return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-    case EVQ_ACT_GELU_TANH:
-        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    case EVQ_ACT_SILU:
-        return x / (1.0f + expf(-x));
-    case EVQ_ACT_SIGMOID:
-        return 1.0f / (1.0f + expf(-x));
-    case EVQ_ACT_GELU_QUICK:
-        return x / (1.0f + expf(-1.702f * x));
-    default:
-        return x;
-    }
-}
-
 __global__ static void bias_activate_kernel(float *values, int64_t count, int32_t columns,
                                             const float *bias, enum evq_activation activation)
 {
@@ -56,7 +35,7 @@ __global__ static void bias_activate_kernel(float *values, int64_t count, int32_
 
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
         const float x = values[i] + (bias != nullptr ? bias[i % columns] : 0.0f);
-        values[i] = activate(x, activation);
+        values[i] = evq_activate(x, activation);
     }
 }
 
@@ -70,38 +49,42 @@ enum evq_status evq_bias_activate_launch(float *d_values, int32_t rows, int32_t 
         return EVQ_OK; // A grid of zero blocks is itself a launch error.
     }
     const int64_t count = (int64_t)rows * columns;
-    bias_activate_kernel<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(
-        d_values, count, columns, d_bias, activation);
+    EVQ_LAUNCH(bias_activate_kernel, blocks_for(count, THREADS), THREADS, 0, stream, d_values,
+               count, columns, d_bias, activation);
     return evq_cuda_status(cudaGetLastError(), "bias_activate launch", err);
 }
 
-__global__ static void scale_shift_kernel(const float *in, int64_t count, int32_t columns,
-                                          const float *weight, const float *bias, float scale,
-                                          float shift, float *out)
+__global__ static void scale_shift_kernel(const float *in, int64_t in_stride, int64_t count,
+                                          int32_t columns, const float *weight, const float *bias,
+                                          float scale, float shift, float *out, int64_t out_stride)
 {
     const int64_t stride = (int64_t)gridDim.x * blockDim.x;
 
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const int64_t row = i / columns;
         const int64_t column = i % columns;
         // Rounded twice, as on the CPU.
-        const float product = __fmul_rn(in[i], weight != nullptr ? weight[column] : scale);
-        out[i] = __fadd_rn(product, bias != nullptr ? bias[column] : shift);
+        const float product =
+            __fmul_rn(in[row * in_stride + column], weight != nullptr ? weight[column] : scale);
+        out[row * out_stride + column] = __fadd_rn(product, bias != nullptr ? bias[column] : shift);
     }
 }
 
-enum evq_status evq_scale_shift_launch(const float *d_in, int32_t rows, int32_t columns,
-                                       const float *d_weight, const float *d_bias, float scale,
-                                       float shift, float *d_out, cudaStream_t stream,
-                                       struct evq_error *err)
+enum evq_status evq_scale_shift_launch(const struct evq_cuda_rows *in, int32_t rows,
+                                       int32_t columns, const float *d_weight, const float *d_bias,
+                                       float scale, float shift, const struct evq_cuda_rows *out,
+                                       cudaStream_t stream, struct evq_error *err)
 {
     assert(rows >= 0);
     assert(columns > 0);
+    assert(!in->bf16 && !out->bf16);
     if (rows == 0) {
         return EVQ_OK;
     }
     const int64_t count = (int64_t)rows * columns;
-    scale_shift_kernel<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(
-        d_in, count, columns, d_weight, d_bias, scale, shift, d_out);
+    EVQ_LAUNCH(scale_shift_kernel, blocks_for(count, THREADS), THREADS, 0, stream,
+               evq_at<float>(in, 0), in->stride, count, columns, d_weight, d_bias, scale, shift,
+               evq_at<float>(out, 0), out->stride);
     return evq_cuda_status(cudaGetLastError(), "scale_shift launch", err);
 }
 
@@ -156,8 +139,8 @@ __device__ static struct evq_row_result row_cross_entropy(const float *row, int3
     return result;
 }
 
-__global__ static void cross_entropy_kernel(const float *logits, int32_t rows, int32_t classes,
-                                            const int32_t *labels, int32_t top_k,
+__global__ static void cross_entropy_kernel(const float *logits, int64_t stride, int32_t rows,
+                                            int32_t classes, const int32_t *labels, int32_t top_k,
                                             struct evq_row_result *results)
 {
     const int64_t warps = (int64_t)gridDim.x * WARPS_PER_BLOCK;
@@ -165,30 +148,32 @@ __global__ static void cross_entropy_kernel(const float *logits, int32_t rows, i
     for (int64_t r = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP; r < rows;
          r += warps) {
         const struct evq_row_result result =
-            row_cross_entropy(logits + r * classes, classes, labels[r], top_k);
+            row_cross_entropy(logits + r * stride, classes, labels[r], top_k);
         if (threadIdx.x % WARP == 0) {
             results[r] = result;
         }
     }
 }
 
-enum evq_status evq_cross_entropy_launch(const float *d_logits, int32_t rows, int32_t classes,
-                                         const int32_t *d_labels, int32_t top_k,
+enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, int32_t rows,
+                                         int32_t classes, const int32_t *d_labels, int32_t top_k,
                                          struct evq_row_result *d_results, cudaStream_t stream,
                                          struct evq_error *err)
 {
     assert(rows >= 0);
     assert(classes > 0);
+    assert(!logits->bf16);
     if (rows == 0) {
         return EVQ_OK;
     }
-    cross_entropy_kernel<<<blocks_for(rows, WARPS_PER_BLOCK), THREADS, 0, stream>>>(
-        d_logits, rows, classes, d_labels, top_k, d_results);
+    EVQ_LAUNCH(cross_entropy_kernel, blocks_for(rows, WARPS_PER_BLOCK), THREADS, 0, stream,
+               evq_at<float>(logits, 0), logits->stride, rows, classes, d_labels, top_k, d_results);
     return evq_cuda_status(cudaGetLastError(), "cross_entropy launch", err);
 }
 
-__global__ static void squared_error_kernel(const float *outputs, int32_t rows, int32_t columns,
-                                            const float *targets, struct evq_row_result *results)
+__global__ static void squared_error_kernel(const float *outputs, int64_t stride, int32_t rows,
+                                            int32_t columns, const float *targets,
+                                            struct evq_row_result *results)
 {
     const int64_t warps = (int64_t)gridDim.x * WARPS_PER_BLOCK;
 
@@ -197,8 +182,8 @@ __global__ static void squared_error_kernel(const float *outputs, int32_t rows, 
         double squared = 0.0;
         double absolute = 0.0;
         for (int32_t c = threadIdx.x % WARP; c < columns; c += WARP) {
-            const int64_t at = r * columns + c;
-            const double difference = (double)outputs[at] - (double)targets[at];
+            const double difference =
+                (double)outputs[r * stride + c] - (double)targets[r * columns + c];
             squared += difference * difference;
             absolute += fabs(difference);
         }
@@ -212,71 +197,18 @@ __global__ static void squared_error_kernel(const float *outputs, int32_t rows, 
     }
 }
 
-enum evq_status evq_squared_error_launch(const float *d_outputs, int32_t rows, int32_t columns,
-                                         const float *d_targets, struct evq_row_result *d_results,
-                                         cudaStream_t stream, struct evq_error *err)
+enum evq_status evq_squared_error_launch(const struct evq_cuda_rows *outputs, int32_t rows,
+                                         int32_t columns, const float *d_targets,
+                                         struct evq_row_result *d_results, cudaStream_t stream,
+                                         struct evq_error *err)
 {
     assert(rows >= 0);
     assert(columns > 0);
+    assert(!outputs->bf16);
     if (rows == 0) {
         return EVQ_OK;
     }
-    squared_error_kernel<<<blocks_for(rows, WARPS_PER_BLOCK), THREADS, 0, stream>>>(
-        d_outputs, rows, columns, d_targets, d_results);
+    EVQ_LAUNCH(squared_error_kernel, blocks_for(rows, WARPS_PER_BLOCK), THREADS, 0, stream,
+               evq_at<float>(outputs, 0), outputs->stride, rows, columns, d_targets, d_results);
     return evq_cuda_status(cudaGetLastError(), "squared_error launch", err);
-}
-
-__global__ static void gate_kernel(const float *in, int64_t in_stride, int64_t count, int32_t n,
-                                   enum evq_activation activation, float *out, int64_t out_stride)
-{
-    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const float *row = in + i / n * in_stride;
-        out[i / n * out_stride + i % n] = activate(row[i % n], activation) * row[n + i % n];
-    }
-}
-
-enum evq_status evq_gate_launch(const float *d_in, int64_t in_stride, int32_t rows, int32_t n,
-                                enum evq_activation activation, float *d_out, int64_t out_stride,
-                                cudaStream_t stream, struct evq_error *err)
-{
-    const int64_t count = (int64_t)rows * n;
-
-    assert(n > 0);
-    if (count == 0) {
-        return EVQ_OK;
-    }
-    gate_kernel<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(d_in, in_stride, count, n,
-                                                                    activation, d_out, out_stride);
-    return evq_cuda_status(cudaGetLastError(), "gate launch", err);
-}
-
-__global__ static void epilogue_kernel(const float *in, int64_t count, int32_t n, const float *bias,
-                                       enum evq_activation activation, const float *residual,
-                                       int64_t residual_stride, float *out, int64_t out_stride)
-{
-    const int64_t stride = (int64_t)gridDim.x * blockDim.x;
-
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const float x = activate(in[i] + (bias != nullptr ? bias[i % n] : 0.0f), activation);
-        out[i / n * out_stride + i % n] =
-            x + (residual != nullptr ? residual[i / n * residual_stride + i % n] : 0.0f);
-    }
-}
-
-enum evq_status evq_epilogue_launch(const float *d_in, int32_t rows, int32_t n, const float *d_bias,
-                                    enum evq_activation activation, const float *d_residual,
-                                    int64_t residual_stride, float *d_out, int64_t out_stride,
-                                    cudaStream_t stream, struct evq_error *err)
-{
-    const int64_t count = (int64_t)rows * n;
-
-    assert(n > 0);
-    if (count == 0) {
-        return EVQ_OK;
-    }
-    epilogue_kernel<<<blocks_for(count, THREADS), THREADS, 0, stream>>>(
-        d_in, count, n, d_bias, activation, d_residual, residual_stride, d_out, out_stride);
-    return evq_cuda_status(cudaGetLastError(), "epilogue launch", err);
 }

@@ -1,45 +1,44 @@
 /*
  * What a plan needs on the device before its first batch: weights that keep their values where
- * shapes stay, buffers of rows_max rows, tables of rope, room for a chunk of scores.
+ * shapes stay, buffers of rows_max rows, tables of rope, room for products and a chunk of scores.
+ * Blocks only grow: the second checkpoint of a run allocates nothing.
  */
 #include <stdlib.h>
 
 #include "kernels/cuda/state.h"
-#include "kernels/cuda/tokens.h"
 #include "kernels/plan.h"
 
-static enum evq_status prepare_weights(struct evq_cuda_state *state, const struct evq_plan *plan,
-                                       struct evq_error *err)
+/* In bf16: what is added to, what comes from outside and what the losses read stays fp32. */
+static bool stays_fp32(const struct evq_plan *plan, int32_t buffer)
 {
-    enum evq_status status = EVQ_OK;
+    bool stays = plan->compute == EVQ_COMPUTE_F32 || buffer == 0;
 
-    while (state->weight_count > plan->slot_count) {
-        evq_cuda_block_free(state, &state->weights[--state->weight_count].block);
+    for (size_t i = 0; i < plan->op_count && !stays; i++) {
+        const struct evq_op *op = &plan->ops[i];
+        const bool touched = op->in == buffer || op->out == buffer;
+        stays = (op->kind == EVQ_OP_GEMM && op->residual == buffer) ||
+                (op->kind == EVQ_OP_SCALE_SHIFT && touched) ||
+                (op->kind == EVQ_OP_CROSS_ENTROPY && touched) ||
+                (op->kind == EVQ_OP_SQUARED_ERROR && touched);
     }
-    struct evq_cuda_weight *grown =
-        realloc(state->weights, (plan->slot_count + 1) * sizeof(*grown));
-    if (grown == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "%zu weights", plan->slot_count);
-    }
-    state->weights = grown;
-    for (; state->weight_count < plan->slot_count; state->weight_count++) {
-        state->weights[state->weight_count] = (struct evq_cuda_weight){0};
-    }
-    for (size_t i = 0; i < plan->slot_count && status == EVQ_OK; i++) {
-        const struct evq_weight_slot *slot = &plan->slots[i];
-        struct evq_cuda_weight *weight = &state->weights[i];
-        if (weight->rows == slot->rows && weight->columns == slot->columns &&
-            weight->block.d_data != NULL) {
-            continue; // Keeps its values too.
-        }
-        weight->rows_put = 0;
-        weight->rows = slot->rows;
-        weight->columns = slot->columns;
-        status = evq_cuda_block_grow(state, &weight->block,
-                                     (size_t)slot->rows * (size_t)slot->columns * sizeof(float),
-                                     slot->name, err);
-    }
-    return status;
+    return stays;
+}
+
+static enum evq_status prepare_buffer(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                      int32_t number, struct evq_error *err)
+{
+    struct evq_cuda_buffer *buffer = &state->buffers[number];
+    const bool padded = plan->compute == EVQ_COMPUTE_BF16;
+    const size_t rows =
+        (size_t)(padded ? evq_cuda_up(plan->rows_max, EVQ_CUDA_ROWS) : (int64_t)plan->rows_max);
+    const int32_t columns = plan->buffer_columns[number];
+
+    buffer->bf16 = !stays_fp32(plan, number);
+    // The batch's inputs are copied as they come.
+    buffer->stride = padded && number > 0 ? evq_cuda_up(columns, 8) : columns;
+    return evq_cuda_block_grow(state, &buffer->block,
+                               rows * (size_t)buffer->stride * (buffer->bf16 ? 2 : sizeof(float)),
+                               "activations", err);
 }
 
 static enum evq_status prepare_buffers(struct evq_cuda_state *state, const struct evq_plan *plan,
@@ -50,21 +49,19 @@ static enum evq_status prepare_buffers(struct evq_cuda_state *state, const struc
     size_t target_columns = 0;
 
     while (state->buffer_count > (size_t)plan->buffer_count) {
-        evq_cuda_block_free(state, &state->buffers[--state->buffer_count]);
+        evq_cuda_block_free(state, &state->buffers[--state->buffer_count].block);
     }
-    struct evq_cuda_block *grown =
+    struct evq_cuda_buffer *grown =
         realloc(state->buffers, (size_t)plan->buffer_count * sizeof(*grown));
     if (grown == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%d buffers", (int)plan->buffer_count);
     }
     state->buffers = grown;
     for (; state->buffer_count < (size_t)plan->buffer_count; state->buffer_count++) {
-        state->buffers[state->buffer_count] = (struct evq_cuda_block){0};
+        state->buffers[state->buffer_count] = (struct evq_cuda_buffer){0};
     }
     for (size_t i = 0; i < state->buffer_count && status == EVQ_OK; i++) {
-        status = evq_cuda_block_grow(state, &state->buffers[i],
-                                     rows * (size_t)plan->buffer_columns[i] * sizeof(float),
-                                     "activations", err);
+        status = prepare_buffer(state, plan, (int32_t)i, err);
     }
     for (size_t i = 0; i < plan->op_count; i++) {
         if (plan->ops[i].kind == EVQ_OP_SQUARED_ERROR && (size_t)plan->ops[i].n > target_columns) {
@@ -84,90 +81,127 @@ static enum evq_status prepare_buffers(struct evq_cuda_state *state, const struc
     return status;
 }
 
-/* Columns of buffers that these operations take as packed; heads that fit a warp. */
+/* Heads that fit a warp. */
 static enum evq_status check_supported(const struct evq_plan *plan, struct evq_error *err)
 {
-    bool good = plan->compute == EVQ_COMPUTE_F32;
-
-    for (size_t i = 0; i < plan->op_count && good; i++) {
+    for (size_t i = 0; i < plan->op_count; i++) {
         const struct evq_op *op = &plan->ops[i];
-        if (op->kind == EVQ_OP_SCALE_SHIFT) {
-            good = plan->buffer_columns[op->in] == op->n && plan->buffer_columns[op->out] == op->n;
-        } else if (op->kind == EVQ_OP_CROSS_ENTROPY || op->kind == EVQ_OP_SQUARED_ERROR) {
-            good = plan->buffer_columns[op->in] == op->n;
-        } else if (op->kind == EVQ_OP_ATTENTION) {
-            good = op->n <= EVQ_ATTENTION_SIZE_MAX;
+        if (op->kind == EVQ_OP_ATTENTION && op->n > EVQ_ATTENTION_SIZE_MAX) {
+            return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                                 "attention heads of %d values, expected at most %d", (int)op->n,
+                                 EVQ_ATTENTION_SIZE_MAX);
         }
     }
-    return good ? EVQ_OK
-                : evq_error_set(err, EVQ_E_UNSUPPORTED,
-                                "this backend evaluates in fp32, with heads of at most %d values",
-                                EVQ_ATTENTION_SIZE_MAX);
+    return EVQ_OK;
 }
 
-static enum evq_status prepare_frequencies(struct evq_cuda_state *state,
-                                           const struct evq_plan *plan, struct evq_error *err)
+/* Room beside the buffers that products need. */
+static enum evq_status prepare_products(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                        struct evq_error *err)
 {
-    size_t count = 0;
-    size_t at = 0;
+    const bool bf16 = plan->compute == EVQ_COMPUTE_BF16;
+    const size_t rows = (size_t)evq_cuda_up(plan->rows_max, EVQ_CUDA_ROWS);
+    size_t product = 0; // fp32, only where it is not computed in place.
+    size_t narrowed = 0;
 
     for (size_t i = 0; i < plan->op_count; i++) {
-        count += plan->ops[i].kind == EVQ_OP_ROPE ? (size_t)(plan->ops[i].n / 2) : 0;
-    }
-    enum evq_status status = evq_cuda_block_grow(state, &state->frequencies, count * sizeof(float),
-                                                 "rope frequencies", err);
-    for (size_t i = 0; i < plan->op_count && status == EVQ_OK; i++) {
         const struct evq_op *op = &plan->ops[i];
-        if (op->kind == EVQ_OP_ROPE) {
-            const size_t half = (size_t)(op->n / 2);
-            status =
-                evq_cuda_status(cudaMemcpy((float *)state->frequencies.d_data + at, op->frequencies,
-                                           half * sizeof(float), cudaMemcpyHostToDevice),
-                                "copy rope frequencies", err);
-            at += half;
+        const size_t out = (size_t)op->n * sizeof(float);
+        const size_t in = (size_t)evq_cuda_up(op->k, 8) * 2;
+        if (op->kind != EVQ_OP_GEMM) {
+            continue;
         }
+        const bool direct = op->residual == 0 && plan->buffer_columns[op->out] == op->n;
+        product = !bf16 && !direct && out > product ? out : product;
+        narrowed = bf16 && !state->buffers[op->in].bf16 && in > narrowed ? in : narrowed;
+    }
+    enum evq_status status =
+        evq_cuda_block_grow(state, &state->product, rows * product, "products", err);
+    if (status == EVQ_OK) {
+        status = evq_cuda_block_grow(state, &state->narrowed, rows * narrowed,
+                                     "rows rounded to bf16", err);
+    }
+    if (status == EVQ_OK && bf16) {
+        status = evq_cuda_block_grow(state, &state->workspace, EVQ_CUDA_WORKSPACE_BYTES,
+                                     "cuBLASLt's workspace", err);
     }
     return status;
+}
+
+static enum evq_status prepare_score(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                     struct evq_error *err)
+{
+    const struct evq_op *head = &plan->ops[plan->op_count - 1];
+    const bool bf16 = plan->compute == EVQ_COMPUTE_BF16;
+
+    if (head->kind != EVQ_OP_SCORE) {
+        return EVQ_OK;
+    }
+    const size_t chunk = (size_t)evq_cuda_score_chunk(plan, head);
+    const size_t row = bf16 ? (size_t)evq_cuda_up(head->k, 8) * 2 : (size_t)head->k * sizeof(float);
+    const size_t logits = (size_t)(bf16 ? evq_cuda_up(head->n, 8) : head->n) * sizeof(float);
+    enum evq_status status =
+        evq_cuda_block_grow(state, &state->logits, chunk * logits, "logits", err);
+    return status == EVQ_OK
+               ? evq_cuda_block_grow(state, &state->gathered, chunk * row, "scored rows", err)
+               : status;
+}
+
+/* Tiles of attention: as many queries each as all operations allow that work by tiles. */
+static enum evq_status prepare_tiles(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                     struct evq_error *err)
+{
+    const size_t bytes = (size_t)plan->rows_max * sizeof(*state->tiles_host); // At most, one a row.
+
+    state->tile_queries = 0;
+    for (size_t i = 0; i < plan->op_count; i++) {
+        const struct evq_op *op = &plan->ops[i];
+        if (evq_cuda_tiled(state, op)) {
+            const int32_t queries = evq_attention_tile_queries(op->n);
+            const int32_t before = state->tile_queries;
+            state->tile_queries = before == 0 || queries < before ? queries : before;
+        }
+    }
+    if (state->tile_queries == 0) {
+        return EVQ_OK;
+    }
+    struct evq_attention_tile *grown = realloc(state->tiles_host, bytes);
+    if (grown == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "tiles of %d rows", (int)plan->rows_max);
+    }
+    state->tiles_host = grown;
+    return evq_cuda_block_grow(state, &state->tiles, bytes, "tiles", err);
 }
 
 static enum evq_status prepare_tokens(struct evq_cuda_state *state, const struct evq_plan *plan,
                                       struct evq_error *err)
 {
-    const size_t rows = (size_t)plan->rows_max;
-    size_t widest = 0;
-    enum evq_status status = prepare_frequencies(state, plan, err);
+    const size_t bytes = (size_t)plan->rows_max * sizeof(int32_t);
 
-    for (size_t i = 0; i < plan->op_count; i++) {
-        const size_t n = (size_t)plan->ops[i].n;
-        widest = plan->ops[i].kind == EVQ_OP_GEMM && n > widest ? n : widest;
-    }
+    enum evq_status status = evq_cuda_block_grow(state, &state->tokens, bytes, "tokens", err);
     if (status == EVQ_OK) {
-        status = evq_cuda_block_grow(state, &state->product, rows * widest * sizeof(float),
-                                     "products", err);
+        status = evq_cuda_block_grow(state, &state->positions, bytes, "positions", err);
     }
-    if (status == EVQ_OK) {
-        status = evq_cuda_block_grow(state, &state->tokens, rows * sizeof(int32_t), "tokens", err);
-    }
-    if (status == EVQ_OK) {
-        status =
-            evq_cuda_block_grow(state, &state->positions, rows * sizeof(int32_t), "positions", err);
-    }
-    const struct evq_op *head = &plan->ops[plan->op_count - 1];
-    if (status == EVQ_OK && head->kind == EVQ_OP_SCORE) {
-        const size_t chunk = (size_t)evq_cuda_score_chunk(head);
-        status = evq_cuda_block_grow(state, &state->logits, chunk * (size_t)head->n * sizeof(float),
-                                     "logits", err);
-        if (status == EVQ_OK) {
-            status =
-                evq_cuda_block_grow(state, &state->gathered,
-                                    chunk * (size_t)head->k * sizeof(float), "scored rows", err);
-        }
-    }
-    int32_t *grown = realloc(state->positions_host, rows * sizeof(*grown));
+    int32_t *grown = realloc(state->positions_host, bytes);
     if (grown == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "positions of %zu rows", rows);
+        return evq_error_set(err, EVQ_E_NOMEM, "positions of %d rows", (int)plan->rows_max);
     }
     state->positions_host = grown;
+    return status == EVQ_OK ? prepare_tiles(state, plan, err) : status;
+}
+
+static enum evq_status prepare_memory(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                      struct evq_error *err)
+{
+    enum evq_status (*const parts[])(struct evq_cuda_state *, const struct evq_plan *,
+                                     struct evq_error *) = {
+        evq_cuda_weights_prepare, prepare_buffers, evq_cuda_turns_prepare,
+        prepare_products,         prepare_score,   prepare_tokens};
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == EVQ_OK; i++) {
+        status = parts[i](state, plan, err);
+    }
     return status;
 }
 
@@ -184,13 +218,10 @@ enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan, stru
         status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
     }
     if (status == EVQ_OK) {
-        status = prepare_weights(state, plan, err);
+        status = prepare_memory(state, plan, err);
     }
-    if (status == EVQ_OK) {
-        status = prepare_buffers(state, plan, err);
-    }
-    if (status == EVQ_OK) {
-        status = prepare_tokens(state, plan, err);
+    if (status == EVQ_OK) { // The tables of rope were copied from the plan.
+        status = evq_cuda_status(cudaStreamSynchronize(state->stream), "prepare", err);
     }
     if (status == EVQ_OK) {
         state->plan = plan;

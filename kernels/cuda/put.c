@@ -1,8 +1,7 @@
 /*
- * Weights from their blobs: copied to the device as they came, made fp32 there.
+ * Weights from their blobs: copied to the device as they came, converted there.
  */
 #include "kernels/cuda/state.h"
-#include "kernels/cuda/tokens.h"
 #include "kernels/plan.h"
 
 enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
@@ -29,10 +28,7 @@ enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight
                                   "copy a weight", err);
     }
     if (status == EVQ_OK) {
-        float *d_to =
-            (float *)weight->block.d_data + (size_t)blob->first_row * (size_t)weight->columns;
-        status = evq_convert_launch(state->staging.d_data, blob->type, blob->transposed, blob->rows,
-                                    weight->columns, d_to, state->stream, err);
+        status = evq_cuda_weight_convert(state, weight, state->staging.d_data, blob, err);
     }
     weight->rows_put = status == EVQ_OK ? blob->first_row + blob->rows : 0;
     return status;

@@ -5,186 +5,65 @@
 #include <string.h>
 
 #include "kernels/cuda/state.h"
-#include "kernels/cuda/tokens.h"
 #include "kernels/plan.h"
 
-#define SCORE_BYTES_MAX ((size_t)256 << 20) // Of the logits of a chunk of scores.
+#define SCORE_BYTES_MAX ((size_t)256 << 20) // Of the logits of a chunk of scores; twice it in bf16.
+#define SCORES_MAX      4096
 
-int32_t evq_cuda_score_chunk(const struct evq_op *op)
+int32_t evq_cuda_score_chunk(const struct evq_plan *plan, const struct evq_op *op)
 {
-    const size_t scores = SCORE_BYTES_MAX / ((size_t)op->n * sizeof(float));
+    const bool bf16 = plan->compute == EVQ_COMPUTE_BF16;
+    const size_t row = (size_t)(bf16 ? evq_cuda_up(op->n, 8) : op->n) * sizeof(float);
+    const size_t least = bf16 ? EVQ_CUDA_ROWS : 1;
+    const size_t fit = SCORE_BYTES_MAX * (bf16 ? 2 : 1) / row / least * least;
 
-    return scores < 1 ? 1 : scores > 4096 ? 4096 : (int32_t)scores;
+    return (int32_t)(fit < least ? least : fit > SCORES_MAX ? SCORES_MAX : fit);
 }
 
-static int64_t stride_of(const struct evq_cuda_state *state, int32_t buffer)
+/* Where each row stands in its sequence; the tiles of attention, those with the most keys first, so
+ * that the device's processors end together. Returns how many there are. */
+static int32_t read_sequences(struct evq_cuda_state *state, const struct evq_batch *batch)
 {
-    return state->plan->buffer_columns[buffer];
-}
+    const int32_t queries = state->tile_queries;
+    int32_t tiles = 0;
+    int32_t longest = 0;
 
-/* Row-major out = in * weight^T is column-major out^T = weight^T' * in, with weight stored [k, n]
- * there. out is packed. */
-static enum evq_status multiply(struct evq_cuda_state *state, const struct evq_op *op, int32_t rows,
-                                const float *d_in, int64_t in_stride, const float *d_weight,
-                                float *d_out, struct evq_error *err)
-{
-    const float one = 1.0f;
-    const float zero = 0.0f;
-
-    return evq_cublas_status(state->cublas.sgemm(state->cublas_handle, EVQ_CUBLAS_OP_T,
-                                                 EVQ_CUBLAS_OP_N, op->n, rows, op->k, &one,
-                                                 d_weight, op->k, d_in, (int)in_stride, &zero,
-                                                 d_out, op->n),
-                             "matrix product", err);
-}
-
-static enum evq_status run_gemm(struct evq_cuda_state *state, const struct evq_op *op, int32_t rows,
-                                const float *d_in, const float *d_weight, const float *d_bias,
-                                float *d_out, struct evq_error *err)
-{
-    const int64_t stride = stride_of(state, op->out);
-    const bool direct = op->residual == 0 && stride == op->n;
-    float *d_product = direct ? d_out : state->product.d_data;
-
-    const enum evq_status status =
-        multiply(state, op, rows, d_in, stride_of(state, op->in), d_weight, d_product, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (direct) {
-        return evq_bias_activate_launch(d_out, rows, op->n, d_bias, op->activation, state->stream,
-                                        err);
-    }
-    return evq_epilogue_launch(d_product, rows, op->n, d_bias, op->activation,
-                               op->residual != 0 ? state->buffers[op->residual].d_data : NULL,
-                               stride_of(state, op->residual), d_out, stride, state->stream, err);
-}
-
-/* The logits of a chunk of scores at a time, each followed by its log-sum-exp. */
-static enum evq_status run_score(struct evq_cuda_state *state, const struct evq_op *op,
-                                 int32_t scores, const float *d_in, const float *d_weight,
-                                 const float *d_bias, struct evq_error *err)
-{
-    const int32_t chunk = evq_cuda_score_chunk(op);
-    const int32_t *d_rows = state->score_rows.d_data;
-    const int32_t *d_targets = state->labels.d_data;
-    struct evq_row_result *d_results = state->results.d_data;
-    enum evq_status status = EVQ_OK;
-
-    for (int32_t first = 0; first < scores && status == EVQ_OK; first += chunk) {
-        const int32_t count = scores - first < chunk ? scores - first : chunk;
-        status = evq_gather_launch(d_in, stride_of(state, op->in), d_rows + first, count, op->k,
-                                   state->gathered.d_data, state->stream, err);
-        if (status == EVQ_OK) {
-            status = multiply(state, op, count, state->gathered.d_data, op->k, d_weight,
-                              state->logits.d_data, err);
-        }
-        if (status == EVQ_OK) {
-            status = evq_bias_activate_launch(state->logits.d_data, count, op->n, d_bias,
-                                              EVQ_ACT_NONE, state->stream, err);
-        }
-        if (status == EVQ_OK) {
-            status = evq_cross_entropy_launch(state->logits.d_data, count, op->n, d_targets + first,
-                                              0, d_results + first, state->stream, err);
+    for (int32_t s = 0; s < batch->sequences; s++) {
+        const int32_t length = batch->starts[s + 1] - batch->starts[s];
+        longest = length > longest ? length : longest;
+        for (int32_t r = 0; r < length; r++) {
+            state->positions_host[batch->starts[s] + r] = r;
         }
     }
-    return status;
-}
-
-static const float *frequencies_of(const struct evq_cuda_state *state, const struct evq_op *op)
-{
-    const float *d_at = state->frequencies.d_data;
-
-    for (const struct evq_op *before = state->plan->ops; before < op; before++) {
-        d_at += before->kind == EVQ_OP_ROPE ? before->n / 2 : 0;
+    if (queries == 0) {
+        return 0;
     }
-    return d_at;
-}
-
-static const float *weight_of(const struct evq_cuda_state *state, int32_t slot)
-{
-    return slot < 0 ? NULL : state->weights[slot].block.d_data;
-}
-
-static enum evq_status run_token_op(struct evq_cuda_state *state, const struct evq_op *op,
-                                    int32_t rows, struct evq_error *err)
-{
-    const float *d_in = state->buffers[op->in].d_data;
-    float *d_out = state->buffers[op->out].d_data;
-    const float *d_weight = weight_of(state, op->weight);
-    const float *d_bias = weight_of(state, op->bias);
-    const int32_t *d_positions = state->positions.d_data;
-    const int64_t in_stride = stride_of(state, op->in);
-    const int64_t stride = stride_of(state, op->out);
-
-    switch (op->kind) {
-    case EVQ_OP_EMBEDDING:
-        return evq_embed_launch(state->tokens.d_data, d_positions, rows, op, d_weight, d_bias,
-                                d_out, stride, state->stream, err);
-    case EVQ_OP_LAYER_NORM:
-    case EVQ_OP_RMS_NORM:
-        return evq_norm_launch(d_in, in_stride, rows, op, d_weight,
-                               op->kind == EVQ_OP_LAYER_NORM ? d_bias : NULL, d_out, stride,
-                               state->stream, err);
-    case EVQ_OP_ROPE:
-        return evq_rope_launch(d_out, stride, rows, d_positions, op, frequencies_of(state, op),
-                               state->stream, err);
-    case EVQ_OP_ATTENTION:
-        return evq_attention_launch(d_in, in_stride, rows, d_positions, op, d_out, stride,
-                                    state->stream, err);
-    case EVQ_OP_GATE:
-        return evq_gate_launch(d_in, in_stride, rows, op->n, op->activation, d_out, stride,
-                               state->stream, err);
-    default:
-        return evq_error_set(err, EVQ_E_BUG, "operation %d is not known", (int)op->kind);
+    for (int32_t first = (longest - 1) / queries * queries; first >= 0; first -= queries) {
+        for (int32_t s = 0; s < batch->sequences; s++) {
+            const int32_t length = batch->starts[s + 1] - batch->starts[s];
+            if (length > first) {
+                state->tiles_host[tiles++] = (struct evq_attention_tile){
+                    .row = batch->starts[s],
+                    .first = first,
+                    .count = length - first < queries ? length - first : queries};
+            }
+        }
     }
-}
-
-static enum evq_status run_op(struct evq_cuda_state *state, const struct evq_op *op, int32_t rows,
-                              int32_t scores, struct evq_error *err)
-{
-    const float *d_in = state->buffers[op->in].d_data;
-    float *d_out = op->out < 0 ? NULL : state->buffers[op->out].d_data;
-    const float *d_weight = weight_of(state, op->weight);
-    const float *d_bias = weight_of(state, op->bias);
-    enum evq_status status = EVQ_OK;
-
-    switch (op->kind) {
-    case EVQ_OP_GEMM:
-        return run_gemm(state, op, rows, d_in, d_weight, d_bias, d_out, err);
-    case EVQ_OP_SCALE_SHIFT:
-        status = evq_scale_shift_launch(d_in, rows, op->n, d_weight, d_bias, op->scale, op->shift,
-                                        d_out, state->stream, err);
-        return status == EVQ_OK ? evq_bias_activate_launch(d_out, rows, op->n, NULL, op->activation,
-                                                           state->stream, err)
-                                : status;
-    case EVQ_OP_SCORE:
-        return run_score(state, op, scores, d_in, d_weight, d_bias, err);
-    case EVQ_OP_CROSS_ENTROPY:
-        return evq_cross_entropy_launch(d_in, rows, op->n, state->labels.d_data, op->top_k,
-                                        state->results.d_data, state->stream, err);
-    case EVQ_OP_SQUARED_ERROR:
-        return evq_squared_error_launch(d_in, rows, op->n, state->targets.d_data,
-                                        state->results.d_data, state->stream, err);
-    default:
-        return run_token_op(state, op, rows, err);
-    }
+    return tiles;
 }
 
 static enum evq_status copy_tokens(struct evq_cuda_state *state, const struct evq_batch *batch,
-                                   struct evq_error *err)
+                                   int32_t tiles, struct evq_error *err)
 {
     const size_t rows = (size_t)batch->rows * sizeof(int32_t);
     const size_t scores = (size_t)batch->scores * sizeof(int32_t);
-    enum evq_status status = EVQ_OK;
 
-    for (int32_t s = 0; s < batch->sequences; s++) {
-        for (int32_t r = batch->starts[s]; r < batch->starts[s + 1]; r++) {
-            state->positions_host[r] = r - batch->starts[s];
-        }
+    enum evq_status status = evq_cuda_copy_in(state, state->positions.d_data, state->positions_host,
+                                              rows, "copy positions", err);
+    if (status == EVQ_OK && tiles > 0) {
+        status = evq_cuda_copy_in(state, state->tiles.d_data, state->tiles_host,
+                                  (size_t)tiles * sizeof(*state->tiles_host), "copy tiles", err);
     }
-    status = evq_cuda_copy_in(state, state->positions.d_data, state->positions_host, rows,
-                              "copy positions", err);
     if (status == EVQ_OK && batch->tokens != NULL) {
         status =
             evq_cuda_copy_in(state, state->tokens.d_data, batch->tokens, rows, "copy tokens", err);
@@ -207,17 +86,17 @@ static enum evq_status copy_tokens(struct evq_cuda_state *state, const struct ev
 }
 
 static enum evq_status copy_batch(struct evq_cuda_state *state, const struct evq_batch *batch,
-                                  struct evq_error *err)
+                                  int32_t tiles, struct evq_error *err)
 {
     const struct evq_plan *plan = state->plan;
     const size_t rows = (size_t)batch->rows;
 
     enum evq_status status = EVQ_OK;
     if (plan->length_max > 0) {
-        status = copy_tokens(state, batch, err);
+        status = copy_tokens(state, batch, tiles, err);
     }
     if (status == EVQ_OK && batch->inputs != NULL) {
-        status = evq_cuda_copy_in(state, state->buffers[0].d_data, batch->inputs,
+        status = evq_cuda_copy_in(state, state->buffers[0].block.d_data, batch->inputs,
                                   rows * (size_t)plan->buffer_columns[0] * sizeof(float),
                                   "copy inputs", err);
     }
@@ -240,16 +119,17 @@ static enum evq_status run_batch(struct evq_cuda_state *state, const struct evq_
     const struct evq_op *head = &state->plan->ops[state->plan->op_count - 1];
     const int32_t count = head->kind == EVQ_OP_SCORE ? batch->scores : batch->rows;
     const size_t bytes = (size_t)count * sizeof(*results);
+    const int32_t tiles = state->plan->length_max > 0 ? read_sequences(state, batch) : 0;
 
     enum evq_status status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
     if (status == EVQ_OK) {
         status = evq_cuda_results_grow(state, bytes, err);
     }
     if (status == EVQ_OK) {
-        status = copy_batch(state, batch, err);
+        status = copy_batch(state, batch, tiles, err);
     }
-    for (size_t i = 0; i < state->plan->op_count && status == EVQ_OK; i++) {
-        status = run_op(state, &state->plan->ops[i], batch->rows, batch->scores, err);
+    for (size_t i = 0; i < state->plan->op_count && status == EVQ_OK;) {
+        status = evq_cuda_step(state, batch, tiles, i, &i, err);
     }
     if (status == EVQ_OK) {
         status = evq_cuda_status(cudaMemcpyAsync(state->h_results, state->results.d_data, bytes,

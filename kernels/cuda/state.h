@@ -10,6 +10,8 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/cublas.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/tokens.h"
 
 struct evq_cuda_block { // Device memory that only grows.
     void *d_data;
@@ -17,9 +19,23 @@ struct evq_cuda_block { // Device memory that only grows.
 };
 
 struct evq_cuda_weight {
-    struct evq_cuda_block block;
+    struct evq_cuda_block block; // Rows of `stride` values, fp32 or bf16; what is not a value is 0.
+    struct evq_cuda_block rounded; // A vector of fp32 once more in bf16, where a product adds it.
     int32_t rows, columns;
     int32_t rows_put;
+    int64_t stride;
+    bool bf16, has_rounded;
+};
+
+struct evq_cuda_buffer { // Of activations, for rows_max rows or the next multiple of EVQ_CUDA_ROWS.
+    struct evq_cuda_block block;
+    int64_t stride;
+    bool bf16;
+};
+
+struct evq_cuda_turns { // Cosines and sines of a plan's ROPE operations that are alike.
+    struct evq_cuda_block block, d_frequencies;
+    const struct evq_op *op; // The first of them.
 };
 
 struct evq_cuda_state {
@@ -30,14 +46,22 @@ struct evq_cuda_state {
     const struct evq_plan *plan; // NULL: not prepared.
     struct evq_cuda_weight *weights;
     size_t weight_count;
-    struct evq_cuda_block *buffers;
+    struct evq_cuda_buffer *buffers;
     size_t buffer_count;
+    struct evq_cuda_turns *turns;
+    size_t turn_count; // Of the plan; turn_room are held.
+    size_t turn_room;
+    struct evq_cuda_products products;
+    int32_t tile_queries;                           // Of an attention tile; 0: this plan has none.
     struct evq_cuda_block labels, targets, results; // labels: also the scores' targets.
-    struct evq_cuda_block tokens, positions, score_rows, frequencies;
+    struct evq_cuda_block tokens, positions, score_rows, tiles;
     struct evq_cuda_block product;          // Of a matrix, before its epilogue.
+    struct evq_cuda_block narrowed;         // fp32 rows, rounded to bf16 for a product.
+    struct evq_cuda_block workspace;        // cuBLASLt's.
     struct evq_cuda_block staging;          // A blob as it came, before it is converted.
     struct evq_cuda_block logits, gathered; // Of a chunk of scores.
     int32_t *positions_host;                // [rows_max].
+    struct evq_attention_tile *tiles_host;  // [rows_max].
     void *h_results;                        // Pinned.
     size_t h_result_bytes;
     size_t memory_max; // Bytes.
@@ -71,6 +95,38 @@ enum evq_status evq_cuda_copy_in(struct evq_cuda_state *state, void *d_to, const
                                  size_t bytes, const char *what,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* weights.c */
+
+/* Memory for each slot of the plan; those of the same shape and form keep theirs, with its values.
+ */
+enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* A blob that lies on the device as it came, into its place; enqueued. */
+enum evq_status evq_cuda_weight_convert(struct evq_cuda_state *state,
+                                        struct evq_cuda_weight *weight, const void *d_blob,
+                                        const struct evq_weight_blob *blob,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* turns.c */
+
+enum evq_status evq_cuda_turns_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Of a ROPE operation of the prepared plan. */
+const float *evq_cuda_turns_of(const struct evq_cuda_state *state, const struct evq_op *op);
+
+/* step.c */
+
+/* Whether it is computed by tiles; of the prepared buffers. */
+bool evq_cuda_tiled(const struct evq_cuda_state *state, const struct evq_op *op);
+
+/* Enqueues the operation at `number` and those after it that are done along with it; ret_next is
+ * the first that is not. */
+enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_batch *batch,
+                              int32_t tiles, size_t number, size_t *ret_next,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* prepare.c, put.c, run.c: the entries of struct evq_backend_ops, whose contracts hold. */
 
 enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan,
@@ -85,7 +141,18 @@ enum evq_status evq_cuda_exec(void *opened, const struct evq_batch *batch,
                               struct evq_row_result *results,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Scores that SCORE computes at once, 1..4096: their logits fit in 256 MiB, or it is one. */
-int32_t evq_cuda_score_chunk(const struct evq_op *op);
+/* Scores that SCORE computes at once, 1..4096: their logits fit in 256 MiB, in bf16 512 MiB, or it
+ * is one. A multiple of EVQ_CUDA_ROWS in bf16. */
+int32_t evq_cuda_score_chunk(const struct evq_plan *plan, const struct evq_op *op);
+
+/* Rows of products in bf16 are computed in multiples of this, so that few shapes occur; buffers
+ * have room for it. */
+#define EVQ_CUDA_ROWS 128
+
+/* value, or the next multiple of step above it. */
+static inline int64_t evq_cuda_up(int64_t value, int64_t step)
+{
+    return (value + step - 1) / step * step;
+}
 
 #endif

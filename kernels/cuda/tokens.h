@@ -1,7 +1,8 @@
 /*
- * Launchers of the operations on tokens; the rules of kernels/cuda/ops.h. Strides count floats from
- * row to row; positions are those of the rows in their sequences. What an operation computes is in
- * kernels/backend.h.
+ * Launchers of the operations on tokens; the rules of kernels/cuda/ops.h. Positions are those of
+ * the rows in their sequences. What an operation computes is in kernels/backend.h; values are read
+ * and written as their rows say, the arithmetic between is fp32. An operation's column counts from
+ * where rows begin.
  */
 #ifndef EVQ_KERNELS_CUDA_TOKENS_H
 #define EVQ_KERNELS_CUDA_TOKENS_H
@@ -14,48 +15,93 @@
 extern "C" {
 #endif
 
+/* d_places may be NULL: no learned positions; [positions, n]. */
 enum evq_status evq_embed_launch(const int32_t *d_tokens, const int32_t *d_positions, int32_t rows,
-                                 const struct evq_op *op, const float *d_table,
-                                 const float *d_places, float *d_out, int64_t stride,
+                                 const struct evq_op *op, const struct evq_cuda_rows *table,
+                                 const float *d_places, const struct evq_cuda_rows *out,
                                  cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* out[i, n] = in[which[i], n], out packed. */
-enum evq_status evq_gather_launch(const float *d_in, int64_t stride, const int32_t *d_which,
-                                  int32_t rows, int32_t n, float *d_out, cudaStream_t stream,
-                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* out[i, n] = in[which[i], n]; d_which NULL: in[i, n], in the type of out. */
+enum evq_status evq_gather_launch(const struct evq_cuda_rows *in, const int32_t *d_which,
+                                  int32_t rows, int32_t n, const struct evq_cuda_rows *out,
+                                  cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* LAYER_NORM and RMS_NORM; d_bias may be NULL. */
-enum evq_status evq_norm_launch(const float *d_in, int64_t in_stride, int32_t rows,
+enum evq_status evq_norm_launch(const struct evq_cuda_rows *in, int32_t rows,
                                 const struct evq_op *op, const float *d_weight, const float *d_bias,
-                                float *d_out, int64_t out_stride, cudaStream_t stream,
+                                const struct evq_cuda_rows *out, cudaStream_t stream,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-enum evq_status evq_rope_launch(float *d_values, int64_t stride, int32_t rows,
-                                const int32_t *d_positions, const struct evq_op *op,
-                                const float *d_frequencies, cudaStream_t stream,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+/* What is done to heads in place: RMS_NORM of some, then ROPE of all. */
+struct evq_cuda_turn {
+    int32_t n, heads, column;
+    int32_t first_heads;                     // Scaled by first_norm, the rest by rest_norm.
+    const float *d_first_norm, *d_rest_norm; // [n]; both NULL: no norm.
+    float first_epsilon, rest_epsilon;
+    const float *d_turns; // [positions, n]: n / 2 cosines, then n / 2 sines.
+};
 
-enum evq_status evq_attention_launch(const float *d_in, int64_t in_stride, int32_t rows,
-                                     const int32_t *d_positions, const struct evq_op *op,
-                                     float *d_out, int64_t out_stride, cudaStream_t stream,
-                                     struct evq_error *err) EVQ_CHECK_RESULT;
-
-/* out[rows, n] = act(in[rows, c]) * in[rows, n + c]. */
-enum evq_status evq_gate_launch(const float *d_in, int64_t in_stride, int32_t rows, int32_t n,
-                                enum evq_activation activation, float *d_out, int64_t out_stride,
+enum evq_status evq_turn_launch(const struct evq_cuda_rows *values, int32_t rows,
+                                const int32_t *d_positions, const struct evq_cuda_turn *turn,
                                 cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* out = act(in + bias) + residual; in is packed, d_bias and d_residual may be NULL, d_residual may
- * be d_out. */
-enum evq_status evq_epilogue_launch(const float *d_in, int32_t rows, int32_t n, const float *d_bias,
-                                    enum evq_activation activation, const float *d_residual,
-                                    int64_t residual_stride, float *d_out, int64_t out_stride,
-                                    cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
+/* d_turns[positions, 2 * half], of struct evq_cuda_turn: angles in fp32, their cosines and sines
+ * from double, times scale. */
+enum evq_status evq_turns_launch(const float *d_frequencies, int32_t half, int32_t positions,
+                                 float scale, float *d_turns, cudaStream_t stream,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* A blob of weights as it came, to fp32 rows. */
+/* Any head of at most EVQ_ATTENTION_SIZE_MAX values. */
+enum evq_status evq_attention_launch(const struct evq_cuda_rows *in, int32_t rows,
+                                     const int32_t *d_positions, const struct evq_op *op,
+                                     const struct evq_cuda_rows *out, cudaStream_t stream,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Queries [first, first + count) of the sequence whose first row is `row`. */
+struct evq_attention_tile {
+    int32_t row, first, count;
+};
+
+/* Most queries of a tile for heads of `size` values; 0: there are no tiles for this size. */
+int32_t evq_attention_tile_queries(int32_t size);
+
+/* bf16 rows, products on tensor cores; tiles in the order in which they should begin. first is a
+ * multiple of what evq_attention_tile_queries() gives, or of a smaller multiple of 64. */
+enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
+                                           const struct evq_attention_tile *d_tiles, int32_t tiles,
+                                           const struct evq_op *op, const struct evq_cuda_rows *out,
+                                           cudaStream_t stream,
+                                           struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* out[rows, n] = act(in[rows, c]) * in[rows, n + c]. */
+enum evq_status evq_gate_launch(const struct evq_cuda_rows *in, int32_t rows, int32_t n,
+                                enum evq_activation activation, const struct evq_cuda_rows *out,
+                                cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* values[rows, n] = act(values), in place. */
+enum evq_status evq_activate_launch(const struct evq_cuda_rows *values, int32_t rows, int32_t n,
+                                    enum evq_activation activation, cudaStream_t stream,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* out = act(in + bias) + residual. in: fp32, packed; residual: fp32. d_bias and residual may be
+ * NULL, residual may be out. */
+enum evq_status evq_epilogue_launch(const float *d_in, int32_t rows, int32_t n, const float *d_bias,
+                                    enum evq_activation activation,
+                                    const struct evq_cuda_rows *residual,
+                                    const struct evq_cuda_rows *out, cudaStream_t stream,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* SCORE's results from logits[rows, n], fp32, rows a multiple of 4 values apart; d_bias may be
+ * NULL. Sums of fp32 exponentials: for products in bf16. */
+enum evq_status evq_logsum_launch(const struct evq_cuda_rows *logits, int32_t rows, int32_t n,
+                                  const float *d_bias, const int32_t *d_targets,
+                                  struct evq_row_result *d_results, cudaStream_t stream,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* A blob of weights as it came, to rows. */
 enum evq_status evq_convert_launch(const void *d_in, enum evq_weight_type type, bool transposed,
-                                   int32_t rows, int32_t columns, float *d_out, cudaStream_t stream,
-                                   struct evq_error *err) EVQ_CHECK_RESULT;
+                                   int32_t rows, int32_t columns, const struct evq_cuda_rows *out,
+                                   cudaStream_t stream, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,370 @@
+/*
+ * Causal attention tile by tile on tensor cores. A block works on one tile of queries of one head:
+ * its keys and values pass through shared memory BLOCK at a time, the softmax is kept up as they
+ * pass, scores and weights never leave the registers. While the scores of a block of keys are
+ * computed its values are on their way, and the other way round. Blocks of keys begin at multiples
+ * of BLOCK in the sequence and a row's products are its own: its bits depend on its sequence alone.
+ */
+#include "kernels/cuda/tokens.h"
+
+#include <cassert>
+#include <cmath>
+
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/typed.cuh"
+
+enum { WARPS = 4, THREADS = WARPS * EVQ_WARP };
+
+struct tile_shape {
+    int64_t in_stride, out_stride;
+    int32_t heads, group;       // Query heads, and how many share a key head.
+    int64_t to_keys, to_values; // From a row's first query head.
+    int32_t window;
+    float scale; // To exponents of two.
+};
+
+/* SIZE: of a head. STACKS: of 16 queries a warp. */
+template <int SIZE, int STACKS, int BLOCK> struct tile {
+    static constexpr int QUERIES = 16 * STACKS * WARPS;
+    // 16 bytes more: 8 rows below each other then lie in different banks.
+    static constexpr int LINE = SIZE + 8;
+    static constexpr int BYTES = (QUERIES + 2 * BLOCK) * LINE * (int)sizeof(evq_bf16);
+};
+
+/* Begins to copy COUNT rows of SIZE values; those from `there` on are zeros. */
+template <int SIZE, int COUNT>
+__device__ static inline void copy_rows(evq_bf16 *to, const evq_bf16 *from, int64_t stride,
+                                        int32_t there)
+{
+    constexpr int PARTS = SIZE / 8; // Of 16 bytes.
+
+    for (int32_t i = threadIdx.x; i < COUNT * PARTS; i += THREADS) {
+        const int32_t row = i / PARTS;
+        const int32_t part = i % PARTS * 8;
+        const bool copied = row < there;
+        evq_copy_begin(to + row * (SIZE + 8) + part, from + (copied ? row * stride : 0) + part,
+                       copied);
+    }
+}
+
+/* scores[stack][n] (16 queries x 8 keys each) = queries * keys^T. */
+template <int SIZE, int STACKS, int BLOCK>
+__device__ static inline void multiply_keys(const evq_bf16 *queries, const evq_bf16 *keys,
+                                            float (&scores)[STACKS][BLOCK / 8][4])
+{
+    constexpr int LINE = SIZE + 8;
+    const int32_t lane = threadIdx.x % EVQ_WARP;
+    const int32_t matrix = lane / 8;
+    const int32_t row = lane % 8;
+
+#pragma unroll
+    for (int s = 0; s < STACKS; s++) {
+#pragma unroll
+        for (int n = 0; n < BLOCK / 8; n++) {
+            scores[s][n][0] = scores[s][n][1] = scores[s][n][2] = scores[s][n][3] = 0.0f;
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < SIZE; k += 16) {
+        uint32_t a[STACKS][4];
+#pragma unroll
+        for (int s = 0; s < STACKS; s++) {
+            evq_ldmatrix(a[s],
+                         queries + (s * 16 + matrix % 2 * 8 + row) * LINE + k + matrix / 2 * 8);
+        }
+#pragma unroll
+        for (int n = 0; n < BLOCK; n += 16) {
+            uint32_t b[4];
+            evq_ldmatrix(b, keys + (n + matrix / 2 * 8 + row) * LINE + k + matrix % 2 * 8);
+#pragma unroll
+            for (int s = 0; s < STACKS; s++) {
+                evq_mma_bf16(scores[s][n / 8], a[s], b[0], b[1]);
+                evq_mma_bf16(scores[s][n / 8 + 1], a[s], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* sums[stack][d] (16 queries x 8 columns each) += weights * values. */
+template <int SIZE, int STACKS, int BLOCK>
+__device__ static inline void multiply_values(const float (&weights)[STACKS][BLOCK / 8][4],
+                                              const evq_bf16 *values,
+                                              float (&sums)[STACKS][SIZE / 8][4])
+{
+    constexpr int LINE = SIZE + 8;
+    const int32_t lane = threadIdx.x % EVQ_WARP;
+    const int32_t matrix = lane / 8;
+    const int32_t row = lane % 8;
+
+#pragma unroll
+    for (int k = 0; k < BLOCK; k += 16) {
+        uint32_t a[STACKS][4]; // Where a sum lies is where an operand is expected.
+#pragma unroll
+        for (int s = 0; s < STACKS; s++) {
+            const float(&left)[4] = weights[s][k / 8];
+            const float(&right)[4] = weights[s][k / 8 + 1];
+            a[s][0] = evq_pair(left[0], left[1]);
+            a[s][1] = evq_pair(left[2], left[3]);
+            a[s][2] = evq_pair(right[0], right[1]);
+            a[s][3] = evq_pair(right[2], right[3]);
+        }
+#pragma unroll
+        for (int d = 0; d < SIZE; d += 16) {
+            uint32_t b[4];
+            evq_ldmatrix_turned(b, values + (k + matrix % 2 * 8 + row) * LINE + d + matrix / 2 * 8);
+#pragma unroll
+            for (int s = 0; s < STACKS; s++) {
+                evq_mma_bf16(sums[s][d / 8], a[s], b[0], b[1]);
+                evq_mma_bf16(sums[s][d / 8 + 1], a[s], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* The largest of what the four lanes of a row hold; fmaxf passes over NaN, which shows in the sum.
+ */
+__device__ static inline float row_top(float value)
+{
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+    return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+/* What a lane keeps of the softmax of its rows: half 0 and 1 of each stack. */
+template <int STACKS> struct softmax {
+    float top[STACKS][2];   // Largest exponent of two; -INFINITY: nothing seen.
+    float total[STACKS][2]; // Of this lane's columns.
+};
+
+/* Scores to weights: hides what a query does not see, and brings what was summed before to the new
+ * top. Query i of the sequence is `first` + its row; the block's keys begin at `key`. */
+template <int SIZE, int STACKS, int BLOCK>
+__device__ static inline void weigh(const struct tile_shape &shape, int32_t first, int32_t key,
+                                    bool whole, float (&scores)[STACKS][BLOCK / 8][4],
+                                    struct softmax<STACKS> &kept,
+                                    float (&sums)[STACKS][SIZE / 8][4])
+{
+    const int32_t lane = threadIdx.x % EVQ_WARP;
+
+#pragma unroll
+    for (int s = 0; s < STACKS; s++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int32_t query = first + s * 16 + half * 8 + lane / 4;
+            float top = kept.top[s][half];
+#pragma unroll
+            for (int n = 0; n < BLOCK / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float &score = scores[s][n][half * 2 + i];
+                    const int32_t back = query - (key + n * 8 + lane % 4 * 2 + i);
+                    score *= shape.scale;
+                    if (!whole && (back < 0 || (shape.window > 0 && back >= shape.window))) {
+                        score = -INFINITY;
+                    }
+                    top = fmaxf(top, score);
+                }
+            }
+            top = row_top(top);
+            const float base = top == -INFINITY ? 0.0f : top;
+            const float shrink = exp2f(kept.top[s][half] - base);
+            float total = 0.0f;
+#pragma unroll
+            for (int n = 0; n < BLOCK / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float &score = scores[s][n][half * 2 + i];
+                    score = exp2f(score - base);
+                    total += score;
+                }
+            }
+            kept.total[s][half] = kept.total[s][half] * shrink + total;
+            kept.top[s][half] = top;
+#pragma unroll
+            for (int d = 0; d < SIZE / 8; d++) {
+                sums[s][d][half * 2] *= shrink;
+                sums[s][d][half * 2 + 1] *= shrink;
+            }
+        }
+    }
+}
+
+/* out is the row of query `first`, of this head. */
+template <int SIZE, int STACKS>
+__device__ static inline void write_rows(evq_bf16 *out, int64_t stride, int32_t count,
+                                         const struct softmax<STACKS> &kept,
+                                         const float (&sums)[STACKS][SIZE / 8][4])
+{
+    const int32_t lane = threadIdx.x % EVQ_WARP;
+
+#pragma unroll
+    for (int s = 0; s < STACKS; s++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int32_t row = s * 16 + half * 8 + lane / 4;
+            float total = kept.total[s][half];
+            total += __shfl_xor_sync(0xffffffffu, total, 1);
+            total += __shfl_xor_sync(0xffffffffu, total, 2);
+            const float share = 1.0f / total;
+            if (row < count) {
+                evq_bf16 *to = out + row * stride + lane % 4 * 2;
+#pragma unroll
+                for (int d = 0; d < SIZE / 8; d++) {
+                    *reinterpret_cast<uint32_t *>(to + d * 8) =
+                        evq_pair(sums[s][d][half * 2] * share, sums[s][d][half * 2 + 1] * share);
+                }
+            }
+        }
+    }
+}
+
+template <int SIZE, int STACKS, int BLOCK>
+__global__ static void __launch_bounds__(THREADS)
+    tiles_kernel(const evq_bf16 *in, const struct evq_attention_tile *tiles,
+                 struct tile_shape shape, evq_bf16 *out)
+{
+    typedef tile<SIZE, STACKS, BLOCK> T;
+    EVQ_SHARED(shared);
+    evq_bf16 *queries = (evq_bf16 *)shared;
+    evq_bf16 *keys = queries + T::QUERIES * T::LINE;
+    evq_bf16 *values = keys + BLOCK * T::LINE;
+    const struct evq_attention_tile at = tiles[blockIdx.x / shape.heads];
+    const int32_t head = (int32_t)(blockIdx.x % shape.heads);
+    const evq_bf16 *sequence = in + at.row * shape.in_stride;
+    const evq_bf16 *key_rows = sequence + shape.to_keys + (int64_t)(head / shape.group) * SIZE;
+    const evq_bf16 *value_rows = key_rows + shape.to_values - shape.to_keys;
+    const int32_t end = at.first + at.count; // No query sees further.
+    const int32_t low =
+        shape.window > 0 && at.first >= shape.window ? at.first - shape.window + 1 : 0;
+    const int32_t mine = threadIdx.x / EVQ_WARP * 16 * STACKS; // This warp's first row of the tile.
+    const bool works = mine < at.count;                        // Else it only copies.
+    float scores[STACKS][BLOCK / 8][4];
+    float sums[STACKS][SIZE / 8][4] = {};
+    struct softmax<STACKS> kept;
+
+    for (int s = 0; s < STACKS; s++) {
+        kept.top[s][0] = kept.top[s][1] = -INFINITY;
+        kept.total[s][0] = kept.total[s][1] = 0.0f;
+    }
+    int32_t key = low / BLOCK * BLOCK;
+    copy_rows<SIZE, T::QUERIES>(queries,
+                                sequence + at.first * shape.in_stride + (int64_t)head * SIZE,
+                                shape.in_stride, at.count);
+    copy_rows<SIZE, BLOCK>(keys, key_rows + key * shape.in_stride, shape.in_stride, end - key);
+    evq_copy_close();
+    for (; key < end; key += BLOCK) {
+        copy_rows<SIZE, BLOCK>(values, value_rows + key * shape.in_stride, shape.in_stride,
+                               end - key);
+        evq_copy_close();
+        evq_copy_wait<1>();
+        __syncthreads(); // The keys are there.
+        if (works) {
+            multiply_keys<SIZE, STACKS, BLOCK>(queries + mine * T::LINE, keys, scores);
+        }
+        __syncthreads(); // Nobody needs the keys any more.
+        const int32_t next = key + BLOCK;
+        if (next < end) {
+            copy_rows<SIZE, BLOCK>(keys, key_rows + next * shape.in_stride, shape.in_stride,
+                                   end - next);
+        }
+        evq_copy_close();
+        if (works) {
+            const int32_t first = at.first + mine;
+            const int32_t last = first + 16 * STACKS - 1;
+            const bool whole =
+                next <= first + 1 && (shape.window == 0 || last - key < shape.window);
+            weigh<SIZE, STACKS, BLOCK>(shape, first, key, whole, scores, kept, sums);
+        }
+        evq_copy_wait<1>();
+        __syncthreads(); // The values are there.
+        if (works) {
+            multiply_values<SIZE, STACKS, BLOCK>(scores, values, sums);
+        }
+        __syncthreads(); // Nobody needs the values any more.
+    }
+    if (works) {
+        write_rows<SIZE, STACKS>(out + (at.row + at.first + mine) * shape.out_stride +
+                                     (int64_t)head * SIZE,
+                                 shape.out_stride, at.count - mine, kept, sums);
+    }
+}
+
+template <int SIZE, int STACKS, int BLOCK>
+static cudaError_t launch(const struct evq_cuda_rows *in, const struct evq_attention_tile *d_tiles,
+                          int32_t tiles, const struct tile_shape *shape,
+                          const struct evq_cuda_rows *out, cudaStream_t stream)
+{
+    typedef tile<SIZE, STACKS, BLOCK> T;
+
+    const cudaError_t code = cudaFuncSetAttribute(
+        tiles_kernel<SIZE, STACKS, BLOCK>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::BYTES);
+    if (code != cudaSuccess) {
+        return code;
+    }
+    EVQ_LAUNCH((tiles_kernel<SIZE, STACKS, BLOCK>), (unsigned int)(tiles * shape->heads), THREADS,
+               T::BYTES, stream, evq_at<evq_bf16>(in, 0), d_tiles, *shape,
+               evq_at<evq_bf16>(out, 0));
+    return cudaGetLastError();
+}
+
+int32_t evq_attention_tile_queries(int32_t size)
+{
+    switch (size) {
+    case 32:
+    case 64:
+    case 80:
+    case 96:
+    case 128:
+        return 128;
+    case 256:
+        return 64;
+    default:
+        return 0;
+    }
+}
+
+enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
+                                           const struct evq_attention_tile *d_tiles, int32_t tiles,
+                                           const struct evq_op *op, const struct evq_cuda_rows *out,
+                                           cudaStream_t stream, struct evq_error *err)
+{
+    const double log2_e = 1.4426950408889634;
+    const struct tile_shape shape = {in->stride,
+                                     out->stride,
+                                     op->heads,
+                                     op->heads / op->kv_heads,
+                                     (int64_t)op->heads * op->n,
+                                     (int64_t)(op->heads + op->kv_heads) * op->n,
+                                     op->window,
+                                     (float)((double)op->scale * log2_e)};
+    cudaError_t code = cudaErrorInvalidValue;
+
+    assert(in->bf16 && out->bf16 && in->stride % 8 == 0 && out->stride % 8 == 0);
+    assert((int64_t)tiles * op->heads <= INT32_MAX);
+    if (tiles == 0) {
+        return EVQ_OK;
+    }
+    switch (op->n) {
+    case 32:
+        code = launch<32, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        break;
+    case 64:
+        code = launch<64, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        break;
+    case 80:
+        code = launch<80, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        break;
+    case 96:
+        code = launch<96, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        break;
+    case 128:
+        code = launch<128, 2, 64>(in, d_tiles, tiles, &shape, out, stream);
+        break;
+    case 256:
+        code = launch<256, 1, 32>(in, d_tiles, tiles, &shape, out, stream);
+        break;
+    default:
+        break;
+    }
+    return evq_cuda_status(code, "attention launch", err);
+}

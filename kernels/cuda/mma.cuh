@@ -1,0 +1,69 @@
+/*
+ * The instructions of sm_80 that have no name in CUDA C++: products of a warp, loads of matrices
+ * from shared memory, copies that run beside the arithmetic. All lanes of a warp call them
+ * together, but for the copies. Fragments: the PTX manual, "Matrix Fragments for mma.m16n8k16".
+ */
+#ifndef EVQ_KERNELS_CUDA_MMA_CUH
+#define EVQ_KERNELS_CUDA_MMA_CUH
+
+#include <cstdint>
+
+/* sums[16 x 8] += a[16 x 16] * b[16 x 8]; bf16 in pairs, fp32 sums. Lane l holds rows l / 4 and
+ * l / 4 + 8, columns l % 4 * 2 and the next. */
+__device__ static __forceinline__ void evq_mma_bf16(float (&sums)[4], const uint32_t (&a)[4],
+                                                    uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four matrices of 8 x 8 values of 16 bits; lane l names row l % 8 of matrix l / 8 (16 bytes,
+ * aligned) and gets of each matrix row l / 4, columns l % 4 * 2 and the next. */
+__device__ static __forceinline__ void evq_ldmatrix(uint32_t (&parts)[4], const void *shared_row)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared_row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* The same of the transposed matrices: rows l % 4 * 2 and the next, column l / 4. */
+__device__ static __forceinline__ void evq_ldmatrix_turned(uint32_t (&parts)[4],
+                                                           const void *shared_row)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared_row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* Begins to copy 16 bytes, both sides aligned; zeros instead where there is nothing to copy, global
+ * being valid all the same. */
+__device__ static __forceinline__ void evq_copy_begin(void *shared, const void *global, bool there)
+{
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    const uint32_t bytes = there ? 16u : 0u;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
+                 :
+                 : "r"(at), "l"(__cvta_generic_to_global(global)), "r"(bytes)
+                 : "memory");
+}
+
+/* What this thread began since the last time is a group. */
+__device__ static __forceinline__ void evq_copy_close(void)
+{
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+/* Waits until at most OPEN of this thread's groups, the newest, are on their way. Other threads see
+ * the bytes behind the next barrier. */
+template <int OPEN> __device__ static __forceinline__ void evq_copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(OPEN) : "memory");
+}
+
+#endif

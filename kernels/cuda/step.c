@@ -1,0 +1,353 @@
+/*
+ * One operation of a plan on the device. In bf16 the products are cuBLASLt's, with bias, tanh-GELU
+ * and residual done along with them where they can be; whatever it has no way for is computed into
+ * fp32 and finished by a kernel.
+ */
+#include "kernels/cuda/state.h"
+
+static struct evq_cuda_rows rows_of(const struct evq_cuda_state *state, int32_t buffer)
+{
+    const struct evq_cuda_buffer *at = &state->buffers[buffer];
+
+    return (struct evq_cuda_rows){at->block.d_data, at->stride, at->bf16};
+}
+
+static const float *vector_of(const struct evq_cuda_state *state, int32_t slot)
+{
+    return slot < 0 ? NULL : state->weights[slot].block.d_data;
+}
+
+static struct evq_cuda_rows matrix_of(const struct evq_cuda_state *state, int32_t slot)
+{
+    const struct evq_cuda_weight *weight = &state->weights[slot];
+
+    return (struct evq_cuda_rows){weight->block.d_data, weight->stride, weight->bf16};
+}
+
+/* fp32: row-major out = in * weight^T is column-major out^T = weight^T' * in, with weight stored
+ * [k, n] there. out is packed. */
+static enum evq_status multiply(struct evq_cuda_state *state, const struct evq_op *op, int32_t rows,
+                                const struct evq_cuda_rows *in, float *d_out, struct evq_error *err)
+{
+    const float one = 1.0f;
+    const float zero = 0.0f;
+
+    return evq_cublas_status(state->cublas.sgemm(state->cublas_handle, EVQ_CUBLAS_OP_T,
+                                                 EVQ_CUBLAS_OP_N, op->n, rows, op->k, &one,
+                                                 vector_of(state, op->weight), op->k, in->d_data,
+                                                 (int)in->stride, &zero, d_out, op->n),
+                             "matrix product", err);
+}
+
+static enum evq_status gemm_fp32(struct evq_cuda_state *state, const struct evq_op *op,
+                                 int32_t rows, struct evq_error *err)
+{
+    const struct evq_cuda_rows in = rows_of(state, op->in);
+    const struct evq_cuda_rows out = rows_of(state, op->out);
+    const struct evq_cuda_rows residual = rows_of(state, op->residual);
+    const float *d_bias = vector_of(state, op->bias);
+    const bool direct = op->residual == 0 && out.stride == op->n;
+    float *d_product = direct ? out.d_data : state->product.d_data;
+
+    const enum evq_status status = multiply(state, op, rows, &in, d_product, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (direct) {
+        return evq_bias_activate_launch(d_product, rows, op->n, d_bias, op->activation,
+                                        state->stream, err);
+    }
+    return evq_epilogue_launch(d_product, rows, op->n, d_bias, op->activation,
+                               op->residual != 0 ? &residual : NULL, &out, state->stream, err);
+}
+
+/* The rows as a product in bf16 reads them: as they are, or rounded. */
+static enum evq_status narrow(struct evq_cuda_state *state, int32_t rows, int32_t k,
+                              struct evq_cuda_rows *in, struct evq_error *err)
+{
+    const struct evq_cuda_rows out = {state->narrowed.d_data, evq_cuda_up(k, 8), true};
+
+    if (in->bf16) {
+        return EVQ_OK;
+    }
+    const enum evq_status status = evq_gather_launch(in, NULL, rows, k, &out, state->stream, err);
+    *in = out;
+    return status;
+}
+
+static enum evq_status run_product(struct evq_cuda_state *state, const struct evq_op *op,
+                                   const struct evq_cuda_product *product,
+                                   const struct evq_cuda_rows *in, void *d_out, bool *ret_done,
+                                   struct evq_error *err)
+{
+    const struct evq_cuda_weight *bias = op->bias >= 0 ? &state->weights[op->bias] : NULL;
+    const struct evq_cuda_block *added = NULL;
+
+    if (bias != NULL) {
+        added = product->out_type == EVQ_CUDA_R_16BF ? &bias->rounded : &bias->block;
+    }
+    const struct evq_cuda_operands operands = {
+        .d_weight = state->weights[op->weight].block.d_data,
+        .d_in = in->d_data,
+        .d_bias = added != NULL ? added->d_data : NULL,
+        .d_out = d_out,
+        .d_workspace = state->workspace.d_data,
+    };
+    return evq_cuda_product_run(&state->products, &state->cublas, product, &operands, state->stream,
+                                ret_done, err);
+}
+
+/* Into fp32, and the rest by a kernel. */
+static enum evq_status gemm_apart(struct evq_cuda_state *state, const struct evq_op *op,
+                                  int32_t rows, const struct evq_cuda_rows *in,
+                                  struct evq_cuda_product product, struct evq_error *err)
+{
+    const struct evq_cuda_rows out = rows_of(state, op->out);
+    const struct evq_cuda_rows residual = rows_of(state, op->residual);
+    const size_t bytes =
+        (size_t)evq_cuda_up(state->plan->rows_max, EVQ_CUDA_ROWS) * (size_t)op->n * sizeof(float);
+    bool done = false;
+
+    product.epilogue = EVQ_CUBLASLT_DEFAULT;
+    product.out_type = EVQ_CUDA_R_32F;
+    product.out_stride = op->n;
+    product.adds = 0;
+    enum evq_status status = evq_cuda_block_grow(state, &state->product, bytes, "products", err);
+    if (status == EVQ_OK) {
+        status = run_product(state, op, &product, in, state->product.d_data, &done, err);
+    }
+    if (status == EVQ_OK && !done) {
+        return evq_error_set(err, EVQ_E_DEVICE,
+                             "cuBLASLt has no way to multiply %d rows of %d values by %d in bf16",
+                             (int)rows, (int)op->k, (int)op->n);
+    }
+    return status == EVQ_OK
+               ? evq_epilogue_launch(state->product.d_data, rows, op->n, vector_of(state, op->bias),
+                                     op->activation, op->residual != 0 ? &residual : NULL, &out,
+                                     state->stream, err)
+               : status;
+}
+
+static enum evq_status gemm_bf16(struct evq_cuda_state *state, const struct evq_op *op,
+                                 int32_t rows, struct evq_error *err)
+{
+    const struct evq_cuda_rows out = rows_of(state, op->out);
+    struct evq_cuda_rows in = rows_of(state, op->in);
+    const bool gelu = op->activation == EVQ_ACT_GELU_TANH;
+    const int32_t epilogue =
+        (op->bias >= 0 ? EVQ_CUBLASLT_BIAS : 0) | (gelu ? EVQ_CUBLASLT_GELU : 0);
+    const bool joins =
+        op->residual == 0 || (op->residual == op->out && op->activation == EVQ_ACT_NONE);
+    bool done = false;
+
+    enum evq_status status = narrow(state, rows, op->k, &in, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_cuda_product product = {
+        .weight_stride = state->weights[op->weight].stride,
+        .in_stride = in.stride,
+        .out_stride = out.stride,
+        .rows = (int32_t)evq_cuda_up(rows, EVQ_CUDA_ROWS),
+        .n = op->n,
+        .k = op->k,
+        .epilogue = epilogue != 0 ? epilogue : EVQ_CUBLASLT_DEFAULT,
+        .out_type = out.bf16 ? EVQ_CUDA_R_16BF : EVQ_CUDA_R_32F,
+        .adds = op->residual != 0,
+    };
+    if (joins) {
+        status = run_product(state, op, &product, &in, out.d_data, &done, err);
+    }
+    if (status == EVQ_OK && !done) {
+        return gemm_apart(state, op, rows, &in, product, err);
+    }
+    return status == EVQ_OK && !gelu
+               ? evq_activate_launch(&out, rows, op->n, op->activation, state->stream, err)
+               : status;
+}
+
+/* The logits of a chunk of scores, in fp32, then what is made of them. */
+static enum evq_status score_chunk(struct evq_cuda_state *state, const struct evq_op *op,
+                                   int32_t first, int32_t count, struct evq_error *err)
+{
+    const bool bf16 = state->plan->compute == EVQ_COMPUTE_BF16;
+    const struct evq_cuda_rows in = rows_of(state, op->in);
+    const struct evq_cuda_rows gathered = {state->gathered.d_data,
+                                           bf16 ? evq_cuda_up(op->k, 8) : op->k, bf16};
+    const struct evq_cuda_rows logits = {state->logits.d_data, bf16 ? evq_cuda_up(op->n, 8) : op->n,
+                                         false};
+    const int32_t *d_rows = (const int32_t *)state->score_rows.d_data + first;
+    const int32_t *d_targets = (const int32_t *)state->labels.d_data + first;
+    struct evq_row_result *d_results = (struct evq_row_result *)state->results.d_data + first;
+    const float *d_bias = vector_of(state, op->bias);
+    bool done = true;
+
+    enum evq_status status =
+        evq_gather_launch(&in, d_rows, count, op->k, &gathered, state->stream, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (bf16) { // Rows of zeros behind the vocabulary make its logits 16 bytes wide.
+        const struct evq_cuda_product product = {
+            .weight_stride = state->weights[op->weight].stride,
+            .in_stride = gathered.stride,
+            .out_stride = logits.stride,
+            .rows = (int32_t)evq_cuda_up(count, EVQ_CUDA_ROWS),
+            .n = (int32_t)evq_cuda_up(op->n, 8),
+            .k = op->k,
+            .epilogue = EVQ_CUBLASLT_DEFAULT,
+            .out_type = EVQ_CUDA_R_32F,
+        };
+        status = run_product(state, op, &product, &gathered, logits.d_data, &done, err);
+        if (status == EVQ_OK && !done) {
+            status = evq_error_set(err, EVQ_E_DEVICE, "cuBLASLt has no way to compute logits");
+        }
+        return status == EVQ_OK ? evq_logsum_launch(&logits, count, op->n, d_bias, d_targets,
+                                                    d_results, state->stream, err)
+                                : status;
+    }
+    status = multiply(state, op, count, &gathered, logits.d_data, err);
+    if (status == EVQ_OK) {
+        status = evq_bias_activate_launch(logits.d_data, count, op->n, d_bias, EVQ_ACT_NONE,
+                                          state->stream, err);
+    }
+    return status == EVQ_OK ? evq_cross_entropy_launch(&logits, count, op->n, d_targets, 0,
+                                                       d_results, state->stream, err)
+                            : status;
+}
+
+static enum evq_status run_score(struct evq_cuda_state *state, const struct evq_op *op,
+                                 int32_t scores, struct evq_error *err)
+{
+    const int32_t chunk = evq_cuda_score_chunk(state->plan, op);
+    enum evq_status status = EVQ_OK;
+
+    for (int32_t first = 0; first < scores && status == EVQ_OK; first += chunk) {
+        status =
+            score_chunk(state, op, first, scores - first < chunk ? scores - first : chunk, err);
+    }
+    return status;
+}
+
+bool evq_cuda_tiled(const struct evq_cuda_state *state, const struct evq_op *op)
+{
+    return op->kind == EVQ_OP_ATTENTION && state->buffers[op->in].bf16 &&
+           state->buffers[op->out].bf16 && evq_attention_tile_queries(op->n) > 0;
+}
+
+static enum evq_status run_attention(struct evq_cuda_state *state, const struct evq_op *op,
+                                     int32_t rows, int32_t tiles, struct evq_error *err)
+{
+    const struct evq_cuda_rows in = rows_of(state, op->in);
+    const struct evq_cuda_rows out = rows_of(state, op->out);
+
+    if (evq_cuda_tiled(state, op)) {
+        return evq_attention_tiles_launch(&in, state->tiles.d_data, tiles, op, &out, state->stream,
+                                          err);
+    }
+    return evq_attention_launch(&in, rows, state->positions.d_data, op, &out, state->stream, err);
+}
+
+/* Two norms of heads, side by side and in place, and the ROPE that follows are one pass in bf16, a
+ * ROPE by itself is one. Returns how many operations that takes in; 0: these are others. */
+static size_t read_turn(const struct evq_cuda_state *state, size_t number,
+                        struct evq_cuda_turn *turn)
+{
+    const struct evq_op *op = &state->plan->ops[number];
+    const bool three = number + 2 < state->plan->op_count;
+
+    if (op->kind == EVQ_OP_ROPE) {
+        *turn = (struct evq_cuda_turn){.n = op->n,
+                                       .heads = op->heads,
+                                       .column = op->column,
+                                       .d_turns = evq_cuda_turns_of(state, op)};
+        return 1;
+    }
+    if (!three || op->kind != EVQ_OP_RMS_NORM || op->out != op->in ||
+        !state->buffers[op->in].bf16) {
+        return 0;
+    }
+    const struct evq_op *rest = op + 1;
+    const struct evq_op *rope = op + 2;
+    if (rest->kind != EVQ_OP_RMS_NORM || rest->in != op->in || rest->out != op->in ||
+        rest->n != op->n || rest->column != op->column + op->heads * op->n ||
+        rope->kind != EVQ_OP_ROPE || rope->in != op->in || rope->n != op->n ||
+        rope->column != op->column || rope->heads != op->heads + rest->heads) {
+        return 0;
+    }
+    *turn = (struct evq_cuda_turn){.n = op->n,
+                                   .heads = rope->heads,
+                                   .column = op->column,
+                                   .first_heads = op->heads,
+                                   .d_first_norm = vector_of(state, op->weight),
+                                   .d_rest_norm = vector_of(state, rest->weight),
+                                   .first_epsilon = op->epsilon,
+                                   .rest_epsilon = rest->epsilon,
+                                   .d_turns = evq_cuda_turns_of(state, rope)};
+    return 3;
+}
+
+static enum evq_status run_rows(struct evq_cuda_state *state, const struct evq_op *op, int32_t rows,
+                                struct evq_error *err)
+{
+    const struct evq_cuda_rows in = rows_of(state, op->in);
+    const struct evq_cuda_rows out = rows_of(state, op->out);
+    const float *d_weight = vector_of(state, op->weight);
+    const float *d_bias = vector_of(state, op->bias);
+    cudaStream_t stream = state->stream;
+
+    switch (op->kind) {
+    case EVQ_OP_SCALE_SHIFT: {
+        const enum evq_status status = evq_scale_shift_launch(
+            &in, rows, op->n, d_weight, d_bias, op->scale, op->shift, &out, stream, err);
+        return status == EVQ_OK
+                   ? evq_activate_launch(&out, rows, op->n, op->activation, stream, err)
+                   : status;
+    }
+    case EVQ_OP_EMBEDDING: {
+        const struct evq_cuda_rows table = matrix_of(state, op->weight);
+        return evq_embed_launch(state->tokens.d_data, state->positions.d_data, rows, op, &table,
+                                d_bias, &out, stream, err);
+    }
+    case EVQ_OP_LAYER_NORM:
+    case EVQ_OP_RMS_NORM:
+        return evq_norm_launch(&in, rows, op, d_weight,
+                               op->kind == EVQ_OP_LAYER_NORM ? d_bias : NULL, &out, stream, err);
+    case EVQ_OP_GATE:
+        return evq_gate_launch(&in, rows, op->n, op->activation, &out, stream, err);
+    default:
+        return evq_error_set(err, EVQ_E_BUG, "operation %d is not known", (int)op->kind);
+    }
+}
+
+enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_batch *batch,
+                              int32_t tiles, size_t number, size_t *ret_next, struct evq_error *err)
+{
+    const struct evq_op *op = &state->plan->ops[number];
+    const struct evq_cuda_rows in = rows_of(state, op->in);
+    struct evq_cuda_turn turn;
+
+    const size_t turned = read_turn(state, number, &turn);
+    *ret_next = number + (turned > 0 ? turned : 1);
+    if (turned > 0) {
+        return evq_turn_launch(&in, batch->rows, state->positions.d_data, &turn, state->stream,
+                               err);
+    }
+    switch (op->kind) {
+    case EVQ_OP_GEMM:
+        return state->plan->compute == EVQ_COMPUTE_BF16 ? gemm_bf16(state, op, batch->rows, err)
+                                                        : gemm_fp32(state, op, batch->rows, err);
+    case EVQ_OP_ATTENTION:
+        return run_attention(state, op, batch->rows, tiles, err);
+    case EVQ_OP_SCORE:
+        return run_score(state, op, batch->scores, err);
+    case EVQ_OP_CROSS_ENTROPY:
+        return evq_cross_entropy_launch(&in, batch->rows, op->n, state->labels.d_data, op->top_k,
+                                        state->results.d_data, state->stream, err);
+    case EVQ_OP_SQUARED_ERROR:
+        return evq_squared_error_launch(&in, batch->rows, op->n, state->targets.d_data,
+                                        state->results.d_data, state->stream, err);
+    default:
+        return run_rows(state, op, batch->rows, err);
+    }
+}

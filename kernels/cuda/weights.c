@@ -1,0 +1,134 @@
+/*
+ * The weights of a plan on the device: fp32 as they stand or, in bf16, matrices and tables rounded,
+ * their rows beginning at multiples of 8 values, with rows of zeros up to a multiple of 8.
+ */
+#include <stdlib.h>
+
+#include "kernels/cuda/state.h"
+
+/* What the plan's operations want of a slot. */
+struct form {
+    bool matrix;  // A product or a lookup reads it.
+    bool vector;  // Anything else does.
+    bool is_bias; // A product adds it.
+};
+
+static void note_slot(struct form *forms, int32_t slot, enum evq_op_kind kind, bool weight)
+{
+    if (slot < 0) {
+        return;
+    }
+    const bool matrix =
+        weight && (kind == EVQ_OP_GEMM || kind == EVQ_OP_SCORE || kind == EVQ_OP_EMBEDDING);
+    forms[slot].matrix = forms[slot].matrix || matrix;
+    forms[slot].vector = forms[slot].vector || !matrix;
+    forms[slot].is_bias = forms[slot].is_bias || (!weight && kind == EVQ_OP_GEMM);
+}
+
+static enum evq_status find_forms(const struct evq_plan *plan, struct form **ret_forms,
+                                  struct evq_error *err)
+{
+    struct form *forms = calloc(plan->slot_count + 1, sizeof(*forms));
+
+    if (forms == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%zu weights", plan->slot_count);
+    }
+    for (size_t i = 0; i < plan->op_count; i++) {
+        const struct evq_op *op = &plan->ops[i];
+        const bool has_bias = op->kind == EVQ_OP_GEMM || op->kind == EVQ_OP_SCALE_SHIFT ||
+                              op->kind == EVQ_OP_EMBEDDING || op->kind == EVQ_OP_LAYER_NORM ||
+                              op->kind == EVQ_OP_SCORE;
+        const bool has_weight = has_bias || op->kind == EVQ_OP_RMS_NORM;
+        note_slot(forms, has_weight ? op->weight : -1, op->kind, true);
+        note_slot(forms, has_bias ? op->bias : -1, op->kind, false);
+    }
+    for (size_t i = 0; i < plan->slot_count; i++) {
+        if (plan->compute == EVQ_COMPUTE_BF16 && forms[i].matrix && forms[i].vector) {
+            free(forms);
+            return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                                 "weight '%s' is both a matrix and something else, which this "
+                                 "backend does not do in bf16",
+                                 plan->slots[i].name);
+        }
+    }
+    *ret_forms = forms;
+    return EVQ_OK;
+}
+
+static enum evq_status prepare_slot(struct evq_cuda_state *state, struct evq_cuda_weight *weight,
+                                    const struct evq_weight_slot *slot, const struct form *form,
+                                    bool in_bf16, struct evq_error *err)
+{
+    const bool bf16 = in_bf16 && form->matrix;
+    const bool has_rounded = in_bf16 && form->is_bias;
+    const int64_t stride = bf16 ? evq_cuda_up(slot->columns, 8) : slot->columns;
+    const int64_t rows = bf16 ? evq_cuda_up(slot->rows, 8) : slot->rows;
+    const size_t bytes = (size_t)rows * (size_t)stride * (bf16 ? 2 : sizeof(float));
+
+    if (weight->rows == slot->rows && weight->columns == slot->columns && weight->bf16 == bf16 &&
+        weight->has_rounded == has_rounded && weight->block.d_data != NULL) {
+        return EVQ_OK; // Keeps its values too.
+    }
+    weight->rows_put = 0;
+    weight->rows = slot->rows;
+    weight->columns = slot->columns;
+    weight->stride = stride;
+    weight->bf16 = bf16;
+    weight->has_rounded = has_rounded;
+    enum evq_status status = evq_cuda_block_grow(state, &weight->block, bytes, slot->name, err);
+    if (status == EVQ_OK && has_rounded) {
+        status = evq_cuda_block_grow(state, &weight->rounded, (size_t)slot->columns * 2, slot->name,
+                                     err);
+    }
+    if (status == EVQ_OK && bf16) {
+        status = evq_cuda_status(cudaMemsetAsync(weight->block.d_data, 0, bytes, state->stream),
+                                 "clear a weight", err);
+    }
+    return status;
+}
+
+enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                         struct evq_error *err)
+{
+    struct form *forms = NULL;
+
+    while (state->weight_count > plan->slot_count) {
+        struct evq_cuda_weight *last = &state->weights[--state->weight_count];
+        evq_cuda_block_free(state, &last->block);
+        evq_cuda_block_free(state, &last->rounded);
+    }
+    struct evq_cuda_weight *grown =
+        realloc(state->weights, (plan->slot_count + 1) * sizeof(*grown));
+    if (grown == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%zu weights", plan->slot_count);
+    }
+    state->weights = grown;
+    for (; state->weight_count < plan->slot_count; state->weight_count++) {
+        state->weights[state->weight_count] = (struct evq_cuda_weight){0};
+    }
+    enum evq_status status = find_forms(plan, &forms, err);
+    for (size_t i = 0; i < plan->slot_count && status == EVQ_OK; i++) {
+        status = prepare_slot(state, &state->weights[i], &plan->slots[i], &forms[i],
+                              plan->compute == EVQ_COMPUTE_BF16, err);
+    }
+    free(forms);
+    return status;
+}
+
+enum evq_status evq_cuda_weight_convert(struct evq_cuda_state *state,
+                                        struct evq_cuda_weight *weight, const void *d_blob,
+                                        const struct evq_weight_blob *blob, struct evq_error *err)
+{
+    const size_t at = (size_t)blob->first_row * (size_t)weight->stride * (weight->bf16 ? 2 : 4);
+    const struct evq_cuda_rows to = {(char *)weight->block.d_data + at, weight->stride,
+                                     weight->bf16};
+    const struct evq_cuda_rows rounded = {weight->rounded.d_data, weight->columns, true};
+
+    enum evq_status status = evq_convert_launch(d_blob, blob->type, blob->transposed, blob->rows,
+                                                weight->columns, &to, state->stream, err);
+    if (status == EVQ_OK && weight->has_rounded) {
+        status = evq_convert_launch(d_blob, blob->type, blob->transposed, blob->rows,
+                                    weight->columns, &rounded, state->stream, err);
+    }
+    return status;
+}

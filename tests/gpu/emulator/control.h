@@ -1,0 +1,34 @@
+/* What tests ask of the emulator beside what CUDA offers. */
+#ifndef EVQ_TESTS_GPU_EMULATOR_CONTROL_H
+#define EVQ_TESTS_GPU_EMULATOR_CONTROL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda_runtime_api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { EMULATOR_FORWARD, EMULATOR_BACKWARD, EMULATOR_RANDOM };
+
+/* In which order the threads of a block run on where nothing else decides it: a result that
+ * depends on it lacks a barrier. */
+void emulator_order(int order, uint64_t seed);
+
+/* Calls of cudaMalloc() so far that gave memory; blocks of it held now. */
+size_t emulator_allocations(void);
+size_t emulator_blocks_held(void);
+
+/* The device's memory in bytes; beyond it cudaMalloc() fails. */
+void emulator_memory(size_t bytes);
+
+/* What cudaGetLastError() tells next. */
+void emulator_fail(cudaError_t code);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,64 @@
+/* Built as libcublas.so: the calls that kernels/cuda/cublas.h loads, by plain loops, in the order
+ * of the emulator's queue. fp32 must have been asked for as fp32. */
+#include <cstddef>
+
+#include "tests/gpu/emulator/emulator.h"
+
+enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15, PEDANTIC = 2 };
+
+struct handle {
+    int math_mode;
+};
+
+extern "C" {
+
+int cublasCreate_v2(handle **made)
+{
+    *made = new handle();
+    return SUCCESS;
+}
+
+int cublasDestroy_v2(handle *given)
+{
+    delete given;
+    return SUCCESS;
+}
+
+int cublasSetStream_v2(handle *given, cudaStream_t stream)
+{
+    return given != nullptr && stream != nullptr ? SUCCESS : INVALID_VALUE;
+}
+
+int cublasSetMathMode(handle *given, int mode)
+{
+    given->math_mode = mode;
+    return SUCCESS;
+}
+
+int cublasSgemm_v2(handle *given, int trans_a, int trans_b, int m, int n, int k, const float *alpha,
+                   const float *a, int lda, const float *b, int ldb, const float *beta, float *c,
+                   int ldc)
+{
+    if (given->math_mode != PEDANTIC) {
+        return NOT_SUPPORTED;
+    }
+    if (m < 0 || n < 0 || k < 0 || lda < (trans_a ? k : m) || ldb < (trans_b ? n : k) || ldc < m ||
+        *alpha != 1.0f || *beta != 0.0f) {
+        return INVALID_VALUE;
+    }
+    emulator_enqueue([=] {
+        for (int column = 0; column < n; column++) {
+            for (int row = 0; row < m; row++) {
+                float sum = 0.0f;
+                for (int p = 0; p < k; p++) {
+                    sum += a[trans_a ? p + (ptrdiff_t)row * lda : row + (ptrdiff_t)p * lda] *
+                           b[trans_b ? column + (ptrdiff_t)p * ldb : p + (ptrdiff_t)column * ldb];
+                }
+                c[row + (ptrdiff_t)column * ldc] = sum;
+            }
+        }
+    });
+    return SUCCESS;
+}
+
+} // extern "C"

@@ -1,0 +1,276 @@
+/* The runtime's calls (include/cuda_runtime_api.h): memory of the host with a guard behind each
+ * block, and one queue for all streams, emptied when something waits. */
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+
+#include "tests/gpu/emulator/control.h"
+#include "tests/gpu/emulator/emulator.h"
+
+#define GUARD_BYTES 256
+#define GUARD_VALUE 0xa5
+
+namespace
+{
+
+std::deque<std::function<void()>> queue;
+std::map<unsigned char *, size_t> blocks;
+size_t allocations;
+size_t held_bytes;
+size_t memory_bytes = (size_t)4 << 30;
+cudaError_t last_error;
+
+void check_guard(const unsigned char *data, size_t bytes)
+{
+    for (size_t i = 0; i < GUARD_BYTES; i++) {
+        if (data[bytes + i] != GUARD_VALUE) {
+            std::fprintf(stderr, "emulator: a write %zu bytes behind a block of %zu bytes\n", i,
+                         bytes);
+            std::abort();
+        }
+    }
+}
+
+void drain()
+{
+    while (!queue.empty()) {
+        const std::function<void()> work = queue.front();
+        queue.pop_front();
+        work();
+    }
+    for (const auto &block : blocks) {
+        check_guard(block.first, block.second);
+    }
+}
+
+} // namespace
+
+void emulator_enqueue(std::function<void()> work)
+{
+    queue.push_back(std::move(work));
+}
+
+extern "C" {
+
+size_t emulator_allocations(void)
+{
+    return allocations;
+}
+
+size_t emulator_blocks_held(void)
+{
+    return blocks.size();
+}
+
+void emulator_memory(size_t bytes)
+{
+    memory_bytes = bytes;
+}
+
+void emulator_fail(cudaError_t code)
+{
+    last_error = code;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    (void)device;
+    *value = attribute == cudaDevAttrComputeCapabilityMajor   ? 9
+             : attribute == cudaDevAttrComputeCapabilityMinor ? 0
+                                                              : 2;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
+{
+    (void)device;
+    *properties = {};
+    (void)std::snprintf(properties->name, sizeof(properties->name), "emulator");
+    properties->totalGlobalMem = memory_bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
+{
+    *unused = memory_bytes - held_bytes;
+    *total = memory_bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t code = last_error;
+    last_error = cudaSuccess;
+    return code;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return last_error;
+}
+
+const char *cudaGetErrorString(cudaError_t code)
+{
+    return code == cudaErrorMemoryAllocation ? "out of memory" : "emulated error";
+}
+
+cudaError_t cudaMalloc(void **data, size_t bytes)
+{
+    if (bytes > memory_bytes - held_bytes) {
+        last_error = cudaErrorMemoryAllocation;
+        return last_error;
+    }
+    const size_t whole = (bytes + GUARD_BYTES + 255) / 256 * 256;
+    unsigned char *block = (unsigned char *)std::aligned_alloc(256, whole);
+    if (block == nullptr) {
+        return cudaErrorMemoryAllocation;
+    }
+    std::memset(block, 0xff, bytes);
+    std::memset(block + bytes, GUARD_VALUE, GUARD_BYTES);
+    blocks[block] = bytes;
+    held_bytes += bytes;
+    allocations++;
+    *data = block;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *data)
+{
+    drain();
+    const auto found = blocks.find((unsigned char *)data);
+    if (data == nullptr) {
+        return cudaSuccess;
+    }
+    if (found == blocks.end()) {
+        return cudaErrorInvalidValue;
+    }
+    held_bytes -= found->second;
+    blocks.erase(found);
+    std::free(data);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **data, size_t bytes)
+{
+    *data = std::malloc(bytes);
+    return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned int flags)
+{
+    (void)flags;
+    return cudaMallocHost(data, bytes);
+}
+
+cudaError_t cudaFreeHost(void *data)
+{
+    drain();
+    std::free(data);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    (void)kind;
+    (void)stream;
+    emulator_enqueue([=] { std::memcpy(to, from, bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    (void)cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+    drain();
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream)
+{
+    (void)stream;
+    emulator_enqueue([=] { std::memset(data, value, bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
+{
+    static char one;
+    (void)flags;
+    *stream = (cudaStream_t)(void *)&one;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    (void)stream;
+    drain();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
+{
+    (void)stream;
+    (void)event;
+    (void)flags;
+    return cudaSuccess; // One queue: what was given before is done before.
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
+{
+    static char one;
+    (void)flags;
+    *event = (cudaEvent_t)(void *)&one;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    (void)event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    (void)event;
+    (void)stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    (void)event;
+    drain();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    (void)event;
+    return queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+
+} // extern "C"

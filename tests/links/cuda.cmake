@@ -1,0 +1,42 @@
+# The CUDA backend on the host: its own sources, compiled as C++ for the emulator of tests/gpu/emulator/. Needs no CUDA.
+enable_language(CXX)
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.c ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+set(emulator_folder ${PROJECT_SOURCE_DIR}/tests/gpu/emulator)
+set(emulator_flags -std=gnu++17 -Wall -Wextra -Wno-unknown-pragmas -ffp-contract=off -fno-strict-aliasing -fPIC)
+if(EVQ_WERROR)
+    list(APPEND emulator_flags -Werror)
+endif()
+if(EVQ_SANITIZE)
+    list(APPEND emulator_flags -fsanitize=${EVQ_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g -O1)
+else()
+    list(APPEND emulator_flags -O2 -g)
+endif()
+set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX
+    COMPILE_OPTIONS "-xc++;-include;${emulator_folder}/emulator.h")
+add_library(evq_cuda_emulated STATIC EXCLUDE_FROM_ALL ${cuda_sources} ${emulator_folder}/emulator.cpp
+    ${emulator_folder}/runtime.cpp)
+target_include_directories(evq_cuda_emulated BEFORE PRIVATE ${PROJECT_SOURCE_DIR})
+target_include_directories(evq_cuda_emulated BEFORE PUBLIC ${emulator_folder}/include) # Its files come first.
+target_compile_options(evq_cuda_emulated PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${emulator_flags}>"
+    "$<$<COMPILE_LANGUAGE:C>:$<TARGET_PROPERTY:evq_flags,INTERFACE_COMPILE_OPTIONS>>")
+target_compile_definitions(evq_cuda_emulated PRIVATE _GNU_SOURCE EVQ_VERSION="${PROJECT_VERSION}")
+add_dependencies(evq_cuda_emulated evq_shared)
+target_link_libraries(evq_cuda_emulated INTERFACE evq_shared ${CMAKE_DL_LIBS})
+# Stand-ins for cuBLAS, found by the names of the real ones.
+foreach(name cublas cublaslt)
+    string(REPLACE cublaslt cublasLt file ${name})
+    add_library(emulated_${name} SHARED EXCLUDE_FROM_ALL ${emulator_folder}/${name}.cpp)
+    target_include_directories(emulated_${name} PRIVATE ${emulator_folder}/include ${PROJECT_SOURCE_DIR})
+    target_compile_options(emulated_${name} PRIVATE ${emulator_flags})
+    set_target_properties(emulated_${name} PROPERTIES OUTPUT_NAME ${file} SUFFIX .so.13
+        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulator)
+endforeach()
+foreach(test test_cuda_kernels test_cuda_attention test_cuda_backend)
+    evq_test_link(${test} evq_cuda_emulated evq_engine)
+    if(TARGET ${test})
+        add_dependencies(${test} emulated_cublas emulated_cublaslt)
+        set_target_properties(${test} PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX
+            BUILD_RPATH ${CMAKE_BINARY_DIR}/emulator)
+    endif()
+endforeach()

@@ -1,0 +1,237 @@
+/* Attention of kernels/cuda/, by tiles and plain, on the emulator of tests/gpu/emulator/ against
+ * plain loops in double. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/cuda_fixture.h"
+
+#define ROWS_MAX 700
+
+static struct evq_error err;
+
+struct shape {
+    int32_t heads, kv_heads, size, window;
+};
+
+/* Sequences of these lengths, ended by 0, their positions and tiles. */
+struct batch {
+    int32_t rows, tiles;
+    int32_t starts[ROWS_MAX], positions[ROWS_MAX];
+    struct evq_attention_tile tile[ROWS_MAX];
+};
+
+static void batch_fill(struct batch *batch, const int32_t *lengths, int32_t queries)
+{
+    *batch = (struct batch){0};
+    for (int32_t s = 0; lengths[s] != 0; s++) {
+        assert_true(batch->rows + lengths[s] <= ROWS_MAX);
+        for (int32_t first = 0; first < lengths[s] && queries > 0; first += queries) {
+            const int32_t left = lengths[s] - first;
+            batch->tile[batch->tiles++] =
+                (struct evq_attention_tile){batch->rows, first, left < queries ? left : queries};
+        }
+        for (int32_t i = 0; i < lengths[s]; i++) {
+            batch->starts[batch->rows + i] = batch->rows;
+            batch->positions[batch->rows + i] = i;
+        }
+        batch->rows += lengths[s];
+    }
+}
+
+static struct evq_op op_of(const struct shape *shape)
+{
+    return (struct evq_op){.kind = EVQ_OP_ATTENTION,
+                           .n = shape->size,
+                           .heads = shape->heads,
+                           .kv_heads = shape->kv_heads,
+                           .window = shape->window,
+                           .scale = 2.5f / sqrtf((float)shape->size)};
+}
+
+/* One row of one head. */
+static void plain_head(const struct table *in, const struct batch *batch, const struct evq_op *op,
+                       int32_t row, int32_t head, double *out)
+{
+    const int64_t key = (op->heads + head / (op->heads / op->kv_heads)) * (int64_t)op->n;
+    const int64_t value = key + (int64_t)op->kv_heads * op->n;
+    const int32_t start = batch->starts[row];
+    const int32_t low =
+        op->window > 0 && row - op->window + 1 > start ? row - op->window + 1 : start;
+    double weights[ROWS_MAX];
+    double top = -INFINITY;
+    double total = 0.0;
+
+    for (int32_t j = low; j <= row; j++) {
+        weights[j] = 0.0;
+        for (int32_t c = 0; c < op->n; c++) {
+            weights[j] += (double)op->scale * (double)*table_at(in, row, head * op->n + c) *
+                          (double)*table_at(in, j, key + c);
+        }
+        top = fmax(top, weights[j]);
+    }
+    memset(out, 0, (size_t)op->n * sizeof(*out));
+    for (int32_t j = low; j <= row; j++) {
+        weights[j] = exp(weights[j] - top);
+        total += weights[j];
+        for (int32_t c = 0; c < op->n; c++) {
+            out[c] += weights[j] * (double)*table_at(in, j, value + c);
+        }
+    }
+    for (int32_t c = 0; c < op->n; c++) {
+        out[c] /= total;
+    }
+}
+
+static void launch(const struct table *in, const struct batch *batch, const struct evq_op *op,
+                   bool tiled, struct table *out)
+{
+    void *d_tiles = device_new(batch->tile, (size_t)batch->tiles * sizeof(batch->tile[0]));
+    void *d_positions = device_new(batch->positions, (size_t)batch->rows * sizeof(int32_t));
+
+    if (tiled) {
+        must(evq_attention_tiles_launch(&in->rows, d_tiles, batch->tiles, op, &out->rows, NULL,
+                                        &err),
+             &err);
+    } else {
+        must(evq_attention_launch(&in->rows, batch->rows, d_positions, op, &out->rows, NULL, &err),
+             &err);
+    }
+    table_read(out);
+    must_cuda(cudaFree(d_tiles));
+    must_cuda(cudaFree(d_positions));
+}
+
+static double check(const struct shape *shape, const int32_t *lengths, int32_t queries, bool in16,
+                    bool out16)
+{
+    const struct evq_op op = op_of(shape);
+    const bool tiled = queries > 0;
+    const double tolerance = tiled ? 0.006 : rounding(out16);
+    double worst = 0.0;
+    double wanted[EVQ_ATTENTION_SIZE_MAX];
+    static struct batch batch;
+
+    batch_fill(&batch, lengths, queries);
+    const int32_t columns = (op.heads + 2 * op.kv_heads) * op.n;
+    struct table in =
+        table_new(batch.rows, columns, tiled ? 8 + (8 - columns % 8) % 8 : 3, in16, 1);
+    struct table out = table_new(batch.rows, op.heads * op.n, 8, out16, 0.0f);
+    launch(&in, &batch, &op, tiled, &out);
+    for (int32_t r = 0; r < batch.rows; r++) {
+        for (int32_t h = 0; h < op.heads; h++) {
+            plain_head(&in, &batch, &op, r, h, wanted);
+            for (int32_t c = 0; c < op.n; c++) {
+                const double got = (double)*table_at(&out, r, h * op.n + c);
+                check_near(got, wanted[c], tolerance, "attention");
+                worst = fmax(worst, fabs(got - wanted[c]));
+            }
+        }
+        for (int32_t c = op.heads * op.n; c < out.rows.stride; c++) {
+            assert_true(isnan(*table_at(&out, r, c))); // Nobody's.
+        }
+    }
+    table_free(&in);
+    table_free(&out);
+    return worst;
+}
+
+static void tiles_equal_plain_loops(void **unused)
+{
+    static const int32_t lengths[][8] = {
+        {1, 2, 15, 16, 17, 31, 0}, {63, 65, 1, 64, 0}, {129, 7, 128, 0}, {300, 127, 0}};
+    static const struct shape shapes[] = {{1, 1, 32, 0},  {4, 2, 64, 0},  {2, 2, 80, 0},
+                                          {3, 1, 96, 0},  {2, 1, 128, 0}, {2, 1, 256, 0},
+                                          {2, 1, 64, 1},  {2, 1, 64, 63}, {2, 2, 32, 64},
+                                          {1, 1, 32, 65}, {2, 1, 96, 5},  {1, 1, 128, 130}};
+
+    (void)unused;
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
+        const int32_t queries = evq_attention_tile_queries(shapes[s].size);
+        double worst = 0.0;
+        assert_true(queries > 0);
+        for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++) {
+            if (l == 3 && s % 4 != 0) {
+                continue;
+            }
+            worst =
+                fmax(worst, check(&shapes[s], lengths[l], s % 3 == 2 ? 64 : queries, true, true));
+        }
+        print_message("heads %d on %d of %d values, window %d: at most %.2g off\n",
+                      (int)shapes[s].heads, (int)shapes[s].kv_heads, (int)shapes[s].size,
+                      (int)shapes[s].window, worst);
+    }
+    assert_int_equal(evq_attention_tile_queries(24), 0);
+}
+
+static void plain_attention_equals_plain_loops(void **unused)
+{
+    static const int32_t lengths[] = {1, 33, 2, 40, 7, 0};
+    static const struct shape shapes[] = {{1, 1, 1, 0},   {3, 3, 8, 1},  {4, 2, 24, 5},
+                                          {6, 2, 33, 39}, {2, 1, 64, 0}, {1, 1, 256, 12}};
+
+    (void)unused;
+    for (int turn = 0; turn < 24; turn++) {
+        (void)check(&shapes[turn % 6], lengths, 0, turn / 6 % 2 == 1, turn / 12 == 1);
+    }
+}
+
+/* Where a sequence stands, and what stands beside it, a NaN even, changes no bit of it. */
+static void sequences_keep_their_bits(void **unused)
+{
+    static const int32_t together[] = {40, 150, 9, 70, 0};
+    static const int32_t alone[] = {150, 0};
+    const struct shape shape = {2, 1, 64, 100};
+    const struct evq_op op = op_of(&shape);
+    static struct batch batch;
+
+    (void)unused;
+    batch_fill(&batch, together, 128);
+    struct table in = table_new(batch.rows, 4 * 64, 8, true, 1.0f);
+    struct table out = table_new(batch.rows, 2 * 64, 8, true, 0.0f);
+    uint16_t *values = in.rows.d_data;
+    for (int64_t i = 0; i < 40 * in.rows.stride; i++) {
+        values[i] = 0x7fc0; // The first sequence, whole.
+    }
+    launch(&in, &batch, &op, true, &out);
+    struct table rest = in;
+    struct table again = table_new(150, 2 * 64, 8, true, 0.0f);
+    rest.rows.d_data = device_new(values + 40 * in.rows.stride, (size_t)(150 * in.rows.stride) * 2);
+    batch_fill(&batch, alone, 128);
+    launch(&rest, &batch, &op, true, &again);
+    for (int32_t r = 0; r < 150; r++) {
+        for (int32_t c = 0; c < 2 * 64; c++) {
+            assert_true(isnan(*table_at(&out, 0, c)));
+            assert_true(*table_at(&again, r, c) == *table_at(&out, 40 + r, c));
+        }
+    }
+    must_cuda(cudaFree(rest.rows.d_data));
+    table_free(&in);
+    table_free(&out);
+    table_free(&again);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tiles_equal_plain_loops),
+        cmocka_unit_test(plain_attention_equals_plain_loops),
+        cmocka_unit_test(sequences_keep_their_bits),
+    };
+    static const char *const orders[] = {"forward", "backward", "in any order"};
+    int failed = 0;
+
+    for (int order = EMULATOR_FORWARD; order <= EMULATOR_RANDOM; order++) {
+        print_message("seed %llu, threads %s\n", (unsigned long long)random_state, orders[order]);
+        emulator_order(order, random_state);
+        failed += cmocka_run_group_tests(tests, NULL, NULL);
+    }
+    if (emulator_blocks_held() != 0) {
+        print_error("%zu blocks of device memory were never freed\n", emulator_blocks_held());
+        failed++;
+    }
+    return failed;
+}
