@@ -12,8 +12,8 @@ redis-server redis-tools"
 case $mode in
 build) ;;
 test)
-    packages="$packages libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev python3 iproute2
-git procps util-linux"
+    packages="$packages libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev python3 python3-numpy
+python3-venv iproute2 git procps util-linux"
     ;;
 *)
     echo "bootstrap: unknown mode '$mode', expected build or test" >&2

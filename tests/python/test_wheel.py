@@ -5,6 +5,8 @@ With EVALQ_TEST_WHEEL=full it is compiled from the source tree, as users do; els
 
 from __future__ import annotations
 
+import configparser
+import email
 import os
 import re
 import subprocess
@@ -56,6 +58,28 @@ class WheelTest(unittest.TestCase):
         for name in ("evalq/py.typed", "evalq/_native/libevalq.so.1", "evalq/_native/evalq-worker"):
             self.assertIn(name, names)
         self.assertFalse([name for name in names if "__pycache__" in name or "hiredis" in name and "lib" not in name])
+
+    def test_metadata_says_what_the_project_file_says(self) -> None:
+        try:
+            import tomllib
+        except ImportError:
+            self.skipTest("Python 3.11 reads TOML")
+        with open(os.path.join(SOURCE, "producer", "python", "pyproject.toml"), "rb") as file:
+            project = tomllib.load(file)["project"]
+        with zipfile.ZipFile(self.wheel) as wheel:
+            info = next(name for name in wheel.namelist() if name.endswith("/METADATA")).rpartition("/")[0]
+            metadata = email.message_from_bytes(wheel.read(info + "/METADATA"))
+            points = configparser.ConfigParser()
+            points.read_string(wheel.read(info + "/entry_points.txt").decode())
+        for field, name in (("Name", "name"), ("Summary", "description"), ("License", "license"), ("Requires-Python", "requires-python")):
+            self.assertEqual(metadata[field], project[name])
+        extras = project["optional-dependencies"]
+        self.assertEqual(set(extras), {"transformers", "lightning", "wandb"})
+        self.assertEqual(metadata.get_all("Provides-Extra"), list(extras))
+        wanted = [f'{each}; extra == "{extra}"' for extra, requirements in extras.items() for each in requirements]
+        self.assertEqual(metadata.get_all("Requires-Dist"), wanted)
+        self.assertEqual(dict(points["console_scripts"]), project["scripts"])
+        self.assertIn("One wheel for every Python", metadata.get_payload())
 
     def test_tag_names_the_newest_version_of_the_c_library_that_is_asked_for(self) -> None:
         tag = re.search(r"-manylinux_2_(\d+)_", self.wheel)

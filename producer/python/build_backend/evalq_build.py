@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -27,32 +28,7 @@ SYSTEM = re.compile(r"^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|l
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TIME = (1980, 1, 1, 0, 0, 0)  # The same tree gives the same wheel.
 
-METADATA = """Metadata-Version: 2.1
-Name: evalq
-Version: {version}
-Summary: Training writes a checkpoint and goes on; evalq evaluates it elsewhere
-License: Apache-2.0
-Requires-Python: >=3.9
-Classifier: Programming Language :: Python :: 3
-Classifier: Operating System :: POSIX :: Linux
-Classifier: Typing :: Typed
-Provides-Extra: transformers
-Requires-Dist: transformers>=4.45; extra == "transformers"
-Requires-Dist: torch>=2.4; extra == "transformers"
-Requires-Dist: accelerate>=0.26; extra == "transformers"
-Provides-Extra: lightning
-Requires-Dist: lightning>=2.2; extra == "lightning"
-Requires-Dist: torch>=2.4; extra == "lightning"
-Provides-Extra: wandb
-Requires-Dist: wandb>=0.17; extra == "wandb"
-Description-Content-Type: text/markdown
-
-"""
-ENTRY_POINTS = """[console_scripts]
-evalq = evalq._programs:evalq
-evalq-worker = evalq._programs:worker
-evalq-logger = evalq._programs:logger
-"""
+CLASSIFIERS = ("Programming Language :: Python :: 3", "Operating System :: POSIX :: Linux", "Typing :: Typed")
 
 
 def _source() -> str:
@@ -158,8 +134,35 @@ class _Wheel:
         self._zip.close()
 
 
+def _project(section: str) -> Dict[str, Any]:
+    """A section of pyproject.toml: names and JSON-like values on one line each. Python 3.9 has no reader of TOML."""
+    found: Dict[str, Any] = {}
+    inside = False
+    with open(os.path.join(HERE, "pyproject.toml"), encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("["):
+                inside = line.strip() == f"[{section}]"
+            elif inside and "=" in line and not line.startswith("#"):
+                name, _, value = line.partition("=")
+                found[name.strip()] = json.loads(value)
+    return found
+
+
 def _metadata() -> bytes:
-    text = METADATA.format(version=_version())
+    project = _project("project")
+    lines = [
+        "Metadata-Version: 2.1",
+        f"Name: {project['name']}",
+        f"Version: {_version()}",
+        f"Summary: {project['description']}",
+        f"License: {project['license']}",
+        f"Requires-Python: {project['requires-python']}",
+        *(f"Classifier: {classifier}" for classifier in CLASSIFIERS),
+    ]
+    for extra, requirements in _project("project.optional-dependencies").items():
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f'Requires-Dist: {requirement}; extra == "{extra}"' for requirement in requirements]
+    text = "\n".join([*lines, "Description-Content-Type: text/markdown", "", ""])
     page = os.path.join(_source(), "docs", "python.md")
     if os.path.isfile(page):
         with open(page, encoding="utf-8") as file:
@@ -197,7 +200,9 @@ def build_wheel(
     wheel.add_file(f"{info}/LICENSE", os.path.join(_source(), "LICENSE"))
     wheel.add(f"{info}/METADATA", _metadata())
     wheel.add(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: evalq_build\nRoot-Is-Purelib: false\nTag: {tag}\n".encode())
-    wheel.add(f"{info}/entry_points.txt", ENTRY_POINTS.encode())
+    scripts = _project("project.scripts").items()
+    lines = ["[console_scripts]", *(f"{script} = {target}" for script, target in scripts), ""]
+    wheel.add(f"{info}/entry_points.txt", "\n".join(lines).encode())
     wheel.close()
     return name
 
