@@ -1,8 +1,9 @@
 #!/bin/sh
-# Installs, by apt package name, what evalq needs to build and run (and with "test" what its tests need).
+# Installs, by apt package name, what evalq needs to build and run (and with "test" what its tests need, with
+# "peers" those against Python frameworks too).
 # Says what it does; does nothing when all is there; asks for sudo only when something is missing.
 # No service is left running or enabled that was not before.
-#   sh deploy/bootstrap.sh [build|test]
+#   sh deploy/bootstrap.sh [build|test|peers]
 set -eu
 
 mode=${1:-build}
@@ -11,12 +12,15 @@ libjansson-dev libmicrohttpd-dev libcurl4-openssl-dev libxxhash-dev zlib1g-dev l
 redis-server redis-tools"
 case $mode in
 build) ;;
-test)
+test | peers)
     packages="$packages libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev python3 python3-numpy
 python3-venv iproute2 git procps util-linux"
+    if [ "$mode" = peers ]; then
+        packages="$packages python3-dev"
+    fi
     ;;
 *)
-    echo "bootstrap: unknown mode '$mode', expected build or test" >&2
+    echo "bootstrap: unknown mode '$mode', expected build, test or peers" >&2
     exit 2
     ;;
 esac

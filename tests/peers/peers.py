@@ -15,7 +15,8 @@ from typing import Any, Dict, List, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "python"))
-from scene import BIN, PACKAGE, until  # noqa: E402
+from pace import at_step  # noqa: E402
+from scene import BIN, DEADLINE, PACKAGE, until  # noqa: E402
 
 CONFIG = """
 roots: {{work: {directory}}}
@@ -32,9 +33,9 @@ evaluators:
     env: {env}
   fixed: {{kind: command, argv: [sh, -c, 'echo "{{\\"loss\\": 0.5}}" > "$EVALQ_RESULT"']}}
 suites:
-  fixed: {{evaluator: fixed, limits: {{seconds: 60}}, tasks: [{{name: eval}}]}}
-  eval: {{evaluator: gpt2, limits: {{seconds: 120}}, tasks: [{{name: eval, type: trainer}}]}}
-  val: {{evaluator: mlp, limits: {{seconds: 120}}, tasks: [{{name: val, type: lightning}}]}}
+  fixed: {{evaluator: fixed, tasks: [{{name: eval}}]}}
+  eval: {{evaluator: gpt2, tasks: [{{name: eval, type: trainer}}]}}
+  val: {{evaluator: mlp, tasks: [{{name: val, type: lightning}}]}}
 """
 
 
@@ -86,7 +87,7 @@ class Stack:
     def down(self) -> None:
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(60)
+            self.process.wait(DEADLINE)
             self.process = None
 
     def close(self) -> None:
@@ -118,13 +119,9 @@ class Stack:
             made: Dict[str, Any] = json.load(file)
             return made
 
-    def step(self) -> int:
-        """How far a paced training is."""
-        try:
-            with open(os.path.join(self.out, "at-step"), encoding="utf-8") as file:
-                return int(file.read() or 0)
-        except FileNotFoundError:
-            return 0
+    def wait_for_hold(self, step: int) -> None:
+        """Until the training that was started with hold=step stands there; go_on(self.out) lets it go on."""
+        until(lambda: at_step(self.out) == step, f"training stands at step {step}")
 
 
 class Training:
@@ -137,13 +134,13 @@ class Training:
                 argv, cwd=stack.directory, env=env, stdout=log, stderr=log, start_new_session=True
             )
 
-    def wait(self, seconds: float = 240) -> str:
+    def wait(self) -> str:
         """Until it ended well; what it said."""
         try:
-            code = self.process.wait(seconds)
+            code = self.process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"training did not end within {seconds:g} s:\n{self.said()[-6000:]}") from None
+            raise AssertionError(f"training did not end within {DEADLINE:g} s:\n{self.said()[-6000:]}") from None
         if code != 0:
             raise AssertionError(f"training ended with {code}:\n{self.said()[-6000:]}")
         return self.said()

@@ -1,51 +1,49 @@
 #!/bin/sh
-# The Python side against the real frameworks: sh tests/peers/run.sh [TEST...], such as test_serve. Packages come from the
-# registry into build/peers/venv (or the environment in EVALQ_PEERS_VENV); what cannot be installed is reported as not run.
+# The Python side against the real frameworks, all of it or some: sh tests/peers/run.sh [--resume] [TEST[:CASE,...]...], such as
+# test_serve; see each.py. What is missing is installed and built first; what cannot be had is said in the summary at the end.
+#   EVALQ_PEERS_REQUIREMENTS  what goes into the environment (default: tests/peers/requirements.txt, into build/peers/venv)
+#   EVALQ_PEERS_VENV          an environment that is there already; nothing is installed into it
+#   EVALQ_TEST_BUILD          a build that is there already, with its tests
 set -eu
 
 cd "$(dirname "$0")/../.."
 source=$(pwd)
-build=${EVALQ_TEST_BUILD:-$source/build/default}
-venv=${EVALQ_PEERS_VENV:-$source/build/peers/venv}
+build=${EVALQ_TEST_BUILD:-$source/build/peers/build}
+requirements=${EVALQ_PEERS_REQUIREMENTS:-tests/peers/requirements.txt}
+kind=$(basename "$requirements" .txt)
+kind=${kind#requirements} # -transformers4, say.
+venv=${EVALQ_PEERS_VENV:-$source/build/peers/venv$kind}
 
 if [ -z "${EVALQ_TEST_BUILD:-}" ]; then
-    cmake --preset default
-    cmake --build --preset default # Also what was built of an older tree.
-fi
-cmake --build "$build" --target encode_text >/dev/null || echo "NOT RUN: test_tokenizer has no encode_text"
-cmake --build "$build" --target item_tokens >/dev/null || echo "NOT RUN: test_harness has no item_tokens"
-cmake --build "$build" --target dump_tensors >/dev/null || echo "NOT RUN: test_checkpoints has no dump_tensors"
-cmake --build "$build" --target lm_scores >/dev/null || echo "NOT RUN: test_models has no lm_scores"
-cmake --build "$build" --target publish_results >/dev/null || echo "NOT RUN: the tests of trackers have no publish_results"
-if [ ! -x "$venv/bin/python" ]; then
-    python3 -m venv "$venv"
-    # By itself: where the second index does not answer, each package would be asked for there.
-    "$venv/bin/pip" install --quiet --no-deps --extra-index-url https://download.pytorch.org/whl/cpu \
-        "$(grep ^torch== tests/peers/requirements.txt)" || echo "NOT RUN in part: there is no torch for CPUs"
-    "$venv/bin/pip" install --quiet -r tests/peers/requirements.txt ||
-        echo "NOT RUN in part: the package registry did not answer"
-    "$venv/bin/pip" install --quiet mlflow==3.17.2 wandb==0.31.0 tensorboard==2.21.0 ||
-        echo "NOT RUN: not every tracker is installed"
-    "$venv/bin/pip" install --quiet lm_eval==0.4.13 || echo "NOT RUN: lm_eval is not installed"
-    DS_BUILD_OPS=0 "$venv/bin/pip" install --quiet --no-build-isolation --no-deps deepspeed==0.19.8 \
-        hjson py-cpuinfo ninja msgpack einops || echo "NOT RUN: deepspeed is not installed"
+    sh deploy/bootstrap.sh peers
+    cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=OFF
+    cmake --build "$build" --target evalq evalq_cli evalq-worker evalq-logger \
+        encode_text item_tokens dump_tensors lm_scores publish_results
 fi
 
-failed=0
-export EVALQ_TEST_BUILD="$build" EVALQ_TEST_WHEEL=full
-"$venv/bin/python" -c 'import torch, transformers, lightning; print("torch", torch.__version__, "transformers",
-    transformers.__version__, "lightning", lightning.__version__)' || {
-    echo "NOT RUN: torch, transformers and lightning are needed"
-    exit 0
+# install WHAT ARGUMENT...: what cannot be installed stops none of the tests but those that need it.
+install() {
+    what=$1
+    shift
+    "$venv/bin/pip" install --quiet "$@" || {
+        echo "NOT RUN in part: $what cannot be installed"
+        complete=
+    }
 }
-if "$venv/bin/python" -c 'import mypy' 2>/dev/null; then
-    echo "== mypy --strict"
-    (cd producer/python && "$venv/bin/python" -m mypy --strict evalq build_backend) || failed=1
+if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" != "$(cksum <"$requirements")" ]; then
+    complete=yes
+    python3 -m venv "$venv"
+    # By itself: where the second index does not answer, each package would be asked for there.
+    install "torch for CPUs" --no-deps --extra-index-url https://download.pytorch.org/whl/cpu "$(grep ^torch== "$requirements")"
+    install "what $requirements names" -r "$requirements"
+    if [ -z "$kind" ]; then
+        install "a tracker" mlflow==3.17.2 wandb==0.31.0 tensorboard==2.21.0
+        install lm_eval lm_eval==0.4.13
+        DS_BUILD_OPS=0 install deepspeed --no-build-isolation --no-deps deepspeed==0.19.8 hjson py-cpuinfo ninja msgpack einops
+    fi
+    [ -z "$complete" ] || cksum <"$requirements" >"$venv/installed"
 fi
-for test in ${*:-$(cd tests/peers && ls test_*.py | sed 's/\.py$//') ../python/test_wheel}; do
-    echo "== $test"
-    status=0
-    "$venv/bin/python" -W ignore "tests/peers/$test.py" || status=$?
-    case $status in 0) ;; 77) echo "NOT RUN: $test" ;; *) failed=1 ;; esac
-done
-exit $failed
+
+export EVALQ_TEST_BUILD="$build" EVALQ_TEST_WHEEL=full EVALQ_TEST_DEADLINE="${EVALQ_TEST_DEADLINE:-1800}"
+export TORCH_EXTENSIONS_DIR="$venv/torch-extensions" # DeepSpeed compiles one.
+exec "$venv/bin/python" tests/peers/each.py "build/peers/logs$kind" "$@"

@@ -12,7 +12,7 @@ import unittest
 from typing import List, Tuple
 
 from peers import needs
-from scene import BIN, PACKAGE, SOURCE
+from scene import BIN, DEADLINE, PACKAGE, SOURCE
 
 needs("torch", "transformers", "accelerate", "lightning", "numpy")
 
@@ -29,7 +29,7 @@ class ExamplesTest(unittest.TestCase):
             env.update(XDG_STATE_HOME=os.path.join(folder, "state"))
             env.pop("EVALQ_URL", None)
             done = subprocess.run(
-                ["evalq", "up", "--", *argv], cwd=place, env=env, capture_output=True, text=True, check=False, timeout=240
+                ["evalq", "up", "--", *argv], cwd=place, env=env, capture_output=True, text=True, check=False, timeout=DEADLINE
             )
             self.assertEqual(done.returncode, 0, (done.stdout + done.stderr)[-4000:])
             return done.stdout

@@ -26,7 +26,7 @@ import transformers  # noqa: E402
 from lm_eval import simple_evaluate  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
-from scene import BIN  # noqa: E402
+from scene import BIN, DEADLINE  # noqa: E402
 
 DATA = os.path.join(os.path.dirname(HERE), "data")
 SUITES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "deploy", "suites")
@@ -278,7 +278,7 @@ class Tasks(unittest.TestCase):
     def evaluate(self, config: str, suite: str) -> Dict[str, Dict[str, Any]]:
         """What evalq-worker says, by task."""
         command = [os.path.join(BIN, "evalq-worker"), "eval", self.model, "--suite", suite, "--json", "--config", config]
-        done = subprocess.run(command, cwd=self.out, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, cwd=self.out, capture_output=True, text=True, timeout=DEADLINE, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         tasks: Dict[str, Dict[str, Any]] = json.loads(done.stdout)["tasks"]
         return tasks

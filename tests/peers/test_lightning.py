@@ -7,6 +7,7 @@ import os
 import unittest
 from typing import Dict
 
+from pace import go_on
 from peers import StackTest, needs, until, words
 
 needs("torch", "lightning", "pytorch_lightning")
@@ -65,13 +66,17 @@ class LightningTest(StackTest):
 
     def test_training_stops_after_patience(self) -> None:
         # The validation loss of this data rises from the first epoch on.
-        self.stack.start(PROGRAM, *words(max_epochs=60, pace=0.05, evalq={"monitor": "val_loss", "patience": 2})).wait()
+        settings = words(max_epochs=60, pace=0.05, hold=35, evalq={"monitor": "val_loss", "patience": 2})
+        training = self.stack.start(PROGRAM, *settings)
+        until(lambda: len(self.stack.evaluations()) == 3, "three epochs are evaluated")
+        go_on(self.stack.out)
+        training.wait()
         self.assertLess(self.stack.outcome()["step"], 600)
 
     def test_nothing_is_twice_and_nothing_missing_after_a_kill(self) -> None:
-        settings = words(max_epochs=8, top_k=-1, pace=0.06, evalq={"monitor": "val_loss"})
-        training = self.stack.start(PROGRAM, *settings)
-        until(lambda: self.stack.step() >= 45, "training is under way", 120)
+        settings = words(max_epochs=8, top_k=-1, evalq={"monitor": "val_loss"})
+        training = self.stack.start(PROGRAM, *settings, *words(hold=45))
+        self.stack.wait_for_hold(45)
         training.kill()
         saved = os.path.join(self.stack.out, "checkpoints")
         names = [name for name in os.listdir(saved) if name.endswith(".ckpt")]

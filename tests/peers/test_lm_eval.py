@@ -11,7 +11,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(os.path.dirname(HERE), "python"), HERE]
 
-from scene import NATIVE, PACKAGE, SceneTest  # noqa: E402
+from scene import DEADLINE, NATIVE, PACKAGE, SceneTest  # noqa: E402
 
 try:
     import lm_eval
@@ -83,7 +83,7 @@ suites:
             for step, path in paths.items():
                 began = time.monotonic()
                 client.submit(path, step=step, suites="lm")
-                self.assertTrue(client.wait(300))
+                self.assertTrue(client.wait(DEADLINE))
                 took[step] = time.monotonic() - began
                 for result in client.results():
                     if result.is_end:

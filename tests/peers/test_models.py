@@ -16,7 +16,7 @@ import tempfile
 import unittest
 from typing import Any, Dict, List, Optional
 
-from peers import needs
+from peers import DEADLINE, needs
 
 needs("torch", "transformers", "safetensors")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -179,7 +179,7 @@ class Scenes(unittest.TestCase):
             file.write("".join(lines(rows) for rows in texts))
         words = ["--bf16"] if options.pop("compute", "fp32") == "bf16" else []
         words += [f"{key}={value}" for key, value in options.items()]
-        return subprocess.run([SCORES, checkpoint, tokens, *words], capture_output=True, text=True, timeout=120)
+        return subprocess.run([SCORES, checkpoint, tokens, *words], capture_output=True, text=True, timeout=DEADLINE)
 
     def wanted(self, model: transformers.PreTrainedModel, texts: List[torch.Tensor]) -> List[List[float]]:
         """By the same weights, computed in float64."""

@@ -17,12 +17,13 @@ import unittest
 from typing import Any, Dict, List, Optional
 from unittest import mock
 
-from peers import STEPS, StackTest, TrainerStackTest, evaluated, needs, words
+from peers import DEADLINE, STEPS, StackTest, TrainerStackTest, evaluated, needs, words
 
 import evalq
 
 needs("torch", "transformers", "accelerate", "lightning")
 
+needs_deepspeed = unittest.skipIf(importlib.util.find_spec("deepspeed") is None, "not run: deepspeed is not installed")
 RANKS = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # The best is in the middle, and long rotated away when it is known.
 SETTINGS = dict(STEPS, eval_steps=5, save_steps=5, max_steps=35, save_total_limit=1, learning_rate=0.06)
@@ -100,20 +101,42 @@ class TrainerTest(TrainerStackTest):
                 if length != len(data):
                     self.assertFalse(client.flush(1.0))
                     self.assertEqual((client.stats().sent, self.stack.evaluations()), (0, []))
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             found = {result.metric: result.value for result in client.results()}
         self.assertLessEqual(abs(found["eval_loss"] - expected), 1e-5)
         self.assertEqual(self.stack.evaluations(), ["5"])
 
-    @unittest.skipIf(importlib.util.find_spec("deepspeed") is None, "not run: deepspeed is not installed")
-    def test_deepspeed(self) -> None:
+    def zero(self, stage: int, **more: Any) -> str:
+        """The configuration of DeepSpeed."""
         auto = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-        config = {"zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+        config = {"zero_optimization": {"stage": stage, **more}, "zero_allow_untested_optimizer": True}
         path = os.path.join(self.stack.directory, "deepspeed.json")
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({**config, **dict.fromkeys(auto, "auto")}, file)
-        outcome = self.train(RANKS, deepspeed=path)
+            json.dump({**config, "zero_force_ds_cpu_optimizer": False, **dict.fromkeys(auto, "auto")}, file)
+        return path
+
+    @needs_deepspeed
+    def test_deepspeed(self) -> None:
+        outcome = self.train(RANKS, deepspeed=self.zero(2))
         self.assertIn(f"global_step{outcome['best_global_step']}", os.listdir(outcome["best_model_checkpoint"]))
+
+    @needs_deepspeed
+    def test_deepspeed_stage_3_that_gathers_its_weights(self) -> None:
+        outcome = self.train(RANKS, deepspeed=self.zero(3, stage3_gather_16bit_weights_on_model_save=True))
+        self.assertIn("model.safetensors", os.listdir(outcome["best_model_checkpoint"]))
+
+    @needs_deepspeed
+    def test_deepspeed_stage_3_that_does_not_says_what_to_do(self) -> None:
+        settings = dict(SETTINGS, max_steps=5, load_best_model_at_end=False, deepspeed=self.zero(3))
+        evalq = words(evalq={"suites": "eval"}, **settings)
+        training = self.stack.start("tiny_gpt2.py", *evalq, launcher=RANKS, EVALQ_RUN="t")
+        training.wait()
+        said = [line for line in training.warnings() if "ended as dead" in line]
+        self.assertEqual(len(said), 1, training.said()[-6000:])
+        self.assertIn("ZeRO stage 3", said[0])
+        whole = self.stack.evalq("logs", "t/5/regular/eval")
+        for text in ("stage3_gather_16bit_weights_on_model_save", "zero_to_fp32.py"):
+            self.assertIn(text, whole)
 
 
 class IndexTest(unittest.TestCase):

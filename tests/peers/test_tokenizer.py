@@ -97,7 +97,7 @@ def ours(directory: str, texts: List[bytes], special: bool) -> List[List[int]]:
     """What encode_text makes of each."""
     command = [ENCODE, directory, "--documents"] + (["--special"] if special else [])
     given = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True, timeout=600)
+    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True, timeout=peers.DEADLINE)
     tokens = array.array("i", done.stdout)
     result, at = [], 0
     while at < len(tokens):

@@ -7,6 +7,7 @@ import sys
 import unittest
 from typing import Any, List
 
+from pace import go_on
 from peers import STEPS, TrainerStackTest, evaluated, needs, until, words
 
 needs("torch", "transformers", "accelerate")
@@ -35,13 +36,13 @@ class TransformersTest(TrainerStackTest):
     def test_nothing_is_twice_and_nothing_missing_after_a_kill(self) -> None:
         # Due steps 5, 15, ... have no save: they are snapshots. Each of two kills falls behind one that was evaluated, before
         # its save; the resumed training comes to it again.
-        settings = dict(STEPS, eval_steps=5, save_steps=10, max_steps=40, save_total_limit=2, pace=0.12)
-        reference = self.reference(**dict(settings, pace=0))
+        settings = dict(STEPS, eval_steps=5, save_steps=10, max_steps=40, save_total_limit=2)
+        reference = self.reference(**settings)
         for step, resume in ((15, False), (25, True)):
-            training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, resume=resume, **settings))
-            until(lambda: str(step) in self.stack.evaluations() or self.stack.step() >= step + 4, f"step {step}", 120)
+            training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, resume=resume, hold=step + 2, **settings))
+            until(lambda: str(step) in self.stack.evaluations(), f"step {step} is evaluated")
+            self.stack.wait_for_hold(step + 2)
             training.kill()
-            self.assertLess(self.stack.step(), step + 5)
         self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, resume=True, **settings)).wait()
         outcome = self.stack.outcome()
         self.assert_same_evaluations(outcome, reference)
@@ -100,10 +101,13 @@ class TransformersTest(TrainerStackTest):
 
     def test_ranks_submit_once_and_stop_together(self) -> None:
         # Nothing improves at a learning rate of nearly nothing by the accuracy.
-        settings = dict(STEPS, eval_steps=3, save_steps=6, max_steps=400, early=2, pace=0.05, learning_rate=1e-9)
+        settings = dict(STEPS, eval_steps=3, save_steps=6, max_steps=400, early=2, pace=0.05, hold=10, learning_rate=1e-9)
         settings["metric_for_best_model"] = "accuracy"
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings), launcher=launcher).wait()
+        training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings), launcher=launcher)
+        until(lambda: len(self.stack.evaluations()) == 3, "steps 3, 6 and 9 are evaluated")
+        go_on(self.stack.out)
+        training.wait()
         first, second = self.stack.outcome(), self.stack.outcome("outcome-1.json")
         self.assertLess(first["global_step"], 400)
         for name in ("global_step", "best_global_step", "best_metric", "best_model_checkpoint", "digest"):

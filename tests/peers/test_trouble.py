@@ -10,7 +10,8 @@ import sys
 import unittest
 from typing import Any, Dict, List
 
-from peers import Stack, StackTest, Training, evaluated, needs, until, words
+from pace import go_on
+from peers import DEADLINE, Stack, StackTest, Training, evaluated, needs, until, words
 
 needs("torch", "transformers", "accelerate")
 
@@ -53,7 +54,7 @@ class Trouble(StackTest):
         return [line for line in training.warnings() if "training is done; waiting at most" not in line]
 
     def assert_results_arrive(self) -> None:
-        until(lambda: sorted(map(int, self.stack.evaluations())) == STEPS, "each step is evaluated, once", 120)
+        until(lambda: sorted(map(int, self.stack.evaluations())) == STEPS, "each step is evaluated, once")
 
     def address(self) -> Dict[str, str]:
         """Of the stack, for a training that does not find it by itself."""
@@ -104,10 +105,11 @@ class AddressTest(Trouble):
         self.stack.up()
         address = self.address()
         self.stack.down()
-        settings = dict(SETTINGS, pace=0.3, save_total_limit=1)
+        settings = dict(SETTINGS, hold=12, save_total_limit=1)
         training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings), **address)
-        until(lambda: self.stack.step() >= 12, "training is under way", 120)
+        self.stack.wait_for_hold(12)
         self.stack.up()
+        go_on(self.stack.out)
         training.wait()
         self.assertEqual(sorted(evaluated(self.stack.outcome())), STEPS)
         self.assert_results_arrive()
@@ -130,11 +132,12 @@ class ConfigurationTest(Trouble):
     def test_no_root_holds_the_output(self) -> None:
         self.stack.up()
         config = self.write("client.yaml", "roots: {}\n")
-        settings = dict(SETTINGS, pace=0.3, save_total_limit=1)
+        settings = dict(SETTINGS, hold=12, save_total_limit=1)
         env = dict(self.address(), EVALQ_CONFIG=config)
         training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings), **env)
-        until(lambda: self.stack.step() >= 12, "training is under way", 120)
+        self.stack.wait_for_hold(12)
         self.write("client.yaml", f"roots:\n  work: {self.stack.directory}\n")
+        go_on(self.stack.out)
         training.wait()  # The checkpoints that were rotated away meanwhile were held.
         self.assertEqual(sorted(evaluated(self.stack.outcome())), STEPS)
         self.assert_results_arrive()
@@ -145,7 +148,7 @@ class ConfigurationTest(Trouble):
         config = self.write("client.yaml", f"roots:\n  elsewhere: {self.stack.directory}\n")
         training = self.train({"wait": 1}, dict(self.address(), EVALQ_CONFIG=config, EVALQ_RUN="t"), save_total_limit=1)
         self.assert_warned_once(training, "4 evaluations have not come", "evalq show t/5/regular/eval")
-        until(lambda: "not known on this worker: add" in self.stack.evalq("show", "t/5/regular/eval"), "why", 60)
+        until(lambda: "not known on this worker: add" in self.stack.evalq("show", "t/5/regular/eval"), "why")
         self.configure("roots: {", f"roots: {{elsewhere: {self.stack.directory}, ")
         self.assert_results_arrive()
 
@@ -212,7 +215,7 @@ class ClientTest(Trouble):
         return evalq.Client(address["EVALQ_URL"], "t", config=config, ring_directory=ring)
 
     def ends(self, client: Any) -> List[str]:
-        self.assertTrue(client.wait(120))
+        self.assertTrue(client.wait(DEADLINE))
         return [result.state for result in client.results() if result.is_end]
 
     def test_checkpoint_was_deleted_by_hand(self) -> None:
@@ -246,10 +249,11 @@ class ClientTest(Trouble):
 class RotationTest(Trouble):
     def test_a_checkpoint_deleted_at_once_is_evaluated_all_the_same(self) -> None:
         self.stack.up()
-        settings = dict(SETTINGS, pace=0.2)
+        settings = dict(SETTINGS, hold=6)
         training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings))
-        until(lambda: self.stack.step() >= 6, "training is under way", 120)
+        self.stack.wait_for_hold(6)
         shutil.rmtree(os.path.join(self.stack.out, "checkpoint-5"))
+        go_on(self.stack.out)
         training.wait()
         self.assertEqual(self.warnings(training), [])
         self.assertEqual(sorted(evaluated(self.stack.outcome())), STEPS)

@@ -3,6 +3,7 @@
 Run as a program it trains: python tiny_gpt2.py OUTPUT_DIR [NAME=JSON ...]; see train().
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -13,6 +14,7 @@ import time
 import accelerate
 import torch
 import transformers
+from pace import Pace
 from torch.utils.data import Dataset
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -102,25 +104,31 @@ def evaluator():
 
 
 def digest(model):
-    """Of the weights, to tell which checkpoint was loaded."""
+    """Of the weights, to tell which checkpoint was loaded. Under sharding all ranks call it together."""
     found = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        found.update(name.encode())
-        value = value.full_tensor() if hasattr(value, "full_tensor") else value
-        found.update(value.detach().contiguous().numpy().tobytes())
+    with whole(model):
+        for name, value in sorted(model.state_dict().items()):
+            found.update(name.encode())
+            value = value.full_tensor() if hasattr(value, "full_tensor") else value
+            found.update(value.detach().contiguous().numpy().tobytes())
     return found.hexdigest()
 
 
-class Pace(transformers.TrainerCallback):
-    """Slows a step down, so that a kill falls into the middle; touches a file that says how far it is."""
+def whole(model):
+    """While it lasts, ZeRO stage 3 has all weights on each rank."""
+    if not any(hasattr(value, "ds_id") for value in model.parameters()):
+        return contextlib.nullcontext()
+    import deepspeed
 
-    def __init__(self, seconds, path):
-        self.seconds, self.path = seconds, path
+    return deepspeed.zero.GatheredParameters(list(model.parameters()))
+
+
+class Paced(transformers.TrainerCallback):
+    def __init__(self, pace):
+        self.pace = pace
 
     def on_step_end(self, args, state, control, **kwargs):
-        time.sleep(self.seconds)
-        with open(self.path, "w") as file:
-            file.write(str(state.global_step))
+        self.pace.step(state.global_step)
 
 
 class Recorder(transformers.TrainerCallback):
@@ -139,7 +147,7 @@ class Recorder(transformers.TrainerCallback):
         return note
 
 
-def train(output_dir, callback=None, resume=False, pace=0.0, early=0, record=False, **settings):
+def train(output_dir, callback=None, resume=False, pace=0.0, hold=None, early=0, record=False, **settings):
     """One training; what came of it goes to OUTPUT_DIR/outcome.json."""
     callbacks = [] if callback is None else [callback]
     recorder = Recorder()
@@ -147,8 +155,8 @@ def train(output_dir, callback=None, resume=False, pace=0.0, early=0, record=Fal
         callbacks.append(recorder)
     if early:
         callbacks.append(transformers.EarlyStoppingCallback(early))
-    if pace:
-        callbacks.append(Pace(pace, os.path.join(output_dir, "at-step")))
+    if pace or hold:
+        callbacks.append(Paced(Pace(output_dir, pace, hold)))
     os.makedirs(output_dir, exist_ok=True)
     trainer = make_trainer(output_dir, callbacks, **settings)
     clocks = (time.monotonic, time.process_time, time.thread_time)

@@ -7,9 +7,9 @@ import importlib
 import json
 import os
 import sys
-import time
 
 import torch
+from pace import Pace
 
 pl = importlib.import_module(os.environ.get("EVALQ_LIGHTNING", "lightning.pytorch"))
 CSVLogger = importlib.import_module(pl.__name__ + ".loggers").CSVLogger
@@ -54,14 +54,12 @@ class Sharded(Regression):
         fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
 
 
-class Pace(pl.Callback):
-    def __init__(self, seconds, path):
-        self.seconds, self.path = seconds, path
+class Paced(pl.Callback):
+    def __init__(self, pace):
+        self.pace = pace
 
     def on_train_batch_end(self, trainer, *args):
-        time.sleep(self.seconds)
-        with open(self.path, "w") as file:
-            file.write(str(trainer.global_step))
+        self.pace.step(trainer.global_step)
 
 
 def make_trainer(**settings):
@@ -116,6 +114,7 @@ def train(
     evalq=None,
     resume=None,
     pace=0.0,
+    hold=None,
     asynchronous=False,
     sharded=False,
     top_k=1,
@@ -123,7 +122,7 @@ def train(
     logger_alone=False,
     **settings,
 ):
-    callbacks = [Pace(pace, os.path.join(output_dir, "at-step"))] if pace else []
+    callbacks = [Paced(Pace(output_dir, pace, hold))] if pace or hold else []
     os.makedirs(output_dir, exist_ok=True)
     if evalq is not None:
         from evalq.integrations.lightning import EvalqCallback

@@ -7,6 +7,7 @@ import os
 from typing import Any, Dict, List, Mapping, Optional
 
 from ._dcp import dcp_directory, load_dcp
+from ._deepspeed import deepspeed_file
 from ._tensors import read_safetensors, read_safetensors_torch, safetensors_files
 
 _REGULAR_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
@@ -59,6 +60,9 @@ def torch_files(path: str) -> List[str]:
     for name in ("pytorch_model.bin", "model.pt", "model.pth", "model.bin", "adapter_model.bin"):
         if os.path.isfile(os.path.join(path, name)):
             return [os.path.join(path, name)]
+    file_name = deepspeed_file(path)
+    if file_name is not None:
+        return [file_name]
     raise FileNotFoundError(f"no weights were found in the directory '{path}'")
 
 
