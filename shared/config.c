@@ -30,6 +30,13 @@ static const char *scratch_default(struct evq_arena *arena)
     return evq_arena_printf(arena, "%s/evalq-%ju", parent, (uintmax_t)getuid());
 }
 
+/* From where the program was started, like the logger's; absolute, since others are told of it. */
+static const char *results_default(struct evq_arena *arena)
+{
+    char here[PATH_MAX];
+    return evq_arena_printf(arena, "%s/evalq-lmms", getcwd(here, sizeof here) != NULL ? here : "");
+}
+
 static struct evq_config *config_new(void)
 {
     struct evq_arena *arena = evq_arena_new(ARENA_BYTES_MAX);
@@ -56,7 +63,15 @@ static struct evq_config *config_new(void)
     config->worker.fetch_bytes_max = INT64_C(1) << 40;
     config->worker.read_ahead_bytes = INT64_C(16) << 30;
     config->logger.directory = EVQ_CONFIG_RESULTS_DEFAULT;
-    if (config->worker.scratch == NULL || config->shm.path == NULL) {
+    config->gateway.lmms.suite = "lmms";
+    config->gateway.lmms.merged_suite = "lmms-merged";
+    config->gateway.lmms.merge_suite = "lmms-merge";
+    config->gateway.lmms.results = results_default(arena);
+    config->gateway.lmms.catalog = "";
+    config->gateway.lmms.both_variants = true;
+    config->gateway.lmms.gpus_as_needs = true;
+    if (config->worker.scratch == NULL || config->shm.path == NULL ||
+        config->gateway.lmms.results == NULL) {
         evq_arena_free(arena);
         return NULL;
     }
@@ -295,6 +310,21 @@ const struct evq_suite *evq_config_suite_find(const struct evq_config *config, c
                                           choice, sizeof choice));
     free(names);
     return NULL;
+}
+
+const struct evq_task_config *evq_suite_task(const struct evq_suite *suite, const char *name)
+{
+    const struct evq_task_config *any = NULL;
+    for (size_t i = 0; i < suite->task_count; i++) {
+        const struct evq_task_config *task = &suite->tasks[i];
+        if (strcmp(task->name, name) == 0) {
+            return task;
+        }
+        if (strcmp(evq_pair_get(task->options, task->option_count, "source", ""), "*") == 0) {
+            any = task;
+        }
+    }
+    return any;
 }
 
 const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name)

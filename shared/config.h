@@ -124,6 +124,18 @@ struct evq_config {
         size_t sink_count;
         const char *directory; // Default EVQ_CONFIG_RESULTS_DEFAULT.
     } logger;
+    struct {
+        struct {                      // LMMS-Eval's endpoints.
+            const char *suite;        // Evaluates a checkpoint as it lies there; default lmms.
+            const char *merged_suite; // One of shards, merged by its `prepare`: lmms-merged.
+            const char *merge_suite;  // Answers /merge: lmms-merge.
+            const char *results;      // Directory of results; default "./evalq-lmms".
+            const char *catalog;      // "" or a file that /tasks and /models are read from.
+            bool cancel_running;      // DELETE ends a job that runs, too; default false.
+            bool both_variants;       // Regular weights and averages, where both exist; true.
+            bool gpus_as_needs;       // num_gpus above 1 in place of the suite's needs; true.
+        } lmms;
+    } gateway;
 };
 
 /* What the command line said; NULL members: nothing. */
@@ -154,6 +166,9 @@ const struct evq_suite *evq_config_suite(const struct evq_config *config, const 
 /* The same for a name that a user gave: NULL and EVQ_E_NOT_FOUND, with what there is instead. */
 const struct evq_suite *evq_config_suite_find(const struct evq_config *config, const char *name,
                                               struct evq_error *err) EVQ_CHECK_RESULT;
+/* The task of this name, else the one whose `source` is "*", which stands for every task that a
+ * program tells results of. NULL: none. */
+const struct evq_task_config *evq_suite_task(const struct evq_suite *suite, const char *name);
 /* NULL: none. */
 const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name);
 const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,

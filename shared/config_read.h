@@ -77,6 +77,9 @@ enum evq_status evq_read_suites(const struct evq_config_reader *reader, const st
 enum evq_status evq_read_evaluators(const struct evq_config_reader *reader,
                                     const struct evq_node *node, const char *where,
                                     void *base) EVQ_CHECK_RESULT;
+/* The map `lmms` of the section gateway. */
+enum evq_status evq_read_lmms(const struct evq_config_reader *reader, const struct evq_node *node,
+                              const char *where, void *base) EVQ_CHECK_RESULT;
 /* base is the struct evq_suite. */
 enum evq_status evq_read_needs(const struct evq_config_reader *reader, const struct evq_node *node,
                                const char *where, void *base) EVQ_CHECK_RESULT;

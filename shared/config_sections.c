@@ -297,8 +297,10 @@ static enum evq_status read_logger(const struct evq_config_reader *reader,
 static enum evq_status read_gateway(const struct evq_config_reader *reader,
                                     const struct evq_node *node, const char *where, void *base)
 {
-    (void)base; // Reserved: a file may have the section already.
-    return evq_read_kind(reader, node, where, EVQ_NODE_MAP);
+    static const struct evq_key keys[] = {
+        {"lmms", EVQ_KEY_CALL, 0, 0, 0, evq_read_lmms},
+    };
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
 
 enum evq_status evq_read_file(const struct evq_config_reader *reader, const struct evq_node *root)

@@ -112,20 +112,10 @@ bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char
     return true;
 }
 
-static const struct evq_task_config *task_find(const struct evq_suite *suite, const char *name)
-{
-    for (size_t i = 0; i < suite->task_count; i++) {
-        if (strcmp(suite->tasks[i].name, name) == 0) {
-            return &suite->tasks[i];
-        }
-    }
-    return NULL;
-}
-
 bool evq_lease_result(const struct evq_lease *lease, struct evq_result *result)
 {
     const struct evq_job *job = lease->claim->job;
-    const struct evq_task_config *task = task_find(lease->suite, result->task);
+    const struct evq_task_config *task = evq_suite_task(lease->suite, result->task);
 
     if (task == NULL) {
         return false;

@@ -7,6 +7,14 @@ const struct evq_route evq_routes[] = {
     {"GET", "/healthz", EVQ_HTTP_OPEN, true, evq_api_health},
     {"GET", "/readyz", EVQ_HTTP_OPEN, false, evq_api_ready},
     {"GET", "/v1/queue", EVQ_HTTP_READ, false, evq_api_queue},
+    {"GET", "/health", EVQ_HTTP_LMMS, false, evq_lmms_health},
+    {"POST", "/evaluate", EVQ_HTTP_LMMS, false, evq_lmms_evaluate},
+    {"GET", "/jobs/{job_id}", EVQ_HTTP_LMMS, false, evq_lmms_job},
+    {"DELETE", "/jobs/{job_id}", EVQ_HTTP_LMMS, false, evq_lmms_cancel},
+    {"GET", "/queue", EVQ_HTTP_LMMS, false, evq_lmms_queue},
+    {"GET", "/tasks", EVQ_HTTP_LMMS, false, evq_lmms_tasks},
+    {"GET", "/models", EVQ_HTTP_LMMS, false, evq_lmms_models},
+    {"POST", "/merge", EVQ_HTTP_LMMS, false, evq_lmms_merge},
 };
 const size_t evq_route_count = sizeof evq_routes / sizeof evq_routes[0];
 

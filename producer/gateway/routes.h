@@ -48,4 +48,22 @@ void evq_api_ready(struct evq_api *api, struct evq_http_request *request,
 void evq_api_queue(struct evq_api *api, struct evq_http_request *request,
                    struct evq_http_reply *reply);
 
+/* lmms.c: LMMS-Eval's own endpoints. */
+void evq_lmms_health(struct evq_api *api, struct evq_http_request *request,
+                     struct evq_http_reply *reply);
+void evq_lmms_evaluate(struct evq_api *api, struct evq_http_request *request,
+                       struct evq_http_reply *reply);
+void evq_lmms_job(struct evq_api *api, struct evq_http_request *request,
+                  struct evq_http_reply *reply);
+void evq_lmms_cancel(struct evq_api *api, struct evq_http_request *request,
+                     struct evq_http_reply *reply);
+void evq_lmms_queue(struct evq_api *api, struct evq_http_request *request,
+                    struct evq_http_reply *reply);
+void evq_lmms_tasks(struct evq_api *api, struct evq_http_request *request,
+                    struct evq_http_reply *reply);
+void evq_lmms_models(struct evq_api *api, struct evq_http_request *request,
+                     struct evq_http_reply *reply);
+void evq_lmms_merge(struct evq_api *api, struct evq_http_request *request,
+                    struct evq_http_reply *reply);
+
 #endif

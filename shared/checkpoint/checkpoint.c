@@ -83,9 +83,17 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
                                       struct evq_error *err)
 {
     char name[512];
+    bool ranks = false;
     enum evq_status status =
         evq_layout_find(directory_fd, options->variant, name, sizeof(name), err);
 
+    if ((status == EVQ_E_UNSUPPORTED || status == EVQ_E_GONE) && options->files_only) {
+        const enum evq_status read =
+            evq_ranks_read(checkpoint, root_fd, path, directory_fd, options, &ranks, err);
+        if (read != EVQ_OK || ranks) {
+            return read == EVQ_OK ? check_same_directory(root_fd, path, info, err) : read;
+        }
+    }
     if (status == EVQ_OK) {
         status = evq_directory_add_folder(checkpoint, root_fd, path, err);
     }

@@ -66,7 +66,7 @@ static const char example[] = //
     "  sinks:\n"
     "    - {kind: jsonl}\n"
     "    - {name: tb, kind: tensorboard, max_hold_seconds: 30, directory: tb, command: [a, b]}\n"
-    "gateway: {anything: [1, 2]}\n";
+    "gateway: {lmms: {suite: a, results: out, cancel_running: true}}\n";
 
 static const char *option(const struct evq_pair *pairs, size_t count, const char *key)
 {

@@ -110,6 +110,36 @@ static void results_reads_tasks_by_name_and_leaves_out_what_was_done(void **stat
     evq_results_free(&results);
 }
 
+/* A suite that does not know beforehand what it will be asked for: each task of the file is one. */
+static void results_takes_every_task_of_a_suite_that_names_none(void **state)
+{
+    static const struct evq_pair any[] = {{"source", "*"}};
+    static const struct evq_task_config task = {.name = "all", .options = any, .option_count = 1};
+    static const struct evq_suite open = {.name = "open", .tasks = &task, .task_count = 1};
+    const char *const done[] = {"mmmu_val"};
+    struct evq_results results = {0};
+    struct evq_error err;
+    char path[256];
+
+    assert_status_err(read_text(*state, &open,
+                                "{\"mmmu_val\": {\"acc\": 0.5}, \"a group\": {\"acc\": 1}, "
+                                "\"empty\": {}}",
+                                &results, &err),
+                      EVQ_OK, &err);
+    assert_int_equal(results.count, 2);
+    assert_string_equal(results.items[0]->task, "mmmu_val");
+    assert_int_equal(strncmp(results.items[1]->task, "a-group-", 8), 0); // Mapped, with a hash.
+    assert_string_equal(evq_suite_task(&open, "mmmu_val")->name, "all");
+    assert_null(evq_suite_task(&two, "mmmu_val"));
+    evq_results_free(&results);
+    (void)snprintf(path, sizeof(path), "%s/result.json",
+                   ((const struct fixture_folder *)*state)->path);
+    assert_status_err(evq_results_read(&open, done, 1, "", path, &results, &err), EVQ_OK, &err);
+    assert_int_equal(results.count, 1);
+    evq_results_free(&results);
+    assert_status(read_text(*state, &open, "{\"empty\": {}}", &results, &err), EVQ_E_INVALID);
+}
+
 static void results_refuses_each_fault_with_its_sentence(void **state)
 {
     static const struct {
@@ -240,6 +270,7 @@ int main(void)
         TEST(results_reads_flat_metrics_of_the_only_task),
         TEST(results_reads_python_words_for_what_is_no_number),
         TEST(results_reads_tasks_by_name_and_leaves_out_what_was_done),
+        TEST(results_takes_every_task_of_a_suite_that_names_none),
         TEST(results_refuses_each_fault_with_its_sentence),
         TEST(results_refuses_what_is_no_plain_small_file),
         TEST(results_limits_the_number_of_metrics),

@@ -12,6 +12,7 @@
 #define FILE_BYTES_MAX   (16U << 20)
 #define METRIC_NAME_MAX  128
 #define STD_ERROR_SUFFIX "_stderr"
+#define TASKS_MAX        256
 
 void evq_results_free(struct evq_results *results)
 {
@@ -198,7 +199,8 @@ static enum evq_status tasks_check(const struct evq_suite *suite, const json_t *
     {
         bool known = false;
         for (size_t i = 0; i < suite->task_count; i++) {
-            known = known || strcmp(task_source(&suite->tasks[i]), key) == 0;
+            const char *source = task_source(&suite->tasks[i]);
+            known = known || strcmp(source, key) == 0 || strcmp(source, "*") == 0;
         }
         if (!known) {
             return evq_error_set(err, EVQ_E_INVALID, "'%s': '%s' is no task of suite '%s'", path,
@@ -207,6 +209,37 @@ static enum evq_status tasks_check(const struct evq_suite *suite, const json_t *
         }
     }
     return EVQ_OK;
+}
+
+/* Of a suite whose one task has `source: "*"`: what the file tells of is what there is. Names that
+ * the queue cannot carry are mapped; a group without metrics of its own is passed over. */
+static enum evq_status tasks_take(const char *const *tasks_done, size_t task_done_count,
+                                  const json_t *json, const char *path, struct evq_results *results,
+                                  struct evq_error *err)
+{
+    char name[EVQ_JOB_NAME_BYTES_MAX + 1];
+    const char *key;
+    json_t *metrics;
+
+    if (json_object_size(json) > TASKS_MAX) {
+        return evq_error_set(err, EVQ_E_LIMIT, "'%s' has %zu tasks, allowed %d", path,
+                             json_object_size(json), TASKS_MAX);
+    }
+    json_object_foreach((json_t *)(uintptr_t)json, key, metrics)
+    {
+        evq_job_map_name(key, EVQ_JOB_NAME_BYTES_MAX, name);
+        if (!json_is_object(metrics) || json_object_size(metrics) == 0 ||
+            task_is_done(name, tasks_done, task_done_count)) {
+            continue;
+        }
+        const enum evq_status status = results_add(results, name, metrics, path, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    return results->count > 0 || task_done_count > 0
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_INVALID, "'%s' has no task with metrics", path);
 }
 
 static enum evq_status tasks_pick(const struct evq_suite *suite, const char *const *tasks_done,
@@ -240,7 +273,9 @@ enum evq_status evq_results_read(const struct evq_suite *suite, const char *cons
     struct evq_results results = {0};
     json_t *json = NULL;
 
-    results.items = calloc(suite->task_count > 0 ? suite->task_count : 1, sizeof(*results.items));
+    const bool open = suite->task_count == 1 && strcmp(task_source(&suite->tasks[0]), "*") == 0;
+    const size_t room = open ? TASKS_MAX : suite->task_count;
+    results.items = calloc(room > 0 ? room : 1, sizeof(*results.items));
     if (results.items == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
     }
@@ -257,7 +292,9 @@ enum evq_status evq_results_read(const struct evq_suite *suite, const char *cons
                       path, suite->name, suite->task_count);
     } else if (status == EVQ_OK) {
         status = harness ? EVQ_OK : tasks_check(suite, json, path, err);
-        if (status == EVQ_OK) {
+        if (status == EVQ_OK && open) {
+            status = tasks_take(tasks_done, task_done_count, json, path, &results, err);
+        } else if (status == EVQ_OK) {
             status = tasks_pick(suite, tasks_done, task_done_count, json, path, &results, err);
         }
     }

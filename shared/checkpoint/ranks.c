@@ -1,0 +1,125 @@
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/checkpoint/beneath.h"
+#include "shared/checkpoint/format.h"
+
+/*
+ * What each rank of FSDP2 holds, in a file of its own: model_world_size_W_rank_R.pt, as LMMs-Engine
+ * and verl save it. The weights are not put together here: a program does that. But whether all
+ * ranks are there and whole, and whether they changed, is told of them as of any checkpoint.
+ */
+
+static const char *const folders[] = {".", "pytorch_model_fsdp_0", "pytorch_ema_model_fsdp_0"};
+
+/* The world of such a name; 0: it is none. */
+static unsigned world_of(const char *name)
+{
+    unsigned world = 0;
+    unsigned rank = 0;
+    int bytes = 0;
+
+    if (sscanf(name, "model_world_size_%6u_rank_%6u.pt%n", &world, &rank, &bytes) != 2 ||
+        bytes == 0 || name[bytes] != '\0' || rank >= world) {
+        return 0;
+    }
+    return world;
+}
+
+/* How many ranks the files of a folder are of; *ret_world 0: there are none. */
+static enum evq_status find_world(int folder_fd, unsigned *ret_world, struct evq_error *err)
+{
+    const struct dirent *entry;
+    enum evq_status status = EVQ_OK;
+
+    *ret_world = 0;
+    DIR *stream = fdopendir(folder_fd);
+    if (stream == NULL) {
+        (void)close(folder_fd); // Never read from.
+        return evq_error_set(err, EVQ_E_NOMEM, "list a folder");
+    }
+    while (status == EVQ_OK && (entry = readdir(stream)) != NULL) {
+        const unsigned world = world_of(entry->d_name);
+        if (world != 0 && *ret_world != 0 && world != *ret_world) {
+            status = evq_error_set(
+                err, EVQ_E_INVALID, "the folder holds files of %u ranks and of %u",
+                world < *ret_world ? world : *ret_world, world < *ret_world ? *ret_world : world);
+        }
+        *ret_world = world != 0 ? world : *ret_world;
+    }
+    (void)closedir(stream); // Opened for reading: a failed close loses nothing.
+    if (status == EVQ_OK && *ret_world > EVQ_CHECKPOINT_FILES_MAX / 2) {
+        return evq_error_set(err, EVQ_E_LIMIT, "%u ranks, allowed %d", *ret_world,
+                             EVQ_CHECKPOINT_FILES_MAX / 2);
+    }
+    return status;
+}
+
+static enum evq_status add_rank(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
+                                const char *name, const struct evq_checkpoint_options *options,
+                                struct evq_error *err)
+{
+    struct stat info;
+    int fd = -1;
+
+    const char *full = evq_arena_printf(checkpoint->arena, "%s/%s", path, name);
+    if (full == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a path");
+    }
+    enum evq_status status = evq_beneath_open_any(root_fd, full, &fd, &info, err);
+    if (status == EVQ_E_GONE) {
+        return evq_error_set(err, EVQ_E_INCOMPLETE, "'%s' is not there (yet)", name);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        (void)close(fd); // Never read from.
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a regular file", name);
+    }
+    status = evq_format_read(checkpoint, name, fd, &info, options, err);
+    if (status != EVQ_OK) {
+        (void)evq_error_prefix(err, "'%s'", name); // The status stays what it is.
+    }
+    return status;
+}
+
+static enum evq_status add_folder(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
+                                  int directory_fd, const char *folder, bool *ret_found,
+                                  const struct evq_checkpoint_options *options,
+                                  struct evq_error *err)
+{
+    const bool here = strcmp(folder, ".") == 0;
+    unsigned world = 0;
+    char name[128];
+    int fd = -1;
+
+    enum evq_status status = evq_beneath_open(directory_fd, folder, true, &fd, NULL);
+    if (status != EVQ_OK) {
+        return EVQ_OK; // There is no such folder.
+    }
+    status = find_world(fd, &world, err);
+    for (unsigned rank = 0; status == EVQ_OK && rank < world; rank++) {
+        (void)snprintf(name, sizeof(name), "%s%smodel_world_size_%u_rank_%u.pt", here ? "" : folder,
+                       here ? "" : "/", world, rank);
+        status = add_rank(checkpoint, root_fd, path, name, options, err);
+        *ret_found = true;
+    }
+    return status;
+}
+
+enum evq_status evq_ranks_read(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
+                               int directory_fd, const struct evq_checkpoint_options *options,
+                               bool *ret_found, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    *ret_found = false;
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && status == EVQ_OK; i++) {
+        status = add_folder(checkpoint, root_fd, path, directory_fd, folders[i], ret_found, options,
+                            err);
+    }
+    return status;
+}
