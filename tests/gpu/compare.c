@@ -1,261 +1,91 @@
 /*
- * The CUDA module against the CPU backend: the same plans, weights and batches, row by row.
- *   compare [DEVICE [SEED]]; exit 0: all within tolerance; 1: not; 77: no GPU here, with the
- * reason.
+ * The CUDA module against the CPU backend and plain loops in double: the same plans, weights and
+ * batches.
+ *   compare [--device N] [--seed N] [--small] [--repeats N] [--dump DIRECTORY]
+ * exit 0: all within tolerance; 1: not; 2: usage; 77: no GPU here, with the reason.
  */
-#include <math.h>
-#include <stdio.h>
+#include "tests/gpu/compare.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "worker/loader/loader.h"
 
 #define EXIT_SKIPPED 77
-#define LAYERS_MAX   3
 
-static uint64_t random_state;
-
-static float random_float(void)
+void compare_tell(const char *group, int cases, int faults, int refused, double worst)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (float)((double)(random_state >> 40) / (double)(1 << 23) - 1.0);
+    (void)printf("%s %-58s %4d cases, %d refused, apart by at most %.3g\n",
+                 faults == 0 ? "ok  " : "FAIL", group, cases, refused, worst);
+    (void)printf("json {\"test\": \"%s\", \"cases\": %d, \"failed\": %d, \"refused\": %d}\n", group,
+                 cases, faults, refused);
+    (void)fflush(stdout); // What was found stays if the next one crashes.
 }
 
-static void must(enum evq_status status, const struct evq_error *err)
+static bool options_read(int argc, char **argv, struct sides *sides, int32_t *ret_device)
 {
-    if (status != EVQ_OK) {
-        (void)fprintf(stderr, "compare: %s\n", err->message);
-        exit(1);
-    }
-}
-
-static void *must_alloc(size_t count, size_t item_bytes)
-{
-    void *data = calloc(count > 0 ? count : 1, item_bytes);
-
-    if (data == NULL) {
-        (void)fprintf(stderr, "compare: out of memory\n");
-        exit(1);
-    }
-    return data;
-}
-
-struct side { // One backend with its state.
-    const struct evq_backend_ops *ops;
-    void *state;
-};
-
-struct shape {
-    int32_t rows;
-    int32_t widths[LAYERS_MAX + 1];
-    int32_t layers;
-    enum evq_activation activation;
-    bool norm;       // A per-column scale and shift behind the first layer.
-    bool regression; // Squared errors instead of cross-entropy.
-    bool broken;     // A NaN among the inputs.
-};
-
-static const struct shape shapes[] = {
-    {0, {3, 2}, 1, EVQ_ACT_NONE, false, false, false},
-    {1, {1, 2}, 1, EVQ_ACT_NONE, false, false, false},
-    {1, {784, 512, 128, 10}, 3, EVQ_ACT_RELU, false, false, false},
-    {257, {31, 97, 1009}, 2, EVQ_ACT_GELU_ERF, true, false, false},
-    {1021, {784, 512, 128, 10}, 3, EVQ_ACT_RELU, false, false, false},
-    {509, {13, 7, 1}, 2, EVQ_ACT_TANH, true, true, false},
-    {64, {128, 33, 33}, 2, EVQ_ACT_SILU, false, true, false},
-    {67, {127, 65, 31}, 2, EVQ_ACT_SIGMOID, true, false, false},
-    {515, {64, 257, 50257}, 2, EVQ_ACT_GELU_TANH, false, false, false},
-    {33, {17, 19, 5}, 2, EVQ_ACT_RELU, true, false, true},
-};
-
-struct plan { // Storage of one plan.
-    struct evq_weight_slot slots[2 * LAYERS_MAX + 2];
-    struct evq_op ops[LAYERS_MAX + 2];
-    int32_t columns[LAYERS_MAX + 1];
-    struct evq_plan plan;
-};
-
-static void make_plan(const struct shape *shape, struct plan *out)
-{
-    size_t ops = 0;
-    size_t slots = 0;
-
-    for (int32_t i = 0; i < shape->layers; i++) {
-        const int32_t n = shape->widths[i + 1];
-        out->slots[slots] = (struct evq_weight_slot){"weight", n, shape->widths[i]};
-        out->slots[slots + 1] = (struct evq_weight_slot){"bias", 1, n};
-        out->ops[ops++] =
-            (struct evq_op){.kind = EVQ_OP_GEMM,
-                            .in = i,
-                            .out = i + 1,
-                            .weight = (int32_t)slots,
-                            .bias = (int32_t)slots + 1,
-                            .n = n,
-                            .k = shape->widths[i],
-                            .activation = i + 1 < shape->layers ? shape->activation : EVQ_ACT_NONE};
-        slots += 2;
-        if (i == 0 && shape->norm) {
-            out->slots[slots] = (struct evq_weight_slot){"scale", 1, n};
-            out->slots[slots + 1] = (struct evq_weight_slot){"shift", 1, n};
-            out->ops[ops++] = (struct evq_op){.kind = EVQ_OP_SCALE_SHIFT,
-                                              .in = 1,
-                                              .out = 1,
-                                              .weight = (int32_t)slots,
-                                              .bias = (int32_t)slots + 1,
-                                              .n = n,
-                                              .activation = shape->activation};
-            slots += 2;
+    for (int i = 1; i < argc; i++) {
+        const bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--small") == 0) {
+            sides->small = true;
+        } else if (strcmp(argv[i], "--device") == 0 && more) {
+            *ret_device = (int32_t)strtol(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--seed") == 0 && more) {
+            sides->seed = strtoull(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--repeats") == 0 && more) {
+            sides->repeats = (int32_t)strtol(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--dump") == 0 && more) {
+            sides->dump = argv[++i];
+        } else {
+            return false;
         }
     }
-    const int32_t last = shape->widths[shape->layers];
-    out->ops[ops++] =
-        (struct evq_op){.kind = shape->regression ? EVQ_OP_SQUARED_ERROR : EVQ_OP_CROSS_ENTROPY,
-                        .in = shape->layers,
-                        .out = -1,
-                        .weight = -1,
-                        .bias = -1,
-                        .n = last,
-                        .top_k = 3};
-    memcpy(out->columns, shape->widths, sizeof(out->columns));
-    out->plan = (struct evq_plan){out->ops,
-                                  ops,
-                                  out->slots,
-                                  slots,
-                                  shape->layers + 1,
-                                  out->columns,
-                                  shape->rows > 0 ? shape->rows : 1,
-                                  0,
-                                  EVQ_COMPUTE_F32};
+    sides->seed = sides->seed > 0 ? sides->seed : 1;
+    return sides->repeats >= 1 && sides->repeats <= 1000;
 }
 
-static void load(const struct side *sides, const struct plan *plan)
+static void side_open(struct side *side, int32_t device)
 {
+    const struct evq_backend_config config = {.device = device};
+    struct evq_backend_caps caps;
     struct evq_error err = {0};
 
-    for (int s = 0; s < 2; s++) {
-        must(sides[s].ops->prepare(sides[s].state, &plan->plan, &err), &err);
-    }
-    for (size_t i = 0; i < plan->plan.slot_count; i++) {
-        const struct evq_weight_slot *slot = &plan->slots[i];
-        const size_t count = (size_t)slot->rows * (size_t)slot->columns;
-        const float spread = slot->rows > 1 ? 1.0f / sqrtf((float)slot->columns) : 1.0f;
-        float *values = must_alloc(count, sizeof(*values));
-        for (size_t j = 0; j < count; j++) {
-            values[j] = random_float() * spread;
-        }
-        for (int s = 0; s < 2; s++) {
-            const struct evq_weight_blob blob = {
-                .values = values, .type = EVQ_WEIGHT_F32, .rows = slot->rows};
-            must(sides[s].ops->put(sides[s].state, (int32_t)i, &blob, &err), &err);
-            must(sides[s].ops->settle(sides[s].state, &err), &err);
-        }
-        free(values);
-    }
-}
-
-static bool near(double a, double b, double tolerance)
-{
-    return (isnan(a) && isnan(b)) || fabs(a - b) <= tolerance * (1.0 + fabs(a));
-}
-
-static int32_t count_faults(const struct shape *shape, const struct evq_row_result *cpu,
-                            const struct evq_row_result *cuda, double *ret_worst)
-{
-    int32_t faults = 0;
-
-    *ret_worst = 0.0;
-    for (int32_t r = 0; r < shape->rows; r++) {
-        const double apart = fabs(cpu[r].loss - cuda[r].loss);
-        *ret_worst = apart > *ret_worst ? apart : *ret_worst;
-        // Near ties may go either way: a flag may differ, but not in more than one row of a
-        // hundred.
-        faults +=
-            !near(cpu[r].loss, cuda[r].loss, 1e-4) || !near(cpu[r].abs_loss, cuda[r].abs_loss, 1e-4)
-                ? 100
-                : 0;
-        faults += cpu[r].predicted != cuda[r].predicted || cpu[r].correct != cuda[r].correct ||
-                  cpu[r].in_top_k != cuda[r].in_top_k;
-    }
-    return faults > shape->rows / 100 ? faults : 0;
-}
-
-static int32_t compare(const struct side *sides, const struct shape *shape)
-{
-    struct plan plan = {0};
-    struct evq_error err = {0};
-    const size_t rows = (size_t)shape->rows;
-    const int32_t outputs = shape->widths[shape->layers];
-    double worst = 0.0;
-
-    make_plan(shape, &plan);
-    load(sides, &plan);
-    float *inputs = must_alloc(rows * (size_t)shape->widths[0], sizeof(*inputs));
-    float *targets = must_alloc(rows * (size_t)outputs, sizeof(*targets));
-    int32_t *labels = must_alloc(rows, sizeof(*labels));
-    for (size_t i = 0; i < rows * (size_t)shape->widths[0]; i++) {
-        inputs[i] = shape->broken && i == 0 ? NAN : random_float();
-    }
-    for (size_t i = 0; i < rows * (size_t)outputs; i++) {
-        targets[i] = random_float();
-    }
-    for (size_t i = 0; i < rows; i++) {
-        labels[i] = (int32_t)((random_float() + 1.0f) * 0.499f * (float)outputs);
-    }
-    const struct evq_batch batch = {
-        .rows = shape->rows, .inputs = inputs, .labels = labels, .targets = targets};
-    struct evq_row_result *results[2];
-    for (int s = 0; s < 2; s++) {
-        results[s] = must_alloc(rows, sizeof(*results[s]));
-        must(sides[s].ops->exec(sides[s].state, &batch, results[s], &err), &err);
-    }
-    const int32_t faults = count_faults(shape, results[0], results[1], &worst);
-    (void)printf("%s rows %d, %d layers, %d outputs: loss apart by at most %.3g\n",
-                 faults == 0 ? "ok  " : "FAIL", (int)shape->rows, (int)shape->layers, (int)outputs,
-                 worst);
-    free(results[0]);
-    free(results[1]);
-    free(labels);
-    free(targets);
-    free(inputs);
-    return faults;
+    lm_must(side->ops->open(&config, &side->state, &err), &err);
+    side->ops->caps(side->state, &caps);
+    (void)printf("%s: %s\n", side->ops->name, caps.device);
+    (void)printf("json {\"backend\": \"%s\", \"device\": \"%s\"}\n", side->ops->name, caps.device);
 }
 
 int main(int argc, char **argv)
 {
-    const int32_t device = argc > 1 ? (int32_t)strtol(argv[1], NULL, 10) : 0;
-    const uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 20261121;
+    struct sides sides = {.cpu = {.ops = &evq_backend_cpu}, .seed = 20261121, .repeats = 24};
     struct evq_backend cuda;
-    struct evq_error err = {0};
+    int32_t device = 0;
     char note[512];
-    int32_t faults = 0;
 
+    if (!options_read(argc, argv, &sides, &device)) {
+        (void)fprintf(stderr, "usage: compare [--device N] [--seed N] [--small] [--repeats N] "
+                              "[--dump DIRECTORY]\n");
+        return 2;
+    }
     evq_backend_load(device, 1, &cuda, note, sizeof(note));
-    if (cuda.module == NULL && strstr(note, "self-check") != NULL) {
+    if (cuda.devices == 0 && strstr(note, "self-check") != NULL) {
         (void)printf("FAIL %s\n", note); // A device that gives wrong numbers is no reason to skip.
         return 1;
     }
-    if (cuda.module == NULL) {
-        (void)printf("skipped: %s\n", note);
+    if (cuda.devices == 0) {
+        (void)printf("no device: %s\n", note);
         return EXIT_SKIPPED;
     }
-    struct side sides[2] = {{&evq_backend_cpu, NULL}, {cuda.ops, NULL}};
-    const struct evq_backend_config config = {.device = device};
-    for (int s = 0; s < 2; s++) {
-        struct evq_backend_caps caps;
-        must(sides[s].ops->open(&config, &sides[s].state, &err), &err);
-        sides[s].ops->caps(sides[s].state, &caps);
-        (void)printf("%s: %s\n", sides[s].ops->name, caps.device);
-    }
-    random_state = seed > 0 ? seed : 1;
-    (void)printf("seed %llu\n", (unsigned long long)seed);
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-        faults += compare(sides, &shapes[i]);
-    }
-    for (int s = 0; s < 2; s++) {
-        sides[s].ops->close(sides[s].state);
-    }
+    sides.device.ops = cuda.ops;
+    side_open(&sides.cpu, 0);
+    side_open(&sides.device, device);
+    (void)printf("seed %llu\n", (unsigned long long)sides.seed);
+    int faults = compare_samples(&sides);
+    faults += compare_ops(&sides);
+    faults += compare_models(&sides);
+    sides.cpu.ops->close(sides.cpu.state);
+    sides.device.ops->close(sides.device.state);
     evq_backend_unload(&cuda);
     return faults == 0 ? 0 : 1;
 }

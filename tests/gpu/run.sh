@@ -1,22 +1,113 @@
 #!/bin/sh
-# Builds the CUDA module and holds it against the CPU backend, row by row, over awkward shapes.
-# Needs nvcc to build, a GPU and cuBLAS to run; without them it says so and ends with 0.
+# Everything there is to test and measure on an NVIDIA GPU, in less than nine minutes: builds the CUDA module and holds it against the CPU
+# backend, plain loops and, where it is installed, PyTorch; runs the small cases under compute-sanitizer; then benchmarks, beside
+# Transformers where that is installed. Needs CMake, a C compiler, nvcc, a GPU, cuBLAS; no network and none of the other libraries.
 #   sh tests/gpu/run.sh [DEVICE]
+#   EVALQ_BIN=DIR       where evalq, evalq-worker and evalq-logger are: the whole path through Redis too
+#   EVQ_GPU_PYTHON=FILE the Python that may have PyTorch and Transformers (python3)
+# Prints a table; the same as one JSON file: build/gpu/result.json. Exit status 0: all is well; 1: not; 77: no nvcc, or no device.
 set -eu
 cd "$(dirname "$0")/../.."
 device=${1:-0}
+python=${EVQ_GPU_PYTHON:-python3}
 build=build/gpu
+lines=$build/lines
+began=$(date +%s)
+faults=""
+mkdir -p "$build"
+: >"$lines"
 
+left() { echo $((530 - ($(date +%s) - began))); }
+
+# stage NAME SECONDS COMMAND...: its output here and, what begins with json, into the file. Status: the command's; 78: no time for it.
+stage() {
+    name=$1 most=$2
+    shift 2
+    [ "$most" -le "$(left)" ] || most=$(left)
+    if [ "$most" -lt 10 ]; then
+        echo "NOT RUN: $name: no time left"
+        return 78
+    fi
+    echo "== $name"
+    status=0
+    timeout "$most" "$@" >"$build/out" 2>&1 || status=$?
+    case $name:$status in
+    configure:0 | build:0) tail -1 "$build/out" ;;
+    *) grep -v '^json ' "$build/out" || true ;;
+    esac
+    sed -n 's/^json //p' "$build/out" >>"$lines"
+    [ "$status" -ne 124 ] || echo "FAIL $name: not done within $most s"
+    return "$status"
+}
+
+# Failed unless it passed, or was skipped (77), or there was no time (78).
+must() {
+    stage "$@" || case $? in
+    77 | 78) ;;
+    *) faults="$faults $1," ;;
+    esac
+}
+
+finish() {
+    printf '{"seconds": %d, "failed": "%s", "results": [\n%s\n]}\n' "$(($(date +%s) - began))" "$faults" \
+        "$(sed '$!s/$/,/' "$lines")" >"$build/result.json"
+    echo "== $2 after $(($(date +%s) - began)) s; results in $build/result.json"
+    exit "$1"
+}
+
+if ! command -v nvcc >/dev/null 2>&1 && [ -x /usr/local/cuda/bin/nvcc ]; then
+    PATH=/usr/local/cuda/bin:$PATH
+    export PATH
+fi
 if ! command -v nvcc >/dev/null 2>&1; then
-    echo "gpu tests: skipped: nvcc is not installed"
-    exit 0
+    finish 77 "NOT RUN: nvcc is not installed"
 fi
-cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=ON >/dev/null
-ninja -C "$build" evalq_cuda gpu_compare test_backend_module
-"$build/bin/test_backend_module"
+generator=$(command -v ninja >/dev/null 2>&1 && echo Ninja || echo "Unix Makefiles")
+if ! stage "configure" 120 cmake -S tests/gpu -B "$build/tree" -G "$generator" ||
+    ! stage "build" 300 cmake --build "$build/tree" -j "$(nproc)"; then
+    finish 1 "FAIL: it does not build"
+fi
+must "registers, spills, exported symbols" 240 sh tests/gpu/resources.sh "$build/tree/lib/libevalq_cuda.so"
+bin=$build/tree/bin
+rm -rf "$build/models"
+mkdir -p "$build/models"
 status=0
-"$build/bin/gpu_compare" "$device" || status=$?
-if [ "$status" -eq 77 ]; then
-    exit 0
+stage "agreement with the CPU backend and with plain loops in double" 150 \
+    "$bin/gpu_compare" --device "$device" --dump "$build/models" || status=$?
+case $status in
+0) ;;
+77)
+    [ -z "$faults" ] || finish 1 "FAIL:$faults and no device here"
+    finish 77 "NOT RUN: $(grep -m 1 '^no device: ' "$build/out")"
+    ;;
+*) faults="$faults agreement," ;;
+esac
+if "$python" -c 'import torch' 2>/dev/null; then
+    must "agreement with PyTorch in float64" 120 "$python" tests/gpu/torch_check.py "$build/models"
+else
+    echo "NOT RUN: agreement with PyTorch: $python has none"
 fi
-exit "$status"
+if command -v compute-sanitizer >/dev/null 2>&1; then
+    must "compute-sanitizer" 100 compute-sanitizer --error-exitcode 9 \
+        "$bin/gpu_compare" --device "$device" --small --repeats 1
+else
+    echo "NOT RUN: compute-sanitizer is not installed"
+fi
+if [ -n "${EVALQ_BIN:-}" ]; then
+    must "through Redis" 60 sh tests/gpu/path.sh "$EVALQ_BIN" "$device"
+else
+    echo "NOT RUN: through Redis: EVALQ_BIN names no binaries"
+fi
+must "what the device can do at best" 30 "$bin/gpu_rates" "$device"
+copy=$(sed -n 's/.*"copy_gb_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
+gemm=$(sed -n 's/.*"gemm_tflop_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
+must "benchmarks" 140 "$bin/gpu_bench" --device "$device" --copy "${copy:-0}" --gemm "${gemm:-0}"
+if "$python" -c 'import torch, transformers' 2>/dev/null; then
+    must "Transformers beside it" 140 env CUDA_VISIBLE_DEVICES="$device" "$python" tests/gpu/peer.py 120
+else
+    echo "NOT RUN: Transformers: $python has none"
+fi
+if [ -n "$faults" ]; then
+    finish 1 "FAIL:$faults"
+fi
+finish 0 "all is well"

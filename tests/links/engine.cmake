@@ -27,8 +27,6 @@ add_executable(bench_lm EXCLUDE_FROM_ALL bench/bench_lm.c bench/openblas.c bench
 target_link_libraries(bench_lm PRIVATE evq_kernels_cpu Threads::Threads m ${CMAKE_DL_LIBS})
 add_executable(bench_head EXCLUDE_FROM_ALL bench/bench_head.c)
 target_link_libraries(bench_head PRIVATE evq_kernels_cpu)
-add_executable(gpu_compare EXCLUDE_FROM_ALL gpu/compare.c)
-target_link_libraries(gpu_compare PRIVATE evq_engine m)
 
 # What tests/peers/ compares with the reference implementations; also run by hand.
 add_executable(lm_scores EXCLUDE_FROM_ALL peers/lm_scores.c)

@@ -9,9 +9,31 @@ set_target_properties(evq_standin_nvml PROPERTIES OUTPUT_NAME nvidia-ml VERSION 
     LIBRARY_OUTPUT_DIRECTORY ${standin}/nvml)
 add_custom_command(OUTPUT ${standin}/bin/evalq-worker
     COMMAND ${CMAKE_COMMAND} -E make_directory ${standin}/bin
-    COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:evalq-worker> ${standin}/bin/evalq-worker
-    DEPENDS evalq-worker VERBATIM)
+    COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:evalq-worker> $<TARGET_FILE:evalq_cli> $<TARGET_FILE:evalq-logger>
+            ${standin}/bin
+    DEPENDS evalq-worker evalq_cli evalq-logger VERBATIM)
+# What a machine with a GPU is tested with, here on the stand-in: that it finds nothing wrong where nothing is.
+add_executable(gpu_compare gpu/compare.c gpu/compare_samples.c gpu/compare_ops.c gpu/compare_models.c gpu/lm_plan.c)
+target_link_libraries(gpu_compare PRIVATE evq_engine m)
+set_target_properties(gpu_compare PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${standin}/bin)
+add_dependencies(gpu_compare evq_standin_cuda)
+add_executable(gpu_bench gpu/bench.c gpu/lm_plan.c)
+target_link_libraries(gpu_bench PRIVATE evq_engine m)
+set_target_properties(gpu_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${standin}/bin)
+add_dependencies(gpu_bench evq_standin_cuda)
+add_test(NAME gpu_bench COMMAND gpu_bench --shape llama --rows 512 --length 64 --rounds 2)
+set_tests_properties(gpu_bench PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT "EVQ_STANDIN=${standin}")
+add_test(NAME gpu_compare COMMAND gpu_compare --repeats 2)
+set_tests_properties(gpu_compare PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT "EVQ_STANDIN=${standin}")
+file(WRITE ${standin}/lying/lie 100) # Behind the self-check, whose batches are smaller.
+add_test(NAME gpu_compare_finds_a_lie COMMAND gpu_compare --small --repeats 1)
+set_tests_properties(gpu_compare_finds_a_lie PROPERTIES LABELS unit TIMEOUT 300
+    ENVIRONMENT "EVQ_STANDIN=${standin}/lying" PASS_REGULAR_EXPRESSION "FAIL qwen3, weights fp32, in fp32")
 add_custom_target(evq_standin DEPENDS ${standin}/bin/evalq-worker evq_standin_cuda evq_standin_nvml)
+file(WRITE ${standin}/gpus "GPU-a 0 85899345920 0 41\n")
+add_test(NAME gpu_path COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/path.sh ${standin}/bin 0)
+set_tests_properties(gpu_path PROPERTIES LABELS integration TIMEOUT 300
+    ENVIRONMENT "EVQ_STANDIN=${standin};LD_LIBRARY_PATH=${standin}/nvml")
 if(TARGET test_worker_devices)
     evq_test_link(test_worker_devices evq_worker)
     add_dependencies(test_worker_devices evq_standin evalq_cli)

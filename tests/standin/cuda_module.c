@@ -5,6 +5,7 @@
  *   devices    how many there are; without the file 2
  *   fits       prepare() is out of memory for more rows than this
  *   fits-exec  so is exec()
+ *   lie        exec() with at least so many rows adds a thousandth to one loss
  *   fault      exec() takes the file away and fails, and from then on so does all that this process
  *              asks of the device: as after a fault in a kernel
  * Each exec() adds "PID DEVICE ROWS" to the file log.
@@ -160,7 +161,11 @@ static enum evq_status standin_exec(void *state, const struct evq_batch *batch,
     if (fd < 0 || write(fd, line, (size_t)bytes) != bytes || close(fd) != 0) {
         return evq_error_set(err, EVQ_E_IO, "the stand-in cannot write its log");
     }
-    return evq_backend_cpu.exec(device->cpu, batch, results, err);
+    const enum evq_status status = evq_backend_cpu.exec(device->cpu, batch, results, err);
+    if (status == EVQ_OK && batch->rows >= number_in("lie", INT32_MAX)) {
+        results[0].loss += 1e-3 * (1.0 + results[0].loss);
+    }
+    return status;
 }
 
 static void standin_stats(void *state, struct evq_backend_stats *ret_stats)

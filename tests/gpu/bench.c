@@ -1,0 +1,282 @@
+/*
+ * How fast the CUDA module evaluates language models, with random weights: tokens a second in bf16
+ * (fp32 where that is refused), and how fast the weights came to the device.
+ *   bench [--device N] [--shape NAME] [--rows N] [--length N] [--rounds N] [--copy GB/S] [--gemm
+ * TFLOP/S] Without --shape all large ones. --copy, --gemm: what gpu_rates found, for the fractions.
+ * exit 0: done; 1: a failure, or losses that are no numbers; 2: usage; 77: no GPU here.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/gpu/lm_plan.h"
+#include "worker/loader/loader.h"
+
+#define EXIT_SKIPPED 77
+#define BLOCK_BYTES  ((size_t)64 << 20)
+#define SECONDS_MAX  8.0 // Of one model's rounds.
+
+struct bench {
+    const struct evq_backend_ops *ops;
+    void *state;
+    const char *shape;
+    int32_t device, rows, length, rounds;
+    double copy, gemm; // 0: unknown.
+    uint16_t *h_block; // Random bf16 numbers in the backend's host memory.
+};
+
+static const struct bar { // On one H200.
+    const char *shape;
+    double tokens, of_gemm;
+} bars[] = {{"gpt2-124m", 1.2e6, 0.50},
+            {"gpt2-1.5b", 135e3, 0.0},
+            {"qwen3-0.6b", 260e3, 0.0},
+            {"qwen3-1.7b", 120e3, 0.0},
+            {"llama-3-8b", 35e3, 0.75}};
+
+static double seconds_now(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); // Cannot fail for this clock.
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void block_make(struct bench *bench)
+{
+    struct evq_error err = {0};
+    void *host = NULL;
+    uint64_t random = 20261121;
+
+    lm_must(bench->ops->alloc(bench->state, BLOCK_BYTES, &host, &err), &err);
+    bench->h_block = host;
+    for (size_t i = 0; i < BLOCK_BYTES / 2; i++) {
+        const float value = lm_random_float(&random) * 0.05f;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof(bits));
+        bench->h_block[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+/* All weights out of the block, in the pieces that a loader makes. Returns GB/s. */
+static double weights_put(const struct bench *bench, const struct lm *lm)
+{
+    struct evq_error err = {0};
+    double bytes = 0.0;
+    const double start = seconds_now();
+
+    for (size_t i = 0; i < lm->plan.slot_count; i++) {
+        const struct evq_weight_slot *slot = &lm->slots[i];
+        const size_t row_bytes = (size_t)slot->columns * 2;
+        const int32_t step = (int32_t)(((size_t)4 << 20) / row_bytes) + 1;
+        const size_t places = BLOCK_BYTES / ((size_t)step * row_bytes);
+        for (int32_t first = 0, piece = 0; first < slot->rows; first += step, piece++) {
+            const int32_t rows = slot->rows - first < step ? slot->rows - first : step;
+            const size_t at = (size_t)piece % places * (size_t)step * row_bytes;
+            const struct evq_weight_blob blob = {.values = (const uint8_t *)bench->h_block + at,
+                                                 .type = EVQ_WEIGHT_BF16,
+                                                 .first_row = first,
+                                                 .rows = rows};
+            lm_must(bench->ops->put(bench->state, (int32_t)i, &blob, &err), &err);
+            bytes += (double)rows * (double)row_bytes;
+        }
+    }
+    lm_must(bench->ops->settle(bench->state, &err), &err);
+    return bytes / (seconds_now() - start) * 1e-9;
+}
+
+/* Smaller batches until they fit, bf16 unless it is refused. */
+static struct lm *prepare(const struct bench *bench, const struct lm_shape *shape, int32_t *rows,
+                          int32_t length)
+{
+    enum evq_compute compute = EVQ_COMPUTE_BF16;
+    struct evq_error err = {0};
+
+    for (;;) {
+        struct lm *lm = lm_new(shape, compute, *rows, length);
+        const enum evq_status status = bench->ops->prepare(bench->state, &lm->plan, &err);
+        if (status == EVQ_OK) {
+            return lm;
+        }
+        lm_free(lm);
+        if (status == EVQ_E_UNSUPPORTED && compute == EVQ_COMPUTE_BF16) {
+            (void)printf("%s: bf16 is refused (%s): in fp32\n", shape->name, err.message);
+            compute = EVQ_COMPUTE_F32;
+        } else if (status == EVQ_E_NOMEM && *rows / 2 >= length) {
+            *rows /= 2;
+        } else {
+            lm_must(status, &err);
+        }
+    }
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static void tell(const struct bench *bench, const struct lm *lm, int32_t rows, int32_t length,
+                 double median, double best, double flops, double put_rate, double loss)
+{
+    const double tokens = rows / median;
+    const double tflops = flops / median * 1e-12;
+    const struct bar *bar = NULL;
+
+    for (size_t i = 0; i < sizeof(bars) / sizeof(bars[0]); i++) {
+        bar = strcmp(bars[i].shape, lm->shape->name) == 0 ? &bars[i] : bar;
+    }
+    (void)printf("%-11s %-4s %6d x %4d: median %10.0f tokens/s (best %10.0f)  %7.1f TFLOP/s",
+                 lm->shape->name, lm->plan.compute == EVQ_COMPUTE_BF16 ? "bf16" : "fp32",
+                 (int)(rows / length), (int)length, tokens, rows / best, tflops);
+    if (bench->gemm > 0.0) {
+        (void)printf(" (%.0f%% of cuBLAS's)", 100.0 * tflops / bench->gemm);
+    }
+    (void)printf("  weights %.1f GB/s", put_rate);
+    if (bench->copy > 0.0) {
+        (void)printf(" (%.0f%% of the copy)", 100.0 * put_rate / bench->copy);
+    }
+    if (bar != NULL) {
+        (void)printf("  bar %.0f: %s", bar->tokens, tokens >= bar->tokens ? "reached" : "missed");
+    }
+    (void)printf("  mean loss %.4f\n", loss);
+    (void)printf("json {\"bench\": \"%s\", \"compute\": \"%s\", \"rows\": %d, \"length\": %d, "
+                 "\"tokens_s\": %.1f, \"tokens_s_best\": %.1f, \"tflop_s\": %.3f, "
+                 "\"weights_gb_s\": %.3f, \"bar_tokens_s\": %.0f}\n",
+                 lm->shape->name, lm->plan.compute == EVQ_COMPUTE_BF16 ? "bf16" : "fp32", (int)rows,
+                 (int)length, tokens, rows / best, tflops, put_rate,
+                 bar != NULL ? bar->tokens : 0.0);
+    (void)fflush(stdout);
+}
+
+/* False: the losses are no numbers. */
+static bool shape_run(const struct bench *bench, const struct lm_shape *shape)
+{
+    const int32_t length = bench->length > 0      ? bench->length
+                           : shape->positions > 0 ? shape->positions
+                                                  : 2048;
+    int32_t rows = bench->rows;
+    double spent[256];
+    double loss = 0.0;
+    int rounds = 0;
+    struct evq_backend_stats before;
+    struct evq_backend_stats after;
+    struct evq_error err = {0};
+
+    struct lm *lm = prepare(bench, shape, &rows, length);
+    const int32_t sequences = rows / length;
+    int32_t *lengths = lm_alloc((size_t)sequences, sizeof(*lengths));
+    for (int32_t i = 0; i < sequences; i++) {
+        lengths[i] = length;
+    }
+    struct lm_batch *batch = lm_batch_new(shape->vocabulary, lengths, sequences, 100, 7);
+    const int32_t scores = batch->batch.scores;
+    struct evq_row_result *results = lm_alloc((size_t)scores, sizeof(*results));
+    (void)weights_put(bench, lm); // Kernels are loaded with their first use.
+    const double put_rate = weights_put(bench, lm);
+    bench->ops->stats(bench->state, &before);
+    lm_must(bench->ops->exec(bench->state, &batch->batch, results, &err), &err);
+    bench->ops->stats(bench->state, &after);
+    const double start = seconds_now();
+    while (rounds < bench->rounds && (rounds < 2 || seconds_now() - start < SECONDS_MAX)) {
+        const double began = seconds_now();
+        lm_must(bench->ops->exec(bench->state, &batch->batch, results, &err), &err);
+        spent[rounds++] = seconds_now() - began;
+    }
+    for (int32_t i = 0; i < scores; i++) {
+        loss += results[i].loss / scores;
+    }
+    qsort(spent, (size_t)rounds, sizeof(*spent), compare);
+    tell(bench, lm, batch->batch.rows, length, spent[rounds / 2], spent[0],
+         (double)(after.flops - before.flops), put_rate, loss);
+    if (!isfinite(loss)) {
+        (void)printf("FAIL %s: the mean loss is no number\n", shape->name);
+    }
+    free(results);
+    lm_batch_free(batch);
+    free(lengths);
+    lm_free(lm);
+    return isfinite(loss);
+}
+
+static bool options_read(int argc, char **argv, struct bench *bench)
+{
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const char *value = argv[i + 1];
+        if (strcmp(argv[i], "--shape") == 0) {
+            bench->shape = value;
+        } else if (strcmp(argv[i], "--device") == 0) {
+            bench->device = (int32_t)strtol(value, NULL, 10);
+        } else if (strcmp(argv[i], "--rows") == 0) {
+            bench->rows = (int32_t)strtol(value, NULL, 10);
+        } else if (strcmp(argv[i], "--length") == 0) {
+            bench->length = (int32_t)strtol(value, NULL, 10);
+        } else if (strcmp(argv[i], "--rounds") == 0) {
+            bench->rounds = (int32_t)strtol(value, NULL, 10);
+        } else if (strcmp(argv[i], "--copy") == 0) {
+            bench->copy = strtod(value, NULL);
+        } else if (strcmp(argv[i], "--gemm") == 0) {
+            bench->gemm = strtod(value, NULL);
+        } else {
+            return false;
+        }
+    }
+    return argc % 2 == 1 && bench->rounds >= 1 && bench->rounds <= 256 && bench->rows >= 1 &&
+           bench->length >= 0 && bench->length <= bench->rows;
+}
+
+static bool shapes_run(const struct bench *bench, bool *ret_found)
+{
+    bool good = true;
+
+    *ret_found = bench->shape == NULL;
+    for (size_t i = 0; i < lm_large_count; i++) {
+        if (bench->shape == NULL || strcmp(bench->shape, lm_large[i].name) == 0) {
+            good = shape_run(bench, &lm_large[i]) && good;
+            *ret_found = true;
+        }
+    }
+    for (size_t i = 0; i < lm_small_count && bench->shape != NULL; i++) {
+        if (strcmp(bench->shape, lm_small[i].name) == 0) {
+            good = shape_run(bench, &lm_small[i]) && good;
+            *ret_found = true;
+        }
+    }
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench bench = {.rows = 32768, .rounds = 9};
+    struct evq_backend cuda;
+    struct evq_error err = {0};
+    char note[512];
+    bool found = false;
+
+    if (!options_read(argc, argv, &bench)) {
+        (void)fprintf(stderr, "usage: bench [--device N] [--shape NAME] [--rows N] [--length N] "
+                              "[--rounds N] [--copy GB/S] [--gemm TFLOP/S]\n");
+        return 2;
+    }
+    evq_backend_load(bench.device, 1, &cuda, note, sizeof(note));
+    if (cuda.devices == 0) {
+        (void)printf("no device: %s\n", note);
+        return EXIT_SKIPPED;
+    }
+    const struct evq_backend_config config = {.device = bench.device};
+    bench.ops = cuda.ops;
+    lm_must(bench.ops->open(&config, &bench.state, &err), &err);
+    block_make(&bench);
+    const bool good = shapes_run(&bench, &found);
+    if (!found) {
+        (void)fprintf(stderr, "bench: there is no shape '%s'\n", bench.shape);
+    }
+    bench.ops->free(bench.state, bench.h_block);
+    bench.ops->close(bench.state);
+    evq_backend_unload(&cuda);
+    return !found ? 2 : good ? 0 : 1;
+}

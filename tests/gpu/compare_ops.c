@@ -1,0 +1,343 @@
+/*
+ * Each operation by itself: a plan that looks tokens up, runs it, and ends in the squared errors to
+ * what plain loops in double give, which are next to nothing. The CPU backend runs the same: where
+ * it fails too, the test is wrong and not the device.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/compare.h"
+#include "tests/unit/plain_plan.h"
+
+enum { IN = 1, OUT = 2, OTHER = 3, BUFFERS = 4, VOCABULARY = 211, OPS_MAX = 4, SLOTS_MAX = 5 };
+
+struct op_case {
+    struct evq_op op; // in, out, weight, bias and residual follow from what is below.
+    int32_t in, out;  // Columns.
+    bool in_place, bias, residual;
+    int32_t weight_rows, weight_columns; // 0: none.
+};
+
+struct made { // A plan of one case.
+    struct evq_op ops[OPS_MAX];
+    struct evq_weight_slot slots[SLOTS_MAX];
+    float *weights[SLOTS_MAX];
+    int32_t columns[BUFFERS];
+    float frequencies[64];
+    struct evq_plan plan;
+};
+
+struct tally { // Of a group of cases.
+    const struct sides *sides;
+    uint64_t seed;
+    int cases, faults, refused;
+    double worst;
+};
+
+static int32_t add_slot(struct made *made, struct tally *tally, const char *name, int32_t rows,
+                        int32_t columns, float spread)
+{
+    const size_t i = made->plan.slot_count++;
+    const size_t count = (size_t)rows * (size_t)columns;
+
+    made->slots[i] = (struct evq_weight_slot){name, rows, columns};
+    made->weights[i] = lm_alloc(count, sizeof(float));
+    for (size_t v = 0; v < count; v++) {
+        made->weights[i][v] = lm_random_float(&tally->seed) * spread;
+    }
+    return (int32_t)i;
+}
+
+static void add_lookup(struct made *made, struct tally *tally, int32_t out)
+{
+    const int32_t table = add_slot(made, tally, "table", VOCABULARY, made->columns[out], 1.7f);
+
+    made->ops[made->plan.op_count++] = (struct evq_op){.kind = EVQ_OP_EMBEDDING,
+                                                       .out = out,
+                                                       .weight = table,
+                                                       .bias = -1,
+                                                       .n = made->columns[out],
+                                                       .scale = 1.0f};
+}
+
+static void case_make(const struct op_case *wanted, struct tally *tally, struct made *made)
+{
+    const int32_t out = wanted->in_place ? IN : OUT;
+    struct evq_op op = wanted->op;
+
+    *made = (struct made){.columns = {1, wanted->in, wanted->out, wanted->out}};
+    for (int i = 0; i < 64; i++) {
+        made->frequencies[i] = powf(1e4f, -(float)i / 64.0f);
+    }
+    if (op.kind != EVQ_OP_EMBEDDING) {
+        add_lookup(made, tally, IN);
+    }
+    if (wanted->residual) {
+        add_lookup(made, tally, OTHER);
+    }
+    op.in = op.kind == EVQ_OP_EMBEDDING ? 0 : IN;
+    op.out = out;
+    op.residual = wanted->residual ? OTHER : 0;
+    op.weight = op.bias = -1;
+    op.frequencies = op.kind == EVQ_OP_ROPE ? made->frequencies : NULL;
+    if (wanted->weight_rows > 0) {
+        op.weight = add_slot(made, tally, "weight", wanted->weight_rows, wanted->weight_columns,
+                             wanted->weight_rows > 1 && op.kind == EVQ_OP_GEMM
+                                 ? 1.7f / sqrtf((float)wanted->weight_columns)
+                                 : 1.0f);
+    }
+    if (wanted->bias) {
+        op.bias = op.kind == EVQ_OP_EMBEDDING ? add_slot(made, tally, "places", 256, op.n, 1.0f)
+                                              : add_slot(made, tally, "bias", 1, op.n, 1.0f);
+    }
+    made->ops[made->plan.op_count++] = op;
+    made->ops[made->plan.op_count++] = (struct evq_op){.kind = EVQ_OP_SQUARED_ERROR,
+                                                       .in = out,
+                                                       .out = -1,
+                                                       .weight = -1,
+                                                       .bias = -1,
+                                                       .n = made->columns[out]};
+    made->plan.ops = made->ops;
+    made->plan.slots = made->slots;
+    made->plan.buffer_count = BUFFERS;
+    made->plan.buffer_columns = made->columns;
+}
+
+/* The largest mean error of a row; INFINITY where it could not be computed; -1: refused. */
+static double error_of(const struct side *side, const struct made *made,
+                       const struct evq_batch *batch)
+{
+    const struct evq_op *head = &made->plan.ops[made->plan.op_count - 1];
+    struct evq_row_result *results = lm_alloc((size_t)batch->rows, sizeof(*results));
+    struct evq_error err = {0};
+    double worst = 0.0;
+
+    for (int32_t i = 0; i < batch->rows; i++) {
+        results[i].abs_loss = results[i].loss = INFINITY; // What is not filled fails.
+    }
+    enum evq_status status = side->ops->prepare(side->state, &made->plan, &err);
+    for (size_t i = 0; i < made->plan.slot_count && status == EVQ_OK; i++) {
+        const struct evq_weight_blob blob = {
+            .values = made->weights[i], .type = EVQ_WEIGHT_F32, .rows = made->slots[i].rows};
+        status = side->ops->put(side->state, (int32_t)i, &blob, &err);
+    }
+    if (status == EVQ_OK) {
+        status = side->ops->settle(side->state, &err);
+    }
+    if (status == EVQ_OK) {
+        status = side->ops->exec(side->state, batch, results, &err);
+    }
+    if (status == EVQ_E_UNSUPPORTED) {
+        free(results);
+        return -1.0;
+    }
+    if (status != EVQ_OK) {
+        (void)printf("FAIL %s: %s\n", side->ops->name, err.message);
+        worst = INFINITY;
+    }
+    for (int32_t i = 0; i < batch->rows && status == EVQ_OK; i++) {
+        const double mean = results[i].abs_loss / head->n;
+        worst = !(mean <= worst) ? mean : worst;
+    }
+    free(results);
+    return worst;
+}
+
+static void case_run(struct tally *tally, const struct op_case *wanted)
+{
+    static const int32_t lengths[] = {1, 31, 2, 33, 64, 5, 3, 129, 1, 65};
+    static const double tolerances[] = {3e-5, 0.03};
+    const struct side *const both[] = {&tally->sides->cpu, &tally->sides->device};
+    const int32_t count = tally->sides->small ? 6 : 10;
+    struct made made;
+
+    case_make(wanted, tally, &made);
+    struct lm_batch *batch = lm_batch_new(VOCABULARY, lengths, count, 0, ++tally->seed);
+    made.plan.rows_max = batch->batch.rows;
+    made.plan.length_max = 129;
+    const int32_t out = wanted->in_place ? IN : OUT;
+    const size_t values = (size_t)batch->batch.rows * (size_t)made.columns[out];
+    float *targets = lm_alloc(values, sizeof(*targets));
+    double **plain = plain_run(&made.plan, &batch->batch, made.weights, NULL);
+    for (size_t i = 0; i < values; i++) {
+        targets[i] = (float)plain[out][i];
+    }
+    plain_free(plain, BUFFERS);
+    batch->batch.targets = targets;
+    for (int compute = 0; compute < EVQ_COMPUTE_COUNT; compute++) {
+        made.plan.compute = (enum evq_compute)compute;
+        for (int s = 0; s < 2; s++) {
+            const double error = error_of(both[s], &made, &batch->batch);
+            tally->cases += s == 1;
+            tally->refused += s == 1 && error < 0.0;
+            tally->worst = s == 1 && !(error <= tally->worst) ? error : tally->worst;
+            if (!(error <= tolerances[compute])) {
+                (void)printf("FAIL operation %d n %d k %d heads %d/%d window %d activation %d%s%s "
+                             "in %s on %s: a row is wrong by %.3g\n",
+                             (int)wanted->op.kind, (int)wanted->op.n, (int)wanted->op.k,
+                             (int)wanted->op.heads, (int)wanted->op.kv_heads,
+                             (int)wanted->op.window, (int)wanted->op.activation,
+                             wanted->bias ? " bias" : "", wanted->residual ? " residual" : "",
+                             compute == EVQ_COMPUTE_F32 ? "fp32" : "bf16", both[s]->ops->name,
+                             error);
+                tally->faults++;
+            }
+        }
+    }
+    for (size_t i = 0; i < made.plan.slot_count; i++) {
+        free(made.weights[i]);
+    }
+    free(targets);
+    lm_batch_free(batch);
+}
+
+/* ---- the groups ---- */
+
+static void products(struct tally *tally)
+{
+    static const int32_t shapes[][2] = {{1, 1},    {2, 3},   {33, 31},  {64, 64}, {97, 128},
+                                        {257, 40}, {8, 512}, {384, 96}, {130, 67}};
+    int turn = 0;
+
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        for (int act = 0; act < EVQ_ACT_COUNT; act++, turn++) {
+            case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_GEMM,
+                                                     .n = shapes[i][0],
+                                                     .k = shapes[i][1],
+                                                     .activation = (enum evq_activation)act},
+                                              .in = shapes[i][1],
+                                              .out = shapes[i][0],
+                                              .weight_rows = shapes[i][0],
+                                              .weight_columns = shapes[i][1],
+                                              .bias = turn % 3 != 0,
+                                              .residual = turn % 2 == 0});
+        }
+    }
+}
+
+static void lookups(struct tally *tally)
+{
+    static const int32_t widths[] = {1, 2, 33, 64, 768};
+
+    for (int i = 0; i < 10; i++) {
+        const int32_t n = widths[i / 2];
+        case_run(tally,
+                 &(struct op_case){
+                     .op = {.kind = EVQ_OP_EMBEDDING, .n = n, .scale = i % 3 == 0 ? 1.0f : 5.5f},
+                     .in = n,
+                     .out = n,
+                     .weight_rows = VOCABULARY,
+                     .weight_columns = n,
+                     .bias = i % 2 == 0});
+    }
+}
+
+static void norms(struct tally *tally)
+{
+    static const int32_t widths[] = {1, 2, 31, 64, 96, 768, 1600, 5120};
+    static const int32_t heads[][4] = {
+        {8, 0, 3, 24}, {64, 64, 2, 320}, {128, 0, 4, 512}, {80, 160, 1, 240}, {12, 24, 5, 100}};
+
+    for (int i = 0; i < 16; i++) {
+        const int32_t n = widths[i / 2];
+        const bool centred = i % 2 == 0;
+        case_run(tally,
+                 &(struct op_case){.op = {.kind = centred ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
+                                          .n = n,
+                                          .heads = 1,
+                                          .epsilon = 1e-5f},
+                                   .in = n,
+                                   .out = n,
+                                   .in_place = i % 4 > 1,
+                                   .weight_rows = 1,
+                                   .weight_columns = n,
+                                   .bias = centred});
+    }
+    for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+        case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_RMS_NORM,
+                                                 .n = heads[i][0],
+                                                 .column = heads[i][1],
+                                                 .heads = heads[i][2],
+                                                 .epsilon = 1e-6f},
+                                          .in = heads[i][3],
+                                          .out = heads[i][3],
+                                          .in_place = true,
+                                          .weight_rows = 1,
+                                          .weight_columns = heads[i][0]});
+    }
+}
+
+static void ropes(struct tally *tally)
+{
+    static const int32_t heads[][4] = {
+        {2, 0, 1, 2}, {8, 8, 3, 40}, {64, 0, 5, 400}, {128, 128, 2, 512}, {96, 0, 3, 288}};
+
+    for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+        case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_ROPE,
+                                                 .n = heads[i][0],
+                                                 .column = heads[i][1],
+                                                 .heads = heads[i][2],
+                                                 .scale = i % 2 == 0 ? 1.0f : 1.2f},
+                                          .in = heads[i][3],
+                                          .out = heads[i][3],
+                                          .in_place = true});
+    }
+}
+
+static void attentions(struct tally *tally)
+{
+    static const int32_t sizes[] = {8, 12, 32, 64, 80, 96, 128, 256};
+    static const int32_t heads[][2] = {{1, 1}, {4, 2}, {8, 1}, {5, 5}};
+    static const int32_t windows[] = {0, 1, 7, 40, 1000};
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        for (int h = 0; h < 4; h++) {
+            const int32_t n = sizes[i];
+            case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_ATTENTION,
+                                                     .n = n,
+                                                     .heads = heads[h][0],
+                                                     .kv_heads = heads[h][1],
+                                                     .window = windows[(i + (size_t)h * 3) % 5],
+                                                     .scale = 1.0f / sqrtf((float)n)},
+                                              .in = (heads[h][0] + 2 * heads[h][1]) * n,
+                                              .out = heads[h][0] * n});
+        }
+    }
+}
+
+static void gates(struct tally *tally)
+{
+    static const int32_t widths[] = {1, 31, 344};
+
+    for (int i = 0; i < 3 * EVQ_ACT_COUNT; i++) {
+        const int32_t n = widths[i % 3];
+        case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_GATE,
+                                                 .n = n,
+                                                 .activation = (enum evq_activation)(i / 3)},
+                                          .in = 2 * n,
+                                          .out = n});
+    }
+}
+
+int compare_ops(const struct sides *sides)
+{
+    static const struct {
+        const char *name;
+        void (*run)(struct tally *tally);
+    } groups[] = {{"matrix products, bias, activations, residual", products},
+                  {"embeddings, positions", lookups},
+                  {"layer norms, RMS norms, of rows and heads", norms},
+                  {"rotary positions", ropes},
+                  {"causal attention, shared heads, windows", attentions},
+                  {"gated activations", gates}};
+    int faults = 0;
+
+    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+        struct tally tally = {.sides = sides, .seed = sides->seed};
+        groups[i].run(&tally);
+        compare_tell(groups[i].name, tally.cases, tally.faults, tally.refused, tally.worst);
+        faults += tally.faults;
+    }
+    return faults;
+}
