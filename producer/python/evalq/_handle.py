@@ -9,11 +9,13 @@ import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
-from . import _library
+from . import _checked, _library
 from ._library import EvalqError
 from .result import Best, Result
 
 _PATH_BYTES = 8192
+_PATHS = ("config", "ring_directory", "log_path")  # Of any bytes; checked as paths where they came in.
+_CALL_MS_MAX = 2**31 - 1
 
 Suites = Union[str, Sequence[str]]
 Needs = Union[str, Mapping[str, Any]]
@@ -49,15 +51,15 @@ class Submit:
     ) -> "Submit":
         """From what the user gave; raises where that is not of the right type."""
         return Submit(
-            step=int(step),
-            suites=suites if isinstance(suites, str) else ",".join(suites),
-            variant=variant,
-            policy=policy,
+            step=_checked.whole("step", step),
+            suites=_checked.names("suites", suites),
+            variant=_checked.text("variant", variant),
+            policy=_checked.optional_text("policy", policy),
             keep=bool(keep),
-            priority=priority,
-            epoch=None if epoch is None else float(epoch),
-            params=_pairs(params),
-            trackers=_pairs(trackers),
+            priority=_checked.optional_text("priority", priority),
+            epoch=_checked.optional_number("epoch", epoch),
+            params=_pairs("params", params),
+            trackers=_pairs("trackers", trackers),
             needs=needs_text(needs),
         )
 
@@ -65,12 +67,12 @@ class Submit:
 def needs_text(needs: Optional[Needs]) -> Optional[str]:
     """As libevalq takes them: "gpus=2,gpu_memory=40GiB,labels=a100+fast"."""
     if needs is None or isinstance(needs, str):
-        return needs
-    texts = dict(needs)
+        return _checked.optional_text("needs", needs)
+    texts = _checked.mapping("needs", needs)
     labels = texts.get("labels")
     if labels is not None and not isinstance(labels, str):
         texts["labels"] = "+".join(str(label) for label in labels)
-    return ",".join(f"{key}={value}" for key, value in texts.items()) or "gpus=0"
+    return _checked.text("needs", ",".join(f"{key}={value}" for key, value in texts.items()) or "gpus=0")
 
 
 def _text(value: Any) -> str:
@@ -81,8 +83,11 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _pairs(values: Optional[Mapping[str, Any]]) -> Dict[str, str]:
-    return {str(key): _text(value) for key, value in (values or {}).items()}
+def _pairs(name: str, values: Optional[Mapping[str, Any]]) -> Dict[str, str]:
+    return {
+        _checked.text(name, str(key)): _checked.text(name, _text(value))
+        for key, value in _checked.mapping(name, values).items()
+    }
 
 
 def _bytes(value: Optional[str]) -> Optional[bytes]:
@@ -107,10 +112,13 @@ class Handle:
         values = _library.Options()
         kinds: Dict[str, Any] = {field[0]: field[1] for field in _library.Options._fields_}
         for name, value in options.items():
-            if value is not None:
-                if kinds[name] is ctypes.c_char_p and not isinstance(value, str):  # A number would be an address.
-                    raise EvalqError(f"{name} is {value!r}, expected text")
-                setattr(values, name, os.fsencode(value) if isinstance(value, str) else value)
+            if value is None:
+                continue
+            if kinds[name] is ctypes.c_char_p:  # A number would be taken for an address.
+                text = value if name in _PATHS else _checked.text(name, value)
+                setattr(values, name, os.fsencode(text))
+            else:
+                setattr(values, name, _checked.whole(name, value))
         code = self.calls.open(ctypes.byref(values), ctypes.byref(self._pointer))
         if code != _library.OK:
             raise self.failure(code)
@@ -126,7 +134,7 @@ class Handle:
         request = _library.Checkpoint(
             path=os.fsencode(path),
             step=submit.step,
-            epoch=math.nan if submit.epoch is None else submit.epoch,
+            epoch=math.nan if submit.epoch is None or math.isinf(submit.epoch) else submit.epoch,
             suites=submit.suites.encode(),
             variant=_bytes(submit.variant),
             policy=_bytes(submit.policy),
@@ -141,14 +149,19 @@ class Handle:
         )
         return self.calls.submit(self._pointer, ctypes.byref(request))
 
+    @staticmethod
+    def _limit(timeout_ms: int) -> int:
+        """What a C int holds: ctypes would take the low bits of a larger one."""
+        return min(timeout_ms, _CALL_MS_MAX)
+
     def poll(self, take: Callable[[Result], None], timeout_ms: int) -> int:
-        return self.calls.poll(self._pointer, _metric_fn(take), None, timeout_ms)
+        return self.calls.poll(self._pointer, _metric_fn(take), None, self._limit(timeout_ms))
 
     def wait(self, take: Callable[[Result], None], timeout_ms: int) -> int:
-        return self.calls.wait(self._pointer, _metric_fn(take), None, timeout_ms)
+        return self.calls.wait(self._pointer, _metric_fn(take), None, self._limit(timeout_ms))
 
     def flush(self, timeout_ms: int) -> int:
-        return self.calls.flush(self._pointer, timeout_ms)
+        return self.calls.flush(self._pointer, self._limit(timeout_ms))
 
     def best(self, metric: Optional[str], timeout_ms: int) -> Optional[Best]:
         value, step = ctypes.c_double(), ctypes.c_int64()
@@ -160,7 +173,7 @@ class Handle:
             ctypes.byref(step),
             path,
             len(path),
-            timeout_ms,
+            self._limit(timeout_ms),
         )
         if code == _library.NOT_FOUND:
             return None

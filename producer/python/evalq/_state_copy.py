@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from ._checked import shown
 from ._library import EvalqError
 from ._memory import HostMemory
 
@@ -104,6 +105,8 @@ class Plan:
 
 
 def plan(state_dict: Mapping[str, Any]) -> Plan:
+    if not isinstance(state_dict, Mapping):
+        raise EvalqError(f"state_dict is {shown(state_dict)}, expected a mapping of names to tensors")
     first: Dict[Any, str] = {}
     tied: Dict[str, str] = {}
     found: List[Tuple[str, Any]] = []

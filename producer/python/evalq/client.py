@@ -17,7 +17,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Type, Union
 
-from . import _library
+from . import _checked, _library
 from ._arrivals import Arrivals
 from ._handle import Handle, Needs, Submit, Suites, needs_text
 from ._library import EvalqError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._asks import Ask
     from .snapshot import Snapshots
 
+_LIMIT_SECONDS = 86400.0
 _SLICE_MS = 200  # A wait is cut into these, so that Ctrl-C ends it.
 
 Path = Union[str, "os.PathLike[str]"]
@@ -79,24 +80,24 @@ class Client:
             "run": run,
             "queue": queue,
             "session_ms": session_ms,
-            "pin_disabled": 0 if pin else 1,
             "snapshot_host": snapshot_host,
         }
         self._refused: Optional[str] = None  # What is wrong with the arguments: nothing works then.
         self._snapshot_directory: Optional[str] = None
-        self._raise_errors = raise_errors
+        self._raise_errors = raise_errors is not False and raise_errors is not None
         self._log: Optional[logging.Logger] = None
         if log is not False:
             self._log = log if isinstance(log, logging.Logger) else logging.getLogger("evalq")
         self._reset()
         _clients.add(self)
         try:
-            self._options["config"] = _path(config)
-            self._options["ring_directory"] = _path(ring_directory)
-            self._snapshot_directory = _path(snapshot_directory)
-            self._snapshot_limit = max(1, int(snapshots))
-        except (TypeError, ValueError) as error:
-            self._refused = f"Client: {error}"
+            self._options["config"] = _checked.optional_path("config", config)
+            self._options["ring_directory"] = _checked.optional_path("ring_directory", ring_directory)
+            self._options["pin_disabled"] = 0 if pin else 1
+            self._snapshot_directory = _checked.optional_path("snapshot_directory", snapshot_directory)
+            self._snapshot_limit = max(1, _checked.whole("snapshots", snapshots))
+        except Exception as error:
+            self._refused = f"Client: {_checked.sentence(error)}"
         try:
             self._open()
         except Exception as error:  # Whatever it is, training goes on.
@@ -141,12 +142,12 @@ class Client:
         try:
             submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
             handle = self._open()
-            name = os.fspath(path)
-            code = handle.submit(name, submit, None if held is None else os.fspath(held))
+            name = _checked.path("path", path)
+            code = handle.submit(name, submit, _checked.optional_path("held", held))
             if code != _library.OK:
                 raise handle.failure(code)
         except Exception as error:  # Whatever it is, training goes on.
-            return self._fail(error, f"step {step} was not submitted: ")
+            return self._fail(error, f"step {_checked.shown(step)} was not submitted: ")
         self._submitted(submit, name)
         return True
 
@@ -191,13 +192,14 @@ class Client:
                     return False
                 suites = wanted
             submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
+            metadata = _checked.mapping("metadata", metadata)
             self._open()
             given = state_dict() if callable(state_dict) else state_dict
             self._snapshot_store().put(given, submit, metadata, ask)
         except Exception as error:  # Whatever it is, training goes on.
             if ask is not None:
                 ask.settle()
-            return self._fail(error, f"step {step} was not submitted: ")
+            return self._fail(error, f"step {_checked.shown(step)} was not submitted: ")
         return True
 
     def reserve_state_dict(self, state_dict: Mapping[str, Any]) -> bool:
@@ -256,7 +258,7 @@ class Client:
             if snapshots is not None and not snapshots.flush(deadline):
                 return False
             handle = self._open()
-            left_ms = int((deadline - time.monotonic()) * 1000)
+            left_ms = int(min(deadline - time.monotonic(), _LIMIT_SECONDS) * 1000)
             code = handle.wait(self._arrivals.take, max(1, left_ms))
             return code in (_library.OK, _library.NOT_FOUND)  # What no root holds: nothing more will come of it.
         except Exception as error:  # Whatever it is, training goes on.
@@ -273,12 +275,15 @@ class Client:
                 the evaluator.
         """
         try:
+            metric = _checked.optional_text("metric", metric)
+            mode = _checked.optional_text("mode", mode)
+            limit_ms = int(1000 * min(_checked.seconds("timeout", timeout), _LIMIT_SECONDS))
             if mode is None:
-                return self._open().best(metric, int(timeout * 1000))
+                return self._open().best(metric, limit_ms)
             if mode not in ("max", "min") or not metric:
-                raise EvalqError("best: mode is 'max' or 'min', and needs the name of a metric")
+                raise EvalqError("mode is 'max' or 'min', and needs the name of a metric")
             handle = self._open()
-            code = handle.poll(self._arrivals.take, int(timeout * 1000))
+            code = handle.poll(self._arrivals.take, limit_ms)
             self._arrivals.log()
             if code != _library.OK:
                 raise handle.failure(code)
@@ -412,8 +417,8 @@ class Client:
     ) -> "Optional[Ask]":
         """What a free worker asked for; None: nothing. The first call begins to ask the workers."""
         if when != "idle":
-            raise EvalqError(f"when is '{when}', expected now or idle")
-        key = (suites if isinstance(suites, str) else ",".join(suites), needs_text(needs) or "")
+            raise EvalqError(f"when is {_checked.shown(when)}, expected now or idle")
+        key = (_checked.names("suites", suites), needs_text(needs) or "")
         snapshots = self._snapshots
         ask = snapshots.asks.find(key) if snapshots is not None else None
         if ask is None:
@@ -453,8 +458,8 @@ class Client:
         if self._raise_errors:
             if isinstance(error, EvalqError):
                 raise error
-            raise EvalqError(str(error) or type(error).__name__) from error
-        text = str(error) or type(error).__name__
+            raise EvalqError(_checked.sentence(error)) from error
+        text = _checked.sentence(error)
         if self._log is not None:
             again = text == self._last_failure
             self._log.log(logging.DEBUG if again else logging.WARNING, "%s%s", prefix, text)
@@ -462,12 +467,8 @@ class Client:
         return False
 
 
-def _path(path: Optional[Path]) -> Optional[str]:
-    return os.fspath(path) if path is not None else None
-
-
 def _deadline(timeout: Optional[float]) -> float:
-    return math.inf if timeout is None else time.monotonic() + max(0.0, timeout)
+    return math.inf if timeout is None else time.monotonic() + _checked.seconds("timeout", timeout)
 
 
 def _log_warnings(read_fd: int, log: logging.Logger) -> None:

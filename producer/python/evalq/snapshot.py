@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import shutil
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, List, Mapping, Optional,
 
 from . import _library
 from ._asks import Ask, Asks
+from ._checked import sentence
 from ._library import EvalqError
 from ._state_copy import StateCopier, StateCopy, plan, write
 
@@ -208,7 +210,7 @@ class Snapshots:
                     pause = _LOOK_SECONDS if found else min(pause * 1.3, _LOOK_IDLE_SECONDS)
             except Exception as error:  # Nothing here may end the thread: training goes on.
                 if snapshot is not None:
-                    self._drop(snapshot, str(error) or type(error).__name__)
+                    self._drop(snapshot, sentence(error))
             if leaving:
                 return
 
@@ -239,7 +241,8 @@ class Snapshots:
             self._make_room(snapshot.submit)
         self._make_directory()
         submit = snapshot.submit
-        path = os.path.join(self._directory, f"{submit.step}-{submit.variant}-{time.time_ns():x}.safetensors")
+        variant = re.sub(r"[^A-Za-z0-9._-]", "-", submit.variant)[:32]
+        path = os.path.join(self._directory, f"{submit.step}-{variant}-{time.time_ns():x}.safetensors")
         copy.wait()
         write(path, copy)
         self._copier.give(copy)
