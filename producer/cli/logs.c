@@ -2,17 +2,14 @@
  * evalq logs: the log of a job's last attempt: the whole file where it is on this host, else the
  * end that its worker kept in Redis.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
+#include "shared/job_log.h"
 
 #define FILE_BYTES_MAX 65536
 
@@ -41,47 +38,6 @@ static void print_lines(const char *text, size_t bytes)
     }
 }
 
-/* SCRATCH/logs/ID.aATTEMPT.log, as the worker names it. */
-static bool log_path(const char *scratch, const char *id, int64_t attempt, char *out,
-                     size_t out_bytes)
-{
-    char name[EVQ_JOB_ID_BYTES_MAX];
-    size_t bytes = strlen(id);
-    if (bytes >= sizeof name) {
-        return false;
-    }
-    for (size_t i = 0; i <= bytes; i++) {
-        name[i] = id[i] == '/' ? '_' : id[i];
-    }
-    int used = snprintf(out, out_bytes, "%s/logs/%s.a%" PRId64 ".log", scratch, name, attempt);
-    return used > 0 && (size_t)used < out_bytes;
-}
-
-/* The end of a file; NULL when it cannot be read. The caller frees it. */
-static char *read_tail(const char *path, size_t bytes_max, size_t *ret_bytes)
-{
-    struct stat info;
-    char *text = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        goto out;
-    }
-    size_t bytes = (uintmax_t)info.st_size > bytes_max ? bytes_max : (size_t)info.st_size;
-    text = malloc(bytes + 1);
-    ssize_t got = text != NULL ? pread(fd, text, bytes, info.st_size - (off_t)bytes) : -1;
-    if (got < 0) {
-        free(text);
-        text = NULL;
-        goto out;
-    }
-    *ret_bytes = (size_t)got;
-out:
-    if (fd >= 0) {
-        (void)close(fd); // Opened for reading: a failed close loses nothing.
-    }
-    return text;
-}
-
 static enum evq_status print_log(struct evq_cli *cli, const char *id, const json_t *view,
                                  struct evq_error *err)
 {
@@ -93,8 +49,8 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
         evq_option_integer(&cli->options, "attempt", evq_json_integer(hash, "attempts", 0));
     size_t bytes_max = (size_t)evq_option_integer(&cli->options, "bytes", FILE_BYTES_MAX);
     const char *scratch = cli->config->worker.scratch;
-    char *text = log_path(scratch, id, attempt, path, sizeof path)
-                     ? read_tail(path, bytes_max, &bytes)
+    char *text = evq_job_log_path(scratch, id, attempt, path, sizeof path)
+                     ? evq_job_log_tail(path, bytes_max, &bytes)
                      : NULL;
     enum evq_status status = EVQ_OK;
 

@@ -1,4 +1,6 @@
 /* How the gateway and the queue are. */
+#include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "producer/gateway/routes.h"
@@ -39,4 +41,30 @@ void evq_api_queue(struct evq_api *api, struct evq_http_request *request,
         return;
     }
     evq_http_reply_take(reply, json);
+}
+
+void evq_api_workers(struct evq_api *api, struct evq_http_request *request,
+                     struct evq_http_reply *reply)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    char *json = NULL;
+    (void)request;
+    const enum evq_status status = evq_queue_stats(api->queue, &json, &err);
+    if (status != EVQ_OK) {
+        evq_http_reply_fail(reply, status, &err);
+        return;
+    }
+    json_t *stats = json_loads(json, JSON_REJECT_DUPLICATES, NULL);
+    json_t *workers = json_object_get(stats, "workers");
+    free(json);
+    json = json_is_array(workers) ? json_dumps(workers, JSON_COMPACT) : NULL;
+    if (json == NULL) {
+        evq_http_reply_error(reply, 500, "corrupt", "the queue's answer has no workers");
+    } else {
+        evq_buffer_text(&reply->body, "{\"workers\": ");
+        evq_buffer_text(&reply->body, json);
+        evq_buffer_text(&reply->body, "}\n");
+    }
+    free(json);
+    json_decref(stats);
 }

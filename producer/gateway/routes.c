@@ -3,10 +3,24 @@
 #include <stdio.h>
 #include <string.h>
 
+#define JOB "/v1/jobs/{run}/{step}/{variant}/{suite}" // The four parts of an id.
+
 const struct evq_route evq_routes[] = {
     {"GET", "/healthz", EVQ_HTTP_OPEN, true, evq_api_health},
     {"GET", "/readyz", EVQ_HTTP_OPEN, false, evq_api_ready},
     {"GET", "/v1/queue", EVQ_HTTP_READ, false, evq_api_queue},
+    {"GET", "/v1/events", EVQ_HTTP_READ, true, evq_api_events},
+    {"GET", "/v1/workers", EVQ_HTTP_READ, false, evq_api_workers},
+    {"POST", "/v1/jobs", EVQ_HTTP_WRITE, false, evq_api_submit},
+    {"GET", "/v1/jobs", EVQ_HTTP_READ, false, evq_api_jobs},
+    {"GET", JOB, EVQ_HTTP_READ, false, evq_api_job},
+    {"GET", JOB "/log", EVQ_HTTP_READ, false, evq_api_job_log},
+    {"POST", JOB "/cancel", EVQ_HTTP_WRITE, false, evq_api_job_cancel},
+    {"POST", JOB "/retry", EVQ_HTTP_WRITE, false, evq_api_job_retry},
+    {"GET", "/v1/runs", EVQ_HTTP_READ, false, evq_api_runs},
+    {"GET", "/v1/runs/{run}", EVQ_HTTP_READ, false, evq_api_run},
+    {"GET", "/v1/runs/{run}/results", EVQ_HTTP_READ, false, evq_api_run_results},
+    {"GET", "/v1/runs/{run}/best", EVQ_HTTP_READ, false, evq_api_run_best},
     {"GET", "/health", EVQ_HTTP_LMMS, false, evq_lmms_health},
     {"POST", "/evaluate", EVQ_HTTP_LMMS, false, evq_lmms_evaluate},
     {"GET", "/jobs/{job_id}", EVQ_HTTP_LMMS, false, evq_lmms_job},

@@ -40,13 +40,28 @@ extern const size_t evq_route_count;
 const struct evq_route *evq_route_find(struct evq_http_request *request, const char *target,
                                        struct evq_http_reply *reply);
 
-/* api_*.c */
-void evq_api_health(struct evq_api *api, struct evq_http_request *request,
-                    struct evq_http_reply *reply);
-void evq_api_ready(struct evq_api *api, struct evq_http_request *request,
-                   struct evq_http_reply *reply);
-void evq_api_queue(struct evq_api *api, struct evq_http_request *request,
-                   struct evq_http_reply *reply);
+#define EVQ_HTTP_HANDLER(name)                                                                     \
+    void name(struct evq_api *api, struct evq_http_request *request, struct evq_http_reply *reply)
+
+/* api_queue.c */
+EVQ_HTTP_HANDLER(evq_api_health);
+EVQ_HTTP_HANDLER(evq_api_ready);
+EVQ_HTTP_HANDLER(evq_api_queue);
+EVQ_HTTP_HANDLER(evq_api_workers);
+/* api_submit.c, api_jobs.c */
+EVQ_HTTP_HANDLER(evq_api_submit);
+EVQ_HTTP_HANDLER(evq_api_jobs);
+EVQ_HTTP_HANDLER(evq_api_job);
+EVQ_HTTP_HANDLER(evq_api_job_log);
+EVQ_HTTP_HANDLER(evq_api_job_cancel);
+EVQ_HTTP_HANDLER(evq_api_job_retry);
+/* api_events.c */
+EVQ_HTTP_HANDLER(evq_api_events);
+/* api_runs.c */
+EVQ_HTTP_HANDLER(evq_api_runs);
+EVQ_HTTP_HANDLER(evq_api_run);
+EVQ_HTTP_HANDLER(evq_api_run_results);
+EVQ_HTTP_HANDLER(evq_api_run_best);
 
 /* lmms.c: LMMS-Eval's own endpoints. */
 void evq_lmms_health(struct evq_api *api, struct evq_http_request *request,

@@ -1,12 +1,14 @@
 #include "producer/gateway/service.h"
 
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "producer/gateway/events.h"
 #include "producer/gateway/http_server.h"
 #include "producer/gateway/listen.h"
 #include "shared/clock.h"
@@ -21,12 +23,14 @@
 #define WAITING_MS_MAX   5000
 #define RECEIVE_MS       30000
 #define REPLY_MS         60000
+#define FIRST_READ_MS    3000 // Of the stream of results, before anybody may ask for events.
 
 struct service {
     const struct evq_config *config;
     struct evq_gate gate;
     struct evq_api direct;
-    struct evq_http_server *server;
+    struct evq_events *events;
+    _Atomic(struct evq_http_server *) server;
     struct evq_pool *pool;
     char where[80];
 };
@@ -100,6 +104,51 @@ static enum evq_status ask_redis(const struct evq_config *config, struct evq_err
     return status == EVQ_E_TIMEOUT ? EVQ_E_IO : status;
 }
 
+static void on_news(void *context)
+{
+    struct service *service = context;
+    struct evq_http_server *server = atomic_load(&service->server);
+    if (server != NULL) {
+        evq_http_server_wake(server);
+    }
+}
+
+/* Events, pool and server, which takes the socket over. */
+static enum evq_status start_threads(struct service *service, const struct evq_options *options,
+                                     int fd, struct evq_error *err)
+{
+    struct evq_http_server *started = NULL;
+    const struct evq_events_config events = {
+        .config = service->config, .on_news = on_news, .context = service};
+    enum evq_status status = evq_events_start(&events, &service->events, err);
+    const struct evq_pool_config pool = {.config = service->config,
+                                         .events = service->events,
+                                         .threads = options->threads,
+                                         .waiting_max = WAITING_MAX,
+                                         .waiting_ms_max = WAITING_MS_MAX,
+                                         .on_done = evq_http_server_done};
+    if (status == EVQ_OK) {
+        status = evq_pool_start(&pool, &service->pool, err);
+    }
+    if (status != EVQ_OK) {
+        (void)close(fd); // Nobody accepts on it.
+        return status;
+    }
+    const struct evq_http_server_config server = {.listen_fd = fd,
+                                                  .gate = &service->gate,
+                                                  .direct = &service->direct,
+                                                  .connections_max = connections_allowed(),
+                                                  .streams_max = STREAMS_MAX,
+                                                  .receive_ms = RECEIVE_MS,
+                                                  .reply_ms = REPLY_MS};
+    evq_events_await(service->events, FIRST_READ_MS);
+    service->direct.config = service->config;
+    service->direct.events = service->events;
+    status = evq_http_server_start(&server, service->pool, &started, err);
+    atomic_store(&service->server, started);
+    return status;
+}
+
 static enum evq_status start_all(struct service *service, const struct evq_options *options,
                                  struct evq_error *err)
 {
@@ -118,28 +167,7 @@ static enum evq_status start_all(struct service *service, const struct evq_optio
             status = evq_error_set(err, EVQ_E_INVALID, "%s", err->message);
         }
     }
-    if (status == EVQ_OK) {
-        const struct evq_http_server_config server = {.listen_fd = fd,
-                                                      .gate = &service->gate,
-                                                      .direct = &service->direct,
-                                                      .connections_max = connections_allowed(),
-                                                      .streams_max = STREAMS_MAX,
-                                                      .receive_ms = RECEIVE_MS,
-                                                      .reply_ms = REPLY_MS};
-        const struct evq_pool_config pool = {.config = service->config,
-                                             .threads = options->threads,
-                                             .waiting_max = WAITING_MAX,
-                                             .waiting_ms_max = WAITING_MS_MAX,
-                                             .on_done = evq_http_server_done};
-        service->direct.config = service->config;
-        status = evq_pool_start(&pool, &service->pool, err);
-        if (status != EVQ_OK) {
-            (void)close(fd); // Nobody accepts on it.
-        } else {
-            status = evq_http_server_start(&server, service->pool, &service->server, err);
-        }
-    }
-    return status;
+    return status == EVQ_OK ? start_threads(service, options, fd, err) : status;
 }
 
 static void reload_tokens(struct service *service)
@@ -201,8 +229,10 @@ enum evq_status evq_service_run(const struct evq_config *config, const struct ev
         drain(&service, signal_fd);
         evq_log(EVQ_LOG_INFO, "gateway_stopped", "address=%s", service.where);
     }
+    evq_events_stop(service.events);
     evq_pool_stop(service.pool);
     evq_http_server_stop(service.server);
+    evq_events_free(service.events);
     evq_tokens_free(service.gate.tokens);
     evq_rate_free(service.gate.rate);
     if (signal_fd >= 0) {
