@@ -26,6 +26,7 @@ from .best import beats
 from .feed import default_run
 from .guard import guarded
 from .ledger import Evaluation
+from .options import refused, suite_names
 from .watch import Watch
 
 log = logging.getLogger("evalq")
@@ -65,9 +66,7 @@ class _Training:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = dict(options)
-        suites = options["suites"] or os.environ.get("EVALQ_SUITES") or "val"
-        names = suites.split(",") if isinstance(suites, str) else list(suites)
-        self.suites = [name.strip() for name in names if name.strip()]
+        self.suites = suite_names(options["suites"], os.environ.get("EVALQ_SUITES") or "val")
         self.run = ""
         self.watch: Optional[Watch] = None
         self.paths: Dict[int, str] = {}  # Of the steps that are due.
@@ -249,6 +248,9 @@ class EvalqLogger(_LoggerBase):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self._refused = refused("EvalqLogger", options)
+        if self._refused:
+            options["suites"] = None
         self._training = _Training({**options, "wait": 0.0, "monitor": None, "mode": "min", "snapshots": 2})
         self._failed: Set[str] = set()
         self._trainer: Any = None
@@ -331,10 +333,9 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         config: Optional[str] = None,
     ) -> None:
         super().__init__()
-        if mode not in ("min", "max"):
-            raise ValueError(f"mode is 'min' or 'max', not {mode!r}")
         options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self._training = _Training(options)
+        self._refused = refused("EvalqCallback", options)
+        self._training = _Training({**options, "suites": None} if self._refused else options)
         self._patience = patience
         self._failed: Set[str] = set()
         self._kept: Dict[str, Any] = {}

@@ -28,6 +28,7 @@ from .best import BestSoFar
 from .feed import default_run
 from .guard import guarded
 from .ledger import Evaluation
+from .options import refused, suite_names
 from .watch import Watch
 
 log = logging.getLogger("evalq")
@@ -103,12 +104,13 @@ class EvalqCallback(TrainerCallback, ExportableState):
         options.pop("__class__", None)
         if _restored:
             # The Trainer makes callbacks anew from what state() gave; functions do not go through JSON.
-            options = dict(EvalqCallback._latest_options)
+            options = dict(EvalqCallback._latest_options or options)
         else:
             EvalqCallback._latest_options = options
-        suites = options["suites"] or os.environ.get("EVALQ_SUITES") or "eval"
-        names_given = suites.split(",") if isinstance(suites, str) else list(suites)
-        self._suites = [name.strip() for name in names_given if name.strip()]
+        self._refused = refused("EvalqCallback", options)
+        self._suites: List[str] = []
+        if not self._refused:
+            self._suites = suite_names(options["suites"], os.environ.get("EVALQ_SUITES") or "eval")
         self._options = options
         self._failed: Set[str] = set()
         self._trainer_ref: Optional[Callable[[], Any]] = None
@@ -160,6 +162,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
             args.eval_on_start = True
             self._eval_on_start = False
 
+    @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if control.should_evaluate or control.should_save or self._multi or time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK_SECONDS
