@@ -1,10 +1,9 @@
 #include "worker/datasets/template.h"
 
 #include <inttypes.h>
-#include <locale.h>
 #include <string.h>
-#include <wchar.h>
-#include <wctype.h>
+
+#include "worker/datasets/case.h"
 
 const json_t *evq_template_field(const json_t *object, const char *path, size_t path_bytes)
 {
@@ -19,50 +18,6 @@ const json_t *evq_template_field(const json_t *object, const char *path, size_t 
     return value;
 }
 
-/* Appends one code point in upper or lower case. */
-static void append_cased(struct evq_buffer *out, const char *text, size_t bytes, bool upper,
-                         locale_t locale)
-{
-    mbstate_t state = {0};
-    wchar_t wide = 0;
-    char narrow[16];
-
-    const size_t read = mbrtowc(&wide, text, bytes, &state);
-    if (read == 0 || read > bytes) {
-        evq_buffer_append(out, text, bytes);
-        return;
-    }
-    wide = (wchar_t)(upper ? towupper_l((wint_t)wide, locale) : towlower_l((wint_t)wide, locale));
-    state = (mbstate_t){0};
-    const size_t written = wcrtomb(narrow, wide, &state);
-    if (written > sizeof(narrow)) {
-        evq_buffer_append(out, text, bytes);
-    } else {
-        evq_buffer_append(out, narrow, written);
-    }
-}
-
-/* The first character large, the others small. */
-static void append_capitalized(struct evq_buffer *out, const char *text, size_t bytes)
-{
-    const locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
-    const locale_t before = locale != (locale_t)0 ? uselocale(locale) : (locale_t)0;
-
-    for (size_t at = 0, step = 0; at < bytes; at += step) {
-        step = evq_buffer_utf8(text + at, bytes - at);
-        step = step > 0 ? step : 1;
-        if (locale != (locale_t)0) {
-            append_cased(out, text + at, step, at == 0, locale);
-        } else {
-            evq_buffer_append(out, text + at, step);
-        }
-    }
-    if (locale != (locale_t)0) {
-        (void)uselocale(before);
-        freelocale(locale);
-    }
-}
-
 static enum evq_status append_field(const char *name, size_t bytes, const json_t *object,
                                     struct evq_buffer *out, struct evq_error *err)
 {
@@ -74,7 +29,7 @@ static enum evq_status append_field(const char *name, size_t bytes, const json_t
     const json_t *value = evq_template_field(object, name, bytes);
     if (json_is_string(value)) {
         if (capitalize) {
-            append_capitalized(out, json_string_value(value), json_string_length(value));
+            evq_case_capitalize(json_string_value(value), json_string_length(value), out);
         } else {
             evq_buffer_append(out, json_string_value(value), json_string_length(value));
         }
