@@ -11,13 +11,40 @@
 
 #include "worker/evaluators/native.h"
 
+/* The suites of a file that the native evaluator runs; programs understand the others. */
+static size_t check_natives(const char *file, const struct evq_config *config)
+{
+    struct evq_error err = {0};
+    size_t natives = 0;
+
+    for (size_t s = 0; s < config->suite_count; s++) {
+        const struct evq_suite *suite = &config->suites[s];
+        if (strcmp(suite->evaluator, "native") != 0) {
+            continue;
+        }
+        // A file is named after its suite, so that people find it.
+        assert_non_null(strstr(file, suite->name));
+        if (evq_native_check(suite, &err) != EVQ_OK) {
+            fail_msg("%s: %s", file, err.message);
+        }
+        for (size_t p = 0; p < suite->tasks[0].data_count; p++) {
+            const struct evq_pair *pair = &suite->tasks[0].data[p];
+            if (strcmp(pair->key, "text") == 0) {
+                assert_non_null(strstr(pair->value, "/deploy/suites/data/")); // Beside the file.
+            }
+        }
+        natives++;
+    }
+    return natives;
+}
+
 static void suites_that_ship_are_understood(void **state)
 {
     glob_t found;
+    size_t natives = 0;
 
     (void)state;
     assert_int_equal(glob(EVQ_TEST_SOURCE "/deploy/suites/*.yaml", 0, NULL, &found), 0);
-    assert_true(found.gl_pathc >= 4);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         const struct evq_config_source source = {.file = found.gl_pathv[i]};
         struct evq_config *config = NULL;
@@ -25,21 +52,12 @@ static void suites_that_ship_are_understood(void **state)
         if (evq_config_load(&source, &config, &err) != EVQ_OK) {
             fail_msg("%s: %s", found.gl_pathv[i], err.message);
         }
-        assert_int_equal(config->suite_count, 1);
-        // A file is named after its suite, so that people find it.
-        assert_non_null(strstr(found.gl_pathv[i], config->suites[0].name));
-        if (evq_native_check(&config->suites[0], &err) != EVQ_OK) {
-            fail_msg("%s: %s", found.gl_pathv[i], err.message);
-        }
-        for (size_t p = 0; p < config->suites[0].tasks[0].data_count; p++) {
-            const struct evq_pair *pair = &config->suites[0].tasks[0].data[p];
-            if (strcmp(pair->key, "text") == 0) {
-                assert_non_null(strstr(pair->value, "/deploy/suites/data/")); // Beside the file.
-            }
-        }
+        assert_true(config->suite_count > 0);
+        natives += check_natives(found.gl_pathv[i], config);
         evq_config_free(config);
     }
     globfree(&found);
+    assert_true(natives >= 4);
 }
 
 int main(void)
