@@ -13,6 +13,8 @@ static const struct evq_option option_table[] = {
      0},
     {"threads", 0, EVQ_OPTION_INTEGER, "N", "requests that are with Redis at a time; default 4", 1,
      EVQ_POOL_THREADS_MAX},
+    {"patience", 0, EVQ_OPTION_INTEGER, "SECONDS",
+     "how long a client may take to say a request, and to begin one; default 30", 1, 3600},
     {"rate", 0, EVQ_OPTION_INTEGER, "N",
      "requests a second of one client, twice as many at once; default 200, 0: any number", 0,
      1000000},
@@ -62,6 +64,7 @@ enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret
                                  .tokens = evq_option_text(&set, "tokens", NULL),
                                  .lmms_open = evq_option_flag(&set, "lmms-open"),
                                  .threads = (uint32_t)evq_option_integer(&set, "threads", 4),
+                                 .patience_ms = 1000 * evq_option_integer(&set, "patience", 30),
                                  .rate = (uint32_t)evq_option_integer(&set, "rate", 200)};
     }
     return status;

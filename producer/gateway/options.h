@@ -15,7 +15,8 @@ struct evq_options { // Strings are argv's.
     const char *tokens; // NULL: as the configuration says.
     bool lmms_open;
     uint32_t threads;
-    uint32_t rate; // Requests a second of one client; 0: any number.
+    int64_t patience_ms; // A request must be whole within.
+    uint32_t rate;       // Requests a second of one client; 0: any number.
 };
 
 /* Opens the log as the options say. EVQ_E_INVALID with a sentence. */

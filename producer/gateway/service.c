@@ -21,7 +21,6 @@
 #define STREAMS_MAX      256
 #define WAITING_MAX      1024
 #define WAITING_MS_MAX   5000
-#define RECEIVE_MS       30000
 #define REPLY_MS         60000
 #define FIRST_READ_MS    3000 // Of the stream of results, before anybody may ask for events.
 
@@ -139,7 +138,7 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
                                                   .direct = &service->direct,
                                                   .connections_max = connections_allowed(),
                                                   .streams_max = STREAMS_MAX,
-                                                  .receive_ms = RECEIVE_MS,
+                                                  .receive_ms = options->patience_ms,
                                                   .reply_ms = REPLY_MS};
     evq_events_await(service->events, FIRST_READ_MS);
     service->direct.config = service->config;
