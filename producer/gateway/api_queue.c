@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "producer/gateway/openapi.h"
 #include "producer/gateway/routes.h"
 
 void evq_api_health(struct evq_api *api, struct evq_http_request *request,
@@ -11,6 +12,14 @@ void evq_api_health(struct evq_api *api, struct evq_http_request *request,
     (void)api;
     (void)request;
     evq_buffer_text(&reply->body, "{\"status\": \"ok\", \"version\": \"" EVQ_VERSION "\"}\n");
+}
+
+void evq_api_openapi(struct evq_api *api, struct evq_http_request *request,
+                     struct evq_http_reply *reply)
+{
+    (void)api;
+    (void)request;
+    evq_buffer_text(&reply->body, evq_openapi_text);
 }
 
 void evq_api_ready(struct evq_api *api, struct evq_http_request *request,

@@ -8,6 +8,7 @@
 const struct evq_route evq_routes[] = {
     {"GET", "/healthz", EVQ_HTTP_OPEN, true, evq_api_health},
     {"GET", "/readyz", EVQ_HTTP_OPEN, false, evq_api_ready},
+    {"GET", "/openapi.json", EVQ_HTTP_OPEN, true, evq_api_openapi},
     {"GET", "/v1/queue", EVQ_HTTP_READ, false, evq_api_queue},
     {"GET", "/v1/events", EVQ_HTTP_READ, true, evq_api_events},
     {"GET", "/v1/workers", EVQ_HTTP_READ, false, evq_api_workers},

@@ -46,6 +46,7 @@ const struct evq_route *evq_route_find(struct evq_http_request *request, const c
 /* api_queue.c */
 EVQ_HTTP_HANDLER(evq_api_health);
 EVQ_HTTP_HANDLER(evq_api_ready);
+EVQ_HTTP_HANDLER(evq_api_openapi);
 EVQ_HTTP_HANDLER(evq_api_queue);
 EVQ_HTTP_HANDLER(evq_api_workers);
 /* api_submit.c, api_jobs.c */
