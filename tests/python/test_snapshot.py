@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import fcntl
 import json
 import os
 import struct
@@ -10,9 +12,9 @@ import sys
 import tempfile
 import threading
 import unittest
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
-from scene import DATA, NATIVE, Scene, SceneTest, scene, until
+from scene import DATA, NATIVE, PACKAGE, Scene, SceneTest, scene, until
 
 try:
     import numpy
@@ -23,6 +25,15 @@ from evalq import _state_copy, snapshot
 from evalq._tensors import read_safetensors
 
 MODEL = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
+
+
+def free(fd: int) -> bool:
+    """Takes the lock, if nobody has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def weights() -> "Dict[str, Any]":
@@ -176,6 +187,168 @@ class FullTest(unittest.TestCase):
         self.assertIn("No space left on device", text)
         self.assertIn("make room in /dev/shm", text)
         self.assertEqual(len([line for line in logs.output if "was dropped" in line]), 1)
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class ThreadsTest(SceneTest):
+    """Weights that several threads, and processes made by fork(), hand over at the same time."""
+
+    config = """
+roots:
+  out: $OUT
+evaluators:
+  own:
+    kind: persistent
+    argv: [$PYTHON, -m, evalq.serve, "weights_of:evaluate"]
+    directory: $OUT
+    env: {PYTHONPATH: "%s", EVALQ_LIBRARY: "%s"}
+suites:
+  weights: {evaluator: own, tasks: [{name: w}]}
+worker: {devices: cpu, threads: 1}
+""" % (PACKAGE, os.environ["EVALQ_LIBRARY"])
+    workers = False
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        with open(os.path.join(cls.scene.out, "weights_of.py"), "w", encoding="utf-8") as file:
+            # Every element is the same number, so that a copy of two state dicts in one shows.
+            file.write(
+                "def evaluate(checkpoint, task, report):\n"
+                "    values = [float(v) for array in checkpoint.load().values() for v in (array.min(), array.max())]\n"
+                "    return {'least': min(values), 'most': max(values)}\n"
+            )
+        cls.scene.start_worker("--slots", "2")
+
+    def state(self, number: float) -> "Dict[str, Any]":
+        return {f"layer{at}": numpy.full((64, 256), number, "f4") for at in range(8)}
+
+    def values(self, client: Any) -> "Dict[tuple[str, int], tuple[float, float]]":
+        found: "Dict[tuple[str, int], Dict[str, float]]" = {}
+        for result in client.results():
+            if not result.is_end:
+                found.setdefault((result.variant, result.step), {})[result.metric] = result.value
+        return {key: (metrics["least"], metrics["most"]) for key, metrics in found.items()}
+
+    def test_threads_hand_over_weights_side_by_side(self) -> None:
+        count, each = 6, 5
+        with self.scene.client("threads", snapshots=count * each) as client:
+            ready = threading.Barrier(count)
+            good = []
+
+            def work(thread: int) -> None:
+                for step in range(1, each + 1):
+                    state = self.state(100 * thread + step)
+                    ready.wait()
+                    given = client.submit_state_dict(state, step=step, suites="weights", variant=f"t{thread}", policy="all")
+                    for array in state.values():
+                        array.fill(-1)  # It belongs to this thread again.
+                    good.append(given and client.flush(30))
+
+            threads = [threading.Thread(target=work, args=(at,)) for at in range(count)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(good, [True] * (count * each))
+            self.assertTrue(client.wait(60))
+            wanted = {(f"t{thread}", step): (100.0 * thread + step,) * 2 for thread in range(count) for step in range(1, each + 1)}
+            self.assertEqual(self.values(client), wanted)
+            self.assertEqual(client.stats().snapshots_dropped, 0)
+
+    def test_the_newest_weights_of_a_curve_stay_whatever_thread_comes_last(self) -> None:
+        with self.scene.client("late") as client:
+            snapshots = client._snapshot_store()
+            with snapshots._condition:  # The writer waits meanwhile.
+                self.assertTrue(client.submit_state_dict(self.state(2), step=2, suites="weights"))
+                with self.assertLogs("evalq", "WARNING") as logs:
+                    self.assertFalse(client.submit_state_dict(self.state(1), step=1, suites="weights"))
+            self.assertIn("step 2", logs.output[0])
+            self.assertTrue(client.wait(60))
+            self.assertEqual(self.values(client), {("regular", 2): (2.0, 2.0)})
+
+    def forked(self, run: str, in_child: "Callable[[Any], bool]") -> None:
+        """A child, while another thread hands over weights, so that locks are held at the moment of the fork."""
+        with self.scene.client(run, snapshots=64) as client:
+            stop = threading.Event()
+            steps = []
+
+            def work() -> None:
+                step = 0
+                while not stop.is_set():
+                    step += 1
+                    steps.append(client.submit_state_dict(self.state(step), step=step, suites="weights", policy="all"))
+                    client.flush(30)
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            try:
+                until(lambda: len(steps) > 1, "weights are handed over")
+                children = []
+                for _ in range(4):
+                    child = os.fork()
+                    if child == 0:
+                        code = 1
+                        try:
+                            faulthandler.dump_traceback_later(45, exit=True)
+                            code = 0 if in_child(client) else 2
+                        finally:
+                            os._exit(code)
+                    children.append(child)
+                for child in children:
+                    self.assertEqual(os.waitpid(child, 0)[1], 0)
+            finally:
+                stop.set()
+                thread.join()
+            self.assertTrue(all(steps))
+            self.assertTrue(client.submit_state_dict(self.state(9000), step=9000, suites="weights", policy="all"))
+            self.assertTrue(client.wait(60))
+            self.assertEqual(self.values(client)[("regular", 9000)], (9000.0, 9000.0))
+
+    def test_forked_children_hand_over_weights_of_their_own(self) -> None:
+        def in_child(client: Any) -> bool:
+            step = 10000 + os.getpid()
+            variant = f"p{os.getpid()}"
+            given = client.submit_state_dict(self.state(float(step)), step=step, suites="weights", variant=variant)
+            own: "list[Any]" = []  # wait() would be for the parent's, too.
+
+            def ended() -> bool:
+                own.extend(result for result in client.results() if result.variant == variant)
+                return any(result.is_end for result in own)
+
+            until(ended, "its weights are evaluated", 30)
+            found = {(result.step, result.metric): result.value for result in own if not result.is_end}
+            client.close()
+            return given and found == {(step, "least"): step, (step, "most"): step}
+
+        self.forked("forked", in_child)
+
+    def test_a_forked_child_that_does_nothing_leaves_all_as_it_is(self) -> None:
+        self.forked("idle-child", lambda client: True)
+
+    def test_a_forked_child_does_not_keep_the_snapshots_of_a_dead_parent(self) -> None:
+        with self.scene.client("dead-parent") as client:
+            self.assertTrue(client.submit_state_dict(self.state(1), step=1, suites="nobody"))
+            self.assertTrue(client.flush(30))
+            read_fd, write_fd = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    os.close(write_fd)
+                    os.read(read_fd, 1)  # Lives until told.
+                finally:
+                    os._exit(0)
+            os.close(read_fd)
+            try:
+                # As at the parent's death: its own descriptor goes, and with it the lock.
+                snapshots = client._snapshots
+                os.close(snapshots._lock_fd)
+                fd = os.open(os.path.join(snapshots._directory, ".lock"), os.O_RDWR)
+                snapshots._lock_fd = fd
+                until(lambda: free(fd), "the child has let go of the lock")
+            finally:
+                os.close(write_fd)
+                os.waitpid(child, 0)
 
 
 if __name__ == "__main__":

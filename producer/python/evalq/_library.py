@@ -219,6 +219,14 @@ def load() -> Library:
     return _library
 
 
+def _forked() -> None:
+    global _lock
+    _lock = threading.Lock()  # Another thread of the parent may have been loading.
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def version() -> str:
     """Version of the library."""
     return load().version().decode()

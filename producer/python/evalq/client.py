@@ -373,13 +373,20 @@ class Client:
     # -- inside
 
     def _reset(self) -> None:
-        """Nothing open: at first, and in a forked child, where other threads' locks may be held for ever."""
+        """Nothing open."""
         self._lock = threading.RLock()
         self._closed = False
         self._handle = None
         self._snapshots = None
         self._arrivals = Arrivals(self._log)
         self._last_failure = ""
+
+    def _forked(self) -> None:
+        """In the child: all is the parent's, and its locks may be held for ever."""
+        snapshots = self._snapshots
+        self._reset()
+        if snapshots is not None:
+            snapshots.forget()
 
     def _open(self) -> Handle:
         handle = self._handle
@@ -488,10 +495,10 @@ def _close_all() -> None:
         client.close()
 
 
-def _reset_all() -> None:
+def _all_forked() -> None:
     for client in list(_clients):
-        client._reset()
+        client._forked()
 
 
 atexit.register(_close_all)  # Sends what is ready; the rest is on disk.
-os.register_at_fork(after_in_child=_reset_all)
+os.register_at_fork(after_in_child=_all_forked)

@@ -107,19 +107,38 @@ class Snapshots:
         """Copies the tensors; a copy of the same curve that the writer has not begun with is replaced."""
         planned = plan(state_dict)
         with self._condition:
-            if self._closing:
-                raise EvalqError("the client is closed")
-            curve = (submit.variant, submit.suites)
-            older = [one for one in self._waiting if (one.submit.variant, one.submit.suites) == curve]
-            if not older and len(self._waiting) >= self._limit:
-                older = [self._waiting[0]]
-            for one in older:  # Writing is slower than training: the new one needs its memory.
-                self._waiting.remove(one)
-                self._drop(one, f"step {submit.step} came before it was written")
+            self._make_way(submit)
         copy = self._copier.copy(planned, metadata)
-        with self._condition:
-            self._waiting.append(_Snapshot(submit, copy, ask))
-            self._start()
+        try:
+            with self._condition:
+                self._make_way(submit)  # Other threads copied meanwhile.
+                self._waiting.append(_Snapshot(submit, copy, ask))
+                self._start()
+        except EvalqError:
+            copy.wait()
+            self._copier.give(copy)
+            raise
+
+    def _make_way(self, submit: "Submit") -> None:
+        """Drops what waits for the writer and is superseded, or has no room beside the new one; the condition is held."""
+        if self._closing:
+            raise EvalqError("the client is closed")
+        curve = (submit.variant, submit.suites)
+        same = [one for one in self._waiting if (one.submit.variant, one.submit.suites) == curve]
+        newer = [one.submit.step for one in same if one.submit.step > submit.step]
+        if newer:  # Another thread was ahead.
+            raise EvalqError(f"the weights of step {max(newer)} came before they were taken")
+        if not same and len(self._waiting) >= self._limit:
+            same = [self._waiting[0]]
+        for one in same:  # Writing is slower than training: the new one needs its memory.
+            self._waiting.remove(one)
+            self._drop(one, f"step {submit.step} came before it was written")
+
+    def forget(self) -> None:
+        """In a forked child: what lies in shared memory is the parent's, and so is its lock, which would outlive it here."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
 
     def reserve(self, state_dict: Mapping[str, Any]) -> None:
         """Has the memory of a copy made ready by the thread."""
@@ -182,6 +201,7 @@ class Snapshots:
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
             os.close(self._lock_fd)
+            self._lock_fd = -1
             self._directory = ""
 
     # -- the thread
