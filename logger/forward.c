@@ -114,6 +114,27 @@ static enum evq_status entry_give(struct evq_forward *forward, struct evq_entry 
     return status;
 }
 
+/* Of a sink that takes each by itself also when the next one failed, for which status and err
+ * stand: it moves on, so that the next try comes soon. */
+static enum evq_status done_acknowledge(struct evq_forward *forward, const struct evq_entry *done,
+                                        uint32_t count, enum evq_status status,
+                                        struct evq_error *err)
+{
+    struct evq_error failed = {0};
+    const enum evq_status acked =
+        evq_queue_sink_ack(forward->queue, forward->sink->name, done, count,
+                           status == EVQ_OK ? "" : err->message, &failed);
+
+    if (acked != EVQ_OK) {
+        *err = failed;
+        forward->sink_failed = false;
+        return acked;
+    }
+    atomic_fetch_add(&forward->count, count);
+    forward->failures = status == EVQ_OK ? forward->failures : 0;
+    return EVQ_OK;
+}
+
 /* Gives entries, flushes, acknowledges. Frees what it is done with; entries of a sink that is down
  * are all dropped. */
 static enum evq_status batch_forward(struct evq_forward *forward, struct evq_entry *entries,
@@ -132,11 +153,9 @@ static enum evq_status batch_forward(struct evq_forward *forward, struct evq_ent
         status = forward->ops->flush(forward->state, err);
         forward->sink_failed = status != EVQ_OK;
     }
-    if (status == EVQ_OK && done_count > 0) {
-        status = evq_queue_sink_ack(forward->queue, forward->sink->name, done, done_count, "", err);
-    }
-    if (status == EVQ_OK) {
-        atomic_fetch_add(&forward->count, done_count);
+    if (done_count > 0 && (status == EVQ_OK || (forward->ops->each && forward->sink_failed))) {
+        const enum evq_status acked = done_acknowledge(forward, done, done_count, status, err);
+        status = acked != EVQ_OK ? acked : status;
     }
     entries_free(entries, count);
     if (done != NULL) {

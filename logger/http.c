@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,24 @@
 #define REPLY_BYTES_MAX         (1u << 20)
 #define RETRY_AFTER_SECONDS_MAX 3600
 
+#define LIBRARY "libcurl.so.4"
+
+/* What is used of libcurl, which is loaded when a sink needs it: evalq runs without it. */
+struct library {
+    void *handle;
+    CURLcode (*global_init)(long flags);
+    CURL *(*init)(void);
+    void (*cleanup)(CURL *curl);
+    CURLcode (*setopt)(CURL *curl, CURLoption option, ...);
+    CURLcode (*getinfo)(CURL *curl, CURLINFO info, ...);
+    CURLcode (*perform)(CURL *curl);
+    const char *(*strerror)(CURLcode code);
+    struct curl_slist *(*append)(struct curl_slist *list, const char *text);
+    void (*free_all)(struct curl_slist *list);
+};
+
 struct evq_http {
+    struct library library;
     CURL *curl;
     char *who;
     bool public_only;
@@ -28,6 +46,36 @@ struct evq_http {
     char refused[INET6_ADDRSTRLEN]; // An address that is not public; "": none in this call.
     char message[CURL_ERROR_SIZE];
 };
+
+/* EVQ_E_IO: it is not installed, or lacks something. */
+static enum evq_status library_load(struct library *library, const char *who, struct evq_error *err)
+{
+    const struct {
+        const char *name;
+        void
+            *function; // Where the pointer goes: ISO C has no cast from object to function pointer.
+    } functions[] = {
+        {"curl_global_init", &library->global_init}, {"curl_easy_init", &library->init},
+        {"curl_easy_cleanup", &library->cleanup},    {"curl_easy_setopt", &library->setopt},
+        {"curl_easy_getinfo", &library->getinfo},    {"curl_easy_perform", &library->perform},
+        {"curl_easy_strerror", &library->strerror},  {"curl_slist_append", &library->append},
+        {"curl_slist_free_all", &library->free_all}};
+
+    library->handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (library->handle == NULL) {
+        return evq_error_set(err, EVQ_E_IO, "%s: needs " LIBRARY " (Debian: libcurl4): %s", who,
+                             dlerror());
+    }
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        void *found = dlsym(library->handle, functions[i].name);
+        if (found == NULL) {
+            return evq_error_set(err, EVQ_E_IO, "%s: " LIBRARY " has no %s", who,
+                                 functions[i].name);
+        }
+        memcpy(functions[i].function, &found, sizeof(found));
+    }
+    return EVQ_OK;
+}
 
 /* Where curl makes its sockets: the address is the one that it is about to connect to. */
 static curl_socket_t socket_open(void *context, curlsocktype purpose, struct curl_sockaddr *address)
@@ -80,10 +128,10 @@ static enum evq_status options_set(struct evq_http *http, const struct evq_http_
 {
     const long connect_ms =
         config->timeout_ms < CONNECT_MS_MAX ? (long)config->timeout_ms : CONNECT_MS_MAX;
-    CURL *curl = http->curl;
+    const struct library *library = &http->library;
     bool good = true;
 
-#define SET(option, value) good = curl_easy_setopt(curl, option, value) == CURLE_OK && good
+#define SET(option, value) good = library->setopt(http->curl, option, value) == CURLE_OK && good
     SET(CURLOPT_NOSIGNAL, 1L); // Threads: no alarm().
     SET(CURLOPT_ERRORBUFFER, http->message);
     SET(CURLOPT_FOLLOWLOCATION, 0L);
@@ -121,22 +169,26 @@ static enum evq_status options_set(struct evq_http *http, const struct evq_http_
 enum evq_status evq_http_open(const struct evq_http_config *config, struct evq_http **ret_http,
                               struct evq_error *err)
 {
-    struct evq_http *http = NULL;
+    struct evq_http *http = calloc(1, sizeof(*http));
 
-    // Repeated calls count; from 7.84 on any thread may, before that main() made the first.
-    if (curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
-        http = calloc(1, sizeof(*http));
+    if (http == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%s", config->who);
     }
-    if (http != NULL) {
+    enum evq_status status = library_load(&http->library, config->who, err);
+    // Repeated calls of global_init() count; from libcurl 7.84 on any thread may.
+    if (status == EVQ_OK && http->library.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) {
         http->who = strdup(config->who);
-        http->curl = curl_easy_init();
+        http->curl = http->library.init();
         http->public_only = config->public_only;
         http->stop = config->stop;
     }
-    if (http == NULL || http->who == NULL || http->curl == NULL ||
-        options_set(http, config) != EVQ_OK) {
+    if (status == EVQ_OK &&
+        (http->who == NULL || http->curl == NULL || options_set(http, config) != EVQ_OK)) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "%s: libcurl could not be prepared", config->who);
+    }
+    if (status != EVQ_OK) {
         evq_http_close(http);
-        return evq_error_set(err, EVQ_E_NOMEM, "%s: libcurl could not be prepared", config->who);
+        return status;
     }
     *ret_http = http;
     return EVQ_OK;
@@ -148,8 +200,9 @@ void evq_http_close(struct evq_http *http)
         return;
     }
     if (http->curl != NULL) {
-        curl_easy_cleanup(http->curl);
+        http->library.cleanup(http->curl);
     }
+    // The library stays loaded: what it made once, such as OpenSSL's tables, outlives any handle.
     free(http->who);
     free(http);
 }
@@ -181,7 +234,7 @@ static enum evq_status call_failed(const struct evq_http *http, CURLcode code, c
         return evq_error_set(err, EVQ_E_INVALID, "%s: expected a URL http://... or https://...",
                              http->who);
     }
-    const char *why = http->message[0] != '\0' ? http->message : curl_easy_strerror(code);
+    const char *why = http->message[0] != '\0' ? http->message : http->library.strerror(code);
     if (code == CURLE_WRITE_ERROR) {
         why = "the reply is over 1 MiB";
     } else if (code == CURLE_ABORTED_BY_CALLBACK) {
@@ -196,9 +249,10 @@ static void reply_take(struct evq_http *http, struct evq_http_reply *reply)
 {
     curl_off_t seconds = 0;
 
-    (void)curl_easy_getinfo(http->curl, CURLINFO_RESPONSE_CODE, &reply->code); // Known by now.
+    (void)http->library.getinfo(http->curl, CURLINFO_RESPONSE_CODE, &reply->code); // Known by now.
     if ((reply->code == 429 || reply->code == 503) &&
-        curl_easy_getinfo(http->curl, CURLINFO_RETRY_AFTER, &seconds) == CURLE_OK && seconds > 0) {
+        http->library.getinfo(http->curl, CURLINFO_RETRY_AFTER, &seconds) == CURLE_OK &&
+        seconds > 0) {
         http->not_before_ms =
             evq_clock_mono_ms() +
             (seconds < RETRY_AFTER_SECONDS_MAX ? (int64_t)seconds : RETRY_AFTER_SECONDS_MAX) * 1000;
@@ -209,6 +263,7 @@ enum evq_status evq_http_call(struct evq_http *http, const char *method, const c
                               const char *const *headers, const char *body, size_t body_bytes,
                               struct evq_http_reply *reply, struct evq_error *err)
 {
+    const struct library *library = &http->library;
     struct curl_slist *list = NULL;
     enum evq_status status = EVQ_OK;
     char place[300];
@@ -220,22 +275,22 @@ enum evq_status evq_http_call(struct evq_http *http, const char *method, const c
                              http->who, place, evq_clock_left_ms(http->not_before_ms) / 1000 + 1);
     }
     for (size_t i = 0; headers != NULL && headers[i] != NULL && good; i++) {
-        struct curl_slist *longer = curl_slist_append(list, headers[i]);
+        struct curl_slist *longer = library->append(list, headers[i]);
         good = longer != NULL;
         list = good ? longer : list;
     }
     evq_buffer_free(&reply->body);
     evq_buffer_init(&reply->body, REPLY_BYTES_MAX);
-    good = good && curl_easy_setopt(http->curl, CURLOPT_URL, url) == CURLE_OK &&
-           curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, list) == CURLE_OK &&
-           curl_easy_setopt(http->curl, CURLOPT_WRITEDATA, &reply->body) == CURLE_OK;
+    good = good && library->setopt(http->curl, CURLOPT_URL, url) == CURLE_OK &&
+           library->setopt(http->curl, CURLOPT_HTTPHEADER, list) == CURLE_OK &&
+           library->setopt(http->curl, CURLOPT_WRITEDATA, &reply->body) == CURLE_OK;
     if (strcmp(method, "POST") == 0) {
-        good = good && curl_easy_setopt(http->curl, CURLOPT_POST, 1L) == CURLE_OK &&
-               curl_easy_setopt(http->curl, CURLOPT_POSTFIELDS, body) == CURLE_OK &&
-               curl_easy_setopt(http->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body_bytes) ==
+        good = good && library->setopt(http->curl, CURLOPT_POST, 1L) == CURLE_OK &&
+               library->setopt(http->curl, CURLOPT_POSTFIELDS, body) == CURLE_OK &&
+               library->setopt(http->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body_bytes) ==
                    CURLE_OK;
     } else {
-        good = good && curl_easy_setopt(http->curl, CURLOPT_HTTPGET, 1L) == CURLE_OK;
+        good = good && library->setopt(http->curl, CURLOPT_HTTPGET, 1L) == CURLE_OK;
     }
     if (!good) {
         status = evq_error_set(err, EVQ_E_NOMEM, "%s: a request to '%s'", http->who, place);
@@ -244,15 +299,15 @@ enum evq_status evq_http_call(struct evq_http *http, const char *method, const c
     http->started_ms = evq_clock_mono_ms();
     http->refused[0] = '\0';
     http->message[0] = '\0';
-    const CURLcode code = curl_easy_perform(http->curl);
+    const CURLcode code = library->perform(http->curl);
     if (code != CURLE_OK) {
         status = call_failed(http, code, place, err);
         goto out;
     }
     reply_take(http, reply);
 out:
-    (void)curl_easy_setopt(http->curl, CURLOPT_HTTPHEADER, NULL); // The list goes.
-    curl_slist_free_all(list);
+    (void)library->setopt(http->curl, CURLOPT_HTTPHEADER, NULL); // The list goes.
+    library->free_all(list);
     return status;
 }
 

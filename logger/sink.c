@@ -13,7 +13,8 @@
 #define SECRET_BYTES_MAX 4096
 
 static const struct evq_sink_ops *const all[] = {
-    &evq_sink_jsonl,  &evq_sink_tensorboard, &evq_sink_best, &evq_sink_csv, &evq_sink_exec,
+    &evq_sink_jsonl,  &evq_sink_tensorboard, &evq_sink_best,
+    &evq_sink_csv,    &evq_sink_exec,        &evq_sink_wandb,
 #ifdef EVQ_HAVE_CURL
     &evq_sink_mlflow, &evq_sink_webhook,
 #endif

@@ -25,6 +25,8 @@ struct evq_sink_context {
 struct evq_sink_ops {
     const char *kind;           // "jsonl", "tensorboard", ...
     const char *const *options; // What it knows, ended by NULL; a list is "NAME.".
+    // Each write is complete in itself: what was taken is acknowledged though the next one fails.
+    bool each;
     /* context outlives the state. EVQ_E_CONFLICT: another process holds the sink's files. */
     enum evq_status (*open)(const struct evq_sink_context *context, void **ret_state,
                             struct evq_error *err);
@@ -45,6 +47,7 @@ extern const struct evq_sink_ops evq_sink_tensorboard;
 extern const struct evq_sink_ops evq_sink_exec;
 extern const struct evq_sink_ops evq_sink_best;
 extern const struct evq_sink_ops evq_sink_csv;
+extern const struct evq_sink_ops evq_sink_wandb;
 extern const struct evq_sink_ops evq_sink_mlflow;  // With libcurl,
 extern const struct evq_sink_ops evq_sink_webhook; // this one too.
 

@@ -251,5 +251,5 @@ static enum evq_status jsonl_flush(void *state, struct evq_error *err)
 
 static const char *const options[] = {NULL};
 
-const struct evq_sink_ops evq_sink_jsonl = {"jsonl",     options,     jsonl_open,
+const struct evq_sink_ops evq_sink_jsonl = {"jsonl",     options,     false,      jsonl_open,
                                             jsonl_write, jsonl_flush, jsonl_close};

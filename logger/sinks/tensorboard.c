@@ -154,6 +154,6 @@ static enum evq_status tensorboard_flush(void *state, struct evq_error *err)
 
 static const char *const options[] = {"directory", "subdirectory", "max_hold_seconds", NULL};
 
-const struct evq_sink_ops evq_sink_tensorboard = {"tensorboard",     options,
-                                                  tensorboard_open,  tensorboard_write,
-                                                  tensorboard_flush, tensorboard_close};
+const struct evq_sink_ops evq_sink_tensorboard = {
+    "tensorboard",     options,          false, tensorboard_open, tensorboard_write,
+    tensorboard_flush, tensorboard_close};

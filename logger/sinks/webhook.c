@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "logger/http.h"
-#include "logger/idset.h"
 #include "logger/sink.h"
 #include "shared/base64.h"
 #include "shared/clock.h"
@@ -33,8 +32,6 @@ struct webhook {
     struct evq_buffer url;
     struct secret secrets[SECRETS_MAX];
     size_t secret_count;
-    struct evq_idset *taken; // By the receiver, of the batch that is being given.
-    bool flushed;            // The batch is complete: what comes is another.
     char who[64];
 };
 
@@ -44,7 +41,6 @@ static void webhook_close(void *state)
 
     if (sink != NULL) {
         evq_http_close(sink->http);
-        evq_idset_free(sink->taken);
         explicit_bzero(sink->secrets, sizeof(sink->secrets));
         evq_buffer_free(&sink->url);
         free(sink);
@@ -145,9 +141,6 @@ static enum evq_status webhook_open(const struct evq_sink_context *context, void
     if (status == EVQ_OK) {
         status = secrets_read(sink, err);
     }
-    if (status == EVQ_OK && (sink->taken = evq_idset_new()) == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "%s", sink->who);
-    }
     if (status == EVQ_OK) {
         config.who = sink->who;
         config.timeout_ms = seconds < 0.001 ? 1 : (int64_t)(seconds * 1000);
@@ -238,14 +231,7 @@ static enum evq_status webhook_write(void *state, const struct evq_result *resul
     struct evq_buffer body;
     char id[EVQ_RESULT_ID_BYTES_MAX];
 
-    if (sink->flushed) {
-        evq_idset_clear(sink->taken);
-        sink->flushed = false;
-    }
     evq_result_id(result, id);
-    if (evq_idset_has(sink->taken, id, strlen(id))) {
-        return EVQ_OK;
-    }
     evq_buffer_init(&body, 0);
     body_make(result, &body);
     enum evq_status status =
@@ -254,23 +240,18 @@ static enum evq_status webhook_write(void *state, const struct evq_result *resul
         status = post(sink, id, &body, err);
     }
     evq_buffer_free(&body);
-    if (status == EVQ_OK) {
-        evq_idset_add(sink->taken, id, strlen(id)); // Where memory lacks, it is sent again.
-    }
     return status;
 }
 
 static enum evq_status webhook_flush(void *state, struct evq_error *err)
 {
-    struct webhook *sink = state;
-
+    (void)state; // Each write is complete in itself.
     (void)err;
-    sink->flushed = true; // Each write is complete in itself.
     return EVQ_OK;
 }
 
 static const char *const options[] = {"url",     "url_file",        "secret_file", "allow_private",
                                       "ca_file", "timeout_seconds", NULL};
 
-const struct evq_sink_ops evq_sink_webhook = {"webhook",     options,       webhook_open,
-                                              webhook_write, webhook_flush, webhook_close};
+const struct evq_sink_ops evq_sink_webhook = {
+    "webhook", options, true, webhook_open, webhook_write, webhook_flush, webhook_close};

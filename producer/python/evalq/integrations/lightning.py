@@ -20,6 +20,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
+from .._trackers import open_trackers
 from ..client import Client
 from ..result import Best, Result
 from .best import beats
@@ -156,7 +157,7 @@ class _Training:
         """Of every submit."""
         options = self.options
         given = {"policy": options["policy"], "priority": options["priority"], "params": options["params"]}
-        return {**given, "trackers": options["trackers"]}
+        return {**given, "trackers": open_trackers(options["trackers"])}
 
     def arrived(self, trainer: Any, evaluations: Sequence[Evaluation]) -> None:
         """Hands results to the trainer's loggers, and looks for the best."""

@@ -22,6 +22,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from .._trackers import open_trackers
 from ..client import Client
 from ..result import Result
 from .best import BestSoFar
@@ -333,12 +334,8 @@ class EvalqCallback(TrainerCallback, ExportableState):
 
     def _submit_options(self) -> Dict[str, Any]:
         options = self._options
-        trackers = dict(options["trackers"] or {})
-        wandb = sys.modules.get("wandb")
-        if "wandb_run_id" not in trackers and getattr(wandb, "run", None) is not None:
-            trackers["wandb_run_id"] = wandb.run.id  # type: ignore[union-attr]
         given = {"policy": options["policy"], "priority": options["priority"], "params": options["params"]}
-        return {**given, "trackers": trackers}
+        return {**given, "trackers": open_trackers(options["trackers"])}
 
     def _submit(self, state: Any) -> None:
         if self._watch is not None:

@@ -1,0 +1,243 @@
+/*
+ * Weights & Biases through its own SDK, in a helper program: `command`, a list, by default
+ * evalq-wandb of the Python package. It gets the options, then results, one JSON object a line,
+ * then
+ * {"flush": N}; it answers {"flushed": N} once the SDK's files have them, before that
+ * {"refused": RESULT_ID, "reason": ...} for what it can never take, or {"error": ...}. It knows by
+ * the result's id what its files hold already.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "logger/helper.h"
+#include "logger/sink.h"
+#include "shared/clock.h"
+
+#define ARGS_MAX        64
+#define TIMEOUT_SECONDS 120
+#define CLOSE_SECONDS   30
+#define BATCH_BYTES_MAX (64u << 20)
+
+struct wandb {
+    const struct evq_sink_context *context;
+    struct evq_helper helper;
+    const char *argv[ARGS_MAX + 1]; // Into the configuration.
+    int64_t timeout_ms;
+    int64_t close_ms;
+    int64_t number; // Of the flush.
+    struct evq_buffer lines;
+    char who[64];
+};
+
+static void wandb_close(void *state)
+{
+    struct wandb *sink = state;
+
+    if (sink != NULL) {
+        // It uploads what it has; what it leaves is in its files for `wandb sync`.
+        (void)evq_helper_end(&sink->helper, evq_clock_mono_ms() + sink->close_ms);
+        evq_buffer_free(&sink->lines);
+        free(sink);
+    }
+}
+
+static enum evq_status options_read(struct wandb *sink, struct evq_error *err)
+{
+    const struct evq_sink_config *config = sink->context->sink;
+    const char *mode = evq_sink_option(config, "mode");
+    double seconds = 0;
+    double close_seconds = 0;
+    bool shared = false;
+    char key[32];
+
+    for (size_t i = 0; i < ARGS_MAX; i++) {
+        (void)snprintf(key, sizeof(key), "command.%zu", i);
+        sink->argv[i] = evq_sink_option(config, key);
+        if (sink->argv[i] == NULL) {
+            break;
+        }
+    }
+    if (sink->argv[0] == NULL) {
+        sink->argv[0] = "evalq-wandb";
+    }
+    if (mode != NULL && strcmp(mode, "online") != 0 && strcmp(mode, "offline") != 0) {
+        return evq_error_set(err, EVQ_E_INVALID, "%s: mode is '%s', expected online or offline",
+                             sink->who, mode);
+    }
+    enum evq_status status =
+        evq_sink_option_number(config, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
+    if (status == EVQ_OK) {
+        status =
+            evq_sink_option_number(config, "close_seconds", CLOSE_SECONDS, &close_seconds, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_sink_option_flag(config, "shared", false, &shared, err);
+    }
+    sink->timeout_ms = (int64_t)(seconds * 1000);
+    sink->close_ms = (int64_t)(close_seconds * 1000);
+    return status;
+}
+
+static enum evq_status wandb_open(const struct evq_sink_context *context, void **ret_state,
+                                  struct evq_error *err)
+{
+    struct wandb *sink = calloc(1, sizeof(*sink));
+
+    if (sink == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", context->sink->name);
+    }
+    sink->context = context;
+    (void)snprintf(sink->who, sizeof(sink->who), "sink '%s'", context->sink->name);
+    sink->helper = (struct evq_helper){.who = sink->who, .stop = context->stop};
+    evq_buffer_init(&sink->lines, BATCH_BYTES_MAX);
+    enum evq_status status = options_read(sink, err);
+    if (status != EVQ_OK) {
+        wandb_close(sink);
+        return status;
+    }
+    *ret_state = sink;
+    return EVQ_OK;
+}
+
+/* The first line that the helper gets. */
+static void settings_put(const struct wandb *sink, struct evq_buffer *out)
+{
+    static const char *const keys[] = {"project", "entity", "mode", "shared", NULL};
+    const struct evq_sink_config *config = sink->context->sink;
+    const char *directory = evq_sink_option(config, "directory");
+
+    evq_buffer_text(out, "{\"open\":{\"queue\":");
+    evq_buffer_json_text(out, sink->context->config->redis.queue);
+    for (size_t i = 0; keys[i] != NULL; i++) {
+        const char *text = evq_sink_option(config, keys[i]);
+        if (text != NULL) {
+            evq_buffer_printf(out, ",\"%s\":", keys[i]);
+            evq_buffer_json_text(out, text);
+        }
+    }
+    evq_buffer_text(out, ",\"directory\":");
+    if (directory != NULL) {
+        evq_buffer_json_text(out, directory);
+    } else {
+        struct evq_buffer path;
+        evq_buffer_init(&path, 0);
+        evq_buffer_printf(&path, "%s/%s", sink->context->directory, sink->context->sink->name);
+        const char *text = evq_buffer_string(&path);
+        evq_buffer_json_text(out, text != NULL ? text : "");
+        evq_buffer_free(&path);
+    }
+    evq_buffer_text(out, "}}\n");
+}
+
+static enum evq_status helper_ready(struct wandb *sink, int64_t deadline_ms, struct evq_error *err)
+{
+    struct evq_buffer line;
+
+    if (sink->helper.pid != 0) {
+        return EVQ_OK;
+    }
+    enum evq_status status = evq_helper_start(&sink->helper, sink->argv, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    evq_buffer_init(&line, 0);
+    settings_put(sink, &line);
+    status = line.failed ? evq_error_set(err, EVQ_E_NOMEM, "%s", sink->who)
+                         : evq_helper_send(&sink->helper, line.data, line.bytes, deadline_ms, err);
+    evq_buffer_free(&line);
+    return status;
+}
+
+static enum evq_status wandb_write(void *state, const struct evq_result *result,
+                                   struct evq_error *err)
+{
+    struct wandb *sink = state;
+
+    if (result->metric_count == 0) {
+        return EVQ_OK; // The end of a job: nothing to draw.
+    }
+    evq_buffer_text(&sink->lines, "{\"prefix\":");
+    char key[512];
+    struct evq_metric none = {.name = ""};
+    evq_result_metric_key(result, &none, key, sizeof(key));
+    evq_buffer_json_text(&sink->lines, key);
+    evq_buffer_text(&sink->lines, ",\"result\":");
+    evq_result_json(result, &sink->lines);
+    evq_buffer_text(&sink->lines, "}\n");
+    if (sink->lines.failed) {
+        evq_buffer_clear(&sink->lines);
+        return evq_error_set(err, EVQ_E_NOMEM, "lines for %s", sink->who);
+    }
+    return EVQ_OK;
+}
+
+/* One answer; *ret_done: it was the one to this flush. */
+static enum evq_status answer_take(struct wandb *sink, const char *line, bool *ret_done,
+                                   struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    json_t *answer = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+    const char *error = json_string_value(json_object_get(answer, "error"));
+    const char *refused = json_string_value(json_object_get(answer, "refused"));
+    const char *reason = json_string_value(json_object_get(answer, "reason"));
+    const json_t *flushed = json_object_get(answer, "flushed");
+
+    if (error != NULL) {
+        status = evq_error_set(err, EVQ_E_RETRY, "%s: %.300s", sink->who, error);
+    } else if (refused != NULL && strlen(refused) < EVQ_RESULT_ID_BYTES_MAX) {
+        status = evq_sink_refuse(sink->context, refused, "", 0,
+                                 reason != NULL ? reason : "no reason given", err);
+    } else if (json_is_integer(flushed)) {
+        *ret_done = json_integer_value(flushed) == sink->number;
+    } else {
+        char shown[128];
+        evq_error_escape(line, strlen(line) < 60 ? strlen(line) : 60, shown, sizeof(shown));
+        status = evq_error_set(err, EVQ_E_CORRUPT, "%s: its helper says '%s', expected an answer",
+                               sink->who, shown);
+    }
+    json_decref(answer);
+    return status;
+}
+
+static enum evq_status wandb_flush(void *state, struct evq_error *err)
+{
+    struct wandb *sink = state;
+    const int64_t deadline_ms = evq_clock_mono_ms() + sink->timeout_ms;
+    bool done = false;
+
+    if (sink->lines.bytes == 0) {
+        return EVQ_OK;
+    }
+    enum evq_status status = helper_ready(sink, deadline_ms, err);
+    sink->number++;
+    evq_buffer_printf(&sink->lines, "{\"flush\":%" PRId64 "}\n", sink->number);
+    if (status == EVQ_OK && sink->lines.failed) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "lines for %s", sink->who);
+    }
+    if (status == EVQ_OK) {
+        status =
+            evq_helper_send(&sink->helper, sink->lines.data, sink->lines.bytes, deadline_ms, err);
+    }
+    while (status == EVQ_OK && !done) {
+        const char *line = NULL;
+        status = evq_helper_line(&sink->helper, deadline_ms, &line, err);
+        if (status == EVQ_OK) {
+            status = answer_take(sink, line, &done, err);
+        }
+    }
+    evq_buffer_clear(&sink->lines); // After a failure the logger gives the same results again,
+    if (status != EVQ_OK) {
+        (void)evq_helper_end(&sink->helper, evq_clock_mono_ms()); // to another helper.
+    }
+    return status == EVQ_E_CORRUPT || status == EVQ_E_LIMIT ? EVQ_E_IO : status;
+}
+
+static const char *const options[] = {"command.", "project",   "entity",          "mode",
+                                      "shared",   "directory", "timeout_seconds", "close_seconds",
+                                      NULL};
+
+const struct evq_sink_ops evq_sink_wandb = {"wandb",     options,     false,      wandb_open,
+                                            wandb_write, wandb_flush, wandb_close};
