@@ -14,7 +14,7 @@
 
 #include "shared/error.h"
 
-#define EVQ_BACKEND_ABI 2
+#define EVQ_BACKEND_ABI 3
 
 enum evq_activation {
     EVQ_ACT_NONE,
@@ -179,11 +179,15 @@ struct evq_backend_ops {
      * rows_max may fit. EVQ_E_UNSUPPORTED: this backend lacks an operation. */
     enum evq_status (*prepare)(void *state, const struct evq_plan *plan, struct evq_error *err);
     /* Values of one slot of the prepared plan. Several blobs fill a slot in row order; first_row 0
-     * begins anew. blob->values stays untouched until settle(). */
+     * begins anew. blob->values stays untouched until settle(), or catch_up(). */
     enum evq_status (*put)(void *state, int32_t slot, const struct evq_weight_blob *blob,
                            struct evq_error *err);
     /* Returns when no put() reads host memory any more. */
     enum evq_status (*settle)(void *state, struct evq_error *err);
+    /* Returns when none but the `most` latest put() read host memory; *ret_reading: how many of
+     * these still may. */
+    enum evq_status (*catch_up)(void *state, uint32_t most, uint32_t *ret_reading,
+                                struct evq_error *err);
     /* results: one entry per row, or per score; the caller's array. Returns when it is filled. */
     enum evq_status (*exec)(void *state, const struct evq_batch *batch,
                             struct evq_row_result *results, struct evq_error *err);

@@ -161,6 +161,16 @@ static enum evq_status cpu_settle(void *opened, struct evq_error *err)
     return EVQ_OK;
 }
 
+static enum evq_status cpu_catch_up(void *opened, uint32_t most, uint32_t *ret_reading,
+                                    struct evq_error *err)
+{
+    (void)opened;
+    (void)most;
+    (void)err;
+    *ret_reading = 0; // put() is done when it returns.
+    return EVQ_OK;
+}
+
 static enum evq_status cpu_exec(void *opened, const struct evq_batch *batch,
                                 struct evq_row_result *results, struct evq_error *err)
 {
@@ -210,6 +220,7 @@ const struct evq_backend_ops evq_backend_cpu = {
     .prepare = cpu_prepare,
     .put = cpu_put,
     .settle = cpu_settle,
+    .catch_up = cpu_catch_up,
     .exec = cpu_exec,
     .stats = cpu_stats,
     .close = cpu_close,

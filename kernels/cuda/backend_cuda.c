@@ -1,7 +1,7 @@
 /*
- * The CUDA backend: one device, one stream, products by cuBLAS (fp32) and cuBLASLt (bf16),
- * everything else by the kernels of ops.h and tokens.h. Memory is sized by prepare.c; run.c copies
- * a batch in, runs the plan step by step and copies the results out.
+ * The CUDA backend: one device, a stream and another for copies of weights, products by cuBLAS
+ * (fp32) and cuBLASLt (bf16), everything else by the kernels of ops.h and tokens.h. Memory is sized
+ * by prepare.c; run.c copies a batch in, runs the plan step by step and copies the results out.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +45,7 @@ static void cuda_close(void *opened)
     if (state->stream != NULL) {
         (void)cudaStreamSynchronize(state->stream);
     }
+    evq_cuda_copies_close(state);
     if (state->cublas_handle != NULL) {
         (void)state->cublas.destroy(state->cublas_handle);
     }
@@ -70,7 +71,6 @@ static void cuda_close(void *opened)
     evq_cuda_block_free(state, &state->product);
     evq_cuda_block_free(state, &state->narrowed);
     evq_cuda_block_free(state, &state->workspace);
-    evq_cuda_block_free(state, &state->staging);
     evq_cuda_block_free(state, &state->logits);
     evq_cuda_block_free(state, &state->gathered);
     (void)cudaFreeHost(state->h_results);
@@ -109,6 +109,9 @@ static enum evq_status open_device(struct evq_cuda_state *state, struct evq_erro
     if (status == EVQ_OK) {
         status = evq_cuda_status(cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
                                  "make a stream", err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_cuda_copies_open(state, err);
     }
     if (status == EVQ_OK) {
         status = evq_cublas_load(&state->cublas, err);
@@ -185,6 +188,7 @@ static const struct evq_backend_ops backend_cuda = {
     .prepare = evq_cuda_prepare,
     .put = evq_cuda_put,
     .settle = evq_cuda_settle,
+    .catch_up = evq_cuda_catch_up,
     .exec = evq_cuda_exec,
     .stats = cuda_stats,
     .close = cuda_close,

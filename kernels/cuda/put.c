@@ -1,8 +1,89 @@
 /*
- * Weights from their blobs: copied to the device as they came, converted there.
+ * Weights from their blobs: copied on a stream of their own to one of a few stages on the device,
+ * converted from there into their place by the main stream. So the next copy goes on while the one
+ * before is converted, and the host learns by events which blobs are read no more.
  */
 #include "kernels/cuda/state.h"
 #include "kernels/plan.h"
+
+enum evq_status evq_cuda_copies_open(struct evq_cuda_state *state, struct evq_error *err)
+{
+    enum evq_status status = evq_cuda_status(
+        cudaStreamCreateWithFlags(&state->copies, cudaStreamNonBlocking), "make a stream", err);
+
+    for (int i = 0; i < EVQ_CUDA_STAGES && status == EVQ_OK; i++) {
+        struct evq_cuda_stage *stage = &state->stages[i];
+        status = evq_cuda_status(cudaEventCreateWithFlags(&stage->copied, cudaEventDisableTiming),
+                                 "make an event", err);
+        if (status == EVQ_OK) {
+            status =
+                evq_cuda_status(cudaEventCreateWithFlags(&stage->converted, cudaEventDisableTiming),
+                                "make an event", err);
+        }
+    }
+    return status;
+}
+
+void evq_cuda_copies_close(struct evq_cuda_state *state)
+{
+    // None of these can be reported, and all of them fail alike once the device has failed.
+    if (state->copies != NULL) {
+        (void)cudaStreamSynchronize(state->copies);
+    }
+    for (int i = 0; i < EVQ_CUDA_STAGES; i++) {
+        struct evq_cuda_stage *stage = &state->stages[i];
+        if (stage->copied != NULL) {
+            (void)cudaEventDestroy(stage->copied);
+        }
+        if (stage->converted != NULL) {
+            (void)cudaEventDestroy(stage->converted);
+        }
+        evq_cuda_block_free(state, &stage->block);
+    }
+    if (state->copies != NULL) {
+        (void)cudaStreamDestroy(state->copies);
+    }
+}
+
+/* All stages alike: the blobs of the next checkpoint may take them in another order. Freeing one
+ * waits for what uses it. */
+static enum evq_status stages_grow(struct evq_cuda_state *state, size_t bytes,
+                                   struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (int i = 0; i < EVQ_CUDA_STAGES && status == EVQ_OK; i++) {
+        status =
+            evq_cuda_block_grow(state, &state->stages[i].block, bytes, "a part of a weight", err);
+    }
+    return status;
+}
+
+/* The host memory into the stage, once what was there before has been converted; the main stream
+ * goes on when it is there. */
+static enum evq_status stage_fill(struct evq_cuda_state *state, struct evq_cuda_stage *stage,
+                                  const void *values, size_t bytes, struct evq_error *err)
+{
+    static const char what[] = "copy a weight";
+    enum evq_status status = EVQ_OK;
+
+    if (state->puts >= EVQ_CUDA_STAGES) {
+        status =
+            evq_cuda_status(cudaStreamWaitEvent(state->copies, stage->converted, 0), what, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_cuda_status(cudaMemcpyAsync(stage->block.d_data, values, bytes,
+                                                 cudaMemcpyHostToDevice, state->copies),
+                                 what, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_cuda_status(cudaEventRecord(stage->copied, state->copies), what, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_cuda_status(cudaStreamWaitEvent(state->stream, stage->copied, 0), what, err);
+    }
+    return status;
+}
 
 enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
                              struct evq_error *err)
@@ -18,18 +99,23 @@ enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight
         return status;
     }
     struct evq_cuda_weight *weight = &state->weights[slot];
+    struct evq_cuda_stage *stage = &state->stages[state->puts % EVQ_CUDA_STAGES];
     const size_t bytes = (size_t)blob->rows * (size_t)weight->columns * bytes_of[blob->type];
     status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
     if (status == EVQ_OK) {
-        status = evq_cuda_block_grow(state, &state->staging, bytes, "a part of a weight", err);
+        status = stages_grow(state, bytes, err);
     }
     if (status == EVQ_OK) {
-        status = evq_cuda_copy_in(state, state->staging.d_data, blob->values, bytes,
-                                  "copy a weight", err);
+        status = stage_fill(state, stage, blob->values, bytes, err);
     }
     if (status == EVQ_OK) {
-        status = evq_cuda_weight_convert(state, weight, state->staging.d_data, blob, err);
+        status = evq_cuda_weight_convert(state, weight, stage->block.d_data, blob, err);
     }
+    if (status == EVQ_OK) {
+        status =
+            evq_cuda_status(cudaEventRecord(stage->converted, state->stream), "copy a weight", err);
+    }
+    state->puts += status == EVQ_OK;
     weight->rows_put = status == EVQ_OK ? blob->first_row + blob->rows : 0;
     return status;
 }
@@ -38,5 +124,27 @@ enum evq_status evq_cuda_settle(void *opened, struct evq_error *err)
 {
     const struct evq_cuda_state *state = opened;
 
-    return evq_cuda_status(cudaStreamSynchronize(state->stream), "copy a weight", err);
+    // Not by an event: a put() that failed half-way may have left a copy behind the last one.
+    enum evq_status status =
+        evq_cuda_status(cudaStreamSynchronize(state->copies), "copy a weight", err);
+    if (status == EVQ_OK) {
+        status = evq_cuda_status(cudaStreamSynchronize(state->stream), "convert a weight", err);
+    }
+    return status;
+}
+
+/* Copies end in their order: of an event that a later put() has recorded anew, that one will do. */
+enum evq_status evq_cuda_catch_up(void *opened, uint32_t most, uint32_t *ret_reading,
+                                  struct evq_error *err)
+{
+    const struct evq_cuda_state *state = opened;
+    const uint64_t behind = most < EVQ_CUDA_STAGES ? most : EVQ_CUDA_STAGES - 1;
+
+    *ret_reading = (uint32_t)(behind < state->puts ? behind : state->puts);
+    if (behind >= state->puts) {
+        return EVQ_OK;
+    }
+    const uint64_t last = state->puts - behind - 1;
+    return evq_cuda_status(cudaEventSynchronize(state->stages[last % EVQ_CUDA_STAGES].copied),
+                           "copy a weight", err);
 }

@@ -38,9 +38,19 @@ struct evq_cuda_turns { // Cosines and sines of a plan's ROPE operations that ar
     const struct evq_op *op; // The first of them.
 };
 
+#define EVQ_CUDA_STAGES 4
+
+struct evq_cuda_stage { // A blob as it came, before it is converted.
+    struct evq_cuda_block block;
+    cudaEvent_t copied, converted; // Recorded by the latest put() that went through it.
+};
+
 struct evq_cuda_state {
     int device;
-    cudaStream_t stream;
+    cudaStream_t stream; // Of everything but the copies of weights.
+    cudaStream_t copies;
+    struct evq_cuda_stage stages[EVQ_CUDA_STAGES]; // Put number n goes through n modulo these.
+    uint64_t puts;
     struct evq_cublas cublas;
     void *cublas_handle;
     const struct evq_plan *plan; // NULL: not prepared.
@@ -58,7 +68,6 @@ struct evq_cuda_state {
     struct evq_cuda_block product;          // Of a matrix, before its epilogue.
     struct evq_cuda_block narrowed;         // fp32 rows, rounded to bf16 for a product.
     struct evq_cuda_block workspace;        // cuBLASLt's.
-    struct evq_cuda_block staging;          // A blob as it came, before it is converted.
     struct evq_cuda_block logits, gathered; // Of a chunk of scores.
     int32_t *positions_host;                // [rows_max].
     struct evq_attention_tile *tiles_host;  // [rows_max].
@@ -127,6 +136,13 @@ enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_bat
                               int32_t tiles, size_t number, size_t *ret_next,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* put.c */
+
+/* The stream and the events of put(). */
+enum evq_status evq_cuda_copies_open(struct evq_cuda_state *state,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_cuda_copies_close(struct evq_cuda_state *state); // Half-opened ones too; waits for copies.
+
 /* prepare.c, put.c, run.c: the entries of struct evq_backend_ops, whose contracts hold. */
 
 enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan,
@@ -136,6 +152,9 @@ enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight
                              struct evq_error *err) EVQ_CHECK_RESULT;
 
 enum evq_status evq_cuda_settle(void *opened, struct evq_error *err) EVQ_CHECK_RESULT;
+
+enum evq_status evq_cuda_catch_up(void *opened, uint32_t most, uint32_t *ret_reading,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 enum evq_status evq_cuda_exec(void *opened, const struct evq_batch *batch,
                               struct evq_row_result *results,

@@ -50,8 +50,22 @@ static enum evq_status null_settle(void *state, struct evq_error *err)
     return EVQ_OK;
 }
 
-static const struct evq_backend_ops null_backend = {
-    .name = "null", .alloc = null_alloc, .free = null_free, .put = null_put, .settle = null_settle};
+static enum evq_status null_catch_up(void *state, uint32_t most, uint32_t *ret_reading,
+                                     struct evq_error *err)
+{
+    (void)state;
+    (void)most;
+    (void)err;
+    *ret_reading = 0;
+    return EVQ_OK;
+}
+
+static const struct evq_backend_ops null_backend = {.name = "null",
+                                                    .alloc = null_alloc,
+                                                    .free = null_free,
+                                                    .put = null_put,
+                                                    .settle = null_settle,
+                                                    .catch_up = null_catch_up};
 
 struct plain { // Parallel reads of one checkpoint's files, each piece by whoever is free.
     const struct evq_checkpoint *checkpoint;

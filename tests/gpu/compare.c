@@ -13,15 +13,6 @@
 
 #define EXIT_SKIPPED 77
 
-void compare_tell(const char *group, int cases, int faults, int refused, double worst)
-{
-    (void)printf("%s %-58s %4d cases, %d refused, apart by at most %.3g\n",
-                 faults == 0 ? "ok  " : "FAIL", group, cases, refused, worst);
-    (void)printf("json {\"test\": \"%s\", \"cases\": %d, \"failed\": %d, \"refused\": %d}\n", group,
-                 cases, faults, refused);
-    (void)fflush(stdout); // What was found stays if the next one crashes.
-}
-
 static bool options_read(int argc, char **argv, struct sides *sides, int32_t *ret_device)
 {
     for (int i = 1; i < argc; i++) {

@@ -187,6 +187,15 @@ static int32_t compare(const struct side *const *sides, const struct shape *shap
     return faults;
 }
 
+void compare_tell(const char *group, int cases, int faults, int refused, double worst)
+{
+    (void)printf("%s %-58s %4d cases, %d refused, apart by at most %.3g\n",
+                 faults == 0 ? "ok  " : "FAIL", group, cases, refused, worst);
+    (void)printf("json {\"test\": \"%s\", \"cases\": %d, \"failed\": %d, \"refused\": %d}\n", group,
+                 cases, faults, refused);
+    (void)fflush(stdout); // What was found stays if the next one crashes.
+}
+
 int compare_samples(const struct sides *sides)
 {
     const struct side *const both[] = {&sides->cpu, &sides->device};

@@ -29,6 +29,19 @@ file(WRITE ${standin}/lying/lie 100) # Behind the self-check, whose batches are 
 add_test(NAME gpu_compare_finds_a_lie COMMAND gpu_compare --small --repeats 1)
 set_tests_properties(gpu_compare_finds_a_lie PROPERTIES LABELS unit TIMEOUT 300
     ENVIRONMENT "EVQ_STANDIN=${standin}/lying" PASS_REGULAR_EXPRESSION "FAIL qwen3, weights fp32, in fp32")
+# The same on the CUDA module's own sources, which an emulator runs (tests/links/cuda.cmake).
+add_executable(gpu_compare_emulated gpu/compare_emulated.c gpu/compare_samples.c gpu/compare_ops.c gpu/compare_models.c
+    gpu/lm_plan.c)
+target_link_libraries(gpu_compare_emulated PRIVATE evq_cuda_emulated evq_engine m)
+add_dependencies(gpu_compare_emulated emulated_cublas emulated_cublaslt)
+set_target_properties(gpu_compare_emulated PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX
+    BUILD_RPATH ${CMAKE_BINARY_DIR}/emulator)
+if(NOT EVQ_SANITIZE) # Every thread of every kernel is a fiber: minutes already.
+    foreach(part samples operations models)
+        add_test(NAME gpu_compare_emulated_${part} COMMAND gpu_compare_emulated ${part})
+        set_tests_properties(gpu_compare_emulated_${part} PROPERTIES LABELS unit TIMEOUT 1200)
+    endforeach()
+endif()
 add_custom_target(evq_standin DEPENDS ${standin}/bin/evalq-worker evq_standin_cuda evq_standin_nvml)
 file(WRITE ${standin}/gpus "GPU-a 0 85899345920 0 41\n")
 add_test(NAME gpu_path COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/path.sh ${standin}/bin 0)

@@ -143,6 +143,15 @@ static enum evq_status standin_settle(void *state, struct evq_error *err)
     return atomic_load(&faulty) ? fault(err) : evq_backend_cpu.settle(device->cpu, err);
 }
 
+static enum evq_status standin_catch_up(void *state, uint32_t most, uint32_t *ret_reading,
+                                        struct evq_error *err)
+{
+    const struct device *device = state;
+
+    return atomic_load(&faulty) ? fault(err)
+                                : evq_backend_cpu.catch_up(device->cpu, most, ret_reading, err);
+}
+
 static enum evq_status standin_exec(void *state, const struct evq_batch *batch,
                                     struct evq_row_result *results, struct evq_error *err)
 {
@@ -196,6 +205,7 @@ static const struct evq_backend_ops standin = {
     .prepare = standin_prepare,
     .put = standin_put,
     .settle = standin_settle,
+    .catch_up = standin_catch_up,
     .exec = standin_exec,
     .stats = standin_stats,
     .close = standin_close,

@@ -4,12 +4,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define BUFFERS_MAX     8
-#define BUFFERS_BYTES   ((size_t)256 << 20) // Of all, where one is not larger already.
-#define INLINE_BYTES    ((uint64_t)4 << 20) // Threads cost more than they save below this.
-#define READERS_WARM    4
-#define READERS_COLD    8 // Disks want several requests at once.
-#define SETTLE_INTERVAL 2 // Pieces between two waits for the backend's copies.
+#define BUFFERS_MAX   8
+#define BUFFERS_BYTES ((size_t)256 << 20) // Of all, where one is not larger already.
+#define INLINE_BYTES  ((uint64_t)4 << 20) // Threads cost more than they save below this.
+#define READERS_WARM  4
+#define READERS_COLD  8 // Disks want several requests at once.
 
 struct buffer {
     void *host;
@@ -38,8 +37,10 @@ struct run { // One load.
     size_t buffer_count;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    size_t next;     // The piece that the next free reader takes.
-    size_t released; // Pieces before this one need their buffers no more.
+    size_t next;                    // The piece that the next free reader takes.
+    size_t released;                // Pieces before this one need their buffers no more.
+    size_t puts;                    // So far; the thread's that takes alone, like put_pieces.
+    size_t put_pieces[BUFFERS_MAX]; // Of the latest puts, number n at n modulo BUFFERS_MAX.
     bool stopped;
     struct slot slots[BUFFERS_MAX];
 };
@@ -216,6 +217,29 @@ static void release(struct run *run, size_t released)
     (void)pthread_mutex_unlock(&run->lock);
 }
 
+/* Piece i was taken. Half of the buffers at most wait for the backend's copies, which so have the
+ * next piece to go on with; the other half is for the readers. */
+static enum evq_status catch_up(struct run *run, size_t i, struct evq_error *err)
+{
+    const size_t held = run->buffer_count / 2; // Pieces, the latest, whose buffers may be in use.
+    uint32_t most = 0;
+    uint32_t reading = 0;
+
+    if (run->list->pieces[i].kind != EVQ_LOAD_DIGEST) {
+        run->put_pieces[run->puts++ % BUFFERS_MAX] = i;
+    }
+    while (most < run->puts && most < held && i + 1 < run->list->count &&
+           run->put_pieces[(run->puts - most - 1) % BUFFERS_MAX] + held > i) {
+        most++;
+    }
+    const enum evq_status status =
+        run->ring->backend->catch_up(run->ring->state, most, &reading, err);
+    if (status == EVQ_OK) {
+        release(run, reading == 0 ? i + 1 : run->put_pieces[(run->puts - reading) % BUFFERS_MAX]);
+    }
+    return status;
+}
+
 static enum evq_status take_all(struct run *run, evq_load_take take, void *context,
                                 struct evq_error *err)
 {
@@ -233,9 +257,8 @@ static enum evq_status take_all(struct run *run, evq_load_take take, void *conte
         if (status == EVQ_OK) {
             status = take(context, &run->list->pieces[i], slot->values, err);
         }
-        if (status == EVQ_OK && (i % SETTLE_INTERVAL == SETTLE_INTERVAL - 1 || i + 1 == count)) {
-            status = run->ring->backend->settle(run->ring->state, err);
-            release(run, i + 1);
+        if (status == EVQ_OK) {
+            status = catch_up(run, i, err);
         }
     }
     return status;
@@ -295,6 +318,9 @@ enum evq_status evq_load_ring_run(struct evq_load_ring *ring, const struct evq_l
     if (status == EVQ_OK) {
         status = run->buffer_count > 1 ? run_threads(run, take, context, err)
                                        : run_inline(run, take, context, err);
+    }
+    if (status != EVQ_OK) {
+        (void)ring->backend->settle(ring->state, NULL); // What was put may still be read.
     }
     (void)pthread_cond_destroy(&run->changed);
     (void)pthread_mutex_destroy(&run->lock);

@@ -15,7 +15,8 @@ enum evq_status evq_load_ring_new(const struct evq_backend_ops *backend, void *s
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_load_ring_free(struct evq_load_ring *ring); // Accepts NULL; before the backend closes.
 
-/* Takes the values of one piece; they stay until evq_backend_ops.settle(). */
+/* Takes the values of one piece, by one put(), but of a DIGEST, by none; they stay until
+ * evq_backend_ops.catch_up() says that no put() reads them any more. */
 typedef enum evq_status (*evq_load_take)(void *context, const struct evq_load_piece *piece,
                                          const void *values, struct evq_error *err);
 

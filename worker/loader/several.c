@@ -240,6 +240,21 @@ static enum evq_status several_settle(void *opened, struct evq_error *err)
     return status;
 }
 
+static enum evq_status several_catch_up(void *opened, uint32_t most, uint32_t *ret_reading,
+                                        struct evq_error *err)
+{
+    const struct several *several = opened;
+    enum evq_status status = EVQ_OK;
+
+    *ret_reading = 0;
+    for (size_t i = 0; i < several->count && status == EVQ_OK; i++) {
+        uint32_t reading = 0;
+        status = several->ops->catch_up(several->lanes[i].state, most, &reading, err);
+        *ret_reading = reading > *ret_reading ? reading : *ret_reading;
+    }
+    return status;
+}
+
 static bool room_for(int32_t **values, size_t *held, size_t wanted)
 {
     if (wanted <= *held) {
@@ -424,6 +439,7 @@ const struct evq_backend_ops evq_backend_several = {
     .prepare = several_prepare,
     .put = several_put,
     .settle = several_settle,
+    .catch_up = several_catch_up,
     .exec = several_exec,
     .stats = several_stats,
     .close = several_close,
