@@ -234,6 +234,27 @@ static enum evq_status program_reason(const struct relay *relay, enum evq_status
     return status;
 }
 
+/*
+ * What names the content that a command prepares: the fingerprint, and where the format is not one
+ * of ours, what all its files hold.
+ */
+static enum evq_status prepare_key(const struct evq_eval_request *request, const char *fingerprint,
+                                   char *key, size_t key_bytes, struct evq_error *err)
+{
+    char tree[33] = "";
+    enum evq_status status = EVQ_OK;
+
+    if (fingerprint[0] == '\0') {
+        status = evq_checkpoint_tree_fingerprint(request->root_fd, request->path, tree, err);
+    }
+    if (status == EVQ_OK) {
+        (void)snprintf(key, key_bytes, "%s-%s-%s", tree[0] != '\0' ? tree : fingerprint,
+                       request->job != NULL ? request->job->variant : "regular",
+                       request->suite->prepare);
+    }
+    return status;
+}
+
 /* fingerprint: of the checkpoint as it lies there, "" when its format is not one of ours. */
 static enum evq_status prepared_eval(struct evq_runner *runner,
                                      const struct evq_command_place *place, const char *fingerprint,
@@ -245,18 +266,15 @@ static enum evq_status prepared_eval(struct evq_runner *runner,
     struct evq_eval_request mine = *request;
     struct evq_prepared prepared = {.lock_fd = -1};
     char key[256];
+    char after[256];
     enum evq_status status = EVQ_OK;
 
     mine.prepared = "";
     if (suite->prepare[0] != '\0') {
-        if (fingerprint[0] == '\0') {
-            return evq_error_set(
-                err, EVQ_E_UNSUPPORTED,
-                "'%s' has no fingerprint, which prepare needs: its format is not known",
-                request->path);
+        status = prepare_key(request, fingerprint, key, sizeof(key), err);
+        if (status != EVQ_OK) {
+            return status;
         }
-        (void)snprintf(key, sizeof(key), "%s-%s-%s", fingerprint,
-                       request->job != NULL ? request->job->variant : "regular", suite->prepare);
         char log_path[EVQ_SCRATCH_PATH_BYTES];
         (void)snprintf(log_path, sizeof(log_path), "%s.prepare", place->log_path);
         const struct evq_command_place prepare_place = {.devices = place->devices,
@@ -266,6 +284,12 @@ static enum evq_status prepared_eval(struct evq_runner *runner,
         if (status != EVQ_OK) {
             (void)evq_error_prefix(err, "prepare");
             return status;
+        }
+        status = prepare_key(request, fingerprint, after, sizeof(after), err);
+        if (status != EVQ_OK || strcmp(key, after) != 0) {
+            evq_prepare_close(&prepared);
+            return status != EVQ_OK ? status
+                                    : changed_error(request, "changed while it was prepared", err);
         }
         mine.prepared = prepared.path;
     }
@@ -280,7 +304,8 @@ enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
                                 const struct evq_eval_report *report, struct evq_failure *failure,
                                 struct evq_error *err)
 {
-    const bool native = suite_is_native(request->suite);
+    // What a command prepares is what evalq's own tasks read: the checkpoint itself they need not.
+    const bool native = suite_is_native(request->suite) && request->suite->prepare[0] == '\0';
     char log_path[EVQ_SCRATCH_PATH_BYTES];
     char before[33];
 

@@ -203,6 +203,13 @@ const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32"
 enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
                                            struct evq_buffer *manifest,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
+/*
+ * The same over every regular file beneath path, or of the one file that path is, whatever its
+ * format: nothing is said of completeness. Symbolic links are not followed, nor counted.
+ * EVQ_E_LIMIT: over 16 folders deep or 16 MiB of names.
+ */
+enum evq_status evq_checkpoint_tree_fingerprint(int root_fd, const char *path, char out[33],
+                                                struct evq_error *err) EVQ_CHECK_RESULT;
 /* XXH3-128 over every tensor's name, dtype, shape and values in name order, as digest.h says. Reads
  * everything; then looks for changed files. */
 enum evq_status evq_checkpoint_digest(const struct evq_checkpoint *checkpoint, char out[33],

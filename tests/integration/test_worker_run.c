@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tests/fixture/folder.h"
 #include "tests/fixture/site.h"
@@ -24,6 +25,7 @@ static const char site_yaml[] =
     "  gone: {kind: command, command: [$DIR/gone.sh]}\n"
     "  swap: {kind: command, command: [$DIR/swap.sh]}\n"
     "  convert: {kind: command, command: [$DIR/convert.sh]}\n"
+    "  join: {kind: command, command: [$DIR/join.sh]}\n"
     "  warm: {kind: persistent, command: [python3, $DATA/evaluators/persistent.py]}\n"
     "suites:\n"
     "  shell: {evaluator: ok, tasks: [{name: t, type: any}]}\n"
@@ -32,6 +34,7 @@ static const char site_yaml[] =
     "  gone: {evaluator: gone, tasks: [{name: t, type: any}]}\n"
     "  swap: {evaluator: swap, tasks: [{name: t, type: any}]}\n"
     "  ready: {evaluator: ok, prepare: convert, tasks: [{name: t, type: any}]}\n"
+    "  joined: {evaluator: ok, prepare: join, tasks: [{name: t, type: any}]}\n"
     "  warm: {evaluator: warm, tasks: [{name: a, type: any}, {name: b, type: any}]}\n"
 #define DIGITS(name, shards)                                                                       \
     "  " name ": {evaluator: native, shards: " shards                                              \
@@ -39,7 +42,8 @@ static const char site_yaml[] =
     "model: {activation: relu}, data: {format: idx, inputs: "                                      \
     "$DATA/mnist/t10k-images-idx3-ubyte.gz, "                                                      \
     "labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz, scale: 0.00392156862745098}}]}\n"
-    DIGITS("digits1", "1") DIGITS("digits2", "2") DIGITS("digits3", "3") DIGITS("digits7", "7");
+    DIGITS("digits-joined", "1, prepare: join") DIGITS("digits1", "1") DIGITS("digits2", "2")
+        DIGITS("digits3", "3") DIGITS("digits7", "7");
 
 /* Scripts whose numbers show which checkpoint they saw. */
 static const char ok_sh[] =
@@ -54,6 +58,8 @@ static const char gone_sh[] =
 static const char swap_sh[] =
     "#!/bin/sh\nset -e\ncp $DIR/ckpt/other.safetensors \"$EVALQ_CHECKPOINT\"\n"
     "echo '{\"bytes\": 1}' > \"$EVALQ_RESULT\"\n";
+static const char join_sh[] = "#!/bin/sh\nset -e\necho made >> $DIR/joined\n"
+                              "cp \"$EVALQ_CHECKPOINT/mp_rank_00.safetensors\" \"$EVALQ_OUTPUT\"\n";
 static const char convert_sh[] = "#!/bin/sh\nset -e\necho made >> $DIR/converted\n"
                                  "cp \"$EVALQ_CHECKPOINT\" \"$EVALQ_OUTPUT/merged.safetensors\"\n";
 
@@ -68,6 +74,7 @@ static int setup(void **state)
     fixture_site_write(site, "gone.sh", EVQ_TEST_DATA, gone_sh);
     fixture_site_write(site, "swap.sh", EVQ_TEST_DATA, swap_sh);
     fixture_site_write(site, "convert.sh", EVQ_TEST_DATA, convert_sh);
+    fixture_site_write(site, "join.sh", EVQ_TEST_DATA, join_sh);
     *state = site;
     return 0;
 }
@@ -259,6 +266,44 @@ static void worker_prepares_a_checkpoint_once(void **state)
     assert_true(fixture_site_published(site, "run/5/regular/ready", "t", "bytes").value > 256);
 }
 
+/* A layout that evalq does not read is prepared once for what lies in it, for programs and evalq's
+ * own tasks; other content in the same place is prepared anew. */
+static void worker_prepares_a_layout_that_it_does_not_read(void **state)
+{
+    static const char *const ids[] = {"run/5/regular/joined", "run/6/regular/joined",
+                                      "run/5/regular/digits-joined", "run/7/regular/joined"};
+    struct fixture_site *site = *state;
+    char path[128];
+    size_t bytes = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/ckpt/cut", site->dir);
+    assert_int_equal(mkdir(path, 0755), 0);
+    (void)snprintf(path, sizeof(path), "%s/ckpt/cut/mp_rank_00.safetensors", site->dir);
+    uint8_t *weights =
+        fixture_file_load(EVQ_TEST_DATA "/mnist/mlp_784_512_128_32_10.safetensors", &bytes);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(weights, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+    free(weights);
+    fixture_site_checkpoint(site, "cut/mp_rank_01.safetensors", 6);
+    (void)fixture_site_worker(site, "--slots", "1", NULL);
+    for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
+        if (i == 3) {
+            fixture_site_checkpoint(site, "cut/mp_rank_01.safetensors", 7);
+        }
+        struct evq_job *job = fixture_job(ids[i]);
+        job->path = "cut";
+        job->fingerprint = "";
+        (void)fixture_submit_job(site->fx, job);
+        evq_job_free(job);
+        SITE_STATE_UNTIL(site, ids[i], "done");
+    }
+    assert_string_equal(fixture_site_text(site, "joined").text, "made\nmade\n");
+    assert_true(fixture_site_published(site, ids[0], "t", "bytes").value > 256);
+    assert_true(fixture_site_published(site, ids[2], "digits", "accuracy").value > 0.9);
+}
+
 static void worker_says_which_line_is_missing_for_an_unknown_root(void **state)
 {
     struct fixture_site *site = *state;
@@ -380,6 +425,7 @@ int main(void)
         TEST(worker_ends_a_job_whose_command_says_fatal),
         TEST(worker_skips_what_vanished_or_changed),
         TEST(worker_prepares_a_checkpoint_once),
+        TEST(worker_prepares_a_layout_that_it_does_not_read),
         TEST(worker_says_which_line_is_missing_for_an_unknown_root),
         TEST(worker_ends_a_job_whose_record_is_garbage),
         TEST(worker_exits_after_its_jobs_and_when_idle),

@@ -31,10 +31,15 @@ evaluators:
     argv: [{python}, -m, evalq.serve_lightning, "tiny_lightning:evaluator"]
     directory: {here}
     env: {env}
+  join:
+    kind: command
+    argv: [sh, -c, 'exec {python} "$EVALQ_CHECKPOINT/zero_to_fp32.py" "$EVALQ_CHECKPOINT" "$EVALQ_OUTPUT"']
+    env: {{DS_ACCELERATOR: cpu}}
   fixed: {{kind: command, argv: [sh, -c, 'echo "{{\\"loss\\": 0.5}}" > "$EVALQ_RESULT"']}}
 suites:
   fixed: {{evaluator: fixed, tasks: [{{name: eval}}]}}
   eval: {{evaluator: gpt2, tasks: [{{name: eval, type: trainer}}]}}
+  joined: {{evaluator: gpt2, prepare: join, tasks: [{{name: eval, type: trainer}}]}}
   val: {{evaluator: mlp, tasks: [{{name: val, type: lightning}}]}}
 """
 

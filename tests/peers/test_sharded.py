@@ -138,6 +138,14 @@ class TrainerTest(TrainerStackTest):
         for text in ("stage3_gather_16bit_weights_on_model_save", "zero_to_fp32.py"):
             self.assertIn(text, whole)
 
+    @needs_deepspeed
+    def test_deepspeed_stage_3_is_joined_by_a_prepare_command(self) -> None:
+        settings = dict(SETTINGS, max_steps=10, load_best_model_at_end=False, deepspeed=self.zero(3))
+        reference = self.reference(RANKS, **dict(settings, save_strategy="no"))
+        self.stack.start("tiny_gpt2.py", *words(evalq={"suites": "joined"}, **settings), launcher=RANKS).wait()
+        self.assert_same_evaluations(self.stack.outcome(), reference)
+        self.assertNotIn("model.safetensors", os.listdir(os.path.join(self.stack.out, "checkpoint-10")))
+
 
 class IndexTest(unittest.TestCase):
     """The index of a distributed checkpoint is a pickle."""

@@ -149,6 +149,57 @@ static void fingerprint_refuses_an_incomplete_checkpoint(void **state)
                   EVQ_E_GONE);
 }
 
+static void tree_of(const struct fixture_folder *folder, const char *name, char out[33])
+{
+    struct evq_error err;
+
+    assert_status_err(evq_checkpoint_tree_fingerprint(folder->fd, name, out, &err), EVQ_OK, &err);
+    assert_int_equal(strspn(out, "0123456789abcdef"), 32);
+}
+
+/* Of a layout that is not read, every file counts, wherever it lies, and so does its name. */
+static void tree_fingerprint_is_of_every_file_and_its_name(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    char first[33];
+    char other[33];
+
+    fixture_folder_mkdir(folder, "cut");
+    fixture_folder_mkdir(folder, "cut/rank0");
+    fixture_folder_write(folder, "cut/latest", "rank0", 5);
+    fixture_folder_write(folder, "cut/rank0/a", "weights", 7);
+    tree_of(folder, "cut", first);
+    assert_int_equal(symlinkat("elsewhere", folder->fd, "cut/link"), 0);
+    tree_of(folder, "cut", other);
+    assert_string_equal(first, other);
+    fixture_folder_write(folder, "cut/rank0/a", "Weights", 7);
+    tree_of(folder, "cut", other);
+    assert_string_not_equal(first, other);
+    fixture_folder_write(folder, "cut/rank0/a", "weights", 7);
+    tree_of(folder, "cut", other);
+    assert_string_equal(first, other);
+    assert_int_equal(renameat(folder->fd, "cut/rank0/a", folder->fd, "cut/rank0/b"), 0);
+    tree_of(folder, "cut", other);
+    assert_string_not_equal(first, other);
+    tree_of(folder, "cut/latest", other); // One file.
+    assert_status(evq_checkpoint_tree_fingerprint(folder->fd, "gone", other, NULL), EVQ_E_GONE);
+    assert_status(evq_checkpoint_tree_fingerprint(folder->fd, "../x", other, NULL), EVQ_E_INVALID);
+}
+
+static void tree_fingerprint_goes_16_folders_deep(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    char path[64] = "d";
+    char out[33];
+
+    for (int depth = 0; depth < 18; depth++) {
+        assert_int_equal(mkdirat(folder->fd, path, 0755), 0);
+        (void)strcat(path, "/d");
+    }
+    assert_status(evq_checkpoint_tree_fingerprint(folder->fd, "d", out, NULL), EVQ_E_LIMIT);
+    tree_of(folder, "d/d/d", out);
+}
+
 #define TEST(function)                                                                             \
     cmocka_unit_test_setup_teardown(function, fixture_folder_setup, fixture_folder_teardown)
 
@@ -160,6 +211,8 @@ int main(void)
         TEST(fingerprint_gives_a_manifest_of_every_shard),
         TEST(fingerprint_and_digest_stay_what_they_were),
         TEST(fingerprint_refuses_an_incomplete_checkpoint),
+        TEST(tree_fingerprint_is_of_every_file_and_its_name),
+        TEST(tree_fingerprint_goes_16_folders_deep),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
