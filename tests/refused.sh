@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 folder=${1:-build/test/bin}
 least=500
 total=0
-for name in test_checkpoint_hostile test_pickle test_torch_legacy test_dcp test_layout test_adapter test_datasets test_token_file \
+for name in test_checkpoint_hostile test_torch_hostile test_pickle test_torch_legacy test_dcp test_layout test_adapter test_datasets test_token_file \
     test_tokenizer_bad test_models; do
     found=$("$folder/$name" 2>&1 | tr -d '\r' | grep -oE '[0-9]+ [a-z._ ]+ refused$') || {
         echo "refused: $name tells nothing" >&2

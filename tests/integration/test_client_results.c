@@ -1,0 +1,254 @@
+/*
+ * libevalq after the submit: checkpoints and roots that are not there yet, metrics as they arrive,
+ * jobs withdrawn, checkpoints kept until their jobs end.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "producer/ring.h"
+#include "tests/fixture/client.h"
+
+static void config_add_root(const struct scene *scene, const char *line)
+{
+    char path[160];
+
+    snprintf(path, sizeof(path), "%s.new", scene->config);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "roots:\n  test: %s\n%s", scene->directory, line);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(rename(path, scene->config), 0);
+}
+
+/* Training goes on, and waits for nothing; who adds the line gets the evaluations. */
+static void client_submits_once_the_missing_root_is_configured(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char elsewhere[64];
+    char path[128];
+    char line[160];
+
+    fixture_dir_make(elsewhere);
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    snprintf(line, sizeof(line), "%s/out/step-1.safetensors", scene->directory);
+    snprintf(path, sizeof(path), "%s/step-1.safetensors", elsewhere);
+    assert_int_equal(rename(line, path), 0);
+    const struct evalq_checkpoint checkpoint = {.path = path, .step = 1, .suites = "quick,full"};
+    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    submit_step(scene, client, 2); // The others do not wait behind it.
+    assert_flushed(client);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
+    assert_int_equal(stats_of(client).pending, 2);
+    assert_int_equal(evalq_client_wait(client, NULL, NULL, 100), EVALQ_TIMEOUT); // For step 2.
+    assert_int_equal(warnings_with(scene, "not submitted: "), 1);
+    snprintf(line, sizeof(line), "roots: {%s: %s}", strrchr(elsewhere, '/') + 1, elsewhere);
+    assert_int_equal(warnings_with(scene, line), 1);
+    evalq_client_close(client);
+    client = scene_client(scene); // The next process of the run has it still.
+    assert_flushed(client);
+    config_add_root(scene, "nonsense: 1\n");
+    snprintf(line, sizeof(line), "  other: %s\n", elsewhere);
+    config_add_root(scene, line);
+    FIXTURE_UNTIL(ARRIVES_MS, jobs_in(scene, EVQ_JOB_QUEUED) == 3);
+    FIXTURE_UNTIL(ARRIVES_MS, stats_of(client).pending == 0);
+    assert_int_equal(stats_of(client).refused, 0);
+    evalq_client_close(client);
+    fixture_dir_remove(elsewhere);
+}
+
+/* Who waits is not told that all is done, and is not kept waiting for a line of configuration. */
+static void client_wait_says_that_a_root_is_missing(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    const struct evalq_checkpoint checkpoint = {
+        .path = "/usr/step-1.safetensors", .step = 1, .suites = "quick"};
+
+    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    assert_int_equal(evalq_client_wait(client, NULL, NULL, ARRIVES_MS), EVALQ_NOT_FOUND);
+    assert_non_null(
+        strstr(evalq_client_error(client), "1 of the checkpoints lies beneath no root"));
+    assert_int_equal(stats_of(client).pending, 1);
+    evalq_client_close(client);
+}
+
+static void client_waits_for_checkpoint_when_it_is_still_written(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char whole[160];
+    char half[160];
+    char data[4096];
+
+    checkpoint_write(scene, "whole.safetensors", 5);
+    snprintf(whole, sizeof(whole), "%s/out/whole.safetensors", scene->directory);
+    snprintf(half, sizeof(half), "%s/out/step-5.safetensors", scene->directory);
+    int from = open(whole, O_RDONLY);
+    ssize_t bytes = read(from, data, sizeof(data));
+    close(from);
+    assert_true(bytes > 200);
+    int to = open(half, O_WRONLY | O_CREAT, 0600);
+    assert_int_equal(write(to, data, 150), 150);
+    assert_int_equal(submit(scene, client, "step-5.safetensors", 5), EVALQ_OK);
+    assert_int_equal(submit(scene, client, "whole.safetensors", 6), EVALQ_OK);
+    FIXTURE_UNTIL(ARRIVES_MS, stats_of(client).sent == 1); // The later one overtakes it.
+    assert_int_equal(evalq_client_flush(client, 50), EVALQ_TIMEOUT);
+    assert_int_equal(write(to, data + 150, (size_t)bytes - 150), bytes - 150);
+    close(to);
+    assert_flushed(client);
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 2);
+    assert_int_equal(warnings_with(scene, "evalq"), 0);
+    evalq_client_close(client);
+}
+
+struct seen {
+    int metrics;
+    int ends;
+    double value;
+    char key[64];
+    struct evalq_client *client;
+    int inside;
+};
+
+static void see(void *context, const struct evalq_metric_view *metric)
+{
+    struct seen *seen = context;
+
+    if (metric->task[0] == '\0') {
+        seen->ends++;
+        assert_string_equal(metric->state, "done");
+        return;
+    }
+    seen->metrics++;
+    seen->value = metric->value;
+    snprintf(seen->key, sizeof(seen->key), "%s", metric->key);
+    seen->inside = evalq_client_poll(seen->client, NULL, NULL, 1000);
+}
+
+static void client_withdraws_only_what_no_worker_has_begun(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+
+    submit_step(scene, client, 10);
+    assert_flushed(client);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    submit_step(scene, client, 20);
+    assert_flushed(client);
+    assert_int_equal(evalq_client_withdraw(client, 10, "", "quick", "no room", 2000), EVALQ_BUSY);
+    assert_int_equal(evalq_client_withdraw(client, 20, NULL, "quick", "no room", 2000), EVALQ_OK);
+    assert_int_equal(evalq_client_withdraw(client, 20, NULL, "quick", "no room", 2000), EVALQ_OK);
+    fixture_assert_state(scene->fx, "digits/20/regular/quick", "skipped");
+    assert_int_equal(evalq_client_withdraw(client, 30, NULL, "quick", "", 2000), EVALQ_NOT_FOUND);
+    assert_int_equal(evalq_client_withdraw(client, 20, "a b", "quick", "", 2000), EVALQ_INVALID);
+    evq_claim_free(claim);
+    evalq_client_close(client);
+}
+
+static void client_delivers_metrics_when_polled_and_waited_for(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    struct seen seen = {.client = client};
+    double value = 0;
+    int64_t step = 0;
+    char path[256];
+
+    submit_step(scene, client, 10);
+    assert_flushed(client);
+    assert_int_equal(evalq_client_poll(client, see, &seen, 2000), EVALQ_OK);
+    assert_int_equal(seen.metrics + seen.ends, 0);
+    assert_int_equal(evalq_client_wait(client, see, &seen, 100), EVALQ_TIMEOUT);
+    assert_int_equal(evalq_client_best(client, "", &value, &step, path, sizeof(path), 2000),
+                     EVALQ_NOT_FOUND);
+
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    fixture_publish(scene->fx, claim, "digits", 0.75);
+    assert_int_equal(evalq_client_poll(client, see, &seen, 2000), EVALQ_OK);
+    assert_int_equal(seen.metrics, 1);
+    assert_near(seen.value, 0.75, 0.0);
+    assert_string_equal(seen.key, "eval/digits/accuracy");
+    assert_int_equal(seen.inside, EVALQ_INVALID); // No deadlock: refused.
+    assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    assert_int_equal(evalq_client_wait(client, see, &seen, ARRIVES_MS), EVALQ_OK);
+    assert_int_equal(seen.metrics, 1);
+    assert_int_equal(seen.ends, 1);
+
+    struct evq_best best = {.value = 0.75, .step = 10};
+    snprintf(best.run, sizeof(best.run), "digits");
+    snprintf(best.metric, sizeof(best.metric), "eval/digits/accuracy");
+    snprintf(best.job, sizeof(best.job), "%s", claim->id);
+    snprintf(best.checkpoint, sizeof(best.checkpoint), "test:out/step-10.safetensors");
+    assert_status(evq_queue_best_put(scene->fx->queue, &best, NULL), EVQ_OK);
+    assert_int_equal(evalq_client_best(client, NULL, &value, &step, path, sizeof(path), 2000),
+                     EVALQ_OK);
+    assert_near(value, 0.75, 0.0);
+    assert_int_equal(step, 10);
+    assert_holds(path, scene->directory);
+    assert_int_equal(access(path, R_OK), 0);
+    evq_claim_free(claim);
+    evalq_client_close(client);
+}
+
+static void client_keeps_rotated_checkpoint_until_its_job_ends(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char original[160];
+    char pin[256];
+
+    submit_step(scene, client, 3);
+    assert_flushed(client);
+    snprintf(original, sizeof(original), "%s/out/step-3.safetensors", scene->directory);
+    assert_int_equal(unlink(original), 0);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    snprintf(pin, sizeof(pin), "%s/%s", scene->directory, claim->job->pin);
+    assert_int_equal(access(pin, R_OK), 0);
+    fixture_publish(scene->fx, claim, "digits", 0.5);
+    evalq_client_close(client); // A task is done, but its job runs: the pin stays.
+    assert_int_equal(access(pin, R_OK), 0);
+
+    client = scene_client(scene); // A resumed training, in the same directory.
+    submit_step(scene, client, 4);
+    assert_flushed(client);
+    assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+    claim = fixture_claim(scene->fx);
+    assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+    evalq_client_close(client);
+    assert_int_not_equal(access(pin, F_OK), 0);
+    snprintf(pin, sizeof(pin), "%s/out/.evalq", scene->directory);
+    assert_int_not_equal(access(pin, F_OK), 0); // Nothing stays behind.
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SCENE_TEST(client_submits_once_the_missing_root_is_configured),
+        SCENE_TEST(client_wait_says_that_a_root_is_missing),
+        SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
+        SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
+        SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),
+        SCENE_TEST(client_keeps_rotated_checkpoint_until_its_job_ends),
+    };
+    scene_clear_environment();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
