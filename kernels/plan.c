@@ -205,36 +205,6 @@ enum evq_status evq_plan_check(const struct evq_plan *plan, struct evq_error *er
     return EVQ_OK;
 }
 
-enum evq_status evq_plan_check_samples(const struct evq_plan *plan, struct evq_error *err)
-{
-    bool samples = plan->compute == EVQ_COMPUTE_F32;
-
-    for (size_t i = 0; i < plan->op_count && samples; i++) {
-        const enum evq_op_kind kind = plan->ops[i].kind;
-        samples = kind == EVQ_OP_GEMM || kind == EVQ_OP_SCALE_SHIFT ||
-                  kind == EVQ_OP_CROSS_ENTROPY || kind == EVQ_OP_SQUARED_ERROR;
-    }
-    return samples ? EVQ_OK
-                   : evq_error_set(err, EVQ_E_UNSUPPORTED,
-                                   "this backend evaluates fp32 models of samples only");
-}
-
-enum evq_status evq_plan_blob_check(const struct evq_plan *plan, int32_t slot,
-                                    const struct evq_weight_blob *blob, struct evq_error *err)
-{
-    if (plan == NULL || slot < 0 || (size_t)slot >= plan->slot_count) {
-        return evq_error_set(err, EVQ_E_BUG, "weight %d is not in the prepared plan", (int)slot);
-    }
-    if (blob->type != EVQ_WEIGHT_F32 || blob->transposed || blob->first_row != 0 ||
-        blob->rows != plan->slots[slot].rows) {
-        return evq_error_set(err, EVQ_E_UNSUPPORTED,
-                             "weight '%s' comes in parts or in a type that "
-                             "this backend does not convert",
-                             plan->slots[slot].name);
-    }
-    return EVQ_OK;
-}
-
 enum evq_status evq_plan_part_check(const struct evq_plan *plan, int32_t slot,
                                     const struct evq_weight_blob *blob, int32_t rows_put,
                                     struct evq_error *err)

@@ -15,15 +15,6 @@ enum evq_status evq_plan_check(const struct evq_plan *plan, struct evq_error *er
 enum evq_status evq_plan_batch_check(const struct evq_plan *plan, const struct evq_batch *batch,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* EVQ_E_UNSUPPORTED when a plan reads tokens or computes in bf16: for a backend without these. */
-enum evq_status evq_plan_check_samples(const struct evq_plan *plan,
-                                       struct evq_error *err) EVQ_CHECK_RESULT;
-
-/* The slot is in the plan (which may be NULL), and the blob is all of it, in fp32, as it stands. */
-enum evq_status evq_plan_blob_check(const struct evq_plan *plan, int32_t slot,
-                                    const struct evq_weight_blob *blob,
-                                    struct evq_error *err) EVQ_CHECK_RESULT;
-
 /* The slot is in the plan (which may be NULL), and the blob is of a known type and is its next part
  * in row order, rows_put being there already; first_row 0 begins anew. Else EVQ_E_BUG. */
 enum evq_status evq_plan_part_check(const struct evq_plan *plan, int32_t slot,

@@ -146,19 +146,6 @@ static void put_value(struct evq_buffer *out, double wall_seconds, int64_t step,
     evq_buffer_free(&summary);
 }
 
-void evq_tfevent_simple(struct evq_buffer *out, double wall_seconds, int64_t step, const char *tag,
-                        float value)
-{
-    struct evq_buffer body;
-
-    evq_buffer_init(&body, 0);
-    put_bytes(&body, VALUE_TAG, tag, strlen(tag));
-    put_key(&body, VALUE_SIMPLE, WIRE_FIXED32);
-    put_float(&body, value);
-    put_value(out, wall_seconds, step, &body);
-    evq_buffer_free(&body);
-}
-
 void evq_tfevent_scalar(struct evq_buffer *out, double wall_seconds, int64_t step, const char *tag,
                         float value)
 {

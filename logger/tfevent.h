@@ -22,11 +22,6 @@ void evq_tfevent_version(struct evq_buffer *out, double wall_seconds);
 void evq_tfevent_scalar(struct evq_buffer *out, double wall_seconds, int64_t step, const char *tag,
                         float value);
 
-/* Appends one scalar in the older form, Summary.Value.simple_value, which every reader accepts too.
- */
-void evq_tfevent_simple(struct evq_buffer *out, double wall_seconds, int64_t step, const char *tag,
-                        float value);
-
 struct evq_tfevent {
     double wall_seconds;
     int64_t step;

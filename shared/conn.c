@@ -449,14 +449,6 @@ void evq_conn_interrupt(struct evq_conn *conn)
     errno = before;
 }
 
-void evq_conn_resume(struct evq_conn *conn)
-{
-    uint64_t count;
-
-    (void)!read(conn->interrupt_fd, &count, sizeof count); // EAGAIN: it was not interrupted.
-    atomic_store(&conn->interrupted, false);
-}
-
 enum evq_status evq_conn_wait(struct evq_conn *conn, int64_t wait_ms, struct evq_error *err)
 {
     enum evq_status status =

@@ -89,10 +89,8 @@ enum evq_status evq_conn_flush(struct evq_conn *conn, int64_t deadline_ms,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_reply_free(struct evq_reply *reply); // Accepts NULL.
 
-/* Makes a waiting or the next call return EVQ_E_STOPPED; stays so until evq_conn_resume().
- * Async-signal-safe. */
+/* Makes a waiting call and every later one return EVQ_E_STOPPED. Async-signal-safe. */
 void evq_conn_interrupt(struct evq_conn *conn);
-void evq_conn_resume(struct evq_conn *conn);
 
 /* Sleeps wait_ms, as between two tries (evq_clock_backoff_ms()); EVQ_E_STOPPED on
  * evq_conn_interrupt(). */

@@ -14,7 +14,7 @@ enum evq_status evq_definition_init(struct evq_definition *definition, const cha
 {
     char shown[260];
 
-    *definition = (struct evq_definition){.kind = "bpe"};
+    *definition = (struct evq_definition){0};
     for (size_t i = 0; i < sizeof(definition->files) / sizeof(definition->files[0]); i++) {
         evq_buffer_init(&definition->files[i], EVQ_TOKENIZER_FILE_BYTES_MAX);
     }

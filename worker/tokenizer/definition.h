@@ -51,7 +51,6 @@ struct evq_steps { // What happens to a stretch of text between added tokens bef
 };
 
 struct evq_definition {
-    const char *kind;        // "gpt2", "bpe".
     const char *path;        // The file, for messages; escaped.
     struct evq_arena *arena; // Arrays of small count and names.
     struct evq_buffer files[3];

@@ -67,7 +67,6 @@ static enum evq_status read_merges(struct evq_definition *definition, struct evq
 
 enum evq_status evq_definition_read_pair(struct evq_definition *definition, struct evq_error *err)
 {
-    definition->kind = "gpt2";
     definition->byte_level = true;
     definition->steps.scan = EVQ_SCAN_GPT2;
     enum evq_status status = read_vocabulary(definition, err);

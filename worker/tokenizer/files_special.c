@@ -281,7 +281,6 @@ enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *fi
         strcmp(special.class, "Qwen2TokenizerFast") == 0) {
         definition->steps.nfc = true;
         definition->steps.scan = EVQ_SCAN_QWEN2;
-        definition->kind = "bpe";
     } else if (special.class[0] != '\0' && strncmp(special.class, "GPT2Tokenizer", 13) != 0) {
         return evq_definition_refuse(
             definition, err, "belongs to a %.60s, which without tokenizer.json is not known",

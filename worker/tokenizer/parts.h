@@ -17,7 +17,6 @@ struct evq_tokenizer {
     size_t before_count, after_count;
     int32_t vocabulary, bos, eos;
     char digest[33];
-    const char *kind;
     char *path;
 };
 

@@ -79,7 +79,6 @@ static void choose_scan(struct evq_tokenizer *tokenizer)
 static enum evq_status build(const struct evq_definition *definition,
                              struct evq_tokenizer *tokenizer, struct evq_error *err)
 {
-    tokenizer->kind = definition->kind;
     tokenizer->steps = definition->steps;
     memcpy(tokenizer->before, definition->before, sizeof(tokenizer->before));
     memcpy(tokenizer->after, definition->after, sizeof(tokenizer->after));
@@ -232,11 +231,6 @@ int32_t evq_tokenizer_find(const struct evq_tokenizer *tokenizer, const char *te
 const char *evq_tokenizer_name(const struct evq_tokenizer *tokenizer)
 {
     return tokenizer->path;
-}
-
-const char *evq_tokenizer_kind(const struct evq_tokenizer *tokenizer)
-{
-    return tokenizer->kind;
 }
 
 const char *evq_tokenizer_digest(const struct evq_tokenizer *tokenizer)

@@ -76,7 +76,6 @@ int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer);
 /* The id of the token written like this, or -1. */
 int32_t evq_tokenizer_find(const struct evq_tokenizer *tokenizer, const char *text, size_t bytes);
 const char *evq_tokenizer_name(const struct evq_tokenizer *tokenizer);   // Its file, for messages.
-const char *evq_tokenizer_kind(const struct evq_tokenizer *tokenizer);   // "gpt2", "bpe".
 const char *evq_tokenizer_digest(const struct evq_tokenizer *tokenizer); // XXH3-128 of the files.
 
 #endif
