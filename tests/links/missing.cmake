@@ -1,0 +1,33 @@
+# What is said where a part of CUDA is missing: the backend on the emulator without one of cuBLAS's libraries, and the real module
+# on a driver without a GPU.
+set(missing ${CMAKE_BINARY_DIR}/standin/missing)
+add_executable(cuda_missing standin/missing.c)
+target_link_libraries(cuda_missing PRIVATE evq_cuda_emulated evq_kernels_cpu)
+set_target_properties(cuda_missing PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX)
+add_dependencies(cuda_missing emulated_cublas)
+add_library(empty_cublaslt SHARED standin/empty.c)
+target_link_libraries(empty_cublaslt PRIVATE evq_flags)
+set_target_properties(empty_cublaslt PROPERTIES OUTPUT_NAME cublasLt SUFFIX .so.13 LIBRARY_OUTPUT_DIRECTORY ${missing}/empty)
+add_custom_command(TARGET cuda_missing POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${missing}/none ${missing}/half ${missing}/empty
+    COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:emulated_cublas> ${missing}/half
+    COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:emulated_cublas> ${missing}/empty VERBATIM)
+function(evq_missing_test name folder library said)
+    add_test(NAME cuda_missing_${name} COMMAND cuda_missing ${library})
+    set_tests_properties(cuda_missing_${name} PROPERTIES LABELS unit ENVIRONMENT "LD_LIBRARY_PATH=${missing}/${folder}"
+        PASS_REGULAR_EXPRESSION "${said};skipped: ")
+endfunction()
+evq_missing_test(cublas none libcublas.so.13 "0 devices: cuBLAS is not installed .libcublas.so.13")
+evq_missing_test(cublaslt half libcublasLt.so.13 "0 devices: cuBLAS is not installed .libcublasLt.so.13")
+evq_missing_test(symbol empty "" "0 devices: libcublasLt.so.13 has no cublasLtCreate")
+
+if(TARGET evalq_cuda AND TARGET test_backend_module)
+    add_library(evq_standin_driver SHARED standin/cuda_driver.c)
+    target_link_libraries(evq_standin_driver PRIVATE evq_flags)
+    set_target_properties(evq_standin_driver PROPERTIES OUTPUT_NAME cuda VERSION 1 SOVERSION 1
+        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/standin/driver)
+    add_test(NAME backend_module_without_a_device COMMAND test_backend_module)
+    set_tests_properties(backend_module_without_a_device PROPERTIES LABELS unit
+        ENVIRONMENT "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/standin/driver"
+        PASS_REGULAR_EXPRESSION "probe: look for GPUs: no CUDA-capable device is detected")
+endif()
