@@ -3,6 +3,7 @@
  * for, and no other. EMULATOR_REFUSE_EPILOGUES makes it find none for an epilogue. */
 #include <cstddef>
 #include <cstdlib>
+#include <vector>
 
 #include "tests/gpu/emulator/emulator.h"
 #include <cuda_bf16.h>
@@ -42,10 +43,48 @@ struct found {
     int reserved[4];
 };
 
+static size_t value_bytes(int type)
+{
+    return type == R_16BF ? sizeof(__nv_bfloat16) : sizeof(float);
+}
+
 static float value_of(const void *values, int type, ptrdiff_t at)
 {
     return type == R_16BF ? __bfloat162float(((const __nv_bfloat16 *)values)[at])
                           : ((const float *)values)[at];
+}
+
+/* Ends the program where the matrix is not the device's memory. */
+static void reach(const void *values, const layout &of)
+{
+    const size_t count = (size_t)(of.columns - 1) * (size_t)of.stride + (size_t)of.rows;
+    emulator_reach(values, count * value_bytes(of.type));
+}
+
+/* The matrix, packed. */
+static std::vector<float> unpack(const void *values, const layout &of)
+{
+    std::vector<float> all;
+
+    reach(values, of);
+    all.reserve(of.rows * of.columns);
+    for (uint64_t column = 0; column < of.columns; column++) {
+        for (uint64_t row = 0; row < of.rows; row++) {
+            all.push_back(
+                value_of(values, of.type, (ptrdiff_t)row + (ptrdiff_t)column * of.stride));
+        }
+    }
+    return all;
+}
+
+static float dot(const float *a, const float *b, uint64_t count)
+{
+    double sums[4] = {};
+
+    for (uint64_t p = 0; p < count; p++) {
+        sums[p % 4] += (double)a[p] * (double)b[p];
+    }
+    return (float)(sums[0] + sums[1] + sums[2] + sums[3]);
 }
 
 static void describe(const desc *d, const layout *a, const layout *b, const layout *out,
@@ -208,17 +247,15 @@ int cublasLtMatmul(void *, desc *d, const float *alpha, const void *a_values, la
     const float first = *alpha, second = *beta;
     emulator_enqueue([=] {
         std::memset(workspace, 0xff, workspace_bytes); // It is this product's alone.
+        const std::vector<float> weights = unpack(a_values, left);
+        const std::vector<float> values = unpack(b_values, right);
+        reach(out_values, result);
         for (uint64_t column = 0; column < result.columns; column++) {
             for (uint64_t row = 0; row < result.rows; row++) {
                 const ptrdiff_t to = (ptrdiff_t)row + (ptrdiff_t)column * result.stride;
-                double sum = 0.0;
-                for (uint64_t p = 0; p < left.rows; p++) {
-                    sum += (double)value_of(a_values, left.type,
-                                            (ptrdiff_t)p + (ptrdiff_t)row * left.stride) *
-                           (double)value_of(b_values, right.type,
-                                            (ptrdiff_t)p + (ptrdiff_t)column * right.stride);
-                }
-                float x = first * (float)sum;
+                const float sum = dot(weights.data() + row * left.rows,
+                                      values.data() + column * left.rows, left.rows);
+                float x = first * sum;
                 if (second != 0.0f) {
                     x += second * value_of(c_values, result.type, to);
                 }

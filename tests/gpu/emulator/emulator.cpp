@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <ucontext.h>
 #include <vector>
 
@@ -35,7 +36,7 @@ struct fiber {
     ucontext_t context; // Where it begins and, under ASan, where it is.
     jmp_buf place;      // Else where it is: no system call to get there.
     bool begun;
-    unsigned char *stack;
+    std::unique_ptr<unsigned char[]> stack;
     emulator_index thread;
     wait waits;
     const char *what; // It does with its warp.
@@ -44,11 +45,9 @@ struct fiber {
     std::vector<copy> open;
 };
 
-std::vector<fiber *> fibers;
+std::vector<std::unique_ptr<fiber>> fibers;
 std::vector<unsigned char> shared;
 size_t shared_bytes_now;
-ucontext_t scheduler;
-jmp_buf scheduler_place;
 fiber *current;
 const std::function<void()> *body_now;
 std::map<const void *, size_t> allowed;
@@ -68,12 +67,14 @@ size_t scheduler_stack_bytes;
 
 #if defined(__SANITIZE_ADDRESS__)
 
+ucontext_t scheduler;
+
 void resume(fiber *next)
 {
     void *fake = nullptr;
 
     current = next;
-    __sanitizer_start_switch_fiber(&fake, next->stack, STACK_BYTES);
+    __sanitizer_start_switch_fiber(&fake, next->stack.get(), STACK_BYTES);
     (void)swapcontext(&scheduler, &next->context);
     __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
     current = nullptr;
@@ -86,13 +87,14 @@ void yield(wait why)
     void *fake = nullptr;
 
     self->waits = why;
-    __sanitizer_start_switch_fiber(why == LEFT ? nullptr : &fake, scheduler_stack,
-                                   scheduler_stack_bytes);
+    __sanitizer_start_switch_fiber(&fake, scheduler_stack, scheduler_stack_bytes);
     (void)swapcontext(&self->context, &scheduler);
     __sanitizer_finish_switch_fiber(fake, &scheduler_stack, &scheduler_stack_bytes);
 }
 
 #else
+
+jmp_buf scheduler_place;
 
 void resume(fiber *next)
 {
@@ -122,22 +124,31 @@ void fiber_main()
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes);
 #endif
-    (*body_now)();
-    yield(LEFT);
+    for (;;) { // A block's threads run on the fibers of the one before.
+        (*body_now)();
+        yield(LEFT);
+    }
 }
 
 void fiber_begin(fiber *next, unsigned int number)
 {
     next->thread = {number, 0, 0};
     next->waits = RUNS;
-    next->begun = false;
     next->groups.clear();
     next->open.clear();
-    (void)getcontext(&next->context);
-    next->context.uc_stack.ss_sp = next->stack;
-    next->context.uc_stack.ss_size = STACK_BYTES;
-    next->context.uc_link = &scheduler;
-    makecontext(&next->context, fiber_main, 0);
+}
+
+std::unique_ptr<fiber> fiber_new()
+{
+    std::unique_ptr<fiber> made = std::make_unique<fiber>();
+
+    made->stack = std::make_unique<unsigned char[]>(STACK_BYTES);
+    (void)getcontext(&made->context);
+    made->context.uc_stack.ss_sp = made->stack.get();
+    made->context.uc_stack.ss_size = STACK_BYTES;
+    made->context.uc_link = nullptr; // It never ends.
+    makecontext(&made->context, fiber_main, 0);
+    return made;
 }
 
 unsigned int next_random()
@@ -153,7 +164,7 @@ void open_barrier(unsigned int threads)
     unsigned int left = 0;
 
     for (unsigned int t = 0; t < threads; t++) {
-        current = fibers[t];
+        current = fibers[t].get();
         if (fibers[t]->waits == AT_WARP) {
             fault("waits for a warp whose other threads went elsewhere");
         }
@@ -170,7 +181,7 @@ void open_barrier(unsigned int threads)
 void run_block(unsigned int threads)
 {
     for (unsigned int t = 0; t < threads; t++) {
-        fiber_begin(fibers[t], t);
+        fiber_begin(fibers[t].get(), t);
     }
     std::memset(shared.data(), 0xff, shared.size());
     for (;;) {
@@ -183,7 +194,7 @@ void run_block(unsigned int threads)
                                                                : next_random() % threads | 1u;
         const unsigned int first = order == EMULATOR_RANDOM ? next_random() % threads : threads - 1;
         for (unsigned int turn = 1; turn <= threads; turn++) {
-            fiber *next = fibers[(first + turn * step) % threads];
+            fiber *next = fibers[(first + turn * step) % threads].get();
             if (next->waits == RUNS) {
                 resume(next);
                 ran = true;
@@ -204,7 +215,7 @@ void run_block(unsigned int threads)
 
 fiber *lane(unsigned int number)
 {
-    return fibers[current->thread.x / WARP * WARP + number];
+    return fibers[current->thread.x / WARP * WARP + number].get();
 }
 
 /* The whole warp meets; the last to come works for all. */
@@ -437,9 +448,7 @@ void emulator_run(unsigned int blocks, unsigned int threads, size_t shared_bytes
                   const std::function<void()> &body)
 {
     while (fibers.size() < threads) {
-        fiber *made = new fiber();
-        made->stack = (unsigned char *)std::malloc(STACK_BYTES);
-        fibers.push_back(made);
+        fibers.push_back(fiber_new());
     }
     shared.assign(shared_bytes + 16, 0); // Its room stays: 16 aligned bytes come from malloc.
     shared_bytes_now = shared_bytes;

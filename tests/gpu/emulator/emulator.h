@@ -54,6 +54,9 @@ struct alignas(8) uint2 {
 /* Does something when its turn on the streams comes. */
 void emulator_enqueue(std::function<void()> work);
 
+/* Ends the program unless these bytes lie in one block of the device's memory. */
+void emulator_reach(const void *data, size_t bytes);
+
 /* Runs body for every thread of the grid. */
 void emulator_run(unsigned int blocks, unsigned int threads, size_t shared_bytes,
                   const std::function<void()> &body);

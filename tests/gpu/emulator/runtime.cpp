@@ -51,6 +51,19 @@ void emulator_enqueue(std::function<void()> work)
     queue.push_back(std::move(work));
 }
 
+void emulator_reach(const void *data, size_t bytes)
+{
+    unsigned char *from = (unsigned char *)const_cast<void *>(data);
+    auto block = blocks.upper_bound(from);
+
+    if (block == blocks.begin() || bytes > (--block)->second ||
+        from > block->first + (block->second - bytes)) {
+        std::fprintf(stderr, "emulator: a library reaches %zu bytes that are not the device's\n",
+                     bytes);
+        std::abort();
+    }
+}
+
 extern "C" {
 
 size_t emulator_allocations(void)

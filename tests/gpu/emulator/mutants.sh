@@ -1,0 +1,82 @@
+#!/bin/sh
+# Plants one mistake at a time in kernels/cuda/ and runs the test that must notice. Run by hand after a change of the kernels
+# or their tests: it says which mistakes would pass.
+#   sh tests/gpu/emulator/mutants.sh [BUILD [PATTERN]]   (build/test; only mutants whose line matches)
+# Exit 0: every one was noticed; 1: some were not, or what is to be changed is no longer there.
+set -eu
+
+cd "$(dirname "$0")/../../.."
+build=${1:-build/test}
+pattern=${2:-.}
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+failed=0
+
+# file ~ test ~ text ~ instead
+list() {
+    cat <<'END'
+attention_tiles.cu~attention~(back < 0 ||~(back < -1 ||
+attention_tiles.cu~attention~back >= shape.window~back > shape.window
+attention_tiles.cu~attention~at.first - shape.window + 1 : 0~at.first + 1 : 0
+attention_tiles.cu~attention~__syncthreads(); // Nobody needs the keys any more.~
+attention_tiles.cu~attention~__syncthreads(); // Nobody needs the values any more.~
+attention_tiles.cu~attention~__syncthreads(); // The keys are there.~
+attention_tiles.cu~attention~__syncthreads(); // The values are there.~
+attention_tiles.cu~attention~evq_copy_wait<1>();~evq_copy_wait<2>();
+attention_tiles.cu~attention~sums[s][d][half * 2 + 1] *= shrink;~
+attention_tiles.cu~attention~kept.total[s][half] * shrink + total~kept.total[s][half] + total
+attention_tiles.cu~attention~a[s][1] = evq_pair(left[2], left[3])~a[s][1] = evq_pair(right[0], right[1])
+attention_tiles.cu~attention~evq_ldmatrix_turned(b, ~evq_ldmatrix(b, 
+attention_tiles.cu~attention~end - key);~BLOCK);
+attention_tiles.cu~attention~(int64_t)(head / shape.group) * SIZE~(int64_t)(head % shape.group) * SIZE
+attention_tiles.cu~attention~next <= first + 1 &&~next <= first + 2 &&
+attention.cu~attention~window <= position~window < position - 1
+norm.cu~kernels~sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f~sum += values[p][i] * values[p][i]
+norm.cu~kernels~__syncthreads(); // What sums held before has been read.~
+turn.cu~kernels~head < turn.first_heads~head <= turn.first_heads
+turn.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
+logsum.cu~kernels~b.arg < a.arg~b.arg > a.arg
+logsum.cu~kernels~mine.broken = broken;~
+logsum.cu~kernels~mine.total * expf(mine.top - base) :~mine.total :
+convert.cu~kernels~tile[x * (TILE + 1) + line]~tile[line * (TILE + 1) + x]
+embed.cu~kernels~which[row]~which[row] + 1
+pointwise.cu~kernels~row * residual_stride~row * out_stride
+ops.cu~backend~c < label~c <= label
+step.c~backend~.adds = op->residual != 0,~.adds = 0,
+step.c~backend~.first_heads = op->heads,~.first_heads = 1,
+step.c~backend~product.adds = 0;~
+run.c~backend~length - first < queries ? length - first : queries~queries
+weights.c~backend~weight->has_rounded == has_rounded &&~
+weights.c~checkpoints~weight->stride * (weight->bf16 ? 2 : 4)~weight->columns * (weight->bf16 ? 2 : 4)
+product.c~checkpoints~a->rows == b->rows &&~
+END
+}
+
+commands=$(ninja -C "$build" -t commands test_cuda_kernels test_cuda_attention test_cuda_backend test_cuda_checkpoints)
+list | grep -e "$pattern" >"$place/list"
+while IFS='~' read -r file test text instead; do
+    mkdir -p "$place/kernels/cuda"
+    FROM=$text TO=$instead perl -pe 's/\Q$ENV{FROM}\E/$ENV{TO}/g' "kernels/cuda/$file" >"$place/kernels/cuda/$file"
+    if cmp -s "kernels/cuda/$file" "$place/kernels/cuda/$file"; then
+        echo "GONE     $file: $text"
+        failed=1
+        continue
+    fi
+    compile=$(printf '%s\n' "$commands" | grep -e "-c [^ ]*kernels/cuda/$file\$" | tail -1 |
+        sed "s^-o [^ ]*^-o $place/mutant.o^; s^-c [^ ]*^-c $place/kernels/cuda/$file^; s^-Werror ^^")
+    link=$(printf '%s\n' "$commands" | grep -e "-o bin/test_cuda_$test " | tail -1 |
+        sed "s^-o bin/test_cuda_$test ^$place/mutant.o -o $place/test ^")
+    (cd "$build" && eval "$compile" && eval "$link") >"$place/log" 2>&1 || {
+        echo "BROKEN   $file: $text"
+        cat "$place/log"
+        failed=1
+        continue
+    }
+    if timeout 600 "$place/test" >"$place/log" 2>&1; then
+        echo "SURVIVED $file: $text -> $instead"
+        failed=1
+    else
+        echo "noticed  $file: $text -> $instead"
+    fi
+done <"$place/list"
+exit "$failed"

@@ -1,0 +1,237 @@
+/* What the CUDA backend keeps, frees and refuses from one checkpoint to the next, on the emulator
+ * of tests/gpu/emulator/. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "kernels/cuda/state.h"
+#include "tests/unit/cuda_model.h"
+
+static const int32_t lengths[] = {3, 22, 1, 0};
+static const struct shape gated = {4, 2, 32, 131, 20, true, true, EVQ_ACT_SILU};
+static struct evq_row_result results[SCORES_MAX], wanted[SCORES_MAX];
+static const struct shape plain = {2, 2, 32, 67, 0, false, false, EVQ_ACT_GELU_ERF};
+
+static void assert_same_bits(const struct model *model, const struct evq_row_result *a,
+                             const struct evq_row_result *b)
+{
+    for (int32_t s = 0; s < model->batch.scores; s++) {
+        assert_false(isnan(a[s].loss));
+        assert_memory_equal(&a[s].loss, &b[s].loss, sizeof(a[s].loss));
+        assert_int_equal(a[s].predicted, b[s].predicted);
+    }
+}
+
+static void second_checkpoint_allocates_nothing(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+
+    (void)unused;
+    for (int compute = 0; compute < EVQ_COMPUTE_COUNT; compute++) {
+        struct evq_cuda_state *state = open_backend(cuda);
+        struct model *first = model_new(&gated, lengths);
+        struct model *second = model_new(&gated, lengths);
+        run(cuda, state, first, (enum evq_compute)compute, wanted);
+        const size_t allocations = emulator_allocations();
+        const uint64_t lookups = state->products.lookups;
+        const size_t memory = state->memory;
+        run(cuda, state, second, (enum evq_compute)compute, results);
+        assert_int_equal(emulator_allocations(), allocations);
+        assert_int_equal(state->products.lookups, lookups);
+        assert_int_equal(state->memory, memory);
+        assert_true(results[0].loss != wanted[0].loss); // Other weights, not what was there.
+        assert_true(compute == EVQ_COMPUTE_F32 || lookups > 0);
+        run(cuda, state, first, (enum evq_compute)compute, results);
+        assert_same_bits(first, results, wanted);
+        cuda->close(state);
+        model_free(first);
+        model_free(second);
+    }
+    assert_int_equal(emulator_blocks_held(), 0);
+}
+
+static void plans_of_other_kinds_take_turns(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *models[] = {model_new(&gated, lengths), model_new(&plain, lengths)};
+    void *state = open_backend(cuda);
+
+    (void)unused;
+    for (int turn = 0; turn < 5; turn++) {
+        struct model *model = models[turn % 2];
+        const enum evq_compute compute = turn / 2 % 2 == 0 ? EVQ_COMPUTE_BF16 : EVQ_COMPUTE_F32;
+        void *fresh = open_backend(cuda);
+        run(cuda, fresh, model, compute, wanted);
+        cuda->close(fresh);
+        run(cuda, state, model, compute, results);
+        assert_same_bits(model, results, wanted);
+    }
+    cuda->close(state);
+    model_free(models[0]);
+    model_free(models[1]);
+    assert_int_equal(emulator_blocks_held(), 0);
+}
+
+/* The blob of rows [first, first + rows) of a slot, its values in another form. */
+static void put_form(void *state, const struct model *model, int32_t slot, int32_t first,
+                     int32_t rows, bool short_values, bool transposed)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    const size_t columns = (size_t)model->slots[slot].columns;
+    const float *from = model->weights[slot] + (size_t)first * columns;
+    float *floats = malloc((size_t)rows * columns * sizeof(*floats));
+    uint16_t *shorts = malloc((size_t)rows * columns * sizeof(*shorts));
+
+    assert_true(floats != NULL && shorts != NULL);
+    for (size_t r = 0; r < (size_t)rows; r++) {
+        for (size_t c = 0; c < columns; c++) {
+            const size_t to = transposed ? c * (size_t)rows + r : r * columns + c;
+            floats[to] = from[r * columns + c];
+            shorts[to] = to_bf16(floats[to]);
+        }
+    }
+    const struct evq_weight_blob blob = {.values = short_values ? (const void *)shorts : floats,
+                                         .type = short_values ? EVQ_WEIGHT_BF16 : EVQ_WEIGHT_F32,
+                                         .first_row = first,
+                                         .rows = rows,
+                                         .transposed = transposed};
+    must(cuda->put(state, slot, &blob, &err), &err);
+    must(cuda->settle(state, &err), &err); // Only now may the values go.
+    free(floats);
+    free(shorts);
+}
+
+static void weights_come_in_any_form(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+
+    (void)unused;
+    for (int turn = 0; turn < 4; turn++) {
+        struct model *model = model_new(turn < 2 ? &gated : &plain, lengths);
+        void *state = open_backend(cuda);
+        const enum evq_compute compute = turn % 2 == 0 ? EVQ_COMPUTE_BF16 : EVQ_COMPUTE_F32;
+        run(cuda, state, model, compute, wanted);
+        cuda->close(state);
+        state = open_backend(cuda);
+        must(cuda->prepare(state, &model->plan, &err), &err);
+        for (size_t i = 0; i < model->plan.slot_count; i++) {
+            const int32_t rows = model->slots[i].rows;
+            const int32_t part = rows > 4 ? rows / 3 : rows;
+            for (int32_t first = 0; first < rows; first += part) {
+                put_form(state, model, (int32_t)i, first, rows - first < part ? rows - first : part,
+                         (turn + (int)i) % 2 == 0, (turn / 2 + (int)i) % 2 == 0);
+            }
+        }
+        must(cuda->exec(state, &model->batch, results, &err), &err);
+        assert_same_bits(model, results, wanted);
+        cuda->close(state);
+        model_free(model);
+    }
+}
+
+/* Where nothing decides which thread runs on first, nothing may depend on it. */
+static void order_of_threads_changes_no_bit(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&gated, lengths);
+    void *state = open_backend(cuda);
+
+    (void)unused;
+    emulator_order(EMULATOR_FORWARD, 1);
+    run(cuda, state, model, EVQ_COMPUTE_BF16, wanted);
+    for (uint64_t turn = 0; turn < 3; turn++) {
+        emulator_order(turn == 0 ? EMULATOR_BACKWARD : EMULATOR_RANDOM, next_random());
+        run(cuda, state, model, EVQ_COMPUTE_BF16, results);
+        assert_same_bits(model, results, wanted);
+    }
+    emulator_order(EMULATOR_FORWARD, 1);
+    cuda->close(state);
+    model_free(model);
+}
+
+static void nan_weights_give_nan_losses(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&plain, lengths);
+    void *state = open_backend(cuda);
+
+    (void)unused;
+    for (int turn = 0; turn < 6; turn++) {
+        // The vocabulary's last row, the first norm's scale, the projection behind it.
+        const size_t at = turn / 2 == 0 ? 0 : turn / 2 == 1 ? 2 : 4;
+        const size_t count = (size_t)model->slots[at].rows * (size_t)model->slots[at].columns;
+        float *weight = &model->weights[at][count - 1];
+        const float before = *weight;
+        *weight = NAN;
+        run(cuda, state, model, turn % 2 == 0 ? EVQ_COMPUTE_BF16 : EVQ_COMPUTE_F32, results);
+        for (int32_t s = 0; s < model->batch.scores; s++) {
+            assert_true(isnan(results[s].loss));
+            assert_int_equal(results[s].predicted, -1);
+            assert_false(results[s].correct);
+        }
+        *weight = before;
+    }
+    cuda->close(state);
+    model_free(model);
+}
+
+static void memory_that_runs_out_is_a_status(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&gated, lengths);
+    void *state = open_backend(cuda);
+
+    (void)unused;
+    run(cuda, state, model, EVQ_COMPUTE_BF16, wanted);
+    struct evq_backend_stats stats;
+    cuda->stats(state, &stats);
+    cuda->close(state);
+    for (size_t part = 1; part < 8; part += 2) {
+        state = open_backend(cuda);
+        emulator_memory(stats.memory_bytes * part / 8);
+        assert_int_equal(cuda->prepare(state, &model->plan, &err), EVQ_E_NOMEM);
+        assert_int_equal(cuda->exec(state, &model->batch, results, &err), EVQ_E_BUG);
+        emulator_memory((size_t)4 << 30);
+        run(cuda, state, model, EVQ_COMPUTE_BF16, results);
+        assert_same_bits(model, results, wanted);
+        cuda->close(state);
+    }
+    assert_int_equal(emulator_blocks_held(), 0);
+    model_free(model);
+}
+
+static void what_bf16_does_not_do_is_refused(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&plain, lengths);
+    void *state = open_backend(cuda);
+    struct evq_plan *plan = &model->plan;
+
+    (void)unused;
+    plan->compute = EVQ_COMPUTE_BF16;
+    model->ops[0].bias = model->ops[0].weight; // Positions that are the vocabulary.
+    model->slots[0].rows = plan->length_max = plan->rows_max = 67;
+    assert_int_equal(cuda->prepare(state, plan, &err), EVQ_E_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "both a matrix and something else"));
+    cuda->close(state);
+    model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(second_checkpoint_allocates_nothing),
+        cmocka_unit_test(plans_of_other_kinds_take_turns),
+        cmocka_unit_test(weights_come_in_any_form),
+        cmocka_unit_test(order_of_threads_changes_no_bit),
+        cmocka_unit_test(nan_weights_give_nan_losses),
+        cmocka_unit_test(memory_that_runs_out_is_a_status),
+        cmocka_unit_test(what_bf16_does_not_do_is_refused),
+    };
+
+    print_message("seed %llu\n", (unsigned long long)random_state);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
