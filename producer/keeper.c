@@ -93,17 +93,36 @@ static bool json_member(struct evq_json *json, const char *key, struct evq_json_
     return false;
 }
 
-/* {"job": {"state": ...}}; other objects in it have states of their own. Changes the text. */
-static bool json_state(char *text, enum evq_job_state *ret_state)
+/* {"job": {"state": ..., "ended": ...}}; other objects in it have states of their own. Changes the
+ * text. *ret_ended_ms: unix ms, 0 where it is not said. */
+static bool json_state(char *text, enum evq_job_state *ret_state, int64_t *ret_ended_ms)
 {
     struct evq_json json;
     struct evq_json_token token;
+    struct evq_json_token value;
+    bool known = false;
 
+    *ret_ended_ms = 0;
     evq_json_init(&json, text, strlen(text));
-    return evq_json_next(&json, &token, NULL) == EVQ_OK && token.kind == EVQ_JSON_OBJECT &&
-           json_member(&json, "job", &token) && token.kind == EVQ_JSON_OBJECT &&
-           json_member(&json, "state", &token) && token.kind == EVQ_JSON_STRING &&
-           evq_job_state_parse(token.text, ret_state) == EVQ_OK;
+    if (evq_json_next(&json, &token, NULL) != EVQ_OK || token.kind != EVQ_JSON_OBJECT ||
+        !json_member(&json, "job", &token) || token.kind != EVQ_JSON_OBJECT) {
+        return false;
+    }
+    while (evq_json_next(&json, &token, NULL) == EVQ_OK && token.kind == EVQ_JSON_KEY) {
+        const bool state = strcmp(token.text, "state") == 0;
+        const bool ended = strcmp(token.text, "ended") == 0;
+        if (evq_json_next(&json, &value, NULL) != EVQ_OK) {
+            return false;
+        }
+        if (state && value.kind == EVQ_JSON_STRING) {
+            known = evq_job_state_parse(value.text, ret_state) == EVQ_OK;
+        } else if (ended && value.kind == EVQ_JSON_STRING) {
+            *ret_ended_ms = strtoll(value.text, NULL, 10);
+        } else if (evq_json_skip(&json, &value, NULL) != EVQ_OK) {
+            return false;
+        }
+    }
+    return known;
 }
 
 /* Sends a job again that the queue lost, as it was sent. */
@@ -152,38 +171,84 @@ enum evq_pin_job evq_keeper_job_state(void *context, const char *queue, const ch
         ask->failed = true;
         return EVQ_PIN_JOB_UNKNOWN;
     }
-    bool known = json_state(json, &state);
+    int64_t ended_ms = 0;
+    bool known = json_state(json, &state, &ended_ms);
     free(json);
     if (!known) {
         return EVQ_PIN_JOB_UNKNOWN;
+    }
+    if (state == EVQ_JOB_DEAD && ask->keep_dead && ended_ms > 0 &&
+        ask->now_ms - ended_ms < EVQ_KEEPER_DEAD_MS) {
+        ask->dead_ms = ended_ms > ask->dead_ms ? ended_ms : ask->dead_ms;
+        return EVQ_PIN_JOB_OPEN; // It can be retried.
     }
     return state == EVQ_JOB_QUEUED || state == EVQ_JOB_DELAYED || state == EVQ_JOB_RUNNING
                ? EVQ_PIN_JOB_OPEN
                : EVQ_PIN_JOB_ENDED;
 }
 
+/* Looks at one pin; true when it was released, and another stands in its place. */
+static bool pin_look(struct evq_keeper *keeper, size_t at, struct evq_keeper_ask *ask)
+{
+    struct evq_keeper_pin *pin = &keeper->pins[at];
+    bool released = false;
+
+    ask->directory = pin->directory;
+    ask->dead_ms = 0;
+    // What cannot be removed now is tried at the next look.
+    (void)!evq_pin_check(pin->directory, evq_keeper_job_state, ask, -1, &released, NULL);
+    pin->dead_ms = ask->dead_ms;
+    if (released) {
+        keeper->copied_bytes -= pin->copied_bytes;
+        free(pin->directory);
+        *pin = keeper->pins[--keeper->pin_count];
+    }
+    return released;
+}
+
+/* Of the pins that are kept for a retry, only the newest most stay. */
+static bool dead_trim(struct evq_keeper *keeper, struct evq_keeper_ask *ask, size_t most)
+{
+    bool any = false;
+
+    ask->keep_dead = false;
+    for (;;) {
+        size_t count = 0;
+        size_t oldest = 0;
+        for (size_t at = 0; at < keeper->pin_count; at++) {
+            const int64_t dead_ms = keeper->pins[at].dead_ms;
+            if (dead_ms > 0 && (count++ == 0 || dead_ms < keeper->pins[oldest].dead_ms)) {
+                oldest = at;
+            }
+        }
+        if (count <= most || ask->failed) {
+            return any;
+        }
+        any = pin_look(keeper, oldest, ask) || any;
+    }
+}
+
+bool evq_keeper_spare(struct evq_keeper *keeper, struct evq_queue *queue,
+                      const struct evq_queue_info *info)
+{
+    struct evq_keeper_ask ask = {.queue = queue, .epoch = info->epoch, .now_ms = info->now_ms};
+
+    return dead_trim(keeper, &ask, 0);
+}
+
 bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue,
                      struct evq_queue_info *info, size_t pins_max, struct evq_error *err)
 {
-    struct evq_keeper_ask ask = {.queue = queue, .epoch = info->epoch};
+    struct evq_keeper_ask ask = {.queue = queue, .epoch = info->epoch, .keep_dead = true};
     size_t looks = keeper->pin_count < pins_max ? keeper->pin_count : pins_max;
 
     ask.failed = evq_queue_info(queue, info, &ask.error) != EVQ_OK;
+    ask.now_ms = info->now_ms;
     for (size_t look = 0; look < looks && keeper->pin_count > 0 && !ask.failed; look++) {
         size_t at = keeper->next % keeper->pin_count;
-        struct evq_keeper_pin *pin = &keeper->pins[at];
-        bool released = false;
-        ask.directory = pin->directory;
-        // What cannot be removed now is tried at the next look.
-        (void)!evq_pin_check(pin->directory, evq_keeper_job_state, &ask, -1, &released, NULL);
-        keeper->next = at + 1;
-        if (released) {
-            keeper->copied_bytes -= pin->copied_bytes;
-            free(pin->directory);
-            *pin = keeper->pins[--keeper->pin_count];
-            keeper->next = at;
-        }
+        keeper->next = pin_look(keeper, at, &ask) ? at : at + 1;
     }
+    (void)dead_trim(keeper, &ask, EVQ_KEEPER_DEAD_PINS_MAX);
     keeper->due_ms = evq_clock_mono_ms() + LOOK_EVERY_MS;
     keeper->sent_again += ask.sent_again;
     if (ask.failed && err != NULL) {

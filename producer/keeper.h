@@ -1,20 +1,26 @@
 /*
  * The live pins of a run: asks at a low rate whether their jobs ended, and releases them. Jobs that
- * the queue lost with its data are sent again, from the message that their pin keeps. The
- * background thread's.
+ * the queue lost with its data are sent again, from the message that their pin keeps. The pin of a
+ * dead job stays for `evalq retry`: a day, the newest four of the run, while nobody needs the room.
+ * The background thread's.
  */
 #ifndef EVQ_PRODUCER_KEEPER_H
 #define EVQ_PRODUCER_KEEPER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "producer/pin.h"
 #include "shared/queue.h"
 
+#define EVQ_KEEPER_DEAD_MS       ((int64_t)86400 * 1000)
+#define EVQ_KEEPER_DEAD_PINS_MAX 4
+
 struct evq_keeper_pin {
     char *directory;
     int64_t copied_bytes;
+    int64_t dead_ms; // When the job died for which alone it may be kept, unix ms; 0: it is not so.
 };
 
 struct evq_keeper {
@@ -37,6 +43,10 @@ void evq_keeper_add(struct evq_keeper *keeper, const char *directory, int64_t co
 /* One look at up to pins_max pins; false when Redis failed, err says how. *info is asked anew. */
 bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue,
                      struct evq_queue_info *info, size_t pins_max, struct evq_error *err);
+/* Releases the pins that are kept for a retry alone: their room is needed. Whether there were any.
+ */
+bool evq_keeper_spare(struct evq_keeper *keeper, struct evq_queue *queue,
+                      const struct evq_queue_info *info);
 /* Forgets the pins, removes directories left empty. */
 void evq_keeper_free(struct evq_keeper *keeper);
 
@@ -45,6 +55,9 @@ struct evq_keeper_ask {
     struct evq_queue *queue;
     const char *epoch;     // Of evq_queue_info(), now.
     const char *directory; // Of the pin: a lost job of it is sent again. NULL: it is not.
+    bool keep_dead;        // A job that died less than EVQ_KEEPER_DEAD_MS before now_ms is open.
+    int64_t now_ms;        // Of evq_queue_info().
+    int64_t dead_ms;       // When the last of these died.
     uint64_t sent_again;
     struct evq_error error;
     bool failed;

@@ -260,6 +260,11 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
                                       .stopped = pin_stopped,
                                       .stop_context = sender};
     enum evq_status status = evq_pin_make(&request, &pin, err);
+    if (status == EVQ_E_FULL && evq_keeper_spare(&sender->keeper, sender->redis, &sender->info)) {
+        budget = sender->pin_bytes_max - sender->keeper.copied_bytes;
+        request.copy_bytes_max = budget > 0 ? budget : 0;
+        status = evq_pin_make(&request, &pin, err);
+    }
     if (status != EVQ_OK) {
         return status;
     }

@@ -107,6 +107,8 @@ static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
     if (status == EVQ_OK) {
         gc.ask.queue = cli->queue;
         status = evq_queue_info(cli->queue, &info, err);
+        gc.ask.now_ms = status == EVQ_OK ? info.now_ms : 0;
+        gc.ask.keep_dead = !evq_option_flag(&cli->options, "dead");
     }
     if (status == EVQ_OK) {
         status = collect_records(&gc, err);
@@ -127,19 +129,23 @@ static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
+    {"dead", 0, EVQ_OPTION_FLAG, NULL, "also pins that are kept for a retry of their dead jobs", 0,
+     0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 
 const struct evq_verb evq_verb_gc = {
     .name = "gc",
-    .arguments = "[DIR...]",
+    .arguments = "[--dead] [DIR...]",
     .summary = "Remove old records, and pinned checkpoints whose jobs have ended",
-    .description = "Workers and training processes do the same as they go; this is for what the "
-                   "dead left behind. Pins "
-                   "are looked for in .evalq/pins directories at most 8 levels below each DIR, or "
-                   "below the configured "
-                   "roots that are on this machine. A pin whose submit never reached Redis, or was "
-                   "lost with its data, is kept for 7 days.",
+    .description =
+        "Workers and training processes do the same as they go; this is for what the "
+        "dead left behind. Pins "
+        "are looked for in .evalq/pins directories at most 8 levels below each DIR, or "
+        "below the configured "
+        "roots that are on this machine. A pin whose submit never reached Redis, or was "
+        "lost with its data, is kept for 7 days, and one whose job is dead for a day, for "
+        "`evalq retry`.",
     .options = options,
     .arg_min = 0,
     .arg_max = -1,

@@ -268,6 +268,25 @@ static void pin_goes_by_gc_when_its_job_has_ended(void **state)
     assert_int_equal(pins_of(site), 0);
 }
 
+static void pin_of_a_dead_job_stays_for_its_retry_unless_told_otherwise(void **state)
+{
+    struct site *site = *state;
+    enum evq_job_state ended = EVQ_JOB_QUEUED;
+    fixture_user_checkpoint(site, "out/step-7.safetensors", 7);
+    EXPECT(site, 0, "submit", "out/step-7.safetensors", "--run", "r", "--suite", "quick", "--pin");
+    struct evq_claim *claim = fixture_claim(site->fx);
+    assert_status(evq_queue_fail(site->fx->queue, claim->id, claim->token, EVQ_FAIL_FATAL, "broken",
+                                 "", &ended, NULL),
+                  EVQ_OK);
+    evq_claim_free(claim);
+    EXPECT(site, 0, "gc");
+    assert_holds(site->output.out, "1 pins still needed");
+    assert_int_equal(pins_of(site), 1);
+    EXPECT(site, 0, "gc", "--dead");
+    assert_holds(site->output.out, "1 pins released");
+    assert_int_equal(pins_of(site), 0);
+}
+
 static void scan_submits_all_and_the_incomplete_one_when_it_is_complete(void **state)
 {
     struct site *site = *state;
@@ -338,6 +357,8 @@ int main(void)
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(submit_queues_once_and_names_what_is_wrong, setup,
                                         fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(pin_of_a_dead_job_stays_for_its_retry_unless_told_otherwise,
+                                        setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(pin_goes_by_gc_when_its_job_has_ended, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_submits_all_and_the_incomplete_one_when_it_is_complete,

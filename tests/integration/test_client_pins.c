@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "producer/keeper.h"
 #include "shared/functions.h"
 #include "tests/fixture/client.h"
 
@@ -153,6 +154,81 @@ static void client_keeps_pin_when_the_queue_cannot_answer(void **state)
     assert_int_equal(access(pin, R_OK), 0);
 }
 
+/* Claims the next job and has it die; its pin's path goes to out. */
+static void die(struct scene *scene, char out[256])
+{
+    enum evq_job_state ended = EVQ_JOB_QUEUED;
+    struct evq_error error;
+    struct evq_claim *claim = fixture_claim(scene->fx);
+
+    path_of(scene, claim->job->pin, out);
+    assert_int_equal(access(out, R_OK), 0);
+    assert_status_err(evq_queue_fail(scene->fx->queue, claim->id, claim->token, EVQ_FAIL_FATAL,
+                                     "the evaluator is not installed", "", &ended, &error),
+                      EVQ_OK, &error);
+    assert_int_equal(ended, EVQ_JOB_DEAD);
+    evq_claim_free(claim);
+}
+
+static bool is_gone(const char *path)
+{
+    return access(path, F_OK) != 0;
+}
+
+/* A checkpoint that was rotated away, and whose evaluation died of what can be mended. */
+static void client_keeps_pin_of_a_dead_job_for_its_retry(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char id[EVQ_JOB_ID_BYTES_MAX];
+    char pin[256];
+
+    submit_step(scene, client, 1);
+    assert_flushed(client);
+    rotate(scene, "out/step-1.safetensors");
+    die(scene, pin);
+    evalq_client_close(client); // Looks at its pins once more.
+    assert_int_equal(access(pin, R_OK), 0);
+    assert_status(evq_queue_retry(scene->fx->queue, "digits/1/regular/quick", id, NULL), EVQ_OK);
+    client = scene_client(scene);
+    submit_step(scene, client, 2); // From here on it looks after what lies in the directory.
+    assert_flushed(client);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    assert_string_equal(claim->id, "digits/1/regular/quick");
+    assert_int_equal(access(pin, R_OK), 0);
+    fixture_publish(scene->fx, claim, "digits", 0.5);
+    assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+    FIXTURE_UNTIL(ARRIVES_MS, is_gone(pin));
+    evalq_client_close(client);
+}
+
+/* An evaluator that is broken for good must not fill the disk: the newest few stay, for a day. */
+static void client_keeps_few_pins_of_dead_jobs_and_not_for_ever(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char pins[EVQ_KEEPER_DEAD_PINS_MAX + 2][256];
+    const int count = EVQ_KEEPER_DEAD_PINS_MAX + 2;
+
+    for (int step = 1; step <= count; step++) {
+        submit_step(scene, client, step);
+        assert_flushed(client);
+        die(scene, pins[step - 1]);
+    }
+    FIXTURE_UNTIL(ARRIVES_MS, is_gone(pins[0]) && is_gone(pins[1]));
+    for (int at = 2; at < count; at++) {
+        assert_int_equal(access(pins[at], R_OK), 0);
+    }
+    struct evq_reply *reply =
+        fixture_call(scene->fx->raw, "HSET", "evalq:{main}:job:digits/3/regular/quick", "ended",
+                     "1600000000000", NULL); // Years ago.
+    evq_reply_free(reply);
+    FIXTURE_UNTIL(ARRIVES_MS, is_gone(pins[2]));
+    assert_int_equal(access(pins[3], R_OK), 0);
+    evalq_client_close(client);
+}
+
 /* The callbacks of trainers hold a checkpoint beside it until its metrics are known. */
 static void client_pins_what_is_held_when_checkpoint_was_rotated_first(void **state)
 {
@@ -231,6 +307,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE_TEST(client_submits_again_what_redis_lost),
         SCENE_TEST(client_refuses_nothing_for_good_when_the_library_is_an_older_one),
+        SCENE_TEST(client_keeps_pin_of_a_dead_job_for_its_retry),
+        SCENE_TEST(client_keeps_few_pins_of_dead_jobs_and_not_for_ever),
         SCENE_TEST(client_keeps_pin_when_the_queue_cannot_answer),
         SCENE_TEST(client_pins_what_is_held_when_checkpoint_was_rotated_first),
         SCENE_TEST(client_pins_a_checkpoint_as_a_whole_while_it_is_deleted),
