@@ -36,7 +36,6 @@ with evalq.Client(run=f"averages-{os.getpid()}", snapshots=20) as client:
             client.submit_state_dict(
                 averaged.module.state_dict(), step=step, suites="regression", policy="all", variant="ema"
             )
-            client.flush(60)  # These steps take microseconds: newer weights would replace those not written yet.
     client.wait(timeout=60)
     found = {(result.step, result.key): result.value for result in client.results() if result.metric == "mse"}
 

@@ -112,6 +112,15 @@ class Stack:
             raise AssertionError(f"evalq {' '.join(words)}: {done.stderr.decode()}")
         return done.stdout.decode()
 
+    def logs(self) -> str:
+        """The end of each log, of trainings, programs and evaluations."""
+        found = []
+        for folder, _, names in os.walk(self.directory):
+            for path in (os.path.join(folder, name) for name in sorted(names) if ".log" in name):
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    found.append(f"--- {os.path.relpath(path, self.directory)}\n{file.read()[-3000:]}\n")
+        return "".join(found)
+
     def evaluations(self) -> List[str]:
         """One line for each time a worker evaluated anything."""
         if not os.path.exists(self.noted):
@@ -172,6 +181,12 @@ class StackTest(unittest.TestCase):
         self.addCleanup(self.stack.close)
         if self.starts_up:
             self.stack.up()
+
+    def tearDown(self) -> None:
+        outcome = self._outcome  # type: ignore[attr-defined]
+        found = [case for case, _ in outcome.result.failures + outcome.result.errors]  # Before Python 3.11 they are noted later.
+        if self in found or any(error for _, error in getattr(outcome, "errors", ())):
+            sys.stderr.write(self.stack.logs())
 
 
 def evaluated(outcome: Dict[str, Any]) -> Dict[int, Dict[str, float]]:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import unittest
 from typing import Any, Callable, Dict
+from unittest import mock
 
 from scene import DATA, NATIVE, PACKAGE, Scene, SceneTest, scene, until
 
@@ -266,6 +267,18 @@ worker: {devices: cpu, threads: 1}
             self.assertIn("step 2", logs.output[0])
             self.assertTrue(client.wait(60))
             self.assertEqual(self.values(client), {("regular", 2): (2.0, 2.0)})
+
+    def test_each_of_a_curve_stays_where_all_are_wanted_and_small(self) -> None:
+        with self.scene.client("each", snapshots=3) as client:
+            snapshots = client._snapshot_store()
+            for limit, kept in ((snapshot._WAITING_BYTES, (2, 3, 4)), (0, (4,))):
+                with mock.patch.object(snapshot, "_WAITING_BYTES", limit), snapshots._condition:  # The writer waits meanwhile.
+                    for step in (1, 2, 3, 4):
+                        self.assertTrue(
+                            client.submit_state_dict(self.state(step), step=step, suites="weights", variant=f"v{limit}", policy="all")
+                        )
+                self.assertTrue(client.wait(60))
+                self.assertEqual(self.values(client), {(f"v{limit}", step): (float(step),) * 2 for step in kept})
 
     def forked(self, run: str, in_child: "Callable[[Any], bool]") -> None:
         """A child, while another thread hands over weights, so that locks are held at the moment of the fork."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .result import Result
 
 _POLL_MS = 1000
+_WAITING_BYTES = 256 << 20  # Of copies of one curve that wait for the writer, where each is wanted.
 _LOOK_SECONDS = 0.25
 _LOOK_IDLE_SECONDS = 2.0
 _ASK_SECONDS = 0.1  # Between questions for free workers,
@@ -104,14 +105,15 @@ class Snapshots:
         metadata: Optional[Mapping[str, str]],
         ask: Optional[Ask] = None,
     ) -> None:
-        """Copies the tensors; a copy of the same curve that the writer has not begun with is replaced."""
+        """Copies the tensors; a copy of the same curve that the writer has not begun with is replaced, unless each is
+        wanted (policy "all") and they are small."""
         planned = plan(state_dict)
         with self._condition:
-            self._make_way(submit)
+            self._make_way(submit, planned.data_bytes)
         copy = self._copier.copy(planned, metadata)
         try:
             with self._condition:
-                self._make_way(submit)  # Other threads copied meanwhile.
+                self._make_way(submit, planned.data_bytes)  # Other threads copied meanwhile.
                 self._waiting.append(_Snapshot(submit, copy, ask))
                 self._start()
         except EvalqError:
@@ -119,12 +121,15 @@ class Snapshots:
             self._copier.give(copy)
             raise
 
-    def _make_way(self, submit: "Submit") -> None:
+    def _make_way(self, submit: "Submit", size: int) -> None:
         """Drops what waits for the writer and is superseded, or has no room beside the new one; the condition is held."""
         if self._closing:
             raise EvalqError("the client is closed")
         curve = (submit.variant, submit.suites)
         same = [one for one in self._waiting if (one.submit.variant, one.submit.suites) == curve]
+        waiting = sum(one.copy.data_bytes for one in self._waiting if one.copy is not None)
+        if submit.policy == "all" and waiting + size <= _WAITING_BYTES:
+            same = []
         newer = [one.submit.step for one in same if one.submit.step > submit.step]
         if newer:  # Another thread was ahead.
             raise EvalqError(f"the weights of step {max(newer)} came before they were taken")

@@ -66,7 +66,7 @@ class Tail:
         from wandb.proto import wandb_internal_pb2
 
         for data in self.records():
-            record = wandb_internal_pb2.Record()
+            record = wandb_internal_pb2.Record()  # type: ignore[attr-defined,unused-ignore]  # Made when it is imported.
             record.ParseFromString(data)
             for item in record.history.item:
                 if "/".join(item.nested_key) == ID or item.key == ID:
