@@ -94,7 +94,7 @@ else
     echo "NOT RUN: compute-sanitizer is not installed"
 fi
 if [ -n "${EVALQ_BIN:-}" ]; then
-    must "through Redis" 60 sh tests/gpu/path.sh "$EVALQ_BIN" "$device"
+    must "through Redis" 90 env EVQ_GPU_PYTHON="$python" sh tests/gpu/path.sh "$EVALQ_BIN" "$device"
 else
     echo "NOT RUN: through Redis: EVALQ_BIN names no binaries"
 fi
