@@ -199,7 +199,7 @@ static void json_metrics(const struct evq_result *result, struct evq_buffer *out
         evq_buffer_json_text(out, metric->name);
         evq_buffer_text(out, ":");
         evq_buffer_json_double(out, metric->value);
-        detail = detail || metric->higher_is_better >= 0 || !isnan(metric->std_error);
+        detail = detail || evq_metric_direction(metric) >= 0 || !isnan(metric->std_error);
     }
     evq_buffer_text(out, "}");
     if (!detail) {
@@ -209,20 +209,20 @@ static void json_metrics(const struct evq_result *result, struct evq_buffer *out
     const char *comma = "{";
     for (size_t i = 0; i < result->metric_count; i++) {
         const struct evq_metric *metric = &result->metrics[i];
-        if (metric->higher_is_better < 0 && isnan(metric->std_error)) {
+        if (evq_metric_direction(metric) < 0 && isnan(metric->std_error)) {
             continue;
         }
         evq_buffer_text(out, comma);
         comma = ",";
         evq_buffer_json_text(out, metric->name);
         evq_buffer_text(out, ":{");
-        if (metric->higher_is_better >= 0) {
+        if (evq_metric_direction(metric) >= 0) {
             evq_buffer_printf(out, "\"higher_is_better\":%s",
-                              metric->higher_is_better > 0 ? "true" : "false");
+                              evq_metric_direction(metric) > 0 ? "true" : "false");
         }
         if (!isnan(metric->std_error)) {
-            evq_buffer_text(out,
-                            metric->higher_is_better >= 0 ? ",\"std_error\":" : "\"std_error\":");
+            evq_buffer_text(out, evq_metric_direction(metric) >= 0 ? ",\"std_error\":"
+                                                                   : "\"std_error\":");
             evq_buffer_json_double(out, metric->std_error);
         }
         evq_buffer_text(out, "}");

@@ -95,8 +95,8 @@ void evq_result_metric_key(const struct evq_result *result, const struct evq_met
  * The whole record as one JSON object without newline (the JSONL sink, --json): result_id,
  * global_step (= step), finished_at (ISO), then every field under the name it has in the struct.
  * metrics is {name: value}; metrics_detail {name: {higher_is_better, std_error}} follows only where
- * one of the two is known; sums is {name: value}. Doubles carry 17 digits; NaN, Infinity and
- * -Infinity are strings; an unknown epoch or n is null.
+ * one of the two is known (the first as evq_metric_direction() tells); sums is {name: value}.
+ * Doubles carry 17 digits; NaN, Infinity and -Infinity are strings; an unknown epoch or n is null.
  */
 struct evq_buffer;
 void evq_result_json(const struct evq_result *result, struct evq_buffer *out);

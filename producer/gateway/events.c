@@ -39,6 +39,7 @@ struct evq_events {
     struct place
         floor; // Whoever saw this one, or a later one, has missed nothing that is not kept.
     size_t listeners;
+    struct evq_tally *tally;
     struct evq_feed feed;
     pthread_t thread;
     bool started;
@@ -89,7 +90,11 @@ enum evq_status evq_events_start(const struct evq_events_config *config,
     events->feed.events = events;
     events->feed.config = *config;
     atomic_init(&events->feed.stop, false);
-    if (config->config != NULL) {
+    events->tally = evq_tally_new();
+    if (events->tally == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the tally");
+    }
+    if (status == EVQ_OK && config->config != NULL) {
         const struct evq_conn_config conn = {.url = config->config->redis.url,
                                              .user = config->config->redis.user,
                                              .password_file = config->config->redis.password_file,
@@ -137,9 +142,15 @@ void evq_events_free(struct evq_events *events)
     for (size_t i = 0; i < RING; i++) {
         free(events->ring[i].text);
     }
+    evq_tally_free(events->tally);
     (void)pthread_cond_destroy(&events->read);
     (void)pthread_mutex_destroy(&events->lock);
     free(events);
+}
+
+struct evq_tally *evq_events_tally(struct evq_events *events)
+{
+    return events->tally;
 }
 
 /* Under the lock. */

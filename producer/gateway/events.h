@@ -20,6 +20,7 @@
 #include <sys/types.h>
 
 #include "producer/gateway/http.h"
+#include "producer/gateway/tally.h"
 #include "shared/config.h"
 #include "shared/queue.h"
 
@@ -43,6 +44,8 @@ void evq_events_await(struct evq_events *events, int64_t timeout_ms);
 /* Ends the thread: on_news is called no more. Accepts NULL. */
 void evq_events_stop(struct evq_events *events);
 void evq_events_free(struct evq_events *events); // Accepts NULL. After all listeners were closed.
+/* What its entries add up to; the events' own. */
+struct evq_tally *evq_events_tally(struct evq_events *events);
 
 /* Listens from now on, or after last_id ("": now). run: "" for all. NULL: no memory, or last_id is
  * no id. */

@@ -75,6 +75,7 @@ static bool tell_entry(struct follow *f, const struct evq_reply *entry)
                        result->run, data);
     }
     evq_buffer_free(&json);
+    evq_tally_take(evq_events_tally(f->feed->events), result);
     evq_result_free(result);
     return true;
 }

@@ -49,6 +49,9 @@ EVQ_HTTP_HANDLER(evq_api_ready);
 EVQ_HTTP_HANDLER(evq_api_openapi);
 EVQ_HTTP_HANDLER(evq_api_queue);
 EVQ_HTTP_HANDLER(evq_api_workers);
+/* api_metrics.c, page.c */
+EVQ_HTTP_HANDLER(evq_api_metrics);
+EVQ_HTTP_HANDLER(evq_api_page);
 /* api_submit.c, api_jobs.c */
 EVQ_HTTP_HANDLER(evq_api_submit);
 EVQ_HTTP_HANDLER(evq_api_jobs);

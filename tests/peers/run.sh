@@ -17,7 +17,7 @@ venv=${EVALQ_PEERS_VENV:-$source/build/peers/venv$kind}
 if [ -z "${EVALQ_TEST_BUILD:-}" ]; then
     sh deploy/bootstrap.sh peers
     cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=OFF
-    cmake --build "$build" --target evalq evalq_cli evalq-worker evalq-logger \
+    cmake --build "$build" --target evalq evalq_cli evalq-worker evalq-logger evalq-gateway \
         encode_text item_tokens dump_tensors lm_scores publish_results
 fi
 

@@ -1,0 +1,17 @@
+/* The web page: files in page/, made part of the program by page/embed.cmake. */
+#ifndef EVQ_GATEWAY_PAGE_H
+#define EVQ_GATEWAY_PAGE_H
+
+#include <stddef.h>
+
+struct evq_page_file {
+    const char *name; // "page.js"
+    const char *content_type;
+    const unsigned char *data;
+    size_t bytes;
+};
+
+extern const struct evq_page_file evq_page_files[];
+extern const size_t evq_page_file_count;
+
+#endif

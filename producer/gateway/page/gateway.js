@@ -1,0 +1,106 @@
+// Talks to the gateway: JSON calls, and the stream of events, which goes on where it broke off.
+
+const TOKEN = "evalq-token";
+
+export const token = {
+  get: () => sessionStorage.getItem(TOKEN) ?? "",
+  set: (value) => (value ? sessionStorage.setItem(TOKEN, value) : sessionStorage.removeItem(TOKEN)),
+};
+
+function headers() {
+  return token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
+}
+
+/** What the gateway said no to: its status and sentence. */
+export class Refused extends Error {
+  constructor(code, sentence) {
+    super(sentence);
+    this.code = code;
+  }
+}
+
+async function refusal(reply) {
+  const body = await reply.json().catch(() => ({}));
+  return new Refused(reply.status, body.detail || `${reply.status} ${reply.statusText}`);
+}
+
+/** GET, or POST when there is a body; the JSON of the reply. Throws Refused, or TypeError when nobody answers. */
+export async function call(path, body) {
+  const options = { headers: headers(), cache: "no-store" };
+  if (body !== undefined) {
+    options.method = "POST";
+    options.body = JSON.stringify(body);
+    options.headers["Content-Type"] = "application/json";
+  }
+  const reply = await fetch(path, options);
+  if (!reply.ok) throw await refusal(reply);
+  return reply.json();
+}
+
+/** Path of a job's resource: the four parts of its id are segments. */
+export const jobPath = (id) => "/v1/jobs/" + id.split("/").map(encodeURIComponent).join("/");
+
+/** One event out of its lines. */
+function eventOf(lines) {
+  const event = { kind: "message", id: null, data: "" };
+  for (const line of lines) {
+    const at = line.indexOf(":");
+    const name = at < 0 ? line : line.slice(0, at);
+    const value = at < 0 ? "" : line.slice(at + 1).replace(/^ /, "");
+    if (name === "event") event.kind = value;
+    else if (name === "id") event.id = value;
+    else if (name === "data") event.data += (event.data ? "\n" : "") + value;
+  }
+  return event;
+}
+
+async function read(body, onEvent, alive) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    alive();
+    rest += value;
+    const blocks = rest.split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const lines = block.split("\n").filter((line) => line && !line.startsWith(":"));
+      if (lines.length) onEvent(eventOf(lines));
+    }
+  }
+}
+
+/**
+ * Follows /v1/events for ever. onEvent(kind, data) for each event, onState("on" | "off", sentence) when the stream comes
+ * and goes; onOpen() each time it is there, with true the first time. A line comes every 15 s: 40 s of silence end a connection.
+ */
+export async function follow({ onEvent, onState, onOpen }) {
+  let last = null;
+  for (let tries = 0; ; tries++) {
+    const stop = new AbortController();
+    let silence;
+    const alive = () => {
+      clearTimeout(silence);
+      silence = setTimeout(() => stop.abort(), 40000);
+    };
+    try {
+      alive();
+      const extra = last ? { "Last-Event-ID": last } : {};
+      const reply = await fetch("/v1/events", { headers: { ...headers(), ...extra }, signal: stop.signal, cache: "no-store" });
+      if (!reply.ok) throw await refusal(reply);
+      onState("on", "live");
+      await onOpen(last === null);
+      tries = 0;
+      await read(reply.body, (event) => {
+        if (event.id) last = event.id;
+        onEvent(event.kind, event.data ? JSON.parse(event.data) : {});
+      }, alive);
+      onState("off", "connection ended");
+    } catch (error) {
+      onState("off", error instanceof Refused ? error.message : "the gateway does not answer", error.code);
+    }
+    clearTimeout(silence);
+    await new Promise((resume) => setTimeout(resume, Math.min(1000 * 2 ** Math.min(tries, 4), 15000)));
+  }
+}

@@ -1,0 +1,28 @@
+/*
+ * What the results of the stream add up to, for Prometheus: how jobs ended, how long their parts
+ * took, and the newest value of each metric. Counted since this gateway began to follow the stream
+ * (counters of Prometheus may begin anew). Bounded: at most EVQ_TALLY_SUITES_MAX suites and
+ * EVQ_TALLY_SERIES_MAX series; a new series takes the place of the one that was longest without a
+ * value. Any thread.
+ */
+#ifndef EVQ_GATEWAY_TALLY_H
+#define EVQ_GATEWAY_TALLY_H
+
+#include "shared/buffer.h"
+#include "shared/result.h"
+
+#define EVQ_TALLY_SUITES_MAX 64
+#define EVQ_TALLY_SERIES_MAX 2000
+
+struct evq_tally;
+
+struct evq_tally *evq_tally_new(void);        // NULL: no memory.
+void evq_tally_free(struct evq_tally *tally); // Accepts NULL.
+
+/* One entry of the stream, the result of a task or the end of a job; each once, in order. */
+void evq_tally_take(struct evq_tally *tally, const struct evq_result *result);
+
+/* Appends families in the text format of metrics.h. */
+void evq_tally_write(struct evq_tally *tally, const char *queue, struct evq_buffer *out);
+
+#endif

@@ -1,0 +1,208 @@
+"""The gateway's web page in headless Chromium, over a real queue: it lives, explains gaps, cancels with a token, says what is
+wrong, and fits a phone. Also what promtool says of /metrics, the alert rules and the scrape configuration."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import unittest
+import urllib.request
+from typing import Any
+
+from browser import Page, chromium
+from scene import BIN, SOURCE, Scene, free_port, until
+
+CONFIG = """
+roots: {out: $OUT}
+worker: {slots: 1, devices: cpu}
+logger: {directory: $OUT/results}
+evaluators:
+  script: {kind: command, command: [$PYTHON, $OUT/evaluate.py]}
+suites:
+  heldout: {evaluator: script, tasks: [{name: digits, type: any}]}
+  large: {evaluator: script, needs: {gpus: 8}, tasks: [{name: digits, type: any}]}
+"""
+EVALUATE = """
+import json, os, sys
+step = json.load(open(os.environ["EVALQ_JOB"]))["step"]
+print("<img src=x onerror='document.title=1'> step", step, flush=True)
+if step == 3:
+    sys.exit(100)
+json.dump({"accuracy": 0.5 + 0.1 * (step % 5), "loss": 2.0 / step}, open(os.environ["EVALQ_RESULT"], "w"))
+"""
+TOKEN = "a-token-that-may-write-0123456789"
+LIVE = "document.getElementById('live')?.className === 'badge on'"
+
+
+def evalq(scene: Scene, *words: str, code: int = 0) -> None:
+    done = subprocess.run([os.path.join(BIN, "evalq"), *words], env=scene.environment(), check=False, capture_output=True)
+    if done.returncode != code:
+        raise AssertionError(f"evalq {' '.join(words)}: {done.returncode}, expected {code}: {done.stderr.decode()}")
+
+
+class Queue:
+    """A scene with a gateway; with tokens when asked."""
+
+    def __init__(self, tokens: bool = False) -> None:
+        self.scene = Scene()
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self.words = ["--listen", f"127.0.0.1:{self.port}"]
+        try:
+            self.scene.write_config(CONFIG)
+            self.scene.start_redis()
+            with open(self.scene.out + "/evaluate.py", "w", encoding="utf-8") as file:
+                file.write(EVALUATE)
+            if tokens:
+                path = self.scene.directory + "/tokens"
+                with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+                    file.write(f"tester write {TOKEN}\n")
+                self.words += ["--tokens", path]
+            self.start_gateway()
+        except BaseException:
+            self.scene.close()
+            raise
+
+    def start_gateway(self) -> None:
+        self.gateway = self.scene.start("evalq-gateway", *self.words)
+        until(self.ready, "the gateway is ready")
+
+    def stop_gateway(self) -> None:
+        self.gateway.terminate()
+        self.gateway.wait(30)
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(self.url + "readyz", timeout=10) as reply:
+                return bool(reply.status == 200)
+        except OSError:
+            return False
+
+    def submit(self, step: int, suite: str = "heldout") -> None:
+        path = self.scene.checkpoint(f"step-{step}.safetensors")
+        evalq(self.scene, "submit", path, "--run", "digits", "--step", str(step), "--suite", suite)
+
+
+@unittest.skipUnless(chromium(), "NOT RUN: no Chromium (apt: chromium)")
+class PageTest(unittest.TestCase):
+    def open(self, queue: Queue, **options: Any) -> Page:
+        self.addCleanup(queue.scene.close)
+        page = Page(queue.url, **options)
+        self.addCleanup(page.close)
+        return page
+
+    def test_it_grows_while_it_is_looked_at(self) -> None:
+        queue = Queue()
+        page = self.open(queue)
+        page.wait(f"{LIVE} && !document.getElementById('runs-empty').hidden", "an empty queue says so")
+        page.wait("!document.getElementById('workers-empty').hidden && !document.getElementById('sinks-empty').hidden", "no worker, no sink")
+        page.ask("window.stays = true")
+        queue.scene.start_worker()
+        queue.scene.start("evalq-logger")
+        queue.submit(1)
+        points = "document.querySelectorAll('#charts article:first-child .point').length"
+        page.wait(f"{points} === 1", "the first result is drawn")
+        for step in (2, 3, 4):
+            queue.submit(step)
+        page.wait(f"{points} === 3", "three of four have numbers")
+        page.wait("document.querySelectorAll('#charts article:first-child .gap.dead').length === 1", "the dead one is a gap")
+        self.assertTrue(page.ask("window.stays"), "the page was loaded again")
+        self.assertIn("best 0.9 at 4", page.ask("document.querySelector('#charts article:first-child p').textContent"))
+        self.assertEqual(page.ask("document.querySelectorAll('#charts article:first-child .best').length"), 1)
+        page.wait("document.querySelectorAll('#worker-list .card').length === 1", "the worker has a card")
+        page.wait("document.querySelectorAll('#sink-table tbody tr').length >= 1", "the sinks have rows")
+        self.assertEqual(page.ask("document.querySelectorAll('#charts article').length"), 2)
+
+    def test_a_gap_is_explained_and_a_log_is_text(self) -> None:
+        queue = Queue()
+        queue.scene.start_worker()
+        for step in (2, 3, 4):
+            queue.submit(step)
+        evalq(queue.scene, "wait", "digits", "--timeout", "60", code=4)
+        page = self.open(queue)
+        page.wait("document.querySelector('.gap.dead') !== null", "the gap is drawn")
+        page.ask(
+            "(() => { const line = document.querySelector('.gap.dead').getBoundingClientRect();"
+            " document.querySelector('.chart svg').dispatchEvent(new PointerEvent('pointermove',"
+            " {clientX: line.x, clientY: line.y + 3, bubbles: true})); })()"
+        )
+        self.assertIn("step 3: dead, evaluator 'script' ended with exit status 100", page.ask("document.getElementById('tip').textContent"))
+        page.ask("[...document.querySelectorAll('#job-table tbody tr')].find((row) => row.textContent.includes('dead')).click()")
+        page.wait("document.getElementById('job-log').textContent.includes('<img src=x')", "the log is shown as it is")
+        self.assertEqual(page.ask("document.querySelectorAll('#job img').length"), 0)
+        self.assertNotEqual(page.ask("document.title"), "1")
+
+    def test_a_token_reads_cancels_and_queues_again(self) -> None:
+        queue = Queue(tokens=True)
+        queue.submit(7, "large")
+        page = self.open(queue)
+        page.wait("document.getElementById('notice')?.textContent.includes('token')", "it asks for a token")
+        page.ask(
+            "document.getElementById('token-button').click();"
+            f"document.getElementById('token-input').value = '{TOKEN}';"
+            "document.querySelector('#token-form button[value=ok]').click()"
+        )
+        page.wait(f"{LIVE} && document.querySelectorAll('#job-table tbody tr').length === 1", "it reads")
+        page.ask("document.querySelector('#job-table tbody tr').click()")
+        for button, state in (("cancel", "cancelled"), ("retry", "queued")):
+            page.wait(f"!document.getElementById('job-{button}').disabled", f"{button} is offered")
+            page.ask(f"document.getElementById('job-{button}').click()")
+            page.wait(f"document.querySelector('#job-table tbody tr').textContent.includes('{state}')", f"the list says {state}")
+
+    def test_a_broken_connection_is_said_and_mended(self) -> None:
+        queue = Queue()
+        queue.scene.start_worker()
+        queue.submit(1)
+        page = self.open(queue)
+        points = "document.querySelectorAll('#charts article:first-child .point').length"
+        page.wait(f"{LIVE} && {points} === 1", "it shows the first result")
+        queue.stop_gateway()
+        page.wait("document.getElementById('live').className === 'badge off'", "it says that nobody answers")
+        queue.submit(2)
+        evalq(queue.scene, "wait", "digits", "--timeout", "60")
+        queue.start_gateway()
+        page.wait(f"{LIVE} && {points} === 2", "what came meanwhile is there")
+
+    def test_it_fits_a_phone_in_the_dark(self) -> None:
+        queue = Queue()
+        queue.scene.start_worker()
+        queue.submit(1)
+        page = self.open(queue)
+        page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True)
+        page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        page.wait("document.querySelectorAll('#charts article').length === 2", "the charts are drawn")
+        page.wait("document.querySelectorAll('#job-table tbody tr').length === 1", "the job is listed")
+        self.assertLessEqual(page.ask("document.documentElement.scrollWidth"), 390)
+        self.assertEqual(page.ask("getComputedStyle(document.documentElement).backgroundColor"), "rgb(16, 21, 27)")
+
+
+@unittest.skipUnless(shutil.which("promtool"), "NOT RUN: no promtool (apt: prometheus)")
+class PromtoolTest(unittest.TestCase):
+    def test_figures_pass_its_check(self) -> None:
+        queue = Queue()
+        self.addCleanup(queue.scene.close)
+        queue.scene.start_worker()
+        queue.submit(1)
+        queue.submit(3)
+        evalq(queue.scene, "wait", "digits", "--timeout", "60", code=4)
+
+        def scraped() -> bytes:
+            with urllib.request.urlopen(queue.url + "metrics", timeout=30) as reply:
+                self.assertEqual(reply.headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
+                return bytes(reply.read())
+
+        until(lambda: b'evalq_jobs_ended_total{queue="main",suite="heldout",state="dead"} 1' in scraped(), "the end is counted")
+        text = scraped()
+        self.assertIn(b'task="digits",metric="loss",better="lower"} 2', text)
+        checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+        self.assertEqual((checked.returncode, checked.stdout + checked.stderr), (0, b""))
+
+    def test_rules_and_scrape_configuration_pass_its_check(self) -> None:
+        for words in (["rules", "alerts.yml"], ["config", "prometheus.yml"]):
+            checked = subprocess.run(["promtool", "check", *words], cwd=SOURCE + "/deploy/grafana", capture_output=True, check=False)
+            self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
