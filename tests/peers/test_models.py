@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ transformers.utils.logging.disable_progress_bar()
 
 BUILD = os.environ.get("EVALQ_TEST_BUILD", os.path.join(os.path.dirname(__file__), "../../build/default"))
 SCORES = os.path.join(BUILD, "bin", "lm_scores")
+torch.set_num_threads(1)  # For models as small as these, more only wait for each other.
 VOCABULARY = 131
 TEXTS = ((5, 61), (3, 17))  # Sequences and their length; one list a size.
 SEED = 20261121
@@ -272,6 +274,51 @@ class EveryFamily(Scenes):
         with open(config, "w", encoding="utf-8") as file:
             json.dump(values, file)
         self.agree(model, self.path("old"))
+
+
+class BrieflyTrained(Scenes):
+    """Every family after a few steps on a language that is easy to guess: weights as training leaves them, texts that it knows."""
+
+    def texts(self, vocabulary: int = VOCABULARY) -> List[torch.Tensor]:
+        return [self.language(SEED + 2 + i, size, vocabulary) for i, size in enumerate(TEXTS)]
+
+    def language(self, seed: int, size: Any, vocabulary: int) -> torch.Tensor:
+        """Each token follows from the one before it, but for one in eight."""
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randint(0, vocabulary, size, generator=generator)
+        strays = torch.rand(size, generator=generator) < 0.125
+        for i in range(1, rows.shape[-1]):
+            rows[:, i] = torch.where(strays[:, i], rows[:, i], (3 * rows[:, i - 1] + 1) % vocabulary)
+        return rows
+
+    def trained(self, name: str) -> transformers.PreTrainedModel:
+        torch.manual_seed(SEED)
+        model = MODELS[name]().train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for step in range(60):
+            rows = self.language(1000 + step, (16, 24), model.config.vocab_size)
+            loss = model(input_ids=rows, labels=rows).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return model.eval()
+
+    def test_trained_models_agree_in_fp32_and_bf16(self) -> None:
+        for name in ("gpt2", "llama llama3", "mistral window", "qwen2 tied", "qwen3", "gemma"):
+            with self.subTest(name):
+                model = self.trained(name)
+                model.save_pretrained(self.path("fp32"))
+                report = self.agree(model, self.path("fp32"))
+                print(f"  {name:28} nll {report['nll']:.6f}  mean off {report['mean_off']:.1e}  worst {report['worst']:.1e}")
+                self.assertLess(report["nll"], 0.9 * math.log(model.config.vocab_size))  # It has learned.
+                for parameter in model.parameters():
+                    parameter.data = parameter.data.to(torch.bfloat16)
+                model.save_pretrained(self.path("bf16"))
+                done = self.scores(self.path("bf16"), self.texts(), {"compute": "bf16"})
+                if done.returncode == 1 and done.stderr.startswith("unsupported"):
+                    continue
+                report = self.agree(model, self.path("bf16"), mean=1e-3, each=0.2, compute="bf16")
+                print(f"  {name + ', bf16':28} nll {report['nll']:.6f}  mean off {report['mean_off']:.1e}  worst {report['worst']:.1e}")
 
 
 class EveryLayout(Scenes):
