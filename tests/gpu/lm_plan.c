@@ -57,6 +57,7 @@ const struct lm_shape lm_small[] = {
     GPT2("heads-64", 1, 128, 2, 64, 513, 256),
     LLAMA("heads-80", 1, 160, 2, 1, 80, 264, 512, .window = 33),
     LLAMA("heads-96", 1, 192, 2, 2, 96, 256, 640, .tied = true),
+    GPT2("vocabulary", 1, 32, 2, 16, 50257, 256),
     LLAMA("heads-128", 1, 256, 4, 1, 128, 384, 1024, .qk_norm = true),
 };
 const size_t lm_small_count = sizeof(lm_small) / sizeof(lm_small[0]);
