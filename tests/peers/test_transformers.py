@@ -31,7 +31,7 @@ class TransformersTest(TrainerStackTest):
         self.assertEqual(os.path.basename(outcome["best_model_checkpoint"]), f"checkpoint-{outcome['best_global_step']}")
         left = sorted(name for name in os.listdir(self.stack.out) if name.startswith("checkpoint-"))
         self.assertEqual(left, [f"checkpoint-{outcome['best_global_step']}"])
-        until(lambda: not os.path.exists(os.path.join(self.stack.out, ".evalq")), "pins are released")
+        self.assert_pins_are_released()
 
     def test_nothing_is_twice_and_nothing_missing_after_a_kill(self) -> None:
         # Due steps 5, 15, ... have no save: they are snapshots. Each of two kills falls behind one that was evaluated, before
