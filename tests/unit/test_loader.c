@@ -384,6 +384,52 @@ static void loader_ends_with_the_first_failure(void **state)
     scored_close(&scored);
 }
 
+struct listener {
+    int32_t told, stop_at; // The telling that is answered by a stop; 0: none.
+    int64_t done, total;
+};
+
+static enum evq_status listen_to(void *context, int64_t done, int64_t total)
+{
+    struct listener *listener = context;
+
+    assert_true(done > listener->done && done <= total); // It goes on, and never past the end.
+    listener->done = done;
+    listener->total = total;
+    return ++listener->told == listener->stop_at ? EVQ_E_STOPPED : EVQ_OK;
+}
+
+/* A load that takes minutes says so while it lasts, and can be stopped. */
+static void loader_tells_how_far_it_is_and_stops_when_told(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    struct scored scored;
+    struct evq_error err = {0};
+
+    write_model(folder, false);
+    assert_status(scored_build(&scored, folder->path, ".", NULL, 0, 0, &err), EVQ_OK);
+    for (int32_t stop_at = 0; stop_at <= 2; stop_at++) {
+        struct recorder recorder = {.plan = &scored.model->plan, .spoil_fd = -1};
+        struct listener listener = {.stop_at = stop_at};
+        const struct evq_progress progress = {listen_to, &listener};
+        struct evq_loader *loader = NULL;
+        struct evq_loaded loaded = {0};
+        assert_status(evq_loader_new(&backend, &recorder, 2, &loader, &err), EVQ_OK);
+        evq_loader_watch(loader, &progress);
+        assert_status(evq_loader_fill(loader, scored.checkpoint, scored.model, &loaded, &err),
+                      stop_at == 0 ? EVQ_OK : EVQ_E_STOPPED);
+        assert_true(stop_at == 0 ? listener.told >= 4 : listener.told == stop_at);
+        assert_true(listener.total > (int64_t)20 << 20);
+        evq_loader_watch(loader, NULL);
+        memset(recorder.rows_put, 0, sizeof(recorder.rows_put));
+        assert_status(evq_loader_fill(loader, scored.checkpoint, scored.model, &loaded, &err),
+                      EVQ_OK); // Nobody listens, and nothing is left of the one that was stopped.
+        evq_loader_free(loader);
+        recorder_clear(&recorder);
+    }
+    scored_close(&scored);
+}
+
 static void loader_refuses_files_that_change_or_shrink_meanwhile(void **state)
 {
     const struct fixture_folder *folder = *state;
@@ -452,6 +498,7 @@ int main(void)
         IN_FOLDER(loader_waits_for_a_backend_that_copies_late),
         IN_FOLDER(loader_tells_a_tied_head_that_differs),
         IN_FOLDER(loader_ends_with_the_first_failure),
+        IN_FOLDER(loader_tells_how_far_it_is_and_stops_when_told),
         IN_FOLDER(loader_refuses_files_that_change_or_shrink_meanwhile),
         cmocka_unit_test(loader_repeats_without_new_memory),
     };
