@@ -58,15 +58,19 @@ static double copy_rate(cudaEvent_t start, cudaEvent_t end)
 /* TFLOP/s of the fastest product; 0: there is no cuBLAS. */
 static double gemm_rate(cudaEvent_t start, cudaEvent_t end)
 {
+    static const char *const folders[] = {"", "/usr/local/cuda/lib64/"}; // As the module looks.
     char name[64];
+    void *library = nullptr;
     void *handle = nullptr;
     void *d[3] = {nullptr, nullptr, nullptr};
     const float one = 1.0f;
     const float zero = 0.0f;
     double best = 0.0;
 
-    (void)snprintf(name, sizeof(name), "libcublas.so.%d", CUDART_VERSION / 1000);
-    void *library = dlopen(name, RTLD_NOW);
+    for (int i = 0; i < 2 && library == nullptr; i++) {
+        (void)snprintf(name, sizeof(name), "%slibcublas.so.%d", folders[i], CUDART_VERSION / 1000);
+        library = dlopen(name, RTLD_NOW);
+    }
     if (library == nullptr) {
         (void)fprintf(stderr, "cuBLAS is not installed: %s\n", dlerror());
         return 0.0;
