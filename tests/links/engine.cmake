@@ -23,7 +23,7 @@ endif()
 # Run by tests/bench/run.sh and tests/gpu/run.sh; no part of the test suite.
 add_executable(bench_mlp EXCLUDE_FROM_ALL bench/bench_mlp.c)
 target_link_libraries(bench_mlp PRIVATE evq_kernels_cpu)
-add_executable(bench_lm EXCLUDE_FROM_ALL bench/bench_lm.c bench/openblas.c bench/peak.c)
+add_executable(bench_lm EXCLUDE_FROM_ALL bench/bench_lm.c bench/openblas.c bench/peak.c gpu/lm_plan.c)
 target_link_libraries(bench_lm PRIVATE evq_kernels_cpu Threads::Threads m ${CMAKE_DL_LIBS})
 add_executable(bench_head EXCLUDE_FROM_ALL bench/bench_head.c)
 target_link_libraries(bench_head PRIVATE evq_kernels_cpu)
