@@ -77,6 +77,13 @@ evq_ring_corrupt(const struct evq_ring *ring); // Committed records that failed 
 int evq_ring_fd(const struct evq_ring *ring);  // For fork handlers: a child closes it.
 const char *evq_ring_path(const struct evq_ring *ring);
 
+/*
+ * Of rings whose owners are dead: those with nothing in them go, those that nobody wrote into for
+ * keep_ms too, with their spools, and what stays takes no more room than it holds. Returns how many
+ * went that held something. Any process, at any time.
+ */
+size_t evq_ring_sweep(const char *directory, int64_t keep_ms);
+
 /* Calls on_run once for each (queue, run) that has a ring in directory, owned or left. */
 typedef void (*evq_ring_fn)(void *context, const char *queue, const char *run);
 enum evq_status evq_ring_list(const char *directory, evq_ring_fn on_run, void *context,

@@ -62,11 +62,7 @@ static bool ring_path(char *out, size_t out_bytes, const char *directory, const 
     return written > 0 && (size_t)written < out_bytes;
 }
 
-/*
- * Opens path and takes its lock. EVQ_E_CONFLICT: a living process has it; EVQ_E_NOT_FOUND: no such
- * file and not asked to make it. A file removed between open and lock is opened again.
- */
-static enum evq_status file_lock(const char *path, bool make, int *ret_fd, struct evq_error *err)
+enum evq_status evq_ring_file_lock(const char *path, bool make, int *ret_fd, struct evq_error *err)
 {
     for (int tries = 0; tries < 16; tries++) {
         struct stat by_fd;
@@ -101,7 +97,7 @@ static uint64_t header_checksum(const struct evq_ring_header *header)
     return XXH3_64bits(header, offsetof(struct evq_ring_header, checksum));
 }
 
-static bool header_valid(const struct evq_ring_header *header, uint64_t file_bytes)
+bool evq_ring_header_valid(const struct evq_ring_header *header, uint64_t file_bytes)
 {
     uint64_t data_bytes = header->data_bytes;
     uint64_t head = atomic_load(&header->head);
@@ -175,8 +171,8 @@ static void ring_unmap(struct evq_ring *ring)
 }
 
 /* Takes what the locked file holds; a file that is no ring goes aside (EVQ_E_CORRUPT). Empty:
- * EVQ_E_NOT_FOUND. */
-static enum evq_status ring_recover(struct evq_ring *ring, struct evq_error *err)
+ * EVQ_E_NOT_FOUND. reserve: to write into it, so that blocks which a sweep gave back are there. */
+static enum evq_status ring_recover(struct evq_ring *ring, bool reserve, struct evq_error *err)
 {
     struct stat info;
 
@@ -188,11 +184,18 @@ static enum evq_status ring_recover(struct evq_ring *ring, struct evq_error *err
     }
     if (info.st_size >= EVQ_RING_HEADER_BYTES + EVQ_RING_BYTES_MIN &&
         (uint64_t)info.st_size <= (uint64_t)EVQ_RING_HEADER_BYTES + EVQ_RING_BYTES_MAX) {
+        int failed = reserve ? posix_fallocate(ring->fd, 0, info.st_size) : 0;
+        if (failed != 0) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "cannot reserve %lld bytes for '%s': %s; make room there, or name "
+                                 "another ring_directory",
+                                 (long long)info.st_size, ring->path, strerror(failed));
+        }
         enum evq_status status = ring_map(ring, (size_t)info.st_size, err);
         if (status != EVQ_OK) {
             return status;
         }
-        if (header_valid(ring->header, (uint64_t)info.st_size)) {
+        if (evq_ring_header_valid(ring->header, (uint64_t)info.st_size)) {
             return EVQ_OK;
         }
         ring_unmap(ring);
@@ -221,11 +224,11 @@ static enum evq_status ring_try(const char *directory, const char *queue, const 
         goto out;
     }
     for (int tries = 0; tries < 2; tries++) {
-        status = file_lock(ring->path, make_bytes != 0, &ring->fd, err);
+        status = evq_ring_file_lock(ring->path, make_bytes != 0, &ring->fd, err);
         if (status != EVQ_OK) {
             goto out;
         }
-        status = ring_recover(ring, err);
+        status = ring_recover(ring, make_bytes != 0, err);
         if (status != EVQ_E_CORRUPT || make_bytes == 0) {
             break;
         }

@@ -1,5 +1,5 @@
 /*
- * How the ring lies in its file. For ring.c, ring_file.c and their test alone.
+ * How the ring lies in its file. For ring.c, ring_file.c, ring_sweep.c and their test alone.
  */
 #ifndef EVQ_PRODUCER_RING_FILE_H
 #define EVQ_PRODUCER_RING_FILE_H
@@ -49,5 +49,13 @@ struct evq_ring {
     int fd;
     char path[PATH_MAX];
 };
+
+/*
+ * Opens path and takes its lock. EVQ_E_CONFLICT: a living process has it; EVQ_E_NOT_FOUND: no such
+ * file and not asked to make it. A file removed between open and lock is opened again.
+ */
+enum evq_status evq_ring_file_lock(const char *path, bool make, int *ret_fd,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+bool evq_ring_header_valid(const struct evq_ring_header *header, uint64_t file_bytes);
 
 #endif

@@ -15,8 +15,10 @@
 #include "producer/fork.h"
 #include "shared/clock.h"
 
-#define LOOK_MS   10
-#define ITEMS_MAX 100000 // Taken from one ring at a time; the ring bounds it sooner.
+#define LOOK_MS 10
+#define LEFT_KEPT_MS                                                                               \
+    ((int64_t)30 * 86400 * 1000) // What a run left unsent that nobody opened again.
+#define ITEMS_MAX 100000         // Taken from one ring at a time; the ring bounds it sooner.
 
 static void item_free(struct evq_item *item)
 {
@@ -325,6 +327,13 @@ static void *sender_main(void *argument)
     (void)prctl(PR_SET_TIMERSLACK, 1000000UL); // Of this thread: its looks may join other wake-ups.
     sources_open(sender);
     evq_sender_tell(sender, false);
+    const size_t given_up = evq_ring_sweep(sender->ring_directory, LEFT_KEPT_MS);
+    if (given_up > 0) {
+        evq_warn(&sender->warner, EVQ_WARN_OLD,
+                 "what %zu earlier runs had submitted and could not send for 30 days was removed "
+                 "from %s; `evalq scan` finds their checkpoints",
+                 given_up, sender->ring_directory);
+    }
     while (!atomic_load(&sender->stop)) {
         int64_t next = INT64_MAX;
         for (size_t at = 0; at < sender->source_count; at++) {

@@ -24,6 +24,7 @@ enum evq_warning {
     EVQ_WARN_SNAPSHOT, // Other hosts cannot fetch snapshots from here.
     EVQ_WARN_CORRUPT,  // A record in ring or spool was damaged.
     EVQ_WARN_LOST,     // Redis lost jobs that it had taken.
+    EVQ_WARN_OLD,      // What another run left unsent for long was removed.
     EVQ_WARN_COUNT
 };
 

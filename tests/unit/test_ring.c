@@ -136,6 +136,78 @@ static void ring_says_full_when_nothing_is_released(void **state)
     evq_ring_close(ring, false);
 }
 
+static int64_t disk_bytes(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 ? (int64_t)info.st_blocks * 512 : -1;
+}
+
+/* Runs that nobody opens again leave a ring each: without end, if nobody looked after them. */
+static void sweep_bounds_what_dead_owners_left(void **state)
+{
+    static const int64_t keep_ms = 1000000;
+    struct scratch *scratch = *state;
+    uint8_t payload[3000];
+    uint8_t out[EVQ_RING_PAYLOAD_BYTES_MAX];
+    uint64_t cursor = 0;
+    size_t bytes = 0;
+    char path[PATH_MAX];
+    char spool[PATH_MAX];
+
+    // Something is in it, around the end of the data: it stays, and takes no more room than that.
+    struct evq_ring *ring = ring_of(scratch, EVQ_RING_BYTES_DEFAULT);
+    snprintf(path, sizeof(path), "%s", evq_ring_path(ring));
+    payload_fill(payload, 0, sizeof(payload));
+    for (int at = 0; at < 345; at++) {
+        assert_status(evq_ring_push(ring, payload, sizeof(payload)), EVQ_OK);
+        assert_status(evq_ring_take(ring, &cursor, out, &bytes), EVQ_OK);
+        evq_ring_release(ring, cursor);
+    }
+    for (int at = 0; at < 3; at++) {
+        payload_fill(payload, (uint64_t)at, sizeof(payload));
+        assert_status(evq_ring_push(ring, payload, sizeof(payload)), EVQ_OK);
+    }
+    assert_int_equal(evq_ring_sweep(scratch->directory, keep_ms), 0); // It has an owner.
+    assert_true(disk_bytes(path) >= EVQ_RING_BYTES_DEFAULT);
+    evq_ring_close(ring, false);
+    assert_int_equal(evq_ring_sweep(scratch->directory, keep_ms), 0);
+    assert_in_range(disk_bytes(path), 1, 40000);
+
+    // Its next owner has the records, and all of its room again.
+    ring = ring_of(scratch, EVQ_RING_BYTES_DEFAULT);
+    assert_true(disk_bytes(path) >= EVQ_RING_BYTES_DEFAULT);
+    cursor = evq_ring_head(ring);
+    for (uint64_t at = 0; at < 3; at++) {
+        assert_status(evq_ring_take(ring, &cursor, out, &bytes), EVQ_OK);
+        assert_payload(out, bytes, at);
+    }
+    while (evq_ring_push(ring, payload, sizeof(payload)) == EVQ_OK) {
+    }
+    evq_ring_close(ring, false);
+
+    // Older than that it goes, with its spool; but not while its spool is young.
+    const struct timespec old[2] = {{.tv_sec = 1600000000}, {.tv_sec = 1600000000}};
+    snprintf(spool, sizeof(spool), "%.*s.spool", (int)(strlen(path) - strlen(".ring")), path);
+    int fd = open(spool, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    assert_int_equal(evq_ring_sweep(scratch->directory, keep_ms), 0);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(futimens(fd, old), 0);
+    close(fd);
+    assert_int_equal(evq_ring_sweep(scratch->directory, keep_ms), 1);
+    assert_int_not_equal(access(path, F_OK), 0);
+    assert_int_not_equal(access(spool, F_OK), 0);
+
+    // With nothing in it, it goes at once: its owner was killed.
+    ring = ring_of(scratch, EVQ_RING_BYTES_DEFAULT);
+    evq_ring_close(ring, false);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(evq_ring_sweep(scratch->directory, keep_ms), 0);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
 static void ring_keeps_records_when_its_owner_dies(void **state)
 {
     struct scratch *scratch = *state;
@@ -443,6 +515,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RING_TEST(ring_keeps_order_when_it_wraps),
         RING_TEST(ring_says_full_when_nothing_is_released),
+        cmocka_unit_test_setup_teardown(sweep_bounds_what_dead_owners_left, scratch_make,
+                                        scratch_remove),
         RING_TEST(ring_keeps_records_when_its_owner_dies),
         RING_TEST(ring_skips_torn_record_at_every_byte),
         RING_TEST(ring_refuses_damaged_payload_at_every_byte),
