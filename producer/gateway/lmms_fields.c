@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define INT_EXACT 9007199254740992.0 // Doubles beyond are no whole number that somebody wrote.
+#define INT_END 9223372036854775808.0 // Whole numbers lie below it.
 
 void evq_lmms_fields_begin(struct evq_lmms_fields *fields, const json_t *body)
 {
@@ -66,22 +66,32 @@ struct word { // How a value that is none of its kind is refused.
 
 static const struct word none = {NULL, NULL};
 
-/* The text without blanks around it; false: it does not fit. */
+/* The text without blanks around it and without "_" between digits, as Python writes large numbers;
+ * false: it does not fit, or holds what no decimal number does. */
 static bool trimmed(const char *text, char *out, size_t out_bytes)
 {
-    size_t bytes = 0;
+    size_t used = 0;
     while (isspace((unsigned char)*text)) {
         text++;
     }
-    bytes = strlen(text);
+    size_t bytes = strlen(text);
     while (bytes > 0 && isspace((unsigned char)text[bytes - 1])) {
         bytes--;
     }
     if (bytes == 0 || bytes >= out_bytes) {
         return false;
     }
-    memcpy(out, text, bytes);
-    out[bytes] = '\0';
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '_' && i > 0 && isdigit((unsigned char)text[i - 1]) && i + 1 < bytes &&
+            isdigit((unsigned char)text[i + 1])) {
+            continue;
+        }
+        if (strchr("0123456789+-.eE", text[i]) == NULL) {
+            return false;
+        }
+        out[used++] = text[i];
+    }
+    out[used] = '\0';
     return true;
 }
 
@@ -114,6 +124,8 @@ static json_t *take_int(const json_t *value, struct word *ret_why)
         "int_parsing", "Input should be a valid integer, unable to parse string as an integer"};
     static const struct word cut = {
         "int_from_float", "Input should be a valid integer, got a number with a fractional part"};
+    static const struct word large = {
+        "int_parsing_size", "Unable to parse input string as an integer, exceeded maximum size"};
     static const struct word infinite = {"finite_number", "Input should be a finite number"};
     int64_t number = 0;
 
@@ -126,8 +138,9 @@ static json_t *take_int(const json_t *value, struct word *ret_why)
     }
     if (json_is_real(value)) {
         const double real = json_real_value(value);
-        *ret_why = isfinite(real) ? cut : infinite;
-        return real == floor(real) && fabs(real) < INT_EXACT ? json_integer((int64_t)real) : NULL;
+        const bool whole = isfinite(real) && real == floor(real);
+        *ret_why = whole ? large : isfinite(real) ? cut : infinite;
+        return whole && fabs(real) < INT_END ? json_integer((int64_t)real) : NULL;
     }
     if (json_is_string(value)) {
         *ret_why = parse;
@@ -182,7 +195,7 @@ static json_t *take_bool(const json_t *value, struct word *ret_why)
     }
     if (json_is_number(value)) {
         const double real = json_number_value(value);
-        *ret_why = json_is_integer(value) || real == floor(real) ? parse : kind;
+        *ret_why = real == floor(real) && fabs(real) < INT_END ? parse : kind;
         return real == 0.0 || real == 1.0 ? json_boolean(real != 0.0) : NULL;
     }
     if (json_is_string(value)) {

@@ -24,7 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 FOLDERS = (HERE, os.path.join(os.path.dirname(HERE), "python"))
 SECONDS = 7200.0  # Of one test: long after its own deadlines.
-PACKAGES = ("torch", "transformers", "lightning", "accelerate", "peft", "deepspeed", "lm_eval")
+PACKAGES = ("torch", "transformers", "lightning", "accelerate", "peft", "deepspeed", "lm_eval", "lmms_eval")
 
 Outcome = Dict[str, Any]  # outcome, reason, tests, seconds, commit
 
