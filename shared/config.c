@@ -63,6 +63,8 @@ static struct evq_config *config_new(void)
     config->worker.fetch_bytes_max = INT64_C(1) << 40;
     config->worker.read_ahead_bytes = INT64_C(16) << 30;
     config->logger.directory = EVQ_CONFIG_RESULTS_DEFAULT;
+    config->gateway.listen = "127.0.0.1:8000"; // The port that LMMS-Eval's own server has.
+    config->gateway.tokens = "";
     config->gateway.lmms.suite = "lmms";
     config->gateway.lmms.merged_suite = "lmms-merged";
     config->gateway.lmms.merge_suite = "lmms-merge";

@@ -38,40 +38,25 @@ static enum evq_status read_merge(const struct evq_config_reader *reader,
     return read_suite(reader, node, where, &config->gateway.lmms.merge_suite);
 }
 
-static enum evq_status read_bool(const struct evq_config_reader *reader,
-                                 const struct evq_node *node, const char *where, bool *ret)
-{
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    *ret = strcmp(node->text, "true") == 0;
-    if (!*ret && strcmp(node->text, "false") != 0) {
-        return evq_read_fail(reader, node, "%s is \"%.40s\", expected true or false", where,
-                             node->text);
-    }
-    return EVQ_OK;
-}
-
 static enum evq_status read_cancel(const struct evq_config_reader *reader,
                                    const struct evq_node *node, const char *where, void *base)
 {
     struct evq_config *config = base;
-    return read_bool(reader, node, where, &config->gateway.lmms.cancel_running);
+    return evq_read_bool(reader, node, where, &config->gateway.lmms.cancel_running);
 }
 
 static enum evq_status read_both(const struct evq_config_reader *reader,
                                  const struct evq_node *node, const char *where, void *base)
 {
     struct evq_config *config = base;
-    return read_bool(reader, node, where, &config->gateway.lmms.both_variants);
+    return evq_read_bool(reader, node, where, &config->gateway.lmms.both_variants);
 }
 
 static enum evq_status read_gpus(const struct evq_config_reader *reader,
                                  const struct evq_node *node, const char *where, void *base)
 {
     struct evq_config *config = base;
-    return read_bool(reader, node, where, &config->gateway.lmms.gpus_as_needs);
+    return evq_read_bool(reader, node, where, &config->gateway.lmms.gpus_as_needs);
 }
 
 enum evq_status evq_read_lmms(const struct evq_config_reader *reader, const struct evq_node *node,

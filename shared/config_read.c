@@ -61,6 +61,21 @@ enum evq_status evq_read_kind(const struct evq_config_reader *reader, const stru
                          evq_node_kind_name(kind));
 }
 
+enum evq_status evq_read_bool(const struct evq_config_reader *reader, const struct evq_node *node,
+                              const char *where, bool *ret)
+{
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    *ret = strcmp(node->text, "true") == 0;
+    if (!*ret && strcmp(node->text, "false") != 0) {
+        return evq_read_fail(reader, node, "%s is \"%.40s\", expected true or false", where,
+                             node->text);
+    }
+    return EVQ_OK;
+}
+
 /* A value for messages: cut, and with control bytes escaped. */
 static const char *shown(const char *text, char out[96])
 {

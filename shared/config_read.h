@@ -52,6 +52,9 @@ enum evq_status evq_read_nomem(const struct evq_config_reader *reader);
 
 enum evq_status evq_read_kind(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *where, enum evq_node_kind kind) EVQ_CHECK_RESULT;
+/* true or false. */
+enum evq_status evq_read_bool(const struct evq_config_reader *reader, const struct evq_node *node,
+                              const char *where, bool *ret) EVQ_CHECK_RESULT;
 /* A list of scalars; NULL-terminated. name_bytes_max > 0: each is a name of at most that many
  * bytes. */
 enum evq_status evq_read_texts(const struct evq_config_reader *reader, const struct evq_node *node,

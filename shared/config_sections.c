@@ -294,12 +294,23 @@ static enum evq_status read_logger(const struct evq_config_reader *reader,
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
 
+static enum evq_status read_lmms_open(const struct evq_config_reader *reader,
+                                      const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_config *config = base;
+    return evq_read_bool(reader, node, where, &config->gateway.lmms_open);
+}
+
 static enum evq_status read_gateway(const struct evq_config_reader *reader,
                                     const struct evq_node *node, const char *where, void *base)
 {
     static const struct evq_key keys[] = {
+        {"listen", EVQ_KEY_TEXT, offsetof(struct evq_config, gateway.listen), 0, 0, NULL},
+        {"tokens", EVQ_KEY_PATH, offsetof(struct evq_config, gateway.tokens), 0, 0, NULL},
+        {"lmms_open", EVQ_KEY_CALL, 0, 0, 0, read_lmms_open},
         {"lmms", EVQ_KEY_CALL, 0, 0, 0, evq_read_lmms},
     };
+    ((struct evq_config *)base)->gateway.given = true;
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
 

@@ -30,6 +30,7 @@ static const struct role roles[] = {
     {"producer", "~", true, "fcall fcall_ro function|list"},
     {"worker", "~", true, "fcall fcall_ro function|list bzpopmin"},
     {"logger", "~", true, "fcall fcall_ro function|list xreadgroup xautoclaim"},
+    {"gateway", "~", true, "fcall fcall_ro function|list xread xinfo|stream"},
     {"viewer", "%R~", true, "fcall_ro function|list info config|get"},
     {"admin", "~", true,
      "fcall fcall_ro function|load function|list function|delete function|dump function|restore "
@@ -39,8 +40,8 @@ static const struct role roles[] = {
 };
 #define ROLE_COUNT (sizeof roles / sizeof roles[0])
 
-const char *const evq_acl_roles[] = {"init",   "producer", "worker", "logger",
-                                     "viewer", "admin",    NULL};
+const char *const evq_acl_roles[] = {"init",    "producer", "worker", "logger",
+                                     "gateway", "viewer",   "admin",  NULL};
 
 // Of every role: to connect and to be told apart.
 static const char common[] = "ping hello auth select quit time client|setname client|id "

@@ -21,6 +21,7 @@
 #define LOCK_WAIT_MS   5000  // For the redis-server of an `up` that was killed.
 #define COMMAND_MS     10000 // From SIGINT to SIGKILL.
 #define DRAIN_MS       45000 // Longer than the workers' own drain deadline.
+#define GATEWAY_MS     15000 // Longer than its own drain.
 #define SERVER_STOP_MS 15000
 #define PORT_TRIES     5
 
@@ -295,11 +296,12 @@ static enum evq_status reap(struct evq_fleet *fleet, struct evq_error *err)
         if (evq_service_reaped(&fleet->command, pid, wait_status)) {
             continue;
         }
-        if (evq_service_reaped(&fleet->server.service, pid, wait_status)) {
-            if (fleet->stop_count == 0) {
-                status = service_ended(fleet, &fleet->server.service, err);
+        struct evq_service *const lone[] = {&fleet->server.service, &fleet->gateway};
+        for (size_t i = 0; i < sizeof lone / sizeof lone[0]; i++) {
+            if (evq_service_reaped(lone[i], pid, wait_status) && fleet->stop_count == 0) {
+                enum evq_status one = service_ended(fleet, lone[i], err);
+                status = one != EVQ_OK ? one : status;
             }
-            continue;
         }
         for (size_t i = 0; i < fleet->service_count; i++) {
             if (evq_service_reaped(&fleet->services[i], pid, wait_status) &&
@@ -357,6 +359,7 @@ enum evq_status evq_fleet_step(struct evq_fleet *fleet, int extra_fd, int timeou
     enum evq_status status = reap(fleet, err);
     if (status == EVQ_OK && fleet->stop_count == 0) {
         restart_due(fleet, &fleet->server.service);
+        restart_due(fleet, &fleet->gateway);
         for (size_t i = 0; i < fleet->service_count; i++) {
             restart_due(fleet, &fleet->services[i]);
         }
@@ -398,6 +401,7 @@ void evq_fleet_stop(struct evq_fleet *fleet)
     if (fleet->signal_fd >= 0) {
         stop_services(fleet, &fleet->command, 1, fleet->stop_signal == SIGINT ? SIGINT : SIGTERM,
                       COMMAND_MS);
+        stop_services(fleet, &fleet->gateway, 1, SIGTERM, GATEWAY_MS);
         size_t workers = fleet->service_count > 0 ? fleet->service_count - 1 : 0;
         bool has_logger = fleet->service_count > 0 &&
                           strcmp(fleet->services[fleet->service_count - 1].name, "logger") == 0;

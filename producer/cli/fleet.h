@@ -1,7 +1,7 @@
 /*
- * The processes of `evalq up`: redis-server, workers, logger and perhaps a command, watched from
- * one loop that also takes the signals of the terminal. One thread; one fleet per process, because
- * it owns the process's children.
+ * The processes of `evalq up`: redis-server, workers, logger, perhaps a gateway and a command,
+ * watched from one loop that also takes the signals of the terminal. One thread; one fleet per
+ * process, because it owns the process's children.
  */
 #ifndef EVQ_CLI_FLEET_H
 #define EVQ_CLI_FLEET_H
@@ -30,6 +30,11 @@ struct evq_fleet {
     char threads[16];
     char results[EVQ_SERVER_PATH_MAX]; // Where the logger writes.
     struct evq_service command;        // argv[0] NULL: none.
+    struct evq_service gateway;        // The same.
+    char gateway_program[EVQ_SERVER_PATH_MAX];
+    char gateway_log[EVQ_SERVER_PATH_MAX];
+    char gateway_tokens[EVQ_SERVER_PATH_MAX];
+    char gateway_address[96]; // "http://127.0.0.1:8000"; "": not known.
 };
 
 /* Takes the lock of directory and blocks the signals. EVQ_E_CONFLICT: another `evalq up` works
@@ -45,6 +50,12 @@ enum evq_status evq_fleet_start_workers(struct evq_fleet *fleet, int workers, in
 /* Until each worker has registered with the queue, or asked to stop, or 30 s passed. A worker that
  * cannot run, as for a GPU that is not there, is the error of evq_fleet_step(). */
 enum evq_status evq_fleet_await_workers(struct evq_fleet *fleet,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+/* Starts the gateway where the configuration has a section for it, and waits until it listens, or
+ * asked to stop, or 30 s passed. */
+enum evq_status evq_fleet_start_gateway(struct evq_fleet *fleet,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_fleet_await_gateway(struct evq_fleet *fleet,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 /*
  * Waits up to timeout_ms for signals or for extra_fd to be readable (-1: none), reaps and restarts.

@@ -111,6 +111,10 @@ static void say_ready(const struct evq_fleet *fleet, bool has_command)
     evq_cli_say(cli, "evalq: Redis at %s", fleet->server.url);
     evq_cli_say(cli, "evalq: and at redis://127.0.0.1:%d, password in %s", fleet->server.port,
                 fleet->server.password_file);
+    if (fleet->gateway_address[0] != '\0') {
+        evq_cli_say(cli, "evalq: gateway at %s, tokens in %s", fleet->gateway_address,
+                    fleet->gateway_tokens);
+    }
     if (cli->config->suite_count == 0) {
         evq_cli_say(cli, "evalq: the configuration has no suites, so no worker was started: jobs "
                          "wait. Add suites to it, then start again");
@@ -147,7 +151,13 @@ static enum evq_status start_all(struct evq_fleet *fleet, struct evq_error *err)
                                          (int)evq_option_integer(&cli->options, "slots", 0), err);
     }
     if (status == EVQ_OK) {
+        status = evq_fleet_start_gateway(fleet, err);
+    }
+    if (status == EVQ_OK) {
         status = evq_fleet_await_workers(fleet, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_fleet_await_gateway(fleet, err);
     }
     if (status == EVQ_OK) {
         status = evq_server_announce(&fleet->server, err);
@@ -224,7 +234,8 @@ const struct evq_verb evq_verb_up = {
         "and the "
         "logger, with all data in one directory, ./.evalq. Its address is written to ./.evalq/url, "
         "where "
-        "the other verbs and libevalq find it. Without an evalq.yaml, one is written there with "
+        "the other verbs and libevalq find it. With a section `gateway` in the configuration "
+        "evalq-gateway is started too. Without an evalq.yaml, one is written there with "
         "the "
         "working directory as its only root. A process that dies is started again. Ctrl-C or "
         "SIGTERM lets "

@@ -9,8 +9,6 @@
 
 #include "shared/error.h"
 
-#define EVQ_LISTEN_DEFAULT "127.0.0.1:8000" // The port that LMMS-Eval's own server has.
-
 struct evq_listen {
     struct sockaddr_storage address;
     socklen_t address_bytes;

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "producer/gateway/listen.h"
 #include "producer/gateway/service.h"
 
 static int fail(const struct evq_error *err, int code)
@@ -40,8 +39,12 @@ static int serve(struct evq_options *options, struct evq_error *err)
         return EVQ_EXIT_CONFIG;
     }
     if (options->listen == NULL) {
-        options->listen = EVQ_LISTEN_DEFAULT;
+        options->listen = config->gateway.listen;
     }
+    if (options->tokens == NULL && config->gateway.tokens[0] != '\0') {
+        options->tokens = config->gateway.tokens;
+    }
+    options->lmms_open = options->lmms_open || config->gateway.lmms_open;
     const enum evq_status status = evq_service_run(config, options, &signals, err);
     evq_config_free(config);
     return exit_of(status);

@@ -359,7 +359,7 @@ static void acl_file_is_accepted_and_separates_roles(void **state)
     char path[256];
     char url[256];
     fixture_file_write(site->dir, "passwords",
-                       "init i\nproducer p\nworker w\nlogger l\nviewer v\nadmin a\n");
+                       "init i\nproducer p\nworker w\nlogger l\ngateway g\nviewer v\nadmin a\n");
     (void)snprintf(path, sizeof path, "%s/passwords", site->dir);
     assert_int_equal(chmod(path, 0644), 0);
     EXPECT(site, 1, "admin", "acl", "--passwords", "passwords");
@@ -376,7 +376,8 @@ static void acl_file_is_accepted_and_separates_roles(void **state)
     (void)snprintf(secrets, sizeof secrets, "%s/secrets", site->dir);
     assert_int_equal(mkdir(secrets, 0700), 0);
     static const char *const files[][2] = {{"init", "i"},   {"producer", "p"}, {"worker", "w"},
-                                           {"logger", "l"}, {"viewer", "v"},   {"admin", "a\n"}};
+                                           {"logger", "l"}, {"gateway", "g"},  {"viewer", "v"},
+                                           {"admin", "a\n"}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         fixture_file_write(secrets, files[i][0], files[i][1]);
         char file[256];
@@ -399,11 +400,12 @@ static void acl_file_is_accepted_and_separates_roles(void **state)
     struct fixture_redis *redis =
         fixture_redis_start(&(struct fixture_redis_config){.options = options});
     static const char *const steps[][5] = {
-        {"init", "i", "0", "admin", "install"},  {"viewer", "v", "0", "status", NULL},
-        {"viewer", "v", "6", "pause", NULL},     {"producer", "p", "0", "results", NULL},
-        {"worker", "w", "0", "dead", NULL},      {"logger", "l", "0", "results", NULL},
-        {"admin", "a", "0", "status", NULL},     {"admin", "a", "0", "pause", NULL},
-        {"admin", "a", "0", "admin", "install"}, {"viewer", "x", "6", "status", NULL},
+        {"init", "i", "0", "admin", "install"}, {"viewer", "v", "0", "status", NULL},
+        {"viewer", "v", "6", "pause", NULL},    {"producer", "p", "0", "results", NULL},
+        {"worker", "w", "0", "dead", NULL},     {"logger", "l", "0", "results", NULL},
+        {"gateway", "g", "0", "status", NULL},  {"admin", "a", "0", "status", NULL},
+        {"admin", "a", "0", "pause", NULL},     {"admin", "a", "0", "admin", "install"},
+        {"viewer", "x", "6", "status", NULL},
     };
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         char password[128];

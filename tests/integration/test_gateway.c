@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -193,6 +194,142 @@ static void gateway_outlives_redis(void **state)
     }
 }
 
+/* The line of `evalq admin acl` for a role, given to the server that runs. */
+static void set_role(struct fixture_gateway *gateway, const char *role)
+{
+    static struct fixture_output output;
+    struct fixture_program cli = gateway->program;
+    char begin[64];
+    const char *words[300] = {"ACL", "SETUSER"};
+    size_t count = 2;
+    struct evq_reply *answer = NULL;
+    struct evq_error err = {EVQ_OK, ""};
+    cli.path = EVQ_TEST_BIN "/evalq";
+    fixture_program_run(&cli, &output, "admin", "acl", "--passwords", "passwords", (char *)NULL);
+    assert_int_equal(output.exit_code, 0);
+    (void)snprintf(begin, sizeof begin, "user %s ", role);
+    char *line = strstr(output.out, begin);
+    assert_non_null(line);
+    line += 5;
+    line[strcspn(line, "\n")] = '\0';
+    for (char *save = NULL, *word = strtok_r(line, " ", &save); word != NULL && count < 300;
+         word = strtok_r(NULL, " ", &save)) {
+        words[count++] = word;
+    }
+    assert_status_err(evq_conn_call(gateway->fx->raw, count, words, NULL, 0, &answer, &err), EVQ_OK,
+                      &err);
+    evq_reply_free(answer);
+}
+
+/* What the role `gateway` may do in Redis is enough for all that the gateway does. */
+static void gateway_needs_no_more_than_its_role(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    char path[256];
+    char url[256];
+    assert_int_equal(fixture_gateway_stop(gateway), 0);
+    fixture_file_write(gateway->dir, "passwords", "gateway of-the-gateway\n");
+    fixture_file_write(gateway->dir, "password", "of-the-gateway\n");
+    static const char *const files[] = {"passwords", "password"};
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", gateway->dir, files[i]);
+        assert_int_equal(chmod(path, 0600), 0);
+    }
+    set_role(gateway, "gateway");
+    (void)snprintf(url, sizeof url, "unix://gateway@%s", gateway->fx->redis->socket);
+    gateway->program.url = url;
+    gateway->program.password = path;
+    fixture_gateway_start(gateway, "--tokens", "tokens", NULL); // There are no results yet.
+    fixture_finish(gateway->fx, "a/1/regular/quick", 0.5);
+    static const char *const gets[] = {"/v1/queue",
+                                       "/v1/workers",
+                                       "/v1/jobs",
+                                       "/v1/jobs/a/1/regular/quick",
+                                       "/v1/jobs/a/1/regular/quick/log",
+                                       "/v1/runs",
+                                       "/v1/runs/a",
+                                       "/v1/runs/a/results"};
+    for (size_t i = 0; i < sizeof gets / sizeof gets[0]; i++) {
+        json_decref(fixture_http_json(gateway, 200, "GET", gets[i], FIXTURE_TOKEN_READ, NULL));
+    }
+    static const char *const posts[][2] = {
+        {"/v1/jobs", "{\"run\": \"b\", \"step\": 1, \"suites\": \"quick\", \"root\": \"r\", "
+                     "\"path\": \"x\"}"},
+        {"/v1/jobs/b/1/regular/quick/cancel", NULL},
+        {"/v1/jobs/b/1/regular/quick/retry", NULL}};
+    for (size_t i = 0; i < sizeof posts / sizeof posts[0]; i++) {
+        json_decref(
+            fixture_http_json(gateway, 200, "POST", posts[i][0], FIXTURE_TOKEN_WRITE, posts[i][1]));
+    }
+    const int fd = fixture_http_connect(gateway);
+    static const char listen[] = "GET /v1/events?after=0-1 HTTP/1.1\r\nHost: x\r\nAuthorization: "
+                                 "Bearer " FIXTURE_TOKEN_READ "\r\n\r\n";
+    fixture_http_send(fd, listen, sizeof listen - 1);
+    char text[4096] = "";
+    for (size_t used = 0; strstr(text, "event: ") == NULL;) {
+        const ssize_t got = recv(fd, text + used, sizeof text - 1 - used, 0);
+        assert_true(got > 0);
+        used += (size_t)got;
+    }
+    (void)close(fd);
+    assert_int_equal(fixture_file_holds(gateway->dir, "gateway.err", "events_interrupted"), 0);
+    gateway->program.url = gateway->fx->redis->url;
+    gateway->program.password = NULL;
+}
+
+/* The word after `word` in a file of a directory, up to a blank; "" while it is not there. */
+static void word_after(const char *dir, const char *name, const char *word, char out[128])
+{
+    char path[256];
+    char line[1024];
+    out[0] = '\0';
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && out[0] == '\0' && fgets(line, sizeof line, file) != NULL) {
+        const char *at = strstr(line, word);
+        if (at != NULL) {
+            at += strlen(word);
+            (void)snprintf(out, 128, "%.*s", (int)strcspn(at, " ,\n"), at);
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+}
+
+static bool is_told(const char *dir, char out[128])
+{
+    word_after(dir, "up.err", "gateway at http://127.0.0.1:", out);
+    return out[0] != '\0';
+}
+
+static void up_starts_the_gateway_when_the_configuration_has_one(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    struct fixture_gateway other = {.port = 0};
+    struct fixture_program up = {.path = EVQ_TEST_BIN "/evalq", .dir = gateway->dir};
+    static struct fixture_output output;
+    char port[128];
+    char token[128];
+    char config[256];
+    fixture_file_write(gateway->dir, "evalq.yaml", "gateway: {listen: \"127.0.0.1:0\"}\n");
+    const pid_t pid = fixture_program_start(&up, "up", "up", "--workers", "0", (char *)NULL);
+    FIXTURE_UNTIL((int64_t)30000, is_told(gateway->dir, port));
+    other.port = atoi(port);
+    word_after(gateway->dir, ".evalq/gateway.tokens", "up write ", token);
+    assert_int_equal(strlen(token), 48);
+    json_decref(fixture_http_json(&other, 200, "GET", "/v1/queue", token, NULL));
+    json_decref(fixture_http_json(&other, 401, "GET", "/v1/queue", FIXTURE_TOKEN_READ, NULL));
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(fixture_program_wait(pid, 60000), 0);
+    // The address of the one that runs: said at once, and nothing is left running.
+    (void)snprintf(config, sizeof config, "gateway: {listen: \"127.0.0.1:%d\"}\n", gateway->port);
+    fixture_file_write(gateway->dir, "evalq.yaml", config);
+    fixture_program_run(&up, &output, "up", "--workers", "0", (char *)NULL);
+    assert_int_equal(output.exit_code, 8);
+    assert_holds(output.err, "Address already in use");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +343,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(gateway_refuses_to_start_on_what_cannot_be_meant, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(gateway_outlives_redis, setup, teardown),
+        cmocka_unit_test_setup_teardown(gateway_needs_no_more_than_its_role, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_starts_the_gateway_when_the_configuration_has_one, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

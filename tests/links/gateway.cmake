@@ -8,3 +8,6 @@ foreach(test test_gateway test_gateway_hostile test_gateway_api test_gateway_eve
         set_tests_properties(${test} PROPERTIES DISABLED ON)
     endif()
 endforeach()
+if(TARGET test_gateway AND TARGET evalq-gateway)
+    add_dependencies(test_gateway evalq_cli evalq-logger)
+endif()

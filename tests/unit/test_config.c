@@ -66,7 +66,8 @@ static const char example[] = //
     "  sinks:\n"
     "    - {kind: jsonl}\n"
     "    - {name: tb, kind: tensorboard, max_hold_seconds: 30, directory: tb, command: [a, b]}\n"
-    "gateway: {lmms: {suite: a, results: out, cancel_running: true}}\n";
+    "gateway: {listen: \"[::1]:80\", tokens: t, lmms_open: true, lmms: {suite: a, results: out, "
+    "cancel_running: true}}\n";
 
 static const char *option(const struct evq_pair *pairs, size_t count, const char *key)
 {
@@ -109,6 +110,10 @@ static void config_parse_reads_every_section(void **state)
     assert_int_equal(config->worker.fetch_bytes_max, INT64_C(8) << 30);
     assert_int_equal(config->worker.read_ahead_bytes, INT64_C(1) << 30);
     assert_string_equal(config->logger.directory, "/etc/evalq/out");
+    assert_true(config->gateway.given);
+    assert_true(config->gateway.lmms_open);
+    assert_string_equal(config->gateway.listen, "[::1]:80");
+    assert_string_equal(config->gateway.tokens, "/etc/evalq/t");
     assert_int_equal(config->logger.sink_count, 2);
     assert_string_equal(config->logger.sinks[0].name, "jsonl");
     assert_string_equal(config->logger.sinks[1].name, "tb");
@@ -194,6 +199,8 @@ static void config_parse_of_nothing_is_all_defaults(void **state)
         assert_string_equal(config->worker.devices, "auto");
         assert_int_equal(config->worker.scratch[0], '/');
         assert_string_equal(config->logger.directory, "./evalq-results");
+        assert_false(config->gateway.given);
+        assert_string_equal(config->gateway.listen, "127.0.0.1:8000");
         evq_config_free(config);
     }
 }
