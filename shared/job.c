@@ -442,3 +442,23 @@ enum evq_status evq_job_policy_parse(const char *word, enum evq_job_policy *ret_
     }
     return EVQ_E_INVALID;
 }
+
+bool evq_job_saved_path(const char *path, char *out, size_t out_bytes)
+{
+    static const char pins[] = "/.evalq/pins/";
+    const char *at = strstr(path, pins);
+    const char *pin = at != NULL ? at + strlen(pins) : NULL;
+
+    if (at == NULL && strncmp(path, pins + 1, strlen(pins) - 1) == 0) { // OUT is the root itself.
+        at = path;
+        pin = path + strlen(pins) - 1;
+    }
+    const char *name = pin != NULL ? strchr(pin, '/') : NULL;
+    if (name == NULL || name[1] == '\0') {
+        (void)snprintf(out, out_bytes, "%s", path);
+        return false;
+    }
+    (void)snprintf(out, out_bytes, "%.*s%s%s", (int)(at - path), path, at > path ? "/" : "",
+                   name + 1);
+    return true;
+}

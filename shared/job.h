@@ -118,6 +118,11 @@ enum evq_status evq_job_id_parse(const char *id, char scratch[EVQ_JOB_ID_BYTES_M
  * bytes_max + 1.
  */
 void evq_job_map_name(const char *text, size_t bytes_max, char *out);
+
+/* Where the training saved what a message's path names: OUT/.evalq/pins/PIN/NAME is a copy of
+ * OUT/NAME that goes when its jobs have ended; any other path is itself. Cut to out_bytes. Returns
+ * whether it was a pin's. */
+bool evq_job_saved_path(const char *path, char *out, size_t out_bytes);
 bool evq_job_name_valid(const char *text, size_t bytes_max);
 
 /* Canonical text of needs, as classes are keyed: "" or "gpus=1,gpu_memory=25769803776,labels=a+b"

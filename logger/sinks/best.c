@@ -20,6 +20,7 @@
 struct best {
     const struct evq_sink_context *context;
     const char *metric; // "" : the first by name.
+    int direction;      // Of that metric: 1 higher is better, 0 lower, -1 as it says itself.
 };
 
 static enum evq_status best_open(const struct evq_sink_context *context, void **ret_state,
@@ -32,6 +33,16 @@ static enum evq_status best_open(const struct evq_sink_context *context, void **
     }
     sink->context = context;
     sink->metric = evq_pair_get(context->sink->options, context->sink->option_count, "metric", "");
+    const char *direction = evq_sink_option(context->sink, "direction");
+    const bool known =
+        direction == NULL || strcmp(direction, "max") == 0 || strcmp(direction, "min") == 0;
+    if (!known || (direction != NULL && sink->metric[0] == '\0')) {
+        free(sink);
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "sink '%s': expected direction: max or min, beside metric",
+                             context->sink->name);
+    }
+    sink->direction = direction == NULL ? -1 : strcmp(direction, "max") == 0;
     *ret_state = sink;
     return EVQ_OK;
 }
@@ -121,6 +132,18 @@ static enum evq_status links_point(const struct best *sink, const struct evq_bes
     return status;
 }
 
+/* The checkpoint as the training saved it: a pin of it goes as soon as its jobs have ended. */
+static void checkpoint_saved(const char *checkpoint, char *out, size_t out_bytes)
+{
+    const char *colon = strchr(checkpoint, ':');
+    const size_t root = colon != NULL ? (size_t)(colon - checkpoint) + 1 : 0;
+
+    (void)snprintf(out, out_bytes, "%.*s", (int)root, checkpoint);
+    if (root < out_bytes) {
+        (void)evq_job_saved_path(checkpoint + root, out + root, out_bytes - root);
+    }
+}
+
 static enum evq_status metric_consider(const struct best *sink, const struct evq_result *result,
                                        const struct evq_metric *metric, struct evq_error *err)
 {
@@ -131,13 +154,15 @@ static enum evq_status metric_consider(const struct best *sink, const struct evq
         return EVQ_OK; // A count of NaN (nan_tokens, ...) is a flag that only broken models carry.
     }
     evq_result_metric_key(result, metric, candidate.metric, sizeof(candidate.metric));
-    const int direction = evq_metric_direction(metric);
-    if (direction < 0 && strcmp(candidate.metric, sink->metric) != 0) {
+    const bool named = strcmp(candidate.metric, sink->metric) == 0;
+    const int direction =
+        named && sink->direction >= 0 ? sink->direction : evq_metric_direction(metric);
+    if (direction < 0 && !named) {
         return EVQ_OK; // A time is no reason to keep a checkpoint, unless the operator says so.
     }
     (void)snprintf(candidate.run, sizeof(candidate.run), "%s", result->run);
     (void)snprintf(candidate.job, sizeof(candidate.job), "%s", result->job);
-    (void)snprintf(candidate.checkpoint, sizeof(candidate.checkpoint), "%s", result->checkpoint);
+    checkpoint_saved(result->checkpoint, candidate.checkpoint, sizeof(candidate.checkpoint));
     enum evq_status status =
         evq_queue_best_get(sink->context->queue, candidate.run, candidate.metric, &present, err);
     if (status == EVQ_OK && !is_better(&candidate, &present, direction)) {

@@ -28,6 +28,8 @@ extern const struct evq_verb evq_verb_results;
 extern const struct evq_verb evq_verb_watch;
 extern const struct evq_verb evq_verb_wait;
 extern const struct evq_verb evq_verb_best;
+extern const struct evq_verb evq_verb_compare;
+extern const struct evq_verb evq_verb_keep;
 extern const struct evq_verb evq_verb_cancel;
 extern const struct evq_verb evq_verb_retry;
 extern const struct evq_verb evq_verb_pause;

@@ -48,14 +48,15 @@ static void job_submit(struct evq_queue *queue, const char *run, int64_t step)
     evq_job_free(job);
 }
 
-static void jobs_claim(struct evq_queue *queue, const uint32_t *class, struct evq_claim **claims,
-                       uint32_t count)
+static void jobs_claim(struct evq_queue *queue, const char *run, const uint32_t *class,
+                       struct evq_claim **claims, uint32_t count)
 {
     struct evq_claimed claimed;
-    char request[32];
+    char request[96];
 
     for (uint32_t total = 0; total < count; total += claimed.count) {
-        (void)snprintf(request, sizeof request, "request-%u", total);
+        (void)snprintf(request, sizeof request, "%s-%u", run,
+                       total); // A new one: the same again gives the same claims.
         struct evq_claim_request ask = {.worker = "publisher",
                                         .request = request,
                                         .lease_ms = LEASE_MS,
@@ -74,6 +75,7 @@ static void result_publish(struct evq_queue *queue, const struct evq_claim *clai
                            const struct evq_pair *trackers, size_t tracker_count)
 {
     bool duplicate = false;
+    char checkpoint[64];
     const double step = (double)claim->job->step;
     const double loss = claim->job->step / 10 % 97 == 0 ? NAN : 3.0 / (1.0 + step / 700.0);
     const struct evq_metric metrics[] = {
@@ -97,7 +99,8 @@ static void result_publish(struct evq_queue *queue, const struct evq_claim *clai
     result->metric_count = 2;
     result->trackers = trackers;
     result->tracker_count = tracker_count;
-    result->checkpoint = "here:step";
+    (void)snprintf(checkpoint, sizeof checkpoint, "here:step-%" PRId64, result->step);
+    result->checkpoint = checkpoint;
     check(evq_queue_publish(queue, claim->id, claim->token, result, &duplicate, &error), "publish");
     check(evq_queue_complete(queue, claim->id, claim->token, &error), "complete");
     (void)printf("%" PRId64 " %.17g %.17g\n", result->step, metrics[0].value, metrics[1].value);
@@ -158,7 +161,7 @@ int main(int argc, char **argv)
     for (unsigned long i = 0; i < count; i++) {
         job_submit(queue, argv[2], 10 * (int64_t)(i + 1));
     }
-    jobs_claim(queue, &class, claims, (uint32_t)count);
+    jobs_claim(queue, argv[2], &class, claims, (uint32_t)count);
     shuffle(claims, count, strtoull(argv[4], NULL, 10));
     (void)puts("ready");
     (void)fflush(stdout);

@@ -167,6 +167,31 @@ class TrackersTest(unittest.TestCase):
         self.assertIn("sink webhook, digits/10/regular/quick#digits: sink 'webhook': the receiver answers 422", bad)
         self.assertEqual(status(self.scene)["stats"]["bad"], 2)
 
+    def test_best_goes_by_the_direction_that_is_given(self) -> None:
+        self.scene.write_config(
+            "logger: {sinks: [{kind: best, metric: eval/digits/accuracy, direction: min}]}\n"
+        )
+        self.scene.start_redis()
+        publisher = Publisher(self.scene, "digits", 20, seed())
+        logger = Logger(self.scene, self.results)
+        publisher.publish(20)
+        publisher.close()
+        all_taken(self.scene)
+        logger.stop()
+        # The smallest accuracy, as was said; the smallest loss, by its name.
+        best = [
+            json.loads(
+                subprocess.run(
+                    [os.path.join(BIN, "evalq"), "best", "digits", metric, "--json"],
+                    env=self.scene.environment(),
+                    capture_output=True,
+                    check=True,
+                ).stdout
+            )["step"]
+            for metric in ("eval/digits/accuracy", "eval/digits/loss,none")
+        ]
+        self.assertEqual(best, [min(publisher.values), max(publisher.values)])
+
     def test_an_option_that_is_unknown_ends_the_logger_with_one_line(self) -> None:
         self.scene.write_config("logger: {sinks: [{kind: webhook, urll: 'http://127.0.0.1:1/'}]}\n")
         self.scene.start_redis()

@@ -329,6 +329,30 @@ static void job_words_map_both_ways(void **state)
     assert_string_equal(evq_job_state_name((enum evq_job_state)77), "unknown");
 }
 
+static void job_path_as_saved_is_the_one_without_the_pin(void **state)
+{
+    static const char *const cases[][2] = {
+        {"out/checkpoint-100", "out/checkpoint-100"},
+        {"out/.evalq/pins/100-regular-ab12/checkpoint-100", "out/checkpoint-100"},
+        {".evalq/pins/100-regular-ab12/checkpoint-100", "checkpoint-100"},
+        {"a/b/.evalq/pins/p/c/d.pt", "a/b/c/d.pt"},
+        {"out/.evalq/pins/100", "out/.evalq/pins/100"},
+        {"out/.evalq/pins/100/", "out/.evalq/pins/100/"},
+        {"xevalq/pins/1/2", "xevalq/pins/1/2"},
+        {"", ""},
+    };
+    char out[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const bool pinned = evq_job_saved_path(cases[i][0], out, sizeof out);
+        assert_string_equal(out, cases[i][1]);
+        assert_int_equal(pinned, strcmp(cases[i][0], cases[i][1]) != 0);
+    }
+    assert_true(evq_job_saved_path(cases[1][0], out, 5)); // Cut, and terminated.
+    assert_string_equal(out, "out/");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,6 +365,7 @@ int main(void)
         cmocka_unit_test(needs_text_is_canonical),
         cmocka_unit_test(needs_parse_refuses_bad_text),
         cmocka_unit_test(job_words_map_both_ways),
+        cmocka_unit_test(job_path_as_saved_is_the_one_without_the_pin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

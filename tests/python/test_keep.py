@@ -1,0 +1,145 @@
+"""evalq keep and evalq compare: the best checkpoints stay, and nothing goes that evalq neither pinned nor was told to own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import unittest
+from typing import Any, Dict, List, Set
+
+from publishing import Publisher
+from scene import BIN, Scene
+
+STEPS = range(10, 210, 10)
+
+
+class KeepTest(unittest.TestCase):
+    """20 checkpoints; accuracy rises and loss falls with the step."""
+
+    def setUp(self) -> None:
+        self.scene = Scene()
+        self.addCleanup(self.scene.close)
+        self.out = self.scene.out
+        self.scene.write_config("roots: {here: $OUT}\nlogger: {sinks: [{kind: best}]}\n")
+        self.scene.start_redis()
+
+    def publish(self, run: str, published: int = 20) -> Publisher:
+        publisher = Publisher(self.scene, run, 20, 1)
+        publisher.publish(published)
+        self.addCleanup(publisher.close)
+        return publisher
+
+    def save(self, *steps: int) -> None:
+        for step in steps:
+            directory = os.path.join(self.out, f"step-{step}")
+            os.makedirs(os.path.join(directory, "deep"))
+            for name in ("model.safetensors", "deep/optimizer.pt"):
+                with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+                    file.write(str(step))
+
+    def saved(self) -> Set[int]:
+        return {int(name.split("-")[1]) for name in os.listdir(self.out) if name.startswith("step-")}
+
+    def evalq(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [os.path.join(BIN, "evalq"), *words], env=self.scene.environment(), capture_output=True, text=True, check=False
+        )
+
+    def keep(self, *words: str, code: int = 0) -> Dict[str, Any]:
+        done = self.evalq("keep", "digits", "--metric", "eval/digits/accuracy", *words, "--json")
+        self.assertEqual(done.returncode, code, done.stderr)
+        return dict(json.loads(done.stdout)) if code == 0 else {}
+
+    def test_nothing_goes_that_is_not_owned(self) -> None:
+        self.publish("digits")
+        self.save(*STEPS)
+        outside = os.path.join(self.scene.directory, "elsewhere")
+        os.mkdir(outside)
+        self.assertEqual(self.keep("--top", "3", "--yes")["removed"], 0)
+        self.assertEqual(self.keep("--top", "3", "--own", outside, "--yes")["removed"], 0)
+        self.assertEqual(self.keep("--top", "3", "--own", self.out + "/step-10", "--yes")["removed"], 0)  # Not itself.
+        self.assertEqual(self.saved(), set(STEPS))
+
+    def test_dry_run_and_nobody_to_ask_remove_nothing(self) -> None:
+        self.publish("digits")
+        self.save(*STEPS)
+        plan = self.keep("--top", "3", "--own", self.out, "--dry-run")
+        self.assertEqual(sum(not one["keep"] for one in plan["checkpoints"]), 17)
+        self.keep("--top", "3", "--own", self.out, code=2)
+        self.assertEqual(self.saved(), set(STEPS))
+
+    def test_the_best_and_the_newest_stay_and_direction_can_be_said(self) -> None:
+        self.publish("digits")
+        self.save(*STEPS)
+        self.assertEqual(self.keep("--top", "2", "--last", "4", "--own", self.out, "--yes")["removed"], 16)
+        self.assertEqual(self.saved(), {170, 180, 190, 200})
+        self.save(10, 20, 30)
+        # By the smallest accuracy; loss would be lower-is-better by its name.
+        self.keep("--top", "1", "--last", "1", "--direction", "min", "--own", self.out, "--yes")
+        self.assertEqual(self.saved(), {10, 200})
+        self.assertEqual([name for name in os.listdir(self.out) if name.startswith(".")], [])
+
+    def test_what_is_in_use_or_was_never_evaluated_stays(self) -> None:
+        publisher = self.publish("digits", 12)  # The others are claimed.
+        self.save(*STEPS, 5)
+        self.keep("--top", "1", "--last", "0", "--own", self.out, "--yes")
+        left = {max(publisher.values)} | (set(STEPS) - set(publisher.values)) | {5}
+        self.assertEqual(self.saved(), left)
+
+    def test_a_link_is_not_followed_out_of_what_is_owned(self) -> None:
+        self.publish("digits")
+        target = os.path.join(self.scene.directory, "precious")
+        os.mkdir(target)
+        open(os.path.join(target, "weights"), "w", encoding="utf-8").close()
+        os.symlink(target, os.path.join(self.out, "step-10"))
+        self.save(20)
+        os.symlink(target, os.path.join(self.out, "step-20", "link"))
+        self.keep("--top", "1", "--own", self.out, "--yes")
+        self.assertEqual(os.listdir(target), ["weights"])
+        self.assertTrue(os.path.islink(os.path.join(self.out, "step-10")))
+        self.assertFalse(os.path.exists(os.path.join(self.out, "step-20")))
+
+    def test_only_the_pin_goes_of_what_is_not_owned(self) -> None:
+        pin = os.path.join(self.out, ".evalq", "pins", "10-regular-abc")
+        os.makedirs(os.path.join(pin, "step-10"))
+        with open(os.path.join(pin, ".pin"), "w", encoding="utf-8"):
+            pass
+        self.save(10)
+        self.publish("digits")
+        # The result tells of the pinned copy, as that of a job whose checkpoint was pinned does.
+        script = (
+            "local t = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'digits')) "
+            "t.checkpoint = 'here:.evalq/pins/10-regular-abc/step-10' "
+            "redis.call('HSET', KEYS[1], 'digits', cmsgpack.pack(t))"
+        )
+        self.scene.redis_call("EVAL", script, "1", "evalq:{main}:res:digits/10/regular/quick")
+        self.assertEqual(self.keep("--top", "1", "--yes")["removed"], 1)
+        self.assertFalse(os.path.exists(pin))
+        self.assertEqual(self.saved(), {10})
+
+    def test_a_run_without_results_is_said(self) -> None:
+        self.keep("--own", self.out, "--yes", code=3)
+
+    def test_compare_stars_the_better_run(self) -> None:
+        first = self.publish("digits", 20)
+        second = self.publish("other", 5)
+        done = self.evalq("compare", "digits", "other", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = {(row["metric"], row["run"]): row for row in json.loads(done.stdout)["metrics"]}
+        for run, publisher in (("digits", first), ("other", second)):
+            best = max(publisher.values)
+            row = rows[("eval/digits/accuracy", run)]
+            self.assertEqual((row["best"], row["best_step"]), (publisher.values[best][0], best))
+            self.assertEqual((row["last_step"], row["results"]), (best, len(publisher.values)))
+            self.assertFalse(rows[("eval/digits/loss,none", run)]["higher_is_better"])
+        plain = self.evalq("compare", "digits", "other", "--metric", "eval/digits/accuracy", "--plain").stdout
+        lines: List[List[str]] = [line.split("\t") for line in plain.splitlines()]
+        key = "eval/digits/accuracy"
+        starred = [(line[0], line[1], line[2].endswith("*")) for line in lines]
+        self.assertEqual(starred, [(key, "digits", True), (key, "other", False)])
+        self.assertEqual(self.evalq("compare", "digits", "nothing").returncode, 3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
