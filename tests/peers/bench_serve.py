@@ -20,7 +20,7 @@ from typing import Any, Callable, List
 import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(os.path.dirname(HERE), "python"), HERE]
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "python")]
 
 import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402

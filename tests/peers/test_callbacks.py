@@ -68,7 +68,11 @@ class HooksTest(SceneTest):
         trainer = SimpleNamespace(
             fast_dev_run=False, is_global_zero=True, global_step=1, ckpt_path=None, default_root_dir=self.out, loggers=[],
             checkpoint_callbacks=[], checkpoint_callback=None, current_epoch=0, world_size=1, should_stop=False,
-            check_val_every_n_epoch=1 if due else 2, strategy=None, fit_loop=None,
+            check_val_every_n_epoch=1 if due else 2, strategy=None,
+            fit_loop=SimpleNamespace(
+                epoch_loop=SimpleNamespace(_batches_that_stepped=1),
+                epoch_progress=SimpleNamespace(current=SimpleNamespace(processed=1, completed=0)),
+            ),
         )  # fmt: skip
         module = torch.nn.Linear(2, 2)
         callback.on_train_start(trainer, module)

@@ -8,7 +8,7 @@ import unittest
 from typing import Dict
 
 from pace import go_on
-from peers import StackTest, needs, until, words
+from peers import Stack, StackTest, needs, until, words
 
 needs("torch", "lightning", "pytorch_lightning")
 
@@ -17,14 +17,15 @@ PROGRAM = "tiny_lightning.py"
 
 class LightningTest(StackTest):
     def logged(self) -> Dict[int, float]:
-        """val_loss by step, as the trainer's own logger has it, all versions together."""
+        """val_loss by step, as the trainer's own logger has it, all versions together: loggers count batches from 0, and have
+        what validates after batch 9 at 9; see also test_curves."""
         found: Dict[int, float] = {}
         folder = os.path.join(self.stack.out, "csv")
         for version in sorted(os.listdir(folder)):
             with open(os.path.join(folder, version, "metrics.csv"), encoding="utf-8") as file:
                 for row in csv.DictReader(file):
                     if row.get("val_loss"):
-                        found[int(row["step"])] = float(row["val_loss"])
+                        found[int(row["step"]) + 1] = float(row["val_loss"])
         return found
 
     def assert_as_validate(self, steps: "list[int]") -> None:
@@ -55,6 +56,17 @@ class LightningTest(StackTest):
         settings = words(max_epochs=5, asynchronous=True, top_k=-1, last=True, evalq={})
         self.stack.start(PROGRAM, *settings, EVALQ_LIGHTNING="pytorch_lightning").wait()
         self.assert_as_validate([10, 20, 30, 40, 50])
+
+    def test_a_factory_of_either_import_name(self) -> None:
+        for name in ("lightning.pytorch", "pytorch_lightning"):
+            with self.subTest(factory=name):
+                self.stack.close()
+                self.stack = Stack(workers=1, EVALQ_LIGHTNING=name)
+                self.addCleanup(self.stack.close)
+                self.stack.up()
+                self.stack.start(PROGRAM, *words(max_epochs=2, evalq={})).wait()
+                self.assert_as_validate([10, 20])
+                self.assertEqual(set(self.stack.evaluations()), {name})
 
     def test_the_logger_alone(self) -> None:
         self.stack.start(PROGRAM, *words(max_epochs=4, top_k=-1, logger_alone=True, pace=0.1)).wait()

@@ -67,11 +67,10 @@ def make_trainer(output_dir="unused", callbacks=None, shard_bytes=0, **settings)
         output_dir=output_dir,
         per_device_train_batch_size=4,
         per_device_eval_batch_size=8,
-        report_to="none",
         use_cpu=True,
         disable_tqdm=True,
         seed=7,
-        **{"learning_rate": 1e-2, **settings},
+        **{"learning_rate": 1e-2, "report_to": "none", **settings},
     )
     if settings.get("fsdp"):
         shard_on_cpu()

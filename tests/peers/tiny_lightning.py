@@ -79,7 +79,7 @@ def counted(trainer):
 
     def noted(*args, **kwargs):
         with open(os.environ["EVALUATIONS"], "a") as file:
-            file.write("validate\n")
+            file.write(pl.__name__ + "\n")
         return validate(*args, **kwargs)
 
     trainer.validate = noted
@@ -120,6 +120,8 @@ def train(
     top_k=1,
     last=None,
     logger_alone=False,
+    tensorboard=False,
+    limit_val_batches=0,
     **settings,
 ):
     callbacks = [Paced(Pace(output_dir, pace, hold))] if pace or hold else []
@@ -134,6 +136,8 @@ def train(
     else:
         settings["enable_checkpointing"] = False
     loggers = [CSVLogger(output_dir, name="csv")]
+    if tensorboard:
+        loggers.append(importlib.import_module(pl.__name__ + ".loggers").TensorBoardLogger(output_dir, name="tensorboard"))
     if logger_alone:
         from evalq.integrations.lightning import EvalqLogger
 
@@ -148,7 +152,8 @@ def train(
         callbacks=callbacks,
         logger=loggers,
         default_root_dir=output_dir,
-        limit_val_batches=0,
+        limit_val_batches=limit_val_batches,
+        num_sanity_val_steps=0,
         log_every_n_steps=5,
         plugins=plugins,
         **settings,

@@ -73,15 +73,17 @@ class _Training:
         self.paths: Dict[int, str] = {}  # Of the steps that are due.
         self.best: Optional[Tuple[float, int, str]] = None  # Value, step, path.
         self.bad = 0  # Evaluations in a row that were not better.
-        self._axis: Dict[int, int] = {}  # Loggers count batches; with several optimizers these are fewer.
+        self._axis: Dict[int, int] = {}  # Where validation here would have logged the step: loggers count batches.
         self._unwritten: List[Tuple[str, int, Optional[float]]] = []
         self._last_step = -1
+        self._moment = -1  # The step of the last batch.
 
     def begin(self, directory: str, kept: Mapping[str, Any]) -> None:
         """kept: what keep() gave to an earlier life of the run."""
         options = self.options
         self.run = options["run"] or kept.get("run") or default_run(directory)
         self.paths = {int(step): str(path) for step, path in dict(kept.get("paths", {})).items()}
+        self._axis = {int(step): int(axis) for step, axis in dict(kept.get("axis", {})).items()}
         best = kept.get("best")
         self.best = (float(best[0]), int(best[1]), str(best[2])) if best else None
         self.watch = Watch(
@@ -108,7 +110,16 @@ class _Training:
         pending = self.watch.pending()
         steps = {each[0] for each in pending}
         paths = {step: path for step, path in self.paths.items() if step in steps}
-        return {"run": self.run, "pending": pending, "paths": paths, "best": self.best}
+        axis = {step: axis for step, axis in self._axis.items() if step in steps or step == self._moment}
+        return {"run": self.run, "pending": pending, "paths": paths, "best": self.best, "axis": axis}
+
+    def moment(self, trainer: Any) -> None:
+        """A batch or an epoch ends. What is saved now says of itself where its metrics belong."""
+        if self.watch is not None:
+            if not self.watch.is_pending(self._moment):
+                self._axis.pop(self._moment, None)
+            self._moment = trainer.global_step
+            self._axis[self._moment] = _logger_step(trainer)
 
     def saved(self, trainer: Any, path: str, step: int) -> None:
         """A checkpoint was saved, or handed to a thread that saves it."""
@@ -119,8 +130,7 @@ class _Training:
             return
         self._last_step = step
         epoch = _epoch(trainer)
-        loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
-        self._axis[step] = getattr(loop, "_batches_that_stepped", step)
+        self._axis.setdefault(step, _logger_step(trainer))
         self.paths[step] = path
         self.watch.due(step, epoch)
         self._unwritten.append((path, step, epoch))
@@ -207,6 +217,14 @@ class _Training:
 def _epoch(trainer: Any) -> Optional[float]:
     value = getattr(trainer, "current_epoch", None)
     return float(value) if value is not None else None
+
+
+def _logger_step(trainer: Any) -> int:
+    """Where validation at this moment logs: the number of the last batch that stepped, from 0. Lightning counts on
+    after it has validated, and before the epoch ends."""
+    loop = trainer.fit_loop
+    epoch = loop.epoch_progress.current
+    return int(loop.epoch_loop._batches_that_stepped) - int(epoch.processed > epoch.completed)
 
 
 def _calling_trainer() -> Any:
@@ -366,10 +384,12 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
 
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
+        self._training.moment(trainer)
         self._look(trainer)
 
     @guarded
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self._training.moment(trainer)
         watch = self._training.watch
         every = trainer.check_val_every_n_epoch or 1
         if watch is not None and not trainer.checkpoint_callbacks and (trainer.current_epoch + 1) % every == 0:
