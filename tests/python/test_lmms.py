@@ -420,8 +420,8 @@ class LmmsTest(SceneTest):
 
     def test_only_these_endpoints_are_open(self) -> None:
         with self.assertRaises(HttpError) as caught:
-            exchange("POST", self.url + "/v1/submit", b"{}")
-        self.assertIn(caught.exception.code, (401, 403, 404))
+            exchange("POST", self.url + "/v1/jobs", b"{}")
+        self.assertEqual(caught.exception.code, 403)
         self.assertIn("lmms_open", self.scene.log("evalq-gateway"))
 
     def test_checkpoint_beneath_no_root_is_refused_with_what_to_do(self) -> None:

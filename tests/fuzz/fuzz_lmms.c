@@ -1,0 +1,45 @@
+/*
+ * Bodies of LMMS-Eval's clients, read by rules of pydantic: every one is a request or a list of
+ * faults, and each is freed. The sources themselves: they need no library of the gateway.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/gateway/lmms_fields.c"
+
+#include "producer/gateway/lmms_request.c"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    struct evq_lmms_request *request = NULL;
+    struct evq_lmms_merge merge;
+    json_t *fault = NULL;
+
+    if (evq_lmms_request_read((const char *)data, bytes, &request, &fault) == EVQ_OK) {
+        if (request->gpus < 1 || request->gpus > EVQ_LMMS_GPUS_MAX ||
+            strchr(request->model_dir, '/') != NULL ||
+            json_object_get(request->args, "num_gpus") != NULL) {
+            abort();
+        }
+        char *text = json_dumps(request->echo, 0);
+        if (text == NULL) {
+            abort(); // What was understood can be shown.
+        }
+        free(text);
+    } else if (json_array_size(json_object_get(fault, "detail")) == 0) {
+        abort();
+    }
+    evq_lmms_request_free(request);
+    json_decref(fault);
+    fault = NULL;
+    if (evq_lmms_merge_read((const char *)data, bytes, &merge, &fault) == EVQ_OK &&
+        strcmp(merge.variant, "ema") != 0 && strcmp(merge.variant, "regular") != 0) {
+        abort();
+    }
+    evq_lmms_merge_free(&merge);
+    json_decref(fault);
+    return 0;
+}
