@@ -35,6 +35,14 @@ for source in tests/fuzz/fuzz_*.c; do
     if grep -qE '^[[:space:]]*// fuzz: engine' "$source"; then
         archives="$(find "$build" -name 'libevq_engine.a') $archives"
     fi
+    if grep -qE '^[[:space:]]*// fuzz: gateway' "$source"; then
+        if ! cmake --build "$build" --target evq_gateway >"$build.log" 2>&1; then
+            pkg-config --exists libmicrohttpd && { cat "$build.log"; exit 1; }
+            echo "fuzz: $short: skipped, libmicrohttpd is not installed"
+            continue
+        fi
+        archives="$(find "$build" -name 'libevq_gateway.a') $archives"
+    fi
     # shellcheck disable=SC2086 # Words on purpose.
     clang-14 -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -fsanitize=fuzzer,$sanitize -fno-sanitize-recover=all \
         -I"$root" "$source" $archives $libraries -o "$build/$name"
