@@ -25,7 +25,7 @@ enum { // Attributes of a product.
 enum { EVQ_CUBLASLT_DEFAULT = 1, EVQ_CUBLASLT_BIAS = 4, EVQ_CUBLASLT_GELU = 32 };  // Epilogues.
 enum { EVQ_CUBLASLT_MAX_WORKSPACE_BYTES = 1, EVQ_CUBLASLT_REDUCTION_SCHEMES = 3 }; // Preferences.
 enum { EVQ_CUBLASLT_REDUCE_IN_FP32 = 2 };
-enum { EVQ_CUBLAS_NOT_SUPPORTED = 15 };
+enum { EVQ_CUBLAS_INVALID_VALUE = 7, EVQ_CUBLAS_NOT_SUPPORTED = 15 };
 
 struct evq_cublaslt_algo {
     uint64_t data[8];

@@ -125,7 +125,8 @@ static int find(struct evq_cuda_products *products, const struct evq_cublas *cub
         products->lookups++;
         code = cublas->heuristic(products->handle, known->desc, known->weight, known->in,
                                  known->out, known->out, preference, 1, &found, &count);
-        if (code == EVQ_CUBLAS_NOT_SUPPORTED || (code == 0 && (count < 1 || found.status != 0))) {
+        const bool refused = code == EVQ_CUBLAS_NOT_SUPPORTED || code == EVQ_CUBLAS_INVALID_VALUE;
+        if (refused || (code == 0 && (count < 1 || found.status != 0))) {
             const struct evq_cuda_product product = known->product;
             forget(cublas, known);
             known->product = product;

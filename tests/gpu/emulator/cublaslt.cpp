@@ -8,7 +8,7 @@
 #include "tests/gpu/emulator/emulator.h"
 #include <cuda_bf16.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
+enum { SUCCESS = 0, MISUSED = 14, NOT_SUPPORTED = 15 };
 enum { R_32F = 0, R_16BF = 14, COMPUTE_32F = 68 };
 enum { TRANS_A = 3, TRANS_B = 4, EPILOGUE = 7, BIAS_POINTER = 8 };
 enum { EPILOGUE_DEFAULT = 1, EPILOGUE_BIAS = 4, EPILOGUE_GELU = 32 };
@@ -123,7 +123,7 @@ int cublasLtCreate(void **made)
 
 int cublasLtDestroy(void *given)
 {
-    return given != nullptr ? SUCCESS : INVALID_VALUE;
+    return given != nullptr ? SUCCESS : MISUSED;
 }
 
 int cublasLtMatmulDescCreate(desc **made, int compute, int scale_type)
@@ -148,7 +148,7 @@ int cublasLtMatmulDescSetAttribute(desc *given, int attribute, const void *value
         return SUCCESS;
     }
     if (bytes != sizeof(int)) {
-        return INVALID_VALUE;
+        return MISUSED;
     }
     switch (attribute) {
     case TRANS_A:
@@ -161,7 +161,7 @@ int cublasLtMatmulDescSetAttribute(desc *given, int attribute, const void *value
         std::memcpy(&given->epilogue, value, bytes);
         return SUCCESS;
     default:
-        return INVALID_VALUE;
+        return MISUSED;
     }
 }
 
@@ -169,7 +169,7 @@ int cublasLtMatrixLayoutCreate(layout **made, int type, uint64_t rows, uint64_t 
                                int64_t stride)
 {
     if (stride < (int64_t)rows) {
-        return INVALID_VALUE;
+        return MISUSED;
     }
     *made = new layout{type, rows, columns, stride};
     return SUCCESS;
@@ -204,7 +204,7 @@ int cublasLtMatmulPreferenceSetAttribute(preference *given, int attribute, const
         std::memcpy(&given->schemes, value, bytes);
         return SUCCESS;
     }
-    return INVALID_VALUE;
+    return MISUSED;
 }
 
 int cublasLtMatmulAlgoGetHeuristic(void *, desc *d, layout *a, layout *b, layout *c, layout *out,
@@ -215,7 +215,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *, desc *d, layout *a, layout *b, layout
     *count = 0;
     if (most < 1 || wanted == nullptr || !fits(d, a, b, c, out) ||
         (d->epilogue != EPILOGUE_DEFAULT && (d->epilogue & ~known) != 0)) {
-        return INVALID_VALUE;
+        return MISUSED;
     }
     if (d->epilogue != EPILOGUE_DEFAULT && std::getenv("EMULATOR_REFUSE_EPILOGUES") != nullptr) {
         return NOT_SUPPORTED;
@@ -240,7 +240,7 @@ int cublasLtMatmul(void *, desc *d, const float *alpha, const void *a_values, la
         stream == nullptr || c_values != out_values || (uintptr_t)a_values % 256 != 0 ||
         (uintptr_t)b_values % 256 != 0 || (uintptr_t)out_values % 256 != 0 ||
         ((d->epilogue & EPILOGUE_BIAS) != 0 && d->bias == nullptr)) {
-        return INVALID_VALUE;
+        return MISUSED;
     }
     const desc at = *d;
     const layout left = *a, right = *b, result = *out;

@@ -178,6 +178,41 @@ void open_barrier(unsigned int threads)
     }
 }
 
+/* Lets `count` threads from `from` on go as far as they can, each once, `step` apart. */
+bool run_threads(unsigned int from, unsigned int count, unsigned int first, unsigned int step)
+{
+    bool ran = false;
+
+    for (unsigned int turn = 1; turn <= count; turn++) {
+        fiber *next = fibers[from + (first + turn * step) % count].get();
+        if (next->waits == RUNS) {
+            resume(next);
+            ran = true;
+        }
+    }
+    return ran;
+}
+
+/* By number, backwards, or warp by warp in any order, each as far ahead of the others as barriers
+ * let it. */
+bool run_round(unsigned int threads)
+{
+    const unsigned int warps = threads / WARP;
+    bool ran = false;
+
+    if (order != EMULATOR_RANDOM) {
+        return run_threads(0, threads, threads - 1, order == EMULATOR_FORWARD ? 1 : threads - 1);
+    }
+    const unsigned int start = next_random();
+    for (unsigned int w = 0; w < warps; w++) {
+        const unsigned int from = (start + w) % warps * WARP;
+        while (run_threads(from, WARP, next_random() % WARP, next_random() % WARP | 1u)) {
+            ran = true;
+        }
+    }
+    return ran;
+}
+
 void run_block(unsigned int threads)
 {
     for (unsigned int t = 0; t < threads; t++) {
@@ -185,24 +220,10 @@ void run_block(unsigned int threads)
     }
     std::memset(shared.data(), 0xff, shared.size());
     for (;;) {
-        bool ran = false;
+        const bool ran = run_round(threads);
         unsigned int left = 0;
-        // Every thread once: by number, backwards, or from anywhere on in steps of any odd width,
-        // which has no factor in common with the usual numbers of threads.
-        const unsigned int step = order == EMULATOR_FORWARD    ? 1
-                                  : order == EMULATOR_BACKWARD ? threads - 1
-                                                               : next_random() % threads | 1u;
-        const unsigned int first = order == EMULATOR_RANDOM ? next_random() % threads : threads - 1;
-        for (unsigned int turn = 1; turn <= threads; turn++) {
-            fiber *next = fibers[(first + turn * step) % threads].get();
-            if (next->waits == RUNS) {
-                resume(next);
-                ran = true;
-            }
-        }
         for (unsigned int t = 0; t < threads; t++) {
             left += fibers[t]->waits == LEFT;
-            ran = ran || fibers[t]->waits == RUNS; // Not all odd steps meet all of any number.
         }
         if (left == threads) {
             return;
