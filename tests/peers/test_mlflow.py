@@ -39,7 +39,7 @@ class Server:
             + ["--port", str(self.port), "--workers", "1", "--artifacts-destination", self.directory],
             stdout=log,
             stderr=log,
-            env=dict(os.environ, MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true"),
+            env=dict(os.environ, MLFLOW_DISABLE_TELEMETRY="true", MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
             start_new_session=True,
         )
         log.close()

@@ -104,7 +104,7 @@ class TensorBoardTest(unittest.TestCase):
         """In the browser: a card for each tag, with a curve of all its points."""
         page = Page(url + "/#timeseries")
         self.addCleanup(page.close)
-        text = "document.body.innerText.replace(/\\s+/g, ' ')"
+        text = "(document.body ? document.body.innerText : '').replace(/\\s+/g, ' ')"
         for tag in TAGS:
             folder, name = tag.rsplit("/", 1)
             page.wait(f"{text}.includes({json.dumps(folder + ' /' + name)})", f"a card of {tag}")
