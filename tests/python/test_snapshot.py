@@ -86,6 +86,7 @@ class BoundTest(SceneTest):
             for step in (1, 2, 3, 4):
                 self.assertTrue(client.submit_state_dict(weights(), step=step, suites="quick", policy="all"))
                 self.assertTrue(client.flush(30))
+                self.assertTrue(client.stats().connected)  # Also where nothing but snapshots was submitted.
                 self.assertLessEqual(client.stats().snapshots, 2)
             self.assertEqual((client.stats().snapshots, client.stats().snapshots_dropped), (2, 2))
             worker = self.scene.start_worker()

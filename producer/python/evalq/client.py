@@ -320,7 +320,7 @@ class Client:
             unpinned=total("unpinned"),
             submit_ns_total=total("submit_ns_total"),
             submit_ns_max=max([0] + [int(view.submit_ns_max) for view in views]),
-            connected=bool(views) and bool(views[0].connected),
+            connected=any(view.connected for view in views),  # Snapshots have a connection of their own.
             snapshots=snapshots.held if snapshots is not None else 0,
             snapshots_dropped=snapshots.dropped if snapshots is not None else 0,
         )
