@@ -213,7 +213,7 @@ static enum evq_status admin_run(struct evq_cli *cli, struct evq_error *err)
 }
 
 static const struct evq_option options[] = {
-    {"role", 0, EVQ_OPTION_CHOICE, "init|producer|worker|logger|viewer|admin",
+    {"role", 0, EVQ_OPTION_CHOICE, "init|producer|worker|logger|gateway|viewer|admin",
      "acl: of this role alone", 0, 0},
     {"passwords", 0, EVQ_OPTION_TEXT, "PATH",
      "acl: a file with lines \"ROLE PASSWORD\", or a directory with a file per role; a role "
@@ -238,7 +238,7 @@ const struct evq_verb evq_verb_admin = {
                    "a newer one stays.\n\n"
                    "acl prints an ACL file for the server's version, or for Redis 7.0 when there "
                    "is no server yet: one user per role (init, "
-                   "producer, worker, logger, viewer, "
+                   "producer, worker, logger, gateway, viewer, "
                    "admin), each with the commands that its programs and functions use, on the "
                    "keys of the queue alone; the default "
                    "user is off. Passwords come from a file and are written as SHA-256.\n\n"

@@ -1,0 +1,316 @@
+"""The roles of Redis as compose makes them: deploy/redis/secrets.sh writes passwords, ACL file and tokens, a redis-server is
+started with deploy/redis/redis.conf on them, and each role is held to a table: what it may is answered, all else is NOPERM. Then
+every program does its job as its role, and the server has refused nothing. One scene for all: nobody but its tests uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+from typing import Any, Dict, List, Tuple
+
+import yaml
+from scene import BIN, DATA, SOURCE, free_port, until
+
+ROLES = ("init", "producer", "worker", "logger", "gateway", "viewer", "admin")
+QUEUE = ("producer", "worker", "logger", "gateway", "admin")  # Who changes the queue's state, through functions.
+
+# Commands, and the roles that get another answer than NOPERM.
+TABLE: List[Tuple[Tuple[str, ...], Tuple[str, ...]]] = [
+    (("PING",), ROLES),
+    (("TIME",), ROLES),
+    (("FCALL_RO", "evalq_v1_stats", "1", "evalq:{main}:"), ROLES),
+    (("FCALL", "evalq_v1_pause", "1", "evalq:{main}:", "queue", "", "0"), QUEUE),
+    (("HGET", "evalq:{main}:meta", "epoch"), ROLES),
+    (("HSET", "evalq:{main}:meta", "of-a-test", "1"), QUEUE),
+    (("FUNCTION", "LIST"), ROLES),
+    (("FUNCTION", "LOAD", "no library"), ("init", "admin")),
+    (("FUNCTION", "DELETE", "nothing"), ("init", "admin")),
+    (("BZPOPMIN", "evalq:{main}:none", "0.01"), ("worker", "admin")),
+    (("XREADGROUP", "GROUP", "g", "c", "STREAMS", "evalq:{main}:none", ">"), ("logger", "admin")),
+    (("XAUTOCLAIM", "evalq:{main}:none", "g", "c", "0", "0"), ("logger", "admin")),
+    (("XREAD", "COUNT", "1", "STREAMS", "evalq:{main}:none", "0"), ("gateway",)),
+    (("CONFIG", "GET", "maxmemory"), ("viewer", "admin")),
+    (("CONFIG", "SET", "maxmemory-samples", "5"), ("admin",)),
+    (("CLIENT", "KILL", "ID", "4294967295"), ("admin",)),
+    (("ACL", "LIST"), ("admin",)),
+    (("SCAN", "0"), ROLES[1:]),  # The function audit looks with it: names of keys show.
+    # Of another queue; who installs the library looks whatever the queue.
+    (("HGET", "evalq:{other}:meta", "epoch"), ("init",)),
+    (("FCALL_RO", "evalq_v1_stats", "1", "evalq:{other}:"), ("init",)),
+    (("HSET", "evalq:{other}:meta", "x", "1"), ()),
+    (("FCALL", "evalq_v1_pause", "1", "evalq:{other}:", "queue", "", "0"), ()),
+    # Of somebody else, and of the server.
+    (("GET", "mine"), ()),
+    (("SET", "mine", "1"), ()),
+    (("KEYS", "*"), ()),
+    (("FLUSHALL",), ()),
+    (("FLUSHDB",), ()),
+    (("SWAPDB", "0", "1"), ()),
+    (("EVAL", "return 1", "0"), ()),
+    (("SCRIPT", "FLUSH"), ()),
+    (("FUNCTION", "FLUSH"), ()),
+    (("ACL", "SETUSER", "worker", "+@all"), ()),
+    (("ACL", "SAVE"), ()),
+    (("CONFIG", "REWRITE"), ()),
+    (("REPLICAOF", "127.0.0.1", "1"), ()),
+    (("MIGRATE", "127.0.0.1", "1", "evalq:{main}:meta", "0", "1"), ()),
+    (("MODULE", "LIST"), ()),
+    (("MONITOR",), ()),
+    (("SUBSCRIBE", "all"), ()),
+    (("PUBLISH", "all", "x"), ()),
+    (("SAVE",), ()),
+    (("SHUTDOWN", "NOSAVE"), ()),
+]
+
+CONFIG = """
+redis: {queue: main}
+roots: {checkpoints: $DIR/checkpoints}
+suites:
+  heldout:
+    tasks:
+      - {name: digits, type: classification,
+         data: {format: idx, inputs: $DATA/t10k-images-idx3-ubyte.gz, labels: $DATA/t10k-labels-idx1-ubyte.gz, scale: 1/255, limit: 64}}
+worker: {scratch: $DIR/scratch, devices: cpu}
+logger: {directory: $DIR/results}
+"""
+
+
+class Wire:
+    """A connection of the test's own: redis-cli would go on as the default user where AUTH fails."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(30)
+        self.socket.connect(path)
+        self.file = self.socket.makefile("rb")
+
+    def call(self, *words: str) -> Any:
+        out = [f"*{len(words)}\r\n".encode()]
+        for word in words:
+            out.append(f"${len(word.encode())}\r\n".encode() + word.encode() + b"\r\n")
+        self.socket.sendall(b"".join(out))
+        return self.reply()
+
+    def reply(self) -> Any:
+        line = self.file.readline().decode().rstrip("\r\n")
+        kind, text = line[:1], line[1:]
+        if kind == "$":
+            return None if text == "-1" else self.file.read(int(text) + 2)[:-2].decode()
+        if kind == "*":
+            return [self.reply() for _ in range(max(0, int(text)))]
+        return line  # "+OK", "-NOPERM ...", ":1".
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+class RolesTest(unittest.TestCase):
+    directory = ""
+    socket = ""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.directory = tempfile.mkdtemp(prefix="evalq-roles-")
+        cls.addClassCleanup(shutil.rmtree, cls.directory, ignore_errors=True)
+        for name in ("secrets", "monitoring", "checkpoints", "data"):
+            os.mkdir(cls.path(name))
+        cls.make_secrets()
+        with open(cls.path("evalq.yaml"), "w", encoding="utf-8") as file:
+            file.write(CONFIG.replace("$DIR", cls.directory).replace("$DATA", DATA))
+        places = {"dir": cls.path("data"), "aclfile": cls.path("secrets/users.acl")}
+        with open(SOURCE + "/deploy/redis/redis.conf", encoding="utf-8") as file:
+            lines = [line.split() for line in file if line.strip() and not line.startswith("#")]
+        with open(cls.path("redis.conf"), "w", encoding="utf-8") as file:
+            for words in lines:
+                file.write(" ".join([words[0], places.pop(words[0])] if words[0] in places else words) + "\n")
+        assert not places, places
+        cls.socket = cls.path("redis.sock")
+        with open(cls.path("redis.log"), "ab") as log:
+            server = subprocess.Popen(
+                ["redis-server", cls.path("redis.conf"), "--bind", "127.0.0.1", "--port", "0", "--unixsocket", cls.socket],
+                stdout=log,
+                stderr=log,
+            )
+        cls.addClassCleanup(cls.end, server)
+        until(lambda: cls.connects(), "redis-server listens")
+        done = cls.evalq("init", "admin", "install")
+        assert done.returncode == 0, done.stderr
+
+    @classmethod
+    def make_secrets(cls) -> None:
+        environment = dict(os.environ, PATH=BIN + ":" + os.environ["PATH"], EVALQ_GROUP=str(os.getgid()))
+        words = ["sh", SOURCE + "/deploy/redis/secrets.sh", cls.path("secrets"), cls.path("monitoring")]
+        subprocess.run(words, env=environment, cwd=cls.directory, check=True, capture_output=True)
+
+    @classmethod
+    def connects(cls) -> bool:
+        done = subprocess.run(["redis-cli", "-s", cls.socket, "ping"], capture_output=True, check=False)
+        return done.stdout.startswith(b"NOAUTH")
+
+    @classmethod
+    def path(cls, name: str) -> str:
+        return os.path.join(cls.directory, name)
+
+    @classmethod
+    def read(cls, name: str) -> str:
+        with open(cls.path(name), encoding="utf-8") as file:
+            return file.read().strip()
+
+    @staticmethod
+    def end(process: "subprocess.Popen[bytes]") -> int:
+        process.terminate()
+        try:
+            return process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    @classmethod
+    def environment(cls, role: str) -> Dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("EVALQ_")}
+        kept.update(EVALQ_URL=f"unix://{role}@{cls.socket}", EVALQ_CONFIG=cls.path("evalq.yaml"))
+        kept.update(EVALQ_REDIS_PASSWORD_FILE=cls.path("secrets/" + role))
+        return kept
+
+    @classmethod
+    def evalq(cls, role: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [BIN + "/evalq", *words],
+            env=cls.environment(role),
+            cwd=cls.directory,
+            text=True,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+
+    def wire(self, role: str) -> Wire:
+        wire = Wire(self.socket)
+        self.addCleanup(wire.close)
+        self.assertEqual(wire.call("AUTH", role, self.read("secrets/" + role)), "+OK", role)
+        return wire
+
+    def program(self, role: str, name: str, *words: str) -> "subprocess.Popen[bytes]":
+        with open(self.path(name + ".log"), "ab") as log:
+            process = subprocess.Popen([f"{BIN}/{name}", *words], env=self.environment(role), cwd=self.directory, stdout=log, stderr=log)
+        self.addCleanup(self.end, process)
+        return process
+
+    def test_each_role_may_what_the_table_says_and_nothing_else(self) -> None:
+        admin = self.wire("admin")
+        wrong = []
+        for role in ROLES:
+            for words, allowed in TABLE:
+                wire = Wire(self.socket)  # Each anew: none is left in a state that another command made.
+                self.assertEqual(wire.call("AUTH", role, self.read("secrets/" + role)), "+OK")
+                answer = wire.call(*words)
+                wire.close()
+                refused = isinstance(answer, str) and ("NOPERM" in answer or "can't access" in answer)
+                if refused == (role in allowed):
+                    wrong.append(f"{role}: {' '.join(words)}: {answer!r:.200}")
+        admin.call("HDEL", "evalq:{main}:meta", "of-a-test")
+        self.assertFalse(wrong, "\n".join(wrong))
+
+    def test_nobody_comes_in_without_a_password(self) -> None:
+        wire = Wire(self.socket)
+        self.addCleanup(wire.close)
+        self.assertTrue(wire.call("PING").startswith("-NOAUTH"))
+        self.assertTrue(wire.call("AUTH", "default", "").startswith("-WRONGPASS"))
+        for role in ROLES:
+            self.assertTrue(wire.call("AUTH", role, "").startswith("-WRONGPASS"), role)
+            self.assertTrue(wire.call("AUTH", role, self.read("secrets/" + ROLES[ROLES.index(role) - 1])).startswith("-WRONGPASS"), role)
+        self.assertTrue(wire.call("PING").startswith("-NOAUTH"))
+
+    def test_secrets_are_made_once_each_its_own_and_not_in_the_acl_file(self) -> None:
+        names = ["secrets/" + role for role in ROLES] + ["secrets/gateway.tokens", "secrets/users.acl"]
+        names += ["monitoring/metrics.token", "monitoring/grafana.password"]
+        before = {name: self.read(name) for name in names}
+        self.make_secrets()
+        self.assertEqual(before, {name: self.read(name) for name in names})
+        self.assertEqual(len(set(before.values())), len(names))
+        for role in ROLES:
+            self.assertEqual(len(before["secrets/" + role]), 64)
+            self.assertNotIn(before["secrets/" + role], before["secrets/users.acl"])
+        for name in names:
+            if not name.endswith("users.acl"):
+                self.assertEqual(stat.S_IMODE(os.stat(self.path(name)).st_mode), 0o440, name)
+
+    def test_tokens_of_an_older_deployment_stay_when_monitoring_comes(self) -> None:
+        tokens = self.read("secrets/gateway.tokens")
+        self.assertRegex(tokens, r"^compose write [0-9a-f]{64}\nprometheus read [0-9a-f]{64}$")
+        os.unlink(self.path("secrets/gateway.tokens"))
+        with open(self.path("secrets/gateway.tokens"), "w", encoding="utf-8") as file:
+            file.write(tokens.split("\n")[0] + "\n")
+        self.make_secrets()
+        self.assertEqual(self.read("secrets/gateway.tokens"), tokens)
+
+    def test_every_program_does_its_job_as_its_role(self) -> None:
+        admin = self.wire("admin")
+        shutil.copy(os.path.join(DATA, "mlp_784_512_128_32_10.safetensors"), self.path("checkpoints/1.safetensors"))
+        began = time.monotonic()
+        self.program("worker", "evalq-worker")
+        self.program("logger", "evalq-logger")
+        port = free_port()
+        self.program("gateway", "evalq-gateway", "--listen", f"127.0.0.1:{port}", "--tokens", self.path("secrets/gateway.tokens"))
+        until(lambda: self.evalq("viewer", "admin", "suite", "list").stdout.find("heldout") >= 0, "the worker offers its suite")
+        self.check("producer", 0, "submit", self.path("checkpoints/1.safetensors"), "--run", "r", "--step", "1", "--suite", "heldout")
+        self.check("producer", 0, "wait", "r", "--timeout", "60")
+        until(lambda: self.forwarded() > 0, "the logger wrote the result")
+        for words in (["status"], ["results", "r"], ["best", "r"], ["show", "r/1/regular/heldout"], ["dead"], ["doctor"]):
+            self.check("viewer", 0, *words)
+        for words in (["pause"], ["resume"], ["forget", "r", "--yes"], ["cancel", "r/1/regular/heldout", "--yes"]):
+            self.check("viewer", 6, *words)
+        self.check("admin", 0, "pause")
+        self.check("admin", 0, "resume")
+        self.gateway(port)
+        # The viewer's four that were to be refused, and no other.
+        lasted = time.monotonic() - began
+        entries = [dict(zip(entry[::2], entry[1::2])) for entry in admin.call("ACL", "LOG")]
+        self.assertEqual([e for e in entries if float(e["age-seconds"]) < lasted and e["username"] != "viewer"], [])
+        self.assertTrue([e for e in entries if float(e["age-seconds"]) < lasted])
+
+    def check(self, role: str, code: int, *words: str) -> None:
+        done = self.evalq(role, *words)
+        self.assertEqual(done.returncode, code, f"{role}: {words}: {done.stdout}{done.stderr}")
+
+    def forwarded(self) -> int:
+        found = 0
+        for at, _, names in os.walk(self.path("results")):
+            for name in names:
+                if name.endswith(".jsonl"):
+                    with open(os.path.join(at, name), encoding="utf-8") as file:
+                        found += sum(1 for line in file if json.loads(line))
+        return found
+
+    def gateway(self, port: int) -> None:
+        """Its figures by the token that compose gives Prometheus; its health by the command that compose asks with."""
+        with open(SOURCE + "/deploy/compose.yaml", encoding="utf-8") as file:
+            test = yaml.safe_load(file)["services"]["gateway"]["healthcheck"]["test"]
+        probe = [word.replace("$$", "$").replace("/8000", f"/{port}") for word in test[1:]]
+        self.assertEqual(test[0], "CMD")
+        until(lambda: subprocess.run(probe, capture_output=True, check=False).returncode == 0, "the gateway is healthy")
+        gone = [word.replace(f"/{port}", f"/{free_port()}") for word in probe]
+        self.assertNotEqual(subprocess.run(gone, capture_output=True, check=False).returncode, 0)
+        token = self.read("monitoring/metrics.token")
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": "Bearer " + token})
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            self.assertIn(b"evalq_redis_up", reply.read())
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/jobs/r/1/regular/heldout/retry", b"{}", headers=dict(request.headers))
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=30)
+        caught.exception.close()
+        self.assertEqual(caught.exception.code, 403)
+
+
+if __name__ == "__main__":
+    unittest.main()
