@@ -227,9 +227,11 @@ class ClientTest(Trouble):
             os.rename(away, self.saved)
             self.stack.evalq("retry", "t/5/regular/eval")
             self.assertEqual(self.ends(client), ["done"])
-        self.assertEqual(len(logs.output), 1, logs.output)
+        # One when it is submitted, which says what to do, and one when its end arrives.
+        self.assertEqual(len(logs.output), 2, logs.output)
         self.assertIn("is not there; its evaluation will be skipped", logs.output[0])
         self.assertIn("evalq retry", logs.output[0])
+        self.assertIn("step 5: the evaluation by eval ended as skipped: vanished", logs.output[1])
 
     @needs_mounts
     def test_output_cannot_be_written_to(self) -> None:
