@@ -353,10 +353,10 @@ int evq_metric_direction(const struct evq_metric *metric)
         "distance", "latency", "toxicity",      NULL,
     };
     // What tells of the evaluation, and nothing of the checkpoint: eval_runtime,
-    // eval_steps_per_second.
+    // eval_steps_per_second. A count of NaN (nan_tokens) is a flag: none is the best at it.
     static const char *const neither[] = {
         "runtime", "time", "duration",   "elapsed", "second", "seconds",
-        "sec",     "ms",   "throughput", "epoch",   NULL,
+        "sec",     "ms",   "throughput", "epoch",   "nan",    NULL,
     };
     if (metric->higher_is_better >= 0) {
         return metric->higher_is_better > 0 ? 1 : 0;

@@ -292,9 +292,10 @@ void evq_board_title(const struct evq_board *board, size_t metric, char *out, si
     for (size_t i = 0; i < board->metric_count; i++) {
         alone = alone && strcmp(board->metrics[i].task, column->task) == 0;
     }
-    // A variant has keys of its own: then the name alone would stand over two columns.
+    // A variant has keys of its own: then task and name alone would stand over two columns.
     for (size_t i = 0; i < board->metric_count; i++) {
-        if (i != metric && alone && strcmp(board->metrics[i].name, column->name) == 0) {
+        if (i != metric && strcmp(board->metrics[i].task, column->task) == 0 &&
+            strcmp(board->metrics[i].name, column->name) == 0) {
             copy(out, out_bytes, column->key);
             return;
         }

@@ -163,6 +163,7 @@ static void add(struct evq_board *board, const char *job, int64_t step, const ch
     result->job = job;
     result->run = "r";
     result->step = step;
+    result->variant = strstr(job, "/ema/") != NULL ? "ema" : "regular";
     result->suite = "s";
     result->task = task;
     result->state = EVQ_JOB_DONE;
@@ -199,6 +200,11 @@ static void board_finds_the_best_and_nan_never_wins(void **state)
     add(board, "r/100/regular/s", 100, "other", "accuracy", 0.1, 1);
     evq_board_title(board, 0, title, sizeof title);
     assert_string_equal(title, "t/accuracy");
+    add(board, "r/100/ema/s", 100, "t", "accuracy", 0.9, 1); // Two would be called t/accuracy.
+    evq_board_title(board, 0, title, sizeof title);
+    assert_string_equal(title, "eval/t/accuracy");
+    evq_board_title(board, board->metric_count - 1, title, sizeof title);
+    assert_string_equal(title, "eval_ema/t/accuracy");
     evq_board_free(board);
 }
 

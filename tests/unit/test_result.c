@@ -217,6 +217,7 @@ static void metric_direction_goes_by_flag_then_name(void **state)
                                    "eval_steps_per_second",
                                    "eval_model_preparation_time",
                                    "epoch",
+                                   "nan_tokens",
                                    "total_ms"};
     for (size_t i = 0; i < sizeof neither / sizeof neither[0]; i++) {
         const struct evq_metric metric = {neither[i], 0, -1, NAN};

@@ -85,7 +85,7 @@ static enum evq_status classification_metrics(const struct evq_task_config *conf
         evq_task_metric_add_share(metrics, &count, top_name, in_top_k, n, nan_samples);
     }
     if (nan_samples > 0) {
-        evq_task_metric_add(metrics, &count, "nan_samples", (double)nan_samples, 0, (double)NAN);
+        evq_task_metric_add(metrics, &count, "nan_samples", (double)nan_samples, -1, (double)NAN);
     }
     result->metrics = metrics;
     result->metric_count = count;

@@ -42,7 +42,7 @@ static enum evq_status loglikelihood_metrics(const struct evq_task_config *confi
     evq_task_metric_add(metrics, &count, "perplexity", exp(loss), 0, (double)NAN);
     evq_task_metric_add(metrics, &count, "loglikelihood", -loss, 1, (double)NAN);
     if (nans > 0) {
-        evq_task_metric_add(metrics, &count, "nan_items", (double)nans, 0, (double)NAN);
+        evq_task_metric_add(metrics, &count, "nan_items", (double)nans, -1, (double)NAN);
     }
     result->metrics = metrics;
     result->metric_count = count;

@@ -80,7 +80,7 @@ static enum evq_status multiple_choice_metrics(const struct evq_task_config *con
         evq_task_metric_add_share(metrics, &count, names[i][0], hits, n, nans);
     }
     if (nans > 0) {
-        evq_task_metric_add(metrics, &count, "nan_items", (double)nans, 0, (double)NAN);
+        evq_task_metric_add(metrics, &count, "nan_items", (double)nans, -1, (double)NAN);
     }
     result->metrics = metrics;
     result->metric_count = count;

@@ -207,7 +207,7 @@ static enum evq_status perplexity_metrics(const struct evq_task_config *config,
                             (double)NAN);
     }
     if (nans > 0.0) {
-        evq_task_metric_add(metrics, &count, "nan_tokens", nans, 0, (double)NAN);
+        evq_task_metric_add(metrics, &count, "nan_tokens", nans, -1, (double)NAN);
     }
     result->metrics = metrics;
     result->metric_count = count;
