@@ -126,12 +126,13 @@ const struct evq_tensor *evq_checkpoint_find_prefixed(const struct evq_checkpoin
  * wrappers ("module.",
  * "_orig_mod.", "model." and their combinations), then any other, when exactly one fits. Found by
  * the expected names, never by guessing. ret_prefix has room for EVQ_CHECKPOINT_PREFIX_BYTES.
- * EVQ_E_NOT_FOUND names what is missing where most was found; EVQ_E_CONFLICT names two prefixes
- * that both fit.
+ * EVQ_E_NOT_FOUND names what is missing where most was found, and *ret_missing (may be NULL) is its
+ * place among the names; EVQ_E_CONFLICT names two prefixes that both fit.
  */
 enum evq_status evq_checkpoint_match(const struct evq_checkpoint *checkpoint,
                                      const char *const *expected_names, size_t count,
-                                     char *ret_prefix, struct evq_error *err) EVQ_CHECK_RESULT;
+                                     char *ret_prefix, size_t *ret_missing,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* EVQ_E_CHANGED when a file's identity, size or times differ from when it was opened; EVQ_E_GONE is
  * never returned: an open descriptor outlives an unlink. */

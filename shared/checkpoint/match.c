@@ -112,7 +112,7 @@ static enum evq_status not_found(const struct search *search, struct evq_error *
 
 enum evq_status evq_checkpoint_match(const struct evq_checkpoint *checkpoint,
                                      const char *const *expected_names, size_t count,
-                                     char *ret_prefix, struct evq_error *err)
+                                     char *ret_prefix, size_t *ret_missing, struct evq_error *err)
 {
     struct search search = {.checkpoint = checkpoint, .names = expected_names, .count = count};
     char found[EVQ_CHECKPOINT_PREFIX_BYTES] = "";
@@ -141,6 +141,9 @@ enum evq_status evq_checkpoint_match(const struct evq_checkpoint *checkpoint,
         any = true;
     }
     if (!any) {
+        if (ret_missing != NULL) {
+            *ret_missing = search.best_found;
+        }
         return not_found(&search, err);
     }
     copy_prefix(ret_prefix, found);

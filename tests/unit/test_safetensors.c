@@ -301,13 +301,14 @@ static void match_finds_the_prefix_by_the_expected_names(void **state)
                            k == 0 ? "" : ",", cases[i].stored[k], k, k + 1);
         }
         size_t count = 0;
+        size_t missing = SIZE_MAX;
         while (count < 4 && cases[i].stored[count] != NULL) {
             count++;
         }
         strcat(header, "}");
         put(*state, "x.safetensors", header, count);
         assert_status(open_named(*state, "x.safetensors", &checkpoint, NULL), EVQ_OK);
-        assert_status_err(evq_checkpoint_match(checkpoint, expected, 2, prefix, &err),
+        assert_status_err(evq_checkpoint_match(checkpoint, expected, 2, prefix, &missing, &err),
                           cases[i].status, &err);
         if (cases[i].prefix != NULL) {
             assert_string_equal(prefix, cases[i].prefix);
@@ -315,6 +316,11 @@ static void match_finds_the_prefix_by_the_expected_names(void **state)
         } else {
             assert_string_equal(prefix, "unset");
             assert_holds(err.message, cases[i].holds);
+        }
+        if (cases[i].status == EVQ_E_NOT_FOUND) { // Named by its place too.
+            char named[32];
+            (void)snprintf(named, sizeof(named), "tensor '%s'", expected[missing]);
+            assert_holds(err.message, named);
         }
         evq_checkpoint_close(checkpoint);
     }

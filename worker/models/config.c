@@ -212,20 +212,27 @@ bool evq_model_config_has(struct evq_model_config *config, const char *name)
     return find(config, name, &found);
 }
 
+/* Keeps the first fault. where: of the value; NULL: it was not one value alone. */
+static void refuse(struct evq_model_config *config, enum evq_status status, const char *where,
+                   const char *message)
+{
+    if (config->fault.status == EVQ_OK) {
+        config->fault.status =
+            evq_error_set(&config->fault, status, "%s%s%s", where != NULL ? where : "",
+                          where != NULL ? ": " : "", message);
+    }
+}
+
 void evq_model_config_refuse(struct evq_model_config *config, enum evq_status status,
                              const char *format, ...)
 {
     char message[sizeof(config->fault.message)];
     va_list arguments;
 
-    if (config->fault.status != EVQ_OK) {
-        return;
-    }
     va_start(arguments, format);
     (void)vsnprintf(message, sizeof(message), format, arguments); // Cut to fit.
     va_end(arguments);
-    status = evq_error_set(&config->fault, status, "%s", message);
-    config->fault.status = status;
+    refuse(config, status, config->file, message);
 }
 
 enum evq_status evq_model_config_fault(const struct evq_model_config *config, struct evq_error *err)
@@ -240,21 +247,25 @@ static void refuse_value(struct evq_model_config *config, const char *name,
                          const struct found *found, const char *expected)
 {
     char shown[64];
+    char message[sizeof(config->fault.message)];
 
     evq_error_escape(found->text, strlen(found->text), shown, sizeof(shown));
-    evq_model_config_refuse(config, EVQ_E_INVALID, "%s: %s is '%s', expected %s", found->where,
-                            name, shown, expected);
+    (void)snprintf(message, sizeof(message), "%s is '%s', expected %s", name, shown, expected);
+    refuse(config, EVQ_E_INVALID, found->where, message);
 }
 
 static void refuse_missing(struct evq_model_config *config, const char *name)
 {
+    char message[sizeof(config->fault.message)];
+
     if (config->checkpoint == NULL) {
         return; // There will be one when it matters.
     }
-    evq_model_config_refuse(
-        config, EVQ_E_INVALID, "%s is not known: it is neither in %s nor among the model options",
-        name,
-        config->file != NULL ? config->file : "the checkpoint (and no config.json is beside it)");
+    (void)snprintf(message, sizeof(message),
+                   "%s is not known: it is neither in %s nor among the model options", name,
+                   config->file != NULL ? config->file
+                                        : "the checkpoint (and no config.json is beside it)");
+    refuse(config, EVQ_E_INVALID, NULL, message);
 }
 
 /* Options and numbers alike: the whole text is one finite number. */

@@ -403,7 +403,7 @@ static bool stands_inside(const struct evq_model_request *request,
         return evq_checkpoint_find_prefixed(request->checkpoint, told, name) != NULL;
     }
     const enum evq_status status =
-        evq_checkpoint_match(request->checkpoint, &name, 1, prefix, NULL);
+        evq_checkpoint_match(request->checkpoint, &name, 1, prefix, NULL, NULL);
     return status != EVQ_E_NOT_FOUND;
 }
 

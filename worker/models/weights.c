@@ -29,10 +29,38 @@ static const char *file_of(const struct weights *weights, const struct evq_tenso
                : checkpoint->path;
 }
 
+static void expected_text(const struct evq_wanted *wanted, char out[32])
+{
+    const int32_t first = wanted->transposed ? wanted->columns : wanted->rows;
+    const int32_t second = wanted->transposed ? wanted->rows : wanted->columns;
+
+    if (wanted->columns == 0) {
+        (void)snprintf(out, 32, "[%d]", (int)wanted->rows); // A vector.
+    } else {
+        (void)snprintf(out, 32, "[%d, %d]", (int)first, (int)second);
+    }
+}
+
+/* What a checkpoint lacks no later attempt finds: final, though looking it up is not. */
+static enum evq_status refuse_missing(const struct weights *weights,
+                                      const struct evq_wanted *wanted, const char *what,
+                                      struct evq_error *err)
+{
+    const struct evq_checkpoint *checkpoint = weights->checkpoint;
+    char expected[32];
+
+    expected_text(wanted, expected);
+    return evq_error_set(err, EVQ_E_INVALID, "'%s': %s, expected one of shape %s",
+                         checkpoint->file_count == 1 ? checkpoint->files[0].name : checkpoint->path,
+                         what, expected);
+}
+
 static enum evq_status find_prefix(struct weights *weights, struct evq_error *err)
 {
     const struct evq_task_config *task = weights->request->task;
     const char *told = evq_pair_get(task->model, task->model_count, "prefix", NULL);
+    struct evq_error fault = {0};
+    size_t missing = 0;
 
     if (told != NULL) {
         const int length = snprintf(weights->prefix, sizeof(weights->prefix), "%s", told);
@@ -48,9 +76,14 @@ static enum evq_status find_prefix(struct weights *weights, struct evq_error *er
     for (size_t i = 0; i < weights->count; i++) {
         names[i] = weights->wanted[i].name;
     }
-    const enum evq_status status =
-        evq_checkpoint_match(weights->checkpoint, names, weights->count, weights->prefix, err);
-    return status == EVQ_OK ? EVQ_OK : evq_error_prefix(err, "'%s'", weights->checkpoint->path);
+    const enum evq_status status = evq_checkpoint_match(weights->checkpoint, names, weights->count,
+                                                        weights->prefix, &missing, &fault);
+    if (status == EVQ_E_NOT_FOUND) {
+        return refuse_missing(weights, &weights->wanted[missing], fault.message, err);
+    }
+    return status == EVQ_OK ? EVQ_OK
+                            : evq_error_set(err, EVQ_E_INVALID, "'%s': %s (model: {prefix: ...})",
+                                            weights->checkpoint->path, fault.message);
 }
 
 static void shape_text(const struct evq_tensor *tensor, char *out, size_t out_bytes)
@@ -74,20 +107,16 @@ static enum evq_status check_shape(const struct weights *weights, const struct e
     const int64_t second = wanted->transposed ? wanted->rows : wanted->columns;
     const bool vector = wanted->columns == 0;
     char shape[EVQ_TENSOR_RANK_MAX * 22];
+    char expected[32];
 
     if (tensor->rank == (vector ? 1 : 2) && tensor->shape[0] == first &&
         (vector || tensor->shape[1] == second)) {
         return EVQ_OK;
     }
     shape_text(tensor, shape, sizeof(shape));
-    if (vector) {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "tensor '%s' in '%s' has shape [%s], expected [%" PRId64 "]",
-                             tensor->name, file_of(weights, tensor), shape, first);
-    }
-    return evq_error_set(err, EVQ_E_INVALID,
-                         "tensor '%s' in '%s' has shape [%s], expected [%" PRId64 ", %" PRId64 "]",
-                         tensor->name, file_of(weights, tensor), shape, first, second);
+    expected_text(wanted, expected);
+    return evq_error_set(err, EVQ_E_INVALID, "tensor '%s' in '%s' has shape [%s], expected %s",
+                         tensor->name, file_of(weights, tensor), shape, expected);
 }
 
 static enum evq_status take(struct weights *weights, const struct evq_wanted *wanted,
@@ -97,8 +126,9 @@ static enum evq_status take(struct weights *weights, const struct evq_wanted *wa
         evq_checkpoint_find_prefixed(weights->checkpoint, weights->prefix, wanted->name);
 
     if (tensor == NULL) { // Under the option's prefix.
-        return evq_error_set(err, EVQ_E_NOT_FOUND, "'%s' holds no tensor '%s%s'",
-                             weights->checkpoint->path, weights->prefix, wanted->name);
+        const char *what = evq_arena_printf(weights->arena, "tensor '%s%s' is missing",
+                                            weights->prefix, wanted->name);
+        return refuse_missing(weights, wanted, what != NULL ? what : wanted->name, err);
     }
     if (!is_float(tensor->dtype)) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
