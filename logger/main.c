@@ -12,6 +12,7 @@
 
 #include "logger/forward.h"
 #include "logger/options.h"
+#include "shared/completion.h"
 #include "shared/file.h"
 #include "shared/log.h"
 
@@ -116,8 +117,8 @@ int main(int argc, char **argv)
     sigset_t signals;
 
     if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
-        const enum evq_status written = evq_man_write(&evq_options_man, argv[2], &err);
-        return written == EVQ_OK ? EVQ_EXIT_OK : fail(&err, EVQ_EXIT_ERROR);
+        const bool good = evq_completion_pages(&evq_options_man, argv[2], &err) == EVQ_OK;
+        return good ? EVQ_EXIT_OK : fail(&err, EVQ_EXIT_ERROR);
     }
     if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
         return fail(&err, EVQ_EXIT_USAGE);
@@ -137,7 +138,6 @@ int main(int argc, char **argv)
     (void)sigaddset(&signals, SIGINT);
     // Threads inherit it: signals come by signalfd alone.
     (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
-
     if (evq_config_load(&options.source, &config, &err) != EVQ_OK) {
         return fail(&err, EVQ_EXIT_CONFIG);
     }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "shared/completion.h"
 #include "worker/ahead_read.h"
 #include "worker/child.h"
 #include "worker/eval.h"
@@ -27,7 +28,7 @@ int main(int argc, char **argv)
 
     process_guard();
     if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
-        const enum evq_status written = evq_man_write(&evq_options_man, argv[2], &err);
+        const enum evq_status written = evq_completion_pages(&evq_options_man, argv[2], &err);
         if (written != EVQ_OK) {
             (void)fprintf(stderr, "evalq-worker: %s\n", err.message);
         }

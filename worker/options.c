@@ -31,6 +31,13 @@ static const struct evq_option *const common_tables[] = {evq_option_log, evq_opt
 static const struct evq_option *const all_tables[] = {option_table, evq_option_log,
                                                       evq_option_common, NULL};
 
+static const struct evq_man_item word_list[] = {
+    {"run", "take jobs from the queue until stopped; also when no word is given"},
+    {"eval", "evaluate one checkpoint here and now, without Redis"},
+    {"inspect", "print what a checkpoint holds"},
+    {NULL, NULL},
+};
+
 const struct evq_man evq_options_man = {
     .name = "evalq-worker",
     .command = "evalq-worker",
@@ -42,6 +49,8 @@ const struct evq_man evq_options_man = {
         "Redis. inspect prints what a checkpoint holds.\n\n"
         "SIGTERM or SIGINT drains: running jobs end or are released within worker.drain_seconds; "
         "a second signal releases them at once.",
+    .list_title = "Words",
+    .list = word_list,
     .options = own_tables,
     .common = common_tables,
     .environment =

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "shared/completion.h"
+
 static const struct evq_verb *const verbs[] = {
     &evq_verb_up,      &evq_verb_submit,  &evq_verb_scan,   &evq_verb_status, &evq_verb_show,
     &evq_verb_logs,    &evq_verb_results, &evq_verb_watch,  &evq_verb_wait,   &evq_verb_best,
@@ -92,7 +94,7 @@ static const struct evq_man *page_fill(const struct evq_verb *verb, struct page 
     }
     (void)snprintf(page->name, sizeof page->name, "evalq-%s", verb->name);
     (void)snprintf(page->command, sizeof page->command, "evalq %s", verb->name);
-    page->options[0] = verb->options;
+    page->options[0] = verb->options; // NULL ends the list.
     page->man.name = page->name;
     page->man.command = page->command;
     page->man.usage = verb->arguments;
@@ -111,11 +113,13 @@ void evq_verbs_help(const struct evq_verb *verb, FILE *out)
 
 enum evq_status evq_verbs_write_man(const char *directory, struct evq_error *err)
 {
-    struct page page;
-    enum evq_status status = evq_man_write(page_fill(NULL, &page), directory, err);
+    struct page pages[VERB_COUNT + 1];
+    const struct evq_man *mans[VERB_COUNT + 1];
+    enum evq_status status = EVQ_OK;
 
-    for (size_t i = 0; status == EVQ_OK && i < VERB_COUNT; i++) {
-        status = evq_man_write(page_fill(verbs[i], &page), directory, err);
+    for (size_t i = 0; status == EVQ_OK && i <= VERB_COUNT; i++) {
+        mans[i] = page_fill(i > 0 ? verbs[i - 1] : NULL, &pages[i]);
+        status = evq_man_write(mans[i], directory, err);
     }
-    return status;
+    return status == EVQ_OK ? evq_completion_write(mans, VERB_COUNT + 1, directory, err) : status;
 }

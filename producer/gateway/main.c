@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "producer/gateway/service.h"
+#include "shared/completion.h"
 
 static int fail(const struct evq_error *err, int code)
 {
@@ -57,8 +58,8 @@ int main(int argc, char **argv)
     struct evq_error err = {EVQ_OK, ""};
 
     if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
-        const enum evq_status written = evq_man_write(&evq_options_man, argv[2], &err);
-        return written == EVQ_OK ? EVQ_EXIT_OK : fail(&err, EVQ_EXIT_ERROR);
+        const bool good = evq_completion_pages(&evq_options_man, argv[2], &err) == EVQ_OK;
+        return good ? EVQ_EXIT_OK : fail(&err, EVQ_EXIT_ERROR);
     }
     if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
         return fail(&err, EVQ_EXIT_USAGE);

@@ -1,0 +1,107 @@
+"""The shells' completions that each program writes with its manual pages: bash is asked as a person at its prompt would; zsh and
+fish, where they are installed, read theirs without a complaint, and fish is asked too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from typing import List
+
+from scene import BIN
+
+PROGRAMS = ("evalq", "evalq-worker", "evalq-logger", "evalq-gateway")
+ASK = """
+source "$1" || exit 1
+shift
+COMP_WORDS=("$@")
+COMP_CWORD=$(($# - 1))
+function=$(complete -p "$1" | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
+"$function"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+class CompletionTest(unittest.TestCase):
+    directory = ""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.directory = tempfile.mkdtemp(prefix="evalq-completion-")
+        cls.addClassCleanup(shutil.rmtree, cls.directory, ignore_errors=True)
+        for program in PROGRAMS:
+            if os.path.exists(f"{BIN}/{program}"):  # The gateway is not built everywhere.
+                subprocess.run([f"{BIN}/{program}", "--write-man", cls.directory], check=True)
+        os.mkdir(os.path.join(cls.directory, "folder"))
+
+    def bash(self, *words: str) -> List[str]:
+        script = f"{self.directory}/{words[0]}.bash"
+        done = subprocess.run(
+            ["bash", "-c", ASK, "bash", script, *words], cwd=self.directory, text=True, capture_output=True, check=False
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout.split()
+
+    def test_bash_offers_verbs_then_options_of_the_verb(self) -> None:
+        self.assertEqual(self.bash("evalq", "su"), ["submit"])
+        self.assertIn("doctor", self.bash("evalq", ""))
+        self.assertEqual(self.bash("evalq", "submit", "--sui"), ["--suite"])
+        self.assertEqual(self.bash("evalq", "status", "--sui"), [])
+        self.assertEqual(self.bash("evalq", "--jso"), ["--json"])
+        self.assertEqual(self.bash("evalq", "status", "--jso"), ["--json"])
+        self.assertEqual(self.bash("evalq", "submit", ""), [])  # Files, which bash looks for.
+
+    def test_bash_steps_over_values_before_the_verb(self) -> None:
+        self.assertEqual(self.bash("evalq", "--queue", "submit", "stat"), ["status"])
+        self.assertEqual(self.bash("evalq", "-Q", "submit", "stat"), ["status"])
+        self.assertEqual(self.bash("evalq", "--queue", "=", "submit", "stat"), ["status"])  # Bash parts words at "=".
+        self.assertEqual(self.bash("evalq", "--queue", "sub"), [])
+        self.assertEqual(self.bash("evalq", "--queue", "main", "submit", "--sui"), ["--suite"])
+
+    def test_bash_offers_the_values_of_choices(self) -> None:
+        self.assertEqual(self.bash("evalq", "--color", "a"), ["auto", "always"])
+        self.assertEqual(self.bash("evalq", "status", "--color", "=", "n"), ["never"])
+        self.assertEqual(self.bash("evalq", "status", "--color", "="), ["auto", "always", "never"])
+        self.assertIn("gateway", self.bash("evalq", "admin", "--role", ""))
+        self.assertEqual(self.bash("evalq-logger", "--log-format", "j"), ["json"])
+        self.assertEqual(self.bash("evalq-logger", "--directory", "fo"), ["folder"])
+
+    def test_bash_knows_the_other_programs(self) -> None:
+        self.assertEqual(self.bash("evalq-worker", "i"), ["inspect"])
+        self.assertEqual(self.bash("evalq-worker", "--idle"), ["--idle-exit"])
+        self.assertEqual(self.bash("evalq-worker", "eval", "--sui"), ["--suites", "--suite"])
+
+    def test_every_option_of_every_help_is_offered(self) -> None:
+        verbs = self.bash("evalq", "")
+        self.assertGreater(len(verbs), 15)
+        for verb in verbs:
+            helped = subprocess.run([BIN + "/evalq", verb, "--help"], text=True, capture_output=True, check=True).stdout
+            lines = [line[6:].split()[0] for line in helped.split("\n") if line[:2] == "  " and line[6:8] == "--"]
+            self.assertEqual(sorted(self.bash("evalq", verb, "--")), sorted(lines), verb)
+
+    @unittest.skipUnless(shutil.which("zsh"), "NOT RUN: no zsh")
+    def test_zsh_reads_its_own(self) -> None:
+        for name in sorted(os.listdir(self.directory)):
+            if name.startswith("_"):
+                done = subprocess.run(["zsh", "-n", name], cwd=self.directory, text=True, capture_output=True, check=False)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+
+    @unittest.skipUnless(shutil.which("fish"), "NOT RUN: no fish")
+    def test_fish_offers_verbs_options_and_values(self) -> None:
+        def fish(line: str) -> List[str]:
+            words = ["fish", "--no-config", "-c", f"source evalq.fish; complete -C {line!r}"]
+            environment = dict(os.environ, HOME=self.directory)
+            done = subprocess.run(words, cwd=self.directory, env=environment, text=True, capture_output=True, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            return [offered.split("\t")[0] for offered in done.stdout.split("\n") if offered]
+
+        self.assertEqual(fish("evalq su"), ["submit"])
+        self.assertEqual(fish("evalq submit --sui"), ["--suite"])
+        self.assertEqual(fish("evalq status --sui"), [])
+        self.assertEqual(sorted(fish("evalq --color ")), ["always", "auto", "never"])
+
+
+if __name__ == "__main__":
+    unittest.main()
