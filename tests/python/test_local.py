@@ -72,6 +72,18 @@ class LocalTest(unittest.TestCase):
         with self.assertRaisesRegex(evalq.EvalqError, "no NVIDIA driver here|GPU 63 is not there"):
             evalq.local(os.path.join(self.directory, "stack"), devices=[63], config=self.config)
 
+    def test_arguments_of_a_wrong_kind_are_refused_by_name(self) -> None:
+        stack = os.path.join(self.directory, "stack")
+        for wrong in ([None], ["x"], 1.5, object(), b"0"):
+            with self.assertRaisesRegex(evalq.EvalqError, "devices is .*expected GPU numbers"):
+                evalq.local(stack, devices=wrong, config=self.config)  # type: ignore[arg-type]
+        with self.assertRaisesRegex(evalq.EvalqError, "no NVIDIA driver here|GPU 63 is not there"):
+            evalq.local(stack, devices=63, config=self.config)  # One, not in a list.
+        with self.assertRaisesRegex(evalq.EvalqError, "dir is 3, expected a path"):
+            evalq.local(3, config=self.config)  # type: ignore[arg-type]
+        with self.assertRaisesRegex(evalq.EvalqError, "did not start: dir: .*Not a directory"):
+            evalq.local(os.path.join(self.config, "stack"), config=self.config)
+
     def test_what_cannot_start_says_why(self) -> None:
         with self.assertRaisesRegex(evalq.EvalqError, "does not exist"):
             evalq.local(os.path.join(self.directory, "stack"), config=os.path.join(self.directory, "none.yaml"))

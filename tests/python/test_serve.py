@@ -11,8 +11,11 @@ import tempfile
 import textwrap
 import unittest
 from typing import Any, Dict, List, Optional
+from unittest import mock
 
-from scene import BIN, NATIVE, PACKAGE, SceneTest, until
+from scene import BIN, DATA, NATIVE, PACKAGE, SceneTest, until
+
+from evalq._weights import load_weights
 
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 
@@ -171,6 +174,16 @@ class ProtocolTest(unittest.TestCase):
             self.assertEqual(self.answer()[-1]["message"], "cancelled")
         self.peer.job(4)
         self.assertEqual(self.answer()[-1], {"type": "done"})
+
+
+class LoadTest(unittest.TestCase):
+    def test_environment_without_torch_and_numpy_is_told_so(self) -> None:
+        path = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
+        with mock.patch.dict(sys.modules, {"torch": None, "numpy": None}):
+            with self.assertRaisesRegex(ImportError, "load.. needs torch or numpy, which /.* has not"):
+                load_weights(path)
+            with self.assertRaisesRegex(ImportError, "load.. needs torch, which"):
+                load_weights(path, "regular", "torch")
 
 
 class ServeTest(SceneTest):

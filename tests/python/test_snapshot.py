@@ -68,6 +68,15 @@ class SnapshotTest(SceneTest):
             self.assertEqual(len(values), 1)
             self.assertGreater(values[0], 0.9)
 
+    def test_directory_beneath_no_root_is_waited_for_by_nobody(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="evalq-elsewhere-") as elsewhere:
+            os.chmod(elsewhere, 0o700)
+            with self.scene.client("elsewhere", snapshot_directory=elsewhere) as client:
+                with self.assertLogs("evalq", "WARNING") as logs:
+                    self.assertTrue(client.submit_state_dict(weights(), step=1, suites="quick"))
+                    self.assertFalse(client.wait(60))
+            self.assertIn(f"roots: {{shm: {elsewhere}}}", "".join(logs.output))
+
     def test_wrong_state_dicts_do_not_raise(self) -> None:
         with self.scene.client("wrong") as client, self.assertLogs("evalq", "WARNING") as logs:
             self.assertFalse(client.submit_state_dict({}, step=1, suites="quick"))

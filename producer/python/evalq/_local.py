@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 from typing import Any, Dict, List, Optional, Sequence, Type, Union
 
-from . import _library
+from . import _checked, _library
 from ._library import EvalqError
 from .client import Client
 
@@ -112,10 +112,23 @@ class LocalStack:
         self.stop()
 
 
+def _device_names(devices: Union[str, int, Sequence[int]]) -> str:
+    """As --devices has them; which of them are there is the workers' to say."""
+    if isinstance(devices, str):
+        return _checked.text("devices", devices)
+    try:
+        if isinstance(devices, bytes):
+            raise TypeError
+        numbers = [devices] if isinstance(devices, int) else list(devices)
+        return ",".join(str(_checked.whole("devices", number)) for number in numbers)
+    except (TypeError, EvalqError):
+        raise EvalqError(f"devices is {_checked.shown(devices)}, expected GPU numbers such as [1], or auto, or cpu") from None
+
+
 def local(
     dir: Union[str, "os.PathLike[str]", None] = None,
     workers: Optional[int] = None,
-    devices: Union[None, str, Sequence[int]] = None,
+    devices: Union[None, str, int, Sequence[int]] = None,
     *,
     config: Union[str, "os.PathLike[str]", None] = None,
     slots: Optional[int] = None,
@@ -124,7 +137,7 @@ def local(
 
     dir      All data, logs and results. Default: ./.evalq
     workers  Worker processes. Default: 2, or 1 with GPUs.
-    devices  GPUs that evaluate, such as [1] beside a training on GPU 0; "auto": all; None or "cpu": none.
+    devices  GPUs that evaluate, such as [1] or 1 beside a training on GPU 0; "auto": all; None or "cpu": none.
     config   Default: $EVALQ_CONFIG, ./evalq.yaml, else one is written with the working directory as its only root.
 
         with evalq.local(devices=[1]) as stack, stack.client("digits") as client:
@@ -132,10 +145,13 @@ def local(
 
     EvalqError: it did not start, with the reason.
     """
-    directory = os.path.abspath(os.fspath(dir) if dir is not None else ".evalq")
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    directory = os.path.abspath(_checked.optional_path("dir", dir) or ".evalq")
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise EvalqError(f"evalq up did not start: dir: {error}") from error
     environment = {name: value for name, value in os.environ.items() if name not in ("EVALQ_URL",)}
-    chosen = os.fspath(config) if config is not None else environment.get("EVALQ_CONFIG") or ""
+    chosen = _checked.optional_path("config", config) or environment.get("EVALQ_CONFIG") or ""
     if not chosen:
         here = os.path.abspath("evalq.yaml")
         chosen = here if os.path.exists(here) else os.path.join(directory, "evalq.yaml")
@@ -150,8 +166,7 @@ def local(
     if slots is not None:
         arguments += ["--slots", str(slots)]
     if devices is not None:
-        names = devices if isinstance(devices, str) else ",".join(str(number) for number in devices)
-        arguments += ["--devices", names or "cpu"]
+        arguments += ["--devices", _device_names(devices) or "cpu"]
     log_path = os.path.join(directory, "up.log")
     with open(log_path, "wb") as log:
         process = subprocess.Popen(

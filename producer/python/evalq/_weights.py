@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from importlib.util import find_spec
 from typing import Any, Dict, List, Mapping, Optional
 
 from ._dcp import dcp_directory, load_dcp
@@ -17,10 +19,13 @@ _PREFIXES = ("module.", "_orig_mod.")
 
 def load_weights(path: str, variant: str = "regular", framework: Optional[str] = None) -> Dict[str, Any]:
     """Everything the checkpoint at path holds as weights, on the CPU."""
+    given = framework
     if framework not in (None, "torch", "numpy"):
         raise ValueError(f"framework is '{framework}', expected torch or numpy")
     if framework is None:
-        framework = "torch" if _has_torch() else "numpy"
+        framework = "torch" if _has("torch") else "numpy"
+    if not _has(framework):  # A job's reason is cut: this comes first.
+        raise ImportError(f"load() needs {framework if given else 'torch or numpy'}, which {sys.executable} has not")
     files = safetensors_files(path)
     if files:
         read = read_safetensors_torch if framework == "torch" else read_safetensors
@@ -39,10 +44,8 @@ def load_weights(path: str, variant: str = "regular", framework: Optional[str] =
     return without_prefixes(values)
 
 
-def _has_torch() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("torch") is not None
+def _has(framework: str) -> bool:
+    return framework in sys.modules and sys.modules[framework] is not None or find_spec(framework) is not None
 
 
 def torch_files(path: str) -> List[str]:

@@ -242,7 +242,7 @@ class Client:
                 code = handle.wait(self._arrivals.take, max(0, int(min(_SLICE_MS, left * 1000))))
                 self._arrivals.log()
                 if code == _library.OK:
-                    return True
+                    return snapshots is None or self._all_rooted(snapshots)
                 if code not in (_library.TIMEOUT, _library.UNAVAILABLE) or left <= 0:
                     raise handle.failure(code)
                 if code == _library.UNAVAILABLE:
@@ -449,6 +449,17 @@ class Client:
                     directory=self._snapshot_directory,
                 )
             return self._snapshots
+
+    @staticmethod
+    def _all_rooted(snapshots: "Snapshots") -> bool:
+        """True, or EvalqError: the main handle does not know of those that lie beneath no root."""
+        if snapshots.rootless > 0:
+            raise EvalqError(
+                f"{snapshots.rootless} of the snapshots lies beneath no root: submitted when the configuration has it,"
+                f" roots: {{shm: {snapshots.root}}}",
+                _library.NOT_FOUND,
+            )
+        return True
 
     def _submitted(self, submit: Submit, path: Optional[str]) -> None:
         self._arrivals.expect(submit.step, submit.variant, path)

@@ -184,6 +184,17 @@ class Snapshots:
                 return False
         return True
 
+    @property
+    def rootless(self) -> int:
+        """How many jobs wait for a root of the configuration; asked after flush()."""
+        handle = self._handle
+        return int(handle.stats().pending) if handle is not None and handle.flush(0) == _library.OK else 0
+
+    @property
+    def root(self) -> str:
+        """The directory that the configuration must have as a root."""
+        return self._root
+
     def close(self) -> None:
         """Writes and sends what was copied, then removes every snapshot: shared memory outlives the process."""
         with self._condition:
