@@ -1,5 +1,6 @@
 #include "worker/eval.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,8 +103,10 @@ static enum evq_status printer_task(void *context, const struct evq_result *resu
     } else {
         const double seconds = result_seconds(printer, result);
         for (size_t i = 0; i < result->metric_count; i++) {
+            const double value = result->metrics[i].value;
             evq_buffer_printf(&printer->out, "%-24s %-24s %.8g\n", result->task,
-                              result->metrics[i].name, result->metrics[i].value);
+                              result->metrics[i].name,
+                              isnan(value) ? (double)NAN : value); // Never "-nan".
         }
         evq_buffer_printf(&printer->out, "%-24s %lld samples, %.3f s, %s\n", result->task,
                           (long long)result->n, seconds,
@@ -148,6 +151,7 @@ static enum evq_status eval_run(const struct evq_options *options, const struct 
         .threads = options->threads >= 0 ? options->threads : config->worker.threads};
     const struct evq_eval_request request = {.config = config,
                                              .suite = suite,
+                                             .variant = options->variant,
                                              .root_fd = place->root_fd,
                                              .root_path = place->root,
                                              .path = place->path,

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "shared/job.h"
 #include "shared/man.h"
 
 static const struct evq_option option_table[] = {
@@ -12,6 +13,8 @@ static const struct evq_option option_table[] = {
     {"suites", 0, EVQ_OPTION_TEXT, "LIST",
      "run: only these suites of the configuration, such as a,b", 0, 0},
     {"suite", 's', EVQ_OPTION_TEXT, "NAME", "eval: which suite", 0, 0},
+    {"variant", 0, EVQ_OPTION_TEXT, "NAME", "eval: which weights of the checkpoint; else regular",
+     0, 0},
     {"threads", 0, EVQ_OPTION_INTEGER, "N", "run, eval: CPU threads per slot; else cores / slots",
      0, 4096},
     {"max-jobs", 0, EVQ_OPTION_INTEGER, "N", "run: exit after N jobs", 1, INT64_C(1) << 40},
@@ -92,6 +95,11 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
     if (options->command == EVQ_COMMAND_EVAL && options->suite == NULL) {
         return evq_error_set(err, EVQ_E_INVALID, "eval needs --suite NAME");
     }
+    if (options->variant != NULL && !evq_job_name_valid(options->variant, EVQ_JOB_NAME_BYTES_MAX)) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "--variant: expected 1 to %d of A-Z a-z 0-9 . _ -, such as ema",
+                             EVQ_JOB_NAME_BYTES_MAX);
+    }
     return EVQ_OK;
 }
 
@@ -109,6 +117,7 @@ enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret
         .version = evq_option_flag(&set, "version"),
         .source = evq_option_source(&set),
         .suite = evq_option_text(&set, "suite", NULL),
+        .variant = evq_option_text(&set, "variant", NULL),
         .suites = evq_option_text(&set, "suites", NULL),
         .devices = evq_option_text(&set, "devices", NULL),
         .slots = (int32_t)evq_option_integer(&set, "slots", -1),

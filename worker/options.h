@@ -26,6 +26,7 @@ struct evq_options {
     const char *path;    // eval, inspect.
     const char *base;    // inspect: of an adapter; NULL: where the adapter says.
     const char *suite;   // eval.
+    const char *variant; // eval: which weights; NULL: regular.
     const char *suites;  // run: "a,b", NULL: all.
     const char *devices; // NULL: the configuration's.
     int32_t slots;       // -1: the configuration's.

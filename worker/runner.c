@@ -249,8 +249,7 @@ static enum evq_status prepare_key(const struct evq_eval_request *request, const
     }
     if (status == EVQ_OK) {
         (void)snprintf(key, key_bytes, "%s-%s-%s", tree[0] != '\0' ? tree : fingerprint,
-                       request->job != NULL ? request->job->variant : "regular",
-                       request->suite->prepare);
+                       evq_eval_variant(request), request->suite->prepare);
     }
     return status;
 }

@@ -10,12 +10,13 @@ static size_t lines(size_t bytes)
     return (bytes + 63) / 64 * 16;
 }
 
-/* The tile's logits, the state of each row, then the product's own scratch. */
+/* Of a row's logits of one tile, in floats. */
 static size_t tile_stride(const struct evq_kernels *kernels)
 {
     return ((size_t)kernels->panel * TILE_PANELS + EVQ_KERNELS_PAD + 15) / 16 * 16;
 }
 
+/* The tile's logits, the state of each row, the product's own scratch, the rows rounded. */
 size_t evq_score_scratch_floats(const struct evq_kernels *kernels, int32_t rows, int32_t k)
 {
     return tile_stride(kernels) * (size_t)rows + lines((size_t)rows * sizeof(struct evq_logsum)) +

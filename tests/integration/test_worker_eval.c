@@ -146,6 +146,25 @@ static void eval_runs_programs_and_tells_them_the_job(void **state)
     json_decref(json);
 }
 
+static void eval_takes_the_weights_that_are_named(void **state)
+{
+    struct fixture_site *site = *state;
+    static const char regular_only[] = EVQ_TEST_DATA "/checkpoints/made/wrapped.pth";
+
+    assert_int_equal(fixture_site_run(site, "out", "eval", "ckpt/a.safetensors", "--suite", "sh",
+                                      "--variant", "ema", "--config", site->config, NULL),
+                     0);
+    assert_true(fixture_site_holds(site, "job.json", "\"variant\": \"ema\""));
+    assert_int_equal(fixture_site_run(site, "out", "eval", regular_only, "--suite", "digits",
+                                      "--variant", "ema", "--config", site->config, NULL),
+                     EVQ_EXIT_NOT_FOUND);
+    assert_true(fixture_site_holds(site, "out", "no EMA weights"));
+    assert_int_equal(fixture_site_run(site, "out", "eval", "ckpt/a.safetensors", "--suite", "sh",
+                                      "--variant", "../ema", "--config", site->config, NULL),
+                     EVQ_EXIT_USAGE);
+    assert_true(fixture_site_holds(site, "out", "--variant: expected"));
+}
+
 static void eval_says_what_is_wrong_with_an_exit_code(void **state)
 {
     struct fixture_site *site = *state;
@@ -254,6 +273,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(eval_gives_the_reference_numbers_of_mnist),
         TEST(eval_runs_programs_and_tells_them_the_job),
+        TEST(eval_takes_the_weights_that_are_named),
         TEST(eval_says_what_is_wrong_with_an_exit_code),
         TEST(inspect_prints_what_a_checkpoint_holds),
         TEST(inspect_takes_the_base_of_an_adapter),

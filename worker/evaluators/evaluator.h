@@ -13,6 +13,7 @@ struct evq_eval_request {
     const struct evq_config *config;
     const struct evq_suite *suite;
     const struct evq_job *job; // NULL for `evalq-worker eval`.
+    const char *variant;       // Which weights, where job is NULL; NULL: regular.
     int root_fd;               // Directory the checkpoint lies beneath.
     const char *root_path;     // Its absolute path, for commands and messages.
     const char *path;          // Relative to root_fd.
@@ -25,6 +26,14 @@ struct evq_eval_request {
     const char *scratch; // Directory of this attempt; removed by the supervisor.
     int32_t attempt;
 };
+
+/* Of the weights that are evaluated; never NULL. */
+static inline const char *evq_eval_variant(const struct evq_eval_request *request)
+{
+    const char *variant = request->job != NULL ? request->job->variant : request->variant;
+
+    return variant != NULL ? variant : "regular";
+}
 
 /* How an evaluator speaks to its child's main loop. Every call may return EVQ_E_STOPPED: give up at
  * once (cancelled). Any other failure of task() is the evaluation's, and so is its message. */

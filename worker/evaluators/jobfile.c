@@ -107,8 +107,9 @@ void evq_jobfile_json(const struct evq_eval_request *request, uint64_t turn, con
     if (request->job != NULL) {
         job_fields(out, request->job);
     } else {
-        evq_buffer_text(out, ", \"job\": null, \"run\": null, \"step\": null, \"epoch\": null, "
-                             "\"variant\": \"regular\", \"params\": {}, \"tags\": {}");
+        evq_buffer_text(out, ", \"job\": null, \"run\": null, \"step\": null, \"epoch\": null");
+        text_field(out, "variant", evq_eval_variant(request));
+        evq_buffer_text(out, ", \"params\": {}, \"tags\": {}");
     }
     text_field(out, "suite", request->suite->name);
     tasks_field(out, request);

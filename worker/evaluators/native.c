@@ -145,7 +145,7 @@ static enum evq_status open_checkpoint(struct evq_native_run *run, struct evq_er
     int root_fds[ROOTS_MAX];
     struct evq_checkpoint_options options = {
         .key = evq_pair_get(config->model, config->model_count, "key", ""),
-        .variant = run->request->job != NULL ? run->request->job->variant : NULL,
+        .variant = evq_eval_variant(run->request),
         .base = evq_pair_get(config->model, config->model_count, "base", ""),
         .root_fds = root_fds,
     };
