@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "producer/cli/health.h"
+#include "producer/cli/status.h"
 #include "producer/cli/table.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
@@ -401,16 +402,13 @@ static enum evq_status print_all(struct evq_cli *cli, const json_t *stats, const
     return status == EVQ_OK ? print_sinks(cli, stats, err) : status;
 }
 
-static enum evq_status status_run(struct evq_cli *cli, struct evq_error *err)
+enum evq_status evq_status_show(struct evq_cli *cli, struct evq_error *err)
 {
     json_t *stats = NULL;
     json_t *checks = json_array();
     json_t *running = json_array();
     json_t *waiting = json_array();
-    enum evq_status status = evq_cli_open(cli, err);
-    if (status == EVQ_OK) {
-        status = evq_view_stats(cli, &stats, err);
-    }
+    enum evq_status status = evq_view_stats(cli, &stats, err);
     if (status == EVQ_OK) {
         status = evq_health_server(cli, checks, err);
     }
@@ -445,6 +443,12 @@ static enum evq_status status_run(struct evq_cli *cli, struct evq_error *err)
     json_decref(running);
     json_decref(waiting);
     return status;
+}
+
+static enum evq_status status_run(struct evq_cli *cli, struct evq_error *err)
+{
+    const enum evq_status status = evq_cli_open(cli, err);
+    return status == EVQ_OK ? evq_status_show(cli, err) : status;
 }
 
 static const struct evq_option options[] = {

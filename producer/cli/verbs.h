@@ -22,6 +22,7 @@ extern const struct evq_verb evq_verb_up;
 extern const struct evq_verb evq_verb_submit;
 extern const struct evq_verb evq_verb_scan;
 extern const struct evq_verb evq_verb_status;
+extern const struct evq_verb evq_verb_top;
 extern const struct evq_verb evq_verb_show;
 extern const struct evq_verb evq_verb_logs;
 extern const struct evq_verb evq_verb_results;

@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument("logs")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("tests", nargs="*")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     os.makedirs(given.logs, exist_ok=True)
     path = os.path.join(given.logs, "outcomes.json")
     known: Dict[str, Outcome] = {}

@@ -1,0 +1,119 @@
+"""`evalq top` on a terminal of its own: renewed in place, cut to the screen, through an outage, until Ctrl-C."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+import unittest
+
+from scene import BIN, DEADLINE, Scene
+
+CONFIG = """
+roots: {out: $OUT}
+suites:
+  quick:
+    tasks:
+      - {name: t, type: classification, model: {activation: relu},
+         data: {format: idx, inputs: $DATA/none, labels: $DATA/none}}
+"""
+LEFT = b"\033[?1049l"
+
+
+class Terminal:
+    """A program on a terminal of 12 lines; what it wrote is in `seen`."""
+
+    def __init__(self, scene: Scene, *words: str) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 12, 100, 0, 0))
+        environment = dict(scene.environment(), TERM="xterm")
+        self.process = subprocess.Popen(
+            [os.path.join(BIN, "evalq"), *words], env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+        self.seen = b""
+
+    def wait_for(self, text: bytes) -> None:
+        """Until it wrote text, from where the last wait ended."""
+        deadline = time.monotonic() + DEADLINE
+        while text not in self.seen:
+            ready, _, _ = select.select([self.master], [], [], max(deadline - time.monotonic(), 0))
+            if not ready:
+                raise AssertionError(f"no {text!r} in {self.seen[-2000:]!r}")
+            self.seen += os.read(self.master, 65536)
+        self.seen = self.seen.partition(text)[2]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+
+
+class TopTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.scene = Scene()
+        self.addCleanup(self.scene.close)
+        self.scene.write_config(CONFIG)
+        self.scene.start_redis()
+
+    def submit(self, step: int) -> None:
+        path = self.scene.checkpoint(f"step-{step}.safetensors")
+        words = [os.path.join(BIN, "evalq"), "submit", path, "--run", "digits", "--step", str(step), "--suite", "quick"]
+        subprocess.run(words, env=self.scene.environment(), check=True, capture_output=True)
+
+    def top(self) -> Terminal:
+        terminal = Terminal(self.scene, "top", "--interval", "1")
+        self.addCleanup(terminal.close)
+        return terminal
+
+    def test_it_is_renewed_until_it_is_interrupted(self) -> None:
+        self.submit(1)
+        terminal = self.top()
+        terminal.wait_for(b"\033[?1049h")
+        terminal.wait_for(b"1 queued")
+        self.submit(2)
+        terminal.wait_for(b"2 queued")
+        os.kill(terminal.process.pid, signal.SIGINT)
+        terminal.wait_for(LEFT)
+        self.assertEqual(terminal.process.wait(DEADLINE), 0)
+
+    def test_what_does_not_fit_is_said(self) -> None:
+        for step in range(1, 21):
+            self.submit(step)
+        terminal = self.top()
+        terminal.wait_for(b"20 queued")
+        terminal.wait_for(b"... more: evalq status")
+        terminal.wait_for(b"\033[J")
+        terminal.wait_for(b"\033[J")  # One whole look.
+        fcntl.ioctl(terminal.master, termios.TIOCSWINSZ, struct.pack("4H", 60, 100, 0, 0))
+        os.kill(terminal.process.pid, signal.SIGWINCH)
+        terminal.wait_for(b"digits/20/regular/quick")
+
+    def test_an_outage_is_shown_and_passes(self) -> None:
+        self.submit(1)
+        terminal = self.top()
+        terminal.wait_for(b"1 queued")
+        self.scene.stop_redis()
+        terminal.wait_for(b"problem:")
+        self.scene.start_redis()
+        terminal.wait_for(b"1 queued")
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        self.assertEqual(terminal.process.wait(DEADLINE), 0)
+
+    def test_without_a_terminal_it_says_what_to_use(self) -> None:
+        done = subprocess.run(
+            [os.path.join(BIN, "evalq"), "top"], env=self.scene.environment(), capture_output=True, text=True, check=False
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("evalq status", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
