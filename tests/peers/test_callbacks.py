@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import pickle
 import tempfile
 import unittest
 from types import SimpleNamespace
@@ -107,6 +108,17 @@ class HooksTest(SceneTest):
                 logger.log_hyperparams({})
                 self.assertIsInstance((logger.name, str(logger.version)), tuple)
                 logger.finalize("success")
+
+    def test_processes_that_a_launcher_spawns_get_copies(self) -> None:
+        logger_options = {name: self.good[name] for name in ("suites", "url", "config")}
+        for kind, options in (
+            (transformers_adapter.EvalqCallback, self.good),
+            (lightning_adapter.EvalqCallback, self.good),
+            (lightning_adapter.EvalqLogger, logger_options),
+        ):
+            with self.subTest(kind=kind):
+                given = {name: value for name, value in options.items() if name != "names"}  # Often a lambda.
+                self.assertIsInstance(pickle.loads(pickle.dumps(kind(**given))), kind)
 
     def test_hooks_with_arguments_that_no_framework_gives_do_not_raise(self) -> None:
         for value in WRONG:

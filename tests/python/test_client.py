@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
+import pickle
 import threading
 import unittest
 
@@ -92,6 +94,14 @@ class ClientTest(SceneTest):
             self.assertTrue(client.wait(60))
             self.assertEqual({result.step for result in client.results()}, {1, 2, 3})
             self.assertEqual(client.stats().submitted, 2)
+
+    def test_what_holds_a_client_can_be_copied(self) -> None:
+        with self.scene.client("copied") as client:
+            holder = {"client": client, "weights": [1]}
+            self.assertIs(copy.deepcopy(holder)["client"], client)
+            self.assertIs(copy.copy(client), client)
+            with self.assertRaisesRegex(TypeError, "open one in each process"):
+                pickle.dumps(holder)
 
     def test_wrong_arguments_do_not_raise(self) -> None:
         with self.scene.client("wrong") as client, self.assertLogs("evalq", "WARNING") as logs:

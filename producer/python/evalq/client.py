@@ -359,6 +359,16 @@ class Client:
             handle.close()
         self._arrivals.log()
 
+    def __deepcopy__(self, memo: Any) -> "Client":
+        """Itself: a model that holds a client can be copied, as averages of weights do."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an evalq.Client cannot be pickled: open one in each process, with the same run")
+
+    def __copy__(self) -> "Client":
+        return self
+
     def __enter__(self) -> "Client":
         return self
 

@@ -6,6 +6,10 @@ import math
 from typing import Any, Callable, Optional, Sequence, Tuple
 
 
+def _never_saved(step: int) -> Optional[str]:
+    return None
+
+
 class BestSoFar:
     """On rank 0. The Trainer's own fields say the rest: best_metric, best_global_step, best_model_checkpoint.
 
@@ -13,7 +17,7 @@ class BestSoFar:
     """
 
     def __init__(
-        self, restore: Callable[[int], Optional[str]] = lambda step: None, saved: Optional[Sequence[Any]] = None
+        self, restore: Callable[[int], Optional[str]] = _never_saved, saved: Optional[Sequence[Any]] = None
     ) -> None:
         self._restore = restore
         # (value, step) of the best that has a checkpoint: a due step need not have been saved.
