@@ -216,52 +216,88 @@ static bool loads(struct fixture *fx)
     return status == EVQ_E_RETRY;
 }
 
+/* A Redis that reads its data until it is told to hurry, whatever the machine's pace. */
+struct loading {
+    struct fixture *fx;
+    struct evq_conn *conn; // Which asked for it, and gets its answer at the end.
+    pthread_t thread;
+};
+
+static void loading_delay(struct fixture *fx, const char *key_us)
+{
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "key-load-delay", key_us, NULL));
+}
+
+/* 10,000 keys of 2 ms or more each: 20 s at least, twice what a verb waits. */
+static struct loading loading_begin(struct fixture *fx)
+{
+    struct loading loading = {.fx = fx, .conn = fixture_redis_conn(fx->redis)};
+
+    evq_reply_free(fixture_call(fx->raw, "DEBUG", "POPULATE", "10000", NULL));
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "loading-process-events-interval-bytes",
+                                "1024", NULL));
+    loading_delay(fx, "2000");
+    assert_int_equal(pthread_create(&loading.thread, NULL, reload, loading.conn), 0);
+    FIXTURE_UNTIL(10000, loads(fx));
+    return loading;
+}
+
+static void loading_end(struct loading *loading)
+{
+    loading_delay(loading->fx, "0");
+    assert_int_equal(pthread_join(loading->thread, NULL), 0);
+    evq_conn_close(loading->conn);
+    assert_false(loads(loading->fx));
+}
+
+static int clients_connected(struct fixture *fx)
+{
+    struct evq_reply *reply = fixture_call(fx->raw, "INFO", "clients", NULL);
+    const char *at = strstr(reply->text, "connected_clients:");
+    assert_non_null(at);
+    const int count = atoi(at + strlen("connected_clients:"));
+    evq_reply_free(reply);
+    return count;
+}
+
 static void wait_begins_while_redis_loads_its_data(void **state)
 {
     struct site *site = *state;
     struct fixture *fx = site->fx;
-    struct evq_conn *conn = fixture_redis_conn(fx->redis);
-    pthread_t thread;
 
     fixture_finish(fx, "r/1/regular/quick", 0.5);
-    evq_reply_free(fixture_call(fx->raw, "DEBUG", "POPULATE", "4000", NULL));
-    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "key-load-delay", "500", NULL));
-    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "loading-process-events-interval-bytes",
-                                "1024", NULL));
-    assert_int_equal(pthread_create(&thread, NULL, reload, conn), 0);
-    FIXTURE_UNTIL(10000, loads(fx));
+    struct loading loading = loading_begin(fx);
     EXPECT(site, 124, "wait", "r", "--timeout", "0");
     fixture_user_one_line(site);
-    EXPECT(site, 0, "wait", "r", "--timeout", "60");
-    EXPECT(site, 0, "watch", "r", "--timeout", "60");
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    evq_conn_close(conn);
+    const int before = clients_connected(fx);
+    const pid_t wait =
+        fixture_program_start(&site->program, "wait", "wait", "r", "--timeout", "60", (char *)NULL);
+    const pid_t watch = fixture_program_start(&site->program, "watch", "watch", "r", "--timeout",
+                                              "60", (char *)NULL);
+    FIXTURE_UNTIL(30000, clients_connected(fx) == before + 2); // Both ask, and are told to wait.
+    loading_end(&loading);
+    assert_int_equal(fixture_program_wait(wait, 60000), 0);
+    assert_int_equal(fixture_program_wait(watch, 60000), 0);
 }
 
 /* A verb that answers at once waits for it too, but not without end. */
 static void every_verb_waits_a_while_for_redis_to_load_its_data(void **state)
 {
+    static const char says[] = "Redis asks to wait; trying for at most 10 s";
     struct site *site = *state;
-    struct fixture *fx = site->fx;
-    struct evq_conn *conn = fixture_redis_conn(fx->redis);
-    static const char *const keys[] = {"4000", "40000"}; // Of 0.5 ms each: 2 s, and 20 s more.
-    static const int codes[] = {0, 5};
+    struct loading loading = loading_begin(site->fx);
 
-    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "key-load-delay", "500", NULL));
-    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "loading-process-events-interval-bytes",
-                                "1024", NULL));
-    for (int at = 0; at < 2; at++) {
-        pthread_t thread;
-        evq_reply_free(fixture_call(fx->raw, "DEBUG", "POPULATE", keys[at], NULL));
-        assert_int_equal(pthread_create(&thread, NULL, reload, conn), 0);
-        FIXTURE_UNTIL(10000, loads(fx));
-        EXPECT(site, codes[at], "status");
-        assert_holds(site->output.err, "Redis asks to wait; trying for at most 10 s");
-        assert_int_equal(strstr(site->output.err, "LOADING") != NULL, codes[at] != 0);
-        FIXTURE_UNTIL(60000, !loads(fx));
-        assert_int_equal(pthread_join(thread, NULL), 0);
-    }
-    evq_conn_close(conn);
+    const pid_t pid = fixture_program_start(&site->program, "status", "status", (char *)NULL);
+    FIXTURE_UNTIL(30000, fixture_file_holds(site->program.dir, "status.err", says) == 1);
+    loading_end(&loading);
+    assert_int_equal(fixture_program_wait(pid, 60000), 0);
+    assert_int_equal(fixture_file_holds(site->program.dir, "status.err", "LOADING"), 0);
+
+    loading = loading_begin(site->fx);
+    EXPECT(site, 5, "status");
+    assert_holds(site->output.err, says);
+    assert_holds(site->output.err, "LOADING");
+    loading_end(&loading);
 }
 
 /* A job ends, none is open for a while, and another comes. */
