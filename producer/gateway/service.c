@@ -1,5 +1,6 @@
 #include "producer/gateway/service.h"
 
+#include <inttypes.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -200,8 +201,9 @@ static void serve(struct service *service, int signal_fd)
     }
 }
 
-/* No new connections; requests under way get their time, a second signal cuts it short. */
-static void drain(struct service *service, int signal_fd)
+/* No new connections; requests under way get their time, a second signal cuts it short. Returns how
+ * many were still under way at the end; streams are none. */
+static uint32_t drain(struct service *service, int signal_fd)
 {
     const int64_t deadline = evq_clock_mono_ms() + DRAIN_MS;
     evq_http_server_quiesce(service->server);
@@ -212,6 +214,7 @@ static void drain(struct service *service, int signal_fd)
         }
         evq_http_server_sweep(service->server);
     }
+    return evq_http_server_busy(service->server);
 }
 
 enum evq_status evq_service_run(const struct evq_config *config, const struct evq_options *options,
@@ -225,8 +228,9 @@ enum evq_status evq_service_run(const struct evq_config *config, const struct ev
         evq_log(EVQ_LOG_INFO, "gateway_started", "address=%s queue=%s tokens=%s", service.where,
                 config->redis.queue, service.gate.has_tokens ? "yes" : "no");
         serve(&service, signal_fd);
-        drain(&service, signal_fd);
-        evq_log(EVQ_LOG_INFO, "gateway_stopped", "address=%s", service.where);
+        const uint32_t cut_off = drain(&service, signal_fd);
+        evq_log(EVQ_LOG_INFO, "gateway_stopped", "address=%s cut_off=%" PRIu32, service.where,
+                cut_off);
     }
     evq_events_stop(service.events);
     evq_pool_stop(service.pool);
