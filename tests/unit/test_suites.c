@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 #include <glob.h>
+#include <unistd.h>
 
 #include "worker/evaluators/native.h"
 
@@ -60,8 +61,48 @@ static void suites_that_ship_are_understood(void **state)
     assert_true(natives >= 4);
 }
 
+static const struct evq_suite *suite_of(const struct evq_config *config, const char *name)
+{
+    for (size_t i = 0; i < config->suite_count; i++) {
+        if (strcmp(config->suites[i].name, name) == 0) {
+            return &config->suites[i];
+        }
+    }
+    fail_msg("no suite '%s'", name);
+    return NULL;
+}
+
+/* The file that docs/lmms.md gives worker and gateway: what one asks for the other has, and its
+ * programs lie beside it. */
+static void suites_of_lmms_are_those_that_the_gateway_asks_for(void **state)
+{
+    const struct evq_config_source source = {.file = EVQ_TEST_SOURCE "/deploy/suites/lmms.yaml"};
+    struct evq_config *config = NULL;
+    struct evq_error err = {0};
+
+    (void)state;
+    if (evq_config_load(&source, &config, &err) != EVQ_OK) {
+        fail_msg("%s", err.message);
+    }
+    assert_string_equal(suite_of(config, config->gateway.lmms.suite)->prepare, "");
+    const struct evq_suite *merged = suite_of(config, config->gateway.lmms.merged_suite);
+    assert_string_equal(merged->prepare, "fsdp2-merge");
+    assert_string_equal(suite_of(config, config->gateway.lmms.merge_suite)->prepare,
+                        merged->prepare);
+    assert_int_equal(config->evaluator_count, 3);
+    for (size_t i = 0; i < config->evaluator_count; i++) {
+        const char *program = config->evaluators[i].argv[0];
+        if (access(program, X_OK) != 0) {
+            fail_msg("no program '%s'", program);
+        }
+    }
+    evq_config_free(config);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(suites_that_ship_are_understood)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(suites_that_ship_are_understood),
+        cmocka_unit_test(suites_of_lmms_are_those_that_the_gateway_asks_for)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
