@@ -80,6 +80,21 @@ static void gateway_says_what_it_does_not_know(void **state)
     (void)close(fd);
 }
 
+/* Told not to guess at types, a browser runs nothing that is sent as another. */
+static void gateway_sends_each_file_of_the_page_as_what_it_is(void **state)
+{
+    static const char *const kinds[][2] = {
+        {"/", "\r\nContent-Type: text/html; charset=utf-8\r\n"},
+        {"/page/page.js", "\r\nContent-Type: text/javascript; charset=utf-8\r\n"},
+        {"/page/page.css", "\r\nContent-Type: text/css; charset=utf-8\r\n"},
+        {"/page/icon.svg", "\r\nContent-Type: image/svg+xml\r\n"},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        assert_int_equal(code_of(*state, "GET", kinds[i][0], NULL), 200);
+        assert_holds(reply.head, kinds[i][1]);
+    }
+}
+
 static void gateway_wants_a_token_where_one_is_needed(void **state)
 {
     struct fixture_gateway *gateway = *state;
@@ -335,6 +350,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gateway_answers_and_drains, setup, teardown),
         cmocka_unit_test_setup_teardown(gateway_says_what_it_does_not_know, setup, teardown),
+        cmocka_unit_test_setup_teardown(gateway_sends_each_file_of_the_page_as_what_it_is, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(gateway_wants_a_token_where_one_is_needed, setup, teardown),
         cmocka_unit_test_setup_teardown(gateway_reads_tokens_again_when_they_change, setup,
                                         teardown),
