@@ -1,5 +1,5 @@
 # The Python package against the programs of this build: tests/python/test_*.py, with the standard library's unittest.
-find_program(EVQ_PYTHON NAMES python3)
+find_program(EVQ_PYTHON NAMES python3 HINTS /usr/bin) # First the one that deploy/bootstrap.sh installs numpy and PyYAML for.
 set(python_environment "EVALQ_TEST_BUILD=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
 file(GLOB python_tests CONFIGURE_DEPENDS python/test_*.py)
 foreach(source IN LISTS python_tests)
