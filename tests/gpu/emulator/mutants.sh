@@ -36,7 +36,7 @@ norm.cu~kernels~__syncthreads(); // What sums held before has been read.~
 turn.cu~kernels~head < turn.first_heads~head <= turn.first_heads
 turn.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
 logsum.cu~kernels~b.arg < a.arg~b.arg > a.arg
-logsum.cu~kernels~mine.broken = broken;~
+logsum.cu~kernels~isnan(sum) ? -1 : mine.arg~mine.arg
 logsum.cu~kernels~mine.total * expf(mine.top - base) :~mine.total :
 convert.cu~kernels~tile[x * (TILE + 1) + line]~tile[line * (TILE + 1) + x]
 embed.cu~kernels~which[row]~which[row] + 1
