@@ -193,8 +193,8 @@ static enum evq_status look(struct training *training, struct evq_error *err)
     return status;
 }
 
-/* Whether some sink has not yet taken in all results. */
-static bool sinks_lag(struct training *training)
+/* Whether some sink has not yet taken in all results; say: tell which. */
+static bool sinks_lag(struct training *training, bool say)
 {
     char *text = NULL;
     json_t *view = NULL;
@@ -207,7 +207,19 @@ static bool sinks_lag(struct training *training)
     }
     json_array_foreach(json_object_get(view, "sinks"), index, sink)
     {
-        lag = lag || evq_json_integer(sink, "lag", 0) > 0;
+        int64_t behind = evq_json_integer(sink, "lag", 0) + evq_json_integer(sink, "pending", 0);
+        const char *reason = evq_json_text(sink, "error", "");
+        lag = lag || behind > 0;
+        if (say && behind > 0) {
+            char shown[1024];
+            (void)fflush(stdout); // After the summary, also where both go into one file.
+            evq_cli_say(training->fleet->cli,
+                        "evalq: the sink '%s' has yet to take %" PRId64
+                        " result%s, which the queue keeps for the next `evalq up`%s%s",
+                        evq_json_text(sink, "name", "?"), behind, behind == 1 ? "" : "s",
+                        reason[0] != '\0' ? ": " : "",
+                        evq_error_escape(reason, strlen(reason), shown, sizeof shown));
+        }
     }
     json_decref(view);
     return lag;
@@ -344,12 +356,13 @@ enum evq_status evq_training_run(struct evq_fleet *fleet, char *const *argv, int
     }
     evq_live_erase(&training.live);
     int64_t deadline = evq_clock_mono_ms() + SINKS_MS;
-    while (status == EVQ_OK && fleet->stop_count == 0 && sinks_lag(&training) &&
+    while (status == EVQ_OK && fleet->stop_count == 0 && sinks_lag(&training, false) &&
            evq_clock_mono_ms() < deadline) {
         status = evq_fleet_step(fleet, -1, 50, NULL, err);
     }
     if (training.board->row_count > 0) {
         print_summary(&training);
+        (void)sinks_lag(&training, true);
     }
     if (status == EVQ_OK) {
         judge(&training);

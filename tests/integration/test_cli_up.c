@@ -205,6 +205,27 @@ static void up_evaluates_what_its_command_submits(void **state)
     assert_all_gone(place);
 }
 
+static void up_says_which_sink_has_not_taken_the_results(void **state)
+{
+    struct place *place = *state;
+    char config[2048];
+    (void)snprintf(config, sizeof config,
+                   "roots: {work: .}\nworker: {scratch: ./scratch}\n"
+                   "evaluators:\n  script: {command: [/bin/sh, %s/evaluate.sh]}\n"
+                   "suites:\n  quick: {evaluator: script, tasks: [{name: t, type: any}]}\n"
+                   "logger:\n  sinks:\n    - {name: refuser, kind: exec, command: [/bin/false]}\n",
+                   place->dir);
+    fixture_file_write(place->dir, "evalq.yaml", config);
+    fixture_file_write(place->dir, "evaluate.sh",
+                       "echo '{\"accuracy\": 0.5}' > \"$EVALQ_RESULT\"\n");
+    write_checkpoint(place, "step-1.safetensors");
+    RUN(place, 0, "up", "--", EVQ_TEST_BIN "/evalq", "scan", ".", "--run", "r", "--suite", "quick");
+    assert_holds(place->output.out, "1 checkpoint evaluated");
+    assert_holds(place->output.err, "the sink 'refuser' has yet to take 2 results");
+    assert_null(strstr(place->output.err, "'jsonl'"));
+    assert_all_gone(place);
+}
+
 static pid_t start(struct place *place, const char *name)
 {
     pid_t pid = fixture_program_start(&place->program, name, "up", "--workers", "2", (char *)NULL);
@@ -405,6 +426,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(up_runs_a_command_and_leaves_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(up_evaluates_what_its_command_submits, setup, teardown),
+        cmocka_unit_test_setup_teardown(up_says_which_sink_has_not_taken_the_results, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(up_refuses_a_second_and_stops_on_sigterm, setup, teardown),
         cmocka_unit_test_setup_teardown(up_dies_with_all_its_children_when_killed, setup, teardown),
         cmocka_unit_test_setup_teardown(up_stops_its_command_too, setup, teardown),
