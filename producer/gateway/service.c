@@ -70,9 +70,8 @@ static enum evq_status open_gate(struct service *service, const struct evq_optio
     }
     const enum evq_status status = evq_tokens_open(options->tokens, &gate->tokens, err);
     if (status == EVQ_OK && gate->lmms_open) {
-        evq_log(EVQ_LOG_WARN, "lmms_open",
-                "warning=\"whoever reaches the address may submit evaluations\" loopback=%s",
-                loopback ? "yes" : "no");
+        evq_log(EVQ_LOG_WARN, "lmms_open", "warning=%s loopback=%s",
+                "whoever reaches the address may submit evaluations", loopback ? "yes" : "no");
     }
     return status == EVQ_E_IO ? evq_error_set(err, EVQ_E_INVALID, "%s", err->message) : status;
 }

@@ -152,6 +152,17 @@ static void gateway_without_tokens_lets_this_machine_read(void **state)
     (void)close(fd);
 }
 
+static void gateway_warns_when_it_is_open_to_all(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    assert_int_equal(fixture_gateway_stop(gateway), 0);
+    fixture_gateway_start(gateway, "--lmms-open", NULL);
+    assert_int_equal(code_of(gateway, "GET", "/queue", NULL), 200);
+    assert_true(fixture_file_holds(gateway->dir, "gateway.err",
+                                   "warning=\"whoever reaches the address may submit "
+                                   "evaluations\" loopback=yes") > 0);
+}
+
 static void expect_refusal(struct fixture_gateway *gateway, int code, const char *words,
                            const char *option, const char *value)
 {
@@ -359,6 +370,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(gateway_refuses_to_start_on_what_cannot_be_meant, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(gateway_warns_when_it_is_open_to_all, setup, teardown),
         cmocka_unit_test_setup_teardown(gateway_outlives_redis, setup, teardown),
         cmocka_unit_test_setup_teardown(gateway_needs_no_more_than_its_role, setup, teardown),
         cmocka_unit_test_setup_teardown(up_starts_the_gateway_when_the_configuration_has_one, setup,
