@@ -133,10 +133,11 @@ class ConfigurationTest(Trouble):
         self.stack.up()
         config = self.write("client.yaml", "roots: {}\n")
         settings = dict(SETTINGS, hold=12, save_total_limit=1)
-        env = dict(self.address(), EVALQ_CONFIG=config)
+        env = dict(self.address(), EVALQ_CONFIG=config, EVALQ_RUN="t")
         training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings), **env)
         self.stack.wait_for_hold(12)
         self.write("client.yaml", f"roots:\n  work: {self.stack.directory}\n")
+        until(lambda: "t/5/regular/eval" in self.stack.evalq("status", "--json"), "it looks again and submits")
         go_on(self.stack.out)
         training.wait()  # The checkpoints that were rotated away meanwhile were held.
         self.assertEqual(sorted(evaluated(self.stack.outcome())), STEPS)
