@@ -10,6 +10,7 @@ import unittest
 import urllib.request
 from typing import Any
 
+import peers  # noqa: F401  It says where scene is.
 from browser import Page, chromium
 from scene import BIN, SOURCE, Scene, free_port, until
 
