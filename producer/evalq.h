@@ -158,7 +158,8 @@ EVALQ_API int evalq_client_poll(struct evalq_client *client, evalq_metric_fn on_
                                 void *context, int timeout_ms);
 /* Until everything submitted is in Redis and no job of the run is open, or timeout_ms (-1: for
  * ever). Metrics are delivered as by poll. An outage is waited out. EVALQ_NOT_FOUND: all ended but
- * what no root holds, which is submitted when the configuration has its root. */
+ * what no root holds, also after another look at the configuration (within 2 s): it is submitted
+ * when its root is there. */
 EVALQ_API int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric,
                                 void *context, int timeout_ms);
 /* Best so far. metric: "eval/<task>/<metric>", NULL or "" for the first. path_out (may be NULL)

@@ -18,7 +18,6 @@
 #define LOOK_MAX_MS        2000
 #define GONE_WAIT_MS       30000  // A save that has not begun to show.
 #define CORRUPT_WAIT_MS    3000   // Formats that look damaged until their last byte.
-#define ROOT_LOOK_MS       1000   // Between looks at the configuration for a root that is missing.
 #define INCOMPLETE_WAIT_MS 600000 // Large asynchronous saves; afterwards the worker waits for it.
 
 struct place { // Where the checkpoint is.
@@ -412,7 +411,7 @@ static void roots_look(struct evq_sender *sender)
     if (now < sender->config_due_ms) {
         return;
     }
-    sender->config_due_ms = now + ROOT_LOOK_MS;
+    sender->config_due_ms = now + EVQ_ROOT_LOOK_MS;
     if (stat(sender->config_path, &info) != 0 ||
         (info.st_ino == sender->config_seen.st_ino && info.st_size == sender->config_seen.st_size &&
          info.st_mtim.tv_sec == sender->config_seen.st_mtim.tv_sec &&
@@ -439,7 +438,7 @@ static void item_park(struct evq_sender *sender, struct evq_item *item,
                  "not submitted: %s. It is submitted as soon as that is there", error->message);
     }
     item->parked = true;
-    item->due_ms = evq_clock_mono_ms() + ROOT_LOOK_MS;
+    item->due_ms = evq_clock_mono_ms() + EVQ_ROOT_LOOK_MS;
 }
 
 void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)

@@ -233,6 +233,8 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
     struct evq_error error = {.status = EVQ_OK};
     struct delivery delivery = {.on_metric = on_metric, .context = context};
     int64_t deadline = deadline_of(timeout_ms);
+    // By then the configuration was looked at again, for the root of what lies beneath none.
+    const int64_t roots_seen = evq_clock_mono_ms() + (int64_t)2 * EVQ_ROOT_LOOK_MS;
     int64_t pause = WAIT_FIRST_MS;
     int usable = evq_client_usable(client);
 
@@ -246,7 +248,10 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
         bool sent = evq_sender_idle(client->sender, position);
         enum evq_status status = results_round(client, &delivery, deadline, &counts, &error);
         if (status == EVQ_OK && sent && counts.open == 0) {
-            return all_submitted(client, &error) ? EVALQ_OK : evq_client_fail(&error);
+            if (all_submitted(client, &error)) {
+                return EVALQ_OK;
+            }
+            status = evq_clock_mono_ms() < roots_seen ? EVQ_E_RETRY : EVQ_E_NOT_FOUND;
         }
         if (status != EVQ_OK && !outage(status)) {
             return evq_client_fail(&error);

@@ -27,7 +27,8 @@
 #include "shared/queue.h"
 
 #define EVQ_SENDER_SOURCES_MAX EVQ_RING_FILES_MAX
-#define EVQ_SENDER_PATHS_MAX   64 // Paths remembered, to see one used again for another step.
+#define EVQ_ROOT_LOOK_MS       1000 // Between looks at the configuration for a root that is missing.
+#define EVQ_SENDER_PATHS_MAX   64   // Paths remembered, to see one used again for another step.
 
 struct evq_item { // One submit on its way.
     struct evq_item *next;

@@ -89,6 +89,32 @@ static void client_wait_says_that_a_root_is_missing(void **state)
     evalq_client_close(client);
 }
 
+/* A root that was added just before counts: what lies beneath it is waited for. */
+static void client_wait_looks_at_the_configuration_once_more(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char elsewhere[64];
+    char from[128];
+    char path[128];
+    char line[160];
+
+    fixture_dir_make(elsewhere);
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    snprintf(from, sizeof(from), "%s/out/step-1.safetensors", scene->directory);
+    snprintf(path, sizeof(path), "%s/step-1.safetensors", elsewhere);
+    assert_int_equal(rename(from, path), 0);
+    const struct evalq_checkpoint checkpoint = {.path = path, .step = 1, .suites = "quick"};
+    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    assert_flushed(client);
+    snprintf(line, sizeof(line), "  other: %s\n", elsewhere);
+    config_add_root(scene, line);
+    assert_int_equal(evalq_client_wait(client, NULL, NULL, 4000), EVALQ_TIMEOUT); // For the job.
+    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
+    evalq_client_close(client);
+    fixture_dir_remove(elsewhere);
+}
+
 static void client_waits_for_checkpoint_when_it_is_still_written(void **state)
 {
     struct scene *scene = *state;
@@ -244,6 +270,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE_TEST(client_submits_once_the_missing_root_is_configured),
         SCENE_TEST(client_wait_says_that_a_root_is_missing),
+        SCENE_TEST(client_wait_looks_at_the_configuration_once_more),
         SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
         SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),
