@@ -10,10 +10,7 @@ void evq_api_events(struct evq_api *api, struct evq_http_request *request,
     const char *run = evq_http_query(request, "run", "");
     const char *last_id = request->last_event_id[0] != '\0' ? request->last_event_id
                                                             : evq_http_query(request, "after", "");
-    if (run[0] != '\0' && !evq_job_name_valid(run, EVQ_JOB_RUN_BYTES_MAX)) {
-        evq_http_reply_error(reply, 400, "invalid",
-                             "the run is not 1 to %d of the bytes [A-Za-z0-9._-]",
-                             EVQ_JOB_RUN_BYTES_MAX);
+    if (run[0] != '\0' && !evq_http_run_valid(run, reply)) {
         return;
     }
     struct evq_listener *listener = evq_events_listen(api->events, last_id, run);

@@ -11,6 +11,7 @@
 
 #define PAGE_DEFAULT      100
 #define PAGE_MAX          1000
+#define RANK_DIGITS_MAX   15
 #define LOOKS_MAX         20 // Calls to Redis for one page: each looks at up to 2,000 jobs.
 #define LOG_BYTES_DEFAULT 16384
 #define LOG_BYTES_MAX     (1 << 20)
@@ -85,18 +86,56 @@ static enum evq_status list_state(struct evq_api *api, const char *state, const 
     return status == EVQ_E_CORRUPT ? EVQ_E_BUG : status;
 }
 
+/* Ranks, as the queue gave them: numbers that it can count to, and colons. */
+static bool ranks_valid(const char *text)
+{
+    while (*text != '\0') {
+        const size_t digits = strspn(text, "0123456789");
+        if (digits == 0 || digits > RANK_DIGITS_MAX) {
+            return false;
+        }
+        text += digits;
+        text += text[0] == ':' && text[1] != '\0';
+    }
+    return true;
+}
+
 /* Which state to begin with, and where in it: "STATE-CURSOR" as the page before gave. */
 static bool read_cursor(const char *text, size_t *ret_state, char cursor[128])
 {
     const size_t word = strcspn(text, "-");
     for (size_t i = 0; i < STATE_COUNT; i++) {
         if (word == strlen(states[i]) && memcmp(text, states[i], word) == 0) {
+            const char *ranks = text + word + (text[word] == '-');
             *ret_state = i;
-            (void)snprintf(cursor, 128, "%s", text + word + (text[word] == '-'));
-            return strlen(text + word) < 128;
+            (void)snprintf(cursor, 128, "%s", ranks);
+            return strlen(ranks) < 128 && ranks_valid(ranks);
         }
     }
     return false;
+}
+
+/* Where a page begins. false: the reply says what is wrong. */
+static bool read_start(const char *only, const char *from, size_t *ret_state, char cursor[128],
+                       struct evq_http_reply *reply)
+{
+    size_t state = 0;
+    if (only[0] != '\0' && (strchr(only, '-') != NULL || !read_cursor(only, &state, cursor))) {
+        evq_http_reply_error(reply, 400, "invalid",
+                             "state is '%.40s', expected queued, delayed, running, done, dead, "
+                             "skipped or cancelled",
+                             only);
+        return false;
+    }
+    *ret_state = state;
+    if (from[0] == '\0') {
+        return true;
+    }
+    if (!read_cursor(from, ret_state, cursor) || (only[0] != '\0' && *ret_state != state)) {
+        evq_http_reply_error(reply, 400, "invalid", "cursor is not what a page before gave");
+        return false;
+    }
+    return true;
 }
 
 void evq_api_jobs(struct evq_api *api, struct evq_http_request *request,
@@ -111,18 +150,9 @@ void evq_api_jobs(struct evq_api *api, struct evq_http_request *request,
     const char *only = evq_http_query(request, "state", "");
     const char *from = evq_http_query(request, "cursor", "");
 
-    if (!evq_http_query_integer(request, reply, "count", 1, PAGE_MAX, &count)) {
-        return;
-    }
-    if (only[0] != '\0' && (strchr(only, '-') != NULL || !read_cursor(only, &at, cursor))) {
-        evq_http_reply_error(reply, 400, "invalid",
-                             "state is '%.40s', expected queued, delayed, running, done, dead, "
-                             "skipped or cancelled",
-                             only);
-        return;
-    }
-    if (from[0] != '\0' && !read_cursor(from, &at, cursor)) {
-        evq_http_reply_error(reply, 400, "invalid", "cursor is not what a page before gave");
+    if ((run[0] != '\0' && !evq_http_run_valid(run, reply)) ||
+        !evq_http_query_integer(request, reply, "count", 1, PAGE_MAX, &count) ||
+        !read_start(only, from, &at, cursor, reply)) {
         return;
     }
     json_t *jobs = json_array();

@@ -6,18 +6,6 @@
 
 #define RUN_OF(request) ((request)->params[0])
 
-/* Names of runs as they are kept: what is none cannot be known. */
-static bool run_is_name(const struct evq_http_request *request, struct evq_http_reply *reply)
-{
-    if (evq_job_name_valid(RUN_OF(request), EVQ_JOB_RUN_BYTES_MAX)) {
-        return true;
-    }
-    evq_http_reply_error(reply, 400, "invalid",
-                         "the run is not 1 to %d of the bytes [A-Za-z0-9._-]",
-                         EVQ_JOB_RUN_BYTES_MAX);
-    return false;
-}
-
 void evq_api_runs(struct evq_api *api, struct evq_http_request *request,
                   struct evq_http_reply *reply)
 {
@@ -38,7 +26,7 @@ void evq_api_run(struct evq_api *api, struct evq_http_request *request,
     struct evq_error err = {EVQ_OK, ""};
     struct evq_run_counts counts = {.open = 0};
     int64_t all = 0;
-    if (!run_is_name(request, reply)) {
+    if (!evq_http_run_valid(RUN_OF(request), reply)) {
         return;
     }
     const enum evq_status status = evq_queue_run_counts(api->queue, RUN_OF(request), &counts, &err);
@@ -81,7 +69,7 @@ void evq_api_run_results(struct evq_api *api, struct evq_http_request *request,
     struct evq_error err = {EVQ_OK, ""};
     struct page page = {.out = &reply->body};
     int64_t cursor = 0;
-    if (!run_is_name(request, reply) ||
+    if (!evq_http_run_valid(RUN_OF(request), reply) ||
         !evq_http_query_integer(request, reply, "cursor", 0, INT64_C(1) << 53, &cursor)) {
         return;
     }
@@ -99,7 +87,7 @@ void evq_api_run_best(struct evq_api *api, struct evq_http_request *request,
 {
     struct evq_error err = {EVQ_OK, ""};
     struct evq_best best;
-    if (!run_is_name(request, reply)) {
+    if (!evq_http_run_valid(RUN_OF(request), reply)) {
         return;
     }
     const enum evq_status status = evq_queue_best_get(

@@ -98,6 +98,9 @@ const char *evq_http_query(const struct evq_http_request *request, const char *n
 /* The same as a whole number of min to max. false: it is none, and the reply says so. */
 bool evq_http_query_integer(const struct evq_http_request *request, struct evq_http_reply *reply,
                             const char *name, int64_t min, int64_t max, int64_t *ret);
+/* Whether a run can be called so: names are kept in a form of their own. false: the reply says so.
+ */
+bool evq_http_run_valid(const char *run, struct evq_http_reply *reply);
 
 /*
  * Splits target ("/v1/jobs/a%2Fb?count=5") into path and query of request, in its arena.

@@ -167,6 +167,17 @@ bool evq_http_match(struct evq_http_request *request, const char *target, const 
     }
 }
 
+bool evq_http_run_valid(const char *run, struct evq_http_reply *reply)
+{
+    const bool valid = evq_job_name_valid(run, EVQ_JOB_RUN_BYTES_MAX);
+    if (!valid) {
+        evq_http_reply_error(reply, 400, "invalid",
+                             "the run is not 1 to %d of the bytes [A-Za-z0-9._-]",
+                             EVQ_JOB_RUN_BYTES_MAX);
+    }
+    return valid;
+}
+
 const char *evq_http_query(const struct evq_http_request *request, const char *name,
                            const char *fallback)
 {

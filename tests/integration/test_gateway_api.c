@@ -217,7 +217,10 @@ static void jobs_are_listed_in_pages_over_all_states(void **state)
     json_decref(get(gateway, 400, "/v1/jobs?count=0"));
     json_decref(get(gateway, 400, "/v1/jobs?count=1x"));
     json_decref(get(gateway, 400, "/v1/jobs?cursor=%00"));
-    json_decref(get(gateway, 400, "/v1/jobs?cursor=queued-nonsense&run=a%20b"));
+    json_decref(get(gateway, 400, "/v1/jobs?run=a%20b"));
+    json_decref(get(gateway, 400, "/v1/jobs?cursor=queued-nonsense"));
+    json_decref(get(gateway, 400, "/v1/jobs?cursor=dead-1:99999999999999999999"));
+    json_decref(get(gateway, 400, "/v1/jobs?state=queued&cursor=dead"));
     evq_claim_free(claim);
 }
 

@@ -39,6 +39,7 @@ if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" !=
     if [ -z "$kind" ]; then
         install "a tracker" mlflow==3.17.2 wandb==0.31.0 tensorboard==2.21.0
         install lm_eval lm_eval==0.4.13
+        install schemathesis schemathesis==4.32.5
         # With what the tests use of it: its full list is of every model and task.
         install lmms_eval --no-deps lmms_eval==0.7.3
         install "what lmms_eval needs" fastapi==0.165.0 pydantic==2.14.3 httpx==0.28.1 uvicorn loguru python-dotenv jsonlines \
