@@ -1,6 +1,11 @@
 # Programs of tests/faults, and what is tested with them.
+find_program(EVQ_PYTHON NAMES python3 HINTS /usr/bin)
 add_executable(fault_proxy faults/proxy.c faults/proxy_link.c faults/proxy_rules.c faults/proxy_resp.c faults/proxy_history.c)
 target_link_libraries(fault_proxy PRIVATE evq_shared)
 if(TARGET test_faults_proxy)
     add_dependencies(test_faults_proxy fault_proxy)
+endif()
+if(EVQ_PYTHON)
+    add_test(NAME faults_history COMMAND ${EVQ_PYTHON} -B ${CMAKE_CURRENT_SOURCE_DIR}/faults/test_history.py)
+    set_tests_properties(faults_history PROPERTIES LABELS unit TIMEOUT 60)
 endif()
