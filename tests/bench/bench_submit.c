@@ -1,9 +1,10 @@
 /*
  * What evalq_client_submit costs the training thread: p50, p99 and the most, with Redis healthy,
- * stopped (SIGSTOP) and away, one submit after another and with pauses between them as in training.
- * Prints a table; asserts nothing.
+ * slow (stopped for 50 ms of every 100), stopped (SIGSTOP) and away, one submit after another and
+ * with pauses between them as in training. Prints a table; asserts nothing.
  *
- *     bench_submit [SUBMITS [RING_DIRECTORY]]
+ *     bench_submit [SUBMITS [RING_DIRECTORY]]      Also: EVQ_BENCH_AOF=off|everysec|always; off by
+ * default.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,30 +22,16 @@
 
 #include "producer/evalq.h"
 #include "shared/checkpoint/writer.h"
+#include "tests/bench/row.h"
 #include "tests/fixture/queue.h"
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    int64_t left = *(const int64_t *)a;
-    int64_t right = *(const int64_t *)b;
-    return (left > right) - (left < right);
-}
 
 /* Training's own work between two submits: keeps the core and the caches busy. */
 static void work(int64_t ns)
 {
     static volatile unsigned char memory[1 << 20];
-    int64_t end = now_ns() + ns;
+    int64_t end = bench_now_ns() + ns;
 
-    while (now_ns() < end) {
+    while (bench_now_ns() < end) {
         for (size_t at = 0; at < sizeof(memory); at += 64) {
             memory[at]++;
         }
@@ -74,11 +62,11 @@ static void measure(const char *name, const char *redis, const char *directory, 
         if (pause_ns > 0) {
             work(pause_ns);
         }
-        int64_t start = now_ns();
+        int64_t start = bench_now_ns();
         full += evalq_client_submit(client, &checkpoint) != EVALQ_OK;
-        spent[at] = now_ns() - start;
+        spent[at] = bench_now_ns() - start;
     }
-    qsort(spent, (size_t)submits, sizeof(*spent), by_value);
+    qsort(spent, (size_t)submits, sizeof(*spent), bench_by_value);
     printf("%-22s %8d %9.2f %9.2f %9.2f %9.2f %8d\n", name, submits,
            1e-3 * (double)spent[submits / 2], 1e-3 * (double)spent[submits * 99 / 100],
            1e-3 * (double)spent[submits * 999 / 1000], 1e-3 * (double)spent[submits - 1], full);
@@ -87,13 +75,45 @@ static void measure(const char *name, const char *redis, const char *directory, 
     free(spent);
 }
 
+/* A child that stops Redis for half of the time, until it is killed. */
+static pid_t slow_start(pid_t redis)
+{
+    const struct timespec half = {.tv_nsec = 50000000};
+    pid_t child = fork();
+
+    while (child == 0) {
+        (void)kill(redis, SIGSTOP);
+        (void)nanosleep(&half, NULL);
+        (void)kill(redis, SIGCONT);
+        (void)nanosleep(&half, NULL);
+        if (getppid() == 1) {
+            _exit(0);
+        }
+    }
+    return child;
+}
+
+static void slow_stop(pid_t child, pid_t redis)
+{
+    (void)kill(child, SIGKILL);
+    (void)waitpid(child, NULL, 0);
+    (void)kill(redis, SIGCONT);
+}
+
 int main(int argc, char **argv)
 {
     int submits = argc > 1 ? atoi(argv[1]) : 2000;
     char directory[64];
     char text[256];
-    struct fixture *fx = fixture_open(NULL);
+    const char *mode = getenv("EVQ_BENCH_AOF") != NULL ? getenv("EVQ_BENCH_AOF") : "off";
+    const struct fixture_redis_config redis = {.options = bench_redis_options(mode)};
 
+    if (redis.options == NULL || submits < 10) {
+        fprintf(stderr, "usage: EVQ_BENCH_AOF=off|everysec|always bench_submit [SUBMITS, 10 or "
+                        "more [RING_DIRECTORY]]\n");
+        return 2;
+    }
+    struct fixture *fx = fixture_open(&redis);
     fixture_dir_make(directory);
     const char *rings = argc > 2 ? argv[2] : directory;
     snprintf(text, sizeof(text), "%s/evalq.yaml", directory);
@@ -111,6 +131,10 @@ int main(int argc, char **argv)
            "p99.9 us", "max us", "full");
     measure("healthy", fx->redis->url, directory, rings, submits, 0);
     measure("healthy-each-10ms", fx->redis->url, directory, rings, submits / 10, 10000000);
+    pid_t slow = slow_start(fx->redis->pid);
+    measure("slow", fx->redis->url, directory, rings, submits, 0);
+    measure("slow-each-10ms", fx->redis->url, directory, rings, submits / 10, 10000000);
+    slow_stop(slow, fx->redis->pid);
     fixture_redis_suspend(fx->redis);
     measure("stopped", fx->redis->url, directory, rings, submits, 0);
     measure("stopped-each-10ms", fx->redis->url, directory, rings, submits / 10, 10000000);
