@@ -55,10 +55,14 @@ enum evq_status evq_codec_note_encode(const char *type, const struct evq_field *
 static enum evq_status note_text(struct evq_arena *arena, const msgpack_object *object,
                                  const char **ret, struct evq_error *err)
 {
-    if (object->type != MSGPACK_OBJECT_STR ||
-        memchr(object->via.str.ptr, '\0', object->via.str.size) != NULL) {
+    if (object->type != MSGPACK_OBJECT_STR) {
         return evq_error_set(err, EVQ_E_CORRUPT, "note: expected text without NUL, got %s",
                              evq_codec_object_kind(object));
+    }
+    // An empty text has no address.
+    if (object->via.str.size > 0 &&
+        memchr(object->via.str.ptr, '\0', object->via.str.size) != NULL) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "note: expected text without NUL, got one with");
     }
     *ret = evq_arena_strndup(arena, object->via.str.ptr, object->via.str.size);
     return *ret != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "note");

@@ -47,7 +47,7 @@ static bool objects_equal(const msgpack_object *a, const msgpack_object *b)
 {
     return a->type == MSGPACK_OBJECT_STR && b->type == MSGPACK_OBJECT_STR &&
            a->via.str.size == b->via.str.size &&
-           memcmp(a->via.str.ptr, b->via.str.ptr, a->via.str.size) == 0;
+           (a->via.str.size == 0 || memcmp(a->via.str.ptr, b->via.str.ptr, a->via.str.size) == 0);
 }
 
 static enum evq_status read_text(const struct evq_codec_reader *reader, const char *where,

@@ -210,6 +210,12 @@ enum evq_status evq_conn_url_parse(const char *text, struct evq_conn_url *ret_ur
                              "no Redis address is given: name it with --url, $EVALQ_URL or "
                              "redis.url, as redis://HOST:PORT/DB or unix:///PATH");
     }
+    if (evq_error_control(text) != 0) { // Shown, it would reach a terminal.
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "the Redis address holds a control byte, its byte %zu: write it as "
+                             "redis://HOST:PORT/DB or unix:///PATH",
+                             evq_error_control(text));
+    }
     if (strncmp(text, "redis://", 8) == 0) {
         status = parse_tcp(text + 8, &url, err);
     } else if (strncmp(text, "unix://", 7) == 0) {

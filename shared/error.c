@@ -127,3 +127,13 @@ char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t ou
     out[used] = '\0';
     return out;
 }
+
+size_t evq_error_control(const char *text)
+{
+    for (size_t i = 0; text[i] != '\0'; i++) {
+        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) {
+            return i + 1;
+        }
+    }
+    return 0;
+}

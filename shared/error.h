@@ -73,4 +73,7 @@ enum evq_exit evq_status_exit(enum evq_status status);
  * Returns out. */
 char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t out_bytes);
 
+/* Which byte of text, counted from 1, is the first control byte or DEL; 0: none is. */
+size_t evq_error_control(const char *text);
+
 #endif

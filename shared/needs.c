@@ -99,6 +99,12 @@ static enum evq_status parse(char *text, const char **labels, struct evq_needs *
     struct evq_needs needs = {0};
     enum evq_status status = EVQ_OK;
 
+    if (evq_error_control(text) != 0) { // Shown, it would reach a terminal.
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "needs hold a control byte, their byte %zu: write them as "
+                             "gpus=N,gpu_memory=BYTES,labels=A+B",
+                             evq_error_control(text));
+    }
     char *rest = text[0] != '\0' ? text : NULL;
     for (char *item = strsep(&rest, ","); item != NULL && status == EVQ_OK;
          item = strsep(&rest, ",")) {

@@ -158,12 +158,14 @@ static void codec_note_round_trips(void **state)
          .bytes = (const uint8_t *)"\0\1\2",
          .byte_count = 3},
         {.key = "none", .type = EVQ_FIELD_BYTES, .bytes = NULL, .byte_count = 0},
+        {.key = "", .type = EVQ_FIELD_TEXT, .text = ""},
+        {.key = "last", .type = EVQ_FIELD_INT, .integer = 1},
     };
     evq_buffer_init(&bytes, 0);
-    assert_status_err(evq_codec_note_encode("task", fields, 6, &bytes, &err), EVQ_OK, &err);
+    assert_status_err(evq_codec_note_encode("task", fields, 8, &bytes, &err), EVQ_OK, &err);
     assert_status_err(evq_codec_note_decode(bytes.data, bytes.bytes, &note, &err), EVQ_OK, &err);
     assert_string_equal(note->type, "task");
-    assert_int_equal(note->field_count, 6);
+    assert_int_equal(note->field_count, 8);
     assert_string_equal(evq_codec_note_field(note, "job")->text, "a/1/b/c \xff");
     assert_true(evq_codec_note_field(note, "done")->integer == INT64_MIN);
     assert_true(evq_codec_note_field(note, "total")->integer == INT64_MAX);
@@ -171,6 +173,7 @@ static void codec_note_round_trips(void **state)
     assert_int_equal(evq_codec_note_field(note, "record")->byte_count, 3);
     assert_memory_equal(evq_codec_note_field(note, "record")->bytes, "\0\1\2", 3);
     assert_int_equal(evq_codec_note_field(note, "none")->byte_count, 0);
+    assert_string_equal(evq_codec_note_field(note, "")->text, "");
     assert_null(evq_codec_note_field(note, "absent"));
     evq_codec_note_free(note);
     for (size_t cut = 0; cut < bytes.bytes; cut++) {
@@ -196,6 +199,7 @@ static void codec_note_decode_refuses_bad_bytes(void **state)
         CASE("\x81\xa4type\x01", "expected text"),
         CASE("\x81\xa4type\xa1\x00", "without NUL"),
         CASE("\x82\xa4type\xa1t\xa4type\xa1t", "comes twice"),
+        CASE("\x83\xa4type\xa1t\xa0\x01\xa0\x02", "key '' comes twice"),
         CASE("\x82\xa4type\xa1t\xa1k\x90", "field 'k'"),
         CASE("\x82\xa4type\xa1t\xa1k\xc0", "field 'k'"),
         CASE("\x82\xa4type\xa1t\xa1k\xcf\xff\xff\xff\xff\xff\xff\xff\xff", "out of range"),

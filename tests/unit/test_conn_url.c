@@ -106,7 +106,9 @@ static void conn_url_refuses_malformed(void **state)
     refused("redis://h/-1", "database");
     refused("redis://h/2147483648", "database");
     refused("redis://h?timeout=3", "?timeout=3");
-    refused("redis://h\n", "host");
+    refused("redis://h\n", "a control byte, its byte 10");
+    refused("\x1b[2J", "a control byte, its byte 1");
+    refused("unix:///a\x7f", "a control byte");
     refused("redis://a b", "host");
     refused("redis://h%0", "host");
     refused("redis://h%zz", "host");

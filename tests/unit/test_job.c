@@ -293,7 +293,9 @@ static void needs_parse_refuses_bad_text(void **state)
                                "labels=a b",
                                "labels=a,labels=b",
                                "gpu_memory=9999999999999999999",
-                               "gpus=1 "};
+                               "gpus=1 ",
+                               "gpus=1\n",
+                               "\x1b[2J"};
     struct evq_arena *arena = evq_arena_new(0);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct evq_needs needs = {.gpus = 77};

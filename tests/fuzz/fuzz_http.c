@@ -1,0 +1,114 @@
+/*
+ * Bytes to the gateway's port, as anybody may send them: request lines, headers, lengths, chunks,
+ * several requests in one connection. Whatever comes, the server answers in HTTP or hangs up, and a
+ * handler sees a clean request within its limits. The pool is this file's own: it answers at once.
+ */
+// fuzz: gateway
+#include <errno.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "producer/gateway/http_server.h"
+#include "producer/gateway/submission.h"
+#include "tests/fuzz/file.h"
+
+static struct evq_http_server *server;
+static struct sockaddr_un address = {.sun_family = AF_UNIX};
+static struct evq_config *config;
+
+static void check_clean(const char *text)
+{
+    for (size_t bytes = strlen(text), at = 0; at < bytes;) {
+        const size_t one = evq_buffer_utf8(text + at, bytes - at);
+        check(one > 0 && (unsigned char)text[at] >= 0x20 && text[at] != 0x7f);
+        at += one;
+    }
+}
+
+/* A request that the server hands on. A submit goes as far as it can without Redis. */
+bool evq_pool_add(struct evq_pool *pool, struct evq_exchange *exchange)
+{
+    struct evq_http_request *request = &exchange->request;
+    struct evq_http_reply *reply = &exchange->reply;
+    struct evq_submission submission;
+
+    (void)pool;
+    check_clean(request->path);
+    for (size_t i = 0; i < request->query_count; i++) {
+        check_clean(request->query[i].key);
+        check_clean(request->query[i].value);
+    }
+    check(request->body_len <= EVQ_HTTP_BODY_MAX && request->body[request->body_len] == '\0');
+    check(strcmp(request->method, exchange->route->method) == 0);
+    if (exchange->route->handler != evq_api_submit) {
+        evq_buffer_printf(&reply->body, "{\"bytes\": %zu}", request->body_len);
+    } else if (evq_submission_read(config, request, &submission, reply)) {
+        evq_buffer_text(&reply->body, "{}");
+        evq_job_free(submission.job);
+    }
+    evq_http_server_done(exchange);
+    return true;
+}
+
+static void start(void)
+{
+    static const char text[] = "roots: {ckpt: /nowhere/ckpt}\n";
+    static const char tokens[] = "all write 0123456789abcdef\n";
+    static struct evq_gate gate = {.has_tokens = true, .loopback = true, .lmms_open = true};
+    static struct evq_api direct;
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    check(evq_config_parse(text, sizeof text - 1, "f.yaml", &config, NULL) == EVQ_OK);
+    const char *file = fuzz_file((const uint8_t *)tokens, sizeof tokens - 1);
+    check(evq_tokens_open(file, &gate.tokens, NULL) == EVQ_OK);
+    gate.rate = evq_rate_new(0, 0);
+    direct.config = config;
+    (void)snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "evq-fuzz-%d",
+                   (int)getpid()); // Not in the file system.
+    check(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0);
+    check(listen(fd, 16) == 0);
+    const struct evq_http_server_config server_config = {.listen_fd = fd,
+                                                         .gate = &gate,
+                                                         .direct = &direct,
+                                                         .connections_max = 64,
+                                                         .streams_max = 4,
+                                                         .receive_ms = 50,
+                                                         .reply_ms = 5000};
+    check(evq_http_server_start(&server_config, NULL, &server, NULL) == EVQ_OK);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    char reply[65536];
+    size_t got = 0;
+
+    if (server == NULL) {
+        start();
+    }
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    check(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0);
+    (void)!send(fd, data, bytes, MSG_NOSIGNAL); // It may have hung up.
+    (void)shutdown(fd, SHUT_WR);
+    for (int ticks = 0; got < sizeof(reply); ticks++) {
+        struct pollfd item = {.fd = fd, .events = POLLIN};
+        if (poll(&item, 1, 10) <= 0) {     // Nothing yet, or the fuzzer's own signal.
+            evq_http_server_sweep(server); // Which cuts what says no more.
+            check(ticks < 500);
+            continue;
+        }
+        const ssize_t some = recv(fd, reply + got, sizeof(reply) - got, 0);
+        if (some <= 0) {
+            check(some == 0 || errno == ECONNRESET);
+            break;
+        }
+        got += (size_t)some;
+    }
+    check(got == 0 || (got >= 12 && memcmp(reply, "HTTP/1.", 7) == 0));
+    (void)close(fd);
+    return 0;
+}
