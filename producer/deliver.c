@@ -97,41 +97,20 @@ static enum evq_status queue_know(struct evq_sender *sender, struct evq_error *e
     return status;
 }
 
-/* Keeps the message beside the pin, for the case that Redis loses its data. */
-static void pin_keep_message(const char *directory, const struct evq_job *job, const char *sent_as)
-{
-    struct evq_buffer message;
-
-    evq_buffer_init(&message, EVQ_JOB_BYTES_MAX);
-    if (evq_codec_job_encode(job, &message, NULL) == EVQ_OK) {
-        // Without it the pin is held all the same, and `evalq scan` may find the checkpoint.
-        (void)!evq_pin_message_keep(directory, sent_as, message.data, message.bytes, NULL);
-    }
-    evq_buffer_free(&message);
-}
-
 /* Writes into the pin what became of the job, so that its end releases the pin. sent: the queue's
  * answer; NULL: it refuses the job. */
 static void pin_note(struct evq_sender *sender, const struct evq_job *job,
                      const struct evq_submitted *sent)
 {
     char directory[PATH_MAX];
-    char id[EVQ_JOB_ID_BYTES_MAX];
 
     if (!pin_directory(sender, job, directory)) {
         return;
     }
-    evq_job_id(job, id);
-    // A failure leaves the pin held until `evalq gc` finds it old.
-    if (sent == NULL || sent->state >= EVQ_JOB_DONE) {
-        (void)!evq_pin_refused(directory, id, NULL);
-    } else {
-        if (sender->info.epoch[0] == '\0') { // The first job of all began it.
-            (void)!queue_know(sender, NULL);
-        }
-        pin_keep_message(directory, job, sent->id);
-        (void)!evq_pin_sent(directory, id, sent->id, sender->info.epoch, NULL);
+    if (sent != NULL && sender->info.epoch[0] == '\0') { // The first job of all began it.
+        (void)!queue_know(sender, NULL);
     }
+    evq_keeper_note(directory, job, sent, sender->info.epoch);
     evq_keeper_add(&sender->keeper, directory, 0);
 }
 

@@ -72,6 +72,33 @@ void evq_keeper_add(struct evq_keeper *keeper, const char *directory, int64_t co
     keeper->copied_bytes += copied_bytes;
 }
 
+/* Keeps the message beside the pin, for the case that Redis loses its data. */
+static void message_keep(const char *directory, const struct evq_job *job, const char *sent_as)
+{
+    struct evq_buffer message;
+
+    evq_buffer_init(&message, EVQ_JOB_BYTES_MAX);
+    if (evq_codec_job_encode(job, &message, NULL) == EVQ_OK) {
+        // Without it the pin is held all the same, and `evalq scan` may find the checkpoint.
+        (void)!evq_pin_message_keep(directory, sent_as, message.data, message.bytes, NULL);
+    }
+    evq_buffer_free(&message);
+}
+
+void evq_keeper_note(const char *directory, const struct evq_job *job,
+                     const struct evq_submitted *sent, const char *epoch)
+{
+    char id[EVQ_JOB_ID_BYTES_MAX];
+
+    evq_job_id(job, id);
+    if (sent == NULL || sent->state >= EVQ_JOB_DONE) {
+        (void)!evq_pin_refused(directory, id, NULL); // As the header says.
+    } else {
+        message_keep(directory, job, sent->id);
+        (void)!evq_pin_sent(directory, id, sent->id, epoch, NULL); // Likewise.
+    }
+}
+
 /* In the object that json stands in, the value of key; false: there is none, or the text is no
  * JSON. */
 static bool json_member(struct evq_json *json, const char *key, struct evq_json_token *ret_value)

@@ -2,7 +2,7 @@
  * The live pins of a run: asks at a low rate whether their jobs ended, and releases them. Jobs that
  * the queue lost with its data are sent again, from the message that their pin keeps. The pin of a
  * dead job stays for `evalq retry`: a day, the newest four of the run, while nobody needs the room.
- * The background thread's.
+ * One thread: the client's in the background, the gateway's for pins.
  */
 #ifndef EVQ_PRODUCER_KEEPER_H
 #define EVQ_PRODUCER_KEEPER_H
@@ -47,6 +47,13 @@ bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue,
  */
 bool evq_keeper_spare(struct evq_keeper *keeper, struct evq_queue *queue,
                       const struct evq_queue_info *info);
+/*
+ * Notes in a pin what became of a job that wants it, and keeps the job's message beside it for the
+ * case that Redis loses its data. sent: the queue's answer; NULL: the job is not in the queue.
+ * epoch: as evq_pin_sent(). A failure leaves the pin held until `evalq gc` finds it old.
+ */
+void evq_keeper_note(const char *directory, const struct evq_job *job,
+                     const struct evq_submitted *sent, const char *epoch);
 /* Forgets the pins, removes directories left empty. */
 void evq_keeper_free(struct evq_keeper *keeper);
 

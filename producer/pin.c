@@ -318,6 +318,32 @@ enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_p
     return status;
 }
 
+enum evq_status evq_pin_verify(const struct evq_pin_request *request, const struct evq_pin *pin,
+                               struct evq_error *err)
+{
+    char again[33];
+
+    if (request->fingerprint[0] == '\0' || pin->found) {
+        return EVQ_OK;
+    }
+    const int root_fd = open(request->root_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    enum evq_status status =
+        root_fd >= 0
+            ? evq_checkpoint_fingerprint(root_fd, pin->path, again, NULL, err)
+            : evq_error_set(err, EVQ_E_IO, "open '%s': %s", request->root_path, strerror(errno));
+    if (root_fd >= 0) {
+        close(root_fd);
+    }
+    if (status == EVQ_OK && strcmp(again, request->fingerprint) != 0) {
+        status = evq_error_set(err, EVQ_E_CHANGED, "'%s/%s' changed while it was pinned",
+                               request->root_path, request->path);
+    }
+    if (status != EVQ_OK) {
+        (void)!evq_pin_release(pin->directory, NULL); // `evalq gc` takes what is left.
+    }
+    return status == EVQ_E_INCOMPLETE ? EVQ_E_CHANGED : status;
+}
+
 enum evq_status evq_pin_sent(const char *directory, const char *job, const char *sent_as,
                              const char *epoch, struct evq_error *err)
 {

@@ -12,8 +12,8 @@
  * hard-linked, where the caller says that the trainer never writes into them again; else copied, up
  * to a number of bytes. Nothing is written into the checkpoint.
  *
- * Used by the client's background thread and by `evalq gc`. Any thread; different processes may
- * work on one directory.
+ * Used by the client's background thread, the gateway and `evalq gc`. Any thread; different
+ * processes may work on one directory.
  */
 #ifndef EVQ_PRODUCER_PIN_H
 #define EVQ_PRODUCER_PIN_H
@@ -78,6 +78,11 @@ bool evq_pin_hard_link_safe(const char *path, int64_t step);
  */
 enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_pin *ret_pin,
                              struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* That what was just pinned is what the fingerprint says. EVQ_E_CHANGED: it changed between the
+ * two, and the pin is gone again; else as evq_checkpoint_fingerprint(). */
+enum evq_status evq_pin_verify(const struct evq_pin_request *request, const struct evq_pin *pin,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Notes in the pin's directory that the job it is wanted by was sent, as which id (generations),
  * and in which life of the queue's data (evq_queue_info's epoch; "": not known). */

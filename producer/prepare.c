@@ -226,7 +226,6 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
 {
     char ids[EVQ_REQUEST_SUITES_MAX][EVQ_JOB_ID_BYTES_MAX];
     const char *id_list[EVQ_REQUEST_SUITES_MAX];
-    char again[33];
     struct evq_pin pin;
 
     for (size_t at = 0; at < item->job_count; at++) {
@@ -264,20 +263,11 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
         request.copy_bytes_max = budget > 0 ? budget : 0;
         status = evq_pin_make(&request, &pin, err);
     }
+    if (status == EVQ_OK) {
+        status = evq_pin_verify(&request, &pin, err);
+    }
     if (status != EVQ_OK) {
         return status;
-    }
-    // What was pinned must be what the fingerprint says, or it changed between the two.
-    if (fingerprint[0] != '\0' && !pin.found) {
-        status = evq_checkpoint_fingerprint(place->root_fd, pin.path, again, NULL, err);
-        if (status == EVQ_OK && strcmp(again, fingerprint) != 0) {
-            status = evq_error_set(err, EVQ_E_CHANGED, "'%s' changed while it was pinned",
-                                   item->request.path);
-        }
-        if (status != EVQ_OK) {
-            (void)!evq_pin_release(pin.directory, NULL);
-            return status == EVQ_E_INCOMPLETE ? EVQ_E_CHANGED : status;
-        }
     }
     evq_keeper_add(&sender->keeper, pin.directory, pin.copied_bytes);
     for (size_t at = 0; at < item->job_count; at++) {

@@ -72,6 +72,7 @@ static struct evq_config *config_new(void)
     config->gateway.lmms.catalog = "";
     config->gateway.lmms.both_variants = true;
     config->gateway.lmms.gpus_as_needs = true;
+    config->gateway.lmms.pin = true;
     if (config->worker.scratch == NULL || config->shm.path == NULL ||
         config->gateway.lmms.results == NULL) {
         evq_arena_free(arena);

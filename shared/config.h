@@ -138,6 +138,7 @@ struct evq_config {
             bool cancel_running;      // DELETE ends a job that runs, too; default false.
             bool both_variants;       // Regular weights and averages, where both exist; true.
             bool gpus_as_needs;       // num_gpus above 1 in place of the suite's needs; true.
+            bool pin;                 // Checkpoints are kept until they are evaluated; true.
         } lmms;
     } gateway;
 };

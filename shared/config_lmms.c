@@ -59,6 +59,13 @@ static enum evq_status read_gpus(const struct evq_config_reader *reader,
     return evq_read_bool(reader, node, where, &config->gateway.lmms.gpus_as_needs);
 }
 
+static enum evq_status read_pin(const struct evq_config_reader *reader, const struct evq_node *node,
+                                const char *where, void *base)
+{
+    struct evq_config *config = base;
+    return evq_read_bool(reader, node, where, &config->gateway.lmms.pin);
+}
+
 enum evq_status evq_read_lmms(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *where, void *base)
 {
@@ -71,6 +78,7 @@ enum evq_status evq_read_lmms(const struct evq_config_reader *reader, const stru
         {"cancel_running", EVQ_KEY_CALL, 0, 0, 0, read_cancel},
         {"both_variants", EVQ_KEY_CALL, 0, 0, 0, read_both},
         {"gpus_as_needs", EVQ_KEY_CALL, 0, 0, 0, read_gpus},
+        {"pin", EVQ_KEY_CALL, 0, 0, 0, read_pin},
     };
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }

@@ -140,7 +140,7 @@ void evq_lmms_evaluate(struct evq_api *api, struct evq_http_request *request,
         reply_fault(reply, status, fault);
         return;
     }
-    status = evq_lmms_submit(api->config, api->queue, asked, sent, &err);
+    status = evq_lmms_submit(api->config, api->queue, api->pins, asked, sent, &err);
     evq_lmms_request_free(asked);
     if (status != EVQ_OK) {
         reply_refused(reply, status, &err);
@@ -255,7 +255,7 @@ static void merge_begin(struct evq_api *api, struct evq_http_request *request,
         reply_fault(reply, status, fault);
         return;
     }
-    status = evq_lmms_submit_merge(api->config, api->queue, &asked, &merging->job, &err);
+    status = evq_lmms_submit_merge(api->config, api->queue, api->pins, &asked, &merging->job, &err);
     evq_lmms_merge_free(&asked);
     if (status == EVQ_E_GONE) {
         evq_http_reply_error(reply, 404, "gone", "%s", err.message);

@@ -8,6 +8,7 @@
 
 #include "producer/gateway/lmms_result.h"
 #include "shared/clock.h"
+#include "shared/log.h"
 
 /* What tells one evaluation of a checkpoint from another, as text; free() it. NULL: out of memory.
  */
@@ -96,26 +97,47 @@ static struct evq_job *job_make(const struct evq_lmms_place *place, const char *
 }
 
 /* A job that ended without results is wanted anew by who submits it again. */
-static enum evq_status job_send(struct evq_queue *queue, const struct evq_job *job,
-                                char ret_id[EVQ_JOB_ID_BYTES_MAX], struct evq_error *err)
+static enum evq_status job_submit(struct evq_queue *queue, const struct evq_job *job,
+                                  struct evq_submitted *submitted, struct evq_error *err)
 {
-    struct evq_submitted submitted;
+    char again[EVQ_JOB_ID_BYTES_MAX];
 
     enum evq_status status = evq_job_check(job, err);
     if (status == EVQ_OK) {
-        status = evq_queue_submit(queue, job, 0, &submitted, err);
+        status = evq_queue_submit(queue, job, 0, submitted, err);
     }
-    if (status != EVQ_OK) {
+    if (status != EVQ_OK || submitted->answer != EVQ_SUBMIT_DUPLICATE ||
+        (submitted->state != EVQ_JOB_DEAD && submitted->state != EVQ_JOB_SKIPPED &&
+         submitted->state != EVQ_JOB_CANCELLED)) {
         return status;
     }
-    (void)snprintf(ret_id, EVQ_JOB_ID_BYTES_MAX, "%s", submitted.id);
-    if (submitted.answer == EVQ_SUBMIT_DUPLICATE &&
-        (submitted.state == EVQ_JOB_DEAD || submitted.state == EVQ_JOB_SKIPPED ||
-         submitted.state == EVQ_JOB_CANCELLED)) {
-        status = evq_queue_retry(queue, submitted.id, ret_id, err);
-        if (status == EVQ_E_CONFLICT || status == EVQ_E_NOT_FOUND) {
-            status = EVQ_OK; // Somebody else was faster.
-        }
+    status = evq_queue_retry(queue, submitted->id, again, err);
+    if (status == EVQ_OK) {
+        memcpy(submitted->id, again, sizeof again);
+        submitted->state = EVQ_JOB_QUEUED;
+    }
+    // Else somebody else was faster.
+    return status == EVQ_E_CONFLICT || status == EVQ_E_NOT_FOUND ? EVQ_OK : status;
+}
+
+/* Submits the job with its checkpoint pinned, where that can be. */
+static enum evq_status job_send(struct evq_queue *queue, struct evq_pins *pins, struct evq_job *job,
+                                char ret_id[EVQ_JOB_ID_BYTES_MAX], struct evq_error *err)
+{
+    struct evq_submitted submitted;
+    struct evq_error why = {EVQ_OK, ""};
+    char directory[PATH_MAX];
+
+    if (evq_pins_make(pins, job, directory, &why) != EVQ_OK) {
+        evq_log(EVQ_LOG_WARN, "unpinned", "run=%s step=%lld error=%s", job->run,
+                (long long)job->step, why.message);
+    }
+    const enum evq_status status = job_submit(queue, job, &submitted, err);
+    if (directory[0] != '\0') {
+        evq_pins_note(pins, queue, job, directory, status == EVQ_OK ? &submitted : NULL);
+    }
+    if (status == EVQ_OK) {
+        (void)snprintf(ret_id, EVQ_JOB_ID_BYTES_MAX, "%s", submitted.id);
     }
     return status;
 }
@@ -123,6 +145,7 @@ static enum evq_status job_send(struct evq_queue *queue, const struct evq_job *j
 struct sending { // One request on its way into the queue.
     const struct evq_config *config;
     struct evq_queue *queue;
+    struct evq_pins *pins;
     const struct evq_lmms_request *request;
     struct evq_lmms_place place;
     char directory[PATH_MAX];
@@ -151,7 +174,7 @@ static enum evq_status variant_send(struct sending *s, const char *variant, cons
         status = evq_needs_parse(needs, job->arena, &job->needs, err);
     }
     if (status == EVQ_OK) {
-        status = job_send(s->queue, job, ret_id, err);
+        status = job_send(s->queue, s->place.hub ? NULL : s->pins, job, ret_id, err);
     }
     evq_job_free(job);
     free(text);
@@ -186,10 +209,10 @@ static enum evq_status ticket_put(struct sending *s, const char *other, struct e
 }
 
 enum evq_status evq_lmms_submit(const struct evq_config *config, struct evq_queue *queue,
-                                const struct evq_lmms_request *request, struct evq_lmms_sent *sent,
-                                struct evq_error *err)
+                                struct evq_pins *pins, const struct evq_lmms_request *request,
+                                struct evq_lmms_sent *sent, struct evq_error *err)
 {
-    struct sending s = {.config = config, .queue = queue, .request = request};
+    struct sending s = {.config = config, .queue = queue, .pins = pins, .request = request};
     const char *results = config->gateway.lmms.results;
     char suffix[EVQ_JOB_NAME_BYTES_MAX + 3];
 
@@ -217,7 +240,7 @@ enum evq_status evq_lmms_submit(const struct evq_config *config, struct evq_queu
 }
 
 enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct evq_queue *queue,
-                                      const struct evq_lmms_merge *merge,
+                                      struct evq_pins *pins, const struct evq_lmms_merge *merge,
                                       struct evq_lmms_merging *merging, struct evq_error *err)
 {
     struct evq_lmms_place place;
@@ -244,7 +267,7 @@ enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct ev
     struct evq_job *job = text != NULL ? job_make(&place, config->gateway.lmms.merge_suite,
                                                   merge->variant, "lmms_merge", text)
                                        : NULL;
-    status = job != NULL ? job_send(queue, job, job_id, err)
+    status = job != NULL ? job_send(queue, pins, job, job_id, err)
                          : evq_error_set(err, EVQ_E_NOMEM, "no memory for a job");
     if (status == EVQ_OK) {
         status = evq_queue_ticket_put(queue, merging->id, job_id, "", text, strlen(text), &position,

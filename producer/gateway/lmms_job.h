@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "producer/gateway/lmms_place.h"
+#include "producer/gateway/pins.h"
 #include "shared/queue_ticket.h"
 
 #define EVQ_LMMS_ID_BYTES 37 // A UUID and the NUL.
@@ -18,11 +19,12 @@ struct evq_lmms_sent {
     int64_t position;
 };
 
-/* An id that is there already, from an attempt whose answer was lost, is kept: the same ticket
- * again. EVQ_E_INVALID, EVQ_E_NOT_FOUND: the checkpoint, in one sentence; else as the queue. */
+/* pins may be NULL. An id that is there already, from an attempt whose answer was lost, is kept:
+ * the same ticket again. EVQ_E_INVALID, EVQ_E_NOT_FOUND: the checkpoint, in one sentence; else as
+ * the queue. */
 enum evq_status evq_lmms_submit(const struct evq_config *config, struct evq_queue *queue,
-                                const struct evq_lmms_request *request, struct evq_lmms_sent *sent,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+                                struct evq_pins *pins, const struct evq_lmms_request *request,
+                                struct evq_lmms_sent *sent, struct evq_error *err) EVQ_CHECK_RESULT;
 
 struct evq_lmms_merging {
     char id[EVQ_LMMS_ID_BYTES]; // Of its ticket.
@@ -30,7 +32,7 @@ struct evq_lmms_merging {
 };
 /* As above. EVQ_E_GONE: no such checkpoint; EVQ_E_INVALID, EVQ_E_NOT_FOUND; else as the queue. */
 enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct evq_queue *queue,
-                                      const struct evq_lmms_merge *merge,
+                                      struct evq_pins *pins, const struct evq_lmms_merge *merge,
                                       struct evq_lmms_merging *merging,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 

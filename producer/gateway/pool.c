@@ -129,8 +129,10 @@ static void log_reply(const struct evq_exchange *exchange)
 static bool handle(struct evq_pool *pool, struct thread *thread, struct evq_exchange *exchange)
 {
     struct evq_http_reply *reply = &exchange->reply;
-    struct evq_api api = {
-        .config = pool->config.config, .queue = thread->queue, .events = pool->config.events};
+    struct evq_api api = {.config = pool->config.config,
+                          .queue = thread->queue,
+                          .events = pool->config.events,
+                          .pins = pool->config.pins};
 
     if (evq_clock_mono_ms() - exchange->queued_ms > pool->config.waiting_ms_max) {
         answer_busy(exchange, "too many requests are waiting for Redis");

@@ -24,6 +24,7 @@ struct evq_exchange {
 struct evq_pool_config {
     const struct evq_config *config; // Borrowed.
     struct evq_events *events;       // Borrowed.
+    struct evq_pins *pins;           // Borrowed.
     uint32_t threads;                // 1 to EVQ_POOL_THREADS_MAX.
     uint32_t waiting_max;            // Requests.
     int64_t waiting_ms_max;

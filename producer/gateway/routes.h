@@ -9,12 +9,14 @@
 #include "shared/queue.h"
 
 struct evq_events; // producer/gateway/events.h
+struct evq_pins;   // producer/gateway/pins.h
 
 /* What a handler works with; each pool thread has its own. */
 struct evq_api {
     const struct evq_config *config;
     struct evq_queue *queue; // NULL for direct routes.
     struct evq_events *events;
+    struct evq_pins *pins;
 };
 
 /* Fills reply, which is initialised: 200, JSON, empty. Also called again for the same request:

@@ -12,6 +12,7 @@
 #include "producer/gateway/events.h"
 #include "producer/gateway/http_server.h"
 #include "producer/gateway/listen.h"
+#include "producer/gateway/pins.h"
 #include "shared/clock.h"
 #include "shared/log.h"
 
@@ -32,6 +33,7 @@ struct service {
     struct evq_events *events;
     _Atomic(struct evq_http_server *) server;
     struct evq_pool *pool;
+    struct evq_pins *pins;
     char where[80];
 };
 
@@ -120,8 +122,12 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
     const struct evq_events_config events = {
         .config = service->config, .on_news = on_news, .context = service};
     enum evq_status status = evq_events_start(&events, &service->events, err);
+    if (status == EVQ_OK) {
+        status = evq_pins_start(service->config, &service->pins, err);
+    }
     const struct evq_pool_config pool = {.config = service->config,
                                          .events = service->events,
+                                         .pins = service->pins,
                                          .threads = options->threads,
                                          .waiting_max = WAITING_MAX,
                                          .waiting_ms_max = WAITING_MS_MAX,
@@ -233,6 +239,7 @@ enum evq_status evq_service_run(const struct evq_config *config, const struct ev
     }
     evq_events_stop(service.events);
     evq_pool_stop(service.pool);
+    evq_pins_stop(service.pins);
     evq_http_server_stop(service.server);
     evq_events_free(service.events);
     evq_tokens_free(service.gate.tokens);

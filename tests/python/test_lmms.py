@@ -338,6 +338,71 @@ class LmmsTest(SceneTest):
                 path = os.path.join(self.scene.out, f"engine{generation}/checkpoint-{step}")
                 self.assertEqual(self.files(path), [os.path.join(path, "model.safetensors")])
 
+    def rotated(self, name: str, backend: EvalServerBackend, steps: List[int]) -> List[str]:
+        """Saves, asks and rotates, as a trainer with save_total_limit 1, while every slot is busy; what there is of pins then."""
+        for step in steps:
+            path = self.save_shards(f"{name}/checkpoint-{step}") if backend.generation == 2 else self.save(f"{name}/checkpoint-{step}")
+            backend.submit(path, step)
+            for other in os.listdir(os.path.join(self.scene.out, name)):
+                if other not in (".evalq", f"checkpoint-{step}"):
+                    shutil.rmtree(os.path.join(self.scene.out, name, other))
+        shutil.rmtree(os.path.join(self.scene.out, name, f"checkpoint-{steps[-1]}"))
+        pins = os.path.join(self.scene.out, name, ".evalq", "pins")
+        return sorted(os.listdir(pins)) if os.path.exists(pins) else []
+
+    def busy(self, name: str) -> str:
+        """Every slot has a job until the file is there, whose name is returned."""
+        gate = self.gate(name)
+        jobs = [self.client.evaluate("m", ["size"], {"pretrained": self.save(f"{name}/checkpoint-{number}")}, gen_kwargs=f"until={gate}")
+                for number in range(4)]
+        until(lambda: all(self.client.get_job(job["job_id"])["status"] == "running" for job in jobs), "four slots are busy")
+        return gate
+
+    def test_engine_rotates_what_waits_and_it_is_evaluated_all_the_same(self) -> None:
+        for generation in (1, 2):
+            name = f"rotated{generation}"
+            backend = EvalServerBackend(self.url, "qwen_vl", ["size"], generation=generation)
+            gate = self.busy("before-" + name)
+            self.assertEqual([pin.split("-")[0] for pin in self.rotated(name, backend, [10, 20, 30])], ["10", "20", "30"])
+            with open(gate, "w", encoding="utf-8"):
+                pass
+            backend.wait(until)
+            self.assertEqual((backend.lost, sorted(backend.logged)), ([], [10, 20, 30]))
+            until(lambda: os.listdir(os.path.join(self.scene.out, name)) == [], "the pins are released")
+
+    def test_pins_of_a_gateway_that_died_are_looked_after_by_the_next(self) -> None:
+        gateway, client = self.another_gateway("--listen", "127.0.0.1:0")
+        gate = self.busy("before-died")
+        backend = EvalServerBackend(client.base_url, "qwen_vl", ["size"])
+        self.assertEqual(len(self.rotated("died", backend, [1, 2])), 2)
+        asked = list(backend.pending)
+        gateway.kill()
+        gateway.wait()
+        again = EvalServerBackend(self.url, "qwen_vl", ["size"])
+        again.submit(self.save("died/checkpoint-3"), 3)
+        with open(gate, "w", encoding="utf-8"):
+            pass
+        again.wait(until)
+        until(lambda: os.listdir(os.path.join(self.scene.out, "died")) == ["checkpoint-3"], "all pins are released")
+        self.assertEqual([self.client.get_job(job)["status"] for job in asked], ["completed", "completed"])
+
+    def test_without_pins_a_rotated_checkpoint_has_failed_and_says_so(self) -> None:
+        config = os.path.join(self.scene.directory, "unpinned.yaml")
+        with open(self.scene.config, encoding="utf-8") as file, open(config, "w", encoding="utf-8") as out:
+            out.write(file.read().replace("gpus_as_needs: false", "gpus_as_needs: false, pin: false"))
+        gateway, client = self.another_gateway("--listen", "127.0.0.1:0", "--config", config)
+        gate = self.busy("before-unpinned")
+        path = self.save("unpinned/checkpoint-5")
+        job = client.evaluate("m", ["size"], {"pretrained": path})
+        shutil.rmtree(path)
+        self.assertFalse(os.path.exists(os.path.join(self.scene.out, "unpinned", ".evalq")))
+        with open(gate, "w", encoding="utf-8"):
+            pass
+        with self.assertRaisesRegex(RuntimeError, "checkpoint-5' does not exist"):
+            client.wait_for_job(job["job_id"], timeout=60)
+        gateway.terminate()
+        self.assertEqual(gateway.wait(30), 0)
+
     def test_engine_shards_are_merged_and_both_variants_evaluated(self) -> None:
         path = self.save_shards("sharded/checkpoint-400", ema=True)
         shard = os.path.getsize(SHARD)
