@@ -1,0 +1,60 @@
+// BullMQ: `node bullmq_peer.js worker CONCURRENCY`, or `node bullmq_peer.js submit KIND COUNT MS FILE`.
+// BULLMQ_JS: a module that exports Queue and Worker; PEER_DURABLE: lock and stalled interval in seconds.
+'use strict';
+const fs = require('fs');
+const { Queue, Worker } = require(process.env.BULLMQ_JS || 'bullmq');
+
+const EDGE = 20;
+const durable = Number(process.env.PEER_DURABLE || 0);
+const connection = { host: '127.0.0.1', port: Number(process.env.PEER_PORT) };
+const now = () => String(Number(process.hrtime.bigint()) / 1e9); // CLOCK_MONOTONIC.
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+async function submit(kind, count, ms, file) {
+    const queue = new Queue('peer', { connection });
+    queue.on('error', () => {});
+    await queue.waitUntilReady();
+    const began = process.hrtime.bigint();
+    const add = async (number) => {
+        for (;;) {
+            try {
+                // Ids that are whole numbers are refused.
+                return await queue.add(kind, { number, count, ms, file }, { jobId: `t${number}`, attempts: durable ? 5 : 1 });
+            } catch (error) {
+                if (error.name === 'TypeError') {
+                    throw error;
+                }
+            } // Whether it arrived is not known: again, under the same id.
+        }
+    };
+    for (let at = 0; at < count; at += 100) {
+        await Promise.all(Array.from({ length: Math.min(100, count - at) }, (_, i) => add(at + i)));
+    }
+    console.log(Number(process.hrtime.bigint() - began) / 1e9);
+    await queue.close();
+    process.exit(0);
+}
+
+function serve(concurrency) {
+    const options = { connection, concurrency };
+    if (durable) {
+        Object.assign(options, { lockDuration: durable * 1000, stalledInterval: durable * 1000, maxStalledCount: 5 });
+    }
+    const worker = new Worker('peer', async (job) => {
+        const { number, count, ms, file } = job.data;
+        if (job.name === 'work') {
+            await sleep(ms);
+            fs.appendFileSync(file, `${number}\n`);
+        } else if (number < EDGE || number >= count - EDGE) {
+            fs.appendFileSync(file, `${now()}\n`);
+        }
+    }, options);
+    worker.on('error', () => {});
+}
+
+const words = process.argv.slice(2);
+if (words[0] === 'submit') {
+    submit(words[1], Number(words[2]), Number(words[3]), words[4]);
+} else {
+    serve(Number(words[1]));
+}
