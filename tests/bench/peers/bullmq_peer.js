@@ -11,7 +11,7 @@ const now = () => String(Number(process.hrtime.bigint()) / 1e9); // CLOCK_MONOTO
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 async function submit(kind, count, ms, file) {
-    const queue = new Queue('peer', { connection });
+    const queue = new Queue('peer', { connection, streams: { events: { maxLen: 1000000 } } });
     queue.on('error', () => {});
     await queue.waitUntilReady();
     const began = process.hrtime.bigint();
@@ -27,8 +27,13 @@ async function submit(kind, count, ms, file) {
             } // Whether it arrived is not known: again, under the same id.
         }
     };
-    for (let at = 0; at < count; at += 100) {
-        await Promise.all(Array.from({ length: Math.min(100, count - at) }, (_, i) => add(at + i)));
+    const rate = Number(process.env.PEER_RATE || 0);
+    const flight = rate ? 1 : 100;
+    for (let at = 0; at < count; at += flight) {
+        if (rate) {
+            await sleep(Math.max(0, (at / rate) * 1000 - Number(process.hrtime.bigint() - began) / 1e6));
+        }
+        await Promise.all(Array.from({ length: Math.min(flight, count - at) }, (_, i) => add(at + i)));
     }
     console.log(Number(process.hrtime.bigint() - began) / 1e9);
     await queue.close();

@@ -14,7 +14,7 @@ CONNECTION = {"host": "127.0.0.1", "port": int(os.environ["PEER_PORT"])}
 
 
 async def submit(kind: str, count: int, ms: int, path: str) -> None:
-    queue = Queue("peer", {"connection": CONNECTION})
+    queue = Queue("peer", {"connection": CONNECTION, "streams": {"events": {"maxLen": 1000000}}})
     began = time.monotonic()
 
     async def add(number: int) -> None:
@@ -26,8 +26,10 @@ async def submit(kind: str, count: int, ms: int, path: str) -> None:
             except OSError:
                 continue
 
-    for at in range(0, count, 100):
-        await asyncio.gather(*(add(number) for number in range(at, min(count, at + 100))))
+    flight = 1 if os.environ.get("PEER_RATE") else 100
+    for at in range(0, count, flight):
+        jobs.pace(at, began)
+        await asyncio.gather(*(add(number) for number in range(at, min(count, at + flight))))
     print(time.monotonic() - began)
     await queue.close()
 

@@ -25,6 +25,7 @@ work = app.task(name="work")(jobs.work)
 def submit(kind: str, count: int, ms: int, path: str) -> None:
     began = time.monotonic()
     for number in range(count):
+        jobs.pace(number, began)
         while True:
             try:
                 if kind == "noop":

@@ -21,3 +21,10 @@ def noop(number: int, count: int, path: str) -> None:
 def work(number: int, ms: int, path: str) -> None:
     time.sleep(ms / 1000)
     write(path, str(number))
+
+
+def pace(number: int, began: float) -> None:
+    """Keeps a submitter at PEER_RATE jobs a second, where that is set."""
+    rate = float(os.environ.get("PEER_RATE") or 0)
+    if rate:
+        time.sleep(max(0.0, began + number / rate - time.monotonic()))

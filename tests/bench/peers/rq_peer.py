@@ -17,6 +17,7 @@ def submit(queue: Queue, kind: str, count: int, ms: int, path: str) -> None:
         options.update(retry=Retry(max=5), job_timeout=60)
     began = time.monotonic()
     for number in range(count):
+        jobs.pace(number, began)
         call, value = (jobs.noop, count) if kind == "noop" else (jobs.work, ms)
         while True:
             try:
