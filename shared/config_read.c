@@ -86,7 +86,7 @@ static enum evq_status fail_unknown(const struct evq_config_reader *reader,
                                     const struct evq_node *entry, const char *where,
                                     const struct evq_key *keys, size_t key_count)
 {
-    const char *words[64];
+    const char *words[64] = {NULL};
     char name[96];
     size_t count = key_count < 64 ? key_count : 64;
     for (size_t i = 0; i < count; i++) {
