@@ -176,6 +176,22 @@ enum evq_status evq_server_repick(struct evq_server *server, struct evq_error *e
     return status == EVQ_OK ? write_conf(server, err) : status;
 }
 
+/* Redis, or Valkey where that alone is installed: they read the same file and answer alike. */
+static enum evq_status find_program(struct evq_server *server, struct evq_error *err)
+{
+    static const char *const names[] = {"redis-server", "valkey-server"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        enum evq_status status =
+            evq_service_program(names[i], server->program, sizeof server->program, err);
+        if (status != EVQ_E_NOT_FOUND) {
+            return status;
+        }
+    }
+    return evq_error_set(err, EVQ_E_NOT_FOUND,
+                         "neither 'redis-server' nor 'valkey-server' is beside evalq or in $PATH");
+}
+
 enum evq_status evq_server_prepare(struct evq_server *server, const char *directory,
                                    struct evq_error *err)
 {
@@ -188,7 +204,7 @@ enum evq_status evq_server_prepare(struct evq_server *server, const char *direct
         status = evq_server_path(directory, names[i], paths[i], err);
     }
     if (status == EVQ_OK) {
-        status = evq_service_program("redis-server", server->program, sizeof server->program, err);
+        status = find_program(server, err);
     }
     if (status == EVQ_OK) {
         status = place_socket(server, err);

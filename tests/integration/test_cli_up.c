@@ -392,6 +392,34 @@ static void up_writes_a_configuration_where_there_is_none(void **state)
 }
 
 /* Jobs that nobody can do hold up the command that submitted them, and no later one. */
+/* Where Debian has Valkey alone, there is no redis-server. The real server is reached by that name.
+ */
+static void up_takes_valkey_where_there_is_no_redis(void **state)
+{
+    struct place *place = *state;
+    char server[400] = "";
+    char link[128];
+    char *path = strdup(getenv("PATH"));
+    char *words = strdup(getenv("PATH"));
+    char *rest = words;
+    assert_true(path != NULL && words != NULL);
+    for (char *at = NULL; server[0] == '\0' && (at = strsep(&rest, ":")) != NULL;) {
+        (void)snprintf(server, sizeof server, "%s/redis-server", at);
+        server[0] = access(server, X_OK) == 0 ? server[0] : '\0';
+    }
+    assert_true(server[0] == '/');
+    assert_int_equal(setenv("PATH", place->dir, 1), 0);
+    RUN(place, 3, "up", "--", "/bin/true");
+    assert_holds(place->output.err, "neither 'redis-server' nor 'valkey-server' is beside evalq");
+    (void)snprintf(link, sizeof link, "%s/valkey-server", place->dir);
+    assert_int_equal(symlink(server, link), 0);
+    RUN(place, 0, "up", "--", "/bin/true");
+    assert_int_equal(setenv("PATH", path, 1), 0);
+    free(words);
+    free(path);
+    assert_all_gone(place);
+}
+
 static void up_waits_for_the_jobs_of_its_own_command(void **state)
 {
     struct place *place = *state;
@@ -438,6 +466,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(up_without_suites_stays_up_and_says_so, setup, teardown),
         cmocka_unit_test_setup_teardown(up_writes_a_configuration_where_there_is_none, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(up_takes_valkey_where_there_is_no_redis, setup, teardown),
         cmocka_unit_test_setup_teardown(up_waits_for_the_jobs_of_its_own_command, setup, teardown),
         cmocka_unit_test_setup_teardown(up_works_deep_down, setup, teardown),
     };
