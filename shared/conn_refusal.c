@@ -51,6 +51,7 @@ static const struct word sentences[] = {
     {"invalid password", EVQ_E_AUTH},
     {"The user executing the script can't run this command", EVQ_E_AUTH}, // Within a function.
     {"The user executing the script can't access", EVQ_E_AUTH},
+    {"ACL failure in script", EVQ_E_AUTH}, // The same, of Redis 8 and Valkey.
 };
 
 /* "MOVED SLOT HOST:PORT": what follows the second space. */

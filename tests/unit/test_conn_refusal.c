@@ -33,6 +33,8 @@ static void conn_refusal_sorts_error_replies(void **state)
         {"DENIED Redis is running in protected mode", EVQ_E_AUTH},
         {"ERR AUTH <password> called without any password configured", EVQ_E_AUTH},
         {"ERR The user executing the script can't run this command or subcommand", EVQ_E_AUTH},
+        {"ERR ACL failure in script: User w has no permissions to run the 'hget' command",
+         EVQ_E_AUTH},
         {"NOSCRIPT No matching script.", EVQ_E_VERSION},
         {"ERR Function not found", EVQ_E_VERSION},
         {"ERR unknown command 'FCALL', with args beginning with: ", EVQ_E_VERSION},
