@@ -8,7 +8,7 @@ set -eu
 
 mode=${1:-build}
 packages="build-essential cmake ninja-build pkg-config libhiredis-dev libmsgpack-dev libyaml-dev
-libjansson-dev libmicrohttpd-dev libcurl4-openssl-dev libxxhash-dev zlib1g-dev libopenblas0-pthread
+libjansson-dev libmicrohttpd-dev libcurl4-openssl-dev libssl-dev libxxhash-dev zlib1g-dev libopenblas0-pthread
 redis-server redis-tools"
 case $mode in
 build) ;;

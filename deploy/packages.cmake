@@ -30,13 +30,14 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 # What is loaded at run time no linker knows of.
 set(CPACK_DEBIAN_EVALQ_PACKAGE_NAME evalq)
 set(CPACK_DEBIAN_EVALQ_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_EVALQ_PACKAGE_RECOMMENDS "libopenblas0-pthread, libcurl4 | libcurl4t64, redis-server | valkey-server")
+set(CPACK_DEBIAN_EVALQ_PACKAGE_RECOMMENDS "libopenblas0-pthread, libcurl4 | libcurl4t64, libssl3 | libssl3t64, redis-server | valkey-server")
 set(CPACK_DEBIAN_EVALQ_PACKAGE_SUGGESTS evalq-cuda)
 set(CPACK_DEBIAN_EVALQ_DESCRIPTION "evaluates checkpoints while training goes on
  Programs, services and manual pages: evalq, evalq-worker, evalq-logger and
  evalq-gateway.")
 set(CPACK_DEBIAN_LIBEVALQ1_PACKAGE_NAME libevalq1)
 set(CPACK_DEBIAN_LIBEVALQ1_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_LIBEVALQ1_PACKAGE_RECOMMENDS "libssl3 | libssl3t64")
 set(CPACK_DEBIAN_LIBEVALQ1_DESCRIPTION "submits checkpoints to evalq from a training process
  The client library, which the Python package loads too.")
 set(CPACK_DEBIAN_LIBEVALQ-DEV_PACKAGE_NAME libevalq-dev)

@@ -358,10 +358,7 @@ static void forward_free(struct evq_forward *forward)
 static enum evq_status queue_open(const struct evq_config *config, struct evq_conn **ret_conn,
                                   struct evq_queue **ret_queue, struct evq_error *err)
 {
-    const struct evq_conn_config conn_config = {.url = config->redis.url,
-                                                .user = config->redis.user,
-                                                .password_file = config->redis.password_file,
-                                                .name = "evalq-logger"};
+    const struct evq_conn_config conn_config = evq_config_conn(config, "evalq-logger");
 
     enum evq_status status = evq_conn_open(&conn_config, ret_conn, err);
     if (status == EVQ_OK) {

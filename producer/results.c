@@ -67,14 +67,11 @@ static enum evq_status results_open(struct evalq_client *client, int64_t deadlin
 {
     const struct evq_config *config = client->sender->config;
     int call_ms = call_timeout(deadline_ms);
-    struct evq_conn_config conn = {.url = config->redis.url,
-                                   .user = config->redis.user,
-                                   .password_file = config->redis.password_file,
-                                   .keep_environment = true, // We are a guest here.
-                                   .name = "evalq-results",
-                                   .connect_timeout_ms = call_ms,
-                                   .call_timeout_ms = call_ms};
+    struct evq_conn_config conn = evq_config_conn(config, "evalq-results");
 
+    conn.keep_environment = true; // We are a guest here.
+    conn.connect_timeout_ms = call_ms;
+    conn.call_timeout_ms = call_ms;
     if (client->redis != NULL && client->call_ms <= call_ms &&
         (client->call_ms == call_ms || client->call_ms >= 250)) {
         return EVQ_OK;

@@ -386,13 +386,11 @@ static enum evq_status thread_start(struct evq_sender *sender, struct evq_error 
 static enum evq_status sender_connect(struct evq_sender *sender, struct evq_error *err)
 {
     const struct evq_config *config = sender->config;
-    struct evq_conn_config conn = {.url = config->redis.url,
-                                   .user = config->redis.user,
-                                   .password_file = config->redis.password_file,
-                                   .keep_environment = true, // We are a guest here.
-                                   .name = "evalq-client",
-                                   .connect_timeout_ms = 2000,
-                                   .call_timeout_ms = 5000};
+    struct evq_conn_config conn = evq_config_conn(config, "evalq-client");
+
+    conn.keep_environment = true; // We are a guest here.
+    conn.connect_timeout_ms = 2000;
+    conn.call_timeout_ms = 5000;
     enum evq_status status = evq_conn_open(&conn, &sender->conn, err);
 
     return status == EVQ_OK ? evq_queue_open(sender->conn, sender->queue, &sender->redis, err)

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shared/conn.h"
 #include "shared/job.h"
 
 #define EVQ_CONFIG_SINKS_MAX       64
@@ -92,6 +93,8 @@ struct evq_config {
         const char *user;
         const char *password_file;
         const char *queue; // Default "main".
+        struct evq_conn_tls_config tls;
+        bool tls_given;
     } redis;
     const struct evq_root *roots;
     size_t root_count;
@@ -165,6 +168,10 @@ enum evq_status evq_config_parse(const char *text, size_t bytes, const char *fil
                                  struct evq_config **ret_config,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_config_free(struct evq_config *config); // Accepts NULL.
+
+/* How to reach the Redis that config names, as what name says in CLIENT LIST; strings of both. Time
+ * limits and keep_environment are the caller's to set. */
+struct evq_conn_config evq_config_conn(const struct evq_config *config, const char *name);
 
 /* NULL: none. */
 const struct evq_suite *evq_config_suite(const struct evq_config *config, const char *name);

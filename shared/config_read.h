@@ -75,6 +75,8 @@ const char *evq_read_path(const struct evq_config_reader *reader, const char *pa
 enum evq_status evq_read_file(const struct evq_config_reader *reader,
                               const struct evq_node *root) EVQ_CHECK_RESULT;
 /* Sections; base is the struct evq_config. */
+enum evq_status evq_read_redis(const struct evq_config_reader *reader, const struct evq_node *node,
+                               const char *where, void *base) EVQ_CHECK_RESULT;
 enum evq_status evq_read_suites(const struct evq_config_reader *reader, const struct evq_node *node,
                                 const char *where, void *base) EVQ_CHECK_RESULT;
 enum evq_status evq_read_evaluators(const struct evq_config_reader *reader,

@@ -1,53 +1,12 @@
-/* The sections redis, roots, worker and logger, and the file as a whole. */
+/* The sections roots, worker and logger, and the file as a whole. */
 #include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "shared/config_read.h"
-#include "shared/keys.h"
 
 #define ROOTS_MAX 64
-
-static enum evq_status read_url(const struct evq_config_reader *reader, const struct evq_node *node,
-                                const char *where, void *base)
-{
-    struct evq_config *config = base;
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
-    if (status == EVQ_OK && strstr(node->text, "://") == NULL) {
-        return evq_read_fail(reader, node,
-                             "%s is no address such as redis://HOST:PORT or unix:///PATH", where);
-    }
-    config->redis.url = node->text;
-    return status;
-}
-
-static enum evq_status read_queue(const struct evq_config_reader *reader,
-                                  const struct evq_node *node, const char *where, void *base)
-{
-    struct evq_config *config = base;
-    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
-    if (status == EVQ_OK && !evq_job_name_valid(node->text, EVQ_KEYS_QUEUE_BYTES_MAX)) {
-        return evq_read_fail(reader, node,
-                             "%s is \"%.80s\", expected 1 to %d of the bytes [A-Za-z0-9._-]", where,
-                             node->text, EVQ_KEYS_QUEUE_BYTES_MAX);
-    }
-    config->redis.queue = node->text;
-    return status;
-}
-
-static enum evq_status read_redis(const struct evq_config_reader *reader,
-                                  const struct evq_node *node, const char *where, void *base)
-{
-    static const struct evq_key keys[] = {
-        {"url", EVQ_KEY_CALL, 0, 0, 0, read_url},
-        {"user", EVQ_KEY_TEXT, offsetof(struct evq_config, redis.user), 0, 0, NULL},
-        {"password_file", EVQ_KEY_PATH, offsetof(struct evq_config, redis.password_file), 0, 0,
-         NULL},
-        {"queue", EVQ_KEY_CALL, 0, 0, 0, read_queue},
-    };
-    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
-}
 
 static enum evq_status read_roots(const struct evq_config_reader *reader,
                                   const struct evq_node *node, const char *where, void *base)
@@ -317,7 +276,7 @@ static enum evq_status read_gateway(const struct evq_config_reader *reader,
 enum evq_status evq_read_file(const struct evq_config_reader *reader, const struct evq_node *root)
 {
     static const struct evq_key keys[] = {
-        {"redis", EVQ_KEY_CALL, 0, 0, 0, read_redis},
+        {"redis", EVQ_KEY_CALL, 0, 0, 0, evq_read_redis},
         {"roots", EVQ_KEY_CALL, 0, 0, 0, read_roots},
         {"evaluators", EVQ_KEY_CALL, 0, 0, 0, evq_read_evaluators},
         {"suites", EVQ_KEY_ANY, 0, 0, 0, NULL}, // After the evaluators, which suites name.

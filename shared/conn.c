@@ -12,19 +12,13 @@
 #include "shared/buffer.h"
 #include "shared/clock.h"
 #include "shared/conn_password.h"
-#include "shared/conn_reader.h"
 #include "shared/conn_refusal.h"
 #include "shared/conn_resolve.h"
-#include "shared/conn_socket.h"
+#include "shared/conn_tls.h"
 #include "shared/conn_url.h"
+#include "shared/conn_wire.h"
 
-enum {
-    CONNECT_TIMEOUT_MS = 5000,
-    CALL_TIMEOUT_MS = 10000,
-    READ_BYTES = 65536,
-    REFUSAL_BYTES = 384,
-    APPEND_BYTES_MAX = 65 << 20
-};
+enum { CONNECT_TIMEOUT_MS = 5000, CALL_TIMEOUT_MS = 10000, APPEND_BYTES_MAX = 65 << 20 };
 
 struct evq_conn {
     struct evq_conn_url home; // As configured.
@@ -36,8 +30,7 @@ struct evq_conn {
     int64_t connect_timeout_ms;
     int64_t call_timeout_ms;
 
-    struct evq_conn_stream stream;
-    struct evq_conn_reader *reader; // NULL when closed: what was half read goes with the socket.
+    struct evq_conn_tls_config tls; // Owned copies.
     struct evq_buffer out;          // Appended and not sent yet.
     size_t pending;                 // Replies owed to the caller.
     size_t lost;                    // Of those, the ones that went with a socket.
@@ -47,8 +40,7 @@ struct evq_conn {
     atomic_bool interrupted;
     int interrupt_fd;
     pid_t pid;
-    char input[READ_BYTES]; // Not on the stack, which the build's hardening would clear at each
-                            // read.
+    struct evq_conn_wire wire;
 };
 
 /* CLIENT SETNAME takes printable ASCII without spaces. */
@@ -61,6 +53,31 @@ static void copy_name(const char *name, char *out, size_t out_bytes)
     out[i] = '\0';
 }
 
+static void tls_release(struct evq_conn_tls_config *tls)
+{
+    const char *const owned[] = {tls->ca, tls->cert, tls->key, tls->server_name};
+    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) {
+        free((char *)(uintptr_t)owned[i]);
+    }
+}
+
+/* Copies what a rediss:// address needs, and has it looked at. */
+static enum evq_status tls_take(struct evq_conn *conn, const struct evq_conn_tls_config *tls,
+                                struct evq_error *err)
+{
+    const char *const from[] = {tls->ca, tls->cert, tls->key, tls->server_name};
+    const char **const to[] = {&conn->tls.ca, &conn->tls.cert, &conn->tls.key,
+                               &conn->tls.server_name};
+    for (size_t i = 0; i < sizeof from / sizeof from[0]; i++) {
+        *to[i] = strdup(from[i] != NULL ? from[i] : "");
+        if (*to[i] == NULL) {
+            return evq_error_set(err, EVQ_E_NOMEM, "no memory for a connection");
+        }
+    }
+    conn->wire.stream.tls = &conn->tls;
+    return evq_conn_tls_check(&conn->tls, err);
+}
+
 enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_conn **ret_conn,
                               struct evq_error *err)
 {
@@ -71,7 +88,7 @@ enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_c
     if (conn == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for a connection");
     }
-    conn->stream.fd = -1;
+    conn->wire.stream.fd = -1;
     conn->interrupt_fd = -1;
     conn->pid = getpid();
     atomic_init(&conn->interrupted, false);
@@ -91,6 +108,12 @@ enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_c
     if (status != EVQ_OK) {
         goto out;
     }
+    if (conn->home.tls) {
+        status = tls_take(conn, &config->tls, err);
+    }
+    if (status != EVQ_OK) {
+        goto out;
+    }
     conn->url = conn->home;
     evq_conn_url_where(&conn->url, conn->where);
     copy_name(config->name, conn->name, sizeof conn->name);
@@ -102,7 +125,7 @@ enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_c
         status = evq_error_set(err, EVQ_E_IO, "eventfd: %s", strerror(errno));
         goto out;
     }
-    conn->stream.interrupt_fd = conn->interrupt_fd;
+    conn->wire.stream.interrupt_fd = conn->interrupt_fd;
     *ret_conn = conn;
     conn = NULL;
 out:
@@ -113,9 +136,7 @@ out:
 /* Closes the socket; the replies still owed are lost with it. */
 static void hang_up(struct evq_conn *conn)
 {
-    evq_conn_socket_close(&conn->stream);
-    evq_conn_reader_free(conn->reader);
-    conn->reader = NULL;
+    evq_conn_wire_close(&conn->wire);
     evq_buffer_clear(&conn->out);
     conn->lost += conn->pending;
     conn->pending = 0;
@@ -128,98 +149,29 @@ void evq_conn_close(struct evq_conn *conn)
         return;
     }
     hang_up(conn);
-    evq_conn_resolve_drop(&conn->stream.resolve);
+    evq_conn_resolve_drop(&conn->wire.stream.resolve);
     evq_buffer_free(&conn->out);
     if (conn->interrupt_fd >= 0) {
         (void)close(conn->interrupt_fd); // An eventfd: closing it cannot lose anything.
     }
     evq_conn_password_wipe(conn->password, sizeof conn->password);
+    tls_release(&conn->tls);
     free(conn);
 }
 
 void evq_conn_drop(struct evq_conn *conn)
 {
     hang_up(conn);
-    evq_conn_resolve_drop(&conn->stream.resolve);
+    evq_conn_resolve_drop(&conn->wire.stream.resolve);
     if (conn->pid != getpid()) {
         // The parent's eventfd is shared: an interrupt here would stop the parent. Without one of
         // our own
         // (-1), an interrupt is seen at the next call only.
         (void)close(conn->interrupt_fd);
         conn->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        conn->stream.interrupt_fd = conn->interrupt_fd;
+        conn->wire.stream.interrupt_fd = conn->interrupt_fd;
         atomic_store(&conn->interrupted, false);
         conn->pid = getpid();
-    }
-}
-
-/* Takes what the socket holds; at least one byte, or EVQ_E_IO. EAGAIN is EVQ_OK with nothing. */
-static enum evq_status take(struct evq_conn *conn, struct evq_error *err)
-{
-    ssize_t got = conn->stream.transport->read(&conn->stream, conn->input, sizeof conn->input);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-        return EVQ_OK;
-    }
-    if (got < 0) {
-        return evq_error_set(err, EVQ_E_IO, "read: %s", strerror(errno));
-    }
-    if (got == 0) {
-        return evq_error_set(err, EVQ_E_IO, "the server closed the connection");
-    }
-    return evq_conn_reader_feed(conn->reader, conn->input, (size_t)got, err);
-}
-
-/* Sends all; reads meanwhile, so that a server that waits for room in its socket goes on. */
-static enum evq_status send_all(struct evq_conn *conn, const uint8_t *data, size_t bytes,
-                                int64_t deadline_ms, struct evq_error *err)
-{
-    size_t sent = 0;
-
-    while (sent < bytes) {
-        ssize_t put = conn->stream.transport->write(&conn->stream, data + sent, bytes - sent);
-        if (put > 0) {
-            sent += (size_t)put;
-            continue;
-        }
-        if (put < 0 && errno == EINTR) {
-            continue;
-        }
-        if (put < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-            return evq_error_set(err, EVQ_E_IO, "write: %s", strerror(errno));
-        }
-        short events = 0;
-        enum evq_status status =
-            evq_conn_socket_wait(conn->stream.fd, conn->interrupt_fd,
-                                 (short)(conn->stream.wants | POLLIN), deadline_ms, &events, err);
-        if (status == EVQ_OK && (events & POLLIN) != 0) {
-            status = take(conn, err);
-        }
-        if (status != EVQ_OK) {
-            return status;
-        }
-    }
-    return EVQ_OK;
-}
-
-/* The next reply, or the text of an error reply: one of the two is set on EVQ_OK. */
-static enum evq_status receive(struct evq_conn *conn, int64_t deadline_ms,
-                               struct evq_reply **ret_reply, char refusal_text[REFUSAL_BYTES],
-                               struct evq_error *err)
-{
-    for (;;) {
-        enum evq_status status =
-            evq_conn_reader_next(conn->reader, ret_reply, refusal_text, REFUSAL_BYTES, err);
-        if (status != EVQ_OK || *ret_reply != NULL || *refusal_text != '\0') {
-            return status;
-        }
-        status = evq_conn_socket_wait(conn->stream.fd, conn->interrupt_fd, POLLIN, deadline_ms,
-                                      NULL, err);
-        if (status == EVQ_OK) {
-            status = take(conn, err);
-        }
-        if (status != EVQ_OK) {
-            return status;
-        }
     }
 }
 
@@ -243,7 +195,7 @@ static enum evq_status refuse(struct evq_conn *conn, const char *text, struct ev
 static enum evq_status greet(struct evq_conn *conn, int64_t deadline_ms, struct evq_error *err)
 {
     char db[16];
-    char refusal_text[REFUSAL_BYTES];
+    char refusal_text[EVQ_CONN_REFUSAL_BYTES];
     struct evq_buffer out;
     const char *commands[3][3];
     size_t words[3];
@@ -273,17 +225,22 @@ static enum evq_status greet(struct evq_conn *conn, int64_t deadline_ms, struct 
         status = evq_conn_reader_format(words[i], commands[i], NULL, &out, err);
     }
     if (status == EVQ_OK) {
-        status = send_all(conn, out.data, out.bytes, deadline_ms, err);
+        status = evq_conn_wire_send(&conn->wire, out.data, out.bytes, deadline_ms, err);
     }
+    bool said = false;
     for (size_t i = 0; i < count && status == EVQ_OK; i++) {
         struct evq_reply *reply = NULL;
-        status = receive(conn, deadline_ms, &reply, refusal_text, err);
+        status = evq_conn_wire_receive(&conn->wire, deadline_ms, &reply, refusal_text, err);
         evq_reply_free(reply);
         // A name is a courtesy to whoever reads CLIENT LIST: a user without that permission goes
         // on.
         if (status == EVQ_OK && *refusal_text != '\0' && strcmp(commands[i][0], "CLIENT") != 0) {
             status = refuse(conn, refusal_text, err);
+            said = true; // Which server it is.
         }
+    }
+    if (status != EVQ_OK && !said) {
+        (void)evq_error_prefix(err, "%s", conn->where);
     }
     if (out.data != NULL) {
         evq_conn_password_wipe((char *)out.data, out.bytes);
@@ -302,18 +259,15 @@ static enum evq_status connect_now(struct evq_conn *conn, int64_t deadline_ms,
         until_ms = deadline_ms;
     }
     evq_conn_url_where(&conn->url, conn->where);
-    status = evq_conn_socket_open(&conn->stream, &conn->url, until_ms, err);
-    if (status == EVQ_OK) {
-        conn->reader = evq_conn_reader_new();
-        status = conn->reader != NULL ? greet(conn, until_ms, err)
-                                      : evq_error_set(err, EVQ_E_NOMEM, "no memory to connect");
+    status = evq_conn_wire_open(&conn->wire, &conn->url, until_ms, err);
+    if (status != EVQ_OK) {
+        (void)evq_error_prefix(err, "%s", conn->where);
+    } else {
+        status = greet(conn, until_ms, err);
     }
     if (status == EVQ_OK) {
         conn->generation++;
         return EVQ_OK;
-    }
-    if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_STOPPED) {
-        (void)evq_error_prefix(err, "%s", conn->where);
     }
     if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT) {
         conn->url = conn->home; // A node that MOVED named may be gone for good.
@@ -331,14 +285,14 @@ static enum evq_status start(struct evq_conn *conn, int64_t deadline_ms, struct 
     if (evq_clock_left_ms(deadline_ms) == 0) {
         return evq_error_set(err, EVQ_E_TIMEOUT, "%s: the deadline passed", conn->where);
     }
-    if (conn->stream.transport == NULL) {
+    if (conn->wire.reader == NULL) {
         status = connect_now(conn, deadline_ms, err);
         if (status != EVQ_OK) {
             return status;
         }
     }
     if (conn->out.bytes > 0) {
-        status = send_all(conn, conn->out.data, conn->out.bytes, deadline_ms, err);
+        status = evq_conn_wire_send(&conn->wire, conn->out.data, conn->out.bytes, deadline_ms, err);
         if (status == EVQ_OK) {
             evq_buffer_clear(&conn->out);
         } else {
@@ -353,7 +307,8 @@ enum evq_status evq_conn_append(struct evq_conn *conn, size_t arg_count, const c
 {
     size_t before = conn->out.bytes;
 
-    if (conn->pending == 0 && conn->reader != NULL && !evq_conn_reader_idle(conn->reader)) {
+    if (conn->pending == 0 && conn->wire.reader != NULL &&
+        !evq_conn_reader_idle(conn->wire.reader)) {
         hang_up(conn); // A reply that nobody asked for would be taken for this command's.
     }
     enum evq_status status = evq_conn_reader_format(arg_count, args, arg_bytes, &conn->out, err);
@@ -373,7 +328,7 @@ enum evq_status evq_conn_append(struct evq_conn *conn, size_t arg_count, const c
 enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms,
                               struct evq_reply **ret_reply, struct evq_error *err)
 {
-    char refusal_text[REFUSAL_BYTES];
+    char refusal_text[EVQ_CONN_REFUSAL_BYTES];
     struct evq_reply *reply = NULL;
     int64_t began_ms = evq_clock_mono_ms();
 
@@ -390,7 +345,7 @@ enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms,
     }
     enum evq_status status = start(conn, deadline_ms, err);
     if (status == EVQ_OK) {
-        status = receive(conn, deadline_ms, &reply, refusal_text, err);
+        status = evq_conn_wire_receive(&conn->wire, deadline_ms, &reply, refusal_text, err);
         if (status == EVQ_E_TIMEOUT) {
             status = evq_error_set(err, EVQ_E_TIMEOUT, "%s: no reply within %lld ms", conn->where,
                                    (long long)(evq_clock_mono_ms() - began_ms));
@@ -471,9 +426,21 @@ uint64_t evq_conn_generation(const struct evq_conn *conn)
     return conn->generation;
 }
 
+bool evq_conn_arrived(struct evq_conn *conn)
+{
+    if (conn->wire.reader == NULL || evq_conn_reader_ready(conn->wire.reader)) {
+        return true;
+    }
+    if (evq_conn_wire_take(&conn->wire, NULL) != EVQ_OK) {
+        hang_up(conn);
+        return true;
+    }
+    return evq_conn_reader_ready(conn->wire.reader);
+}
+
 int evq_conn_fd(const struct evq_conn *conn)
 {
-    return conn->stream.fd;
+    return conn->wire.stream.fd;
 }
 
 const char *evq_conn_where(const struct evq_conn *conn)

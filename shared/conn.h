@@ -3,10 +3,9 @@
  * call (the caller backs off between tries: evq_conn_wait()). Not for sharing between threads;
  * evq_conn_interrupt() alone may come from any thread or a signal handler. Of hiredis only the
  * formatter and the reply reader are used (conn_reader.c), over an own socket, so that 0.14 and 1.x
- * behave alike. The transport (conn_socket.h: connect, read, write, close) is the place for TLS. A
- * host name is looked up by a thread of its own, so that the deadline holds there too
- * (conn_resolve.h). Limits: a reply of 64 MiB, 2^20 items an array, 7 arrays deep; more is
- * EVQ_E_IO. Commands are RESP2.
+ * behave alike; TLS is one of its transports (conn_tls.h). A host name is looked up by a thread of
+ * its own, so that the deadline holds there too (conn_resolve.h). Limits: a reply of 64 MiB, 2^20
+ * items an array, 7 arrays deep; more is EVQ_E_IO. Commands are RESP2.
  */
 #ifndef EVQ_SHARED_CONN_H
 #define EVQ_SHARED_CONN_H
@@ -19,9 +18,19 @@
 
 struct evq_conn;
 
+/* Of rediss:// addresses; NULL, "": as said. */
+struct evq_conn_tls_config {
+    const char *ca;          // Authorities, PEM: a file, or a directory as `openssl rehash` makes
+                             // it; else the system's.
+    const char *cert;        // Our own certificate with its chain, PEM; else none.
+    const char *key;         // Its key, PEM without a passphrase; else in cert's file.
+    const char *server_name; // What the server's certificate must be for; else the address's host.
+};
+
 struct evq_conn_config {
-    const char *url; // redis://[USER@]HOST[:PORT][/DB], unix://[USER@]PATH[?db=N]; a password in it
-                     // is refused.
+    const char *url; // redis[s]://[USER@]HOST[:PORT][/DB], unix://[USER@]PATH[?db=N]; a password in
+                     // it is refused.
+    struct evq_conn_tls_config tls;
     const char *user; // NULL, "": from the URL, else "default".
     // NULL, "": $EVALQ_REDIS_PASSWORD, else the file $EVALQ_REDIS_PASSWORD_FILE names, else none.
     // The first line, without its newline.
@@ -53,7 +62,7 @@ struct evq_reply {
 };
 
 /* Checks and copies config (reading the password); connects at the first call. EVQ_E_INVALID,
- * EVQ_E_UNSUPPORTED (rediss://), EVQ_E_IO, EVQ_E_NOMEM. */
+ * EVQ_E_UNSUPPORTED (rediss:// without OpenSSL), EVQ_E_IO, EVQ_E_NOMEM. */
 enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_conn **ret_conn,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_conn_close(struct evq_conn *conn); // Accepts NULL.
@@ -108,14 +117,19 @@ int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms);
  * never connected. */
 uint64_t evq_conn_generation(const struct evq_conn *conn);
 
-/* The socket to poll for readability beside other descriptors, -1 when closed. */
+/* The socket to poll for readability beside other descriptors, then evq_conn_arrived(); -1 when
+ * closed. */
 int evq_conn_fd(const struct evq_conn *conn);
+
+/* Whether evq_conn_read() would answer at once, with a reply or a lost connection. To be asked when
+ * the socket is readable: what came may be half a reply, or TLS's own. */
+bool evq_conn_arrived(struct evq_conn *conn);
 
 /* Drops the socket. In the child after fork(): before anything else, so as not to speak on the
  * parent's socket. */
 void evq_conn_drop(struct evq_conn *conn);
 
-/* "redis://host:port/db" or "unix://path" without user or password, for messages. */
+/* "redis[s]://host:port/db" or "unix://path" without user or password, for messages. */
 const char *evq_conn_where(const struct evq_conn *conn);
 
 #endif

@@ -116,6 +116,9 @@ static enum evq_status feed_line(struct evq_conn_guard *guard, const char *data,
 
 static enum evq_status begin_value(struct evq_conn_guard *guard, char type, struct evq_error *err)
 {
+    if (type == 0x15) { // A TLS alert: what it makes of a command.
+        return evq_error_set(err, EVQ_E_CORRUPT, "what answers speaks TLS: use rediss://");
+    }
     if (type == '\0' || strchr("+-:$*", type) == NULL) {
         char text[2] = {type, '\0'};
         char shown[8];

@@ -71,6 +71,11 @@ enum evq_status evq_conn_reader_feed(struct evq_conn_reader *reader, const char 
     return EVQ_OK;
 }
 
+bool evq_conn_reader_ready(const struct evq_conn_reader *reader)
+{
+    return reader->whole > 0;
+}
+
 bool evq_conn_reader_idle(const struct evq_conn_reader *reader)
 {
     return reader->whole == 0 && reader->guard.place == EVQ_GUARD_TYPE && reader->guard.depth == 0;

@@ -27,6 +27,9 @@ enum evq_status evq_conn_reader_next(struct evq_conn_reader *reader, struct evq_
                                      char *ret_error_text, size_t error_bytes,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Whether a whole reply waits to be taken. */
+bool evq_conn_reader_ready(const struct evq_conn_reader *reader);
+
 /* Nothing came that was not taken: true between a reply and the next command, unless the peer is
  * out of step. */
 bool evq_conn_reader_idle(const struct evq_conn_reader *reader);

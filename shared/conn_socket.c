@@ -12,6 +12,7 @@
 
 #include "shared/clock.h"
 #include "shared/conn_resolve.h"
+#include "shared/conn_tls.h"
 
 enum {
     KEEPALIVE_IDLE_S = 15,
@@ -194,8 +195,11 @@ const struct evq_conn_transport evq_conn_transport_unix = {
 enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream, const struct evq_conn_url *url,
                                      int64_t deadline_ms, struct evq_error *err)
 {
-    const struct evq_conn_transport *transport =
-        url->is_unix ? &evq_conn_transport_unix : &evq_conn_transport_tcp;
+    const struct evq_conn_transport *transport = url->is_unix ? &evq_conn_transport_unix
+                                                 : url->tls   ? &evq_conn_transport_tls
+                                                              : &evq_conn_transport_tcp;
+
+    stream->reason[0] = '\0';
     enum evq_status status = transport->connect(stream, url, deadline_ms, err);
     if (status == EVQ_OK) {
         stream->transport = transport;

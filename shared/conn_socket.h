@@ -1,7 +1,7 @@
 /*
- * How bytes travel to Redis and back: a stream over one of a table of transports, TCP and unix
- * socket now, TLS later. Every wait has a deadline and ends at an interrupt. Not for sharing
- * between threads.
+ * How bytes travel to Redis and back: a stream over one of a table of transports, TCP, unix socket
+ * and TLS (conn_tls.h). Every wait has a deadline and ends at an interrupt. Not for sharing between
+ * threads.
  */
 #ifndef EVQ_SHARED_CONN_SOCKET_H
 #define EVQ_SHARED_CONN_SOCKET_H
@@ -16,6 +16,8 @@
 
 struct evq_conn_resolve;
 struct evq_conn_stream;
+struct evq_conn_tls;
+struct evq_conn_tls_config;
 
 /* What a kind of connection can do. The descriptor is non-blocking and close-on-exec. */
 struct evq_conn_transport {
@@ -25,7 +27,8 @@ struct evq_conn_transport {
                                int64_t deadline_ms, struct evq_error *err);
     /*
      * Bytes moved (read: 0 at the end of the stream), or -1 with errno; with EAGAIN, stream->wants
-     * says what to poll for, which under TLS need not be the direction asked for.
+     * says what to poll for, which under TLS need not be the direction asked for. stream->reason,
+     * where not empty, says more than errno; EACCES: a matter of permission.
      */
     ssize_t (*read)(struct evq_conn_stream *stream, void *data, size_t bytes);
     ssize_t (*write)(struct evq_conn_stream *stream, const void *data, size_t bytes);
@@ -42,6 +45,9 @@ struct evq_conn_stream {
     short wants;                                // POLLIN or POLLOUT.
     struct evq_conn_resolve *resolve;           // A lookup that outlasted its deadline.
     int failure;                                // errno of the last connect that failed.
+    const struct evq_conn_tls_config *tls;      // The owner's; for a url with tls.
+    struct evq_conn_tls *secure;                // NULL: not TLS, or closed.
+    char reason[512];                           // Why the last read or write failed; "": errno.
 };
 
 enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream, const struct evq_conn_url *url,

@@ -221,9 +221,8 @@ enum evq_status evq_conn_url_parse(const char *text, struct evq_conn_url *ret_ur
     } else if (strncmp(text, "unix://", 7) == 0) {
         status = parse_unix(text + 7, &url, err);
     } else if (strncmp(text, "rediss://", 9) == 0) {
-        status = evq_error_set(err, EVQ_E_UNSUPPORTED,
-                               "TLS is not built in yet: use redis:// inside a trusted network, or "
-                               "a tunnel such as stunnel beside this program");
+        url.tls = true;
+        status = parse_tcp(text + 9, &url, err);
     } else if (strncmp(text, "redis-sentinel://", 17) == 0) {
         status = evq_error_set(err, EVQ_E_UNSUPPORTED,
                                "Sentinel is not built in yet: use the redis:// address of the "
@@ -231,8 +230,8 @@ enum evq_status evq_conn_url_parse(const char *text, struct evq_conn_url *ret_ur
     } else {
         const char *at = strrchr(text, '@'); // Whatever is before it may be a secret.
         status = evq_error_set(err, EVQ_E_INVALID,
-                               "the Redis address '%.200s' does not begin with redis:// or "
-                               "unix://",
+                               "the Redis address '%.200s' does not begin with redis://, "
+                               "rediss:// or unix://",
                                at != NULL ? at + 1 : text);
     }
     if (status == EVQ_OK) {
@@ -248,11 +247,11 @@ void evq_conn_url_where(const struct evq_conn_url *url, char out[EVQ_CONN_WHERE_
     } else if (url->is_unix) {
         (void)snprintf(out, EVQ_CONN_WHERE_BYTES_MAX, "unix://%s", url->host);
     } else if (strchr(url->host, ':') != NULL) {
-        (void)snprintf(out, EVQ_CONN_WHERE_BYTES_MAX, "redis://[%s]:%u/%d", url->host,
-                       (unsigned)url->port, url->db);
+        (void)snprintf(out, EVQ_CONN_WHERE_BYTES_MAX, "redis%s://[%s]:%u/%d", url->tls ? "s" : "",
+                       url->host, (unsigned)url->port, url->db);
     } else {
-        (void)snprintf(out, EVQ_CONN_WHERE_BYTES_MAX, "redis://%s:%u/%d", url->host,
-                       (unsigned)url->port, url->db);
+        (void)snprintf(out, EVQ_CONN_WHERE_BYTES_MAX, "redis%s://%s:%u/%d", url->tls ? "s" : "",
+                       url->host, (unsigned)url->port, url->db);
     }
 }
 

@@ -24,13 +24,10 @@ enum evq_status evq_link_open(struct evq_link *link, const struct evq_config *co
         link->call_timeout_ms > CALL_TIMEOUT_MAX ? CALL_TIMEOUT_MAX : link->call_timeout_ms;
     link->call_timeout_ms =
         link->call_timeout_ms < CALL_TIMEOUT_MIN ? CALL_TIMEOUT_MIN : link->call_timeout_ms;
-    struct evq_conn_config conn_config = {.url = config->redis.url,
-                                          .user = config->redis.user,
-                                          .password_file = config->redis.password_file,
-                                          .name = link->name,
-                                          .keep_environment = true,
-                                          .connect_timeout_ms = (int32_t)link->call_timeout_ms,
-                                          .call_timeout_ms = (int32_t)link->call_timeout_ms};
+    struct evq_conn_config conn_config = evq_config_conn(config, link->name);
+    conn_config.keep_environment = true;
+    conn_config.connect_timeout_ms = (int32_t)link->call_timeout_ms;
+    conn_config.call_timeout_ms = (int32_t)link->call_timeout_ms;
     link->second_config = conn_config;
     enum evq_status status = evq_conn_open(&conn_config, &link->conn, err);
     if (status == EVQ_OK) {
@@ -149,6 +146,10 @@ enum evq_status evq_link_wait_end(struct evq_link *link, bool readable, bool *re
         return EVQ_OK;
     }
     struct evq_conn *conn = link->waiting;
+    readable = readable && evq_conn_arrived(conn);
+    if (!readable && evq_clock_mono_ms() < link->wait_end_ms) {
+        return EVQ_OK; // Half a reply, or TLS's own.
+    }
     link->waiting = NULL;
     *ret_over = true;
     // Readable: the reply is there, or the end of the connection. Overdue: one last look.

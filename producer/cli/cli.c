@@ -34,17 +34,12 @@ enum evq_status evq_cli_connect(struct evq_cli *cli, struct evq_error *err)
         return status;
     }
     if (cli->conn == NULL) {
-        struct evq_conn_config config = {
-            .url = cli->config->redis.url,
-            .user = cli->config->redis.user,
-            .password_file = cli->config->redis.password_file,
-            .name = "evalq-cli",
-        };
+        const struct evq_conn_config config = evq_config_conn(cli->config, "evalq-cli");
         status = evq_conn_open(&config, &cli->conn, err);
         if (status != EVQ_OK) {
             if (status == EVQ_E_INVALID || status == EVQ_E_IO) {
                 cli->exit_code =
-                    EVQ_EXIT_CONFIG; // The address or the password file; nothing was asked yet.
+                    EVQ_EXIT_CONFIG; // The address or a file of it; nothing was asked yet.
             }
             return status;
         }

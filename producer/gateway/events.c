@@ -95,12 +95,9 @@ enum evq_status evq_events_start(const struct evq_events_config *config,
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the tally");
     }
     if (status == EVQ_OK && config->config != NULL) {
-        const struct evq_conn_config conn = {.url = config->config->redis.url,
-                                             .user = config->config->redis.user,
-                                             .password_file = config->config->redis.password_file,
-                                             .name = "evalq-gateway-events",
-                                             .connect_timeout_ms = CONNECT_TIMEOUT,
-                                             .call_timeout_ms = CALL_TIMEOUT_MS};
+        struct evq_conn_config conn = evq_config_conn(config->config, "evalq-gateway-events");
+        conn.connect_timeout_ms = CONNECT_TIMEOUT;
+        conn.call_timeout_ms = CALL_TIMEOUT_MS;
         status = evq_conn_open(&conn, &events->feed.conn, err);
         if (status == EVQ_OK) {
             status = evq_queue_open(events->feed.conn, config->config->redis.queue,

@@ -184,12 +184,9 @@ static enum evq_status open_threads(struct evq_pool *pool, struct evq_error *err
     enum evq_status status = EVQ_OK;
     for (uint32_t i = 0; i < pool->config.threads && status == EVQ_OK; i++) {
         struct thread *thread = &pool->threads[i];
-        const struct evq_conn_config conn = {.url = config->redis.url,
-                                             .user = config->redis.user,
-                                             .password_file = config->redis.password_file,
-                                             .name = "evalq-gateway",
-                                             .connect_timeout_ms = CONNECT_TIMEOUT_MS,
-                                             .call_timeout_ms = CALL_TIMEOUT_MS};
+        struct evq_conn_config conn = evq_config_conn(config, "evalq-gateway");
+        conn.connect_timeout_ms = CONNECT_TIMEOUT_MS;
+        conn.call_timeout_ms = CALL_TIMEOUT_MS;
         thread->pool = pool;
         status = evq_conn_open(&conn, &thread->conn, err);
         if (status == EVQ_OK) {

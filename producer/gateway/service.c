@@ -82,10 +82,7 @@ static enum evq_status open_gate(struct service *service, const struct evq_optio
  * once. */
 static enum evq_status ask_redis(const struct evq_config *config, struct evq_error *err)
 {
-    const struct evq_conn_config settings = {.url = config->redis.url,
-                                             .user = config->redis.user,
-                                             .password_file = config->redis.password_file,
-                                             .name = "evalq-gateway"};
+    const struct evq_conn_config settings = evq_config_conn(config, "evalq-gateway");
     struct evq_conn *conn = NULL;
     struct evq_queue *queue = NULL;
     struct evq_queue_info info;

@@ -1,6 +1,7 @@
 /*
  * What a connection does with a peer that misbehaves: a small TCP server of the test's own, which
- * answers each command as told, cuts replies and hangs up.
+ * answers each command as told, cuts replies and hangs up. All of it plain, then through TLS whose
+ * records come a byte at a time, of a byte each.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +22,12 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "tests/fixture/certificate.h"
+#include "tests/fixture/front.h"
 #include "tests/fixture/redis.h"
+
+static char certificates[64]; // The directory of them; "": plain.
+static bool at_once;          // Records are sent as replies come.
 
 enum after { THEN_HOLD, THEN_CLOSE };
 
@@ -41,6 +47,7 @@ struct peer {
     int port;
     char url[64];
     pthread_t thread;
+    struct fixture_front *front;
     atomic_int accepted;
 };
 
@@ -117,6 +124,17 @@ static void peer_start(struct peer *peer, const struct scene *scenes, size_t sce
     assert_int_equal(getsockname(peer->listen_fd, (struct sockaddr *)&address, &bytes), 0);
     peer->port = ntohs(address.sin_port);
     (void)snprintf(peer->url, sizeof peer->url, "redis://127.0.0.1:%d", peer->port);
+    if (certificates[0] != '\0') {
+        const struct fixture_front_config config = {.behind = peer->port,
+                                                    .dir = certificates,
+                                                    .name = "server",
+                                                    .record = at_once ? 0 : 1,
+                                                    .trickle = !at_once,
+                                                    .abrupt = scene_count > 1};
+        peer->front = fixture_front_start(&config);
+        (void)snprintf(peer->url, sizeof peer->url, "rediss://127.0.0.1:%d",
+                       fixture_front_port(peer->front));
+    }
     assert_int_equal(pipe(peer->stop_fd), 0);
     assert_int_equal(pthread_create(&peer->thread, NULL, peer_main, peer), 0);
 }
@@ -125,6 +143,7 @@ static void peer_end(struct peer *peer)
 {
     assert_int_equal(write(peer->stop_fd[1], "x", 1), 1);
     assert_int_equal(pthread_join(peer->thread, NULL), 0);
+    fixture_front_end(peer->front);
     (void)close(peer->stop_fd[0]);
     (void)close(peer->stop_fd[1]);
     (void)close(peer->listen_fd);
@@ -134,8 +153,12 @@ static struct evq_conn *open_url(const char *url, int32_t call_timeout_ms)
 {
     struct evq_error err;
     struct evq_conn *conn = NULL;
-    const struct evq_conn_config config = {
-        .url = url, .call_timeout_ms = call_timeout_ms, .keep_environment = true};
+    char ca[96];
+    (void)snprintf(ca, sizeof ca, "%s/ca.pem", certificates);
+    const struct evq_conn_config config = {.url = url,
+                                           .tls = {.ca = ca},
+                                           .call_timeout_ms = call_timeout_ms,
+                                           .keep_environment = true};
     assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
     return conn;
 }
@@ -354,17 +377,47 @@ static void conn_call_gives_up_connecting_at_its_deadline(void **state)
     (void)close(fd);
 }
 
+static int begin_tls(void **state)
+{
+    (void)state;
+    fixture_dir_make(certificates);
+    fixture_certificate_set(certificates);
+    return 0;
+}
+
+static int begin_at_once(void **state)
+{
+    at_once = true;
+    return begin_tls(state);
+}
+
+static int end_tls(void **state)
+{
+    (void)state;
+    fixture_dir_remove(certificates);
+    return 0;
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest both[] = {
         cmocka_unit_test(conn_call_joins_a_reply_that_comes_in_pieces),
         cmocka_unit_test(conn_call_fails_when_a_reply_breaks_off),
         cmocka_unit_test(conn_call_times_out_on_half_a_reply),
         cmocka_unit_test(conn_call_refuses_what_is_no_redis),
-        cmocka_unit_test(conn_call_hangs_up_on_a_reply_too_many),
-        cmocka_unit_test(conn_call_follows_moved_and_returns_home),
         cmocka_unit_test(conn_call_never_follows_ask),
+    };
+    const struct CMUnitTest together[] = {
+        // What comes later than the next command cannot be known from its reply.
+        cmocka_unit_test(conn_call_hangs_up_on_a_reply_too_many),
+    };
+    const struct CMUnitTest plain[] = {
+        cmocka_unit_test(conn_call_follows_moved_and_returns_home),
         cmocka_unit_test(conn_call_gives_up_connecting_at_its_deadline),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name("plain", both, NULL, NULL) +
+           cmocka_run_group_tests_name("plain alone", plain, NULL, NULL) +
+           cmocka_run_group_tests_name("plain, at once", together, NULL, NULL) +
+           cmocka_run_group_tests_name("over TLS", both, begin_tls, end_tls) +
+           cmocka_run_group_tests_name("over TLS, at once", together, begin_at_once, end_tls);
 }

@@ -129,7 +129,7 @@ static void conn_url_refuses_password_without_quoting_it(void **state)
     (void)state;
     const char *const urls[] = {
         "redis://:hunter2@h",       "redis://user:hunter2@h:6379/0", "redis://user:hun/hunter2@h",
-        "unix://u:hunter2@/a.sock", "redis://u:hunter2@[::1",
+        "unix://u:hunter2@/a.sock", "redis://u:hunter2@[::1",        "rediss://u:hunter2@h",
     };
     for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++) {
         struct evq_error err;
@@ -144,14 +144,20 @@ static void conn_url_refuses_password_without_quoting_it(void **state)
     assert_null(strstr(err.message, "hunter2"));
 }
 
-static void conn_url_says_what_is_not_built_in(void **state)
+static void conn_url_parses_tls(void **state)
 {
     (void)state;
+    char where[EVQ_CONN_WHERE_BYTES_MAX];
+    struct evq_conn_url url = parsed("rediss://worker@[::1]:7000/3");
+    assert_true(url.tls);
+    assert_string_equal(url.host, "::1");
+    assert_string_equal(url.user, "worker");
+    evq_conn_url_where(&url, where);
+    assert_string_equal(where, "rediss://[::1]:7000/3");
+    assert_false(parsed("redis://h").tls);
     struct evq_error err;
-    struct evq_conn_url url;
-    assert_status(evq_conn_url_parse("rediss://h", &url, &err), EVQ_E_UNSUPPORTED);
-    assert_holds(err.message, "TLS is not built in yet");
-    assert_status(evq_conn_url_parse("redis-sentinel://h", &url, &err), EVQ_E_UNSUPPORTED);
+    assert_status_err(evq_conn_url_move(&url, "10.0.0.2:7001", &err), EVQ_OK, &err);
+    assert_true(url.tls); // A cluster's other node is as secret.
 }
 
 static void conn_url_moves_to_a_cluster_node(void **state)
@@ -182,7 +188,7 @@ int main(void)
         cmocka_unit_test(conn_url_parses_unix),
         cmocka_unit_test(conn_url_refuses_malformed),
         cmocka_unit_test(conn_url_refuses_password_without_quoting_it),
-        cmocka_unit_test(conn_url_says_what_is_not_built_in),
+        cmocka_unit_test(conn_url_parses_tls),
         cmocka_unit_test(conn_url_moves_to_a_cluster_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
