@@ -14,7 +14,7 @@ case $mode in
 build) ;;
 test | peers)
     packages="$packages libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev python3 python3-numpy
-python3-venv python3-yaml iproute2 git procps util-linux"
+python3-venv python3-yaml iproute2 git openssl procps util-linux"
     if [ "$mode" = peers ]; then
         packages="$packages python3-dev chromium prometheus"
     fi

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "logger/mlflow.h"
 #include "logger/sink.h"
@@ -77,7 +78,7 @@ static bool variable_true(const char *name)
 {
     const char *text = getenv(name);
 
-    return text != NULL && (strcmp(text, "true") == 0 || strcmp(text, "1") == 0);
+    return text != NULL && (strcasecmp(text, "true") == 0 || strcmp(text, "1") == 0);
 }
 
 static enum evq_status server_open(struct mlflow *sink, const struct evq_buffer *token,
@@ -86,14 +87,16 @@ static enum evq_status server_open(struct mlflow *sink, const struct evq_buffer 
     const struct evq_sink_config *given = sink->context->sink;
     char who[64];
     double seconds = 0;
+    // As in MLflow's own client, user and password go before a token.
+    const char *user = setting(given, "username", "MLFLOW_TRACKING_USERNAME", NULL);
     struct evq_mlflow_config config = {
         .who = who,
         .uri = setting(given, "uri", "MLFLOW_TRACKING_URI", ""),
         .experiment = setting(given, "experiment", "MLFLOW_EXPERIMENT_NAME", "evalq"),
-        .token = token->bytes > 0 ? (const char *)token->data : NULL,
+        .token = user == NULL && token->bytes > 0 ? (const char *)token->data : NULL,
         .http = {.ca_file = setting(given, "ca_file", "MLFLOW_TRACKING_SERVER_CERT_PATH", NULL),
                  .insecure = variable_true("MLFLOW_TRACKING_INSECURE_TLS"),
-                 .user = setting(given, "username", "MLFLOW_TRACKING_USERNAME", NULL),
+                 .user = user,
                  .password = password->bytes > 0 ? (const char *)password->data : NULL,
                  .stop = sink->context->stop}};
 
