@@ -81,7 +81,7 @@ class Soak:
         self.here, self.seconds, self.port = here, seconds, port
         self.random = random.Random(seed)
         self.faults: Counter[str] = Counter()
-        self.points: Dict[str, List[Tuple[float, float]]] = {}
+        self.points: Dict[str, List[Tuple[float, float]]] = {}  # s, KiB.
         scene_ = here.scene
         self.watched = {
             "worker": scene_.start_worker(),
@@ -112,7 +112,12 @@ class Soak:
         elif what == "kill Redis":
             redis.kill()
             redis.wait()
-            self.here.scene.start_redis("--appendfsync", "everysec")
+            try:
+                self.here.scene.start_redis("--appendfsync", "everysec")
+            except AssertionError:
+                with open(os.path.join(self.here.scene.directory, "redis.log"), encoding="utf-8", errors="replace") as file:
+                    print(file.read()[-3000:], flush=True)
+                raise
         else:
             pid = redis.pid if what == "stop Redis" else self.watched[what.split()[1]].pid
             os.kill(pid, signal.SIGSTOP)
@@ -138,6 +143,16 @@ class Soak:
                 reply.read()
         except OSError:
             pass  # Redis is away or stopped; the gateway says so, which is as good for its memory.
+
+    def figures(self) -> List[Figure]:
+        found = []
+        for name, points in self.points.items():
+            if len(points) > 4:
+                found.append(Figure(f"{name}: private memory, slope", "KiB/h", len(points), SLOPE_BAR, [slope_per_hour(points)]))
+            middle = statistics.median(value for _, value in points[len(points) // 4 :])
+            ends = [float(points[0][1]), middle, float(points[-1][1])]
+            found.append(Figure(f"{name}: private memory, first, median, last", "KiB", len(points), "", ends))
+        return found
 
     def run(self) -> int:
         """Until the trainer has submitted everything; returns how many checkpoints."""
@@ -176,7 +191,11 @@ def main() -> None:
     with scene(CONFIG % (BIN, port)) as made:
         made.redis_call("CONFIG", "SET", "appendfsync", "everysec")
         soak = Soak(Bench(made), seconds, seed, port)
-        submitted = soak.run()
+        try:
+            submitted = soak.run()
+        except BaseException:
+            print("ended early; so far:", *(each.line() for each in soak.figures()), sep="\n", flush=True)
+            raise
         until(lambda: sum(soak.ended().values()) >= submitted, f"{submitted} jobs end", 300)
         ends = soak.ended()
         path = os.path.join(made.out, "results", "soak", "results.jsonl")
@@ -184,11 +203,7 @@ def main() -> None:
         audit = json.loads(made.redis_call("FCALL_RO", "evalq_v1_audit", "1", "evalq:{main}:", ""))
         results, twice = recorded(path)
         memory = int(re.search(rb"used_memory:(\d+)", made.redis_call("INFO", "memory")).group(1))
-    figures = []
-    for name, points in soak.points.items():
-        figures.append(Figure(f"{name}: private memory, slope", "KiB/h", len(points), SLOPE_BAR, [slope_per_hour(points)]))
-        ordered = [value for _, value in points]
-        figures.append(Figure(f"{name}: private memory, first to last", "KiB", len(points), "", [ordered[0], ordered[-1]]))
+    figures = soak.figures()
     for one in figures:
         print(one.line())
     print(f"faults: {dict(soak.faults)}; {submitted} submitted, ended: {ends}; {results} results recorded, {twice} more than once")

@@ -8,7 +8,8 @@ it submits:
   kill   one machine, all its processes, is killed every 4 s and started again
   cut    everything goes through a proxy that closes one connection in a hundred requests after Redis has carried the request out
          and before the reply
-Lost: submitted, and never run to its end, though nothing has happened for as long as the queue says that it needs. Repeated: run to its
+Lost: submitted, and never run to its end, though nothing has happened for as long as the queue says that it needs. Known: of
+them, those that the queue still shows as waiting, running or failed. Repeated: run to its
 end more than once. Reported twice: the queue itself has taken more than one completion (evalq: results recorded by the logger; BullMQ:
 `completed` events; RQ: successful results; Celery keeps no such record). Settings: of each as it comes, and as its own pages
 advise for jobs that must not be lost, with a lease of 3 s.
@@ -31,11 +32,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Dict, List
 
-from servers import BIN, SOURCE, Peer, Place, bullmq, celery, redis, rq, until, versions
+from servers import BIN, SOURCE, Peer, Place, bullmq, celery, redis, rq, versions
 
 LEASE = "3"
 RATE, MS, SLOTS = 20, 200, 4
 CUT = "cut_reply:*:p=0.01"
+RQ_SUCCESSES = """
+local n = {}
+for _, key in ipairs(redis.call('KEYS', 'rq:results:*')) do
+    local count = 0
+    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+        for at = 1, #entry[2], 2 do
+            if entry[2][at] == 'type' and entry[2][at + 1] == '1' then
+                count = count + 1
+            end
+        end
+    end
+    n[#n + 1] = count
+end
+return n
+"""
 CONFIG = """
 redis: {queue: main}
 roots: {out: %s}
@@ -157,11 +173,23 @@ class Campaign:
                 if word == "completed" and words[at - 1] == "event" and "jobId" in words[at : at + 4]:
                     found[words[words.index("jobId", at) + 1]] += 1
         elif name.startswith("RQ"):
-            script = "local n={} for _,k in ipairs(redis.call('KEYS','rq:results:*')) do n[#n+1]=redis.call('XLEN',k) end return n"
-            found = Counter(dict(enumerate(int(word) for word in self.place.redis_call("EVAL", script, "0").split())))
+            found = Counter(dict(enumerate(int(word) for word in self.place.redis_call("EVAL", RQ_SUCCESSES, "0").split())))
         else:
             return -1
         return sum(count > 1 for count in found.values())
+
+    def known(self) -> int:
+        """Jobs that did not run to their end, but that the queue can still show: waiting, running, failed."""
+        name = self.entry.peer.name
+        if self.evalq:
+            keys = [("ZCARD", "evalq:{main}:" + each) for each in ("leases", "delayed", "ended:dead", "ended:skipped", "ended:cancelled")]
+        elif name.startswith("BullMQ"):
+            keys = [("LLEN", "bull:peer:wait"), ("LLEN", "bull:peer:active"), ("ZCARD", "bull:peer:delayed"), ("ZCARD", "bull:peer:failed")]
+        elif name.startswith("RQ"):
+            keys = [("LLEN", "rq:queue:default"), ("ZCARD", "rq:wip:default"), ("ZCARD", "rq:failed:default"), ("ZCARD", "rq:scheduled:default")]
+        else:
+            keys = [("LLEN", "celery"), ("HLEN", "unacked")]
+        return sum(int(self.place.redis_call(*words)) for words in keys)
 
     def harm(self, machines: List[List["subprocess.Popen[bytes]"]], submitting: "subprocess.Popen[bytes]") -> None:
         turn = 0
@@ -206,10 +234,10 @@ class Campaign:
             self.faults = self.cuts()
         ran = self.settle()
         lost, again = self.jobs - len(ran), sum(count > 1 for count in ran.values())
-        twice = self.reported()
+        twice, known = self.reported(), min(lost, self.known())
         per = 10000 / self.jobs
         return (
-            f"{self.case:6} {self.entry.peer.name:52} {self.faults:>6} {lost * per:>8.0f} {again * per:>9.0f}"
+            f"{self.case:6} {self.entry.peer.name:52} {self.faults:>6} {lost * per:>8.0f} {known * per:>8.0f} {again * per:>9.0f}"
             f" {'-' if twice < 0 else f'{twice * per:.0f}':>9}   ({lost}, {again} of {self.jobs})"
         )
 
@@ -231,7 +259,7 @@ def main() -> None:
     if not set(cases) <= {"pause", "kill", "cut"}:
         raise SystemExit(f"cases {' '.join(cases)}, expected some of: pause kill cut")
     print(f"{versions()}\n{jobs} jobs, seed {seed}, AOF everysec, load {os.getloadavg()[0]:.1f}; per 10,000 jobs", flush=True)
-    print(f"{'case':6} {'':52} {'faults':>6} {'lost':>8} {'repeated':>9} {'reported twice':>9}", flush=True)
+    print(f"{'case':6} {'':52} {'faults':>6} {'lost':>8} {'known':>8} {'repeated':>9} {'reported twice':>9}", flush=True)
     lock = threading.Lock()
 
     def one(entry: Entry, case: str) -> None:

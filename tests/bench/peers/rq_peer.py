@@ -30,8 +30,8 @@ def submit(queue: Queue, kind: str, count: int, ms: int, path: str) -> None:
 
 def serve(queue: Queue, simple: bool) -> None:
     options = {}
-    if DURABLE:  # Seconds; its own: 600 and 30.
-        options.update(maintenance_interval=int(DURABLE), job_monitoring_interval=1)
+    if DURABLE:  # Seconds; its own: 600, 30 and 420, which is also how long an idle one waits before it looks.
+        options.update(maintenance_interval=int(DURABLE), job_monitoring_interval=1, worker_ttl=20)
     (SimpleWorker if simple else Worker)([queue], connection=queue.connection, **options).work(logging_level="ERROR", with_scheduler=bool(DURABLE))
 
 
