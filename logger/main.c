@@ -99,6 +99,9 @@ static int logger_run(const struct evq_config *config, const sigset_t *signals,
         return EVQ_EXIT_CONFIG;
     }
     const enum evq_status status = sinks_run(config, signals, err);
+    if (status == EVQ_E_TIMEOUT) {
+        return EVQ_EXIT_UNREACHABLE; // Redis stands still: nobody waited for a job.
+    }
     return status == EVQ_E_INVALID ? EVQ_EXIT_CONFIG : (int)evq_status_exit(status);
 }
 

@@ -183,6 +183,7 @@ static enum evq_exit start_exit(enum evq_status status)
     case EVQ_E_CONFLICT:
         return EVQ_EXIT_CONFIG;
     case EVQ_E_RETRY:
+    case EVQ_E_TIMEOUT: // It stands still: nobody waited for a job.
         return EVQ_EXIT_UNREACHABLE;
     default:
         return evq_status_exit(status);

@@ -22,6 +22,9 @@ static int fail(const struct evq_error *err, int code)
  * is not. */
 static int exit_of(enum evq_status status)
 {
+    if (status == EVQ_E_TIMEOUT) {
+        return EVQ_EXIT_UNREACHABLE; // Redis stands still: nobody waited for a job.
+    }
     return status == EVQ_E_INVALID ? EVQ_EXIT_CONFIG : (int)evq_status_exit(status);
 }
 

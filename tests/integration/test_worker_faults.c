@@ -149,6 +149,39 @@ static void worker_killed_loses_nothing_and_publishes_once(void **state)
     assert_int_equal(fixture_site_published(site, id, "t", "one").attempt, 2);
 }
 
+/* The result is published, the last word is lost: the next attempt has nothing left to run. */
+static void worker_runs_nothing_when_all_tasks_were_published(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/gate";
+    struct fixture_worker *first = fixture_site_worker(site, "--suites", "gate", NULL);
+    struct evq_claim claim = {.job = fixture_job(id)};
+
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    fixture_worker_signal(first, SIGSTOP);
+    (void)snprintf(claim.id, sizeof claim.id, "%s", id);
+    const struct fixture_text token = fixture_job_field(site->fx, id, "token");
+    memcpy(claim.token, token.text, sizeof claim.token - 1);
+    fixture_publish(site->fx, &claim, "t", 0.5);
+    evq_job_free(claim.job);
+    fixture_worker_signal(first, SIGKILL);
+    (void)fixture_site_worker(site, "--suites", "gate", NULL);
+    SITE_STATE_UNTIL(site, id, "done");
+    assert_int_equal(gate_starts(site), 1);
+    assert_int_equal(fixture_site_published(site, id, "t", "accuracy").tasks, 1);
+}
+
+static void worker_says_that_a_redis_which_stands_still_is_unreachable(void **state)
+{
+    struct fixture_site *site = *state;
+
+    fixture_redis_suspend(site->fx->redis);
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
+    assert_int_equal(fixture_worker_wait(worker, 30000), EVQ_EXIT_UNREACHABLE);
+    fixture_redis_resume(site->fx->redis);
+}
+
 static void worker_restarts_a_killed_child_at_once(void **state)
 {
     struct fixture_site *site = *state;
@@ -542,6 +575,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(worker_killed_loses_nothing_and_publishes_once),
+        TEST(worker_runs_nothing_when_all_tasks_were_published),
+        TEST(worker_says_that_a_redis_which_stands_still_is_unreachable),
         TEST(worker_restarts_a_killed_child_at_once),
         TEST(worker_that_slept_through_its_lease_publishes_nothing),
         TEST(worker_stops_a_cancelled_job),
