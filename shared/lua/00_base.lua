@@ -1,12 +1,17 @@
 --[[
 What every function stands on: the prefix, server time, checked arguments, the queue's meta record and counters that
-are added up during a call and written once at its end. Nothing here survives the call.
+are added up during a call and written once at its end. Of what Redis holds nothing survives the call; texts that were
+found to be names, and numbers as text, do.
+
+What costs here is Lua more than Redis: numbers that Redis is given as numbers (it prints them as doubles: they go as text),
+patterns, tables that grow, and whatever must be collected again.
 --]]
 local call -- redis.call, which exists only while a function runs; begin() sets it.
 local MAJOR = 1
 local DAY_MS = 86400000
 local SPAN = 1099511627776 -- 2^40: steps lie below it; place = session ordinal * SPAN + step.
 local STATES = { 'queued', 'delayed', 'running', 'done', 'dead', 'skipped', 'cancelled' }
+local BANDS = { ['0'] = 0, ['1'] = 1, ['2'] = 2, ['3'] = 3 }
 local OPEN = { queued = true, delayed = true, running = true }
 local ENDED = { done = true, dead = true, skipped = true, cancelled = true }
 
@@ -30,18 +35,38 @@ local CLASSES_MAX = 64
 local SLICE = 100
 local FEW = 8
 
-local P, NOW, SEED = '', 0, ''
+local P, NOW = '', 0
 local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
-local META, BUMPS, RUNS, RUN_BUMPS, LEASES = { changed = {} }, {}, {}, {}, {}
+local TIME = { '0', '0' } -- The same as Redis told it: seconds, microseconds.
+local META, CHANGED, BUMPS, RUNS, RUN_BUMPS, LEASES = nil, {}, {}, {}, {}, {}
 local FLOWS, CLASSES = {}, {} -- What submits of one call read, for those that come after in it.
 
 -- The library's parts, each filled by its file: Q the queue's own, J jobs, F flows and fairness, L leases and sweeps,
 -- R results and sinks, V what the verbs share with one another, W what views share.
 local Q, J, F, L, R, V, W = {}, {}, {}, {}, {}, {}, {}
 
+local find, match, format, floor, max -- As Lua has them; set with the first call, when they are there.
+local SMALL, SMALL_OF = { [-1] = '-1' }, {} -- Small integers as text, and back.
+
+local function lua_ready()
+    find, match, format, floor, max = string.find, string.match, string.format, math.floor, math.max
+    for number = 0, 255 do
+        SMALL[number] = format('%d', number)
+        SMALL_OF[SMALL[number]] = number
+    end
+end
+
 -- Decimal text of an integer: Lua's own conversion keeps 14 digits only, and Redis's of numbers is slow.
 local function text_of(number)
-    return string.format('%d', number)
+    return SMALL[number] or format('%d', number)
+end
+
+-- The same where it may be no integer: Redis writes those itself, so that nothing of them is lost.
+local function number_text(number)
+    if number % 1 == 0 and number < 9007199254740992 and number > -9007199254740992 then
+        return text_of(number)
+    end
+    return number
 end
 
 local function refuse(reason)
@@ -49,10 +74,13 @@ local function refuse(reason)
 end
 
 local function integer_of(text, low, high)
-    if type(text) ~= 'string' or #text > 17 or not text:find('^-?%d+$') then
-        return nil
+    local number = SMALL_OF[text or '']
+    if not number then
+        if type(text) ~= 'string' or #text > 17 or not find(text, '^-?%d+$') then
+            return nil
+        end
+        number = tonumber(text)
     end
-    local number = tonumber(text)
     if number < low or number > high then
         return nil
     end
@@ -68,8 +96,22 @@ local function integer_arg(args, at, low, high, what)
     return number
 end
 
+local NAMES, names_count = {}, 0 -- Texts that were found to be names: at most 1,000, then anew.
+
 local function name_ok(text, bytes_max)
-    return type(text) == 'string' and #text >= 1 and #text <= bytes_max and not text:find('[^%w._-]')
+    if type(text) ~= 'string' or #text < 1 or #text > bytes_max then
+        return false
+    end
+    if not NAMES[text] then
+        if not find(text, '^[%w._-]+$') then
+            return false
+        end
+        if names_count >= 1000 then
+            NAMES, names_count = {}, 0
+        end
+        NAMES[text], names_count = true, names_count + 1
+    end
+    return true
 end
 
 -- Workers, requests, metrics: printable, no blanks.
@@ -96,7 +138,7 @@ local function short_text(text)
 end
 
 --[[
-Fields of `P meta`, each read when first asked for: numbers, save the epoch. META.changed is written back once, at the end
+Fields of `P meta`, each read when first asked for: numbers, save the epoch. CHANGED is written back once, at the end
 of the call.
 --]]
 local META_INDEX = {
@@ -115,7 +157,7 @@ function Q.meta()
     return META
 end
 
--- What a verb of each kind will want of it, read in one go.
+-- What a verb of each kind will want of it, read in one go. A submit to a flow that is known there wants nothing.
 local META_FIELDS = {
     grow = { 'epoch' },
     drain = { 'epoch', 'suites_limited' },
@@ -124,8 +166,8 @@ local META_FIELDS = {
 }
 
 function Q.meta_set(field, value)
-    rawset(META, field, value)
-    META.changed[field] = value
+    META[field] = value
+    CHANGED[field] = value
 end
 
 -- Counters of `P n`, added up and written at the end of the call.
@@ -139,40 +181,49 @@ function Q.lease(look, id)
     LEASES[#LEASES + 1] = id
 end
 
+-- Differs from call to call.
+function Q.seed()
+    return TIME[1] .. '.' .. TIME[2]
+end
+
 -- A random name of this life of the keyspace: another one tells a client that Redis forgot.
 function Q.epoch_ensure(kind)
     local fields = META_FIELDS[kind]
     local values = call('HMGET', P .. 'meta', unpack(fields))
-    rawset(META, 'epoch', values[1] or '')
+    META.epoch = values[1] or ''
     for i = 2, #fields do
-        rawset(META, fields[i], tonumber(values[i]) or 0)
+        META[fields[i]] = values[i] and (SMALL_OF[values[i]] or tonumber(values[i])) or 0
     end
     if META.epoch == '' then
         local known, info = pcall(call, 'INFO', 'server')
         local salt = known and tostring(info):match('run_id:(%x+)') or ''
-        Q.meta_set('epoch', redis.sha1hex(P .. SEED .. salt):sub(1, 32))
+        Q.meta_set('epoch', redis.sha1hex(P .. Q.seed() .. salt):sub(1, 32))
         Q.meta_set('layout', MAJOR)
     end
 end
 
+-- Counts that are read with a run, and where its record keeps what they were.
+local RUN_COUNTS = { 'active', 'n:queued', 'n:running', 'n:done' }
+local RUN_BEFORE = { active = 'was active', ['n:queued'] = 'was n:queued', ['n:running'] = 'was n:running',
+    ['n:done'] = 'was n:done' }
+
 -- Of a run that was read in this call the new values are known: one write for all of them.
-function Q.flush_run(run, bumps)
-    local record, list = RUNS[run], {}
-    for field, delta in pairs(bumps) do
-        local known = record and record.counts[field]
-        if delta ~= 0 and known then
-            list[#list + 1] = field
-            list[#list + 1] = text_of(known + delta)
-        elseif delta ~= 0 then
-            call('HINCRBY', P .. 'run:' .. run, field, delta)
+local function flush_known(run, record)
+    local list, n = { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }, 0
+    for i = 1, #RUN_COUNTS do
+        local field = RUN_COUNTS[i]
+        local value = record[field]
+        if value ~= record[RUN_BEFORE[field]] then
+            list[n + 1], list[n + 2] = field, text_of(value)
+            n = n + 2
         end
     end
-    for band, start in pairs(record and record.vt_changed or {}) do
-        list[#list + 1] = 'vt:' .. band
-        list[#list + 1] = start
+    if record.moved then
+        list[n + 1], list[n + 2] = record.moved, number_text(record[record.moved])
+        n = n + 2
     end
-    if #list > 0 then
-        call('HSET', P .. 'run:' .. run, unpack(list))
+    if n > 0 then
+        call('HSET', P .. 'run:' .. run, unpack(list, 1, n))
     end
 end
 
@@ -182,33 +233,57 @@ local function flush()
     end
     for field, delta in pairs(BUMPS) do
         if delta ~= 0 then
-            call('HINCRBY', P .. 'n', field, delta)
+            call('HINCRBY', P .. 'n', field, text_of(delta))
         end
     end
     for run, bumps in pairs(RUN_BUMPS) do
-        Q.flush_run(run, bumps)
+        for field, delta in pairs(bumps) do
+            if delta ~= 0 then
+                call('HINCRBY', P .. 'run:' .. run, field, text_of(delta))
+            end
+        end
     end
-    if next(META.changed) then
+    for run, record in pairs(RUNS) do
+        if record.touched then
+            flush_known(run, record)
+        end
+    end
+    if next(CHANGED) then
         local list = {}
-        for field, value in pairs(META.changed) do
+        for field, value in pairs(CHANGED) do
             list[#list + 1] = field
-            list[#list + 1] = value
+            list[#list + 1] = type(value) == 'number' and number_text(value) or value
         end
         call('HSET', P .. 'meta', unpack(list))
     end
 end
 
+-- A table anew, or the same where it is still empty: that makes nothing to be collected.
+local function emptied(t)
+    return next(t) == nil and t or {}
+end
+
+local function forget()
+    META = META and next(META) == nil and META or setmetatable({}, META_INDEX)
+    CHANGED, BUMPS, RUNS, RUN_BUMPS = emptied(CHANGED), emptied(BUMPS), emptied(RUNS), emptied(RUN_BUMPS)
+    LEASES, FLOWS, CLASSES = emptied(LEASES), emptied(FLOWS), emptied(CLASSES)
+end
+
+local prefix_known -- The last prefix that was looked at and found good.
+
 local function begin(keys)
-    if #keys ~= 1 or #keys[1] > 128 or not keys[1]:find('^evalq:{[%w._-]+}:$') then
+    if not find then
+        lua_ready()
+    end
+    if #keys ~= 1 or (keys[1] ~= prefix_known and (#keys[1] > 128 or not find(keys[1], '^evalq:{[%w._-]+}:$'))) then
         refuse('the one key must be a prefix like evalq:{main}:')
     end
-    P, call = keys[1], redis.call
-    local time = call('TIME')
-    NOW = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-    SEED = time[1] .. '.' .. time[2]
-    NOW_TEXT = text_of(NOW)
-    META, BUMPS, RUNS, RUN_BUMPS, LEASES = setmetatable({ changed = {} }, META_INDEX), {}, {}, {}, {}
-    FLOWS, CLASSES = {}, {}
+    P, prefix_known, call = keys[1], keys[1], redis.call
+    TIME = call('TIME')
+    local now = TIME[1] * 1000 + floor(TIME[2] / 1000)
+    if now ~= NOW then
+        NOW, NOW_TEXT = now, text_of(now)
+    end
 end
 
 local function error_text(problem)
@@ -220,20 +295,21 @@ local function error_text(problem)
 end
 
 --[[
-Registers evalq_v1_NAME. kind "ro": no writes; "drain" and "claim": runs in a full Redis too; "grow": refused there.
+Registers evalq_v1_NAME. kind "ro": no writes; "drain" and "claim": runs in a full Redis too; "grow" and "submit": refused
+there; "submit": makes the epoch itself, where it finds that there may be none.
 What was counted before an error is still written: a half-done call must not make the counters lie.
 --]]
 local function verb(name, kind, body)
-    local flags = kind == 'ro' and { 'no-writes' } or kind ~= 'grow' and { 'allow-oom' } or {}
+    local flags = kind == 'ro' and { 'no-writes' } or (kind == 'drain' or kind == 'claim') and { 'allow-oom' } or {}
     local function run(keys, args)
         begin(keys)
-        if kind ~= 'ro' then
+        if kind ~= 'ro' and kind ~= 'submit' then
             Q.epoch_ensure(kind)
         end
         return body(args)
     end
     local function callback(keys, args)
-        RUNS, RUN_BUMPS, BUMPS, META, LEASES = {}, {}, {}, { changed = {} }, {} -- What an earlier call left must not be written for it.
+        forget() -- What an earlier call left must not be written for this one.
         local ok, reply = pcall(run, keys, args)
         if kind ~= 'ro' then
             local flushed, problem = pcall(flush)

@@ -3,18 +3,25 @@ Jobs: their ids, their hashes, and the one way in which they move between states
 place: wait or begun (queued), delayed, leases or sharded (running).
 --]]
 
+-- A job's table, with room for what J.load() adds.
+function J.fresh(id, run, step, variant, suite, flow)
+    return { id = id, run = run, step = step, variant = variant, suite = suite, flow = flow, gen = 1, tag = step, base = id,
+        shard = false, parent = false, key = false, state = false, class = false, priority = false, place = false,
+        attempts = 0, token = false, keep = false, shards = false, merge = false }
+end
+
 -- RUN/STEP/VARIANT/SUITE[~G][@K] in parts, or nil.
 function J.parse(id)
     if type(id) ~= 'string' or #id > 191 then
         return nil
     end
-    local run, step, variant, suite, rest = id:match('^([%w._-]+)/(%d+)/([%w._-]+)/([%w._-]+)(.*)$')
-    if not run or #run > 64 or #variant > 32 or #suite > 32 or #step > 13 then
+    local run, step, variant, suite, rest = match(id, '^([^/]+)/(%d+)/([^/]+)/([^/~@]+)(.*)$')
+    if not run or #step > 13 or not (name_ok(run, 64) and name_ok(variant, 32) and name_ok(suite, 32)) then
         return nil
     end
-    local key = { run = run, step = step, variant = variant, suite = suite, gen = 1, tag = step .. rest,
-        flow = run .. '/' .. variant .. '/' .. suite, base = run .. '/' .. step .. '/' .. variant .. '/' .. suite }
+    local key = J.fresh(id, run, step, variant, suite, run .. '/' .. variant .. '/' .. suite)
     if rest ~= '' then
+        key.tag, key.base = step .. rest, id:sub(1, #id - #rest)
         local gen, shard = rest:match('^~(%d+)(.*)$')
         if gen then
             key.gen = tonumber(gen)
@@ -31,6 +38,21 @@ function J.parse(id)
     return key
 end
 
+--[[
+As J.parse(), of a tag in a flow whose name's parts are known: flow, name (of the run), variant, suite. Nil as there.
+--]]
+function J.of_flow(f, tag)
+    if not f.suite or not find(tag, '^%d+$') then
+        local id = J.id_of(f.flow, tag)
+        return id and J.parse(id)
+    end
+    local id = f.name .. '/' .. tag .. '/' .. f.variant .. '/' .. f.suite
+    if #tag > 13 or not (name_ok(f.name, 64) and name_ok(f.variant, 32) and name_ok(f.suite, 32)) then
+        return nil
+    end
+    return J.fresh(id, f.name, tag, f.variant, f.suite, f.flow)
+end
+
 function J.id_of(flow, tag)
     local run, rest = flow:match('^([^/]+)/(.+)$')
     local step, suffix = tag:match('^(%d+)(.*)$')
@@ -39,8 +61,6 @@ function J.id_of(flow, tag)
     end
     return run .. '/' .. step .. '/' .. rest .. suffix
 end
-
-local FIELDS = { 'state', 'class', 'priority', 'place', 'attempts', 'token', 'keep', 'shards', 'merge' }
 
 -- Fields that only some verbs ask for are read when they do: each that is asked for costs a walk through the hash.
 local RARE = { last = true, cancel = true, suspect = true, hb = true, lease = true, fingerprint = true, tasks = true,
@@ -54,7 +74,7 @@ local RARE_INDEX = {
         if not RARE[field] then
             return nil
         end
-        local value = call('HGET', P .. 'job:' .. j.id, field)
+        local value = call('HGET', j.key or P .. 'job:' .. j.id, field)
         rawset(j, field, value)
         return value
     end,
@@ -62,32 +82,33 @@ local RARE_INDEX = {
 
 --[[
 The job's state as a table, with the parts of its id; nil when there is none. Errors on a hash of another type. more: three
-further fields that the caller will want, read along.
+further fields that the caller will want, read along. parsed: what J.parse() made of the id, where the caller has it.
 --]]
-function J.load(id, more)
-    local key = J.parse(id)
-    if not key then
+function J.load(id, more, parsed)
+    local j = parsed or J.parse(id)
+    if not j then
         return nil
     end
     local v
+    j.key = P .. 'job:' .. id
     if more then
-        v = call('HMGET', P .. 'job:' .. id, 'state', 'class', 'priority', 'place', 'attempts', 'token', 'keep', 'shards',
-            'merge', more[1], more[2], more[3])
-        key[more[1]], key[more[2]], key[more[3]] = v[10], v[11], v[12]
+        v = call('HMGET', j.key, 'state', 'class', 'priority', 'place', 'attempts', 'token', 'keep', 'shards', 'merge',
+            more[1], more[2], more[3])
+        j[more[1]], j[more[2]], j[more[3]] = v[10], v[11], v[12]
     else
-        v = call('HMGET', P .. 'job:' .. id, unpack(FIELDS))
+        v = call('HMGET', j.key, 'state', 'class', 'priority', 'place', 'attempts', 'token', 'keep', 'shards', 'merge')
     end
     if not v[1] then
         return nil
     end
-    key.id, key.state, key.class, key.priority, key.place, key.attempts = id, v[1], v[2], v[3], v[4], tonumber(v[5]) or 0
-    key.token, key.keep, key.shards, key.merge = v[6], v[7], v[8], v[9]
-    return setmetatable(key, RARE_INDEX)
+    j.state, j.class, j.priority, j.place, j.attempts = v[1], v[2], v[3], v[4], SMALL_OF[v[5]] or tonumber(v[5]) or 0
+    j.token, j.keep, j.shards, j.merge = v[6], v[7], v[8], v[9]
+    return setmetatable(j, RARE_INDEX)
 end
 
 -- What must hold before a job may be moved; anybody can write rubbish into a hash.
 function J.sane(j)
-    return (OPEN[j.state] or ENDED[j.state]) and integer_of(j.class, 1, 9999) and integer_of(j.priority, 0, 3) and
+    return (OPEN[j.state] or ENDED[j.state]) and integer_of(j.class, 1, 9999) and BANDS[j.priority] and
         integer_of(j.place, 0, 9007199254740992)
 end
 
@@ -100,20 +121,41 @@ function J.wait_key(j)
     return P .. ((j.shard or j.merge == '1') and 'begun:' or 'wait:') .. j.flow .. ':' .. j.class .. ':' .. j.priority
 end
 
+-- Names of the counters of open states: of `P n`, by class; and of every state, of a run.
+local COUNTER = { queued = {}, delayed = {}, running = {}, active = {} }
+local RUN_COUNTER = { queued = 'n:queued', delayed = 'n:delayed', running = 'n:running', done = 'n:done', dead = 'n:dead',
+    skipped = 'n:skipped', cancelled = 'n:cancelled' }
+
+local function counter(state, class)
+    local names = COUNTER[state]
+    if not names then
+        return state
+    end
+    local name = names[class]
+    if not name then
+        name = state .. ':' .. class
+        names[class] = name
+    end
+    return name
+end
+
 function J.count(j, state, delta)
     if j.shard then
         return -- The parent stands for its shards in every count.
     end
-    Q.bump(OPEN[state] and (state .. ':' .. j.class) or state, delta)
-    F.run_bump(j.run, 'n:' .. state, delta)
+    local name = counter(state, j.class)
+    BUMPS[name] = (BUMPS[name] or 0) + delta
+    F.run_bump(j.run, RUN_COUNTER[state], delta)
 end
 
 function J.active(j, delta)
-    Q.bump('active:' .. j.class, delta)
+    local name = counter('active', j.class)
+    BUMPS[name] = (BUMPS[name] or 0) + delta
     local run = F.run(j.run)
-    run.active = run.active + delta
-    F.run_bump(j.run, 'active', delta)
-    F.suite_active(j.suite)
+    run.active, run.touched = run.active + delta, true
+    if META.suites_limited > 0 then
+        F.suite_settle(j.suite)
+    end
 end
 
 -- Takes an unfinished job out of its place.
@@ -140,10 +182,10 @@ function J.place(j, to, at, more)
         J.leave(j)
     end
     local fields = more or {}
+    local n = #fields
     j.state = to == 'sharded' and 'running' or to
-    fields[#fields + 1] = 'state'
-    fields[#fields + 1] = j.state
-    call('HSET', P .. 'job:' .. j.id, unpack(fields))
+    fields[n + 1], fields[n + 2] = 'state', j.state
+    call('HSET', j.key or P .. 'job:' .. j.id, unpack(fields))
     if to == 'queued' then
         call('ZADD', J.wait_key(j), j.place, j.tag)
     elseif to == 'delayed' then
@@ -237,10 +279,10 @@ function J.finish(j, state, reason, word, more)
     if OPEN[j.state] then
         J.leave(j)
     end
-    local fields = more or {}
-    reason = short_text(reason)
-    if #fields == 0 then
-        call('HSET', P .. 'job:' .. j.id, 'state', state, 'reason', reason, 'ended', NOW_TEXT, 'token', '', 'last',
+    local fields = more
+    reason = reason ~= '' and short_text(reason) or ''
+    if not fields then
+        call('HSET', j.key, 'state', state, 'reason', reason, 'ended', NOW_TEXT, 'token', '', 'last',
             word and J.last(j, word) or j.last or '')
     else
         for _, value in ipairs({ 'state', state, 'reason', reason, 'ended', NOW_TEXT, 'token', '', 'last',
@@ -270,8 +312,8 @@ end
 The job that token holds, or nil. Until another claim the token of a reclaimed job stays good: its holder is heard
 from again, so the job is running again, and nothing is charged for it.
 --]]
-function J.hold(id, token, more)
-    local j = J.load(id, more)
+function J.hold(id, token, more, parsed)
+    local j = J.load(id, more, parsed)
     if not j or not j.token or token == '' or j.token ~= token or not J.sane(j) then
         return nil, j
     end

@@ -3,35 +3,71 @@ Flows and fairness. A flow (run, variant, suite) with waiting jobs stands in `re
 or, while its run is paused or at its cap, in `parked:RUN`. settle() decides which; every state change ends with it.
 --]]
 
-local VT_INDEX = {
-    __index = function(vt, band)
-        local start = tonumber(call('HGET', P .. 'run:' .. rawget(vt, 'run'), 'vt:' .. band)) or 0
-        rawset(vt, band, start)
-        return start
+local VT_FIELD = { [0] = 'vt:0', 'vt:1', 'vt:2', 'vt:3', ['0'] = 'vt:0', ['1'] = 'vt:1', ['2'] = 'vt:2', ['3'] = 'vt:3' }
+local CLOCK_FIELD = { [0] = 'clock:0', 'clock:1', 'clock:2', 'clock:3', ['0'] = 'clock:0', ['1'] = 'clock:1',
+    ['2'] = 'clock:2', ['3'] = 'clock:3' }
+-- Virtual times of bands and the weight are read when first asked for.
+local RUN_INDEX = {
+    __index = function(record, field)
+        if field ~= 'weight' and not BANDS[match(field, '^vt:(.)$') or ''] then
+            return nil
+        end
+        local value = tonumber(call('HGET', P .. 'run:' .. rawget(record, 'name'), field)) or (field == 'weight' and 100 or 0)
+        rawset(record, field, value)
+        return value
     end,
 }
 
--- What is needed of a run, read once a call; counts and virtual times are written at its end. band: whose time will be wanted.
+-- A count as it was read, and what this call had added to it before.
+local function count_read(record, field, text, bumps)
+    local value = text and (SMALL_OF[text] or tonumber(text)) or 0
+    record[RUN_BEFORE[field]] = value
+    if bumps and bumps[field] then
+        value, bumps[field], record.touched = value + bumps[field], nil, true
+    end
+    record[field] = value
+end
+
+--[[
+What is needed of a run, read once a call; counts and virtual times are written at its end. band: of a claim, which will want
+that virtual time and the weight.
+--]]
 function F.run(run, band)
     local record = RUNS[run]
-    if not record then
-        band = band or 2
-        local v = call('HMGET', P .. 'run:' .. run, 'paused', 'cap', 'active', 'weight', 'n:queued', 'n:running', 'n:done',
-            'vt:' .. band)
-        record = { paused = v[1] == '1', cap = tonumber(v[2]) or 0, active = tonumber(v[3]) or 0,
-            weight = tonumber(v[4]) or 100, vt = setmetatable({ run = run, [band] = tonumber(v[8]) or 0 }, VT_INDEX),
-            counts = { active = tonumber(v[3]) or 0, ['n:queued'] = tonumber(v[5]) or 0,
-                ['n:running'] = tonumber(v[6]) or 0, ['n:done'] = tonumber(v[7]) or 0 } }
-        RUNS[run] = record
+    if record then
+        return record
     end
+    local v
+    if band then
+        v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', VT_FIELD[band], 'paused', 'cap', 'weight')
+    else
+        v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', 'n:done', 'paused', 'cap')
+    end
+    record = { name = run, paused = v[5] == '1', cap = v[6] and tonumber(v[6]) or 0, touched = false, moved = false,
+        active = 0, ['was active'] = 0, ['n:queued'] = 0, ['was n:queued'] = 0, ['n:running'] = 0, ['was n:running'] = 0 }
+    local bumps = RUN_BUMPS[run]
+    count_read(record, 'active', v[1], bumps)
+    count_read(record, 'n:queued', v[2], bumps)
+    count_read(record, 'n:running', v[3], bumps)
+    if band then
+        record[VT_FIELD[band]], record.weight = v[4] and tonumber(v[4]) or 0, v[7] and tonumber(v[7]) or 100
+    else
+        count_read(record, 'n:done', v[4], bumps)
+    end
+    RUNS[run] = setmetatable(record, RUN_INDEX)
     return record
 end
 
 function F.run_bump(run, field, delta)
+    local record = RUNS[run]
+    if record and RUN_BEFORE[field] and rawget(record, field) then
+        record[field], record.touched = record[field] + delta, true
+        return
+    end
     local bumps = RUN_BUMPS[run]
     if not bumps then
-        bumps = {}
-        RUN_BUMPS[run] = bumps
+        RUN_BUMPS[run] = { [field] = delta }
+        return
     end
     bumps[field] = (bumps[field] or 0) + delta
 end
@@ -47,7 +83,7 @@ function F.run_free(name)
 end
 
 function F.wake(class)
-    call('ZADD', P .. 'wake:' .. class, 0, '0')
+    call('ZADD', P .. 'wake:' .. class, '0', '0')
 end
 
 --[[
@@ -55,18 +91,20 @@ retag: the flow was just served and takes its new place in the line; waiting: th
 the flow is ready, and whether it had been before: a claim finds out by itself whether its run may be served.
 --]]
 function F.settle(flow, class, band, retag, waiting)
-    local suffix = ':' .. class .. ':' .. band
-    local ready = P .. 'ready' .. suffix
+    local ready = P .. 'ready:' .. class .. ':' .. band
     if waiting and call('ZSCORE', ready, flow) then
         return true, true
     end
-    local name = flow:match('^[^/]+')
+    local name = match(flow, '^[^/]+')
     local run = F.run(name)
-    waiting = waiting or call('EXISTS', P .. 'wait:' .. flow .. suffix, P .. 'begun:' .. flow .. suffix) > 0
+    if not waiting then
+        local suffix = flow .. ':' .. class .. ':' .. band
+        waiting = call('EXISTS', P .. 'wait:' .. suffix, P .. 'begun:' .. suffix) > 0
+    end
     local limited = run.paused or run.cap > 0
     if waiting and not F.blocked(run) then
         if retag or not call('ZSCORE', ready, flow) then
-            call('ZADD', ready, math.max(run.vt[tonumber(band)], META['clock:' .. band]), flow)
+            call('ZADD', ready, number_text(max(run[VT_FIELD[band]], META[CLOCK_FIELD[band]])), flow)
         end
         if limited then
             call('SREM', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
@@ -162,7 +200,7 @@ function F.class(suite, needs)
     local known = CLASSES[name]
     if not known then
         local v = call('HMGET', P .. 'class', name, 'every:' .. suite)
-        known = { number = v[1] or nil, every = tonumber(v[2]) or 1 }
+        known = { number = v[1] or nil, every = v[2] and tonumber(v[2]) or 1 }
         CLASSES[name] = known
     end
     return known.number, known.every, name

@@ -105,10 +105,10 @@ local function delay_legal(id)
 end
 
 function L.looks_and_promotions()
-    per_item(call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW_TEXT, 'LIMIT', 0, FEW), 'leases', L.look)
-    local due = tonumber(call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2])
+    per_item(call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW_TEXT, 'LIMIT', '0', text_of(FEW)), 'leases', L.look)
+    local due = tonumber(call('ZRANGE', P .. 'delayed', '0', '0', 'WITHSCORES')[2])
     if due and due <= NOW then
-        per_item(call('ZRANGEBYSCORE', P .. 'delayed', '-inf', NOW_TEXT, 'LIMIT', 0, FEW), 'delayed', L.promote)
+        per_item(call('ZRANGEBYSCORE', P .. 'delayed', '-inf', NOW_TEXT, 'LIMIT', '0', text_of(FEW)), 'delayed', L.promote)
     end
 end
 

@@ -7,19 +7,24 @@ acknowledged, unless that sink is silent for days or the stream is past its cap;
 local ENTRY_OWN = { job = true, task = true, run = true, step = true, variant = true, suite = true, state = true,
     reason = true, finished_ms = true, record = true }
 
--- One entry of the stream: text that people can read, and the record.
+-- One entry of the stream: text that people can read, and the record. extra: further fields, or nil.
 function R.entry(j, task, state, reason, extra, record)
-    local fields = { 'job', j.id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant, 'suite', j.suite,
-        'state', state, 'reason', reason }
-    for i = 1, #extra - 1, 2 do
-        if not ENTRY_OWN[extra[i]] then
-            fields[#fields + 1] = extra[i]
-            fields[#fields + 1] = extra[i + 1]
+    if not extra then
+        call('XADD', P .. 'results', '*', 'job', j.id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant,
+            'suite', j.suite, 'state', state, 'reason', reason, 'finished_ms', NOW_TEXT, 'record', record)
+    else
+        local fields = { 'job', j.id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant, 'suite', j.suite,
+            'state', state, 'reason', reason }
+        for i = 1, #extra - 1, 2 do
+            if not ENTRY_OWN[extra[i]] then
+                fields[#fields + 1] = extra[i]
+                fields[#fields + 1] = extra[i + 1]
+            end
         end
+        local n = #fields
+        fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = 'finished_ms', NOW_TEXT, 'record', record
+        call('XADD', P .. 'results', '*', unpack(fields))
     end
-    local n = #fields
-    fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = 'finished_ms', NOW_TEXT, 'record', record
-    call('XADD', P .. 'results', '*', unpack(fields))
     call('RPUSH', P .. 'index:' .. j.run, NOW_TEXT .. ' ' .. j.id .. '#' .. task)
 end
 
@@ -31,7 +36,7 @@ function R.end_record(j)
 end
 
 function R.publish_end(j)
-    R.entry(j, '', j.state, j.reason or '', {}, R.end_record(j))
+    R.entry(j, '', j.state, j.reason or '', nil, R.end_record(j))
 end
 
 --[[

@@ -18,12 +18,12 @@ local function adopted_new(s, key, flow)
     if not class then
         return nil
     end
-    local place, ord = V.place_of(flow, s.session, s.step)
+    local place, ord = V.place_of(flow, s.session, s.step_number)
     V.flow_note(s, flow, place, ord)
     Q.bump('submitted', 1)
     local j, fields = V.job_new(s, key.base .. (key.gen > 1 and '~' .. key.gen or ''), key.gen, class, place)
     if key.gen > 1 then
-        call('HSET', P .. 'gens:' .. s.flow, s.step_text, key.gen)
+        call('HSET', P .. 'gens:' .. s.flow, s.step, key.gen)
         call('HSET', P .. 'flow:' .. s.flow, 'gens', 1)
     end
     call('SET', P .. 'msg:' .. j.id, s.record)

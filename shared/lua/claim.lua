@@ -38,20 +38,24 @@ end
 
 -- The flow to serve next in one class and band, with its virtual start; nil when there is none.
 local function head(c, class, band)
-    local ready = P .. 'ready:' .. class .. ':' .. band
+    local ready = P .. 'ready:' .. class .. ':' .. SMALL[band]
     for _ = 1, 4 * FEW do
-        local row = call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+        local row = call('ZRANGE', ready, '0', '0', 'WITHSCORES')
         if not row[1] then
             return nil
         end
         local flow, start = row[1], tonumber(row[2])
-        local run = F.run(flow:match('^[^/]+') or '', band)
+        local name, variant, suite = match(flow, '^([^/]+)/([^/]+)/([^/]+)$')
+        local run = F.run(name or match(flow, '^[^/]+') or '', band)
         if F.blocked(run) then
-            F.settle(flow, class, band)
-        elseif run.vt[band] > start then
-            call('ZADD', ready, 'XX', run.vt[band], flow)
+            F.settle(flow, class, SMALL[band])
+        elseif run[VT_FIELD[band]] > start then
+            call('ZADD', ready, 'XX', number_text(run[VT_FIELD[band]]), flow)
         else
-            return { flow = flow, start = start, run = run, class = class, band = band }
+            local suffix = flow .. ':' .. class .. ':' .. SMALL[band]
+            return { flow = flow, start = start, run = run, class = class, band = band, band_text = SMALL[band],
+                ready = ready, wait = P .. 'wait:' .. suffix, begun = P .. 'begun:' .. suffix, name = name,
+                variant = variant, suite = suite }
         end
     end
     c.cut = true
@@ -61,10 +65,11 @@ end
 -- The best head over the named classes; heads are kept between the jobs of one call while they hold.
 local function choose(c, band)
     local best
-    c.heads[band] = c.heads[band] or {}
-    for _, class in ipairs(c.open) do
-        local entry = c.heads[band][class]
-        if entry == nil or (entry and (entry.run.vt[band] > entry.start or F.blocked(entry.run))) then
+    local heads = c.heads[band]
+    for i = 1, #c.open do
+        local class = c.open[i]
+        local entry = heads[class]
+        if entry == nil or (entry and (entry.run[VT_FIELD[band]] > entry.start or F.blocked(entry.run))) then
             local ok, found = pcall(head, c, class, band)
             if not ok then -- Of no run: left there it would stand before all others for ever.
                 local gone, row = pcall(call, 'ZPOPMIN', P .. 'ready:' .. class .. ':' .. band)
@@ -72,7 +77,7 @@ local function choose(c, band)
                 c.cut = true
             end
             entry = ok and found or false
-            c.heads[band][class] = entry
+            heads[class] = entry
         end
         if entry and (not best or entry.start < best.start) then
             best = entry
@@ -82,43 +87,46 @@ local function choose(c, band)
 end
 
 -- Takes the flow's next job off its waiting set, by the flow's policy.
-local function pop(flow, class, band)
-    local suffix = flow .. ':' .. class .. ':' .. band
-    local policy = call('HGET', P .. 'flow:' .. flow, 'policy')
+local function pop(h)
+    local policy = call('HGET', P .. 'flow:' .. h.flow, 'policy')
     if policy ~= 'backfill' and policy ~= 'latest' then
-        local popped = call('ZMPOP', 2, P .. 'begun:' .. suffix, P .. 'wait:' .. suffix, 'MIN')
+        local popped = call('ZMPOP', '2', h.begun, h.wait, 'MIN')
         return popped and popped[2][1][1]
     end
-    local tag = call('ZPOPMIN', P .. 'begun:' .. suffix)[1]
+    local tag = call('ZPOPMIN', h.begun)[1]
     if tag then
         return tag
     end
     if policy == 'backfill' then
-        return F.backfill.pop(flow, class, band)
+        return F.backfill.pop(h.flow, h.class, h.band_text)
     end
-    return call('ZPOPMAX', P .. 'wait:' .. suffix)[1]
+    return call('ZPOPMAX', h.wait)[1]
 end
 
 local function cost_of(c, suite)
-    if not c.costs[suite] then
-        c.costs[suite] = math.min(math.max(tonumber(call('HGET', P .. 'cost', suite)) or 1, 1), 86400)
+    local cost = c.costs[suite]
+    if not cost then
+        cost = math.min(max(tonumber(call('HGET', P .. 'cost', suite)) or 1, 1), 86400)
+        c.costs[suite] = cost
     end
-    return c.costs[suite]
+    return cost
 end
 
 -- What a claimer is told of one attempt.
 function V.claim_row(j, record, tasks)
     local row = { j.id, j.token, record or '', text_of(j.attempts), j.shard and text_of(j.shard) or '-1',
         j.shard and j.shards or '0', j.merge == '1' and '1' or '0', j.alone == '1' and '1' or '0',
-        text_of(math.max(NOW - (tonumber(j.submitted) or NOW), 0)) }
-    for _, task in ipairs(tasks or {}) do
-        row[#row + 1] = task
+        text_of(max(NOW - (tonumber(j.submitted) or NOW), 0)) }
+    if tasks then
+        for _, task in ipairs(tasks) do
+            row[#row + 1] = task
+        end
     end
     return row
 end
 
 local function row_of(j)
-    local tasks = (tonumber(j.tasks) or 0) > 0 and call('HKEYS', P .. 'res:' .. j.id) or nil
+    local tasks = j.tasks and (tonumber(j.tasks) or 0) > 0 and call('HKEYS', P .. 'res:' .. j.id) or nil
     return V.claim_row(j, P .. 'msg:' .. (j.parent or j.id), tasks)
 end
 
@@ -140,17 +148,20 @@ function V.due(c, j)
     if j.keep == '1' or j.shard or j.merge == '1' then
         return true
     end
-    if not c.every[j.suite] then
-        c.every[j.suite] = tonumber(call('HGET', P .. 'class', 'every:' .. j.suite)) or 1
+    local every = c.every[j.suite]
+    if not every then
+        every = tonumber(call('HGET', P .. 'class', 'every:' .. j.suite)) or 1
+        c.every[j.suite] = every
     end
-    return c.every[j.suite] <= 1 or tonumber(j.step) % c.every[j.suite] == 0
+    return every <= 1 or tonumber(j.step) % every == 0
 end
 
 -- Makes one popped job an attempt; nil: it was not due, and is skipped.
 local function start(c, h, tag)
-    local id = J.id_of(h.flow, tag)
-    local j = id and J.load(id, FIELDS_CLAIM)
-    if not j or j.state ~= 'queued' or not J.sane(j) or j.class ~= h.class or j.priority ~= tostring(h.band) then
+    local j = J.of_flow(h, tag)
+    local id = j and j.id
+    j = j and J.load(id, FIELDS_CLAIM, j)
+    if not j or j.state ~= 'queued' or not J.sane(j) or j.class ~= h.class or j.priority ~= h.band_text then
         error('EVQ_CORRUPT a waiting entry without a queued job of its class and band', 0)
     end
     if not V.due(c, j) then
@@ -159,14 +170,14 @@ local function start(c, h, tag)
     end
     if not c.token then
         c.token = Q.meta().token
-        c.nonce = redis.sha1hex(c.worker .. ' ' .. c.request .. ' ' .. SEED .. ' ' .. Q.meta().epoch):sub(1, 16)
+        c.nonce = redis.sha1hex(c.worker .. ' ' .. c.request .. ' ' .. Q.seed() .. ' ' .. Q.meta().epoch):sub(1, 16)
     end
     c.token = c.token + 1
     Q.meta_set('token', c.token)
     local attempts = j.attempts + 1
     local token = text_of(c.token) .. '.' .. c.nonce
-    call('HSET', P .. 'job:' .. id, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker,
-        'started', NOW_TEXT, 'lease', c.lease_text, 'hb', 0, 'suspect', '')
+    call('HSET', j.key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
+        NOW_TEXT, 'lease', c.lease_text, 'hb', '0', 'suspect', '')
     J.count(j, 'queued', -1)
     J.count(j, 'running', 1)
     j.state, j.token, j.attempts = 'running', token, attempts
@@ -174,6 +185,25 @@ local function start(c, h, tag)
     local row = row_of(j)
     Q.lease(c.look, id) -- Last: a job that is set aside gets none.
     return row
+end
+
+-- The run's time moves on by what the job costs, the clock to where it stood; the flow goes to its new place in the line.
+local function served(c, h)
+    local run, time, clock = h.run, VT_FIELD[h.band], CLOCK_FIELD[h.band]
+    local vt = max(run[time], h.start)
+    Q.meta_set(clock, max(META[clock], vt))
+    vt = vt + cost_of(c, h.suite) * 100 / max(run.weight, 1)
+    if run.moved and run.moved ~= time then -- A claim that serves a run in two bands.
+        call('HSET', P .. 'run:' .. h.name, run.moved, number_text(run[run.moved]))
+    end
+    run[time], run.moved, run.touched = vt, time, true
+    if run.paused or run.cap > 0 then
+        F.settle(h.flow, h.class, h.band_text, true)
+    elseif call('EXISTS', h.wait, h.begun) > 0 then
+        call('ZADD', h.ready, number_text(max(vt, META[clock])), h.flow)
+    else
+        call('ZREM', h.ready, h.flow)
+    end
 end
 
 -- Serves one job of band, or returns nil when the band is empty for these classes.
@@ -185,31 +215,26 @@ local function serve(c, band)
         end
         c.heads[band][h.class] = nil
         local tag, row
-        local ok, problem = pcall(function()
-            tag = pop(h.flow, h.class, band)
-            if tag then
-                row = start(c, h, tag)
-            end
-        end)
+        local ok, problem = pcall(pop, h)
+        if ok and problem then
+            tag = problem
+            ok, problem = pcall(start, c, h, tag)
+            row = ok and problem
+        end
         if row then
-            local vt = math.max(h.run.vt[band], h.start)
-            Q.meta_set('clock:' .. band, math.max(Q.meta()['clock:' .. band], vt))
-            h.run.vt[band] = vt + cost_of(c, h.flow:match('([^/]+)$')) * 100 / math.max(h.run.weight, 1)
-            h.run.vt_changed = h.run.vt_changed or {}
-            h.run.vt_changed[band] = h.run.vt[band]
-            F.settle(h.flow, h.class, band, true)
+            served(c, h)
             return row
         end
         if not ok then
             J.set_aside(tag and J.id_of(h.flow, tag) or h.flow, error_text(problem), h.class,
                 tag and not tag:find('@') and ('queued:' .. h.class) or nil)
             if not tag then
-                pcall(call, 'ZREM', P .. 'ready:' .. h.class .. ':' .. band, h.flow)
+                pcall(call, 'ZREM', h.ready, h.flow)
             end
         end
         -- An empty flow leaves its ready set: trap of every fair queue. So does what is no flow.
-        if not pcall(F.settle, h.flow, h.class, band) then
-            pcall(call, 'ZREM', P .. 'ready:' .. h.class .. ':' .. band, h.flow)
+        if not pcall(F.settle, h.flow, h.class, h.band_text) then
+            pcall(call, 'ZREM', h.ready, h.flow)
         end
     end
     c.cut = true
@@ -246,7 +271,7 @@ end
 
 local function answer(rows)
     records_read(rows)
-    local due = call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2]
+    local due = call('ZRANGE', P .. 'delayed', '0', '0', 'WITHSCORES')[2]
     local reply = { #rows > 0 and 'jobs' or 'none', text_of(NOW), text_of(Q.meta().classes_version),
         due and text_of(math.max(tonumber(due) - NOW, 0)) or '-1' }
     for _, row in ipairs(rows) do
@@ -272,7 +297,7 @@ function V.claim(c)
     end
     L.looks_and_promotions()
     local rows, claims = {}, {}
-    c.heads, c.costs, c.every, c.open = {}, {}, {}, {}
+    c.heads, c.costs, c.every, c.open = { [0] = {}, {}, {}, {} }, {}, {}, {}
     c.lease_text, c.look = text_of(c.lease), text_of(NOW + c.lease)
     if Q.meta().paused ~= 1 then
         c.open = V.classes_open(c.classes)
@@ -298,7 +323,7 @@ function V.claim(c)
     end
     if #rows > 0 then
         call('HSET', P .. 'worker:' .. c.worker, 'request', c.request, 'claims', table.concat(claims))
-        call('PEXPIRE', P .. 'worker:' .. c.worker, DAY_MS)
+        call('PEXPIRE', P .. 'worker:' .. c.worker, '86400000')
         if Q.meta().served % 64 < #rows then
             L.retention(4)
         end

@@ -13,7 +13,7 @@ Cost    O(log n).
 
 -- Seconds that a job of the suite takes, for fairness: learned from attempts of a second or more.
 local function learn_cost(j)
-    local seconds = math.floor((NOW - (tonumber(j.started) or NOW)) / 1000)
+    local seconds = floor((NOW - (j.started and tonumber(j.started) or NOW)) / 1000)
     if seconds >= 1 then
         local before = tonumber(call('HGET', P .. 'cost', j.suite)) or seconds
         call('HSET', P .. 'cost', j.suite, math.max(1, math.floor(before * 0.75 + seconds * 0.25 + 0.5)))
@@ -34,8 +34,8 @@ local function shard_done(j, part)
     return 'done'
 end
 
-function V.complete(id, token, part)
-    local j, found = J.hold(id, token, FIELDS_END)
+function V.complete(parsed, token, part)
+    local j, found = J.hold(parsed.id, token, FIELDS_END, parsed)
     if not j then
         if found and J.repeated(found, token, 'done') then
             return 'duplicate'
@@ -50,7 +50,7 @@ function V.complete(id, token, part)
     return 'done'
 end
 
--- Checks id, token and part from args[at].
+-- Checks id, token and part from args[at]; returns the id's parts.
 function V.complete_read(args, at)
     if #(args[at + 2] or '') > 65536 then
         refuse('a part is at most 65536 bytes')
@@ -62,10 +62,10 @@ function V.complete_read(args, at)
     if key.shard and args[at + 2] == '' then
         refuse('a shard completes with its part')
     end
+    return key
 end
 
 verb('complete', 'drain', function(args)
     args_exactly(args, 3, 'id token part')
-    V.complete_read(args, 1)
-    return V.complete(args[1], args[2], args[3])
+    return V.complete(V.complete_read(args, 1), args[2], args[3])
 end)

@@ -12,7 +12,6 @@ verb('complete_claim', 'claim', function(args)
     if #args < 8 then
         refuse('expected complete\'s 3 arguments, then claim\'s')
     end
-    V.complete_read(args, 1)
-    local c = V.claim_read(args, 4)
-    return { V.complete(args[1], args[2], args[3]), V.claim(c) }
+    local key, c = V.complete_read(args, 1), V.claim_read(args, 4)
+    return { V.complete(key, args[2], args[3]), V.claim(c) }
 end)

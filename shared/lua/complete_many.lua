@@ -11,12 +11,12 @@ Cost    n times complete's; runs, counters and time are read and written once.
 verb('complete_many', 'drain', function(args)
     local n = integer_arg(args, 1, 1, 64, 'n')
     args_exactly(args, 1 + 3 * n, 'n, then n times id token part')
+    local keys, words = {}, {}
     for i = 1, n do
-        V.complete_read(args, 3 * i - 1)
+        keys[i] = V.complete_read(args, 3 * i - 1)
     end
-    local words = {}
     for i = 1, n do
-        local ok, word = pcall(V.complete, args[3 * i - 1], args[3 * i], args[3 * i + 1])
+        local ok, word = pcall(V.complete, keys[i], args[3 * i], args[3 * i + 1])
         words[i] = ok and word or 'error ' .. error_text(word)
     end
     return words

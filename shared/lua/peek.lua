@@ -24,7 +24,7 @@ local function peek_head(classes, band)
                 break
             end
             local run = F.run(flow:match('^[^/]+') or '', band)
-            start = math.max(start, run.vt[band])
+            start = math.max(start, run[VT_FIELD[band]])
             if not F.blocked(run) and
                 (not first or start < first.start or (start == first.start and flow < first.flow)) then
                 first = { flow = flow, start = start, class = class, band = band }

@@ -75,7 +75,7 @@ local function message_of(given)
     return message
 end
 
-verb('put', 'grow', function(args)
+verb('put', 'submit', function(args)
     args_exactly(args, 1, 'json')
     local ok, given = pcall(cjson.decode, #args[1] <= 65536 and args[1] or '')
     if not ok or type(given) ~= 'table' then

@@ -24,7 +24,7 @@ end
 local function next_generation(j)
     local record = call('GET', P .. 'msg:' .. j.id)
     local gen = j.gen + 1
-    local fresh = { run = j.run, step_text = j.step, variant = j.variant, suite = j.suite, band = tonumber(j.priority),
+    local fresh = { run = j.run, step = j.step, variant = j.variant, suite = j.suite, priority = j.priority,
         fingerprint = j.fingerprint or '', keep = j.keep or '0', flow = j.flow, base = j.base }
     local id = j.base .. '~' .. gen
     local new, fields = V.job_new(fresh, id, gen, j.class, tonumber(j.place))

@@ -24,46 +24,49 @@ local SUBMIT_ARGS = 13
 
 -- The checked arguments from args[at], or nil and what is wrong with them.
 function V.submit_read(a, at)
-    local s = { run = a[at], session = integer_of(a[at + 1], 0, 9007199254740992),
-        step = integer_of(a[at + 2], 0, SPAN - 1), variant = a[at + 3], suite = a[at + 4], policy = a[at + 5],
-        band = integer_of(a[at + 6], 0, 3), keep = a[at + 7], fingerprint = a[at + 8], given = a[at + 9],
-        needs = a[at + 10], delay = integer_of(a[at + 11], 0, DELAY_MS_MAX), record = a[at + 12] }
+    local run, session, step_text, variant, suite, policy, band_text, keep, fingerprint, given, needs, delay, record =
+        unpack(a, at, at + SUBMIT_ARGS - 1)
+    session, delay = integer_of(session, 0, 9007199254740992), integer_of(delay, 0, DELAY_MS_MAX)
+    local step, band = integer_of(step_text, 0, SPAN - 1), integer_of(band_text, 0, 3)
     local wrong
-    if not name_ok(s.run, 64) then
+    if not name_ok(run, 64) then
         wrong = 'run must be 1 to 64 of [A-Za-z0-9._-]'
-    elseif not name_ok(s.variant, 32) then
+    elseif not name_ok(variant, 32) then
         wrong = 'variant must be 1 to 32 of [A-Za-z0-9._-]'
-    elseif not name_ok(s.suite, 32) then
+    elseif not name_ok(suite, 32) then
         wrong = 'suite must be 1 to 32 of [A-Za-z0-9._-]'
-    elseif not s.session then
+    elseif not session then
         wrong = 'session must be unix ms'
-    elseif not s.step then
+    elseif not step then
         wrong = 'step must be an integer from 0 to 2^40 - 1'
-    elseif s.policy ~= 'all' and s.policy ~= 'latest' and s.policy ~= 'backfill' then
+    elseif policy ~= 'all' and policy ~= 'latest' and policy ~= 'backfill' then
         wrong = 'policy must be all, latest or backfill'
-    elseif not s.band then
+    elseif not band then
         wrong = 'priority must be 0 to 3'
-    elseif (s.keep ~= '0' and s.keep ~= '1') or (s.given ~= '0' and s.given ~= '1') then
+    elseif (keep ~= '0' and keep ~= '1') or (given ~= '0' and given ~= '1') then
         wrong = 'keep and needs_given must be 0 or 1'
-    elseif #s.fingerprint > 64 or s.fingerprint:find('[^%w]') then
+    elseif #fingerprint > 64 or not find(fingerprint, '^%w*$') then
         wrong = 'fingerprint must be at most 64 letters and digits'
-    elseif #s.needs > 255 or s.needs:find('[%s%c*]') then
+    elseif needs ~= '' and (#needs > 255 or find(needs, '[%s%c*]')) then
         wrong = 'needs must be at most 255 bytes without blanks'
-    elseif not s.delay then
+    elseif not delay then
         wrong = 'delay_ms must be 0 to 30 days'
-    elseif #s.record > 65536 then
+    elseif #record > 65536 then
         wrong = 'the record is longer than 65536 bytes'
-    elseif not s.record:find('^[\128-\143\222\223]') then
+    elseif not find(record, '^[\128-\143\222\223]') then
         wrong = 'the record is not a msgpack map'
     end
     if wrong then
         return nil, wrong
     end
-    s.step_text = text_of(s.step)
-    s.flow = s.run .. '/' .. s.variant .. '/' .. s.suite
-    s.base = s.run .. '/' .. s.step_text .. '/' .. s.variant .. '/' .. s.suite
-    s.class_needs = s.given == '1' and s.needs or '*'
-    return s
+    if find(step_text, '^[0-].') then
+        step_text = text_of(step)
+    end
+    local rest = '/' .. variant .. '/' .. suite
+    return { run = run, session = session, step = step_text, step_number = step, variant = variant, suite = suite,
+        policy = policy, priority = text_of(band), keep = keep, fingerprint = fingerprint, delay = delay, record = record,
+        flow = run .. rest, base = run .. '/' .. step_text .. rest, class_needs = given == '1' and needs or '*',
+        place = false, id = false, tag = false, gen = 1, class = false, attempts = 0, state = false }
 end
 
 function V.flow_load(flow)
@@ -72,6 +75,9 @@ function V.flow_load(flow)
         local v = call('HMGET', P .. 'flow:' .. flow, 'policy', 'session', 'ord', 'top', 'gens', 'ledger', 'submitted')
         record = { policy = v[1] or nil, session = tonumber(v[2]) or -1, ord = tonumber(v[3]) or 0,
             top = tonumber(v[4]) or -1, gens = v[5], ledger = v[6], submitted = tonumber(v[7]) or 0 }
+        if not v[7] then -- Of a flow that was seen before the epoch has been made.
+            Q.epoch_ensure('grow')
+        end
         FLOWS[flow] = record
     end
     return record
@@ -90,7 +96,7 @@ end
 
 -- What is known of the checkpoint: its newest generation, and that one's job or ledger entry.
 local function known(s, flow)
-    local gen = flow.gens and tonumber(call('HGET', P .. 'gens:' .. s.flow, s.step_text)) or 1
+    local gen = flow.gens and tonumber(call('HGET', P .. 'gens:' .. s.flow, s.step)) or 1
     local id = gen > 1 and s.base .. '~' .. gen or s.base
     if call('EXISTS', P .. 'job:' .. id) == 1 then
         local j = J.load(id)
@@ -99,7 +105,7 @@ local function known(s, flow)
         end
         return gen, id, j, j.state, j.fingerprint or ''
     end
-    local entry = flow.ledger and call('HGET', P .. 'ledger:' .. s.flow, s.step_text)
+    local entry = flow.ledger and call('HGET', P .. 'ledger:' .. s.flow, s.step)
     if entry then
         local old_gen, fingerprint, state = entry:match('^(%d+) (%w*) (%a+)$')
         if old_gen then
@@ -112,56 +118,43 @@ end
 
 -- Notes a submit in its flow: only what changes is written.
 function V.flow_note(s, flow, place, ord)
-    local fields = {}
-    if s.policy ~= flow.policy then
-        fields[1], fields[2] = 'policy', s.policy
-    end
-    if flow.submitted ~= NOW then
-        fields[#fields + 1] = 'submitted'
-        fields[#fields + 1] = NOW_TEXT
-    end
-    if s.session > flow.session then
-        fields[#fields + 1] = 'session'
-        fields[#fields + 1] = text_of(s.session)
-        fields[#fields + 1] = 'ord'
-        fields[#fields + 1] = text_of(ord)
-    end
-    if place > flow.top then
-        fields[#fields + 1] = 'top'
-        fields[#fields + 1] = text_of(place)
-    end
-    if #fields > 0 then
-        call('HSET', P .. 'flow:' .. s.flow, unpack(fields))
+    if s.policy ~= flow.policy or s.session > flow.session then
+        call('HSET', P .. 'flow:' .. s.flow, 'policy', s.policy, 'submitted', NOW_TEXT, 'session',
+            text_of(max(s.session, flow.session)), 'ord', text_of(s.session > flow.session and ord or flow.ord), 'top',
+            text_of(max(place, flow.top)))
+    elseif place > flow.top then
+        call('HSET', P .. 'flow:' .. s.flow, 'submitted', NOW_TEXT, 'top', text_of(place))
+    elseif flow.submitted ~= NOW then
+        call('HSET', P .. 'flow:' .. s.flow, 'submitted', NOW_TEXT)
     end
     if NOW - flow.submitted > 60000 or NOW < flow.submitted then
-        call('ZADD', P .. 'flows', NOW, s.flow)
-        call('ZADD', P .. 'runs', NOW, s.run)
+        call('ZADD', P .. 'flows', NOW_TEXT, s.flow)
+        call('ZADD', P .. 'runs', NOW_TEXT, s.run)
         call('SADD', P .. 'runflows:' .. s.run, s.flow)
     end
-    flow.policy, flow.submitted, flow.top = s.policy, NOW, math.max(flow.top, place)
+    flow.policy, flow.submitted, flow.top = s.policy, NOW, max(flow.top, place)
     if s.session > flow.session then
         flow.session, flow.ord = s.session, ord
     end
 end
 
--- The hash of a new job; also adopt's.
+-- Makes the submit a new job, and the fields of its hash; also adopt's and retry's.
 function V.job_new(s, id, gen, class, place)
-    s.place_text, s.band_text = text_of(place), text_of(s.band)
-    local fields = { 'run', s.run, 'step', s.step_text, 'variant', s.variant, 'suite', s.suite, 'class', class,
-        'priority', s.band_text, 'place', s.place_text, 'submitted', NOW_TEXT }
-    if s.fingerprint ~= '' then
-        fields[#fields + 1] = 'fingerprint'
-        fields[#fields + 1] = s.fingerprint
+    s.place, s.id, s.gen, s.class, s.attempts = text_of(place), id, gen, class, 0
+    s.tag = gen > 1 and s.step .. '~' .. gen or s.step
+    local fields
+    if s.fingerprint ~= '' then -- With room for state.
+        fields = { 'run', s.run, 'step', s.step, 'variant', s.variant, 'suite', s.suite, 'class', class, 'priority',
+            s.priority, 'place', s.place, 'submitted', NOW_TEXT, 'fingerprint', s.fingerprint, nil, nil }
+    else
+        fields = { 'run', s.run, 'step', s.step, 'variant', s.variant, 'suite', s.suite, 'class', class, 'priority',
+            s.priority, 'place', s.place, 'submitted', NOW_TEXT, nil, nil }
     end
     if s.keep == '1' then
         fields[#fields + 1] = 'keep'
         fields[#fields + 1] = '1'
     end
-    local tag = gen > 1 and s.step_text .. '~' .. gen or s.step_text
-    local j = { id = id, run = s.run, step = s.step_text, variant = s.variant, suite = s.suite, flow = s.flow,
-        base = s.base, tag = tag, gen = gen, class = class, priority = s.band_text, place = s.place_text,
-        keep = s.keep, attempts = 0, fingerprint = s.fingerprint }
-    return j, fields
+    return s, fields
 end
 
 local CLEARED = { 'attempts', 'crashes', 'crashed_on', 'lost', 'incomplete', 'alone', 'reason', 'suspect', 'hb',
@@ -203,14 +196,14 @@ function V.submit_one(s)
         return { 'duplicate', id, state }
     end
     local class, every = F.class(s.suite, s.class_needs)
-    if every > 1 and s.step % every ~= 0 and s.keep ~= '1' then
+    if every > 1 and s.step_number % every ~= 0 and s.keep ~= '1' then
         return { 'skipped', id, 'skipped', 'every' }
     end
     class = class or F.class_make(s.suite, s.class_needs)
     if not class then
         return { 'refused', 'the queue has ' .. CLASSES_MAX .. ' classes (suite and needs), and none is idle' }
     end
-    local place, ord = V.place_of(flow, s.session, s.step)
+    local place, ord = V.place_of(flow, s.session, s.step_number)
     V.flow_note(s, flow, place, ord)
     local answer = 'queued'
     local waits = j and J.sane(j) and (state == 'queued' or state == 'delayed') and not j.shards
@@ -225,7 +218,7 @@ function V.submit_one(s)
             end
             gen = gen + 1
             id = s.base .. '~' .. gen
-            call('HSET', P .. 'gens:' .. s.flow, s.step_text, gen)
+            call('HSET', P .. 'gens:' .. s.flow, s.step, gen)
             if not flow.gens then
                 call('HSET', P .. 'flow:' .. s.flow, 'gens', 1)
                 flow.gens = '1'
@@ -248,7 +241,7 @@ function V.submit_one(s)
     return { answer, id, j.state }
 end
 
-verb('submit', 'grow', function(args)
+verb('submit', 'submit', function(args)
     args_exactly(args, SUBMIT_ARGS, 'run session step variant suite policy band keep fingerprint given needs delay record')
     local s, wrong = V.submit_read(args, 1)
     if not s then

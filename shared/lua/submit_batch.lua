@@ -8,7 +8,7 @@ ARGV[2...]     n times the 13 arguments of submit
 Returns an array of n replies as submit's.
 Cost    n times submit's.
 --]]
-verb('submit_batch', 'grow', function(args)
+verb('submit_batch', 'submit', function(args)
     local n = integer_arg(args, 1, 1, 500, 'n')
     args_exactly(args, 1 + n * SUBMIT_ARGS, 'n, then n times submit\'s')
     local replies = {}
