@@ -4,11 +4,13 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/fixture/folder.h"
 #include "tests/fixture/site.h"
@@ -26,6 +28,7 @@ static const char site_yaml[] =
     "  swap: {kind: command, command: [$DIR/swap.sh]}\n"
     "  convert: {kind: command, command: [$DIR/convert.sh]}\n"
     "  join: {kind: command, command: [$DIR/join.sh]}\n"
+    "  together: {kind: command, command: [$DIR/together.sh]}\n"
     "  warm: {kind: persistent, command: [python3, $DATA/evaluators/persistent.py]}\n"
     "suites:\n"
     "  shell: {evaluator: ok, tasks: [{name: t, type: any}]}\n"
@@ -35,6 +38,7 @@ static const char site_yaml[] =
     "  swap: {evaluator: swap, tasks: [{name: t, type: any}]}\n"
     "  ready: {evaluator: ok, prepare: convert, tasks: [{name: t, type: any}]}\n"
     "  joined: {evaluator: ok, prepare: join, tasks: [{name: t, type: any}]}\n"
+    "  together: {evaluator: together, tasks: [{name: t, type: any}]}\n"
     "  warm: {evaluator: warm, tasks: [{name: a, type: any}, {name: b, type: any}]}\n"
 #define DIGITS(name, shards)                                                                       \
     "  " name ": {evaluator: native, shards: " shards                                              \
@@ -63,6 +67,11 @@ static const char join_sh[] = "#!/bin/sh\nset -e\necho made >> $DIR/joined\n"
 static const char convert_sh[] = "#!/bin/sh\nset -e\necho made >> $DIR/converted\n"
                                  "cp \"$EVALQ_CHECKPOINT\" \"$EVALQ_OUTPUT/merged.safetensors\"\n";
 
+/* Ends when it gets a line from the pipe `go`. */
+static const char together_sh[] =
+    "#!/bin/sh\nset -e\necho begun >> $DIR/begun\nread -r line < $DIR/go || true\n"
+    "echo '{\"bytes\": 1}' > \"$EVALQ_RESULT\"\necho ended >> $DIR/ended\n";
+
 static int setup(void **state)
 {
     struct fixture *fx = fixture_open(NULL);
@@ -75,6 +84,7 @@ static int setup(void **state)
     fixture_site_write(site, "swap.sh", EVQ_TEST_DATA, swap_sh);
     fixture_site_write(site, "convert.sh", EVQ_TEST_DATA, convert_sh);
     fixture_site_write(site, "join.sh", EVQ_TEST_DATA, join_sh);
+    fixture_site_write(site, "together.sh", EVQ_TEST_DATA, together_sh);
     *state = site;
     return 0;
 }
@@ -413,11 +423,79 @@ static void worker_refuses_with_a_line_and_a_code(void **state)
     assert_true(fixture_site_holds(site, "out", "evalq admin install"));
 }
 
+static size_t lines(const struct fixture_site *site, const char *name)
+{
+    const struct fixture_text text = fixture_site_text(site, name);
+    size_t count = 0;
+
+    for (const char *at = text.text; (at = strchr(at, '\n')) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* How often Redis was told this since its log of slow commands takes everything. */
+static int calls_of(struct fixture_site *site, const char *function)
+{
+    struct evq_reply *reply = fixture_call(site->fx->raw, "SLOWLOG", "GET", "-1", NULL);
+    int count = 0;
+
+    for (size_t i = 0; i < reply->item_count; i++) {
+        const struct evq_reply *words = reply->items[i]->items[3];
+        count += words->item_count > 1 && strcmp(words->items[1]->text, function) == 0;
+    }
+    evq_reply_free(reply);
+    return count;
+}
+
+static void config_set(struct fixture_site *site, const char *name, const char *value)
+{
+    evq_reply_free(fixture_call(site->fx->raw, "CONFIG", "SET", name, value, NULL));
+}
+
+/* Eight attempts end while Redis keeps the first word of them waiting. */
+static void worker_completes_in_one_call_what_ended_together(void **state)
+{
+    struct fixture_site *site = *state;
+    char id[64], go[96];
+
+    (void)snprintf(go, sizeof go, "%s/go", site->dir);
+    assert_int_equal(mkfifo(go, 0600), 0);
+    (void)fixture_site_worker(site, "--suites", "together", "--slots", "8", NULL);
+    for (int step = 1; step <= 8; step++) {
+        (void)snprintf(id, sizeof id, "run/%d/regular/together", step);
+        fixture_site_submit(site, id);
+    }
+    FIXTURE_UNTIL(20000, lines(site, "begun") == 8);
+    config_set(site, "slowlog-max-len", "1000000");
+    config_set(site, "slowlog-log-slower-than", "0");
+    evq_reply_free(fixture_call(site->fx->raw, "CLIENT", "PAUSE", "60000", "WRITE", NULL));
+    const int held = open(go, O_RDWR | O_CLOEXEC);
+    assert_true(held >= 0);
+    assert_int_equal(write(held, "\n\n\n\n\n\n\n\n", 8), 8);
+    FIXTURE_UNTIL(20000, lines(site, "ended") == 8);
+    evq_reply_free(fixture_call(site->fx->raw, "CLIENT", "UNPAUSE", NULL));
+    for (int step = 1; step <= 8; step++) {
+        (void)snprintf(id, sizeof id, "run/%d/regular/together", step);
+        SITE_STATE_UNTIL(site, id, "done");
+    }
+    (void)close(held);
+    assert_true(calls_of(site, "evalq_v1_complete_many") > 0);
+    assert_true(calls_of(site, "evalq_v1_complete") + calls_of(site, "evalq_v1_complete_claim") <
+                7);
+    const struct fixture_published found =
+        fixture_site_published(site, "run/8/regular/together", "t", "bytes");
+    assert_int_equal(found.tasks, 1);
+    assert_int_equal(found.ends, 1);
+    fixture_audit(site->fx);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(worker_runs_a_command_and_publishes_its_result),
+        TEST(worker_completes_in_one_call_what_ended_together),
         TEST(worker_keeps_a_persistent_program_between_jobs),
         TEST(worker_evaluates_mnist_natively),
         TEST(worker_gives_the_same_numbers_for_any_number_of_shards),
