@@ -177,9 +177,11 @@ static enum evq_status load_file(const struct evq_config_source *source, struct 
         status = config_parse(config, content, text.bytes, path, err);
     } else if (status == EVQ_E_NOT_FOUND && named == NULL) {
         status = EVQ_OK; // No file at all is all defaults.
-    } else if (status == EVQ_E_NOT_FOUND) {
+    } else {
         (void)evq_error_prefix(err, "configuration named by %s",
-                               source->file != NULL ? "--config" : "$EVALQ_CONFIG");
+                               source->file != NULL ? "--config"
+                               : named != NULL      ? "$EVALQ_CONFIG"
+                                                    : path);
     }
     evq_buffer_free(&text);
     return status;

@@ -99,6 +99,11 @@ static enum evq_status feed_line(struct evq_conn_guard *guard, const char *data,
     bool counted = guard->type == '$' || guard->type == '*' || guard->type == ':';
 
     *used = end != NULL ? part + 1 : part;
+    // The parser knows no other end of a line: what is none to it would be read past this guard.
+    if (end != NULL && (part > 0 ? end[-1] != '\r' : !guard->carriage)) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "a reply with a line that ends without CR");
+    }
+    guard->carriage = part > 0 ? data[part - 1] == '\r' : guard->carriage;
     if (counted) {
         size_t room = sizeof guard->digits - guard->digit_count;
         if (part > room) {
@@ -128,6 +133,7 @@ static enum evq_status begin_value(struct evq_conn_guard *guard, char type, stru
     }
     guard->type = type;
     guard->digit_count = 0;
+    guard->carriage = false;
     guard->place = EVQ_GUARD_LINE;
     return EVQ_OK;
 }

@@ -6,6 +6,7 @@
 #ifndef EVQ_SHARED_CONN_GUARD_H
 #define EVQ_SHARED_CONN_GUARD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,7 @@ struct evq_conn_guard { // All zero at first.
     char type;       // Of the line under way.
     char digits[24]; // Its text so far, where it is a number.
     size_t digit_count;
+    bool carriage;                           // The line's last byte so far was a CR.
     size_t bulk_left;                        // Bytes of a string still to come, with its CR LF.
     int64_t items[EVQ_CONN_REPLY_DEPTH_MAX]; // Items still to come, of each open array.
     uint32_t depth;

@@ -145,6 +145,18 @@ enum evq_status evq_file_replace(const char *path, const void *data, size_t byte
     return status;
 }
 
+/* Sets errno where it is none. */
+static bool is_directory(const char *path)
+{
+    struct stat info;
+
+    if (stat(path, &info) != 0) {
+        return false;
+    }
+    errno = ENOTDIR;
+    return S_ISDIR(info.st_mode);
+}
+
 enum evq_status evq_file_make_directories(const char *path, mode_t mode, struct evq_error *err)
 {
     char part[PATH_MAX];
@@ -160,7 +172,7 @@ enum evq_status evq_file_make_directories(const char *path, mode_t mode, struct 
             continue;
         }
         part[i] = '\0';
-        if (mkdir(part, mode) != 0 && errno != EEXIST) {
+        if (mkdir(part, mode) != 0 && (errno != EEXIST || !is_directory(part))) {
             return evq_error_set(err, EVQ_E_IO, "create directory '%s': %s", part, strerror(errno));
         }
         part[i] = path[i];

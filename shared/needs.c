@@ -59,19 +59,18 @@ enum evq_status evq_needs_text(const struct evq_needs *needs, char *out, size_t 
     return status;
 }
 
-static enum evq_status parse_count(const char *text, int64_t max, int64_t *ret,
-                                   struct evq_error *err)
+static enum evq_status parse_gpus(const char *text, int32_t *ret, struct evq_error *err)
 {
     char *end = NULL;
-    if (text[0] < '0' || text[0] > '9' || strlen(text) > 18) {
-        return evq_error_set(err, EVQ_E_INVALID, "needs: '%.40s' is not a count", text);
+    const bool digits = text[0] >= '0' && text[0] <= '9' && strlen(text) <= 18;
+    const long long value = digits ? strtoll(text, &end, 10) : -1;
+
+    if (!digits || *end != '\0' || value > EVQ_NEEDS_GPUS_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "needs: gpus is '%.40s', expected a whole number from 0 to %d", text,
+                             EVQ_NEEDS_GPUS_MAX);
     }
-    long long value = strtoll(text, &end, 10);
-    if (*end != '\0' || value > max) {
-        return evq_error_set(err, EVQ_E_INVALID, "needs: '%.40s' is not a count up to %jd", text,
-                             (intmax_t)max);
-    }
-    *ret = value;
+    *ret = (int32_t)value;
     return EVQ_OK;
 }
 
@@ -108,21 +107,21 @@ static enum evq_status parse(char *text, const char **labels, struct evq_needs *
     char *rest = text[0] != '\0' ? text : NULL;
     for (char *item = strsep(&rest, ","); item != NULL && status == EVQ_OK;
          item = strsep(&rest, ",")) {
-        int64_t count = 0;
         if (strncmp(item, "gpus=", 5) == 0 && needs.gpus == 0) {
-            status = parse_count(item + 5, EVQ_NEEDS_GPUS_MAX, &count, err);
-            needs.gpus = (int32_t)count;
+            status = parse_gpus(item + 5, &needs.gpus, err);
         } else if (strncmp(item, "gpu_memory=", 11) == 0 && needs.gpu_memory_bytes == 0) {
             if (!evq_config_bytes(item + 11, &needs.gpu_memory_bytes)) {
                 status = evq_error_set(err, EVQ_E_INVALID,
-                                       "needs: '%.40s' is not bytes (as 1048576, 512MiB or 24GiB)",
+                                       "needs: gpu_memory is '%.40s', expected bytes (as 1048576, "
+                                       "512MiB or 24GiB)",
                                        item + 11);
             }
         } else if (strncmp(item, "labels=", 7) == 0 && needs.labels == NULL) {
             status = parse_labels(item + 7, labels, &needs, err);
         } else {
             status = evq_error_set(err, EVQ_E_INVALID,
-                                   "needs: '%.60s' is not gpus=, gpu_memory= or labels=", item);
+                                   "needs: '%.60s' is not gpus=, gpu_memory= or labels=, each once",
+                                   item);
         }
     }
     if (status == EVQ_OK) {

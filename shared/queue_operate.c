@@ -68,7 +68,7 @@ enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id,
     } else if (evq_queue_reply_is(reply, "refused")) {
         status = evq_error_set(err, EVQ_E_CONFLICT, "job %s is not queued again: %s", id,
                                second != NULL ? second : "refused");
-    } else if (!evq_queue_reply_is(reply, "queued") ||
+    } else if (!evq_queue_reply_is(reply, "queued") || second == NULL || *second == '\0' ||
                !evq_queue_reply_copy(evq_queue_reply_item(reply, 1), ret_id,
                                      EVQ_JOB_ID_BYTES_MAX)) {
         status = evq_queue_call_shape(queue, err);

@@ -194,6 +194,7 @@ static enum evq_exit status_exit(enum evq_status status)
     case EVQ_E_UNSUPPORTED:
     case EVQ_E_LIMIT:
     case EVQ_E_CHANGED:
+    case EVQ_E_IO: // Of a file: no Redis is spoken to.
         return EVQ_EXIT_BAD_INPUT;
     case EVQ_E_RETRY: // A program said no.
     case EVQ_E_INVALID:

@@ -185,6 +185,7 @@ enum evq_exit evq_inspect_main(const struct evq_options *options)
     case EVQ_E_LIMIT:
     case EVQ_E_INVALID:
     case EVQ_E_CHANGED:
+    case EVQ_E_IO: // Of a file: nothing else is spoken to.
         return EVQ_EXIT_BAD_INPUT;
     default:
         return evq_status_exit(status);

@@ -60,6 +60,25 @@ const struct evq_man evq_options_man = {
         "EVALQ_CONFIG, EVALQ_URL, EVALQ_QUEUE, EVALQ_REDIS_PASSWORD_FILE, SLURM_JOB_END_TIME.",
 };
 
+/* An option of another word would be passed over in silence. Its help says whose it is: "run, eval:
+ * ...". */
+static enum evq_status options_check(const struct evq_option_set *set, const char *command,
+                                     struct evq_error *err)
+{
+    for (size_t i = 0; i < set->count; i++) {
+        const struct evq_option *option = set->values[i].option;
+        const char *end = strchr(option->help, ':');
+        const char *found = strstr(option->help, command);
+        const bool own = option >= option_table &&
+                         option < option_table + sizeof option_table / sizeof option_table[0];
+        if (own && (found == NULL || found > end)) {
+            return evq_error_set(err, EVQ_E_INVALID, "--%s is no option of %s, but of %.*s",
+                                 option->name, command, (int)(end - option->help), option->help);
+        }
+    }
+    return EVQ_OK;
+}
+
 static enum evq_status words_take(struct evq_options *options, char **words, int count,
                                   struct evq_error *err)
 {
@@ -88,8 +107,8 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
         return evq_error_set(err, EVQ_E_INVALID, "%s needs the PATH of a checkpoint", command);
     }
     if (count > (wants_path ? 2 : 1)) {
-        return evq_error_set(err, EVQ_E_INVALID, "unexpected argument '%s'",
-                             words[wants_path ? 2 : 1]);
+        return evq_error_set(err, EVQ_E_INVALID, "unexpected argument '%s': %s takes %s",
+                             words[wants_path ? 2 : 1], command, wants_path ? "one PATH" : "none");
     }
     options->path = wants_path ? words[1] : NULL;
     if (options->command == EVQ_COMMAND_EVAL && options->suite == NULL) {
@@ -97,8 +116,8 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
     }
     if (options->variant != NULL && !evq_job_name_valid(options->variant, EVQ_JOB_NAME_BYTES_MAX)) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "--variant: expected 1 to %d of A-Z a-z 0-9 . _ -, such as ema",
-                             EVQ_JOB_NAME_BYTES_MAX);
+                             "--variant '%.64s' is not 1 to %d of the bytes [A-Za-z0-9._-]",
+                             options->variant, EVQ_JOB_NAME_BYTES_MAX);
     }
     return EVQ_OK;
 }
@@ -130,6 +149,10 @@ enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret
         .base = evq_option_text(&set, "base", NULL),
     };
     status = words_take(&options, set.args, set.arg_count, err);
+    if (status == EVQ_OK && options.command <= EVQ_COMMAND_INSPECT && !options.help &&
+        !options.version) {
+        status = options_check(&set, set.arg_count > 0 ? set.args[0] : "run", err);
+    }
     if (status == EVQ_OK) {
         evq_option_log_open(&set, "evalq-worker");
         *ret_options = options;

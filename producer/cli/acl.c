@@ -145,6 +145,34 @@ static size_t password_in(char *line, const char *role, bool whole_line, char **
     return own ? strcspn(*ret_password, "\r\n") : 0;
 }
 
+/* Whether a line of the passwords says one of a role, or nothing: a slip would leave the role off.
+ */
+static enum evq_status check_line(const char *path, int number, const char *line,
+                                  struct evq_error *err)
+{
+    const size_t name = strcspn(line, " \t:\r\n");
+    const size_t blanks = strspn(line + name, " \t:");
+    char shown[64];
+
+    if (name == 0 || line[0] == '#') {
+        return EVQ_OK;
+    }
+    for (size_t i = 0; i < ROLE_COUNT; i++) {
+        if (strlen(roles[i].name) == name && strncmp(line, roles[i].name, name) == 0) {
+            return blanks > 0 && strcspn(line + name + blanks, "\r\n") > 0
+                       ? EVQ_OK
+                       : evq_error_set(err, EVQ_E_INVALID,
+                                       "%s:%d: the role %s has no password, expected ROLE PASSWORD",
+                                       path, number, roles[i].name);
+        }
+    }
+    return evq_error_set(
+        err, EVQ_E_INVALID,
+        "%s:%d: '%s' is no role, expected init, producer, worker, logger, gateway, "
+        "viewer or admin",
+        path, number, evq_error_escape(line, name, shown, sizeof shown));
+}
+
 /* "#" and the SHA-256 of the role's password, "" when there is none: from the file with the lines
  * "ROLE PASSWORD", or from the first line of the file ROLE in a directory. */
 static enum evq_status hash_of(const char *source, const char *role, char out[66],
@@ -175,8 +203,12 @@ static enum evq_status hash_of(const char *source, const char *role, char out[66
             "the password file '%s' is readable by every user: run chmod 600 on it", path);
         goto out;
     }
-    while (out[0] == '\0' && fgets(line, sizeof line, file) != NULL) {
+    for (int number = 1; fgets(line, sizeof line, file) != NULL; number++) {
         char *password = NULL;
+        status = directory ? EVQ_OK : check_line(path, number, line, err);
+        if (status != EVQ_OK || out[0] != '\0') {
+            break;
+        }
         size_t bytes = password_in(line, role, directory, &password);
         if (bytes > 0) {
             out[0] = '#';

@@ -174,6 +174,51 @@ enum evq_status evq_cli_confirm(struct evq_cli *cli, const char *question, struc
                          cli->verb->name);
 }
 
+enum evq_status evq_cli_check_name(struct evq_cli *cli, const char *kind, const char *name,
+                                   struct evq_error *err)
+{
+    char mapped[EVQ_JOB_RUN_BYTES_MAX + 1];
+    char shown[200];
+    const bool is_run = strcmp(kind, "run") == 0;
+    const size_t bytes_max = is_run ? EVQ_JOB_RUN_BYTES_MAX : EVQ_JOB_NAME_BYTES_MAX;
+
+    if (evq_job_name_valid(name, bytes_max)) {
+        return EVQ_OK;
+    }
+    evq_job_map_name(name, EVQ_JOB_RUN_BYTES_MAX, mapped);
+    return evq_cli_usage(cli, err, "%s '%s' is not 1 to %zu of the bytes [A-Za-z0-9._-]%s%s", kind,
+                         evq_error_escape(name, strlen(name), shown, sizeof shown), bytes_max,
+                         is_run ? "; what was submitted so is the run " : "", is_run ? mapped : "");
+}
+
+static enum evq_status check_job(struct evq_cli *cli, const char *id, struct evq_error *err)
+{
+    char scratch[EVQ_JOB_ID_BYTES_MAX];
+    struct evq_job_name name;
+    struct evq_error why;
+
+    return evq_job_id_parse(id, scratch, &name, &why) == EVQ_OK
+               ? EVQ_OK
+               : evq_cli_usage(cli, err, "%s", why.message);
+}
+
+enum evq_status evq_cli_check_args(struct evq_cli *cli, struct evq_error *err)
+{
+    const enum evq_verb_takes takes = cli->verb->takes;
+    enum evq_status status = EVQ_OK;
+
+    for (int i = 0; i < cli->options.arg_count && status == EVQ_OK; i++) {
+        const char *word = cli->options.args[i];
+        if (takes == EVQ_TAKES_JOBS || (takes == EVQ_TAKES_RUN_OR_JOBS && strchr(word, '/'))) {
+            status = check_job(cli, word, err);
+        } else if (takes == EVQ_TAKES_RUNS || takes == EVQ_TAKES_RUN_OR_JOBS ||
+                   (takes == EVQ_TAKES_RUN && i == 0)) {
+            status = evq_cli_check_name(cli, "run", word, err);
+        }
+    }
+    return status;
+}
+
 const char *evq_cli_arg(const struct evq_cli *cli, int index)
 {
     return index < cli->options.arg_count ? cli->options.args[index] : NULL;

@@ -50,6 +50,12 @@ enum evq_status evq_cli_confirm(struct evq_cli *cli, const char *question,
 enum evq_status evq_cli_usage(struct evq_cli *cli, struct evq_error *err, const char *format, ...)
     EVQ_PRINTF(3, 4);
 
+/* Whether the arguments are names of what the verb takes; wrong ones are its wrong use. */
+enum evq_status evq_cli_check_args(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same for one that its own words say is a "run" or a "suite" (kind). */
+enum evq_status evq_cli_check_name(struct evq_cli *cli, const char *kind, const char *name,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* The index-th positional argument; NULL when not given. */
 const char *evq_cli_arg(const struct evq_cli *cli, int index);
 

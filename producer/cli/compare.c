@@ -232,5 +232,6 @@ const struct evq_verb evq_verb_compare = {
     .options = options,
     .arg_min = 1,
     .arg_max = RUNS_MAX,
+    .takes = EVQ_TAKES_RUNS,
     .run = compare_run,
 };

@@ -114,5 +114,6 @@ const struct evq_verb evq_verb_dead = {
     .options = options,
     .arg_min = 0,
     .arg_max = 1,
+    .takes = EVQ_TAKES_RUN,
     .run = dead_run,
 };

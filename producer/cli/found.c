@@ -132,7 +132,7 @@ enum evq_status evq_found_read(const char *directory, const char *pattern,
     enum evq_status status = EVQ_OK;
     DIR *stream = opendir(directory);
     if (stream == NULL) {
-        return evq_error_set(err, errno == ENOENT ? EVQ_E_NOT_FOUND : EVQ_E_IO,
+        return evq_error_set(err, errno == ENOENT || errno == ENOTDIR ? EVQ_E_NOT_FOUND : EVQ_E_IO,
                              "the directory '%s': %s", directory, strerror(errno));
     }
     while (status == EVQ_OK && (errno = 0, entry = readdir(stream)) != NULL) {

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "producer/cli/cli.h"
@@ -99,6 +100,19 @@ static enum evq_status print_collected(struct collection *gc, struct evq_error *
     return EVQ_OK;
 }
 
+/* A slip in its name would look like nothing to collect. */
+static enum evq_status check_directory(const char *path, struct evq_error *err)
+{
+    struct stat info;
+    const bool there = stat(path, &info) == 0;
+
+    if (there && S_ISDIR(info.st_mode)) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_NOT_FOUND, "the directory '%s': %s", path,
+                         strerror(there ? ENOTDIR : errno));
+}
+
 static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct evq_queue_info info;
@@ -112,6 +126,9 @@ static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
     }
     if (status == EVQ_OK) {
         status = collect_records(&gc, err);
+    }
+    for (int i = 0; status == EVQ_OK && i < cli->options.arg_count; i++) {
+        status = check_directory(cli->options.args[i], err);
     }
     for (int i = 0; status == EVQ_OK && i < cli->options.arg_count; i++) {
         status = walk(&gc, cli->options.args[i], err);

@@ -110,5 +110,6 @@ const struct evq_verb evq_verb_logs = {
     .options = options,
     .arg_min = 1,
     .arg_max = 1,
+    .takes = EVQ_TAKES_JOBS,
     .run = logs_run,
 };

@@ -76,7 +76,8 @@ int main(int argc, char **argv)
         cli.terminal.json = evq_option_flag(&cli.options, "json");
         cli.terminal.plain = evq_option_flag(&cli.options, "plain");
         cli.terminal.quiet = evq_option_flag(&cli.options, "quiet");
-        status = cli.verb->run(&cli, &err);
+        status = evq_cli_check_args(&cli, &err);
+        status = status == EVQ_OK ? cli.verb->run(&cli, &err) : status;
         evq_cli_close(&cli);
     }
     int exit_code = cli.exit_code != 0 ? cli.exit_code : (int)evq_status_exit(status);

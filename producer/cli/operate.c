@@ -144,6 +144,7 @@ const struct evq_verb evq_verb_cancel = {
     .options = cancel_options,
     .arg_min = 1,
     .arg_max = -1,
+    .takes = EVQ_TAKES_RUN_OR_JOBS,
     .run = cancel_run,
 };
 
@@ -199,6 +200,7 @@ const struct evq_verb evq_verb_retry = {
     .options = retry_options,
     .arg_min = 0,
     .arg_max = -1,
+    .takes = EVQ_TAKES_JOBS,
     .run = retry_run,
 };
 
@@ -218,7 +220,8 @@ static enum evq_status set_paused(struct evq_cli *cli, bool paused, struct evq_e
     if ((kind == EVQ_PAUSE_QUEUE) != (name == NULL)) {
         return evq_cli_usage(cli, err, "usage: evalq %s %s", cli->verb->name, cli->verb->arguments);
     }
-    enum evq_status status = evq_cli_open(cli, err);
+    enum evq_status status = name != NULL ? evq_cli_check_name(cli, what, name, err) : EVQ_OK;
+    status = status == EVQ_OK ? evq_cli_open(cli, err) : status;
     if (status == EVQ_OK) {
         status = evq_queue_pause(cli->queue, kind, name != NULL ? name : "", paused, err);
     }
@@ -318,5 +321,6 @@ const struct evq_verb evq_verb_forget = {
     .options = forget_options,
     .arg_min = 1,
     .arg_max = 1,
+    .takes = EVQ_TAKES_RUN,
     .run = forget_run,
 };

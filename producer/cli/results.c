@@ -174,5 +174,6 @@ const struct evq_verb evq_verb_results = {
     .options = results_options,
     .arg_min = 0,
     .arg_max = 1,
+    .takes = EVQ_TAKES_RUN,
     .run = results_run,
 };

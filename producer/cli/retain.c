@@ -341,5 +341,6 @@ const struct evq_verb evq_verb_keep = {
     .options = options,
     .arg_min = 1,
     .arg_max = 1,
+    .takes = EVQ_TAKES_RUN,
     .run = keep_run,
 };

@@ -188,5 +188,6 @@ const struct evq_verb evq_verb_show = {
     .options = show_options,
     .arg_min = 1,
     .arg_max = 1,
+    .takes = EVQ_TAKES_JOBS,
     .run = show_run,
 };

@@ -82,6 +82,12 @@ static enum evq_status read_params(struct evq_cli *cli, struct evq_submission *s
         if (submission->params[i].key == NULL || submission->params[i].value == NULL) {
             return evq_error_set(err, EVQ_E_NOMEM, "no memory for %zu parameters", count);
         }
+        for (size_t before = 0; before < i; before++) {
+            if (strcmp(submission->params[before].key, submission->params[i].key) == 0) {
+                return evq_cli_usage(cli, err, "--param '%.100s' is given twice, expected once",
+                                     submission->params[i].key);
+            }
+        }
     }
     return EVQ_OK;
 }

@@ -131,6 +131,10 @@ static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
     }
     if (status == EVQ_OK) {
         status = evq_submission_send(cli, &submission, evq_cli_arg(cli, 0), step, &sent, err);
+        if (sent.fingerprint[0] == '\0' &&
+            (status == EVQ_E_IO || status == EVQ_E_INVALID || status == EVQ_E_LIMIT)) {
+            cli->exit_code = EVQ_EXIT_BAD_INPUT; // The checkpoint's fault: nothing was sent yet.
+        }
     }
     if (status == EVQ_OK && cli->terminal.json && !evq_option_flag(&cli->options, "wait")) {
         json_t *doc = document(&submission, &sent);

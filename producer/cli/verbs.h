@@ -7,6 +7,16 @@
 #include "shared/man.h"
 
 struct evq_cli;
+
+enum evq_verb_takes { // What its arguments name, as far as that can be checked before anything is
+                      // asked.
+    EVQ_TAKES_ANY,
+    EVQ_TAKES_RUN,         // The first: a run.
+    EVQ_TAKES_RUNS,        // Each.
+    EVQ_TAKES_JOBS,        // Each: a job.
+    EVQ_TAKES_RUN_OR_JOBS, // Each with a slash is a job; without, a run.
+};
+
 struct evq_verb {
     const char *name;
     const char *arguments;            // "PATH --run RUN", as usage shows them.
@@ -15,6 +25,7 @@ struct evq_verb {
     const struct evq_option *options; // NULL: none of its own.
     int arg_min;
     int arg_max; // -1: any number.
+    enum evq_verb_takes takes;
     enum evq_status (*run)(struct evq_cli *cli, struct evq_error *err);
 };
 

@@ -39,6 +39,7 @@ const struct evq_verb evq_verb_wait = {
     .options = wait_options,
     .arg_min = 1,
     .arg_max = 1,
+    .takes = EVQ_TAKES_RUN_OR_JOBS,
     .run = wait_run,
 };
 
@@ -92,5 +93,6 @@ const struct evq_verb evq_verb_best = {
     .options = best_options,
     .arg_min = 1,
     .arg_max = 2,
+    .takes = EVQ_TAKES_RUN,
     .run = best_run,
 };

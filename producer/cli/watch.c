@@ -177,5 +177,6 @@ const struct evq_verb evq_verb_watch = {
     .options = watch_options,
     .arg_min = 1,
     .arg_max = 1,
+    .takes = EVQ_TAKES_RUN,
     .run = watch_run,
 };

@@ -47,7 +47,7 @@ static void job_verbs_act_on_jobs(void **state)
     json_decref(doc);
     EXPECT(site, 3, "show", "r/2/regular/quick");
     fixture_user_one_line(site);
-    EXPECT(site, 3, "logs", "no job");
+    EXPECT(site, 2, "logs", "no job");
     fixture_user_one_line(site);
     EXPECT(site, 0, "retry", "--dead", "--run", "r");
     assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");

@@ -395,7 +395,8 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
 static void refuses(struct scene *scene, const char *url, const char *option, const char *value,
                     int code, const char *words)
 {
-    struct fixture_program logger = {EVQ_TEST_BIN "/evalq-logger", scene->directory, url, NULL};
+    struct fixture_program logger = {
+        .path = EVQ_TEST_BIN "/evalq-logger", .dir = scene->directory, .url = url};
     static struct fixture_output got;
 
     fixture_program_run(&logger, &got, option, value, NULL);

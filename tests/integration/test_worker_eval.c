@@ -162,7 +162,7 @@ static void eval_takes_the_weights_that_are_named(void **state)
     assert_int_equal(fixture_site_run(site, "out", "eval", "ckpt/a.safetensors", "--suite", "sh",
                                       "--variant", "../ema", "--config", site->config, NULL),
                      EVQ_EXIT_USAGE);
-    assert_true(fixture_site_holds(site, "out", "--variant: expected"));
+    assert_true(fixture_site_holds(site, "out", "--variant "));
 }
 
 static void eval_says_what_is_wrong_with_an_exit_code(void **state)

@@ -187,6 +187,7 @@ static void config_parse_refuses_bad_files_with_place_and_reason(void **state)
     }
     assert_int_equal(wrong, 0);
     assert_true(sizeof bad / sizeof bad[0] >= 60);
+    print_message("%zu configuration files refused\n", sizeof(bad) / sizeof(bad[0]));
 }
 
 /* Files that are small to write and large to hold. */

@@ -143,6 +143,11 @@ static void conn_reader_refuses_what_is_no_reply(void **state)
         {"*999999999999999999999999999999\r\n", "number"},
         {"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n", "nested"},
         {"*2\r\n+a\r\nx", "no Redis"},
+        // To the parser this is one line, then an array.
+        {"+a\n$12\r\n*999999999\r\n", "without CR"},
+        {":1\n", "without CR"},
+        {"-ERR no\n", "without CR"},
+        {"$3\n", "without CR"},
         {"%1\r\n", "no Redis"}, // A map of RESP3, which is never asked for.
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
