@@ -7,6 +7,7 @@ import time
 import jobs
 from celery import Celery
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 app = Celery("celery_peer", broker=f"redis://127.0.0.1:{os.environ['PEER_PORT']}/0")
 app.conf.task_ignore_result = True
@@ -33,7 +34,7 @@ def submit(kind: str, count: int, ms: int, path: str) -> None:
                 else:
                     work.apply_async((number, ms, path), task_id=f"t{number}")
                 break
-            except (OperationalError, OSError):
+            except (OperationalError, RedisError, OSError):
                 continue  # Whether it arrived is not known: again, under the same id.
     print(time.monotonic() - began)
 

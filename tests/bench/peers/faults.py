@@ -229,7 +229,8 @@ class Campaign:
         self.harm(machines, submitting)
         submitting.wait()
         if submitting.returncode != 0:
-            raise SystemExit(f"{self.entry.peer.name}: the producer ended with {submitting.returncode}")
+            with open(os.path.join(self.place.directory, "log"), encoding="utf-8", errors="replace") as file:
+                raise RuntimeError(f"{self.entry.peer.name}: the producer ended with {submitting.returncode}: {file.read()[-3000:]}")
         if self.proxy is not None:
             self.faults = self.cuts()
         ran = self.settle()
@@ -263,12 +264,15 @@ def main() -> None:
     lock = threading.Lock()
 
     def one(entry: Entry, case: str) -> None:
-        with redis("everysec") as place:
-            line = Campaign(entry, case, jobs, seed, place).run()
+        try:
+            with redis("everysec") as place:
+                line = Campaign(entry, case, jobs, seed, place).run()
+        except RuntimeError as error:
+            line = f"{case:6} NOT MEASURED: {error}"
         with lock:
             print(line, flush=True)
 
-    with ThreadPoolExecutor(3) as pool:  # Mostly they wait.
+    with ThreadPoolExecutor(4) as pool:  # Mostly they wait.
         for done in [pool.submit(one, entry, case) for case in cases for entry in ENTRIES]:
             done.result()
 
