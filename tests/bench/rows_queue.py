@@ -17,7 +17,7 @@ VERB_BARS = {
 def verbs(options: Options) -> Rows:
     """Jobs a second and the server's microseconds of each verb, and the library beside hand-written calls of the same functions."""
     for mode in MODES:
-        text = run("bench_queue", str(options.count(4000, 1000)), str(options.count(3, 1)), EVQ_BENCH_AOF=mode)
+        text = run("bench_queue", str(options.count(4000, 1000)), str(options.count(5, 1)), EVQ_BENCH_AOF=mode)
         rates = {}
         for line in text.splitlines():
             found = VERB.match(line)

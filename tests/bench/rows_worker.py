@@ -249,30 +249,33 @@ def killed_redis(options: Options) -> Rows:
     yield from quantiles("killed Redis, answering again, to a job's start", spent, "s")
 
 
+def acknowledged(here: Bench) -> bool:
+    """Every sink has every result."""
+    words = here.scene.redis_call("XINFO", "GROUPS", "evalq:{main}:results").decode().split()
+    groups = [dict(zip(words[at : at + 12 : 2], words[at + 1 : at + 12 : 2])) for at in range(0, len(words), 12)]
+    return len(groups) >= 2 and all(each.get("lag") == "0" and each.get("pending") == "0" for each in groups)
+
+
 def logger(options: Options) -> Rows:
     """A backlog of results into JSONL and TensorBoard, from the logger's start to the last acknowledgement."""
-    count = options.count(30000, 5000)
-    with bench("off", workers=0) as here:
-        publisher = subprocess.Popen(
-            [os.path.join(BIN, "publish_results"), here.scene.url, "curve", str(count), "1"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=here.scene.environment(),
-        )
-        publisher.communicate(f"{count}\n".encode())
-        if publisher.returncode != 0:
-            raise SystemExit("publish_results failed")
-        began = time.monotonic()
-        here.scene.start("evalq-logger")
-
-        def acknowledged() -> bool:
-            words = here.scene.redis_call("XINFO", "GROUPS", "evalq:{main}:results").decode().split()
-            fields = [dict(zip(words[at : at + 12 : 2], words[at + 1 : at + 12 : 2])) for at in range(0, len(words), 12)]
-            return len(fields) >= 2 and all(each.get("lag") == "0" and each.get("pending") == "0" for each in fields)
-
-        until(acknowledged, "every result is acknowledged", 300)
-        seconds = time.monotonic() - began
-    yield Said("results into JSONL and TensorBoard, from the logger's start", count / seconds, "results/s", count, ">= 50000")
+    count = options.count(50000, 5000)
+    for order in ("in step order", "shuffled"):
+        with bench("off", workers=0) as here:
+            if order == "shuffled":
+                count //= 10
+                words = [os.path.join(BIN, "publish_results"), here.scene.url, "curve", str(count), "1"]
+                subprocess.run(words, input=f"{count}\n".encode(), stdout=subprocess.DEVNULL, check=True)
+            else:
+                for words in (["submit", str(count), "500"], ["publish", str(count)]):
+                    subprocess.run([os.path.join(BIN, "evalq_noop"), here.scene.url, *words], stdout=subprocess.DEVNULL, check=True)
+            began = time.monotonic()
+            process = here.scene.start("evalq-logger")
+            until(lambda: acknowledged(here), "every result is acknowledged", 600)
+            seconds = time.monotonic() - began
+            used = processor_seconds(process.pid)
+        bar = ">= 50000" if order == "in step order" else ""
+        yield Said(f"results into JSONL and TensorBoard, {order}, from the logger's start", count / seconds, "results/s", count, bar)
+        yield Said(f"results into JSONL and TensorBoard, {order}, logger's processor time", 1e6 * used / count, "us each", count)
 
 
 GROUPS = {

@@ -21,7 +21,7 @@ import rows_worker
 from figures import HERE, Figure, Options
 
 GROUPS = {**rows_queue.GROUPS, **rows_worker.GROUPS}
-ONCE = ("depth", "speedup", "worker", "child", "redis")  # Long, or of many values in themselves: one round.
+ONCE = ("submit", "verbs", "depth", "speedup", "worker", "child", "redis")  # Long, or with rounds of their own: one round.
 
 
 def machine() -> Dict[str, object]:
