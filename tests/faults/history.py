@@ -48,8 +48,11 @@ def read(paths: List[str]) -> List[Line]:
         with open(path, encoding="ascii", errors="replace") as file:
             for text in file:
                 words = text.split(" ")
-                if len(words) == 8 and text.endswith("\n"):
-                    lines.append(Line(int(words[0]), *words[1:7], words[7][:-1]))
+                if not text.endswith("\n"):
+                    break  # Its writer was killed.
+                if len(words) != 8:
+                    raise ValueError(f"{path}: {text!r} is no line of a history")
+                lines.append(Line(int(words[0]), *words[1:7], words[7][:-1]))
     lines.sort(key=lambda line: line.ns)  # Stable: a file's own order stands.
     return lines
 
@@ -62,9 +65,8 @@ class Writer:
         self.process = process
 
     def line(self, call: int, phase: str, op: str, id: str, token: str = "-", detail: str = "-") -> None:
-        words = [str(time.monotonic_ns()), self.process, str(call), phase, op, id or "-", token or "-",
-                 re.sub(r"[^!-~]", "_", detail) or "-"]
-        os.write(self.fd, (" ".join(words) + "\n").encode())
+        words = [re.sub(r"[^!-~]", "_", word) or "-" for word in (self.process, str(call), phase, op, id, token, detail)]
+        os.write(self.fd, f"{time.monotonic_ns()} {' '.join(words)}\n".encode())
 
     def close(self) -> None:
         os.close(self.fd)
@@ -171,11 +173,13 @@ def collect(path: str, queue: str = "main", sinks: Optional[List[str]] = None) -
     return left
 
 
+TOKEN = re.compile(r"\d+\.[0-9A-Za-z]+")
 WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 
 
 class Trace:
-    """Turns lines of MONITOR into changes of state. Redis tells a function's call before the commands that it runs."""
+    """Turns lines of MONITOR into changes of state, VERB=STATE; VERB.held=running: no new token was given, it runs on. Redis
+    tells a function's call before the commands that it runs."""
 
     def __init__(self, queue: str, writer: Writer) -> None:
         self.job = b'"evalq:{%s}:job:' % queue.encode()
@@ -191,8 +195,8 @@ class Trace:
         if not self.words and len(self.call) < 1 << 20:
             self.words = WORD.findall(self.call)
         try:
-            at = self.words.index(id, 4)
-            return self.words[at + 1].decode() if self.words[at + 1] else "-"
+            token = self.words[self.words.index(id, 4) + 1].decode()
+            return token if TOKEN.fullmatch(token) else "-"
         except (ValueError, IndexError):
             return "-"
 
@@ -207,9 +211,10 @@ class Trace:
             words = WORD.findall(line)
             id, state = words[1][len(self.job) - 1:], words[words.index(b"state", 2) + 1].decode()
             at = words.index(b"token", 2) if b"token" in words[2:] else 0
-            claimed = self.verb in ("claim", "complete_claim") and state == "running"
-            token = words[at + 1].decode() if claimed and at else self.token_of(id)
-            self.writer.line(self.calls, "ok", "state", id.decode(), token, self.verb + "=" + state)
+            given = state == "running" and at > 0
+            verb = self.verb if given or state != "running" else self.verb + ".held"
+            token = words[at + 1].decode() if given else self.token_of(id)
+            self.writer.line(self.calls, "ok", "state", id.decode(), token, verb + "=" + state)
         elif self.res in line and b'"HSETNX"' in line[:60]:
             words = WORD.findall(line)
             id = words[1][len(self.res) - 1:]

@@ -23,16 +23,18 @@ CLAIMS = ("claim", "complete_claim")
 SWEEPS = {"claim", "complete_claim", "heartbeat"}  # These do what time changes, beside their own work.
 ENTERS = {"submit", "submit_batch", "put"}
 COMPLETES = {"complete", "complete_many", "complete_claim"}
+# What a holder says of a job whose lease had lapsed makes it run again, until another claim.
+HOLDS = {verb + ".held" for verb in COMPLETES | {"heartbeat", "publish", "fail", "release", "split", "parts"}}
 
 # (from, to): by which functions. A job whose lease lapsed is queued or delayed with its old token still good.
 ARROWS = {
-    ("", "queued"): ENTERS | {"split"}, ("", "delayed"): ENTERS, ("", "skipped"): ENTERS, ("", "running"): {"adopt"},
+    ("", "queued"): ENTERS | {"split", "retry"}, ("", "delayed"): ENTERS, ("", "skipped"): ENTERS, ("", "running"): {"adopt"},
     ("queued", "queued"): ENTERS, ("delayed", "delayed"): ENTERS | {"fail"}, ("delayed", "queued"): ENTERS | SWEEPS | {"release"},
     ("queued", "delayed"): ENTERS | {"fail"},
-    ("queued", "running"): SWEEPS | {"adopt"}, ("delayed", "running"): {"heartbeat", "adopt"},
+    ("queued", "running"): {"claim", "complete_claim", "adopt"} | HOLDS, ("delayed", "running"): {"adopt"} | HOLDS,
     ("queued", "done"): COMPLETES, ("delayed", "done"): COMPLETES, ("running", "done"): COMPLETES,
     ("running", "queued"): SWEEPS | {"release", "complete", "complete_claim", "complete_many"},  # The last: parts are all in.
-    ("running", "delayed"): SWEEPS | {"fail"}, ("running", "running"): {"split", "adopt"},
+    ("running", "delayed"): SWEEPS | {"fail"}, ("running", "running"): {"split", "split.held", "adopt"},
     ("queued", "dead"): {"fail"} | SWEEPS, ("delayed", "dead"): {"fail"}, ("running", "dead"): {"fail"} | SWEEPS,
     ("queued", "skipped"): ENTERS | SWEEPS | {"cancel", "publish", "fail"},
     ("delayed", "skipped"): ENTERS | SWEEPS | {"cancel", "publish", "fail"},
@@ -73,7 +75,8 @@ def ended(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
 
 
 def published(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
-    retried = collections.Counter(line.id for line in lines if line.op == "retry" and line.phase == "ok")
+    # Also where the answer was lost: it may have been done.
+    retried = collections.Counter(line.id for line in lines if line.op == "retry" and line.phase == "invoke")
     ends: Dict[str, List[str]] = collections.defaultdict(list)
     tasks: Dict[Tuple[str, str], int] = collections.Counter()
     for entry in left["results"]:
@@ -159,13 +162,15 @@ def stale(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
                     break
     holder: Dict[str, str] = {}
     for line in lines:  # By Redis's own account: in its order.
-        if line.process != "trace" or line.op not in ("state", "result"):
+        if line.process != "trace" or line.op not in ("state", "result", "gap"):
             continue
         verb, _, state = line.detail.partition("=")
-        if line.op == "state" and verb in CLAIMS and state == "running":
+        if line.op == "gap":
+            holder.clear()
+        elif line.op == "state" and verb in CLAIMS and state == "running":
             holder[line.id] = line.token
-        elif line.op == "state" and verb not in COMPLETES | {"fail", "release", "split"}:
-            continue
+        elif line.op == "state" and verb not in {"fail", "release", "split"} and not (verb in COMPLETES and state == "done"):
+            continue  # What a sweep did beside, or nothing that is fenced.
         elif line.token != "-" and line.id in holder and holder[line.id] != line.token:
             report.broken("stale", f"Redis took {line.detail} of {line.id} from {line.token}, held by {holder[line.id]}")
 
@@ -193,6 +198,7 @@ def tokens(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
 def arrows(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
     state: Dict[str, Optional[str]] = {}
     unsure: Set[str] = set()
+    retried = {line.id for line in lines if line.op == "retry" and line.phase == "invoke"}
     for line in lines:
         if line.process != "trace":
             continue
@@ -204,7 +210,7 @@ def arrows(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
             before = state.get(line.id, "" if report.counts["trace_gaps"] == 0 else None)
             state[line.id] = after
             report.counts["transitions"] += 1
-            if before is None or (line.id in unsure and before not in STATES_ENDED):
+            if before is None or (line.id in unsure and (before not in STATES_ENDED or before != "done" and line.id in retried)):
                 unsure.discard(line.id)
             elif verb not in ARROWS.get((before, after), ()):
                 report.broken("arrows", f"{line.id} went from '{before}' to '{after}' by {verb}")

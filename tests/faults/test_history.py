@@ -190,6 +190,14 @@ class Doctored(unittest.TestCase):
                              "19 trace 4 unknown gap - - -\n21 trace 5 ok state run/1/regular/s 2.bb claim=running")
         self.assertEqual([], problems(text.replace("20 trace 4 ok state run/1/regular/s - heartbeat=queued\n", ""), LEFT))
 
+    def test_claim_in_a_gap_is_no_stale_write(self) -> None:
+        text = LINES.replace("21 trace 5 ok state run/1/regular/s 2.bb claim=running", "21 trace 5 unknown gap - - -")
+        self.assertEqual([], problems(text, LEFT))
+
+    def test_what_a_sweep_does_beside_a_stale_completion_is_its_own(self) -> None:
+        text = LINES.replace("20 trace 4 ok state run/1/regular/s - heartbeat=queued", "20 trace 4 ok state run/1/regular/s 0.cc complete_claim=queued")
+        self.assertEqual([], problems(text, LEFT))
+
     def test_result_that_nobody_evaluated(self) -> None:
         left = self.left()
         left["results"][0]["metric:mark"] = "79"
@@ -208,6 +216,9 @@ class Reading(unittest.TestCase):
     def test_torn_last_line_is_left_out(self) -> None:
         self.assertEqual(1, len(lines_of("1 a 1 ok submit x - -\n2 a 2 ok submit y - ")))
 
+    def test_what_is_no_line_is_refused(self) -> None:
+        self.assertRaises(ValueError, lines_of, "1 a 1 ok submit x - - more\n")
+
     def test_lines_are_joined_by_time(self) -> None:
         self.assertEqual(["x", "y"], [line.id for line in lines_of("2 a 1 ok submit y - -\n1 a 1 ok submit x - -\n")])
 
@@ -219,11 +230,16 @@ class Reading(unittest.TestCase):
                          b'1.5 [0 lua] "HSET" "evalq:{main}:job:r/1/regular/s" "state" "running" "token" "4.ab" "attempts" "1"',
                          b'1.6 [0 unix:/r] "FCALL" "evalq_v1_complete" "1" "evalq:{main}:" "r/1/regular/s" "4.ab" ""',
                          b'1.6 [0 lua] "HSET" "evalq:{main}:job:r/1/regular/s" "state" "done" "reason" "" "token" "" "last" "4.ab done"',
+                         b'1.6 [0 unix:/r] "FCALL" "evalq_v1_cancel" "1" "evalq:{main}:" "r/3/regular/s" "not wanted"',
+                         b'1.6 [0 lua] "HSET" "evalq:{main}:job:r/3/regular/s" "state" "cancelled" "reason" "not wanted"',
+                         b'1.6 [0 unix:/r] "FCALL" "evalq_v1_publish" "1" "evalq:{main}:" "r/2/regular/s" "5.ab" "t" "x" "y" "z"',
+                         b'1.6 [0 lua] "HSET" "evalq:{main}:job:r/2/regular/s" "suspect" "" "state" "running"',
                          b'1.7 [0 unix:/r] "FCALL" "evalq_v1_publish" "1" "evalq:{main}:" "r/2/regular/s" "5.ab" "t" "x" "y" "\\x81 \\"a"',
                          b'1.7 [0 lua] "HSETNX" "evalq:{main}:res:r/2/regular/s" "t" "\\x81 \\"state\\""'):
                 tracer.take(line)
             tracer.writer.close()
             self.assertEqual([("state", "r/1/regular/s", "4.ab", "claim=running"), ("state", "r/1/regular/s", "4.ab", "complete=done"),
+                              ("state", "r/3/regular/s", "-", "cancel=cancelled"), ("state", "r/2/regular/s", "5.ab", "publish.held=running"),
                               ("result", "r/2/regular/s", "5.ab", "t")],
                              [(line.op, line.id, line.token, line.detail) for line in history.read([path])])
 

@@ -1,0 +1,432 @@
+#!/usr/bin/env python3
+"""Rounds of faults against real programs and a real Redis, each proved by the history checker. `sh tests/faults/run.sh` calls
+it; docs/faults.md has the figures.
+
+    campaign.py [--short | --long] [--seed N] [--rounds N] [--build DIR] [--out FILE] [--keep]
+
+A round is told wholly by its seed, though not to the microsecond: programs run as fast as the machine lets them. Two kinds
+take turns: "load" (workers, submitters and an operator in C by the hundred thousand jobs, the real logger) and "programs"
+(evalq-worker with two kinds of evaluators, the client library in a trainer, evalq-gateway, evalq-logger). In both, every
+program speaks with Redis through the fault proxy, and programs and Redis are killed and stopped at random points."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import glob
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import history
+import history_check
+from campaign_site import PREFIX, SOURCE, Broken, Member, Site, until
+
+LEASE_MS = 300
+TOKEN = "a-token-of-the-fault-campaign"
+
+# Of all requests of a round, by chance.
+CHANCES = {"cut_reply": "0.03", "cut_request": "0.004", "cut_middle": "0.003", "reset": "0.003", "garbage": "0.002", "half_close": "0.002",
+           "drip": "0.003", "stall": "0.002:ms=450", "block": "0.001:ms=500"}
+# Verbs whose reply must have been cut at least once in a run, by kind of round.
+VERBS = {"load": ["submit", "submit_batch", "suite", "claim", "publish", "complete", "complete_many", "complete_claim", "heartbeat", "fail", "release",
+                  "split", "parts", "bzpopmin", "leave", "cancel", "retry", "stats", "counts", "gc", "pause", "limit", "idle", "jobs", "sink_open",
+                  "xreadgroup", "sink_ack"],
+         "programs": ["submit", "suite", "classes", "claim", "publish", "complete_claim", "heartbeat", "info"]}
+# What must have happened at least once in a run: what a chosen fault never met proves nothing.
+WANTED = {"load": ["kill worker", "kill submitter", "kill logger", "kill redis", "pause worker", "pause logger", "drain worker"],
+          "programs": ["kill trainer", "kill worker", "kill child", "kill logger", "kill gateway", "kill redis", "pause worker", "pause child", "pause logger"]}
+
+
+class Storm:
+    """Faults at random points until told otherwise: actions by weight, every few milliseconds."""
+
+    def __init__(self, site: Site, random_: random.Random, actions: List[Tuple[float, Callable[[], None]]], pause_s: Tuple[float, float]) -> None:
+        self.site, self.random, self.actions, self.pause_s = site, random_, actions, pause_s
+
+    def run(self, over: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        looked = 0.0
+        weights = [weight for weight, _ in self.actions]
+        first = self.random.sample(self.actions, len(self.actions))  # Each once, then by chance.
+        while time.monotonic() < deadline:
+            self.site.tend()
+            if time.monotonic() > looked + 0.3:
+                looked = time.monotonic()
+                if over():
+                    return
+            (first.pop() if first else self.random.choices(self.actions, weights)[0])[1]()
+            time.sleep(self.random.uniform(*self.pause_s))
+
+
+def pick(site: Site, random_: random.Random, kind: str) -> Optional[Member]:
+    """One that is neither stopped nor done."""
+    members = [member for member in site.members if member.kind == kind and member.wake_at == 0 and not member.done]
+    return random_.choice(members) if members else None
+
+
+def act(site: Site, random_: random.Random, kind: str, what: str) -> Callable[[], None]:
+    def action() -> None:
+        member = pick(site, random_, kind)
+        if member is None or member.process.poll() is not None:
+            return
+        if what == "kill":
+            member.kill()
+        elif what == "drain":
+            member.drain()
+        else:
+            member.pause(random_.uniform(0.5, 0.9))  # A lease of 300 ms is given up after 420.
+
+    return action
+
+
+def ended(site: Site, submitters: Callable[[], bool]) -> bool:
+    return submitters() and site.open_jobs() == 0
+
+
+def calm_and_check(site: Site, submitters: Callable[[], bool], sinks: List[str], verbs: List[str], seconds: float) -> history_check.Report:
+    """No more faults but a cut reply of each verb: everything ends, the sinks get everything, the programs stop in order, and
+    the checker looks."""
+    site.proxy.say("clear")
+    for verb in verbs:
+        site.proxy.say(f"rule cut_reply:{verb}:k=2")
+    for member in site.members:
+        member.wake()
+        if member.kind == "operator":
+            member.stop()  # Who would want ended jobs again.
+
+    def over() -> bool:
+        site.tend()
+        return ended(site, submitters)
+
+    until(over, "every job has ended", seconds)
+    until(lambda: site.sinks_behind(sinks) == 0, "the sinks have everything", 60)
+    for member in site.members:
+        member.stop()
+    site.trace_end()
+    wire = site.proxy.close()
+    for name, number in wire.items():
+        if name.startswith("fault "):
+            site.counts[name] += number
+        else:
+            site.counts["requests"] += number
+    left = history.collect(site.socket, "main", ["jsonl=" + site.path("results"), "tensorboard=" + site.path("results/tensorboard")])
+    with open(site.path("left.json"), "w", encoding="utf-8") as file:
+        json.dump(left, file)
+    report = history_check.check(history.read(sorted(glob.glob(site.path("*.history")))), left)
+    site.counts["jobs"] = len(left["jobs"])
+    return report
+
+
+def rules(verbs: List[str]) -> List[str]:
+    """By chance, and surely once for each verb that must have its reply cut."""
+    surely = [f"cut_reply:{verb}:k=2" for verb in verbs]
+    for number, (kind, chance) in enumerate(CHANCES.items()):
+        surely.append(f"{kind}:publish:k={10 + 5 * number}" + chance[chance.index(":"):] if ":" in chance else f"{kind}:publish:k={10 + 5 * number}")
+    return surely + [f"{kind}:*:p={chance}" for kind, chance in CHANCES.items()]
+
+
+def round_load(site: Site, random_: random.Random, size: int, seconds: float, traced: bool) -> history_check.Report:
+    """Many jobs; workers, submitters and an operator in C, one real logger."""
+    site.begin(rules(VERBS["load"]), False)
+    site.ask("HSET", PREFIX + "meta", "attempts_max", 100, "lease_ms", LEASE_MS, "heartbeat_ms", 60)
+    if traced:
+        site.trace()
+    load = site.program("fault_load")
+    config = site.write("evalq.yaml", "logger: {directory: %s, sinks: [{kind: tensorboard, directory: %s}]}\n" % (site.path("results"), site.path("results/tensorboard")))
+
+    def word(name: str) -> List[str]:
+        return [site.url, name, site.path(name + ".history"), str(random_.getrandbits(32))]
+
+    site.add("logger", "logger", [site.program("evalq-logger"), "--url", site.url, "--config", config])
+    for i in range(6 if size < 10000 else 12):
+        site.add("worker", f"worker{i}", [load, "work", *word(f"worker{i}")])
+    submitters = [site.add("submitter", f"submitter{i}", [load, "submit", *word(f"submitter{i}"), f"run{i}", str(size // 4), "20"], ends=True) for i in range(4)]
+    site.add("operator", "operator", [load, "operate", *word("operator"), "run0", str(size // 4)])
+    done = lambda: all(member.done for member in submitters)
+    storm = Storm(site, random_, [(12, act(site, random_, "worker", "kill")), (14, act(site, random_, "worker", "pause")), (1, act(site, random_, "worker", "drain")),
+                                  (5, act(site, random_, "submitter", "kill")), (0.6, act(site, random_, "logger", "kill")),
+                                  (0.4, act(site, random_, "logger", "pause")), (1, act(site, random_, "operator", "kill")), (0.12, site.redis_kill)], (0.005, 0.04))
+    storm.run(lambda: ended(site, done), seconds)
+    return calm_and_check(site, done, ["jsonl", "tensorboard"], VERBS["load"], 300)
+
+
+# ---- real programs ----
+
+def children(pid: int) -> List[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def descendants(pid: int) -> List[int]:
+    found = []
+    for child in children(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+class Children:
+    """The processes that a worker started: its slots' children and their evaluators. They are stopped and killed by pid."""
+
+    def __init__(self, site: Site, random_: random.Random) -> None:
+        self.site, self.random = site, random_
+        self.asleep: Dict[int, float] = {}
+
+    def one(self) -> Optional[int]:
+        worker = pick(self.site, self.random, "worker")
+        pids = [pid for pid in descendants(worker.process.pid) if pid not in self.asleep] if worker is not None else []
+        return self.random.choice(pids) if pids else None
+
+    def send(self, pid: int, number: int) -> bool:
+        try:
+            os.kill(pid, number)
+            return True
+        except ProcessLookupError:
+            return False
+
+    def kill(self) -> None:
+        self.wake()
+        pid = self.one()
+        if pid is not None and self.send(pid, signal.SIGKILL):
+            self.site.counts["kill child"] += 1
+
+    def pause(self) -> None:
+        self.wake()
+        pid = self.one()
+        if pid is not None and self.send(pid, signal.SIGSTOP):
+            self.asleep[pid] = time.monotonic() + self.random.uniform(0.5, 0.9)
+            self.site.counts["pause child"] += 1
+
+    def wake(self, all_: bool = False) -> None:
+        for pid in [pid for pid, at in self.asleep.items() if all_ or time.monotonic() >= at]:
+            del self.asleep[pid]
+            self.send(pid, signal.SIGCONT)
+
+
+HEADER = '{"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}'
+SAFETENSORS = chr(len(HEADER)) + "\0" * 7 + HEADER + "%08d"  # A checkpoint of eight bytes that are its step.
+
+
+class Poster(threading.Thread):
+    """Submits through the gateway until each was answered; an answer that did not come is asked for again."""
+
+    def __init__(self, site: Site, port: int, count: int) -> None:
+        super().__init__(daemon=True)
+        self.site, self.port, self.count = site, port, count
+        self.writer = history.Writer(site.path("poster.history"), "poster")
+        self.failure = ""
+        self.again = 0
+
+    def post(self, body: bytes) -> Tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=15)
+        try:
+            connection.request("POST", "/v1/jobs", body, {"Authorization": "Bearer " + TOKEN, "Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read() or b"null")
+        except (OSError, http.client.HTTPException, ValueError):
+            return 0, None
+        finally:
+            connection.close()
+
+    def run(self) -> None:
+        call = 0
+        for step in range(1, self.count + 1):
+            path = self.site.write(f"ckpt/g-{step}", SAFETENSORS % step)
+            id = f"g/{step}/regular/warm"
+            body = json.dumps({"run": "g", "step": step, "suites": ["warm"], "path": path}).encode()
+            while True:
+                call += 1
+                self.writer.line(call, "invoke", "submit", id)
+                status, answer = self.post(body)
+                if status == 200:
+                    self.writer.line(call, "ok", "submit", answer["jobs"][0]["id"], "-", answer["jobs"][0]["answer"])
+                    break
+                self.writer.line(call, "unknown", "submit", id, "-", str(status))
+                self.again += 1
+                if 400 <= status < 500 and status != 429:
+                    self.failure = f"the gateway answers {status}: {answer}"
+                    return
+                time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def programs_config(site: Site) -> str:
+    results = site.path("results")
+    return site.write("evalq.yaml", f"""roots: {{ckpt: {site.path("ckpt")}}}
+worker: {{scratch: {site.path("scratch")}, lease_ms: {LEASE_MS}, heartbeat_ms: 60, drain_seconds: 1}}
+evaluators:
+  mark: {{kind: persistent, command: [{site.program("fault_evaluator")}], env: {{FAULT_HISTORY: {site.path("warm.history")}, FAULT_WORK_MS: "15"}}}}
+  once: {{kind: command, command: [{site.program("fault_evaluator")}], env: {{FAULT_HISTORY: {site.path("once.history")}, FAULT_WORK_MS: "15"}}}}
+suites:
+  warm: {{evaluator: mark, tasks: [{{name: t, type: any}}, {{name: u, type: any}}]}}
+  once: {{evaluator: once, tasks: [{{name: t, type: any}}]}}
+logger: {{directory: {results}, sinks: [{{kind: tensorboard, directory: {results}/tensorboard}}, {{kind: best}}]}}
+""")
+
+
+def round_programs(site: Site, random_: random.Random, size: int, seconds: float, traced: bool) -> history_check.Report:
+    """The real ones: workers with children, a trainer with the client library, the gateway, the logger."""
+    site.begin(rules(VERBS["programs"]), True)
+    site.ask("HSET", PREFIX + "meta", "attempts_max", 100)
+    if traced:
+        site.trace()
+    config = programs_config(site)
+    tokens = site.write("tokens", f"me write {TOKEN}\n", 0o600)
+    port = free_port()
+    common = ["--url", site.url, "--config", config]
+    environment = {**os.environ, "EVALQ_SNAPSHOT_HOST": "none"}
+    site.add("logger", "logger", [site.program("evalq-logger"), *common])
+    site.add("gateway", "gateway", [site.program("evalq-gateway"), *common, "--listen", f"127.0.0.1:{port}", "--tokens", tokens, "--rate", "0"])
+    for i in range(3):
+        site.add("worker", f"evalq-worker{i}", [site.program("evalq-worker"), "run", *common, "--slots", "2", "--devices", "cpu"])
+    trainers = []
+    for run, suite in (("a", "warm"), ("b", "once")):
+        os.mkdir(site.path("ckpt/" + run))
+        words = [site.program("fault_trainer"), config, site.url, run, str(size // 3), site.path(f"trainer-{run}.history"), site.path("ckpt/" + run), suite]
+        trainers.append(site.add("trainer", "trainer-" + run, words, ends=True, environment=environment))
+    poster = Poster(site, port, size // 3)
+    poster.start()
+    below = Children(site, random_)
+
+    def done() -> bool:
+        if poster.failure:
+            raise Broken(poster.failure)
+        return all(trainer.done for trainer in trainers) and not poster.is_alive()
+
+    storm = Storm(site, random_, [(4, act(site, random_, "trainer", "kill")), (2, act(site, random_, "worker", "kill")), (3, act(site, random_, "worker", "pause")),
+                                  (0.5, act(site, random_, "worker", "drain")), (3, below.kill), (3, below.pause), (1.5, act(site, random_, "logger", "kill")),
+                                  (1, act(site, random_, "logger", "pause")), (2, act(site, random_, "gateway", "kill")), (0.4, site.redis_kill)], (0.02, 0.1))
+    storm.run(lambda: ended(site, done), seconds)
+    below.wake(True)
+    site.counts["posts repeated"] = poster.again
+    for member in site.members:  # One on which several jobs crashed claims no more.
+        if member.kind == "worker":
+            member.drain()
+    return calm_and_check(site, done, ["jsonl", "tensorboard", "best"], VERBS["programs"], 300)
+
+
+ROUNDS = {"load": round_load, "programs": round_programs}
+
+
+def one_round(kind: str, seed: int, size: int, seconds: float, traced: bool, build: str, keep: bool) -> Tuple[Dict[str, int], List[str], str]:
+    random_ = random.Random(f"{kind} {seed}")
+    site = Site(build, seed, random_.choice(["always", "no", "no"]))
+    problems = []
+    begun = time.monotonic()
+    try:
+        report = ROUNDS[kind](site, random_, size, seconds, traced)
+        problems = report.problems
+        site.counts.update({"checked " + name: number for name, number in report.counts.items()})
+    except Broken as broken:
+        problems = [str(broken)]
+    finally:
+        site.counts["milliseconds"] = int(1000 * (time.monotonic() - begun))
+        site.close(keep or bool(problems))
+    return dict(site.counts), problems, site.directory
+
+
+def summary(kind: str, counts: Dict[str, int]) -> str:
+    def total(prefix: str) -> int:
+        return sum(number for name, number in counts.items() if name.startswith(prefix))
+
+    return (f"{counts.get('jobs', 0)} jobs, {total('kill ')} kills, {total('pause ')} pauses, {total('fault cut_reply ')} cut replies, "
+            f"{total('fault ')} faults on the wire, {counts.get('checked stale_refused', 0)} stale writes refused, "
+            f"{counts.get('checked transitions', 0)} transitions, {counts.get('checked lines', 0)} lines of history, {counts['milliseconds'] / 1000:.0f} s")
+
+
+def missing(kind: str, counts: Dict[str, int]) -> List[str]:
+    """Chosen faults that never fired."""
+    wanted = WANTED[kind] + [f"fault cut_reply {verb}" for verb in VERBS[kind]]
+    lacking = [name for name in wanted if counts.get(name, 0) == 0]
+    for fault in CHANCES:
+        if not any(name.startswith(f"fault {fault} ") for name in counts):
+            lacking.append("fault " + fault)
+    if counts.get("checked stale_refused", 0) == 0:
+        lacking.append("a stale write to refuse")
+    return lacking
+
+
+def commit() -> str:
+    return subprocess.run(["git", "-C", SOURCE, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def plan(options: argparse.Namespace, done: set) -> Any:
+    """(kind, seed, size, seconds of faults, traced)"""
+    if not options.long:
+        yield "load", options.seed, 5000, 40, True
+        yield "programs", options.seed, 360, 40, True
+        return
+    for seed in range(options.seed, options.seed + options.rounds):
+        for kind, size, seconds in (("load", 32000, 45), ("programs", 600, 45)):
+            if (kind, seed) not in done and kind in options.kind:
+                yield kind, seed, size, seconds, seed % 4 == 0 or kind == "programs"
+
+
+def parse(words: List[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="a round of each kind (default)")
+    parser.add_argument("--long", action="store_true", help="many; those that --out has of this commit are left out")
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
+    parser.add_argument("--rounds", type=int, default=40, help="of each kind, with --long")
+    parser.add_argument("--kind", default="load,programs")
+    parser.add_argument("--build", default=os.environ.get("EVALQ_TEST_BUILD", os.path.join(SOURCE, "build", "test")))
+    parser.add_argument("--out", default=os.path.join(SOURCE, "build", "faults.jsonl"))
+    parser.add_argument("--keep", action="store_true", help="leave the directories of good rounds too")
+    return parser.parse_args(words)
+
+
+def finished(path: str, version: str) -> set:
+    rows = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file if line.endswith("\n")]
+    return {(row["kind"], row["seed"]) for row in rows if row["commit"] == version}
+
+
+def main(words: List[str]) -> int:
+    options = parse(words)
+    options.build = os.path.abspath(options.build)
+    version = commit()
+    totals: Dict[str, Dict[str, int]] = collections.defaultdict(collections.Counter)
+    failed = False
+    for kind, seed, size, seconds, traced in plan(options, finished(options.out, version) if options.long else set()):
+        print(f"{kind} seed {seed}: ", end="", flush=True)
+        counts, problems, directory = one_round(kind, seed, size, seconds, traced, options.build, options.keep)
+        print(summary(kind, counts) + (f" in {directory}" if problems or options.keep else ""), flush=True)
+        for problem in problems[:20]:
+            print("  BROKEN " + problem, flush=True)
+        totals[kind].update(counts)
+        failed |= bool(problems)
+        with open(options.out, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"commit": version, "kind": kind, "seed": seed, "at": int(time.time()), "problems": problems[:20], "counts": counts}) + "\n")
+    for kind, counts in totals.items():
+        print(f"\n{kind}, all rounds: {summary(kind, counts)}")
+        for name in sorted(counts):
+            if name.split(" ")[0] in ("kill", "pause", "drain", "fault"):
+                print(f"  {name} {counts[name]}")
+        for name in missing(kind, counts):
+            print(f"  NEVER HAPPENED: {name}")
+            failed = True
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Faults against real programs and a real Redis. Builds, then runs
+#   campaign.py     rounds of kills, pauses and a lying network at random points, each proved by the history checker
+#   syscalls.py ... one set of faults a file, one after the other
+#
+#   sh tests/faults/run.sh [--short | --long] [--seed N] [--rounds N] [SET...]
+#
+# --short (default) takes about five minutes and is part of tests/run.sh. --long goes on where it was stopped: what a round found is
+# appended to build/faults.jsonl with its seed and commit. SET: campaign, syscalls, ... alone. docs/faults.md says what is done
+# and what it found.
+#
+#   proxy.c, proxy_*        a proxy between any program and Redis: stalls, cuts (also between what Redis did and its answer), resets, drips,
+#                           garbage, one-way blocks; by rule and seed; counts what happened; writes down what Redis answered
+#   history.*, history_*    what every process asked and was told, joined with Redis and the sinks; test_history.py doctors histories
+#   campaign.*, campaign_*  the rounds, and the programs in C that they use
+set -eu
+
+cd "$(dirname "$0")/../.."
+form=--short
+seed=
+rounds=
+sets=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --short | --long) form=$1 ;;
+    --seed | --rounds)
+        [ $# -gt 1 ] || { echo "faults: $1 wants a number" >&2; exit 2; }
+        if [ "$1" = --seed ]; then seed="--seed $2"; else rounds="--rounds $2"; fi
+        shift
+        ;;
+    -*)
+        echo "usage: sh tests/faults/run.sh [--short | --long] [--seed N] [--rounds N] [SET...]" >&2
+        exit 2
+        ;;
+    *) sets="$sets $1" ;;
+    esac
+    shift
+done
+
+sh deploy/bootstrap.sh test
+cmake --preset test >/dev/null
+cmake --build --preset test
+EVALQ_TEST_BUILD=$(pwd)/build/test
+PYTHONDONTWRITEBYTECODE=1
+export EVALQ_TEST_BUILD PYTHONDONTWRITEBYTECODE
+failed=0
+for name in ${sets:-campaign syscalls allocations redis_states disks}; do
+    if [ ! -f "tests/faults/$name.py" ]; then
+        [ -z "$sets" ] || { echo "faults: there is no set '$name'" >&2; exit 2; }
+    elif [ "$name" = campaign ]; then
+        # shellcheck disable=SC2086 # Words on purpose.
+        python3 tests/faults/campaign.py "$form" $seed $rounds || failed=1
+    elif [ "$form" = --short ]; then
+        python3 "tests/faults/$name.py" --short || failed=1
+    else
+        python3 "tests/faults/$name.py" || failed=1
+    fi
+done
+exit "$failed"
