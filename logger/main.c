@@ -1,6 +1,4 @@
-/*
- * evalq-logger: forwards results from Redis to the sinks of evalq.yaml, each on its own thread.
- */
+/* evalq-logger: forwards results from Redis to the sinks of evalq.yaml, each on its own thread. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -99,10 +97,9 @@ static int logger_run(const struct evq_config *config, const sigset_t *signals,
         return EVQ_EXIT_CONFIG;
     }
     const enum evq_status status = sinks_run(config, signals, err);
-    if (status == EVQ_E_TIMEOUT) {
-        return EVQ_EXIT_UNREACHABLE; // Redis stands still: nobody waited for a job.
-    }
-    return status == EVQ_E_INVALID ? EVQ_EXIT_CONFIG : (int)evq_status_exit(status);
+    return status == EVQ_E_INVALID   ? EVQ_EXIT_CONFIG
+           : status == EVQ_E_TIMEOUT ? EVQ_EXIT_UNREACHABLE // Redis stands still.
+                                     : (int)evq_status_exit(status);
 }
 
 static int fail(const struct evq_error *err, int code)
