@@ -40,7 +40,8 @@ if [ -n "$monitoring" ]; then
     fi
     chmod 0755 "$monitoring"
 fi
-if [ -n "$made" ] || [ ! -s "$dir/users.acl" ]; then
+# Files of earlier versions too, whose default user had Redis drop what functions wrote when it read its append-only file.
+if [ -n "$made" ] || ! grep -q '^user default off .*+@all$' "$dir/users.acl" 2>/dev/null; then
     evalq admin acl --passwords "$dir" >"$dir/users.acl.new"
     chmod 0444 "$dir/users.acl.new"
     mv "$dir/users.acl.new" "$dir/users.acl"

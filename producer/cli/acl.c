@@ -273,7 +273,9 @@ enum evq_status evq_acl_print(struct evq_cli *cli, const char *role, const char 
         status = EVQ_OK;
     }
     if (role == NULL && status == EVQ_OK) {
-        (void)puts("user default off resetpass resetchannels resetkeys -@all");
+        // Off, nobody comes in as it; but Redis replays its append-only file as this user and drops
+        // every MULTI ... EXEC in it, that is all that functions wrote, that it may not run.
+        (void)puts("user default off resetpass ~* &* +@all");
     }
     for (size_t i = 0; status == EVQ_OK && i < ROLE_COUNT; i++) {
         if (role == NULL || strcmp(role, roles[i].name) == 0) {

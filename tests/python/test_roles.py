@@ -117,6 +117,7 @@ class Wire:
 class RolesTest(unittest.TestCase):
     directory = ""
     socket = ""
+    server: "subprocess.Popen[bytes]"
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -135,16 +136,20 @@ class RolesTest(unittest.TestCase):
                 file.write(" ".join([words[0], places.pop(words[0])] if words[0] in places else words) + "\n")
         assert not places, places
         cls.socket = cls.path("redis.sock")
+        cls.start()
+        done = cls.evalq("init", "admin", "install")
+        assert done.returncode == 0, done.stderr
+
+    @classmethod
+    def start(cls) -> None:
         with open(cls.path("redis.log"), "ab") as log:
-            server = subprocess.Popen(
+            cls.server = subprocess.Popen(
                 ["redis-server", cls.path("redis.conf"), "--bind", "127.0.0.1", "--port", "0", "--unixsocket", cls.socket],
                 stdout=log,
                 stderr=log,
             )
-        cls.addClassCleanup(cls.end, server)
+        cls.addClassCleanup(cls.end, cls.server)
         until(lambda: cls.connects(), "redis-server listens")
-        done = cls.evalq("init", "admin", "install")
-        assert done.returncode == 0, done.stderr
 
     @classmethod
     def make_secrets(cls) -> None:
@@ -244,6 +249,27 @@ class RolesTest(unittest.TestCase):
         for name in names:
             if not name.endswith("users.acl"):
                 self.assertEqual(stat.S_IMODE(os.stat(self.path(name)).st_mode), 0o440, name)
+
+    def test_what_functions_wrote_outlives_the_server(self) -> None:
+        """Redis replays its append-only file as the default user, with that user's permissions."""
+        path = self.path("checkpoints/kept.safetensors")
+        shutil.copy(os.path.join(DATA, "mlp_784_512_128_32_10.safetensors"), path)
+        self.check("producer", 0, "submit", path, "--run", "kept", "--step", "1", "--suite", "of-nobody")
+        self.server.kill()
+        self.server.wait()
+        self.start()
+        self.assertIn("queued", self.evalq("viewer", "show", "kept/1/regular/of-nobody").stdout)
+        with open(self.path("redis.log"), encoding="utf-8", errors="replace") as file:
+            self.assertNotIn("AOF-loading-client", file.read())
+        self.check("admin", 0, "forget", "kept", "--yes")
+
+    def test_an_acl_file_of_an_older_version_is_written_anew(self) -> None:
+        acl = self.read("secrets/users.acl")
+        os.chmod(self.path("secrets/users.acl"), 0o644)
+        with open(self.path("secrets/users.acl"), "w", encoding="utf-8") as file:
+            file.write(acl.replace("user default off resetpass ~* &* +@all", "user default off resetpass resetchannels resetkeys -@all"))
+        self.make_secrets()
+        self.assertEqual(self.read("secrets/users.acl"), acl)
 
     def test_tokens_of_an_older_deployment_stay_when_monitoring_comes(self) -> None:
         tokens = self.read("secrets/gateway.tokens")
