@@ -78,18 +78,12 @@ static size_t first_from(const struct evq_series *series, int64_t step)
     return low;
 }
 
-static enum evq_status put(struct evq_series_set *set, const char *tag,
-                           const struct evq_point *point, bool later_wins,
-                           enum evq_series_change *ret_change, const struct evq_series **ret_series,
-                           size_t *ret_at, struct evq_error *err)
+/* *ret_at: where in its series the point is. */
+static enum evq_status put(struct evq_series *series, const struct evq_point *point,
+                           bool later_wins, enum evq_series_change *ret_change, size_t *ret_at,
+                           struct evq_error *err)
 {
-    struct evq_series *series = series_of(set, tag);
-
-    if (series == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "series '%s'", tag);
-    }
     size_t at = first_from(series, point->step);
-    *ret_series = series;
     *ret_at = at;
     if (at < series->count && series->points[at].step == point->step) {
         if (!later_wins && !(point->wall_seconds > series->points[at].wall_seconds)) {
@@ -103,7 +97,7 @@ static enum evq_status put(struct evq_series_set *set, const char *tag,
     struct evq_point *moved =
         grown(series->points, series->count, &series->capacity, sizeof(*series->points));
     if (moved == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "series '%s'", tag);
+        return evq_error_set(err, EVQ_E_NOMEM, "series '%s'", series->tag);
     }
     series->points = moved;
     memmove(&moved[at + 1], &moved[at], (series->count - at) * sizeof(*moved));
@@ -115,20 +109,36 @@ static enum evq_status put(struct evq_series_set *set, const char *tag,
 
 enum evq_status evq_series_put(struct evq_series_set *set, const char *tag,
                                const struct evq_point *point, enum evq_series_change *ret_change,
-                               const struct evq_series **ret_series, size_t *ret_at,
                                struct evq_error *err)
 {
-    return put(set, tag, point, false, ret_change, ret_series, ret_at, err);
+    size_t at;
+    struct evq_series *series = series_of(set, tag);
+
+    if (series == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "series '%s'", tag);
+    }
+    const enum evq_status status = put(series, point, false, ret_change, &at, err);
+    if (status == EVQ_OK && *ret_change != EVQ_SERIES_SAME && at < series->unwritten) {
+        series->unwritten = at;
+    }
+    return status;
 }
 
 enum evq_status evq_series_load(struct evq_series_set *set, const char *tag,
                                 const struct evq_point *point, enum evq_series_change *ret_change,
                                 struct evq_error *err)
 {
-    const struct evq_series *series;
     size_t at;
+    struct evq_series *series = series_of(set, tag);
 
-    return put(set, tag, point, true, ret_change, &series, &at, err);
+    if (series == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "series '%s'", tag);
+    }
+    const enum evq_status status = put(series, point, true, ret_change, &at, err);
+    if (status == EVQ_OK) {
+        series->unwritten = at + 1;
+    }
+    return status;
 }
 
 void evq_series_free(struct evq_series_set *set)

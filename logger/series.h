@@ -20,6 +20,7 @@ struct evq_series {
     struct evq_point *points; // Ascending steps, one a step.
     size_t count;
     size_t capacity;
+    size_t unwritten; // From this index on its points are still to be written; count: none.
 };
 
 struct evq_series_set {
@@ -35,14 +36,12 @@ enum evq_series_change {
                        // it.
 };
 
-/* Adds point to tag's series. ret_series and ret_at (its index) stay valid until the next call.
- * EVQ_E_NOMEM. */
+/* Adds point to tag's series; it and what comes after it are unwritten then. EVQ_E_NOMEM. */
 enum evq_status evq_series_put(struct evq_series_set *set, const char *tag,
                                const struct evq_point *point, enum evq_series_change *ret_change,
-                               const struct evq_series **ret_series, size_t *ret_at,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 /* As put, but for points read back from files in file order: the later one of a step wins whatever
- * its time. */
+ * its time, and what comes after the last one read is what a reader dropped for it: unwritten. */
 enum evq_status evq_series_load(struct evq_series_set *set, const char *tag,
                                 const struct evq_point *point, enum evq_series_change *ret_change,
                                 struct evq_error *err) EVQ_CHECK_RESULT;

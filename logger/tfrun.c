@@ -19,11 +19,11 @@
 #define NAME_SUFFIX ".evalq"
 #define TEMPORARY   ".evalq-compact.tmp"
 #define FILES_MAX   4096
+#define WRITE_BYTES ((size_t)1 << 20) // At a time.
 
 struct evq_tfrun {
     char directory[PATH_MAX];
     struct evq_series_set set;
-    struct evq_buffer pending;
     int fd;               // -1: no file of this process yet.
     int64_t name_seconds; // Highest number in a file name.
     size_t file_count;    // Ours in the directory.
@@ -157,7 +157,6 @@ static enum evq_status run_load(struct evq_tfrun *run, struct evq_error *err)
     enum evq_status status = names_list(run->directory, &names, &count, err);
 
     evq_series_free(&run->set);
-    evq_buffer_clear(&run->pending);
     if (run->fd >= 0) {
         (void)close(run->fd); // Its content is read back below.
         run->fd = -1;
@@ -186,7 +185,6 @@ enum evq_status evq_tfrun_open(const char *directory, struct evq_tfrun **ret_run
         return evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
     }
     run->fd = -1;
-    evq_buffer_init(&run->pending, 0);
     if (snprintf(run->directory, sizeof(run->directory), "%s", directory) >=
         (int)sizeof(run->directory)) {
         evq_tfrun_close(run);
@@ -205,8 +203,6 @@ enum evq_status evq_tfrun_put(struct evq_tfrun *run, const char *tag, const stru
                               struct evq_error *err)
 {
     enum evq_series_change change;
-    const struct evq_series *series;
-    size_t at;
 
     if (run->broken) {
         enum evq_status loaded = run_load(run, err);
@@ -218,20 +214,9 @@ enum evq_status evq_tfrun_put(struct evq_tfrun *run, const char *tag, const stru
         return evq_error_set(err, EVQ_E_INVALID, "tag '%.40s...' is over %d bytes", tag,
                              EVQ_TFEVENT_TAG_BYTES_MAX - 1);
     }
-    enum evq_status status = evq_series_put(&run->set, tag, point, &change, &series, &at, err);
-    if (status != EVQ_OK || change == EVQ_SERIES_SAME) {
-        return status;
-    }
-    run->disordered = run->disordered || change == EVQ_SERIES_EARLIER;
-    for (; at < series->count; at++) {
-        const struct evq_point *each = &series->points[at];
-        evq_tfevent_scalar(&run->pending, each->wall_seconds, each->step, tag, each->value);
-    }
-    if (run->pending.failed) {
-        run->broken = true;
-        return evq_error_set(err, EVQ_E_NOMEM, "events of '%s'", run->directory);
-    }
-    return EVQ_OK;
+    const enum evq_status status = evq_series_put(&run->set, tag, point, &change, err);
+    run->disordered = run->disordered || (status == EVQ_OK && change == EVQ_SERIES_EARLIER);
+    return status;
 }
 
 /* A name that sorts after every file of ours in the directory. */
@@ -260,6 +245,28 @@ static enum evq_status directory_sync(const char *directory, struct evq_error *e
     }
     (void)close(fd); // Synced above.
     return EVQ_OK;
+}
+
+/* Appends series' points from index `from` on to out; what grows large is written to fd on the way.
+ */
+static enum evq_status series_write(const struct evq_series *series, size_t from, int fd,
+                                    const char *where, struct evq_buffer *out,
+                                    struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = from; i < series->count && status == EVQ_OK; i++) {
+        const struct evq_point *point = &series->points[i];
+        evq_tfevent_scalar(out, point->wall_seconds, point->step, series->tag, point->value);
+        if (out->failed) {
+            return evq_error_set(err, EVQ_E_NOMEM, "no memory for events of '%s'", where);
+        }
+        if (out->bytes >= WRITE_BYTES) {
+            status = evq_file_write(fd, out->data, out->bytes, where, err);
+            evq_buffer_clear(out);
+        }
+    }
+    return status;
 }
 
 static enum evq_status write_synced(int fd, const struct evq_buffer *data, const char *where,
@@ -295,36 +302,49 @@ static enum evq_status file_begin(struct evq_tfrun *run, struct evq_error *err)
     return status == EVQ_OK ? directory_sync(run->directory, err) : status;
 }
 
+/* What is unwritten of every series, each in the order of its steps. */
+static enum evq_status rest_write(struct evq_tfrun *run, struct evq_error *err)
+{
+    struct evq_buffer out;
+    enum evq_status status = EVQ_OK;
+
+    evq_buffer_init(&out, 2 * WRITE_BYTES);
+    for (size_t s = 0; s < run->set.count && status == EVQ_OK; s++) {
+        const struct evq_series *series = &run->set.series[s];
+        status = series_write(series, series->unwritten, run->fd, run->directory, &out, err);
+    }
+    if (status == EVQ_OK) {
+        status = write_synced(run->fd, &out, run->directory, err);
+    }
+    evq_buffer_free(&out);
+    for (size_t s = 0; s < run->set.count && status == EVQ_OK; s++) {
+        run->set.series[s].unwritten = run->set.series[s].count;
+    }
+    return status;
+}
+
 enum evq_status evq_tfrun_flush(struct evq_tfrun *run, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
+    bool any = false;
 
     if (run->broken) {
         return evq_error_set(err, EVQ_E_IO, "events of '%s' were not written", run->directory);
     }
-    if (run->pending.bytes == 0) {
+    for (size_t s = 0; s < run->set.count; s++) {
+        any = any || run->set.series[s].unwritten < run->set.series[s].count;
+    }
+    if (!any) {
         return EVQ_OK;
     }
     if (run->fd < 0) {
         status = file_begin(run, err);
     }
     if (status == EVQ_OK) {
-        status = write_synced(run->fd, &run->pending, run->directory, err);
+        status = rest_write(run, err);
     }
-    evq_buffer_clear(&run->pending);
     run->broken = status != EVQ_OK;
     return status;
-}
-
-static void set_encode(const struct evq_series_set *set, struct evq_buffer *out)
-{
-    for (size_t s = 0; s < set->count; s++) {
-        const struct evq_series *series = &set->series[s];
-        for (size_t i = 0; i < series->count; i++) {
-            evq_tfevent_scalar(out, series->points[i].wall_seconds, series->points[i].step,
-                               series->tag, series->points[i].value);
-        }
-    }
 }
 
 /* Writes everything sorted under a name no reader looks at, then renames it to one that sorts last.
@@ -334,21 +354,23 @@ static enum evq_status sorted_file_write(struct evq_tfrun *run, char *name, size
 {
     char temporary[PATH_MAX + sizeof(TEMPORARY)];
     char path[PATH_MAX + NAME_MAX];
-    struct evq_buffer all;
-    enum evq_status status;
+    struct evq_buffer out;
+    enum evq_status status = EVQ_OK;
 
     (void)snprintf(temporary, sizeof(temporary), "%s/%s", run->directory, TEMPORARY);
-    evq_buffer_init(&all, (size_t)1 << 31);
+    evq_buffer_init(&out, 2 * WRITE_BYTES);
     name_next(run, name, name_bytes);
-    evq_tfevent_version(&all, (double)run->name_seconds);
-    set_encode(&run->set, &all);
+    evq_tfevent_version(&out, (double)run->name_seconds);
     (void)snprintf(path, sizeof(path), "%s/%s", run->directory, name);
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0 || all.failed) {
-        status = evq_error_set(err, all.failed ? EVQ_E_NOMEM : EVQ_E_IO, "create '%s': %s",
-                               temporary, strerror(errno));
-    } else {
-        status = write_synced(fd, &all, run->directory, err);
+    if (fd < 0) {
+        status = evq_error_set(err, EVQ_E_IO, "create '%s': %s", temporary, strerror(errno));
+    }
+    for (size_t s = 0; s < run->set.count && status == EVQ_OK; s++) {
+        status = series_write(&run->set.series[s], 0, fd, run->directory, &out, err);
+    }
+    if (status == EVQ_OK) {
+        status = write_synced(fd, &out, run->directory, err);
     }
     if (fd >= 0 && close(fd) != 0 && status == EVQ_OK) {
         status = evq_error_set(err, EVQ_E_IO, "close '%s': %s", temporary, strerror(errno));
@@ -359,7 +381,7 @@ static enum evq_status sorted_file_write(struct evq_tfrun *run, char *name, size
     if (status != EVQ_OK) {
         (void)unlink(temporary); // The next compaction would overwrite it too.
     }
-    evq_buffer_free(&all);
+    evq_buffer_free(&out);
     return status == EVQ_OK ? directory_sync(run->directory, err) : status;
 }
 
@@ -410,6 +432,5 @@ void evq_tfrun_close(struct evq_tfrun *run)
         (void)close(run->fd); // What was acknowledged was synced.
     }
     evq_series_free(&run->set);
-    evq_buffer_free(&run->pending);
     free(run);
 }

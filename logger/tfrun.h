@@ -13,9 +13,9 @@ struct evq_tfrun;
 enum evq_status evq_tfrun_open(const char *directory, struct evq_tfrun **ret_run,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 /*
- * Adds a scalar. A late or replaced point is followed by every later point of its tag again, in
- * order: TensorBoard's fast loader drops what lies at or after a step that arrives again (its
- * reservoir.rs), so this yields the sorted curve.
+ * Adds a scalar. When it is flushed, a late or replaced point is followed by every later point of
+ * its tag again, in order, however many are late at once: TensorBoard's fast loader drops what lies
+ * at or after a step that arrives again (its reservoir.rs), so this yields the sorted curve.
  */
 enum evq_status evq_tfrun_put(struct evq_tfrun *run, const char *tag, const struct evq_point *point,
                               struct evq_error *err) EVQ_CHECK_RESULT;

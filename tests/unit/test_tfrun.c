@@ -233,6 +233,65 @@ static void tfrun_survives_a_torn_tail_at_every_byte(void **state)
     }
 }
 
+static void tfrun_completes_what_a_kill_cut_off_after_a_late_point(void **state)
+{
+    (void)state;
+    static char names[512][NAME_MAX + 1];
+    char path[PATH_MAX + NAME_MAX];
+    struct shown shown;
+    struct stat before;
+    struct stat after;
+    struct evq_tfrun *run = opened();
+
+    for (int64_t i = 1; i < STEPS; i++) {
+        put(run, i);
+    }
+    assert_int_equal(files(names), 1);
+    (void)snprintf(path, sizeof(path), "%s/%s", directory, names[0]);
+    assert_int_equal(stat(path, &before), 0);
+    put(run, 0); // All of them once more.
+    evq_tfrun_close(run);
+    assert_int_equal(stat(path, &after), 0);
+    for (off_t bytes = after.st_size - 1; bytes > before.st_size; bytes -= 61) {
+        assert_int_equal(truncate(path, bytes), 0);
+        run = opened();
+        put(run, 0); // Redelivered; it may be there already, and those after it not.
+        evq_tfrun_close(run);
+        load(&shown, "eval/acc");
+        assert_complete(&shown);
+        size_t count = files(names);
+        for (size_t i = 1; i < count; i++) { // Back to the one that was cut off.
+            char other[PATH_MAX + NAME_MAX];
+            (void)snprintf(other, sizeof(other), "%s/%s", directory, names[i]);
+            assert_int_equal(unlink(other), 0);
+        }
+    }
+}
+
+/* Each with all that come after it would be gigabytes. */
+static void tfrun_writes_many_late_points_once(void **state)
+{
+    (void)state;
+    enum { MANY = 30000, RECORD_BYTES_MAX = 128 };
+    static char names[512][NAME_MAX + 1];
+    char path[PATH_MAX + NAME_MAX];
+    struct stat info;
+    struct evq_error err;
+    struct evq_tfrun *run = opened();
+
+    for (int64_t step = MANY; step > 0; step--) {
+        const struct evq_point point = {step, 1000.0, 0.5f};
+        assert_int_equal(evq_tfrun_put(run, "eval/acc", &point, &err), EVQ_OK);
+    }
+    assert_int_equal(evq_tfrun_flush(run, &err), EVQ_OK);
+    assert_int_equal(evq_tfrun_series(run)->series[0].count, MANY);
+    assert_int_equal(files(names), 1);
+    (void)snprintf(path, sizeof(path), "%s/%s", directory, names[0]);
+    assert_int_equal(stat(path, &info), 0);
+    assert_true(info.st_size > MANY && info.st_size < MANY * RECORD_BYTES_MAX);
+    evq_tfrun_close(run);
+}
+
 static void tfrun_replaces_a_step_only_by_a_newer_result(void **state)
 {
     (void)state;
@@ -280,6 +339,9 @@ int main(void)
             teardown),
         cmocka_unit_test_setup_teardown(tfrun_compact_leaves_one_ascending_file, setup, teardown),
         cmocka_unit_test_setup_teardown(tfrun_survives_a_torn_tail_at_every_byte, setup, teardown),
+        cmocka_unit_test_setup_teardown(tfrun_completes_what_a_kill_cut_off_after_a_late_point,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(tfrun_writes_many_late_points_once, setup, teardown),
         cmocka_unit_test_setup_teardown(tfrun_replaces_a_step_only_by_a_newer_result, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(tfrun_flush_fails_when_its_directory_is_gone_and_recovers,
