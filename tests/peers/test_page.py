@@ -151,6 +151,30 @@ class PageTest(unittest.TestCase):
             page.ask(f"document.getElementById('job-{button}').click()")
             page.wait(f"document.querySelector('#job-table tbody tr').textContent.includes('{state}')", f"the list says {state}")
 
+    def press(self, page: Page, key: str, code: int) -> None:
+        for kind in ("rawKeyDown", "char", "keyUp"):
+            page.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, text="\r" if key == "Enter" else "")
+
+    def test_it_is_used_by_keyboard_while_it_changes(self) -> None:
+        queue = Queue()
+        queue.submit(1)
+        page = self.open(queue)
+        rows = "document.querySelectorAll('#job-table tbody tr').length"
+        page.wait(f"{LIVE} && {rows} === 1", "the job is listed")
+        page.ask("document.querySelector('#job-table button').focus()")
+        queue.submit(2)
+        page.wait(f"{rows} === 2", "the list was renewed")
+        self.assertEqual(page.ask("document.activeElement.dataset.key"), "digits/1/regular/heldout")
+        self.press(page, "Enter", 13)
+        page.wait("document.getElementById('job').open", "Enter opens the job")
+        self.assertEqual(page.ask("document.getElementById('job-title').textContent"), "digits/1/regular/heldout")
+        self.press(page, "Escape", 27)
+        page.wait("!document.getElementById('job').open", "Escape closes it")
+        page.ask("document.querySelector('#states button[data-key=queued]').focus()")
+        self.press(page, "Enter", 13)
+        page.wait("document.querySelector('#states button[data-key=queued]').getAttribute('aria-pressed') === 'true'", "it is pressed")
+        self.assertEqual(page.ask("document.activeElement.dataset.key"), "queued")
+
     def test_a_broken_connection_is_said_and_mended(self) -> None:
         queue = Queue()
         queue.scene.start_worker()
@@ -160,6 +184,7 @@ class PageTest(unittest.TestCase):
         page.wait(f"{LIVE} && {points} === 1", "it shows the first result")
         queue.stop_gateway()
         page.wait("document.getElementById('live').className === 'badge off'", "it says that nobody answers")
+        page.wait("document.getElementById('notice').textContent.startsWith('The gateway does not answer')", "and what that means")
         queue.submit(2)
         evalq(queue.scene, "wait", "digits", "--timeout", "60")
         queue.start_gateway()

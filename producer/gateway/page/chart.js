@@ -54,7 +54,8 @@ function axes(svg, x, y, steps, values) {
   }
   for (const at of ticks(steps[0], steps[1], 6)) {
     if (at < 0 || at !== Math.round(at)) continue;
-    element("text", { x: x(at), y: HEIGHT - 8, "text-anchor": "middle" }, svg).textContent = at.toLocaleString("en");
+    const anchor = x(at) > WIDTH - 24 ? { x: WIDTH - 2, "text-anchor": "end" } : { x: x(at), "text-anchor": "middle" };
+    element("text", { ...anchor, y: HEIGHT - 8 }, svg).textContent = (at || 0).toLocaleString("en"); // Not "-0".
   }
 }
 
@@ -118,7 +119,7 @@ export function chart(title, curves, tip) {
   const line = card.appendChild(document.createElement("p"));
   line.textContent = curves.map((curve) => {
     const best = bestOf(curve), last = curve.points.at(-1), name = curve.variant === "regular" ? curve.run : `${curve.run} (${curve.variant})`;
-    return `${name}: ${last ? `${short(last.value)} at ${last.step}` : "no number yet"}${best ? `, best ${short(best.value)} at ${best.step}` : ""}`;
+    return `${name}: ${last ? `${short(last.value)} at ${last.step}` : "no number yet"}${best ? `, best ${short(best.value)} at ${best.step}` : ""}${curve.gaps.length ? `, ${curve.gaps.length} without` : ""}`;
   }).join(" · ");
   const steps = curves.flatMap((curve) => [...curve.points, ...curve.gaps].map((point) => point.step));
   const values = curves.flatMap((curve) => curve.points.map((point) => point.value).filter(Number.isFinite));

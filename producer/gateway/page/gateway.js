@@ -24,6 +24,9 @@ async function refusal(reply) {
   return new Refused(reply.status, body.detail || `${reply.status} ${reply.statusText}`);
 }
 
+/** What to tell of an error of call(): the words of browsers for "nobody answers" differ. */
+export const told = (error) => (error instanceof Refused ? error.message : "The gateway does not answer: what is shown may be old.");
+
 /** GET, or POST when there is a body; the JSON of the reply. Throws Refused, or TypeError when nobody answers. */
 export async function call(path, body) {
   const options = { headers: headers(), cache: "no-store" };

@@ -1,5 +1,5 @@
 // One job in a dialog: what is known of it, the tail of its log, cancel and queue again.
-import { call, jobPath } from "/page/gateway.js";
+import { call, jobPath, told as sentence } from "/page/gateway.js";
 import { make } from "/page/panels.js";
 
 const at = (id) => document.getElementById(id);
@@ -34,7 +34,7 @@ async function refresh() {
 }
 
 function tellFailure(error) {
-  at("job-answer").textContent = error.message;
+  at("job-answer").textContent = sentence(error);
 }
 
 /** changed() is called when the dialog changed a job. */

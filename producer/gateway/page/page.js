@@ -1,11 +1,12 @@
 // The page: what is shown, and when it is asked for anew.
 import { chart } from "/page/chart.js";
 import { chartsOf, Run } from "/page/curves.js";
-import { call, follow, token } from "/page/gateway.js";
+import { call, follow, told, token } from "/page/gateway.js";
 import { jobChanged, openJob } from "/page/job.js";
 import { showChips, showJobs, showNumbers, showSinks, showWorkers, STATES } from "/page/panels.js";
 
-const COLOURS = ["#2f7de1", "#e0662b", "#2ea36b", "#b558c9", "#c9a017", "#d94b6a", "#1fa2b3", "#8a6d4f"];
+// Each at 3 to 1 or more on light and on dark cards.
+const COLOURS = ["#2f7de1", "#e0662b", "#2a9963", "#b558c9", "#a8850f", "#d94b6a", "#1b93a3", "#967657"];
 const RUNS_SHOWN = 3, JOBS_PAGE = 50, LOOK_MS = 5000;
 const at = (id) => document.getElementById(id);
 
@@ -37,7 +38,7 @@ function soon(work, wait) {
   return () => {
     timer ??= setTimeout(() => {
       timer = null;
-      Promise.resolve(work()).catch((error) => notice(error.message));
+      Promise.resolve(work()).catch((error) => notice(told(error)));
     }, wait);
   };
 }
@@ -65,7 +66,7 @@ function drawRuns() {
     chosen = true;
     if (!shown.delete(name)) shown.add(name);
     drawRuns();
-    loadResults().catch((error) => notice(error.message));
+    loadResults().catch((error) => notice(told(error)));
   });
 }
 
@@ -100,7 +101,7 @@ async function loadStats() {
   const chips = [{ name: "", label: "all" }, ...STATES.map((name) => ({ name, note: String(stats.states[name] ?? 0) }))];
   showChips(at("states"), chips, (name) => name === state, (name) => {
     state = name;
-    loadStats().then(() => loadJobs()).catch((error) => notice(error.message));
+    loadStats().then(() => loadJobs()).catch((error) => notice(told(error)));
   });
   notice("");
 }
@@ -147,7 +148,7 @@ at("token").addEventListener("close", () => {
   if (answer === "forget") token.set("");
   if (answer === "ok" || answer === "forget") location.reload();
 });
-at("jobs-more").addEventListener("click", () => loadJobs(true).catch((error) => notice(error.message)));
+at("jobs-more").addEventListener("click", () => loadJobs(true).catch((error) => notice(told(error))));
 
 async function loadAll() {
   const ready = await call("/readyz");
@@ -156,7 +157,7 @@ async function loadAll() {
   await Promise.all([loadStats(), loadRuns(), loadJobs()]);
 }
 
-follow({ onEvent, onState, onOpen: () => loadAll().catch((error) => notice(error.message)) });
+follow({ onEvent, onState, onOpen: () => loadAll().catch((error) => notice(told(error))) });
 setInterval(() => {
   if (document.hidden) return;
   soonStats();

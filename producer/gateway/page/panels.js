@@ -10,6 +10,13 @@ export function make(name, text = "", className = "") {
   return made;
 }
 
+/** Puts children in the place of what is there; who had reached one by keyboard stays on what has its place (data-key). */
+function renew(parent, children) {
+  const key = parent.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  parent.replaceChildren(...children);
+  if (key !== undefined) parent.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+}
+
 export function duration(ms) {
   const seconds = Math.max(0, ms) / 1000;
   if (seconds < 120) return `${Math.round(seconds)} s`;
@@ -41,7 +48,7 @@ export function showNumbers(list, waiting, stats) {
     row.append(make("dt", name), make("dd", typeof value === "number" ? value.toLocaleString("en") : value));
     return row;
   }));
-  const reasons = Object.entries(stats.waiting).map(([reason, count]) => make("li", `${count} wait: ${reason}`, "warn"));
+  const reasons = Object.entries(stats.waiting).map(([reason, count]) => make("li", `${count} ${count === 1 ? "waits" : "wait"}: ${reason}`, "warn"));
   const paused = [...(stats.paused.queue ? ["the queue"] : []), ...stats.paused.runs.map((run) => `run ${run}`)];
   const losses = stats.losses.map((loss) => make("li", `Lost for sink ${loss.sink}: ${JSON.stringify(loss)}`, "bad"));
   waiting.replaceChildren(...losses, ...(paused.length ? [make("li", `Paused: ${paused.join(", ")}`, "warn")] : []), ...reasons);
@@ -85,7 +92,7 @@ export function showSinks(body, empty, sinks) {
   body.replaceChildren(...sinks.map((sink) => {
     const row = document.createElement("tr");
     row.append(make("td", sink.name), make("td", String(sink.lag), sink.lag > 100 ? "warn" : ""), make("td", String(sink.pending)),
-      make("td", `${duration(sink.seen_age_ms)} ago`), make("td", sink.error || "–", sink.error ? "bad" : ""));
+      make("td", `${duration(sink.seen_age_ms)} ago`, "brief"), make("td", sink.error || "–", sink.error ? "bad" : ""));
     return row;
   }));
   empty.hidden = sinks.length > 0;
@@ -94,12 +101,13 @@ export function showSinks(body, empty, sinks) {
 /** onOpen(id) when a row is chosen. */
 export function showJobs(body, empty, jobs, onOpen) {
   const colours = { running: "good", dead: "bad", skipped: "warn", cancelled: "warn" };
-  body.replaceChildren(...jobs.map((job) => {
-    const row = document.createElement("tr");
-    row.tabIndex = 0;
-    row.append(make("td", job.id), make("td", job.state, colours[job.state] ?? ""), make("td", job.worker ?? ""), make("td", job.attempts ?? ""), make("td", job.reason ?? ""));
-    row.addEventListener("click", () => onOpen(job.id));
-    row.addEventListener("keydown", (event) => event.key === "Enter" && onOpen(job.id));
+  renew(body, jobs.map((job) => {
+    const row = document.createElement("tr"), cell = document.createElement("td"), open = cell.appendChild(make("button", "", "link"));
+    open.type = "button";
+    open.dataset.key = job.id;
+    for (const part of job.id.split(/(?<=\/)/)) open.append(part, document.createElement("wbr")); // Lines break behind a slash.
+    row.append(cell, make("td", job.state, colours[job.state] ?? ""), make("td", job.worker ?? ""), make("td", job.attempts ?? ""), make("td", job.reason ?? ""));
+    row.addEventListener("click", () => onOpen(job.id)); // The button's, too.
     return row;
   }));
   empty.hidden = jobs.length > 0;
@@ -107,9 +115,11 @@ export function showJobs(body, empty, jobs, onOpen) {
 
 /** Chips that are pressed or not: [{name, label, note, colour}]; onToggle(name). */
 export function showChips(group, chips, pressed, onToggle) {
-  group.replaceChildren(...chips.map((chip) => {
+  renew(group, chips.map((chip) => {
     const button = make("button");
     button.type = "button";
+    button.dataset.key = chip.name;
+    button.title = chip.label ?? chip.name;
     button.setAttribute("aria-pressed", String(pressed(chip.name)));
     if (chip.colour) {
       button.style.setProperty("--chip", chip.colour);
