@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,11 +84,11 @@ enum evq_status evq_sink_check(const struct evq_sink_config *sink, struct evq_er
         while (ops->options[count] != NULL) {
             count++;
         }
-        const char *near = evq_config_nearest(sink->options[i].key, ops->options, count);
-        return evq_error_set(err, EVQ_E_INVALID, "sink '%s': option '%s' is unknown%s%s%s",
-                             sink->name, sink->options[i].key,
-                             near != NULL ? ", did you mean '" : "", near != NULL ? near : "",
-                             near != NULL ? "'?" : "");
+        char choice[400];
+        return evq_error_set(
+            err, EVQ_E_INVALID, "sink '%s': option '%s' is unknown: %s", sink->name,
+            sink->options[i].key,
+            evq_config_choice(sink->options[i].key, ops->options, count, choice, sizeof choice));
     }
     return EVQ_OK;
 }
@@ -109,7 +110,7 @@ enum evq_status evq_sink_option_number(const struct evq_sink_config *sink, const
     }
     errno = 0;
     double value = strtod(text, &end);
-    if (errno != 0 || end == text || *end != '\0' || !(value >= 0)) {
+    if (errno != 0 || end == text || *end != '\0' || !(value >= 0) || isinf(value)) {
         return evq_error_set(err, EVQ_E_INVALID, "sink '%s': %s is '%s', expected a number from 0",
                              sink->name, key, text);
     }

@@ -39,8 +39,8 @@ static enum evq_status best_open(const struct evq_sink_context *context, void **
     if (!known || (direction != NULL && sink->metric[0] == '\0')) {
         free(sink);
         return evq_error_set(err, EVQ_E_INVALID,
-                             "sink '%s': expected direction: max or min, beside metric",
-                             context->sink->name);
+                             "sink '%s': direction is '%.40s', expected max or min, beside metric",
+                             context->sink->name, direction);
     }
     sink->direction = direction == NULL ? -1 : strcmp(direction, "max") == 0;
     *ret_state = sink;

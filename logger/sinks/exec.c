@@ -68,7 +68,7 @@ static enum evq_status exec_open(const struct evq_sink_context *context, void **
     enum evq_status status =
         evq_sink_option_number(config, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
     sink->timeout_ms = (int64_t)(seconds * 1000);
-    if (status == EVQ_OK && argc == 0) {
+    if (status == EVQ_OK && (argc == 0 || sink->argv[0][0] == '\0')) {
         status = evq_error_set(err, EVQ_E_INVALID,
                                "sink '%s': no command; expected command: [program, argument, ...]",
                                config->name);

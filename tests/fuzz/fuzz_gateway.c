@@ -1,6 +1,6 @@
 /* A request as anybody may send it: first line METHOD TARGET, the rest the body of a submit. What
  * is taken is clean and within its limits; what is refused has a reply that is JSON. */
-// fuzz: gateway
+// fuzz: gateway producer
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * several requests in one connection. Whatever comes, the server answers in HTTP or hangs up, and a
  * handler sees a clean request within its limits. The pool is this file's own: it answers at once.
  */
-// fuzz: gateway
+// fuzz: gateway producer
 #include <errno.h>
 #include <poll.h>
 #include <stddef.h>

@@ -212,10 +212,17 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
            (task == NULL || strcmp(request->suite->tasks[number].name, task) != 0)) {
         number++;
     }
-    if (number == request->suite->task_count || !json_is_object(metrics)) {
+    if (number == request->suite->task_count) {
+        char shown[64];
+        task = task != NULL ? task : "";
+        return evq_error_set(
+            err, EVQ_E_CORRUPT, "a task message has the \"task\" '%s', expected one of suite '%s'",
+            evq_error_escape(task, strlen(task), shown, sizeof(shown)), request->suite->name);
+    }
+    if (!json_is_object(metrics)) {
         return evq_error_set(err, EVQ_E_CORRUPT,
-                             "a task message needs \"task\", one of suite '%s', and \"metrics\"",
-                             request->suite->name);
+                             "the message of task '%s' has no \"metrics\", expected an object",
+                             task);
     }
     if (persistent->tasks_given[number]) {
         return evq_error_set(err, EVQ_E_CORRUPT, "task '%s' was given twice", task);
@@ -284,8 +291,11 @@ static enum evq_status line_take(struct evq_persistent *persistent, const char *
                                persistent->evaluator->name,
                                evq_error_escape(words, strlen(words), escaped, sizeof(escaped)));
     } else {
-        status =
-            evq_error_set(err, EVQ_E_CORRUPT, "a line on standard output has no known \"type\"");
+        char shown[64];
+        status = evq_error_set(err, EVQ_E_CORRUPT,
+                               "a line on standard output has the \"type\" '%s', expected ready, "
+                               "progress, task, done or error",
+                               evq_error_escape(type, strlen(type), shown, sizeof(shown)));
     }
     json_decref(line);
     return status;

@@ -85,11 +85,14 @@ static enum evq_status metric_add(struct evq_result *result, struct evq_metric *
         return EVQ_OK; // Told with its metric.
     }
     if (!evq_json_number(value, &number)) {
-        return evq_error_set(err, EVQ_E_INVALID, "%s: metric '%s' is not a number", where, key);
+        return evq_error_set(err, EVQ_E_INVALID, "%s: metric '%s' of task '%s' is not a number",
+                             where, key, result->task);
     }
     if (strcmp(key, "n") == 0) {
         if (!(number >= 0 && number < 9e15)) {
-            return evq_error_set(err, EVQ_E_INVALID, "%s: 'n' must be a count of samples", where);
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "%s: 'n' of task '%s' is %g, expected a count of samples", where,
+                                 result->task, number);
         }
         result->n = (int64_t)number;
         return EVQ_OK;
