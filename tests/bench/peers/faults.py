@@ -1,6 +1,6 @@
 """Jobs lost and repeated by the queues that people know, and by evalq, under the same faults.
 
-    python faults.py [JOBS [SEED [CASE...]]]        2000, 1, pause kill cut; run.sh sets up what it needs
+    python faults.py [JOBS [SEED [CASE...]]]        2000, 1, pause kill cut, or one queue's as cut:Celery; run.sh sets up what it needs
 
 One producer submits 20 jobs a second of 200 ms, each until the queue says that it has it; two "machines" of four workers run them. While
 it submits:
@@ -225,11 +225,11 @@ class Campaign:
             self.start([os.path.join(BIN, "evalq-logger")])
         machines = [self.machine(), self.machine()]
         words = [*self.entry.peer.submit, "submit", "work", str(self.jobs), str(MS), self.path]
-        submitting = self.start(words, stdout=subprocess.PIPE)
+        submitting = self.start(words, log_name="producer.log", stdout=subprocess.PIPE)
         self.harm(machines, submitting)
         submitting.wait()
         if submitting.returncode != 0:
-            with open(os.path.join(self.place.directory, "log"), encoding="utf-8", errors="replace") as file:
+            with open(os.path.join(self.place.directory, "producer.log"), encoding="utf-8", errors="replace") as file:
                 raise RuntimeError(f"{self.entry.peer.name}: the producer ended with {submitting.returncode}: {file.read()[-3000:]}")
         if self.proxy is not None:
             self.faults = self.cuts()
@@ -257,8 +257,10 @@ def main() -> None:
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     cases = sys.argv[3:] or ["pause", "kill", "cut"]
-    if not set(cases) <= {"pause", "kill", "cut"}:
-        raise SystemExit(f"cases {' '.join(cases)}, expected some of: pause kill cut")
+    wanted = [(case.partition(":")[0], case.partition(":")[2]) for case in cases]
+    chosen = [(case, entry) for case, name in wanted for entry in ENTRIES if entry.peer.name.startswith(name)]
+    if not {case for case, _ in wanted} <= {"pause", "kill", "cut"} or not chosen:
+        raise SystemExit(f"cases {' '.join(cases)}, expected some of: pause kill cut, or one of them and a queue, as cut:Celery")
     print(f"{versions()}\n{jobs} jobs, seed {seed}, AOF everysec, load {os.getloadavg()[0]:.1f}; per 10,000 jobs", flush=True)
     print(f"{'case':6} {'':52} {'faults':>6} {'lost':>8} {'known':>8} {'repeated':>9} {'reported twice':>9}", flush=True)
     lock = threading.Lock()
@@ -273,7 +275,7 @@ def main() -> None:
             print(line, flush=True)
 
     with ThreadPoolExecutor(4) as pool:  # Mostly they wait.
-        for done in [pool.submit(one, entry, case) for case in cases for entry in ENTRIES]:
+        for done in [pool.submit(one, entry, case) for case, entry in chosen]:
             done.result()
 
 

@@ -88,9 +88,9 @@ class Place:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
-    def start(self, words: List[str], **more: Any) -> "subprocess.Popen[bytes]":
+    def start(self, words: List[str], log_name: str = "log", **more: Any) -> "subprocess.Popen[bytes]":
         """In a process group of its own, so that it is stopped and killed with what it starts."""
-        log = open(os.path.join(self.directory, "log"), "ab")
+        log = open(os.path.join(self.directory, log_name), "ab")
         more.setdefault("stdout", log)
         process = subprocess.Popen(words, stderr=log, cwd=HERE, start_new_session=True, **more)
         log.close()
