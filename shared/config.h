@@ -94,6 +94,7 @@ struct evq_config {
         const char *password_file;
         const char *queue; // Default "main".
         struct evq_conn_tls_config tls;
+        struct evq_conn_sentinel_config sentinel;
         bool tls_given;
     } redis;
     const struct evq_root *roots;

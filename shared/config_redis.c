@@ -45,6 +45,17 @@ static enum evq_status read_tls(const struct evq_config_reader *reader, const st
     return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
 }
 
+static enum evq_status read_sentinel(const struct evq_config_reader *reader,
+                                     const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        {"user", EVQ_KEY_TEXT, offsetof(struct evq_config, redis.sentinel.user), 0, 0, NULL},
+        {"password_file", EVQ_KEY_PATH, offsetof(struct evq_config, redis.sentinel.password_file),
+         0, 0, NULL},
+    };
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+}
+
 enum evq_status evq_read_redis(const struct evq_config_reader *reader, const struct evq_node *node,
                                const char *where, void *base)
 {
@@ -55,6 +66,7 @@ enum evq_status evq_read_redis(const struct evq_config_reader *reader, const str
          NULL},
         {"queue", EVQ_KEY_CALL, 0, 0, 0, read_queue},
         {"tls", EVQ_KEY_CALL, 0, 0, 0, read_tls},
+        {"sentinel", EVQ_KEY_CALL, 0, 0, 0, read_sentinel},
     };
     const struct evq_config *config = base;
     enum evq_status status =
@@ -76,5 +88,6 @@ struct evq_conn_config evq_config_conn(const struct evq_config *config, const ch
                                     .user = config->redis.user,
                                     .password_file = config->redis.password_file,
                                     .tls = config->redis.tls,
+                                    .sentinel = config->redis.sentinel,
                                     .name = name};
 }

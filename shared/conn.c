@@ -11,14 +11,18 @@
 
 #include "shared/buffer.h"
 #include "shared/clock.h"
+#include "shared/conn_greet.h"
 #include "shared/conn_password.h"
 #include "shared/conn_refusal.h"
 #include "shared/conn_resolve.h"
+#include "shared/conn_sentinel.h"
 #include "shared/conn_tls.h"
 #include "shared/conn_url.h"
 #include "shared/conn_wire.h"
 
 enum { CONNECT_TIMEOUT_MS = 5000, CALL_TIMEOUT_MS = 10000, APPEND_BYTES_MAX = 65 << 20 };
+
+enum { HOPS_MAX = 3 }; // Nodes of a cluster that name another one, in one call.
 
 struct evq_conn {
     struct evq_conn_url home; // As configured.
@@ -30,11 +34,13 @@ struct evq_conn {
     int64_t connect_timeout_ms;
     int64_t call_timeout_ms;
 
-    struct evq_conn_tls_config tls; // Owned copies.
-    struct evq_buffer out;          // Appended and not sent yet.
-    size_t pending;                 // Replies owed to the caller.
-    size_t lost;                    // Of those, the ones that went with a socket.
-    bool leave;                     // Close when nothing is pending: this server will not do.
+    struct evq_conn_tls_config tls;       // Owned copies.
+    struct evq_conn_sentinels *sentinels; // NULL: the address is the server's own.
+    struct evq_buffer out;                // Appended and not sent yet.
+    size_t pending;                       // Replies owed to the caller.
+    size_t lost;                          // Of those, the ones that went with a socket.
+    bool moved; // The last refusal was MOVED: it did not run, and url is another.
+    bool leave; // Close when nothing is pending: this server will not do.
     uint64_t generation;
 
     atomic_bool interrupted;
@@ -78,6 +84,42 @@ static enum evq_status tls_take(struct evq_conn *conn, const struct evq_conn_tls
     return evq_conn_tls_check(&conn->tls, err);
 }
 
+static void sentinels_free(struct evq_conn_sentinels *sentinels)
+{
+    if (sentinels != NULL) {
+        evq_conn_password_wipe(sentinels->password, sizeof sentinels->password);
+        free(sentinels);
+    }
+}
+
+static enum evq_status address_take(struct evq_conn *conn, const struct evq_conn_config *config,
+                                    struct evq_error *err)
+{
+    const struct evq_conn_sentinel_config *own = &config->sentinel;
+    const char *user = own->user != NULL ? own->user : "";
+
+    if (!evq_conn_sentinel_is(config->url)) {
+        return evq_conn_url_parse(config->url, &conn->home, err);
+    }
+    struct evq_conn_sentinels *sentinels = calloc(1, sizeof *sentinels);
+    conn->sentinels = sentinels;
+    if (sentinels == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a connection");
+    }
+    enum evq_status status = evq_conn_sentinel_parse(config->url, sentinels, &conn->home, err);
+    if (status == EVQ_OK && strlen(user) >= sizeof sentinels->user) {
+        status = evq_error_set(err, EVQ_E_INVALID, "the sentinels' user is longer than %zu bytes",
+                               sizeof sentinels->user - 1);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    (void)snprintf(sentinels->user, sizeof sentinels->user, "%s", user);
+    return own->password_file != NULL && *own->password_file != '\0'
+               ? evq_conn_password_file(own->password_file, sentinels->password, err)
+               : EVQ_OK;
+}
+
 enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_conn **ret_conn,
                               struct evq_error *err)
 {
@@ -93,7 +135,7 @@ enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_c
     conn->pid = getpid();
     atomic_init(&conn->interrupted, false);
     evq_buffer_init(&conn->out, APPEND_BYTES_MAX);
-    status = evq_conn_url_parse(config->url, &conn->home, err);
+    status = address_take(conn, config, err);
     if (status != EVQ_OK) {
         goto out;
     }
@@ -115,7 +157,11 @@ enum evq_status evq_conn_open(const struct evq_conn_config *config, struct evq_c
         goto out;
     }
     conn->url = conn->home;
-    evq_conn_url_where(&conn->url, conn->where);
+    if (conn->sentinels != NULL) {
+        evq_conn_sentinel_where(conn->sentinels, conn->where);
+    } else {
+        evq_conn_url_where(&conn->url, conn->where);
+    }
     copy_name(config->name, conn->name, sizeof conn->name);
     conn->connect_timeout_ms =
         config->connect_timeout_ms > 0 ? config->connect_timeout_ms : CONNECT_TIMEOUT_MS;
@@ -156,6 +202,7 @@ void evq_conn_close(struct evq_conn *conn)
     }
     evq_conn_password_wipe(conn->password, sizeof conn->password);
     tls_release(&conn->tls);
+    sentinels_free(conn->sentinels);
     free(conn);
 }
 
@@ -184,6 +231,7 @@ static enum evq_status refuse(struct evq_conn *conn, const char *text, struct ev
     if (refusal.moved != NULL) {
         enum evq_status status = evq_conn_url_move(&conn->url, refusal.moved, err);
         conn->leave = true;
+        conn->moved = status == EVQ_OK;
         if (status != EVQ_OK) {
             return evq_error_set(err, EVQ_E_IO, "%s: %s", conn->where, text);
         }
@@ -191,61 +239,44 @@ static enum evq_status refuse(struct evq_conn *conn, const char *text, struct ev
     return evq_conn_refusal_say(&refusal, conn->where, conn->user, err);
 }
 
-/* Sends the greeting's commands in one piece and reads their replies. */
 static enum evq_status greet(struct evq_conn *conn, int64_t deadline_ms, struct evq_error *err)
 {
-    char db[16];
     char refusal_text[EVQ_CONN_REFUSAL_BYTES];
-    struct evq_buffer out;
-    const char *commands[3][3];
-    size_t words[3];
-    size_t count = 0;
+    const struct evq_conn_greeting greeting = {.user = conn->user,
+                                               .password = conn->password,
+                                               .db = conn->url.db,
+                                               .name = conn->name,
+                                               .primary = conn->sentinels != NULL};
+
+    enum evq_status status = evq_conn_greet(&conn->wire, &greeting, deadline_ms, refusal_text, err);
+    if (status != EVQ_OK) {
+        (void)evq_error_prefix(err, "%s", conn->where);
+    } else if (*refusal_text != '\0') {
+        status = refuse(conn, refusal_text, err);
+    }
+    if (status == EVQ_E_RETRY && conn->sentinels != NULL) {
+        conn->sentinels->first = (conn->sentinels->first + 1) % conn->sentinels->count;
+    }
+    return status;
+}
+
+/* Where to connect, of sentinels: they are asked anew each time. Half the time is theirs. */
+static enum evq_status locate(struct evq_conn *conn, int64_t deadline_ms, struct evq_error *err)
+{
+    const int64_t now_ms = evq_clock_mono_ms();
     enum evq_status status = EVQ_OK;
 
-    evq_buffer_init(&out, 0);
-    if (*conn->password != '\0' || (*conn->user != '\0' && strcmp(conn->user, "default") != 0)) {
-        commands[count][0] = "AUTH";
-        commands[count][1] = *conn->user != '\0' ? conn->user : "default";
-        commands[count][2] = conn->password; // Empty for a user with `nopass`.
-        words[count++] = 3;
-    }
-    if (conn->url.db != 0) {
-        (void)snprintf(db, sizeof db, "%d", conn->url.db);
-        commands[count][0] = "SELECT";
-        commands[count][1] = db;
-        words[count++] = 2;
-    }
-    if (*conn->name != '\0') {
-        commands[count][0] = "CLIENT";
-        commands[count][1] = "SETNAME";
-        commands[count][2] = conn->name;
-        words[count++] = 3;
-    }
-    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
-        status = evq_conn_reader_format(words[i], commands[i], NULL, &out, err);
+    if (conn->sentinels != NULL) {
+        conn->url = conn->home;
+        evq_conn_sentinel_where(conn->sentinels, conn->where);
+        status = evq_conn_sentinel_find(conn->sentinels, &conn->wire.stream,
+                                        now_ms + (deadline_ms - now_ms) / 2, &conn->url, err);
     }
     if (status == EVQ_OK) {
-        status = evq_conn_wire_send(&conn->wire, out.data, out.bytes, deadline_ms, err);
-    }
-    bool said = false;
-    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
-        struct evq_reply *reply = NULL;
-        status = evq_conn_wire_receive(&conn->wire, deadline_ms, &reply, refusal_text, err);
-        evq_reply_free(reply);
-        // A name is a courtesy to whoever reads CLIENT LIST: a user without that permission goes
-        // on.
-        if (status == EVQ_OK && *refusal_text != '\0' && strcmp(commands[i][0], "CLIENT") != 0) {
-            status = refuse(conn, refusal_text, err);
-            said = true; // Which server it is.
-        }
-    }
-    if (status != EVQ_OK && !said) {
+        evq_conn_url_where(&conn->url, conn->where);
+    } else {
         (void)evq_error_prefix(err, "%s", conn->where);
     }
-    if (out.data != NULL) {
-        evq_conn_password_wipe((char *)out.data, out.bytes);
-    }
-    evq_buffer_free(&out);
     return status;
 }
 
@@ -253,12 +284,14 @@ static enum evq_status connect_now(struct evq_conn *conn, int64_t deadline_ms,
                                    struct evq_error *err)
 {
     int64_t until_ms = evq_clock_mono_ms() + conn->connect_timeout_ms;
-    enum evq_status status = EVQ_OK;
 
     if (until_ms > deadline_ms) {
         until_ms = deadline_ms;
     }
-    evq_conn_url_where(&conn->url, conn->where);
+    enum evq_status status = locate(conn, until_ms, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
     status = evq_conn_wire_open(&conn->wire, &conn->url, until_ms, err);
     if (status != EVQ_OK) {
         (void)evq_error_prefix(err, "%s", conn->where);
@@ -390,8 +423,19 @@ enum evq_status evq_conn_call(struct evq_conn *conn, size_t arg_count, const cha
         return evq_error_set(err, EVQ_E_BUG, "a call with %zu pipelined replies still to be read",
                              conn->pending);
     }
-    enum evq_status status = evq_conn_append(conn, arg_count, args, arg_bytes, err);
-    return status == EVQ_OK ? evq_conn_read(conn, deadline_ms, ret_reply, err) : status;
+    if (deadline_ms == 0) {
+        deadline_ms = evq_clock_mono_ms() + conn->call_timeout_ms;
+    }
+    for (int hops = 0;; hops++) {
+        conn->moved = false;
+        enum evq_status status = evq_conn_append(conn, arg_count, args, arg_bytes, err);
+        if (status == EVQ_OK) {
+            status = evq_conn_read(conn, deadline_ms, ret_reply, err);
+        }
+        if (status != EVQ_E_RETRY || !conn->moved || hops == HOPS_MAX) {
+            return status;
+        }
+    }
 }
 
 void evq_conn_interrupt(struct evq_conn *conn)
@@ -436,6 +480,11 @@ bool evq_conn_arrived(struct evq_conn *conn)
         return true;
     }
     return evq_conn_reader_ready(conn->wire.reader);
+}
+
+const char *evq_conn_failover(const struct evq_conn *conn)
+{
+    return conn->sentinels != NULL ? conn->sentinels->failover : "";
 }
 
 int evq_conn_fd(const struct evq_conn *conn)

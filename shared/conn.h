@@ -27,10 +27,18 @@ struct evq_conn_tls_config {
     const char *server_name; // What the server's certificate must be for; else the address's host.
 };
 
+/* Of redis+sentinel:// addresses; NULL, "": none. */
+struct evq_conn_sentinel_config {
+    const char *user;
+    const char *password_file;
+};
+
 struct evq_conn_config {
-    const char *url; // redis[s]://[USER@]HOST[:PORT][/DB], unix://[USER@]PATH[?db=N]; a password in
-                     // it is refused.
+    const char *url; // redis[s]://[USER@]HOST[:PORT][/DB], unix://[USER@]PATH[?db=N] or
+                     // redis[s]+sentinel://[USER@]HOST[:PORT],.../NAME[/DB]; a password in it is
+                     // refused.
     struct evq_conn_tls_config tls;
+    struct evq_conn_sentinel_config sentinel;
     const char *user; // NULL, "": from the URL, else "default".
     // NULL, "": $EVALQ_REDIS_PASSWORD, else the file $EVALQ_REDIS_PASSWORD_FILE names, else none.
     // The first line, without its newline.
@@ -73,10 +81,10 @@ void evq_conn_close(struct evq_conn *conn); // Accepts NULL.
  * After EVQ_E_IO, EVQ_E_TIMEOUT or EVQ_E_STOPPED the command may or may not have run and the socket
  * is closed; the next call reconnects. EVQ_E_RETRY, EVQ_E_AUTH, EVQ_E_VERSION ("Function not
  * found", NOSCRIPT), EVQ_E_NOT_FOUND (NOGROUP), EVQ_E_INVALID (any other error reply) and what a
- * function's own EVQ_ word says (EVQ_E_CONFLICT, ...) mean that it did not run. MOVED is
- * EVQ_E_RETRY, and the next call goes to the node it names; after READONLY the next call
- * reconnects, for the name may lead to the new primary. EVQ_E_TIMEOUT without a word sent when the
- * deadline is past.
+ * function's own EVQ_ word says (EVQ_E_CONFLICT, ...) mean that it did not run. MOVED is followed;
+ * of a pipeline it is EVQ_E_RETRY, and what comes next goes to that node. After READONLY the next
+ * call reconnects, for the name, or the sentinels, may lead to the new primary. EVQ_E_TIMEOUT
+ * without a word sent when the deadline is past.
  */
 enum evq_status evq_conn_call(struct evq_conn *conn, size_t arg_count, const char *const *args,
                               const size_t *arg_bytes, int64_t deadline_ms,
@@ -117,6 +125,11 @@ int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms);
  * never connected. */
 uint64_t evq_conn_generation(const struct evq_conn *conn);
 
+/* Where sentinels name the primary: another text after each failover, the same for every
+ * connection;
+ * "" otherwise, and before the first connection. */
+const char *evq_conn_failover(const struct evq_conn *conn);
+
 /* The socket to poll for readability beside other descriptors, then evq_conn_arrived(); -1 when
  * closed. */
 int evq_conn_fd(const struct evq_conn *conn);
@@ -129,7 +142,8 @@ bool evq_conn_arrived(struct evq_conn *conn);
  * parent's socket. */
 void evq_conn_drop(struct evq_conn *conn);
 
-/* "redis[s]://host:port/db" or "unix://path" without user or password, for messages. */
+/* "redis[s]://host:port/db" or "unix://path" without user or password, for messages; of sentinels,
+ * until they named a primary, all of them. */
 const char *evq_conn_where(const struct evq_conn *conn);
 
 #endif

@@ -42,8 +42,8 @@ static enum evq_status check_file(int fd, const char *path, struct evq_error *er
     return EVQ_OK;
 }
 
-static enum evq_status read_file(const char *path, char out[EVQ_CONN_PASSWORD_BYTES_MAX],
-                                 struct evq_error *err)
+enum evq_status evq_conn_password_file(const char *path, char out[EVQ_CONN_PASSWORD_BYTES_MAX],
+                                       struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
     size_t used = 0;
@@ -126,11 +126,11 @@ enum evq_status evq_conn_password_read(const char *file, bool keep_environment,
         return status;
     }
     if (file != NULL && *file != '\0') {
-        return read_file(file, out, err);
+        return evq_conn_password_file(file, out, err);
     }
     if (*out != '\0') {
         return EVQ_OK;
     }
     file = getenv(EVQ_CONN_PASSWORD_FILE_ENV);
-    return file != NULL && *file != '\0' ? read_file(file, out, err) : EVQ_OK;
+    return file != NULL && *file != '\0' ? evq_conn_password_file(file, out, err) : EVQ_OK;
 }

@@ -25,6 +25,10 @@ enum evq_status evq_conn_password_read(const char *file, bool keep_environment,
                                        char out[EVQ_CONN_PASSWORD_BYTES_MAX],
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* The first line of path; errors as above. */
+enum evq_status evq_conn_password_file(const char *path, char out[EVQ_CONN_PASSWORD_BYTES_MAX],
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Overwrites it in a way that the compiler keeps. */
 void evq_conn_password_wipe(char *secret, size_t bytes);
 

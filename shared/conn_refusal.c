@@ -87,8 +87,10 @@ struct evq_conn_refusal evq_conn_refusal_of(const char *text)
     if (bytes == 5 && memcmp(text, "MOVED", 5) == 0) {
         refusal.moved = moved_target(text);
     }
-    // A load balancer or a name may lead to the new primary by now; too many clients: it hangs up.
+    // A load balancer, a name or the sentinels may lead to the new primary by now; too many
+    // clients: it hangs up.
     refusal.reconnect = (bytes == 8 && memcmp(text, "READONLY", 8) == 0) ||
+                        (bytes == 10 && memcmp(text, "NOREPLICAS", 10) == 0) ||
                         strncmp(text, "ERR max number of clients", 25) == 0;
     return refusal;
 }

@@ -125,9 +125,8 @@ static enum evq_status parse_unix(const char *text, struct evq_conn_url *url, st
     return query != NULL ? parse_query(query + 1, url, err) : EVQ_OK;
 }
 
-/* HOST[:PORT] or [V6][:PORT], bytes long. */
-static enum evq_status parse_host(const char *text, size_t bytes, struct evq_conn_url *url,
-                                  struct evq_error *err)
+enum evq_status evq_conn_url_host(const char *text, size_t bytes, uint16_t port_default,
+                                  struct evq_conn_url *url, struct evq_error *err)
 {
     const char *host = text;
     const char *end = text + bytes;
@@ -152,7 +151,7 @@ static enum evq_status parse_host(const char *text, size_t bytes, struct evq_con
                              "redis://HOST:PORT/DB, an IPv6 address in brackets",
                              (int)(bytes > 200 ? 200 : bytes), text);
     }
-    url->port = EVQ_CONN_PORT;
+    url->port = port_default;
     if (end != text + bytes) {
         int64_t port =
             *end == ':' ? parse_number(end + 1, (size_t)(text + bytes - end - 1), 65535) : -1;
@@ -166,34 +165,40 @@ static enum evq_status parse_host(const char *text, size_t bytes, struct evq_con
     return EVQ_OK;
 }
 
+enum evq_status evq_conn_url_user(const char **text, struct evq_conn_url *url,
+                                  struct evq_error *err)
+{
+    // The last @ of the whole text: a password may hold a slash, and must be seen as one.
+    const char *at = strrchr(*text, '@');
+    return at != NULL ? parse_user(text, (size_t)(at - *text), url, err) : EVQ_OK;
+}
+
+enum evq_status evq_conn_url_db(const char *text, struct evq_conn_url *url, struct evq_error *err)
+{
+    const size_t digits = strcspn(text, "?");
+    const int64_t db = digits == 0 ? 0 : parse_number(text, digits, INT32_MAX);
+    if (db < 0) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "the database in the Redis address is '%s', not a number", text);
+    }
+    url->db = (int32_t)db;
+    return text[digits] == '?' ? parse_query(text + digits + 1, url, err) : EVQ_OK;
+}
+
 static enum evq_status parse_tcp(const char *text, struct evq_conn_url *url, struct evq_error *err)
 {
-    enum evq_status status = EVQ_OK;
-    // The last @ of the whole text: a password may hold a slash, and must be seen as one.
-    const char *at = strrchr(text, '@');
+    enum evq_status status = evq_conn_url_user(&text, url, err);
+    const size_t bytes = strcspn(text, "/?");
 
-    if (at != NULL) {
-        status = parse_user(&text, (size_t)(at - text), url, err);
-        if (status != EVQ_OK) {
-            return status;
-        }
+    if (status == EVQ_OK) {
+        status = evq_conn_url_host(text, bytes, EVQ_CONN_PORT, url, err);
     }
-    size_t bytes = strcspn(text, "/?");
-    status = parse_host(text, bytes, url, err);
     if (status != EVQ_OK) {
         return status;
     }
     text += bytes;
     if (*text == '/') {
-        size_t digits = strcspn(text + 1, "?");
-        int64_t db = digits == 0 ? 0 : parse_number(text + 1, digits, INT32_MAX);
-        if (db < 0) {
-            return evq_error_set(err, EVQ_E_INVALID,
-                                 "the database in the Redis address is '%s', not a number",
-                                 text + 1);
-        }
-        url->db = (int32_t)db;
-        text += 1 + digits;
+        return evq_conn_url_db(text + 1, url, err);
     }
     return *text == '?' ? parse_query(text + 1, url, err) : EVQ_OK;
 }
@@ -223,15 +228,11 @@ enum evq_status evq_conn_url_parse(const char *text, struct evq_conn_url *ret_ur
     } else if (strncmp(text, "rediss://", 9) == 0) {
         url.tls = true;
         status = parse_tcp(text + 9, &url, err);
-    } else if (strncmp(text, "redis-sentinel://", 17) == 0) {
-        status = evq_error_set(err, EVQ_E_UNSUPPORTED,
-                               "Sentinel is not built in yet: use the redis:// address of the "
-                               "primary");
     } else {
         const char *at = strrchr(text, '@'); // Whatever is before it may be a secret.
         status = evq_error_set(err, EVQ_E_INVALID,
                                "the Redis address '%.200s' does not begin with redis://, "
-                               "rediss:// or unix://",
+                               "rediss://, unix://, redis+sentinel:// or rediss+sentinel://",
                                at != NULL ? at + 1 : text);
     }
     if (status == EVQ_OK) {

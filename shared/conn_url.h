@@ -34,6 +34,15 @@ struct evq_conn_url {
 enum evq_status evq_conn_url_parse(const char *text, struct evq_conn_url *ret_url,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* The pieces, for other kinds of address: HOST[:PORT] or [V6][:PORT] of so many bytes; USER@ in
+ * front, if any, which *text then passes; DB[?db=N] to the end. */
+enum evq_status evq_conn_url_host(const char *text, size_t bytes, uint16_t port_default,
+                                  struct evq_conn_url *url, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_conn_url_user(const char **text, struct evq_conn_url *url,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_conn_url_db(const char *text, struct evq_conn_url *url,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* "redis://host:port/db", "rediss://..." or "unix://path" (with "?db=N" unless 0), without the
  * user. */
 void evq_conn_url_where(const struct evq_conn_url *url, char out[EVQ_CONN_WHERE_BYTES_MAX]);

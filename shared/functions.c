@@ -6,9 +6,9 @@
 // evalq_v1_info's reply: major build epoch now lease_ms heartbeat_ms.
 enum { INFO_MAJOR, INFO_BUILD, INFO_ITEMS_MIN };
 
-/* Any prefix will do: the answer is about the library. */
-static const char *const info_words[] = {"FCALL_RO", EVQ_FUNCTIONS_PREFIX "info", "1",
-                                         "evalq:{main}:"};
+/* The answer is about the library: any prefix will do, but in a cluster, where each node has its
+ * own. */
+#define PREFIX_ANY "evalq:{main}:"
 
 static bool reply_number(const struct evq_reply *reply, int64_t *ret_number)
 {
@@ -55,9 +55,10 @@ enum evq_status evq_functions_judge(const struct evq_conn *conn, int64_t major, 
 }
 
 /* Major and build that are there; EVQ_E_VERSION when none is. */
-static enum evq_status ask(struct evq_conn *conn, int64_t *ret_major, int64_t *ret_build,
-                           struct evq_error *err)
+static enum evq_status ask(struct evq_conn *conn, const char *prefix, int64_t *ret_major,
+                           int64_t *ret_build, struct evq_error *err)
 {
+    const char *const info_words[] = {"FCALL_RO", EVQ_FUNCTIONS_PREFIX "info", "1", prefix};
     struct evq_reply *reply = NULL;
 
     enum evq_status status = evq_conn_call(conn, 4, info_words, NULL, 0, &reply, err);
@@ -78,14 +79,14 @@ static enum evq_status ask(struct evq_conn *conn, int64_t *ret_major, int64_t *r
     return status;
 }
 
-enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
-                                    struct evq_error *err)
+static enum evq_status check(struct evq_conn *conn, const char *prefix, int64_t *ret_build,
+                             struct evq_error *err)
 {
     struct evq_error local = {EVQ_OK, ""};
     int64_t major = 0;
     int64_t build = 0;
 
-    enum evq_status status = ask(conn, &major, &build, &local);
+    enum evq_status status = ask(conn, prefix, &major, &build, &local);
     if (status == EVQ_OK) {
         status = evq_functions_judge(conn, major, build, &local);
     }
@@ -95,6 +96,12 @@ enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
         *err = local;
     }
     return status;
+}
+
+enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
+                                    struct evq_error *err)
+{
+    return check(conn, PREFIX_ANY, ret_build, err);
 }
 
 /* Whether a library of our name is loaded at all, whatever it answers. */
@@ -140,12 +147,18 @@ static enum evq_status load(struct evq_conn *conn, bool replace, struct evq_erro
 enum evq_status evq_functions_install(struct evq_conn *conn, int64_t *ret_build,
                                       struct evq_error *err)
 {
+    return evq_functions_install_for(conn, PREFIX_ANY, ret_build, err);
+}
+
+enum evq_status evq_functions_install_for(struct evq_conn *conn, const char *prefix,
+                                          int64_t *ret_build, struct evq_error *err)
+{
     struct evq_error first = {EVQ_OK, ""};
     int64_t major = 0;
     int64_t build = 0;
     bool loaded = false;
 
-    enum evq_status status = ask(conn, &major, &build, &first);
+    enum evq_status status = ask(conn, prefix, &major, &build, &first);
     if (status == EVQ_OK && (major != EVQ_FUNCTIONS_MAJOR || build >= evq_functions_build)) {
         *ret_build = build;
         return evq_functions_judge(conn, major, build, err);
@@ -166,5 +179,5 @@ enum evq_status evq_functions_install(struct evq_conn *conn, int64_t *ret_build,
             status = EVQ_OK; // The other installer's; the check below says whether it will do.
         }
     }
-    return status == EVQ_OK ? evq_functions_check(conn, ret_build, err) : status;
+    return status == EVQ_OK ? check(conn, prefix, ret_build, err) : status;
 }

@@ -26,6 +26,11 @@ extern const int64_t
 enum evq_status evq_functions_install(struct evq_conn *conn, int64_t *ret_build,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* The same where the keys of this prefix lie: in a cluster each node has its own library. */
+enum evq_status evq_functions_install_for(struct evq_conn *conn, const char *prefix,
+                                          int64_t *ret_build,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* EVQ_E_VERSION, with what to do, when the library is missing or its build is below ours. */
 enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
                                     struct evq_error *err) EVQ_CHECK_RESULT;

@@ -97,6 +97,12 @@ static enum evq_status read_info(struct evq_queue *queue, const struct evq_reply
         !evq_queue_reply_number(evq_queue_reply_item(reply, INFO_HEARTBEAT), &info.heartbeat_ms)) {
         return evq_queue_call_shape(queue, err);
     }
+    const char *failover = evq_conn_failover(queue->conn);
+    if (info.epoch[0] != '\0' && *failover != '\0') {
+        // A replica that took over may lack the newest of the same data.
+        const size_t used = strlen(info.epoch);
+        (void)snprintf(info.epoch + used, sizeof info.epoch - used, ".%s", failover);
+    }
     *ret_info = info;
     return EVQ_OK;
 }

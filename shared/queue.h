@@ -34,7 +34,8 @@ struct evq_conn *evq_queue_conn(const struct evq_queue *queue);
 
 struct evq_queue_info {
     int64_t build;
-    char epoch[40];   // Random, made with the keyspace: another one means FLUSHALL or failover.
+    char epoch[48];   // Random, made with the keyspace, with ".N" behind it where sentinels say
+                      // which failover it is: another one means FLUSHALL or failover.
     int64_t now_ms;   // Server time.
     int64_t lease_ms; // What the queue is configured for.
     int64_t heartbeat_ms;

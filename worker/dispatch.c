@@ -282,8 +282,13 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
     for (struct evq_lease *lease = supervisor->leases; lease != NULL;) {
         struct evq_lease *next = lease->next;
         enum evq_status status = EVQ_E_LEASE_LOST;
+        const bool part = lease->claim->merge || lease->claim->shard_count != 0;
+        if (part && supervisor->link.failed_over) { // Most likely there: its heartbeat tells.
+            lease = next;
+            continue;
+        }
         // The parts of a sharded job went with the keyspace: nothing of it can be put back.
-        if (lease->claim->job != NULL && !lease->claim->merge && lease->claim->shard_count == 0) {
+        if (lease->claim->job != NULL && !part) {
             status = evq_queue_adopt(supervisor->link.queue, supervisor->name, lease->claim,
                                      supervisor->lease_ms, &err);
         }

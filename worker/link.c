@@ -92,7 +92,10 @@ enum evq_status evq_link_check(struct evq_link *link, bool force, bool *ret_new_
     }
     link->generation = evq_conn_generation(link->conn);
     if (strcmp(info.epoch, link->epoch) != 0 || info.epoch[0] == '\0') {
+        const size_t data = strcspn(info.epoch, ".");
         *ret_new_epoch = true;
+        link->failed_over = data > 0 && data == strcspn(link->epoch, ".") &&
+                            memcmp(info.epoch, link->epoch, data) == 0;
         memcpy(link->epoch, info.epoch, sizeof(link->epoch));
     }
     return EVQ_OK;

@@ -21,7 +21,8 @@ struct evq_link {
     uint32_t tries;      // Failures in a row.
     int64_t retry_ms;    // Monotonic: not before; 0: up.
     uint64_t generation; // Of conn when info was last read.
-    char epoch[40];
+    char epoch[48];
+    bool failed_over; // The last new epoch was a failover: of the same data, most of it.
     char name[80];
 };
 

@@ -44,7 +44,7 @@ const char *const evq_acl_roles[] = {"init",    "producer", "worker", "logger",
                                      "gateway", "viewer",   "admin",  NULL};
 
 // Of every role: to connect and to be told apart.
-static const char common[] = "ping hello auth select quit time client|setname client|id "
+static const char common[] = "ping hello auth select quit time role client|setname client|id "
                              "client|getname client|setinfo command|info";
 
 static bool add(struct commands *list, const char *word, size_t bytes)

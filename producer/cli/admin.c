@@ -17,7 +17,7 @@ static enum evq_status install(struct evq_cli *cli, struct evq_error *err)
     int64_t build = 0;
     enum evq_status status = evq_cli_connect(cli, err);
     if (status == EVQ_OK) {
-        status = evq_functions_install(cli->conn, &build, err);
+        status = evq_functions_install_for(cli->conn, evq_queue_prefix(cli->queue), &build, err);
     }
     if (status == EVQ_OK && cli->terminal.json) {
         json_t *doc = json_pack("{s:s, s:I, s:I}", "library", EVQ_FUNCTIONS_LIBRARY, "build",

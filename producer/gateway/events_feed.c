@@ -24,7 +24,7 @@ struct follow {
     struct evq_feed *feed;
     char results[EVQ_KEYS_BYTES_MAX]; // Key of the stream.
     char last[EVQ_EVENTS_ID_BYTES];   // Id of the newest entry that was told.
-    char epoch[40];
+    char epoch[48];
     bool primed;
     bool failing;
     json_t *running;   // Id -> fields, as last told; NULL: nobody listened.

@@ -304,21 +304,39 @@ static void conn_call_follows_moved_and_returns_home(void **state)
     const struct scene scenes[] = {{.bytes = moved}, {.bytes = dead}, {.bytes = "$4\r\nhome\r\n"}};
     peer_start(&peer, scenes, 3);
     struct evq_conn *conn = open_url(peer.url, 0);
-    assert_status(get(conn, &reply, &err), EVQ_E_RETRY);
-    assert_holds(err.message, "MOVED");
-    evq_reply_free(fixture_call(conn, "SET", "k", "at the node", NULL)); // The caller's repetition.
+    evq_reply_free(fixture_call(conn, "SET", "k", "at the node", NULL));
     assert_string_equal(fixture_call_text(conn, "GET", "k", NULL).text, "at the node");
     assert_holds(evq_conn_where(conn), node->tcp_url);
     fixture_redis_kill(node);
-    assert_status(get(conn, &reply, &err), EVQ_E_IO);    // The socket broke.
-    assert_status(get(conn, &reply, &err), EVQ_E_IO);    // Nobody listens there any more: ...
-    assert_status(get(conn, &reply, &err), EVQ_E_RETRY); // ... so the first address is asked again.
-    assert_status(get(conn, &reply, &err), EVQ_E_IO);    // It named a dead node.
+    assert_status(get(conn, &reply, &err), EVQ_E_IO); // The socket broke.
+    assert_status(get(conn, &reply, &err), EVQ_E_IO); // Nobody listens there any more: ...
+    // ... so the first address is asked again. It names a dead node.
+    assert_status(get(conn, &reply, &err), EVQ_E_IO);
     assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
     assert_string_equal(reply->text, "home");
     evq_reply_free(reply);
     evq_conn_close(conn);
     fixture_redis_free(node);
+    peer_end(&peer);
+}
+
+/* Two nodes that send us to each other. */
+static void conn_call_follows_moved_so_often_and_no_further(void **state)
+{
+    (void)state;
+    char round[64] = "-";
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+    const struct scene scenes[] = {{.bytes = round}};
+
+    peer_start(&peer, scenes, 1);
+    (void)snprintf(round, sizeof round, "-MOVED 3999 127.0.0.1:%d\r\n", peer.port);
+    struct evq_conn *conn = open_url(peer.url, 0);
+    assert_status(get(conn, &reply, &err), EVQ_E_RETRY);
+    assert_holds(err.message, "MOVED");
+    assert_int_equal(atomic_load(&peer.accepted), 4);
+    evq_conn_close(conn);
     peer_end(&peer);
 }
 
@@ -413,6 +431,7 @@ int main(void)
     };
     const struct CMUnitTest plain[] = {
         cmocka_unit_test(conn_call_follows_moved_and_returns_home),
+        cmocka_unit_test(conn_call_follows_moved_so_often_and_no_further),
         cmocka_unit_test(conn_call_gives_up_connecting_at_its_deadline),
     };
     return cmocka_run_group_tests_name("plain", both, NULL, NULL) +

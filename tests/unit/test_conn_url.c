@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "shared/conn_sentinel.h"
 #include "shared/conn_url.h"
 #include "tests/fixture/check.h"
 
@@ -160,6 +161,73 @@ static void conn_url_parses_tls(void **state)
     assert_true(url.tls); // A cluster's other node is as secret.
 }
 
+static void conn_sentinel_parses_each_part(void **state)
+{
+    (void)state;
+    struct evq_error err;
+    struct evq_conn_sentinels sentinels;
+    struct evq_conn_url url;
+    char where[EVQ_CONN_WHERE_BYTES_MAX];
+    const char *text = "rediss+sentinel://wor%40ker@a.example,10.0.0.2:7000,[::1]:26380/my-queue/3";
+
+    assert_true(evq_conn_sentinel_is(text));
+    assert_false(evq_conn_sentinel_is("redis://h"));
+    assert_status_err(evq_conn_sentinel_parse(text, &sentinels, &url, &err), EVQ_OK, &err);
+    assert_int_equal(sentinels.count, 3);
+    assert_string_equal(sentinels.at[0].host, "a.example");
+    assert_int_equal(sentinels.at[0].port, EVQ_CONN_SENTINEL_PORT);
+    assert_int_equal(sentinels.at[1].port, 7000);
+    assert_string_equal(sentinels.at[2].host, "::1");
+    assert_true(sentinels.at[2].tls && url.tls);
+    assert_string_equal(sentinels.primary, "my-queue");
+    assert_string_equal(url.user, "wor@ker");
+    assert_int_equal(url.db, 3);
+    evq_conn_sentinel_where(&sentinels, where);
+    assert_string_equal(where,
+                        "rediss+sentinel://a.example:26379,10.0.0.2:7000,[::1]:26380/my-queue");
+    // Cut, and ended, where it is longer than a message.
+    char longest[EVQ_CONN_SENTINELS_MAX * 256 + 64] = "redis+sentinel://";
+    for (size_t i = 0; i < EVQ_CONN_SENTINELS_MAX; i++) {
+        size_t used = strlen(longest);
+        memset(longest + used, 'h', 250);
+        longest[used + 250] = i + 1 < EVQ_CONN_SENTINELS_MAX ? ',' : '/';
+    }
+    longest[strlen(longest)] = 'q';
+    assert_status_err(evq_conn_sentinel_parse(longest, &sentinels, &url, &err), EVQ_OK, &err);
+    evq_conn_sentinel_where(&sentinels, where);
+    assert_int_equal(strlen(where), sizeof where - 1);
+}
+
+static void conn_sentinel_refuses_malformed(void **state)
+{
+    (void)state;
+    const struct {
+        const char *text;
+        const char *said;
+    } cases[] = {
+        {"redis+sentinel://", "host"},
+        {"redis+sentinel://h", "not the primary that they watch"},
+        {"redis+sentinel://h/", "not the primary that they watch"},
+        {"redis+sentinel://h//1", "not the primary that they watch"},
+        {"redis+sentinel://h/a b", "not the primary that they watch"},
+        {"redis+sentinel://h,/m", "host"},
+        {"redis+sentinel://h,,g/m", "host"},
+        {"redis+sentinel://h:0/m", "port"},
+        {"redis+sentinel://h/m/x", "the database in the Redis address is 'x'"},
+        {"redis+sentinel://a,b,c,d,e,f,g,h,i/m", "more than 8 sentinels"},
+        {"redis+sentinel://u:hunter2@h/m", "holds a password"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct evq_error err = {EVQ_OK, ""};
+        struct evq_conn_sentinels sentinels;
+        struct evq_conn_url url;
+        assert_status_err(evq_conn_sentinel_parse(cases[i].text, &sentinels, &url, &err),
+                          EVQ_E_INVALID, &err);
+        assert_holds(err.message, cases[i].said);
+        assert_null(strstr(err.message, "hunter2"));
+    }
+}
+
 static void conn_url_moves_to_a_cluster_node(void **state)
 {
     (void)state;
@@ -189,6 +257,8 @@ int main(void)
         cmocka_unit_test(conn_url_refuses_malformed),
         cmocka_unit_test(conn_url_refuses_password_without_quoting_it),
         cmocka_unit_test(conn_url_parses_tls),
+        cmocka_unit_test(conn_sentinel_parses_each_part),
+        cmocka_unit_test(conn_sentinel_refuses_malformed),
         cmocka_unit_test(conn_url_moves_to_a_cluster_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
