@@ -1,18 +1,15 @@
 /* evalq-logger: forwards results from Redis to the sinks of evalq.yaml, each on its own thread. */
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "logger/forward.h"
 #include "logger/options.h"
-#include "shared/completion.h"
 #include "shared/file.h"
 #include "shared/log.h"
+#include "shared/program.h"
 
 #define SINKS_MAX (EVQ_CONFIG_SINKS_MAX + 1) // JSONL besides what is configured.
 #define TICK_MS   200
@@ -96,16 +93,7 @@ static int logger_run(const struct evq_config *config, const sigset_t *signals,
     if (evq_file_make_directories(config->logger.directory, 0755, err) != EVQ_OK) {
         return EVQ_EXIT_CONFIG;
     }
-    const enum evq_status status = sinks_run(config, signals, err);
-    return status == EVQ_E_INVALID   ? EVQ_EXIT_CONFIG
-           : status == EVQ_E_TIMEOUT ? EVQ_EXIT_UNREACHABLE // Redis stands still.
-                                     : (int)evq_status_exit(status);
-}
-
-static int fail(const struct evq_error *err, int code)
-{
-    (void)fprintf(stderr, "evalq-logger: %s\n", err->message);
-    return code;
+    return evq_program_exit(sinks_run(config, signals, err));
 }
 
 int main(int argc, char **argv)
@@ -113,38 +101,26 @@ int main(int argc, char **argv)
     struct evq_options options;
     struct evq_config *config = NULL;
     struct evq_error err = {0};
-    struct rlimit no_core = {0, 0};
     sigset_t signals;
+    int code = EVQ_EXIT_OK;
 
-    if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
-        const bool good = evq_completion_pages(&evq_options_man, argv[2], &err) == EVQ_OK;
-        return good ? EVQ_EXIT_OK : fail(&err, EVQ_EXIT_ERROR);
+    if (evq_program_begin(&evq_options_man, argc, argv, &code)) {
+        return code;
     }
     if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
-        return fail(&err, EVQ_EXIT_USAGE);
+        return evq_program_fail(&evq_options_man, &err, EVQ_EXIT_USAGE);
     }
-    if (options.help) {
-        evq_man_help(&evq_options_man, stdout);
+    if (evq_program_told(&evq_options_man, options.help, options.version)) {
         return EVQ_EXIT_OK;
     }
-    if (options.version) {
-        (void)puts("evalq-logger " EVQ_VERSION);
-        return EVQ_EXIT_OK;
-    }
-    (void)setrlimit(RLIMIT_CORE, &no_core); // A core would hold the password.
-    (void)signal(SIGPIPE, SIG_IGN);         // Cannot fail for this signal.
-    (void)sigemptyset(&signals);
-    (void)sigaddset(&signals, SIGTERM);
-    (void)sigaddset(&signals, SIGINT);
-    // Threads inherit it: signals come by signalfd alone.
-    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    evq_program_signals(false, &signals);
     if (evq_config_load(&options.source, &config, &err) != EVQ_OK) {
-        return fail(&err, EVQ_EXIT_CONFIG);
+        return evq_program_fail(&evq_options_man, &err, EVQ_EXIT_CONFIG);
     }
     if (options.directory != NULL) {
         config->logger.directory = options.directory;
     }
-    const int code = logger_run(config, &signals, &err);
+    code = logger_run(config, &signals, &err);
     evq_config_free(config);
-    return code == EVQ_EXIT_OK ? code : fail(&err, code);
+    return code == EVQ_EXIT_OK ? code : evq_program_fail(&evq_options_man, &err, code);
 }

@@ -1,13 +1,13 @@
 #include "logger/options.h"
 
+#include "shared/program.h"
+
 static const struct evq_option option_table[] = {
     {"directory", 0, EVQ_OPTION_TEXT, "DIR", "where results go; else logger.directory", 0, 0},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
 };
 static const struct evq_option *const own_tables[] = {option_table, NULL};
 static const struct evq_option *const common_tables[] = {evq_option_log, evq_option_common, NULL};
-static const struct evq_option *const all_tables[] = {option_table, evq_option_log,
-                                                      evq_option_common, NULL};
 
 const struct evq_man evq_options_man = {
     .name = "evalq-logger",
@@ -27,13 +27,9 @@ enum evq_status evq_options_parse(int argc, char **argv, struct evq_options *ret
                                   struct evq_error *err)
 {
     struct evq_option_set set = {.count = 0};
-    enum evq_status status = evq_option_parse(&set, all_tables, argc, argv, false, err);
+    const enum evq_status status = evq_program_options(&evq_options_man, argc, argv, &set, err);
 
-    if (status == EVQ_OK && set.arg_count > 0) {
-        status = evq_error_set(err, EVQ_E_INVALID, "unexpected argument '%s'", set.args[0]);
-    }
     if (status == EVQ_OK) {
-        evq_option_log_open(&set, "evalq-logger");
         *ret_options = (struct evq_options){.help = evq_option_flag(&set, "help"),
                                             .version = evq_option_flag(&set, "version"),
                                             .source = evq_option_source(&set),

@@ -197,7 +197,7 @@ class TrackersTest(unittest.TestCase):
         self.scene.start_redis()
         done = subprocess.run([os.path.join(BIN, "evalq-logger")], env=self.scene.environment(), capture_output=True, text=True)
         self.assertEqual(done.returncode, 8)
-        self.assertIn("sink 'webhook': option 'urll' is unknown, did you mean 'url'?", done.stderr)
+        self.assertIn("sink 'webhook': option 'urll' is unknown: did you mean 'url'?", done.stderr)
 
 
 class OpenTrackersTest(unittest.TestCase):
