@@ -38,7 +38,8 @@ local FEW = 8
 local P, NOW = '', 0
 local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
 local TIME = { '0', '0' } -- The same as Redis told it: seconds, microseconds.
-local META, CHANGED, BUMPS, RUNS, RUN_BUMPS, LEASES = nil, {}, {}, {}, {}, {}
+local META, CHANGED, BUMPS, RUNS, RUN_BUMPS, LEASES, ENDS = nil, {}, {}, {}, {}, {}, {}
+local CLAIMS = false -- This call claims: of a run it will want more.
 local FLOWS, CLASSES = {}, {} -- What submits of one call read, for those that come after in it.
 
 -- The library's parts, each filled by its file: Q the queue's own, J jobs, F flows and fairness, L leases and sweeps,
@@ -47,12 +48,14 @@ local Q, J, F, L, R, V, W = {}, {}, {}, {}, {}, {}, {}
 
 local find, match, format, floor, max -- As Lua has them; set with the first call, when they are there.
 local SMALL, SMALL_OF = { [-1] = '-1' }, {} -- Small integers as text, and back.
+local TEXT_HEAD = {} -- What msgpack puts before a text of so many bytes, up to 255.
 
 local function lua_ready()
     find, match, format, floor, max = string.find, string.match, string.format, math.floor, math.max
     for number = 0, 255 do
         SMALL[number] = format('%d', number)
         SMALL_OF[SMALL[number]] = number
+        TEXT_HEAD[number] = number < 32 and string.char(160 + number) or '\217' .. string.char(number)
     end
 end
 
@@ -175,6 +178,21 @@ function Q.bump(field, delta)
     BUMPS[field] = (BUMPS[field] or 0) + delta
 end
 
+-- A job that ended in this call, noted with the others at its end.
+function Q.ended(state, id)
+    local list = ENDS[state]
+    if not list then
+        ENDS[state] = { NOW_TEXT, id }
+        return
+    end
+    local n = #list
+    list[n + 1], list[n + 2] = NOW_TEXT, id
+    if n >= 1000 then -- Lua hands on some thousand arguments at most.
+        call('ZADD', P .. 'ended:' .. state, unpack(list))
+        ENDS[state] = nil
+    end
+end
+
 -- A lease of this call, written with the others at its end.
 function Q.lease(look, id)
     LEASES[#LEASES + 1] = look
@@ -228,6 +246,19 @@ local function flush_known(run, record)
 end
 
 local function flush()
+    for state, list in pairs(ENDS) do
+        call('ZADD', P .. 'ended:' .. state, unpack(list))
+    end
+    for name, flow in pairs(FLOWS) do
+        if flow.other then
+            call('HSET', P .. 'flow:' .. name, 'policy', flow.policy, 'submitted', NOW_TEXT, 'session', text_of(flow.session),
+                'ord', text_of(flow.ord), 'top', text_of(flow.top))
+        elseif flow.higher then
+            call('HSET', P .. 'flow:' .. name, 'submitted', NOW_TEXT, 'top', text_of(flow.top))
+        elseif flow.noted then
+            call('HSET', P .. 'flow:' .. name, 'submitted', NOW_TEXT)
+        end
+    end
     if #LEASES > 0 then
         call('ZADD', P .. 'leases', unpack(LEASES))
     end
@@ -266,7 +297,7 @@ end
 local function forget()
     META = META and next(META) == nil and META or setmetatable({}, META_INDEX)
     CHANGED, BUMPS, RUNS, RUN_BUMPS = emptied(CHANGED), emptied(BUMPS), emptied(RUNS), emptied(RUN_BUMPS)
-    LEASES, FLOWS, CLASSES = emptied(LEASES), emptied(FLOWS), emptied(CLASSES)
+    LEASES, ENDS, FLOWS, CLASSES = emptied(LEASES), emptied(ENDS), emptied(FLOWS), emptied(CLASSES)
 end
 
 local prefix_known -- The last prefix that was looked at and found good.
@@ -309,6 +340,7 @@ local function verb(name, kind, body)
         return body(args)
     end
     local function callback(keys, args)
+        CLAIMS = kind == 'claim'
         forget() -- What an earlier call left must not be written for this one.
         local ok, reply = pcall(run, keys, args)
         if kind ~= 'ro' then

@@ -293,7 +293,7 @@ function J.finish(j, state, reason, word, more)
     end
     j.state, j.reason, j.ended, j.token = state, reason, NOW, nil
     call('ZREM', J.open_key(j), j.tag)
-    call('ZADD', P .. 'ended:' .. state, NOW_TEXT, j.id)
+    Q.ended(state, j.id)
     J.count(j, state, 1)
     R.publish_end(j)
     if j.shards then

@@ -37,9 +37,13 @@ function F.run(run, band)
     if record then
         return record
     end
-    local v
+    local v, time
     if band then
-        v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', VT_FIELD[band], 'paused', 'cap', 'weight')
+        time = VT_FIELD[band]
+        v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', time, 'paused', 'cap', 'weight')
+    elseif CLAIMS then -- A complete before its claim.
+        time = VT_FIELD[2]
+        v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', time, 'paused', 'cap', 'weight', 'n:done')
     else
         v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', 'n:done', 'paused', 'cap')
     end
@@ -49,10 +53,11 @@ function F.run(run, band)
     count_read(record, 'active', v[1], bumps)
     count_read(record, 'n:queued', v[2], bumps)
     count_read(record, 'n:running', v[3], bumps)
-    if band then
-        record[VT_FIELD[band]], record.weight = v[4] and tonumber(v[4]) or 0, v[7] and tonumber(v[7]) or 100
-    else
-        count_read(record, 'n:done', v[4], bumps)
+    if time then
+        record[time], record.weight = v[4] and tonumber(v[4]) or 0, v[7] and tonumber(v[7]) or 100
+    end
+    if not band then
+        count_read(record, 'n:done', time and v[8] or not time and v[4], bumps)
     end
     RUNS[run] = setmetatable(record, RUN_INDEX)
     return record
@@ -91,8 +96,11 @@ retag: the flow was just served and takes its new place in the line; waiting: th
 the flow is ready, and whether it had been before: a claim finds out by itself whether its run may be served.
 --]]
 function F.settle(flow, class, band, retag, waiting)
-    local ready = P .. 'ready:' .. class .. ':' .. band
-    if waiting and call('ZSCORE', ready, flow) then
+    local ready, seen = P .. 'ready:' .. class .. ':' .. band, FLOWS[flow]
+    if waiting and ((seen and seen.ready == ready) or call('ZSCORE', ready, flow)) then
+        if seen then
+            seen.ready = ready -- For the submits to it that follow in this call.
+        end
         return true, true
     end
     local name = match(flow, '^[^/]+')
@@ -112,6 +120,9 @@ function F.settle(flow, class, band, retag, waiting)
         return true, false
     end
     call('ZREM', ready, flow)
+    if seen then
+        seen.ready = false
+    end
     if waiting then
         call('SADD', P .. 'parked:' .. name, class .. ':' .. band .. ':' .. flow)
     elseif limited then

@@ -28,11 +28,25 @@ function R.entry(j, task, state, reason, extra, record)
     call('RPUSH', P .. 'index:' .. j.run, NOW_TEXT .. ' ' .. j.id .. '#' .. task)
 end
 
--- The record of how a job ended, with the field names of every result record.
+-- Anybody can write long rubbish into a hash; what evalq writes there is no longer than this.
+local function clipped(text)
+    return text and (#text <= 64 and text or text:sub(1, 64)) or ''
+end
+
+local ended_number, ended_packed -- The last end and its bytes: that of a whole call, mostly.
+
+-- The record of how a job ended, with the field names of every result record: put together by hand, as cmsgpack would do it.
 function R.end_record(j)
-    return cmsgpack.pack({ version = 1, job = j.id, task = '', run = j.run, step = tonumber(j.step),
-        variant = j.variant, suite = j.suite, state = j.state, reason = j.reason or '', attempt = j.attempts,
-        worker = j.worker or '', weights_digest = j.weights or '', finished_ms = tonumber(j.ended) })
+    local head, reason, worker, weights = TEXT_HEAD, clipped(j.reason), clipped(j.worker), clipped(j.weights)
+    local ended = tonumber(j.ended)
+    if ended ~= ended_number then
+        ended_number, ended_packed = ended, cmsgpack.pack(ended)
+    end
+    return '\141\167version\1\163job' .. head[#j.id] .. j.id .. '\164task\160\163run' .. head[#j.run] .. j.run .. '\164step' ..
+        cmsgpack.pack(tonumber(j.step)) .. '\167variant' .. head[#j.variant] .. j.variant .. '\165suite' ..
+        head[#j.suite] .. j.suite .. '\165state' .. head[#j.state] .. j.state .. '\166reason' .. head[#reason] .. reason ..
+        '\167attempt' .. cmsgpack.pack(j.attempts) .. '\166worker' .. head[#worker] .. worker .. '\174weights_digest' ..
+        head[#weights] .. weights .. '\171finished_ms' .. ended_packed
 end
 
 function R.publish_end(j)

@@ -74,7 +74,8 @@ function V.flow_load(flow)
     if not record then
         local v = call('HMGET', P .. 'flow:' .. flow, 'policy', 'session', 'ord', 'top', 'gens', 'ledger', 'submitted')
         record = { policy = v[1] or nil, session = tonumber(v[2]) or -1, ord = tonumber(v[3]) or 0,
-            top = tonumber(v[4]) or -1, gens = v[5], ledger = v[6], submitted = tonumber(v[7]) or 0 }
+            top = tonumber(v[4]) or -1, gens = v[5], ledger = v[6], submitted = v[7] and tonumber(v[7]) or 0, ready = false,
+            noted = false, other = false, higher = false }
         if not v[7] then -- Of a flow that was seen before the epoch has been made.
             Q.epoch_ensure('grow')
         end
@@ -116,17 +117,14 @@ local function known(s, flow)
     return gen, id, nil, nil, nil
 end
 
--- Notes a submit in its flow: only what changes is written.
+-- Notes a submit in its flow: only what changes is written, once, at the end of the call.
 function V.flow_note(s, flow, place, ord)
     if s.policy ~= flow.policy or s.session > flow.session then
-        call('HSET', P .. 'flow:' .. s.flow, 'policy', s.policy, 'submitted', NOW_TEXT, 'session',
-            text_of(max(s.session, flow.session)), 'ord', text_of(s.session > flow.session and ord or flow.ord), 'top',
-            text_of(max(place, flow.top)))
+        flow.other = true
     elseif place > flow.top then
-        call('HSET', P .. 'flow:' .. s.flow, 'submitted', NOW_TEXT, 'top', text_of(place))
-    elseif flow.submitted ~= NOW then
-        call('HSET', P .. 'flow:' .. s.flow, 'submitted', NOW_TEXT)
+        flow.higher = true
     end
+    flow.noted = true
     if NOW - flow.submitted > 60000 or NOW < flow.submitted then
         call('ZADD', P .. 'flows', NOW_TEXT, s.flow)
         call('ZADD', P .. 'runs', NOW_TEXT, s.run)

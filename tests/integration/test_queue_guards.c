@@ -1,0 +1,192 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fixture/keyspace.h"
+
+/* Guards that no other test needs: what each refuses, or answers again, is asked for by hand. */
+
+#define ID "r/100/regular/quick"
+
+/* One call whose answer is a word, or an array that begins with one. */
+static struct fixture_text ask(struct fixture *fx, const char *name, const char *a, const char *b,
+                               const char *c)
+{
+    struct fixture_text word = {""};
+    struct evq_reply *reply =
+        fixture_call(fx->raw, "FCALL", name, "1", evq_queue_prefix(fx->queue), a, b, c, NULL);
+    const char *text = reply->item_count > 0 ? reply->items[0]->text : reply->text;
+
+    (void)snprintf(word.text, sizeof word.text, "%s", text);
+    evq_reply_free(reply);
+    return word;
+}
+
+/* A job that was given back has an empty token: nobody holds it, whoever comes without one. */
+static void call_without_a_token_is_stale(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_beat beats[] = {{.id = ID, .token = "", .done = -1, .total = -1}};
+
+    (void)fixture_submit(fx, ID);
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status(evq_queue_release(fx->queue, ID, claim->token, NULL), EVQ_OK);
+    char *before = fixture_keyspace(fx);
+    assert_string_equal(ask(fx, "evalq_v1_complete", ID, "", "").text, "stale");
+    assert_string_equal(ask(fx, "evalq_v1_release", ID, "", NULL).text, "stale");
+    assert_string_equal(ask(fx, "evalq_v1_split", ID, "", "2").text, "stale");
+    char *after = fixture_keyspace(fx);
+    assert_string_equal(before, after);
+    assert_status(evq_queue_heartbeat(fx->queue, "worker-1", "{}", 15000, beats, 1, NULL, NULL),
+                  EVQ_OK);
+    assert_int_equal(beats[0].answer, EVQ_BEAT_STALE);
+    fixture_assert_state(fx, ID, "queued");
+    free(before);
+    free(after);
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
+/* A failover that lost the last claim: the counter hands the same number out again. */
+static void tokens_differ_where_the_counter_was_lost(void **state)
+{
+    struct fixture *fx = *state;
+
+    (void)fixture_submit(fx, ID);
+    struct evq_claim *first = fixture_claim(fx);
+    const long long number = strtoll(first->token, NULL, 10);
+    char before[24];
+    (void)snprintf(before, sizeof before, "%lld", number - 1);
+    assert_status(evq_queue_release(fx->queue, ID, first->token, NULL), EVQ_OK);
+    evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, "meta"), "token", before, NULL));
+    struct evq_claim *second = fixture_claim(fx);
+    assert_int_equal(strtoll(second->token, NULL, 10), number);
+    assert_string_not_equal(second->token, first->token);
+    assert_status(evq_queue_complete(fx->queue, ID, first->token, NULL), EVQ_E_LEASE_LOST);
+    evq_claim_free(first);
+    evq_claim_free(second);
+}
+
+/* The answer to a claim was lost; meanwhile one of its jobs has ended and another is somebody
+ * else's. */
+static void claim_repeated_gives_only_what_still_holds(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_claim *claims[3] = {NULL}, *again[3] = {NULL};
+    struct evq_claimed claimed = {0};
+    const struct evq_claim_request request = {.worker = "worker-1",
+                                              .request = "the-same",
+                                              .lease_ms = 15000,
+                                              .claims_max = 3,
+                                              .classes = fx->classes,
+                                              .class_count = fx->class_count};
+
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    (void)fixture_submit(fx, "r/2/regular/quick");
+    (void)fixture_submit(fx, "r/3/regular/quick");
+    assert_status(evq_queue_claim(fx->queue, &request, claims, &claimed, NULL), EVQ_OK);
+    assert_int_equal(claimed.count, 3);
+    assert_status(evq_queue_complete(fx->queue, claims[0]->id, claims[0]->token, NULL), EVQ_OK);
+    assert_status(evq_queue_release(fx->queue, claims[1]->id, claims[1]->token, NULL), EVQ_OK);
+    struct evq_claim *other = fixture_claim_as(fx, "worker-2");
+    assert_string_equal(other->id, claims[1]->id);
+    assert_status(evq_queue_claim(fx->queue, &request, again, &claimed, NULL), EVQ_OK);
+    assert_int_equal(claimed.count, 1);
+    assert_string_equal(again[0]->id, claims[2]->id);
+    assert_string_equal(again[0]->token, claims[2]->token);
+    evq_claim_free(other);
+    evq_claim_free(again[0]);
+    for (int i = 0; i < 3; i++) {
+        evq_claim_free(claims[i]);
+    }
+    fixture_audit(fx);
+}
+
+/* Split, publish after the end, and a told cancel: repeated, they answer as before and change
+ * nothing. */
+static void repeated_words_are_answered_as_before(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_error err = {EVQ_OK, ""};
+    enum evq_job_state after = EVQ_JOB_STATE_COUNT;
+    bool duplicate = false;
+
+    (void)fixture_submit(fx, ID);
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status(evq_queue_split(fx->queue, ID, claim->token, 2, NULL), EVQ_OK);
+    char *before = fixture_keyspace(fx);
+    assert_string_equal(ask(fx, "evalq_v1_split", ID, claim->token, "2").text, "ok");
+    char *again = fixture_keyspace(fx);
+    assert_string_equal(before, again);
+    free(before);
+    free(again);
+    evq_claim_free(claim);
+    assert_status(evq_queue_cancel(fx->queue, ID, "", &after, NULL), EVQ_OK);
+
+    (void)fixture_submit(fx, "r/200/regular/quick");
+    claim = fixture_claim(fx);
+    fixture_publish(fx, claim, "t", 0.5);
+    assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    struct evq_result *result = fixture_result(claim, "t", 0.5);
+    assert_status_err(
+        evq_queue_publish(fx->queue, claim->id, claim->token, result, &duplicate, &err), EVQ_OK,
+        &err);
+    assert_true(duplicate);
+    evq_result_free(result);
+    evq_claim_free(claim);
+
+    (void)fixture_submit(fx, "r/300/regular/quick");
+    claim = fixture_claim(fx);
+    assert_status(evq_queue_cancel(fx->queue, claim->id, "", &after, NULL), EVQ_OK);
+    struct evq_beat beats[] = {{.id = claim->id, .token = claim->token, .done = -1, .total = -1}};
+    for (int i = 0; i < 2; i++) {
+        assert_status(evq_queue_heartbeat(fx->queue, "worker-1", "{}", 15000, beats, 1, NULL, NULL),
+                      EVQ_OK);
+        assert_int_equal(beats[0].answer, EVQ_BEAT_CANCEL);
+    }
+    assert_int_equal(fixture_ends(fx, "cancelled"), 2);
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
+/* A shard's numbers are a part: only the merge has the job's. */
+static void shard_may_not_publish(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_error err = {EVQ_OK, ""};
+    bool duplicate = false;
+
+    (void)fixture_submit(fx, ID);
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status(evq_queue_split(fx->queue, ID, claim->token, 2, NULL), EVQ_OK);
+    struct evq_claim *shard = fixture_claim(fx);
+    assert_int_equal(shard->shard_count, 2);
+    struct evq_result *result = fixture_result(claim, "t", 0.5);
+    assert_status(evq_queue_publish(fx->queue, shard->id, shard->token, result, &duplicate, &err),
+                  EVQ_E_INVALID);
+    assert_non_null(strstr(err.message, "shard"));
+    assert_int_equal(fixture_entries(fx), 0);
+    evq_result_free(result);
+    evq_claim_free(shard);
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
+int main(void)
+{
+#define GUARD_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        GUARD_TEST(call_without_a_token_is_stale),
+        GUARD_TEST(tokens_differ_where_the_counter_was_lost),
+        GUARD_TEST(claim_repeated_gives_only_what_still_holds),
+        GUARD_TEST(repeated_words_are_answered_as_before),
+        GUARD_TEST(shard_may_not_publish),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
