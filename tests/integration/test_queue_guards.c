@@ -178,6 +178,40 @@ static void shard_may_not_publish(void **state)
     fixture_audit(fx);
 }
 
+/* Whoever cannot tell the checkpoint's content must not have it evaluated twice. */
+static void submit_without_a_fingerprint_equals_any(void **state)
+{
+    struct fixture *fx = *state;
+
+    assert_int_equal(fixture_submit_print(fx, "r/1/regular/quick", '1').answer, EVQ_SUBMIT_QUEUED);
+    assert_int_equal(fixture_submit_print(fx, "r/1/regular/quick", '\0').answer,
+                     EVQ_SUBMIT_DUPLICATE);
+    assert_int_equal(fixture_submit_print(fx, "r/2/regular/quick", '\0').answer, EVQ_SUBMIT_QUEUED);
+    assert_int_equal(fixture_submit_print(fx, "r/2/regular/quick", '1').answer,
+                     EVQ_SUBMIT_DUPLICATE);
+    fixture_audit(fx);
+}
+
+/* The tasks of one job are of one definition of its suite. */
+static void other_suite_than_the_first_ends_the_job(void **state)
+{
+    struct fixture *fx = *state;
+    bool duplicate = false;
+
+    (void)fixture_submit(fx, ID);
+    struct evq_claim *claim = fixture_claim(fx);
+    fixture_publish(fx, claim, "t", 0.5);
+    struct evq_result *result = fixture_result(claim, "u", 0.5);
+    result->suite_digest = "ffffffffffffffffffffffffffffffff";
+    assert_status(evq_queue_publish(fx->queue, claim->id, claim->token, result, &duplicate, NULL),
+                  EVQ_E_CHANGED);
+    fixture_assert_state(fx, ID, "skipped");
+    assert_int_equal(fixture_results_published(fx), 1);
+    evq_result_free(result);
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
 int main(void)
 {
 #define GUARD_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -187,6 +221,8 @@ int main(void)
         GUARD_TEST(claim_repeated_gives_only_what_still_holds),
         GUARD_TEST(repeated_words_are_answered_as_before),
         GUARD_TEST(shard_may_not_publish),
+        GUARD_TEST(submit_without_a_fingerprint_equals_any),
+        GUARD_TEST(other_suite_than_the_first_ends_the_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
