@@ -6,18 +6,18 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/typed.cuh"
 
-/* The state of some of a row's logits. */
+/* The state of some of a row's logits. A NaN or an infinite one makes the total a NaN, through
+ * every join. */
 struct logsum {
     float top;   // -INFINITY: none seen, or none larger.
     float total; // Of exp(logit - top).
     int32_t arg; // First place of top.
-    bool broken; // A NaN was among them.
 };
 
 __device__ static inline struct logsum join(struct logsum a, struct logsum b)
 {
     const bool other = b.top > a.top || (b.top == a.top && b.arg < a.arg);
-    struct logsum both = {other ? b.top : a.top, 0.0f, other ? b.arg : a.arg, a.broken || b.broken};
+    struct logsum both = {other ? b.top : a.top, 0.0f, other ? b.arg : a.arg};
     const float base = both.top == -INFINITY ? 0.0f : both.top;
 
     both.total = a.total * expf(a.top - base) + b.total * expf(b.top - base);
@@ -31,7 +31,6 @@ __device__ static inline struct logsum join_warp(struct logsum mine)
         other.top = __shfl_xor_sync(0xffffffffu, mine.top, offset);
         other.total = __shfl_xor_sync(0xffffffffu, mine.total, offset);
         other.arg = __shfl_xor_sync(0xffffffffu, mine.arg, offset);
-        other.broken = false;
         mine = join(mine, other);
     }
     return mine;
@@ -44,7 +43,6 @@ __device__ static inline void take(struct logsum &mine, const float (&logits)[CO
     float top = mine.top;
 
     for (int i = 0; i < COUNT; i++) {
-        mine.broken = mine.broken || isnan(logits[i]);
         if (logits[i] > top || mine.arg == INT32_MAX) {
             top = logits[i];
             mine.arg = c + i;
@@ -66,7 +64,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     EVQ_SHARED(shared);
     struct logsum *warps = (struct logsum *)shared;
     const float *row = logits + blockIdx.x * stride;
-    struct logsum mine = {-INFINITY, 0.0f, INT32_MAX, false};
+    struct logsum mine = {-INFINITY, 0.0f, INT32_MAX};
 
     for (int32_t c = threadIdx.x * 4; c < n; c += EVQ_THREADS * 4) {
         if (c + 4 <= n) {
@@ -83,9 +81,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
             take(mine, value, i);
         }
     }
-    const bool broken = __any_sync(0xffffffffu, mine.broken);
     mine = join_warp(mine);
-    mine.broken = broken;
     if (threadIdx.x % EVQ_WARP == 0) {
         warps[threadIdx.x / EVQ_WARP] = mine;
     }
@@ -96,7 +92,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
         }
         const int32_t target = targets[blockIdx.x];
         const double logit = (double)(row[target] + (bias != nullptr ? bias[target] : 0.0f));
-        const double sum = mine.broken ? (double)NAN : log((double)mine.total) + (double)mine.top;
+        const double sum = log((double)mine.total) + (double)mine.top;
         struct evq_row_result result = {};
         result.loss = sum - logit;
         result.predicted = isnan(sum) ? -1 : mine.arg;

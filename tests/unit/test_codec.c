@@ -1,4 +1,4 @@
-/* Jobs and results on the wire: golden bytes, defaults, unknown fields, what is refused. */
+/* Jobs and results on the wire: golden bytes, defaults, unknown fields. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,8 +14,6 @@
 #include "shared/clock.h"
 #include "shared/codec.h"
 #include "tests/fixture/check.h"
-
-#define BYTES(text) (const uint8_t *)(text), sizeof(text) - 1
 
 static struct evq_job *small_job(void)
 {
@@ -96,17 +94,6 @@ static void codec_result_encode_gives_the_golden_bytes(void **state)
                      "c\xa4path\xa1p" pairs) -                                                     \
             1
 
-static void job_refused(const uint8_t *data, size_t bytes, enum evq_status want,
-                        const char *because)
-{
-    struct evq_error err = {EVQ_OK, ""};
-    struct evq_job *job = NULL;
-    assert_status_err(evq_codec_job_decode(data, bytes, &job, &err), want, &err);
-    assert_null(job);
-    assert_int_equal(err.status, want);
-    assert_holds(err.message, because);
-}
-
 static void codec_job_decode_sets_defaults_for_absent_and_nil(void **state)
 {
     (void)state;
@@ -135,127 +122,6 @@ static void codec_job_decode_sets_defaults_for_absent_and_nil(void **state)
     assert_true(job->needs_given);
     assert_near(job->epoch, 3, 0);
     evq_job_free(job);
-}
-
-static void codec_job_decode_names_what_is_wrong(void **state)
-{
-    (void)state;
-    job_refused(BYTES("\xdd\xff\xff\xff\xff"), EVQ_E_CORRUPT, "message: msgpack object at byte 0");
-    job_refused(BYTES("\x90"), EVQ_E_CORRUPT, "message is array, expected map");
-    job_refused(BYTES("\x80"), EVQ_E_CORRUPT, "message: run is missing");
-    job_refused(MESSAGE("\x84", "\x00"), EVQ_E_CORRUPT, "1 bytes after");
-    job_refused(MESSAGE("\x85", "\xa7version\x02"), EVQ_E_VERSION, "version 2");
-    job_refused(MESSAGE("\x86", "\xa4step\xa1x\xa7version\x02"), EVQ_E_VERSION, "version 2");
-    job_refused(MESSAGE("\x85", "\xa7version\x00"), EVQ_E_CORRUPT, "version");
-    job_refused(MESSAGE("\x85", "\xa7version\xa1"
-                                "1"),
-                EVQ_E_CORRUPT, "version");
-    job_refused(MESSAGE("\x85", "\xa3run\xa1q"), EVQ_E_CORRUPT, "key 'run' comes twice");
-    job_refused(MESSAGE("\x86", "\xa3new\x01\xa3new\x02"), EVQ_E_CORRUPT, "key 'new' comes twice");
-    job_refused(MESSAGE("\x85", "\x01\x01"), EVQ_E_CORRUPT, "key is not text");
-    job_refused(MESSAGE("\x85", "\xa4step\xa1x"), EVQ_E_CORRUPT,
-                "'step': expected integer, got text");
-    job_refused(MESSAGE("\x85", "\xa4step\xca\x3f\x80\x00\x00"), EVQ_E_CORRUPT,
-                "'step': expected integer, got float");
-    job_refused(MESSAGE("\x85", "\xa4step\xff"), EVQ_E_CORRUPT, "'step': out of range");
-    job_refused(MESSAGE("\x85", "\xa4step\xcf\xff\xff\xff\xff\xff\xff\xff\xff"), EVQ_E_CORRUPT,
-                "'step': out of range");
-    job_refused(MESSAGE("\x85", "\xa5"
-                                "epoch\xa1"
-                                "1"),
-                EVQ_E_CORRUPT, "'epoch': expected number, got text");
-    job_refused(MESSAGE("\x85", "\xa5"
-                                "epoch\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00"),
-                EVQ_E_CORRUPT, "epoch is infinite");
-    job_refused(MESSAGE("\x85", "\xa7variant\x01"), EVQ_E_CORRUPT,
-                "'variant': expected text, got integer");
-    job_refused(MESSAGE("\x85", "\xa7variant\xc4\x01x"), EVQ_E_CORRUPT,
-                "'variant': expected text, got bytes");
-    job_refused(MESSAGE("\x85", "\xa6"
-                                "format\xa1\xff"),
-                EVQ_E_CORRUPT, "'format': not UTF-8");
-    job_refused(MESSAGE("\x85", "\xa6"
-                                "format\xa1\x00"),
-                EVQ_E_CORRUPT, "'format': not UTF-8, or holds NUL");
-    job_refused(MESSAGE("\x85", "\xa4keep\x01"), EVQ_E_CORRUPT,
-                "'keep': expected bool, got integer");
-    job_refused(MESSAGE("\x85", "\xa8priority\x04"), EVQ_E_CORRUPT,
-                "'priority': out of range 0 to 3");
-    job_refused(MESSAGE("\x85", "\xa6policy\xa4some"), EVQ_E_CORRUPT,
-                "'policy': unknown word 'some'");
-    job_refused(MESSAGE("\x85", "\xa6policy\x01"), EVQ_E_CORRUPT, "'policy': expected text");
-    job_refused(MESSAGE("\x85", "\xa6params\x91\x01"), EVQ_E_CORRUPT,
-                "'params': expected map, got array");
-    job_refused(MESSAGE("\x85", "\xa6params\x81\xa1k\x01"), EVQ_E_CORRUPT,
-                "'params.k': expected text, got integer");
-    job_refused(MESSAGE("\x85", "\xa6params\x81\x01\xa1v"), EVQ_E_CORRUPT,
-                "map 'params': key is not text");
-    job_refused(MESSAGE("\x85", "\xa6params\x82\xa1k\xa1v\xa1k\xa1v"), EVQ_E_CORRUPT,
-                "map 'params': key 'k' comes twice");
-    job_refused(MESSAGE("\x85", "\xa5needs\x01"), EVQ_E_CORRUPT,
-                "'needs': expected map, got integer");
-    job_refused(MESSAGE("\x85", "\xa5needs\x81\xa4gpus\xa1x"), EVQ_E_CORRUPT,
-                "'needs.gpus': expected integer");
-    job_refused(MESSAGE("\x85", "\xa5needs\x82\xa4gpus\x01\xa4gpus\x01"), EVQ_E_CORRUPT,
-                "map 'needs': key 'gpus' comes twice");
-    job_refused(MESSAGE("\x85", "\xa5needs\x81\xa6labels\xa1x"), EVQ_E_CORRUPT,
-                "'needs.labels': expected array, got text");
-    job_refused(MESSAGE("\x85", "\xa5needs\x81\xa6labels\x92\xa1x\x01"), EVQ_E_CORRUPT,
-                "'needs.labels[1]': expected text");
-    job_refused(MESSAGE("\x85", "\xa3pin\xa4../x"), EVQ_E_CORRUPT,
-                "message: pin '../x' leaves its root");
-    job_refused(MESSAGE("\x85", "\xab"
-                                "fingerprint\xa1x"),
-                EVQ_E_CORRUPT, "message: fingerprint");
-}
-
-static void codec_result_decode_names_what_is_wrong(void **state)
-{
-    (void)state;
-    const struct {
-        const char *bytes;
-        size_t count;
-        const char *because;
-    } cases[] = {
-#define CASE(text, because) {text, sizeof(text) - 1, because}
-        CASE("\x80", "result: job is missing"),
-        CASE("\x82\xa3job\xa1j\xa7metrics\x80", "'metrics': expected array, got map"),
-        CASE("\x82\xa3job\xa1j\xa7metrics\x91\x01", "'metrics[0]': expected map, got integer"),
-        CASE("\x82\xa3job\xa1j\xa7metrics\x91\x80", "metrics[0].name has 0 bytes"),
-        CASE("\x82\xa3job\xa1j\xa7metrics\x92\x81\xa4name\xa1"
-             "a\x82\xa4name\xa1"
-             "b\xa5value\xa1x",
-             "'metrics[1].value': expected number, got text"),
-        CASE("\x82\xa3job\xa1j\xa7metrics\x92\x81\xa4name\xa1"
-             "a\x81\xa4name\xa1"
-             "a",
-             "metrics has 'a' twice"),
-        CASE("\x82\xa3job\xa1j\xa7metrics\x91\x82\xa4name\xa1"
-             "a\xb0higher_is_better\x02",
-             "'metrics[0].higher_is_better': out of range -1 to 1"),
-        CASE("\x82\xa3job\xa1j\xa4sums\x91\x82\xa4name\xa1"
-             "a\xa5"
-             "count\xc3",
-             "'sums[0].count': expected integer, got bool"),
-        CASE("\x82\xa3job\xa1j\xa5state\xa3odd", "'state': unknown word 'odd'"),
-        CASE("\x82\xa3job\xa1j\xa6timing\x81\xa5"
-             "bytes\xa1x",
-             "'timing.bytes': expected integer"),
-        CASE("\x82\xa3job\xa1j\xa1n\xfe", "'n': out of range"),
-        CASE("\x82\xa3job\xa1j\xa4task\xa3"
-             "a b",
-             "result: task"),
-#undef CASE
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct evq_error err = {EVQ_OK, ""};
-        struct evq_result *result = NULL;
-        assert_status_err(
-            evq_codec_result_decode((const uint8_t *)cases[i].bytes, cases[i].count, &result, &err),
-            EVQ_E_CORRUPT, &err);
-        assert_holds(err.message, cases[i].because);
-        assert_null(result);
-    }
 }
 
 /* A newer build's fields pass through an older one unchanged, whatever they hold. */
@@ -351,8 +217,6 @@ int main(void)
         cmocka_unit_test(codec_job_encode_gives_the_golden_bytes),
         cmocka_unit_test(codec_result_encode_gives_the_golden_bytes),
         cmocka_unit_test(codec_job_decode_sets_defaults_for_absent_and_nil),
-        cmocka_unit_test(codec_job_decode_names_what_is_wrong),
-        cmocka_unit_test(codec_result_decode_names_what_is_wrong),
         cmocka_unit_test(codec_job_keeps_unknown_fields_byte_for_byte),
         cmocka_unit_test(codec_encode_refuses_and_leaves_the_buffer),
         cmocka_unit_test(codec_typical_message_is_small),

@@ -38,6 +38,18 @@ static void selfcheck_passes(void **unused)
     must(evq_selfcheck(evq_backend_module_v1(), 0, &err), &err);
 }
 
+/* A model of shapes[i], run there and here, into results and wanted. model_free(). */
+static struct model *beside_the_cpu(size_t i, void *device, void *cpu, enum evq_compute compute,
+                                    double *bias, double *off)
+{
+    struct model *model = model_new(&shapes[i], i % 2 == 0 ? lengths : lengths_short);
+
+    run(&evq_backend_cpu, cpu, model, EVQ_COMPUTE_F32, wanted);
+    run(evq_backend_module_v1(), device, model, compute, results);
+    compare(model, results, wanted, bias, off);
+    return model;
+}
+
 static void language_models_equal_the_cpu_in_fp32(void **unused)
 {
     const struct evq_backend_ops *cuda = evq_backend_module_v1();
@@ -46,12 +58,9 @@ static void language_models_equal_the_cpu_in_fp32(void **unused)
 
     (void)unused;
     for (size_t i = 0; i < SHAPES; i += STEP) {
-        struct model *model = model_new(&shapes[i], i % 2 == 0 ? lengths : lengths_short);
         double bias = 0.0;
         double off = 0.0;
-        run(&evq_backend_cpu, cpu, model, EVQ_COMPUTE_F32, wanted);
-        run(cuda, device, model, EVQ_COMPUTE_F32, results);
-        compare(model, results, wanted, &bias, &off);
+        struct model *model = beside_the_cpu(i, device, cpu, EVQ_COMPUTE_F32, &bias, &off);
         for (int32_t s = 0; s < model->batch.scores; s++) {
             check_near(results[s].loss, wanted[s].loss, 2e-5, "loss");
             assert_int_equal(results[s].predicted, wanted[s].predicted);
@@ -72,12 +81,9 @@ static void language_models_stay_near_the_cpu_in_bf16(void **unused)
 
     (void)unused;
     for (size_t i = 0; i < SHAPES; i += STEP) {
-        struct model *model = model_new(&shapes[i], i % 2 == 0 ? lengths : lengths_short);
         double bias = 0.0;
         double off = 0.0;
-        run(&evq_backend_cpu, cpu, model, EVQ_COMPUTE_F32, wanted);
-        run(cuda, device, model, EVQ_COMPUTE_BF16, results);
-        compare(model, results, wanted, &bias, &off);
+        struct model *model = beside_the_cpu(i, device, cpu, EVQ_COMPUTE_BF16, &bias, &off);
         print_message("heads of %d: mean NLL %.1e from the CPU's in fp32, each %.1e\n",
                       (int)shapes[i].size, bias, off);
         assert_true(off < 0.03);

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/cuda_fixture.h"
+#include "tests/unit/plain_plan.h"
 
 static struct evq_error err;
 
@@ -15,28 +16,6 @@ static struct evq_error err;
 static int32_t room_for(int32_t columns, int turn)
 {
     return turn % 3 == 2 ? 3 : 8 + (8 - columns % 8) % 8;
-}
-
-static double activated(double x, enum evq_activation activation)
-{
-    switch (activation) {
-    case EVQ_ACT_RELU:
-        return x < 0.0 ? 0.0 : x;
-    case EVQ_ACT_TANH:
-        return tanh(x);
-    case EVQ_ACT_GELU_ERF:
-        return 0.5 * x * erfc(-x / sqrt(2.0));
-    case EVQ_ACT_GELU_TANH:
-        return 0.5 * x * (1.0 + tanh(sqrt(2.0 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
-    case EVQ_ACT_SILU:
-        return x / (1.0 + exp(-x));
-    case EVQ_ACT_SIGMOID:
-        return 1.0 / (1.0 + exp(-x));
-    case EVQ_ACT_GELU_QUICK:
-        return x / (1.0 + exp(-1.702 * x));
-    default:
-        return x;
-    }
 }
 
 static void gate_equals_plain_loops(void **unused)
@@ -58,7 +37,7 @@ static void gate_equals_plain_loops(void **unused)
                     assert_true(isnan(*table_at(&out, r, c)));
                     continue;
                 }
-                const double wanted = activated((double)*table_at(&in, r, c), activation) *
+                const double wanted = plain_activate((double)*table_at(&in, r, c), activation) *
                                       (double)*table_at(&in, r, n + c);
                 check_near((double)*table_at(&out, r, c), wanted, rounding(out.rows.bf16), "gate");
             }
@@ -97,10 +76,10 @@ static void activations_and_epilogues_equal_plain_loops(void **unused)
                 const double x =
                     (double)*table_at(&product, r, c) + (added ? (double)bias.values[c] : 0.0);
                 check_near((double)*table_at(&values, r, c),
-                           activated((double)before[r * values.rows.stride + c], activation),
+                           plain_activate((double)before[r * values.rows.stride + c], activation),
                            rounding(values.rows.bf16), "activation");
                 check_near((double)*table_at(&out, r, c),
-                           activated(x, activation) +
+                           plain_activate(x, activation) +
                                (added ? (double)*table_at(&residual, r, c) : 0.0),
                            rounding(out.rows.bf16), "epilogue");
             }
