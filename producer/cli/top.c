@@ -17,7 +17,7 @@
 #define ENTER "\033[?1049h\033[?25l" // The other screen, no cursor.
 #define LEAVE "\033[?25h\033[?1049l"
 #define HOME  "\033[H"
-#define REST  "\033[K\n" // The end of a line is cleared, not the screen: nothing flickers.
+#define REST  "\033[K" // The end of a line is cleared, not the screen: nothing flickers.
 #define BELOW "\033[J"
 
 /* What evq_status_show() prints, as text that the caller frees. */
@@ -45,25 +45,52 @@ static enum evq_status captured(struct evq_cli *cli, char **ret_text, struct evq
     return EVQ_OK;
 }
 
-/* As many lines as the screen has; said when some do not fit. */
+/* What a line fills of a screen: its columns without the escapes that colour it. */
+static size_t columns_of(const char *line, size_t bytes)
+{
+    size_t columns = 0;
+
+    for (size_t at = 0; at < bytes;) {
+        const char *escape = memchr(line + at, '\033', bytes - at);
+        const size_t plain = escape != NULL ? (size_t)(escape - line) - at : bytes - at;
+        columns += evq_terminal_columns(line + at, plain);
+        at += plain;
+        while (escape != NULL && at < bytes && line[at++] != 'm') {
+        }
+    }
+    return columns;
+}
+
+static void line_end(const struct evq_terminal *terminal, size_t columns)
+{
+    // At the very end of a full line the cursor still stands on its last character.
+    const bool full = terminal->width > 0 && columns > 0 && columns % (size_t)terminal->width == 0;
+    (void)fputs(full ? "\n" : REST "\n", stdout);
+}
+
+/* As many lines as the screen has; said when some do not fit. What is wider than the screen takes
+ * several of its lines. */
 static void draw(const struct evq_terminal *terminal, const char *text)
 {
+    const size_t width = terminal->width > 0 ? (size_t)terminal->width : SIZE_MAX / 2;
     int left = terminal->height - 1;
 
     (void)fputs(HOME, stdout);
     while (*text != '\0' && left > 0) {
         const size_t bytes = strcspn(text, "\n");
-        const bool last = left == 1 && text[bytes] == '\n' && text[bytes + 1] != '\0';
-        if (last) {
-            (void)printf("%s... more: evalq status%s",
+        const size_t columns = columns_of(text, bytes);
+        const int rows = columns > width ? (int)((columns + width - 1) / width) : 1;
+        const bool more = text[bytes] == '\n' && text[bytes + 1] != '\0';
+        if (rows > left || (rows == left && more)) {
+            (void)printf("%s... more: evalq status%s" REST "\n",
                          evq_terminal_colour(terminal, EVQ_COLOUR_DIM),
                          evq_terminal_colour(terminal, EVQ_COLOUR_NONE));
-        } else {
-            (void)fwrite(text, 1, bytes, stdout);
+            break;
         }
-        (void)fputs(REST, stdout);
+        (void)fwrite(text, 1, bytes, stdout);
+        line_end(terminal, columns);
         text += bytes + (text[bytes] == '\n');
-        left--;
+        left -= rows;
     }
     (void)fputs(BELOW, stdout);
     (void)fflush(stdout);
@@ -72,7 +99,7 @@ static void draw(const struct evq_terminal *terminal, const char *text)
 /* Redis away: the last screen stays, with this above it. */
 static void draw_trouble(const struct evq_terminal *terminal, const struct evq_error *err)
 {
-    (void)printf(HOME "%sproblem:%s %s" REST, evq_terminal_colour(terminal, EVQ_COLOUR_RED),
+    (void)printf(HOME "%sproblem:%s %s" REST "\n", evq_terminal_colour(terminal, EVQ_COLOUR_RED),
                  evq_terminal_colour(terminal, EVQ_COLOUR_NONE), err->message);
     (void)fflush(stdout);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -29,9 +30,9 @@ LEFT = b"\033[?1049l"
 class Terminal:
     """A program on a terminal of 12 lines; what it wrote is in `seen`."""
 
-    def __init__(self, scene: Scene, *words: str) -> None:
+    def __init__(self, scene: Scene, *words: str, columns: int = 100) -> None:
         self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 12, 100, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 12, columns, 0, 0))
         environment = dict(scene.environment(), TERM="xterm")
         self.process = subprocess.Popen(
             [os.path.join(BIN, "evalq"), *words], env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
@@ -39,15 +40,16 @@ class Terminal:
         os.close(slave)
         self.seen = b""
 
-    def wait_for(self, text: bytes) -> None:
-        """Until it wrote text, from where the last wait ended."""
+    def wait_for(self, text: bytes) -> bytes:
+        """Until it wrote text, from where the last wait ended; what it wrote before."""
         deadline = time.monotonic() + DEADLINE
         while text not in self.seen:
             ready, _, _ = select.select([self.master], [], [], max(deadline - time.monotonic(), 0))
             if not ready:
                 raise AssertionError(f"no {text!r} in {self.seen[-2000:]!r}")
             self.seen += os.read(self.master, 65536)
-        self.seen = self.seen.partition(text)[2]
+        before, _, self.seen = self.seen.partition(text)
+        return before
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -68,8 +70,8 @@ class TopTest(unittest.TestCase):
         words = [os.path.join(BIN, "evalq"), "submit", path, "--run", "digits", "--step", str(step), "--suite", "quick"]
         subprocess.run(words, env=self.scene.environment(), check=True, capture_output=True)
 
-    def top(self) -> Terminal:
-        terminal = Terminal(self.scene, "top", "--interval", "1")
+    def top(self, columns: int = 100) -> Terminal:
+        terminal = Terminal(self.scene, "top", "--interval", "1", columns=columns)
         self.addCleanup(terminal.close)
         return terminal
 
@@ -95,6 +97,17 @@ class TopTest(unittest.TestCase):
         fcntl.ioctl(terminal.master, termios.TIOCSWINSZ, struct.pack("4H", 60, 100, 0, 0))
         os.kill(terminal.process.pid, signal.SIGWINCH)
         terminal.wait_for(b"digits/20/regular/quick")
+
+    def test_a_narrow_screen_does_not_scroll_away_what_comes_first(self) -> None:
+        for step in range(1, 4):
+            self.submit(step)
+        terminal = self.top(columns=30)
+        for _ in range(2):
+            terminal.wait_for(b"\033[H")
+            screen = re.sub(rb"\033\[[0-9;?]*[A-Za-z]", b"", terminal.wait_for(b"\033[J")).decode()
+            rows = [max(1, -(-len(line) // 30)) for line in screen.replace("\r", "").rstrip("\n").split("\n")]
+            self.assertLessEqual(sum(rows), 11, screen)
+            self.assertIn("queue main", screen)
 
     def test_an_outage_is_shown_and_passes(self) -> None:
         self.submit(1)
