@@ -174,7 +174,8 @@ bool evq_config_bytes(const char *text, int64_t *ret)
                    !__builtin_add_overflow(value,
                                            units[i].bytes / 1000 * thousandths +
                                                units[i].bytes % 1000 * thousandths / 1000,
-                                           ret);
+                                           ret) &&
+                   *ret < INT64_C(1000000000000000000); // Written out, it can be read again.
         }
     }
     return false;

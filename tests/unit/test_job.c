@@ -293,6 +293,7 @@ static void needs_parse_refuses_bad_text(void **state)
                                "labels=a b",
                                "labels=a,labels=b",
                                "gpu_memory=9999999999999999999",
+                               "gpu_memory=6000000000GiB",
                                "gpus=1 ",
                                "gpus=1\n",
                                "\x1b[2J"};
