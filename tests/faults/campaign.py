@@ -36,7 +36,7 @@ LEASE_MS = 300
 TOKEN = "a-token-of-the-fault-campaign"
 
 # Of all requests of a round, by chance.
-CHANCES = {"cut_reply": "0.03", "cut_request": "0.004", "cut_middle": "0.003", "reset": "0.003", "garbage": "0.002", "half_close": "0.002",
+CHANCES = {"cut_reply": "0.06", "cut_request": "0.004", "cut_middle": "0.003", "reset": "0.003", "garbage": "0.002", "half_close": "0.002",
            "drip": "0.003", "stall": "0.002:ms=450", "block": "0.001:ms=500"}
 # Verbs whose reply must have been cut at least once in a run, by kind of round.
 VERBS = {"load": ["submit", "submit_batch", "suite", "claim", "publish", "complete", "complete_many", "complete_claim", "heartbeat", "fail", "release",
@@ -375,7 +375,7 @@ def plan(options: argparse.Namespace, done: set) -> Any:
         yield "programs", options.seed, 360, 40, True
         return
     for seed in range(options.seed, options.seed + options.rounds):
-        for kind, size, seconds in (("load", 32000, 45), ("programs", 600, 45)):
+        for kind, size, seconds in (("load", 8000, 90), ("programs", 480, 60)):
             if (kind, seed) not in done and kind in options.kind:
                 yield kind, seed, size, seconds, seed % 4 == 0 or kind == "programs"
 

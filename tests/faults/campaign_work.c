@@ -11,7 +11,7 @@
 
 #include "shared/clock.h"
 
-enum { CLAIMS_MAX = 16, SHARDS = 3, IDLE_MS = 100 };
+enum { CLAIMS_MAX = 16, SHARDS = 3, IDLE_MS = 300 };
 
 struct work {
     struct load *load;
