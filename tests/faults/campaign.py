@@ -2,7 +2,7 @@
 """Rounds of faults against real programs and a real Redis, each proved by the history checker. `sh tests/faults/run.sh` calls
 it; docs/faults.md has the figures.
 
-    campaign.py [--short | --long] [--seed N] [--rounds N] [--build DIR] [--out FILE] [--keep]
+    campaign.py [--short | --long | --mutants] [--seed N] [--rounds N] [--build DIR] [--out FILE] [--keep]
 
 A round is told wholly by its seed, though not to the microsecond: programs run as fast as the machine lets them. Two kinds
 take turns: "load" (workers, submitters and an operator in C by the hundred thousand jobs, the real logger) and "programs"
@@ -46,6 +46,13 @@ VERBS = {"load": ["submit", "submit_batch", "suite", "claim", "publish", "comple
 # What must have happened at least once in a run: what a chosen fault never met proves nothing.
 WANTED = {"load": ["kill worker", "kill submitter", "kill logger", "kill redis", "pause worker", "pause logger", "drain worker"],
           "programs": ["kill trainer", "kill worker", "kill child", "kill logger", "kill gateway", "kill redis", "pause worker", "pause child", "pause logger"]}
+
+# The function library without one of its guards: a round must find it, or it finds nothing.
+MUTANTS = {
+    "no fence": {"not j.token or token == '' or j.token ~= token or": "not j.token or token == '' or"},
+    "a result published twice": {"call('HSETNX', P .. 'res:' .. id, task, args[6]) == 0": "call('HSET', P .. 'res:' .. id, task, args[6]) == 9"},
+    "an end that is not published": {"    R.publish_end(j)\n    if j.shards then": "    if j.shards then"},
+}
 
 
 class Storm:
@@ -136,9 +143,11 @@ def rules(verbs: List[str]) -> List[str]:
     return surely + [f"{kind}:*:p={chance}" for kind, chance in CHANCES.items()]
 
 
-def round_load(site: Site, random_: random.Random, size: int, seconds: float, traced: bool) -> history_check.Report:
+def round_load(site: Site, random_: random.Random, size: int, seconds: float, traced: bool, mutant: str = "") -> history_check.Report:
     """Many jobs; workers, submitters and an operator in C, one real logger."""
     site.begin(rules(VERBS["load"]), False)
+    if mutant:
+        site.mutate(MUTANTS[mutant])
     site.ask("HSET", PREFIX + "meta", "attempts_max", 100, "lease_ms", LEASE_MS, "heartbeat_ms", 60)
     if traced:
         site.trace()
@@ -326,20 +335,20 @@ def round_programs(site: Site, random_: random.Random, size: int, seconds: float
 ROUNDS = {"load": round_load, "programs": round_programs}
 
 
-def one_round(kind: str, seed: int, size: int, seconds: float, traced: bool, build: str, keep: bool) -> Tuple[Dict[str, int], List[str], str]:
+def one_round(kind: str, seed: int, size: int, seconds: float, traced: bool, build: str, keep: bool, **more: str) -> Tuple[Dict[str, int], List[str], str]:
     random_ = random.Random(f"{kind} {seed}")
     site = Site(build, seed, random_.choice(["always", "no", "no"]))
     problems = []
     begun = time.monotonic()
     try:
-        report = ROUNDS[kind](site, random_, size, seconds, traced)
+        report = ROUNDS[kind](site, random_, size, seconds, traced, **more)
         problems = report.problems
         site.counts.update({"checked " + name: number for name, number in report.counts.items()})
     except Broken as broken:
         problems = [str(broken)]
     finally:
         site.counts["milliseconds"] = int(1000 * (time.monotonic() - begun))
-        site.close(keep or bool(problems))
+        site.close(keep or bool(problems) and not more)
     return dict(site.counts), problems, site.directory
 
 
@@ -384,6 +393,7 @@ def parse(words: List[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="a round of each kind (default)")
     parser.add_argument("--long", action="store_true", help="many; those that --out has of this commit are left out")
+    parser.add_argument("--mutants", action="store_true", help="rounds against libraries without a guard, each of which must be found")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
     parser.add_argument("--rounds", type=int, default=40, help="of each kind, with --long")
     parser.add_argument("--kind", default="load,programs")
@@ -401,9 +411,21 @@ def finished(path: str, version: str) -> set:
     return {(row["kind"], row["seed"]) for row in rows if row["commit"] == version}
 
 
+def mutants(options: argparse.Namespace) -> int:
+    """Whether the checker finds each guard that is missing."""
+    passed = []
+    for mutant in MUTANTS:
+        counts, problems, _ = one_round("load", options.seed, 1500, 15, True, options.build, False, mutant=mutant)
+        print(f"{mutant}: " + (f"found, {problems[0]}" if problems else f"NOT FOUND in {summary('load', counts)}"), flush=True)
+        passed += [] if problems else [mutant]
+    return 1 if passed else 0
+
+
 def main(words: List[str]) -> int:
     options = parse(words)
     options.build = os.path.abspath(options.build)
+    if options.mutants:
+        return mutants(options)
     version = commit()
     totals: Dict[str, Dict[str, int]] = collections.defaultdict(collections.Counter)
     failed = False

@@ -106,7 +106,7 @@ class Member:
         if not self.done:
             self.wake()
             self.process.terminate()
-            self.look(self.process.wait(60), (0,))
+            self.look(self.process.wait(60), (0, UNREACHABLE))  # The second: it had only begun.
             self.done = True
 
 
@@ -225,6 +225,17 @@ class Site:
         words = ["--history", self.path("wire.history"), "--name", "wire"] if wire else []
         self.proxy = Proxy(self, self.path("proxy.sock"), rules, words)
         self.url = "unix://" + self.proxy.listen
+
+    def mutate(self, changes: Dict[str, str]) -> None:
+        """Puts other words into the function library that is installed; each must be there once."""
+        library = self.ask("FUNCTION", "LIST", "LIBRARYNAME", "evalq_v1", "WITHCODE")[0]
+        code = history.text({history.text(library[i]): library[i + 1] for i in range(0, len(library), 2)}["library_code"])
+        for words, others in changes.items():
+            if code.count(words) != 1:
+                raise Broken(f"the library holds '{words}' {code.count(words)} times")
+            code = code.replace(words, others)
+        if self.ask("FUNCTION", "LOAD", "REPLACE", code) != b"evalq_v1":
+            raise Broken("the other library is refused")
 
     def trace(self) -> None:
         script = os.path.join(SOURCE, "tests", "faults", "history.py")

@@ -64,8 +64,9 @@ def events(path: str) -> Iterator[bytes]:
 
 
 def tensorboard(directory: str) -> List[List[Any]]:
-    """[run directory, tag, step] of each scalar, repetitions too."""
-    points = []
+    """[run directory, tag, step] of each scalar as TensorBoard's fast loader shows it: a step that arrives again takes the
+    place of all that lies at or after it. Files are read in the order of their names."""
+    curves: Dict[Tuple[str, str], List[int]] = {}
     for path in sorted(glob.glob(os.path.join(directory, "**", "*tfevents*"), recursive=True)):
         run = os.path.relpath(os.path.dirname(path), directory)
         for event in events(path):
@@ -76,8 +77,11 @@ def tensorboard(directory: str) -> List[List[Any]]:
             for number, value in fields(summary):
                 if number == 1:
                     tag = next((part.decode() for tag_number, part in fields(value) if tag_number == 1), "")
-                    points.append([run, tag, step])
-    return points
+                    curve = curves.setdefault((run, tag), [])
+                    while curve and curve[-1] >= step:
+                        curve.pop()
+                    curve.append(step)
+    return [[run, tag, step] for (run, tag), curve in curves.items() for step in curve]
 
 
 READERS: Dict[str, Any] = {"jsonl": jsonl, "tensorboard": tensorboard}

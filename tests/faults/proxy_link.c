@@ -198,8 +198,8 @@ static bool reserve(struct stream *stream, size_t more)
 
 static bool append(struct stream *stream, const char *data, size_t bytes)
 {
-    if (!reserve(stream, bytes)) {
-        return false;
+    if (bytes == 0 || !reserve(stream, bytes)) {
+        return bytes == 0;
     }
     memcpy(stream->data + stream->bytes, data, bytes);
     stream->bytes += bytes;

@@ -243,15 +243,26 @@ class Reading(unittest.TestCase):
                               ("result", "r/2/regular/s", "5.ab", "t")],
                              [(line.op, line.id, line.token, line.detail) for line in history.read([path])])
 
-    def test_event_files_are_read_up_to_a_torn_record(self) -> None:
-        value = b"\x0a\x01t\x15" + struct.pack("<f", 0.5)
-        event = b"\x10\x07" + b"\x2a" + bytes([len(value) + 2]) + b"\x0a" + bytes([len(value)]) + value
-        record = struct.pack("<Q", len(event)) + b"\0" * 4 + event + b"\0" * 4
+    def points(self, *files: bytes) -> List[List[Any]]:
         with tempfile.TemporaryDirectory() as directory:
             os.mkdir(os.path.join(directory, "run"))
-            with open(os.path.join(directory, "run", "events.out.tfevents.1"), "wb") as file:
-                file.write(record + record[:-1])
-            self.assertEqual([["run", "t", 7]], history_sinks.tensorboard(directory))
+            for number, data in enumerate(files):
+                with open(os.path.join(directory, "run", f"events.out.tfevents.{number}"), "wb") as file:
+                    file.write(data)
+            return history_sinks.tensorboard(directory)
+
+    def record(self, step: int) -> bytes:
+        value = b"\x0a\x01t\x15" + struct.pack("<f", 0.5)
+        event = bytes([0x10, step]) + b"\x2a" + bytes([len(value) + 2]) + b"\x0a" + bytes([len(value)]) + value
+        return struct.pack("<Q", len(event)) + b"\0" * 4 + event + b"\0" * 4
+
+    def test_event_files_are_read_up_to_a_torn_record(self) -> None:
+        self.assertEqual([["run", "t", 7]], self.points(self.record(7) + self.record(8)[:-1]))
+
+    def test_late_point_takes_the_place_of_what_lies_after_it(self) -> None:
+        first, second = self.record(3) + self.record(9), self.record(5) + self.record(9)
+        self.assertEqual([["run", "t", 3], ["run", "t", 5], ["run", "t", 9]], self.points(first, second))
+        self.assertEqual([["run", "t", 3], ["run", "t", 5]], self.points(first, self.record(5)))  # 9 was not written again.
 
 
 if __name__ == "__main__":
