@@ -18,7 +18,8 @@ import history
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PREFIX = "evalq:{main}:"
 PR_SET_PDEATHSIG = 1
-UNREACHABLE = 5  # How a program ends that finds no Redis when it starts (docs/troubleshooting.md).
+UNREACHABLE = 5  # How a program ends that finds no Redis when it starts (docs/troubleshooting.md),
+INTERRUPTED = 130  # and one that is told to stop meanwhile.
 libc = ctypes.CDLL(None)
 
 
@@ -73,7 +74,7 @@ class Member:
         """An orderly end, and a new start."""
         self.wake()
         self.process.terminate()
-        self.look(self.process.wait(60), (0, -signal.SIGTERM, UNREACHABLE))  # The second: it had not come far enough to hear it.
+        self.look(self.process.wait(60), (0, -signal.SIGTERM, UNREACHABLE, INTERRUPTED))  # All but 0: it had only begun.
         self.site.counts["drain " + self.kind] += 1
         self.start()
 
@@ -106,7 +107,7 @@ class Member:
         if not self.done:
             self.wake()
             self.process.terminate()
-            self.look(self.process.wait(60), (0, UNREACHABLE))  # The second: it had only begun.
+            self.look(self.process.wait(60), (0, UNREACHABLE, INTERRUPTED))  # All but 0: it had only begun.
             self.done = True
 
 
