@@ -246,6 +246,7 @@ static void conn_call_refuses_what_is_no_redis(void **state)
         {.bytes = "*2000000000\r\n"},
         {.bytes = "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"},
         {.bytes = "\0\0\0\0", .byte_count = 4},
+        {.bytes = "\x15\x03\x03\0\2\2F", .byte_count = 7}, // What TLS makes of a command.
     };
     struct peer peer;
     struct evq_error err;
@@ -260,6 +261,9 @@ static void conn_call_refuses_what_is_no_redis(void **state)
         assert_int_equal(evq_conn_fd(conn), -1);
         if (i == 0) {
             assert_holds(err.message, "what answers is no Redis");
+        }
+        if (i + 1 == count) {
+            assert_holds(err.message, "what answers speaks TLS: use rediss://");
         }
     }
     evq_conn_close(conn);
@@ -357,6 +361,83 @@ static void conn_call_never_follows_ask(void **state)
     peer_end(&peer);
 }
 
+/* Of what a sentinel says, a byte at a time, the primary is taken; asked again where it goes. */
+static void conn_call_follows_what_a_sentinel_says_in_pieces(void **state)
+{
+    (void)state;
+    const struct fixture_redis_config config = {.tcp = true};
+    struct fixture_redis *node = fixture_redis_start(&config);
+    char port[8];
+    char text[256];
+    char url[96];
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+
+    (void)snprintf(port, sizeof port, "%d", node->port);
+    (void)snprintf(text, sizeof text,
+                   "*8\r\n$4\r\nname\r\n$1\r\nq\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nport\r\n"
+                   "$%zu\r\n%s\r\n$12\r\nconfig-epoch\r\n$2\r\n17\r\n",
+                   strlen(port), port);
+    const struct scene scenes[] = {{.bytes = text, .piece = 1},
+                                   {.bytes = text, .byte_count = 30, .after = THEN_CLOSE},
+                                   {.bytes = text}};
+    peer_start(&peer, scenes, 3);
+    (void)snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d/q", peer.port);
+    struct evq_conn *conn = open_url(url, 0);
+    assert_string_equal(evq_conn_where(conn), url);
+    assert_string_equal(evq_conn_failover(conn), "");
+    evq_reply_free(fixture_call(conn, "SET", "k", "at the primary", NULL));
+    assert_holds(evq_conn_where(conn), node->tcp_url);
+    assert_string_equal(evq_conn_failover(conn), "17");
+    evq_conn_drop(conn);
+    assert_status(get(conn, &reply, &err), EVQ_E_IO); // It breaks off.
+    assert_holds(err.message, url);
+    assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
+    assert_string_equal(reply->text, "at the primary");
+    evq_reply_free(reply);
+    assert_int_equal(atomic_load(&peer.accepted), 3);
+    evq_conn_close(conn);
+    fixture_redis_free(node);
+    peer_end(&peer);
+}
+
+static void *interrupt_main(void *conn)
+{
+    evq_conn_interrupt(conn);
+    return NULL;
+}
+
+/* Two that listen and never answer: each has its part of the time, and an interrupt ends it. */
+static void conn_call_leaves_sentinels_that_say_nothing(void **state)
+{
+    (void)state;
+    const struct scene scenes[] = {{.bytes = NULL}};
+    char url[96];
+    struct peer peer;
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+    struct evq_conn *conn = NULL;
+    pthread_t thread;
+
+    peer_start(&peer, scenes, 1);
+    (void)snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d/q", peer.port,
+                   peer.port);
+    const struct evq_conn_config config = {
+        .url = url, .connect_timeout_ms = 1000, .keep_environment = true};
+    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
+    assert_status(get(conn, &reply, &err), EVQ_E_TIMEOUT);
+    assert_holds(err.message, "sentinel redis://127.0.0.1");
+    assert_int_equal(atomic_load(&peer.accepted), 2);
+    evq_conn_close(conn);
+    conn = open_url(url, 60000);
+    assert_int_equal(pthread_create(&thread, NULL, interrupt_main, conn), 0);
+    assert_status(get(conn, &reply, &err), EVQ_E_STOPPED);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    evq_conn_close(conn);
+    peer_end(&peer);
+}
+
 /* A listener whose backlog is full: the connection is never made, and the deadline ends the try. */
 static void conn_call_gives_up_connecting_at_its_deadline(void **state)
 {
@@ -433,6 +514,8 @@ int main(void)
         cmocka_unit_test(conn_call_follows_moved_and_returns_home),
         cmocka_unit_test(conn_call_follows_moved_so_often_and_no_further),
         cmocka_unit_test(conn_call_gives_up_connecting_at_its_deadline),
+        cmocka_unit_test(conn_call_follows_what_a_sentinel_says_in_pieces),
+        cmocka_unit_test(conn_call_leaves_sentinels_that_say_nothing),
     };
     return cmocka_run_group_tests_name("plain", both, NULL, NULL) +
            cmocka_run_group_tests_name("plain alone", plain, NULL, NULL) +
