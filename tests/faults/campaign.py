@@ -167,7 +167,7 @@ def round_load(site: Site, random_: random.Random, size: int, seconds: float, tr
                                   (5, act(site, random_, "submitter", "kill")), (0.6, act(site, random_, "logger", "kill")),
                                   (0.4, act(site, random_, "logger", "pause")), (1, act(site, random_, "operator", "kill")), (0.12, site.redis_kill)], (0.005, 0.04))
     storm.run(lambda: ended(site, done), seconds)
-    return calm_and_check(site, done, ["jsonl", "tensorboard"], VERBS["load"], 300)
+    return calm_and_check(site, done, ["jsonl", "tensorboard"], VERBS["load"], 600)
 
 
 # ---- real programs ----
@@ -329,7 +329,7 @@ def round_programs(site: Site, random_: random.Random, size: int, seconds: float
     for member in site.members:  # One on which several jobs crashed claims no more.
         if member.kind == "worker":
             member.drain()
-    return calm_and_check(site, done, ["jsonl", "tensorboard", "best"], VERBS["programs"], 300)
+    return calm_and_check(site, done, ["jsonl", "tensorboard", "best"], VERBS["programs"], 600)
 
 
 ROUNDS = {"load": round_load, "programs": round_programs}
@@ -384,7 +384,7 @@ def plan(options: argparse.Namespace, done: set) -> Any:
         yield "programs", options.seed, 360, 40, True
         return
     for seed in range(options.seed, options.seed + options.rounds):
-        for kind, size, seconds in (("load", 8000, 90), ("programs", 480, 60)):
+        for kind, size, seconds in (("load", options.jobs, 90), ("programs", 480, 60)):
             if (kind, seed) not in done and kind in options.kind:
                 yield kind, seed, size, seconds, seed % 4 == 0 or kind == "programs"
 
@@ -394,8 +394,10 @@ def parse(words: List[str]) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="a round of each kind (default)")
     parser.add_argument("--long", action="store_true", help="many; those that --out has of this commit are left out")
     parser.add_argument("--mutants", action="store_true", help="rounds against libraries without a guard, each of which must be found")
+    parser.add_argument("--totals", nargs="+", metavar="FILE", help="what the rounds written down in files came to")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
     parser.add_argument("--rounds", type=int, default=40, help="of each kind, with --long")
+    parser.add_argument("--jobs", type=int, default=8000, help="of each round of load, with --long")
     parser.add_argument("--kind", default="load,programs")
     parser.add_argument("--build", default=os.environ.get("EVALQ_TEST_BUILD", os.path.join(SOURCE, "build", "test")))
     parser.add_argument("--out", default=os.path.join(SOURCE, "build", "faults.jsonl"))
@@ -404,11 +406,33 @@ def parse(words: List[str]) -> argparse.Namespace:
 
 
 def finished(path: str, version: str) -> set:
-    rows = []
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file if line.endswith("\n")]
+    rows = rows_of(path) if os.path.exists(path) else []
     return {(row["kind"], row["seed"]) for row in rows if row["commit"] == version}
+
+
+def rows_of(path: str) -> List[Dict[str, Any]]:
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.endswith("\n")]
+
+
+def totals(paths: List[str]) -> int:
+    """What the rounds of these files came to, as a table; those that broke count for nothing."""
+    rows = [row for path in paths for row in rows_of(path)]
+    print("| rounds | kind | jobs | kills | of which Redis | pauses | cut replies | other faults on the wire | stale writes refused | changes of state looked at | hours |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for kind in ROUNDS:
+        good = [row["counts"] for row in rows if row["kind"] == kind and not row["problems"]]
+
+        def total(*beginnings: str) -> int:
+            return sum(number for counts in good for name, number in counts.items() if name.startswith(beginnings))
+
+        cut = total("fault cut_reply ")
+        print(f"| {len(good)} | {kind} | {total('jobs'):,} | {total('kill '):,} | {total('kill redis'):,} | {total('pause '):,} | {cut:,} | "
+              f"{total('fault ') - cut:,} | {total('checked stale_refused'):,} | {total('checked transitions'):,} | {total('milliseconds') / 3.6e6:.1f} |")
+        for name in sorted({name for counts in good for name in counts if name.split(' ')[0] in ('kill', 'pause', 'drain')}):
+            print(f"  {kind}: {name} {total(name)}", file=sys.stderr)
+    print(f"{sum(bool(row['problems']) for row in rows)} rounds broke", file=sys.stderr)
+    return 0
 
 
 def mutants(options: argparse.Namespace) -> int:
@@ -424,10 +448,12 @@ def mutants(options: argparse.Namespace) -> int:
 def main(words: List[str]) -> int:
     options = parse(words)
     options.build = os.path.abspath(options.build)
+    if options.totals:
+        return totals(options.totals)
     if options.mutants:
         return mutants(options)
     version = commit()
-    totals: Dict[str, Dict[str, int]] = collections.defaultdict(collections.Counter)
+    sums: Dict[str, Dict[str, int]] = collections.defaultdict(collections.Counter)
     failed = False
     for kind, seed, size, seconds, traced in plan(options, finished(options.out, version) if options.long else set()):
         print(f"{kind} seed {seed}: ", end="", flush=True)
@@ -435,11 +461,11 @@ def main(words: List[str]) -> int:
         print(summary(kind, counts) + (f" in {directory}" if problems or options.keep else ""), flush=True)
         for problem in problems[:20]:
             print("  BROKEN " + problem, flush=True)
-        totals[kind].update(counts)
+        sums[kind].update(counts)
         failed |= bool(problems)
         with open(options.out, "a", encoding="utf-8") as file:
             file.write(json.dumps({"commit": version, "kind": kind, "seed": seed, "at": int(time.time()), "problems": problems[:20], "counts": counts}) + "\n")
-    for kind, counts in totals.items():
+    for kind, counts in sums.items():
         print(f"\n{kind}, all rounds: {summary(kind, counts)}")
         for name in sorted(counts):
             if name.split(" ")[0] in ("kill", "pause", "drain", "fault"):

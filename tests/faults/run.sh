@@ -44,16 +44,14 @@ EVALQ_TEST_BUILD=$(pwd)/build/test
 PYTHONDONTWRITEBYTECODE=1
 export EVALQ_TEST_BUILD PYTHONDONTWRITEBYTECODE
 failed=0
-for name in ${sets:-campaign syscalls allocations redis_states disks}; do
+for name in ${sets:-campaign syscalls allocations redis_states clocks disks}; do
     if [ ! -f "tests/faults/$name.py" ]; then
         [ -z "$sets" ] || { echo "faults: there is no set '$name'" >&2; exit 2; }
     elif [ "$name" = campaign ]; then
         # shellcheck disable=SC2086 # Words on purpose.
         python3 tests/faults/campaign.py "$form" $seed $rounds || failed=1
-    elif [ "$form" = --short ]; then
-        python3 "tests/faults/$name.py" --short || failed=1
     else
-        python3 "tests/faults/$name.py" || failed=1
+        python3 "tests/faults/$name.py" "$form" || failed=1
     fi
 done
 exit "$failed"
