@@ -12,6 +12,9 @@
 
 #define MERGE_LOOK_MS     250
 #define MERGE_PATIENCE_MS 10000 // For a worker that offers the suite.
+#define AWAY_LOOK_MS      500
+#define AWAY_POLL_MS      60000 // LMMs-Engine forgets a job at the first poll that fails.
+#define AWAY_SUBMIT_MS    10000 // Its training stands still meanwhile.
 
 static void reply_json(struct evq_http_reply *reply, int code, json_t *document)
 {
@@ -50,6 +53,19 @@ static void reply_refused(struct evq_http_reply *reply, enum evq_status status,
     } else {
         evq_http_reply_fail(reply, status, err);
     }
+}
+
+/* Redis is away, perhaps for a moment: clients, which give up at the first error and set no time
+ * limit, are answered later. false: not that, or for too long. */
+static bool answer_later(const struct evq_http_request *request, enum evq_status status,
+                         int64_t patience_ms, struct evq_http_reply *reply)
+{
+    const bool away = status == EVQ_E_IO || status == EVQ_E_RETRY || status == EVQ_E_TIMEOUT;
+    if (!away || evq_clock_mono_ms() - request->started_ms > patience_ms) {
+        return false;
+    }
+    reply->again_ms = AWAY_LOOK_MS;
+    return true;
 }
 
 void evq_lmms_health(struct evq_api *api, struct evq_http_request *request,
@@ -142,6 +158,9 @@ void evq_lmms_evaluate(struct evq_api *api, struct evq_http_request *request,
     }
     status = evq_lmms_submit(api->config, api->queue, api->pins, asked, sent, &err);
     evq_lmms_request_free(asked);
+    if (answer_later(request, status, AWAY_SUBMIT_MS, reply)) {
+        return;
+    }
     if (status != EVQ_OK) {
         reply_refused(reply, status, &err);
         return;
@@ -165,6 +184,8 @@ void evq_lmms_job(struct evq_api *api, struct evq_http_request *request,
                                        : EVQ_E_NOT_FOUND;
     if (status == EVQ_E_NOT_FOUND || (status == EVQ_OK && ticket->state == EVQ_TICKET_GONE)) {
         reply_not_found(reply, id);
+    } else if (answer_later(request, status, AWAY_POLL_MS, reply)) {
+        // The ticket is asked for again.
     } else if (status != EVQ_OK) {
         evq_http_reply_fail(reply, status, &err);
     } else {

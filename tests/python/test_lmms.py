@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import unittest
 from typing import Any, Dict, List, Optional
 
@@ -280,6 +281,28 @@ class LmmsTest(SceneTest):
             pass
         done = self.client.wait_for_job(job["job_id"], timeout=60)
         self.assertEqual(metrics_of(done)["eval/size_bytes"], os.path.getsize(os.path.join(path, "model.safetensors")))
+
+    def test_engine_loses_nothing_while_redis_is_away(self) -> None:
+        """Its client forgets a job at the first poll that fails, and an evaluation that cannot be submitted: it hears of neither."""
+        gate = self.gate("away-gate")
+        backend = EvalServerBackend(self.url, "qwen_vl", ["size"], gen_kwargs=f"until={gate}")
+        job = backend.submit(self.save("away/checkpoint-1"), 1)
+        until(lambda: self.client.get_job(job)["status"] == "running", "the job runs")
+        self.scene.stop_redis()
+        path = self.save("away/checkpoint-2")
+        submit = threading.Thread(target=backend.submit, args=(path, 2))
+        submit.start()
+        polled = threading.Thread(target=self.client.get_job, args=(job,))
+        polled.start()
+        until(lambda: self.client.is_healthy() is False, "the gateway says that Redis is away")
+        self.assertEqual((backend.lost, submit.is_alive(), polled.is_alive()), ([], True, True))
+        self.scene.start_redis()
+        submit.join(60)
+        polled.join(60)
+        with open(gate, "w", encoding="utf-8"):
+            pass
+        backend.wait(until)
+        self.assertEqual((backend.lost, sorted(backend.logged)), ([], [1, 2]))
 
     def test_two_distributed_evaluations_at_once_on_one_host(self) -> None:
         gate = self.gate("ranks-gate")
