@@ -210,7 +210,12 @@ static void crash_count(struct evq_supervisor *supervisor, const char *id)
 static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
                        enum evq_fail_kind kind, const char *reason, const char *detail)
 {
-    const enum evq_slot_ending ending = slot->ending;
+    // Who tells a worker to go often tells its whole group: Slurm every process of a step, a
+    // terminal too. An evaluator that dies of that is no crash.
+    const enum evq_slot_ending ending =
+        slot->ending == EVQ_ENDING_NONE && kind == EVQ_FAIL_CRASH && supervisor->told
+            ? EVQ_ENDING_RELEASED
+            : slot->ending;
     struct evq_lease *lease = slot_leave(slot);
 
     if (lease == NULL) {

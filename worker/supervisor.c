@@ -302,8 +302,9 @@ static void signals_take(struct evq_supervisor *supervisor)
 
     while (read(supervisor->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGCHLD) {
-            continue; // All children are looked at below.
+            continue; // All children are looked at later.
         }
+        supervisor->told = true;
         if (supervisor->draining && !supervisor->forced) {
             drain_force(supervisor);
         } else if (!supervisor->draining) {
@@ -311,8 +312,6 @@ static void signals_take(struct evq_supervisor *supervisor)
                                  supervisor->config->worker.drain_seconds * 1000);
         }
     }
-    evq_children_reap(supervisor);
-    evq_ahead_reap(supervisor);
 }
 
 /* A claim that is due is no idleness; one that a sick worker, or one without Redis, cannot make is.
@@ -413,6 +412,7 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
         items[count++] = (struct pollfd){.fd = slot->errors.read_fd, .events = POLLIN};
     }
     (void)poll(items, count, evq_clock_left_ms(due_ms(supervisor, now_ms)));
+    signals_take(supervisor); // First: an evaluator may have died of the signal that we got too.
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
         if ((items[2 + 2 * i].revents & POLLOUT) != 0) {
@@ -422,7 +422,8 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
             evq_children_read(supervisor, slot);
         }
     }
-    signals_take(supervisor);
+    evq_children_reap(supervisor);
+    evq_ahead_reap(supervisor);
     evq_dispatch_wake(supervisor, items[1].revents != 0);
 }
 

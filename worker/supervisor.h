@@ -69,6 +69,7 @@ struct evq_supervisor {
     double *suite_seconds;
 
     bool draining;
+    bool told;        // By a signal.
     bool forced;      // A second signal.
     int64_t drain_ms; // Monotonic end of the drain.
     int64_t idle_since_ms;
