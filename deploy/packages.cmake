@@ -7,7 +7,7 @@ install(PROGRAMS ${here}/redis/secrets.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/e
 install(FILES ${here}/evalq.yaml ${here}/redis/redis.conf DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
 foreach(package evalq libevalq1 libevalq-dev evalq-cuda)
-    install(FILES ${here}/../LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${package} RENAME copyright)
+    install(FILES ${here}/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${package})
 endforeach()
 
 set(CPACK_GENERATOR DEB)
@@ -16,6 +16,7 @@ set(CPACK_PACKAGE_VENDOR evalq)
 set(CPACK_PACKAGE_CONTACT "The developers of evalq <evalq@evalq.invalid>")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
+set(CPACK_PRE_BUILD_SCRIPTS ${here}/packages_finish.cmake)
 set(CPACK_COMPONENTS_ALL evalq libevalq1 libevalq-dev)
 if(TARGET evalq_cuda)
     list(APPEND CPACK_COMPONENTS_ALL evalq-cuda)
@@ -33,18 +34,18 @@ set(CPACK_DEBIAN_EVALQ_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_EVALQ_PACKAGE_RECOMMENDS "libopenblas0-pthread, libcurl4 | libcurl4t64, libssl3 | libssl3t64, redis-server | valkey-server")
 set(CPACK_DEBIAN_EVALQ_PACKAGE_SUGGESTS evalq-cuda)
 set(CPACK_DEBIAN_EVALQ_DESCRIPTION "evaluates checkpoints while training goes on
- Programs, services and manual pages: evalq, evalq-worker, evalq-logger and
- evalq-gateway.")
+Programs, services and manual pages: evalq, evalq-worker, evalq-logger and
+evalq-gateway.")
 set(CPACK_DEBIAN_LIBEVALQ1_PACKAGE_NAME libevalq1)
 set(CPACK_DEBIAN_LIBEVALQ1_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_LIBEVALQ1_PACKAGE_RECOMMENDS "libssl3 | libssl3t64")
 set(CPACK_DEBIAN_LIBEVALQ1_DESCRIPTION "submits checkpoints to evalq from a training process
- The client library, which the Python package loads too.")
+The client library, which the Python package loads too.")
 set(CPACK_DEBIAN_LIBEVALQ-DEV_PACKAGE_NAME libevalq-dev)
 set(CPACK_DEBIAN_LIBEVALQ-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_LIBEVALQ-DEV_PACKAGE_DEPENDS "libevalq1 (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_LIBEVALQ-DEV_DESCRIPTION "submits checkpoints to evalq: header and link
- For programs in C: evalq.h, pkg-config and CMake files.")
+For programs in C: evalq.h, pkg-config and CMake files.")
 # NVIDIA's packages are called differently in each version: they are named as a recommendation alone.
 set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_NAME evalq-cuda)
 set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_SECTION science)
@@ -52,6 +53,6 @@ set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_DEPENDS "libc6, evalq (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_RECOMMENDS "libcublas-13-0 | libcublas-13-1 | libcublas-13-2")
 set(CPACK_DEBIAN_EVALQ-CUDA_DESCRIPTION "evaluates checkpoints on NVIDIA GPUs
- The module that evalq-worker loads where there is a GPU. cuBLAS 13 is loaded
- at run time and not part of it.")
+The module that evalq-worker loads where there is a GPU. cuBLAS 13 is loaded
+at run time and not part of it.")
 include(CPack)

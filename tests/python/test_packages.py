@@ -62,7 +62,7 @@ class PackagesTest(unittest.TestCase):
 
     def test_each_package_holds_its_own_and_no_file_is_in_two(self) -> None:
         self.assertEqual(sorted(self.files), ["evalq", "libevalq-dev", "libevalq1"])
-        for end in ("bin/evalq", "bin/evalq-worker", "bin/evalq-logger", "man1/evalq.1", "system/evalq-worker.service", "secrets.sh"):
+        for end in ("bin/evalq", "bin/evalq-worker", "bin/evalq-logger", "man1/evalq.1.gz", "system/evalq-worker.service", "secrets.sh"):
             self.assertTrue(self.holds("evalq", end), end)
         for end in ("completions/evalq", "vendor-completions/_evalq", "vendor_completions.d/evalq.fish"):
             self.assertTrue(self.holds("evalq", end), end)
@@ -72,6 +72,7 @@ class PackagesTest(unittest.TestCase):
             self.assertFalse(self.holds("libevalq1", end), end)
         for package in self.files:
             self.assertTrue(self.holds(package, f"doc/{package}/copyright"), package)
+            self.assertTrue(self.holds(package, f"doc/{package}/changelog.gz"), package)
         every = [name for names in self.files.values() for name in names]
         self.assertEqual(len(every), len(set(every)))
         self.assertEqual([name for name in every if "cuda" in name or not name.startswith("./usr/")], [])

@@ -1,0 +1,16 @@
+# Run by CPack on the files of each package: what Debian wants compressed, and a changelog beside each copyright.
+file(GLOB_RECURSE pages "${CPACK_TEMPORARY_DIRECTORY}/*.1")
+list(FILTER pages INCLUDE REGEX "/man/man1/")
+file(GLOB_RECURSE copyrights "${CPACK_TEMPORARY_DIRECTORY}/copyright")
+set(changes "")
+foreach(copyright IN LISTS copyrights)
+    get_filename_component(folder ${copyright} DIRECTORY)
+    get_filename_component(package ${folder} NAME)
+    string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)
+    file(WRITE ${folder}/changelog "${package} (${CPACK_PACKAGE_VERSION}) unstable; urgency=medium\n\n"
+        "  * Built from source; what changed is in its history.\n\n -- ${CPACK_PACKAGE_CONTACT}  ${date}\n")
+    list(APPEND changes ${folder}/changelog)
+endforeach()
+foreach(file IN LISTS pages changes)
+    execute_process(COMMAND gzip -9nf ${file} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
