@@ -1,5 +1,5 @@
 """The shells' completions that each program writes with its manual pages: bash is asked as a person at its prompt would; zsh and
-fish, where they are installed, read theirs without a complaint, and fish is asked too."""
+fish, where they are installed, are asked too."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import unittest
 from typing import List
 
-from scene import BIN
+from scene import BIN, until
 
 PROGRAMS = ("evalq", "evalq-worker", "evalq-logger", "evalq-gateway")
 ASK = """
@@ -22,6 +23,24 @@ function=$(complete -p "$1" | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
 "$function"
 printf '%s\\n' "${COMPREPLY[@]}"
 """
+
+# Control-X, once bound, leaves the line in a file.
+ZSH = """fpath=($PWD $fpath)
+autoload -Uz compinit && compinit -u -D
+unsetopt beep
+bindkey '^I' complete-word
+leave() { print -r -- "$BUFFER" >$LINE; BUFFER= }
+zle -N leave && bindkey '^X' leave
+print ready >$LINE"""
+
+
+def drain(terminal: int) -> None:
+    """Reads what a shell writes to its terminal, so that it never waits; ends with the terminal."""
+    try:
+        while os.read(terminal, 4096):
+            pass
+    except OSError:
+        pass
 
 
 class CompletionTest(unittest.TestCase):
@@ -87,6 +106,40 @@ class CompletionTest(unittest.TestCase):
             if name.startswith("_"):
                 done = subprocess.run(["zsh", "-n", name], cwd=self.directory, text=True, capture_output=True, check=False)
                 self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+
+    @unittest.skipUnless(shutil.which("zsh"), "NOT RUN: no zsh")
+    def test_zsh_completes_verbs_options_and_values(self) -> None:
+        """At a prompt of its own on a pseudo terminal: the line after the tab goes into a file."""
+        environment = dict(os.environ, HOME=self.directory, ZDOTDIR=self.directory, TERM="dumb", LINE=self.directory + "/line")
+        master, slave = os.openpty()
+        self.addCleanup(os.close, master)
+        done = subprocess.Popen(
+            ["zsh", "-f", "-i"], cwd=self.directory, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+        self.addCleanup(done.wait)
+        self.addCleanup(done.kill)
+        threading.Thread(target=drain, args=(master,), daemon=True).start()
+        os.write(master, ZSH.replace("\n", "; ").encode() + b"\r")
+        for typed, line in (
+            ("evalq su", "evalq submit "),
+            ("evalq submit --sui", "evalq submit --suite="),
+            ("evalq status --sui", "evalq status --sui"),
+            ("evalq --color al", "evalq --color always "),
+            ("evalq-logger --log-format j", "evalq-logger --log-format json "),
+        ):
+            until(lambda: self.line() == "ready", "zsh is at its prompt")
+            os.write(master, typed.encode() + b"\t\x18")
+            until(lambda: self.line() != "ready", f"zsh completes {typed!r}")
+            self.assertEqual(self.line(), line)
+            os.write(master, b"\x15print ready >$LINE\r")
+
+    def line(self) -> str:
+        try:
+            with open(self.directory + "/line", encoding="utf-8") as file:
+                return file.read().rstrip("\n")
+        except FileNotFoundError:
+            return ""
 
     @unittest.skipUnless(shutil.which("fish"), "NOT RUN: no fish")
     def test_fish_offers_verbs_options_and_values(self) -> None:
