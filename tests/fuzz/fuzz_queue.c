@@ -72,6 +72,12 @@ const char *evq_conn_where(const struct evq_conn *conn)
     return "redis://fuzz";
 }
 
+const char *evq_conn_failover(const struct evq_conn *conn)
+{
+    (void)conn;
+    return "0123456789abcdef";
+}
+
 static void claims_free(struct evq_claim **claims, const struct evq_claimed *claimed)
 {
     check(claimed->count <= 4);
