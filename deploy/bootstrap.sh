@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs, by apt package name, what evalq needs to build and run (and with "test" what its tests need, with
 # "peers" those against Python frameworks too).
-# Says what it does; does nothing when all is there; asks for sudo only when something is missing.
+# Debian 12 and 13, Ubuntu 24.04. Says what it does; does nothing when all is there; asks for sudo only when something is missing.
 # No service is left running or enabled that was not before.
 #   sh deploy/bootstrap.sh [build|test|peers]
 set -eu
@@ -10,11 +10,13 @@ mode=${1:-build}
 packages="build-essential cmake ninja-build pkg-config libhiredis-dev libmsgpack-dev libyaml-dev
 libjansson-dev libmicrohttpd-dev libcurl4-openssl-dev libssl-dev libxxhash-dev zlib1g-dev libopenblas0-pthread
 redis-server redis-tools"
+optional=
 case $mode in
 build) ;;
 test | peers)
-    packages="$packages libcmocka-dev clang-14 clang-format-14 libclang-rt-14-dev python3 python3-numpy
-python3-venv python3-yaml iproute2 git openssl procps util-linux"
+    packages="$packages libcmocka-dev python3 python3-numpy python3-venv python3-yaml iproute2 git openssl procps
+util-linux zsh fish"
+    optional="clang-14 clang-format-14 libclang-rt-14-dev" # For the format and the fuzzers; not in Debian 13.
     if [ "$mode" = peers ]; then
         packages="$packages python3-dev chromium prometheus"
     fi
@@ -25,15 +27,29 @@ python3-venv python3-yaml iproute2 git openssl procps util-linux"
     ;;
 esac
 
-missing=
-for package in $packages; do
-    state=$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null || true)
-    case $state in
-    ii*) ;;
-    *) missing="$missing $package" ;;
-    esac
-done
-if [ -z "$missing" ]; then
+# lacking PACKAGE...: those of them that are not installed.
+lacking() {
+    for package in "$@"; do
+        state=$(dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null || true)
+        case $state in
+        ii*) ;;
+        *) printf ' %s' "$package" ;;
+        esac
+    done
+}
+# offered PACKAGE...: those of them that this release has.
+offered() {
+    for package in "$@"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then
+            printf ' %s' "$package"
+        fi
+    done
+}
+
+# shellcheck disable=SC2046,SC2086 # The lists are words on purpose.
+missing=$(lacking $packages)
+# shellcheck disable=SC2046,SC2086
+if [ -z "$missing" ] && [ -z "$(offered $(lacking $optional))" ]; then
     echo "bootstrap: all packages for '$mode' are installed"
     exit 0
 fi
@@ -66,9 +82,11 @@ cleanup() {
 }
 trap cleanup EXIT
 
-echo "bootstrap: installing$missing"
 $as_root apt-get update -q
-# shellcheck disable=SC2086 # The list is words on purpose.
+# shellcheck disable=SC2046,SC2086
+missing="$missing$(offered $(lacking $optional))"
+echo "bootstrap: installing$missing"
+# shellcheck disable=SC2086
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
 case $missing in
 *redis-server*)
