@@ -31,7 +31,7 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 # What is loaded at run time no linker knows of.
 set(CPACK_DEBIAN_EVALQ_PACKAGE_NAME evalq)
 set(CPACK_DEBIAN_EVALQ_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_EVALQ_PACKAGE_RECOMMENDS "libopenblas0-pthread, libcurl4 | libcurl4t64, libssl3 | libssl3t64, redis-server | valkey-server")
+set(CPACK_DEBIAN_EVALQ_PACKAGE_RECOMMENDS "libopenblas0-pthread, libcurl4 | libcurl4t64, libssl3 | libssl3t64, procps, redis-server | valkey-server")
 set(CPACK_DEBIAN_EVALQ_PACKAGE_SUGGESTS evalq-cuda)
 set(CPACK_DEBIAN_EVALQ_DESCRIPTION "evaluates checkpoints while training goes on
 Programs, services and manual pages: evalq, evalq-worker, evalq-logger and
