@@ -222,11 +222,19 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
     enum evq_status status = EVQ_OK;
 
     if (!forward->registered) {
-        struct evq_queue_info info;
-        status = evq_queue_info(forward->queue, &info, err);
+        struct evq_queue_info before;
+        struct evq_queue_info after;
+        status = evq_queue_info(forward->queue, &before, err);
         if (status == EVQ_OK) {
             // All: in a new keyspace, too, none may be trimmed past before it is there.
             status = sinks_open(forward->queue, forward->sinks, forward->sink_count, err);
+        }
+        if (status == EVQ_OK) {
+            status = evq_queue_info(forward->queue, &after, err);
+        }
+        if (status == EVQ_OK && strcmp(before.epoch, after.epoch) != 0) {
+            // The keyspace went, or came, meanwhile: the first of them may stand in the old one.
+            status = evq_error_set(err, EVQ_E_RETRY, "the queue's keyspace is a new one");
         }
         forward->registered = status == EVQ_OK;
         forward->pending = forward->pending || forward->registered;
@@ -329,7 +337,10 @@ static void *forward_main(void *argument)
         if (status == EVQ_E_STOPPED) {
             break;
         }
-        if (is_final(status) && forward->failures == 0 && atomic_load(&forward->count) == 0) {
+        // Functions that go from under a logger that runs come again, as for everybody who runs.
+        const bool began = status == EVQ_E_VERSION && forward->registered;
+        if (is_final(status) && !began && forward->failures == 0 &&
+            atomic_load(&forward->count) == 0) {
             evq_log(EVQ_LOG_ERROR, "sink_failed", "sink=%s status=%s reason=%s",
                     forward->sink->name, evq_status_name(status), error.message);
             forward->error = error;
