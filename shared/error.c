@@ -50,6 +50,9 @@ enum evq_status evq_error_set(struct evq_error *err, enum evq_status status, con
     va_end(args);
     err->status = status;
     memcpy(err->message, message, sizeof message);
+    if (status == EVQ_E_NOMEM && strstr(message, "memory") == NULL) {
+        (void)evq_error_prefix(err, "out of memory");
+    }
     return status;
 }
 

@@ -40,7 +40,7 @@ struct evq_error {
 };
 
 /* Fills err (may be NULL) with status and a printf-style sentence, cut at 511 bytes; returns
- * status. */
+ * status. EVQ_E_NOMEM: "out of memory: " comes before a sentence that says nothing of memory. */
 enum evq_status evq_error_set(struct evq_error *err, enum evq_status status, const char *format,
                               ...) EVQ_PRINTF(3, 4);
 

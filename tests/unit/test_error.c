@@ -25,6 +25,16 @@ static void error_set_fills_and_cuts_the_message(void **state)
     assert_status(evq_error_set(NULL, EVQ_E_NOMEM, "%s", "nobody reads this"), EVQ_E_NOMEM);
 }
 
+static void error_set_says_that_memory_ran_out(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    (void)evq_error_set(&err, EVQ_E_NOMEM, "'%s'", "evalq.yaml");
+    assert_string_equal(err.message, "out of memory: 'evalq.yaml'");
+    (void)evq_error_set(&err, EVQ_E_NOMEM, "no memory for a queue");
+    assert_string_equal(err.message, "no memory for a queue");
+}
+
 /* A caller may wrap a message into a new one by passing it as an argument. */
 static void error_set_accepts_its_own_message(void **state)
 {
@@ -116,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_set_fills_and_cuts_the_message),
+        cmocka_unit_test(error_set_says_that_memory_ran_out),
         cmocka_unit_test(error_set_accepts_its_own_message),
         cmocka_unit_test(error_prefix_puts_text_before),
         cmocka_unit_test(error_names_and_exits_cover_every_status),
