@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "shared/clock.h"
+#include "shared/json_memory.h"
 
 #define API         "/api/2.0/mlflow/"
 #define TAG_RUN     "evalq.run"     // Made for these results.
@@ -97,11 +98,15 @@ static enum evq_status call(struct evq_mlflow *mlflow, const char *path, struct 
                       body != NULL ? (const char *)body->data : NULL,
                       body != NULL ? body->bytes : 0, &reply, err);
     if (status == EVQ_OK) {
+        evq_json_memory_clear();
         *ret_document = json_loadb(reply.body.bytes > 0 ? (const char *)reply.body.data : "",
                                    reply.body.bytes, JSON_REJECT_DUPLICATES, NULL);
         const char *word = json_string_value(json_object_get(*ret_document, "error_code"));
         (void)snprintf(error, 64, "%s", word != NULL ? word : "");
         status = evq_http_verdict(&reply, mlflow->who, "MLflow", err);
+    }
+    if (status == EVQ_OK && evq_json_memory_failed()) {
+        status = evq_error_set(err, EVQ_E_RETRY, "%s: no memory for MLflow's answer", mlflow->who);
     }
     if (status == EVQ_OK && !json_is_object(*ret_document)) {
         status = evq_error_set(err, EVQ_E_RETRY,

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include "shared/completion.h"
+#include "shared/json_memory.h"
 
 #define TABLES_MAX 8
 
@@ -14,6 +15,7 @@ bool evq_program_begin(const struct evq_man *man, int argc, char **argv, int *re
     const struct rlimit none = {0, 0};
     struct evq_error err = {EVQ_OK, ""};
 
+    evq_json_memory_watch();
     (void)setrlimit(RLIMIT_CORE, &none); // Lowering it is always allowed.
     (void)signal(SIGPIPE, SIG_IGN);      // Cannot fail for this signal.
     if (argc != 3 || strcmp(argv[1], "--write-man") != 0) {

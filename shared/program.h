@@ -9,9 +9,9 @@
 #include "shared/man.h"
 
 /*
- * No core dumps, which would hold passwords and weights, and a peer that left is an error, not a
- * signal. true: argv asked for the manual pages (--write-man DIR, when evalq is built), and
- * *ret_code is the exit code.
+ * No core dumps, which would hold passwords and weights; a peer that left is an error, not a
+ * signal; and Jansson's memory is watched. true: argv asked for the manual pages (--write-man DIR,
+ * when evalq is built), and *ret_code is the exit code.
  */
 bool evq_program_begin(const struct evq_man *man, int argc, char **argv, int *ret_code);
 /*

@@ -248,9 +248,11 @@ enum evq_exit evq_eval_main(const struct evq_options *options)
     code = status_exit(status);
     if (status == EVQ_OK) {
         evq_buffer_text(&printer.out, options->json ? "}}\n" : "");
-        if (printer.out.failed ||
-            fwrite(printer.out.data, 1, printer.out.bytes, stdout) != printer.out.bytes ||
-            fflush(stdout) != 0) {
+        if (printer.out.failed) {
+            status = evq_error_set(&err, EVQ_E_NOMEM, "what '%s' measured", options->suite);
+            code = EVQ_EXIT_ERROR;
+        } else if (fwrite(printer.out.data, 1, printer.out.bytes, stdout) != printer.out.bytes ||
+                   fflush(stdout) != 0) {
             status = evq_error_set(&err, EVQ_E_IO, "standard output cannot be written");
             code = EVQ_EXIT_ERROR;
         }

@@ -15,6 +15,7 @@
 #include "logger/helper.h"
 #include "logger/sink.h"
 #include "shared/clock.h"
+#include "shared/json_memory.h"
 
 #define ARGS_MAX        64
 #define TIMEOUT_SECONDS 120
@@ -179,13 +180,17 @@ static enum evq_status answer_take(struct wandb *sink, const char *line, bool *r
                                    struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
+    evq_json_memory_clear();
     json_t *answer = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
     const char *error = json_string_value(json_object_get(answer, "error"));
     const char *refused = json_string_value(json_object_get(answer, "refused"));
     const char *reason = json_string_value(json_object_get(answer, "reason"));
     const json_t *flushed = json_object_get(answer, "flushed");
 
-    if (error != NULL) {
+    if (evq_json_memory_failed()) {
+        status =
+            evq_error_set(err, EVQ_E_RETRY, "%s: no memory for its helper's answer", sink->who);
+    } else if (error != NULL) {
         status = evq_error_set(err, EVQ_E_RETRY, "%s: %.300s", sink->who, error);
     } else if (refused != NULL && strlen(refused) < EVQ_RESULT_ID_BYTES_MAX) {
         status = evq_sink_refuse(sink->context, refused, "", 0,

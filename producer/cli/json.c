@@ -4,12 +4,17 @@
 #include <string.h>
 
 #include "shared/clock.h"
+#include "shared/json_memory.h"
 
 enum evq_status evq_json_take(char *text, json_t **ret, struct evq_error *err)
 {
     json_error_t fault;
     json_t *value = json_loads(text, JSON_REJECT_DUPLICATES, &fault);
     free(text);
+    if (evq_json_memory_failed()) {
+        json_decref(value);
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for the queue's answer");
+    }
     if (value == NULL) {
         return evq_error_set(err, EVQ_E_CORRUPT, "the queue's answer is not JSON: %s", fault.text);
     }
@@ -61,7 +66,8 @@ void evq_json_set_time(json_t *object, const char *key, int64_t unix_ms)
 
 enum evq_status evq_json_print(const json_t *document, struct evq_error *err)
 {
-    if (document == NULL || json_dumpf(document, stdout, JSON_INDENT(2)) != 0) {
+    if (document == NULL || evq_json_memory_failed() ||
+        json_dumpf(document, stdout, JSON_INDENT(2)) != 0) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for the JSON document");
     }
     (void)fputc('\n', stdout);

@@ -2,6 +2,7 @@
  * evalq logs: the log of a job's last attempt: the whole file where it is on this host, else the
  * end that its worker kept in Redis.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -49,11 +50,15 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
         evq_option_integer(&cli->options, "attempt", evq_json_integer(hash, "attempts", 0));
     size_t bytes_max = (size_t)evq_option_integer(&cli->options, "bytes", FILE_BYTES_MAX);
     const char *scratch = cli->config->worker.scratch;
+    errno = 0;
     char *text = evq_job_log_path(scratch, id, attempt, path, sizeof path)
                      ? evq_job_log_tail(path, bytes_max, &bytes)
                      : NULL;
     enum evq_status status = EVQ_OK;
 
+    if (text == NULL && errno == ENOMEM) {
+        return evq_error_set(err, EVQ_E_NOMEM, "the log of '%s'", id);
+    }
     if (cli->terminal.json) {
         json_t *doc =
             json_pack("{s:s, s:I, s:s, s:s?, s:o?}", "job", id, "attempt", (json_int_t)attempt,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "producer/cli/cli.h"
+#include "shared/json_memory.h"
 
 static int fail(const struct evq_error *err, int exit_code)
 {
@@ -63,6 +64,7 @@ int main(int argc, char **argv)
     struct evq_error err = {0};
     bool done = false;
 
+    evq_json_memory_watch();
     if (argc == 3 && strcmp(argv[1], "--write-man") == 0) {
         return evq_verbs_write_man(argv[2], &err) == EVQ_OK ? EVQ_EXIT_OK
                                                             : fail(&err, EVQ_EXIT_ERROR);
@@ -79,6 +81,10 @@ int main(int argc, char **argv)
         status = evq_cli_check_args(&cli, &err);
         status = status == EVQ_OK ? cli.verb->run(&cli, &err) : status;
         evq_cli_close(&cli);
+    }
+    if (status == EVQ_OK && evq_json_memory_failed()) {
+        status = evq_error_set(&err, EVQ_E_NOMEM, "what was printed may lack something");
+        cli.exit_code = EVQ_EXIT_ERROR;
     }
     int exit_code = cli.exit_code != 0 ? cli.exit_code : (int)evq_status_exit(status);
     if (fflush(stdout) != 0 || ferror(stdout)) {

@@ -8,6 +8,7 @@
 #include "producer/gateway/body.h"
 #include "producer/gateway/routes.h"
 #include "shared/job_log.h"
+#include "shared/json_memory.h"
 
 #define PAGE_DEFAULT      100
 #define PAGE_MAX          1000
@@ -54,7 +55,7 @@ static json_t *parse_view(char *text, struct evq_http_reply *reply)
 
 static void dump(struct evq_http_reply *reply, json_t *document)
 {
-    char *text = document != NULL ? json_dumps(document, JSON_COMPACT) : NULL;
+    char *text = evq_json_memory_dumps(document, JSON_COMPACT);
     if (text == NULL) {
         evq_http_reply_error(reply, 500, "nomem", "no memory for the reply");
     } else {

@@ -5,6 +5,7 @@
 
 #include "producer/gateway/openapi.h"
 #include "producer/gateway/routes.h"
+#include "shared/json_memory.h"
 
 void evq_api_health(struct evq_api *api, struct evq_http_request *request,
                     struct evq_http_reply *reply)
@@ -66,7 +67,7 @@ void evq_api_workers(struct evq_api *api, struct evq_http_request *request,
     json_t *stats = json_loads(json, JSON_REJECT_DUPLICATES, NULL);
     json_t *workers = json_object_get(stats, "workers");
     free(json);
-    json = json_is_array(workers) ? json_dumps(workers, JSON_COMPACT) : NULL;
+    json = json_is_array(workers) ? evq_json_memory_dumps(workers, JSON_COMPACT) : NULL;
     if (json == NULL) {
         evq_http_reply_error(reply, 500, "corrupt", "the queue's answer has no workers");
     } else {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shared/config.h"
+#include "shared/json_memory.h"
 
 void evq_body_fail(struct evq_body *body, const char *format, ...)
 {
@@ -54,7 +55,10 @@ bool evq_body_open(struct evq_body *body, const struct evq_http_request *request
         body->object = json_object();
     } else {
         body->object = json_loadb(request->body, request->body_len, JSON_REJECT_DUPLICATES, &fault);
-        if (body->object == NULL) {
+        if (evq_json_memory_failed()) {
+            json_decref(body->object);
+            body->object = NULL;
+        } else if (body->object == NULL) {
             evq_body_fail(body, "the body is not JSON: %s (line %d, column %d)", fault.text,
                           fault.line, fault.column);
         } else if (!json_is_object(body->object)) {

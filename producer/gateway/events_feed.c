@@ -9,6 +9,7 @@
 #include "producer/gateway/events.h"
 #include "shared/clock.h"
 #include "shared/codec.h"
+#include "shared/json_memory.h"
 #include "shared/keys.h"
 #include "shared/log.h"
 
@@ -180,8 +181,12 @@ static enum evq_status parse(enum evq_status status, char *text, json_t **ret,
     if (status != EVQ_OK) {
         return status;
     }
+    evq_json_memory_clear();
     *ret = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     free(text);
+    if (evq_json_memory_failed()) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a view");
+    }
     return json_is_object(*ret) ? EVQ_OK
                                 : evq_error_set(err, EVQ_E_CORRUPT, "a view that is no object");
 }
@@ -196,7 +201,7 @@ static enum evq_status look_at_numbers(struct follow *f, bool *ret_news, struct 
         json_t *states = json_object_get(stats, "states");
         json_t *event = json_pack("{s:O, s:I}", "states", states, "workers",
                                   (json_int_t)json_array_size(json_object_get(stats, "workers")));
-        char *data = event != NULL ? json_dumps(event, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+        char *data = evq_json_memory_dumps(event, JSON_COMPACT | JSON_SORT_KEYS);
         if (data != NULL && strcmp(data, f->numbers) != 0 && strlen(data) < sizeof f->numbers) {
             (void)snprintf(f->numbers, sizeof f->numbers, "%s", data);
             evq_events_add(f->feed->events, "", "queue", "", data);
@@ -212,7 +217,7 @@ static enum evq_status look_at_numbers(struct follow *f, bool *ret_news, struct 
 static void tell_state(struct follow *f, const json_t *job)
 {
     const char *run = json_string_value(json_object_get(job, "run"));
-    char *data = json_dumps(job, JSON_COMPACT | JSON_SORT_KEYS);
+    char *data = evq_json_memory_dumps(job, JSON_COMPACT | JSON_SORT_KEYS);
     if (data != NULL) {
         evq_events_add(f->feed->events, "", "state", run != NULL ? run : "", data);
     }

@@ -11,6 +11,7 @@
 
 #include "producer/gateway/listen.h"
 #include "shared/clock.h"
+#include "shared/json_memory.h"
 #include "shared/log.h"
 
 #define HEAD_BYTES_MAX    32768 // Memory of a connection: its head must fit.
@@ -409,6 +410,7 @@ static enum MHD_Result on_whole(struct call *call)
             }
             return MHD_YES;
         }
+        evq_json_memory_clear();
         exchange->route->handler(call->server->config.direct, &exchange->request, &exchange->reply);
     }
     return answer(call);

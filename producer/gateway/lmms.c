@@ -9,6 +9,7 @@
 #include "producer/gateway/lmms_job.h"
 #include "producer/gateway/routes.h"
 #include "shared/clock.h"
+#include "shared/json_memory.h"
 
 #define MERGE_LOOK_MS     250
 #define MERGE_PATIENCE_MS 10000 // For a worker that offers the suite.
@@ -18,7 +19,7 @@
 
 static void reply_json(struct evq_http_reply *reply, int code, json_t *document)
 {
-    char *text = document != NULL ? json_dumps(document, 0) : NULL;
+    char *text = evq_json_memory_dumps(document, 0);
 
     json_decref(document);
     if (text == NULL) {

@@ -8,6 +8,7 @@
 
 #include "producer/gateway/lmms_result.h"
 #include "shared/clock.h"
+#include "shared/json_memory.h"
 #include "shared/log.h"
 
 /* What tells one evaluation of a checkpoint from another, as text; free() it. NULL: out of memory.
@@ -26,7 +27,7 @@ static char *settings_text(const struct evq_lmms_request *request)
         (void)json_object_set_new(args, request->key, json_string("CHECKPOINT"));
         (void)json_object_set_new(all, "model_args", args);
     }
-    char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
+    char *text = evq_json_memory_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
     json_decref(all);
     return text;
 }
@@ -163,7 +164,7 @@ static enum evq_status variant_send(struct sending *s, const char *variant, cons
     (void)snprintf(directory, sizeof directory, "%.*s/%s%s", PATH_MAX - 2 * EVQ_LMMS_NAME_BYTES,
                    s->directory, s->request->model_dir, suffix);
     json_t *params = params_json(s->request, &s->place, directory, suffix);
-    char *text = json_dumps(params, JSON_COMPACT);
+    char *text = evq_json_memory_dumps(params, JSON_COMPACT);
     struct evq_job *job = text != NULL ? job_make(&s->place, suite, variant, "lmms", text) : NULL;
     enum evq_status status =
         job != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "no memory for a job");
@@ -193,7 +194,7 @@ static enum evq_status ticket_put(struct sending *s, const char *other, struct e
     json_t *record = json_pack("{s:O, s:s, s:s, s:s, s:s}", "request", s->request->echo, "output",
                                s->directory, "model_dir", s->request->model_dir, "variant",
                                s->request->variant, "other", other);
-    char *text = json_dumps(record, JSON_COMPACT);
+    char *text = evq_json_memory_dumps(record, JSON_COMPACT);
     enum evq_status status =
         text == NULL ? evq_error_set(err, EVQ_E_NOMEM, "no memory for a ticket") : EVQ_OK;
     if (status == EVQ_OK) {
@@ -262,7 +263,7 @@ enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct ev
     // Each is a job of its own: what an earlier one put there may have been removed since.
     (void)snprintf(place.run, sizeof place.run, "merge-%s", merging->id);
     json_t *record = json_pack("{s:s}", "output", merging->output);
-    text = json_dumps(record, JSON_COMPACT);
+    text = evq_json_memory_dumps(record, JSON_COMPACT);
     json_decref(record);
     struct evq_job *job = text != NULL ? job_make(&place, config->gateway.lmms.merge_suite,
                                                   merge->variant, "lmms_merge", text)

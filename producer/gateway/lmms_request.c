@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "producer/gateway/lmms_fields.h"
+#include "shared/json_memory.h"
 
 /* Where lmms-eval looks for a model's name in model_args, in this order. */
 static const char *const model_keys[] = {"peft",     "delta",         "pretrained",
@@ -23,6 +24,10 @@ static enum evq_status body_read(const char *body, size_t bytes, json_t **ret_bo
         return *ret_fault != NULL ? EVQ_E_INVALID : EVQ_E_NOMEM;
     }
     json_t *value = json_loadb(body, bytes, JSON_DECODE_ANY, &error);
+    if (evq_json_memory_failed()) {
+        json_decref(value);
+        return EVQ_E_NOMEM;
+    }
     if (value == NULL) {
         *ret_fault =
             json_pack("{s:[{s:s, s:[s, i], s:s, s:{}, s:{s:s}}]}", "detail", "type", "json_invalid",

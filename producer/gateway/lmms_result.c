@@ -13,6 +13,7 @@
 
 #include "shared/clock.h"
 #include "shared/file.h"
+#include "shared/json_memory.h"
 
 #define ENDING         "_results.json"
 #define LOOKED_AT_MAX  16
@@ -170,7 +171,8 @@ static int file_write(const struct evq_lmms_output *output, struct evq_result *c
         return errno != 0 ? errno : EIO;
     }
     json_t *file = file_json(output, results, count);
-    if (file == NULL) {
+    if (file == NULL || evq_json_memory_failed()) {
+        json_decref(file);
         return ENOMEM;
     }
     errno = 0;

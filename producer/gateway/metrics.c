@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "producer/gateway/exposition.h"
+#include "shared/json_memory.h"
 
 #define LABELS_MAX EVQ_EXPOSITION_LABELS_MAX
 
@@ -264,6 +265,10 @@ enum evq_status evq_metrics_write(const char *queue, const char *stats, double r
     struct page page = {.to = {.out = out, .queue = queue}};
     json_t *root = stats != NULL ? json_loads(stats, 0, &where) : NULL;
 
+    if (evq_json_memory_failed()) {
+        json_decref(root);
+        return evq_error_set(err, EVQ_E_NOMEM, "stats of the queue");
+    }
     if (stats != NULL && !json_is_object(root)) {
         json_decref(root);
         return evq_error_set(err, EVQ_E_INVALID, "stats of the queue are no JSON object");

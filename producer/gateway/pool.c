@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "shared/clock.h"
+#include "shared/json_memory.h"
 #include "shared/log.h"
 
 enum { CONNECT_TIMEOUT_MS = 2000, CALL_TIMEOUT_MS = 5000 };
@@ -138,6 +139,7 @@ static bool handle(struct evq_pool *pool, struct thread *thread, struct evq_exch
         answer_busy(exchange, "too many requests are waiting for Redis");
         return true;
     }
+    evq_json_memory_clear();
     exchange->route->handler(&api, &exchange->request, reply);
     if (reply->status == EVQ_E_IO) { // The server was started anew: the next call reconnects.
         evq_http_reply_free(reply);

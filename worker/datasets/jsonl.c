@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "shared/json_memory.h"
 #include "worker/datasets/words.h"
 
 bool evq_lines_next(struct evq_lines *lines, const char **ret_line, size_t *ret_bytes)
@@ -36,7 +37,12 @@ enum evq_status evq_jsonl_next(struct evq_lines *lines, json_t **ret_object, str
         return evq_error_set(err, EVQ_E_LIMIT, "'%s', line %" PRId64 ": %zu bytes, allowed %zu",
                              lines->name, lines->number, bytes, EVQ_JSONL_LINE_BYTES_MAX);
     }
+    evq_json_memory_clear();
     json_t *object = json_loadb(line, bytes, JSON_ALLOW_NUL, &fault);
+    if (evq_json_memory_failed()) {
+        json_decref(object);
+        return evq_error_set(err, EVQ_E_NOMEM, "'%s', line %" PRId64, lines->name, lines->number);
+    }
     if (object == NULL) {
         return evq_error_set(err, EVQ_E_CORRUPT, "'%s', line %" PRId64 ", column %d: %.150s",
                              lines->name, lines->number, fault.column, fault.text);

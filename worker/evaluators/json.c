@@ -8,6 +8,7 @@
 
 #include "shared/buffer.h"
 #include "shared/file.h"
+#include "shared/json_memory.h"
 
 /* Puts quotes around the three words where they stand outside a string. */
 static void words_quote(const char *text, size_t bytes, struct evq_buffer *out)
@@ -51,7 +52,13 @@ enum evq_status evq_json_object(const char *text, size_t bytes, const char *wher
         status = evq_error_set(err, EVQ_E_NOMEM, "%s", where);
         goto out;
     }
+    evq_json_memory_clear();
     json_t *json = json_loadb(source, quoted.bytes, JSON_REJECT_DUPLICATES, &fault);
+    if (evq_json_memory_failed()) {
+        json_decref(json);
+        status = evq_error_set(err, EVQ_E_NOMEM, "%s", where);
+        goto out;
+    }
     if (json == NULL) {
         char escaped[JSON_ERROR_TEXT_LENGTH * 4];
         status = evq_error_set(
