@@ -104,6 +104,8 @@ class Stage(Scene):
         super().__init__()
         self.connection: Optional[Redis] = None
         self.runs: List[Tuple[str, int, str]] = []  # What was put in: run, step, suite.
+        self.mounts: List[str] = []  # Unmounted at the end.
+        self.said = ""  # By the last training, on standard error.
         self.write("echo.sh", "#!/bin/sh\necho '{\"value\": 1}' >\"$EVALQ_RESULT\"\n", 0o755)
         self.write_config(config.replace("$SITE", self.directory))
 
@@ -156,6 +158,21 @@ class Stage(Scene):
             if answer != b"queued":
                 raise AssertionError(f"{run}/{step}: {answer!r}")
         self.expect(run, steps, suite)
+
+    def trainer(self, run: str, first: int, count: int, suite: str = "echo", flush_ms: int = 5000) -> List[int]:
+        """A training that submits and ends: the steps that the client accepted. They are expected from now on."""
+        directory = self.checkpoints(run, range(first, first + count))
+        words = [run, self.ring, str(first), str(count), directory, suite, str(flush_ms)]
+        done = subprocess.run(
+            [os.path.join(TOOLS, "trainer"), *words], env=self.environment(), cwd=self.directory,
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        if done.returncode != 0 or not done.stdout.endswith("trained\n"):
+            raise AssertionError(f"the training ended with {done.returncode}: {done.stdout} {done.stderr}")
+        self.said = done.stderr.strip()
+        accepted = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("accepted")]
+        self.expect(run, accepted, suite)
+        return accepted
 
     def evalq(self, *words: str, code: Optional[int] = None, seconds: float = 60) -> "subprocess.CompletedProcess[str]":
         """Runs the program to its end; code: what it must end with."""
@@ -227,6 +244,11 @@ class Stage(Scene):
 
     def close(self) -> None:
         self.hang_up()
+        for process in self.processes:
+            process.terminate()
+        self.stop_redis()
+        for mount in self.mounts:
+            subprocess.run(["umount", "--lazy", mount], check=False)
         super().close()
 
 

@@ -1,5 +1,6 @@
 /*
- * A training process: trainer RUN RINGS FIRST COUNT DIRECTORY SUITE. Submits
+ * A training process: trainer RUN RINGS FIRST COUNT DIRECTORY SUITE
+ * [FLUSH_MS]. Submits
  * DIRECTORY/step-N.safetensors for N = FIRST, FIRST + 1, ... and prints "accepted STEP" of each
  * that the client took, waits a little until they are in Redis, closes, and prints "trained":
  * whatever becomes of evalq, its own work goes on, and its exit code is 0.
@@ -25,8 +26,9 @@ int main(int argc, char **argv)
     char line[64];
     char path[512];
 
-    if (argc != 7) {
-        (void)fprintf(stderr, "trainer: expected RUN RINGS FIRST COUNT DIRECTORY SUITE\n");
+    if (argc < 7) {
+        (void)fprintf(stderr,
+                      "trainer: expected RUN RINGS FIRST COUNT DIRECTORY SUITE [FLUSH_MS]\n");
         return 2;
     }
     const struct evalq_options options = {.run = argv[1], .ring_directory = argv[2]};
@@ -45,7 +47,8 @@ int main(int argc, char **argv)
             say(line);
         }
     }
-    (void)evalq_client_flush(client, 5000); // What is not sent by then stays in the ring.
+    (void)evalq_client_flush(
+        client, argc > 7 ? atoi(argv[7]) : 5000); // What is not sent by then stays in the ring.
     evalq_client_close(client);
     say("trained\n");
     return 0;

@@ -62,6 +62,7 @@ class Scene:
         os.mkdir(self.ring, 0o700)
         self.processes: List[subprocess.Popen[bytes]] = []
         self.redis: Optional[subprocess.Popen[bytes]] = None
+        self.redis_variables: Dict[str, str] = {}  # Of the environment of redis-server.
         self.variables: Dict[str, str] = {}  # Of the environment of programs started from now on.
 
     def start_redis(self, *options: str) -> None:
@@ -69,6 +70,7 @@ class Scene:
             self.redis = subprocess.Popen(
                 ["redis-server", "--port", "0", "--unixsocket", self.socket, "--dir", self.directory]
                 + ["--save", "", "--appendonly", "yes", "--appendfsync", "no", *options],
+                env=dict(os.environ, **self.redis_variables),
                 stdout=log,
                 stderr=log,
             )
