@@ -190,7 +190,7 @@ static enum evq_status csv_write(void *state, const struct evq_result *result,
             evq_grid_put(&run->grid, result->step, key, result->metrics[i].value, &changed, err);
         run->changed = run->changed || changed;
     }
-    if (status == EVQ_E_NOMEM) {
+    if (status == EVQ_E_NOMEM && run != NULL) {
         run->broken = true;
     }
     return status;
