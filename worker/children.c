@@ -306,6 +306,11 @@ void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot)
 
     (void)evq_output_read(&slot->errors);
     evq_channel_fill(&slot->channel);
+    if (slot->channel.in.failed) { // It lives, and nothing of what it says would be heard again.
+        evq_log(EVQ_LOG_ERROR, "child_garbled", "slot=%u reason=%s", slot->number, "out of memory");
+        evq_slot_kill(slot);
+        return;
+    }
     for (;;) {
         const enum evq_status status = evq_channel_next(&slot->channel, &note, &err);
         if (status != EVQ_OK) {

@@ -225,12 +225,14 @@ static bool heartbeat(struct evq_supervisor *supervisor)
 
 static void slots_fit(struct evq_supervisor *supervisor)
 {
+    supervisor->reclass = false;
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        if (!supervisor->slots[i].waits) {
-            evq_offer_fit(&supervisor->offer, &supervisor->slots[i]);
+        if (!supervisor->slots[i].waits &&
+            evq_offer_fit(&supervisor->offer, &supervisor->slots[i]) != EVQ_OK) {
+            supervisor->reclass = true; // Else what it did not find out would never be claimed.
+            supervisor->link.retry_ms = evq_clock_mono_ms() + 1000;
         }
     }
-    supervisor->reclass = false;
     supervisor->claim_due = true;
 }
 

@@ -152,14 +152,19 @@ uint64_t evq_offer_bit(uint32_t class_number)
     return class_number >= 1 && class_number <= 64 ? UINT64_C(1) << (class_number - 1) : 0;
 }
 
-static bool needs_fit(const struct evq_offer *offer, const struct evq_class *class,
-                      const struct evq_slot *slot)
+/* EVQ_E_NOMEM, or EVQ_OK: *ret_fits is known. Needs that cannot be read fit nowhere. */
+static enum evq_status needs_fit(const struct evq_offer *offer, const struct evq_class *class,
+                                 const struct evq_slot *slot, bool *ret_fits)
 {
     struct evq_needs needs;
+    enum evq_status status = EVQ_E_NOMEM;
     bool fits = false;
 
     struct evq_arena *arena = evq_arena_new(0);
-    if (arena != NULL && evq_needs_parse(class->needs, arena, &needs, NULL) == EVQ_OK) {
+    if (arena != NULL) {
+        status = evq_needs_parse(class->needs, arena, &needs, NULL);
+    }
+    if (status == EVQ_OK) {
         fits = needs.gpus <= slot->gpus &&
                (needs.gpu_memory_bytes == 0 || needs.gpu_memory_bytes <= slot->memory_bytes);
         for (size_t i = 0; i < needs.label_count && fits; i++) {
@@ -171,18 +176,28 @@ static bool needs_fit(const struct evq_offer *offer, const struct evq_class *cla
         }
     }
     evq_arena_free(arena);
-    return fits;
+    *ret_fits = fits;
+    return status == EVQ_E_NOMEM ? EVQ_E_NOMEM : EVQ_OK;
 }
 
-void evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot)
+enum evq_status evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot)
 {
+    enum evq_status status = EVQ_OK;
+
     slot->fits = 0;
     for (uint32_t i = 0; i < offer->class_count; i++) {
         const struct evq_class *class = &offer->classes[i];
-        if (evq_offer_suite(offer, class->suite) != NULL && needs_fit(offer, class, slot)) {
+        bool fits = false;
+        if (evq_offer_suite(offer, class->suite) == NULL) {
+            continue;
+        }
+        if (needs_fit(offer, class, slot, &fits) != EVQ_OK) {
+            status = EVQ_E_NOMEM;
+        } else if (fits) {
             slot->fits |= evq_offer_bit(class->number);
         }
     }
+    return status;
 }
 
 uint32_t evq_offer_classes(const struct evq_offer *offer, uint64_t mask, uint32_t *ret_classes)

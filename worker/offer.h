@@ -34,8 +34,9 @@ enum evq_status evq_offer_register(struct evq_offer *offer, struct evq_queue *qu
 enum evq_status evq_offer_refresh(struct evq_offer *offer, struct evq_queue *queue,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Sets slot->fits. */
-void evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot);
+/* Sets slot->fits. EVQ_E_NOMEM: classes may be missing; ask again. */
+enum evq_status evq_offer_fit(const struct evq_offer *offer,
+                              struct evq_slot *slot) EVQ_CHECK_RESULT;
 /* Numbers of the classes of a mask. ret_classes has room for EVQ_QUEUE_CLASSES_MAX. */
 uint32_t evq_offer_classes(const struct evq_offer *offer, uint64_t mask, uint32_t *ret_classes);
 /* The bit of a class; 0 for none. */

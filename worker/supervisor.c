@@ -234,7 +234,9 @@ static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct
         supervisor->claim_due = true;
         for (uint32_t i = 0; i < supervisor->slot_count; i++) {
             if (!supervisor->slots[i].waits) {
-                evq_offer_fit(&supervisor->offer, &supervisor->slots[i]);
+                supervisor->reclass =
+                    evq_offer_fit(&supervisor->offer, &supervisor->slots[i]) != EVQ_OK ||
+                    supervisor->reclass;
             }
         }
     }
