@@ -124,14 +124,14 @@ static enum evq_status child_task(void *context, const struct evq_result *result
     return status;
 }
 
-static void error_tell(struct child *child, const struct evq_error *err,
-                       const struct evq_failure *failure)
+static enum evq_status error_tell(struct child *child, const struct evq_error *err,
+                                  const struct evq_failure *failure)
 {
     const struct evq_field fields[] = {
         evq_channel_integer("status", err->status), evq_channel_integer("crash", failure->crash),
         evq_channel_text("message", err->message), evq_channel_text("detail", failure->detail)};
 
-    (void)note_tell(child, "error", fields, sizeof(fields) / sizeof(fields[0]), NULL);
+    return note_tell(child, "error", fields, sizeof(fields) / sizeof(fields[0]), NULL);
 }
 
 static bool file_is_here(const struct work *work)
@@ -330,14 +330,16 @@ static void job_take(struct child *child, const struct evq_note *note)
     }
     work_close(
         &work); // First: when the supervisor hears of the end, nothing of the attempt is left.
+    enum evq_status told = EVQ_OK;
     if (status == EVQ_OK) {
-        (void)note_tell(child, "done", NULL, 0, NULL);
+        told = note_tell(child, "done", NULL, 0, NULL);
     } else {
         err.status = status;
-        error_tell(child, &err, &failure);
+        told = error_tell(child, &err, &failure);
     }
-    if (status == EVQ_E_DEVICE) {
-        // CUDA's faults stick to the process: another one must take our place.
+    if (status == EVQ_E_DEVICE || told != EVQ_OK) {
+        // CUDA's faults stick to the process: another one must take our place. So it must where the
+        // end cannot be told, which would be waited for until the job's limit.
         child->leaving = true;
     }
 }
@@ -414,7 +416,7 @@ enum evq_exit evq_child_main(const struct evq_options *options)
     enum evq_status status = child_open(&child, options, &err);
     if (status != EVQ_OK) {
         const struct evq_failure none = {0};
-        error_tell(&child, &err, &none);
+        (void)error_tell(&child, &err, &none);
         code = evq_status_exit(status);
         child.leaving = true;
     }
