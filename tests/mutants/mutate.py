@@ -76,8 +76,8 @@ def try_one(file, program, case, before, after):
 
 
 def main():
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
-    chosen = [guard for guard in guards() if word in " ".join(guard)]
+    words = sys.argv[1:] or [""]
+    chosen = [guard for guard in guards() if any(word in " ".join(guard) for word in words)]
     copy_tree()
     counts = {}
     for guard in chosen:
