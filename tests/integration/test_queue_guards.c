@@ -212,6 +212,23 @@ static void other_suite_than_the_first_ends_the_job(void **state)
     fixture_audit(fx);
 }
 
+/* A waiting entry that outlived its job's queueing: what has ended must not run again. */
+static void entry_of_a_job_that_ended_is_set_aside(void **state)
+{
+    struct fixture *fx = *state;
+    char key[64];
+
+    fixture_finish(fx, "r/1/regular/quick", 0.5);
+    (void)fixture_submit(fx, "r/2/regular/quick");
+    (void)snprintf(key, sizeof key, "wait:r/regular/quick:%u:2", fx->classes[0]);
+    evq_reply_free(fixture_call(fx->raw, "ZADD", fixture_key(fx, key), "1", "1", NULL));
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_string_equal(claim->id, "r/2/regular/quick");
+    assert_int_equal(fixture_bad_entries(fx), 1);
+    fixture_claim_none(fx);
+    evq_claim_free(claim);
+}
+
 int main(void)
 {
 #define GUARD_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -223,6 +240,7 @@ int main(void)
         GUARD_TEST(shard_may_not_publish),
         GUARD_TEST(submit_without_a_fingerprint_equals_any),
         GUARD_TEST(other_suite_than_the_first_ends_the_job),
+        GUARD_TEST(entry_of_a_job_that_ended_is_set_aside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
