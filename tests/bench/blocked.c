@@ -23,6 +23,7 @@ struct waiter {
 };
 
 struct blocked {
+    int64_t opened_ns; // Part of request ids: a repeated one would get its first answer again.
     int count;
     int epoll;
     uint32_t class_number;
@@ -62,10 +63,11 @@ static void block(const struct blocked *blocked, struct waiter *waiter)
 
 static void claim(const struct blocked *blocked, struct waiter *waiter)
 {
-    char worker[32], request[32], class_number[16];
+    char worker[32], request[48], class_number[16];
 
     (void)snprintf(worker, sizeof worker, "w%d", (int)(waiter - blocked->waiters));
-    (void)snprintf(request, sizeof request, "r%d", waiter->claims++);
+    (void)snprintf(request, sizeof request, "%lld-%d", (long long)blocked->opened_ns,
+                   waiter->claims++);
     (void)snprintf(class_number, sizeof class_number, "%u", blocked->class_number);
     const char *const words[] = {
         "FCALL", "evalq_v1_claim", "1", "evalq:{main}:", worker, request, "3600000", "1",
@@ -90,6 +92,7 @@ struct blocked *blocked_open(const char *socket_path, int count, uint32_t class_
         die("open");
     }
     memcpy(address.sun_path, socket_path, strlen(socket_path) + 1);
+    blocked->opened_ns = bench_now_ns();
     blocked->count = count;
     blocked->class_number = class_number;
     blocked->waiters = calloc((size_t)count, sizeof *blocked->waiters);
