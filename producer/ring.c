@@ -73,8 +73,8 @@ static bool record_copy(const struct evq_ring *ring, uint64_t position, void *ou
     const struct evq_ring_record *record = record_at(ring, position);
     size_t bytes = record->bytes;
     size_t offset = 0;
-    // What an earlier owner left ends where it ended: nothing of it may reach into what came since.
-    const uint64_t end = position < ring->inherited ? ring->inherited : evq_ring_tail(ring);
+    // Nothing that an earlier owner left may reach into what came since.
+    const uint64_t end = position < ring->left ? ring->left : evq_ring_tail(ring);
 
     if (record->position != position || bytes == 0 || bytes > EVQ_RING_PAYLOAD_BYTES_MAX ||
         position + record_span(bytes) > end) {

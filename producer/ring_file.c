@@ -243,6 +243,7 @@ static enum evq_status ring_try(const char *directory, const char *queue, const 
     }
     ring->nonce = ring->header->nonce;
     ring->inherited = evq_ring_tail(ring);
+    ring->left = ring->inherited;
     *ret_ring = ring;
     ring = NULL; // The caller owns it now.
 out:

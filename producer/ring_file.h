@@ -44,6 +44,7 @@ struct evq_ring {
     uint64_t nonce;
     // Records before this position were left by an earlier owner and may be torn.
     uint64_t inherited;
+    uint64_t left; // Where what an earlier owner left ends.
     uint64_t torn;
     uint64_t corrupt;
     int fd;

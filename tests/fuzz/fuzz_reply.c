@@ -43,7 +43,7 @@ static void refusal_check(const char *text)
     struct evq_error err = {EVQ_OK, ""};
 
     check(refusal.status != EVQ_OK && refusal.text >= text);
-    check(refusal.moved == NULL || (refusal.moved > text && refusal.moved < text + strlen(text)));
+    check(refusal.moved == NULL || (refusal.moved > text && refusal.moved <= text + strlen(text)));
     check(evq_conn_refusal_say(&refusal, "redis://h:1/0", "", &err) == refusal.status);
     check(err.message[0] != '\0');
     for (const char *c = err.message; *c != '\0'; c++) {

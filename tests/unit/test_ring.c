@@ -509,10 +509,32 @@ static void ring_loses_nothing_when_threads_push_at_once(void **state)
     evq_ring_close(ring, true);
 }
 
+/* A record whose end lies past the end of what its owner left, and past it holds the very word with
+ * which the next record begins: its checksum is right, yet it must not swallow that record. */
+static void ring_keeps_what_was_left_apart_from_what_comes(void **state)
+{
+    struct evq_ring *ring = ring_of(*state, EVQ_RING_BYTES_MIN);
+    const uint64_t word = EVQ_RING_ALIGN ^ ring->nonce;
+    uint8_t payload[EVQ_RING_PAYLOAD_BYTES_MAX];
+    uint64_t cursor = 0;
+    size_t bytes = 0;
+
+    assert_status(evq_ring_push(ring, &word, sizeof(word)), EVQ_OK);
+    atomic_store(&ring->header->tail, EVQ_RING_ALIGN);
+    evq_ring_close(ring, false);
+    ring = ring_of(*state, EVQ_RING_BYTES_MIN);
+    assert_status(evq_ring_push(ring, "ours", 4), EVQ_OK);
+    assert_status(evq_ring_take(ring, &cursor, payload, &bytes), EVQ_OK);
+    assert_int_equal(bytes, 4);
+    assert_memory_equal(payload, "ours", 4);
+    evq_ring_close(ring, true);
+}
+
 int main(void)
 {
 #define RING_TEST(name) cmocka_unit_test_setup_teardown(name, scratch_make, scratch_remove)
     const struct CMUnitTest tests[] = {
+        RING_TEST(ring_keeps_what_was_left_apart_from_what_comes),
         RING_TEST(ring_keeps_order_when_it_wraps),
         RING_TEST(ring_says_full_when_nothing_is_released),
         cmocka_unit_test_setup_teardown(sweep_bounds_what_dead_owners_left, scratch_make,
