@@ -109,6 +109,30 @@ static void check_durability(struct evq_cli *cli, const char *info, json_t *chec
     }
 }
 
+/* Redis reads its append-only file as the default user, on or off, and drops what functions wrote
+ * if that user may not. Only who may ask for the list of users is told. */
+static void check_default_user(struct evq_cli *cli, const char *info, json_t *checks)
+{
+    static const char name[] = "user default ";
+    char aof[64];
+    struct evq_reply *reply = NULL;
+    if (info_field(info, "aof_enabled", aof)[0] == '1' &&
+        evq_cli_call(cli, &reply, NULL, 2, "ACL", "LIST") == EVQ_OK &&
+        reply->type == EVQ_REPLY_ARRAY) {
+        for (size_t i = 0; i < reply->item_count; i++) {
+            const char *line = reply->items[i]->text;
+            if (line != NULL && strncmp(line, name, sizeof name - 1) == 0 &&
+                (strstr(line, " +@all") == NULL || strstr(line, " ~*") == NULL)) {
+                evq_health_add(checks, "default user", EVQ_HEALTH_FAIL,
+                               "in the ACL file: user default off resetpass ~* &* +@all",
+                               "it may not do everything: when Redis reads its append-only file, "
+                               "it drops what functions wrote");
+            }
+        }
+    }
+    evq_reply_free(reply);
+}
+
 static void check_memory(const char *info, json_t *checks)
 {
     char policy[64];
@@ -149,6 +173,7 @@ enum evq_status evq_health_server(struct evq_cli *cli, json_t *checks, struct ev
     if (status == EVQ_OK) {
         check_version(reply->text, checks);
         check_durability(cli, reply->text, checks);
+        check_default_user(cli, reply->text, checks);
         check_memory(reply->text, checks);
     }
     evq_reply_free(reply);

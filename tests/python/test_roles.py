@@ -263,6 +263,21 @@ class RolesTest(unittest.TestCase):
             self.assertNotIn("AOF-loading-client", file.read())
         self.check("admin", 0, "forget", "kept", "--yes")
 
+    def test_doctor_says_when_the_default_user_may_too_little(self) -> None:
+        self.assertNotIn("default user", self.evalq("admin", "doctor").stdout)
+        os.mkdir(self.path("old"))
+        with open(self.path("old/users.acl"), "w", encoding="utf-8") as file:
+            file.write(self.read("secrets/users.acl").replace("resetpass ~* &* +@all", "resetpass -@all"))
+        words = ["redis-server", "--port", "0", "--unixsocket", self.path("old/redis.sock"), "--dir", self.path("old")]
+        with open(self.path("old/redis.log"), "ab") as log:
+            server = subprocess.Popen([*words, "--appendonly", "yes", "--aclfile", self.path("old/users.acl")], stdout=log, stderr=log)
+        self.addCleanup(self.end, server)
+        url = "unix://admin@" + self.path("old/redis.sock")
+        until(lambda: self.evalq("admin", "--url", url, "admin", "install").returncode == 0, "the other server answers")
+        done = self.evalq("admin", "--url", url, "doctor")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stdout, r"fail +default user +it may not do everything")
+
     def test_an_acl_file_of_an_older_version_is_written_anew(self) -> None:
         acl = self.read("secrets/users.acl")
         os.chmod(self.path("secrets/users.acl"), 0o644)
