@@ -117,7 +117,7 @@ def calm_and_check(site: Site, submitters: Callable[[], bool], sinks: List[str],
         return ended(site, submitters)
 
     until(over, "every job has ended", seconds)
-    until(lambda: site.sinks_behind(sinks) == 0, "the sinks have everything", 60)
+    until(lambda: site.sinks_behind(sinks) == 0, "the sinks have everything", 600)
     for member in site.members:
         member.stop()
     site.trace_end()

@@ -124,6 +124,8 @@ int main(void)
     }
     history_open(&evaluator.history, path, "evaluator");
     evaluator.work_ms = work_ms != NULL ? strtoull(work_ms, NULL, 10) : 0;
-    return result != NULL && job != NULL ? command(&evaluator, job, result)
-                                         : persistent(&evaluator);
+    const int code =
+        result != NULL && job != NULL ? command(&evaluator, job, result) : persistent(&evaluator);
+    history_close(&evaluator.history);
+    return code;
 }

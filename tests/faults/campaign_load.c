@@ -267,6 +267,6 @@ int main(int argc, char **argv)
     const int code = run(&load, argc, argv);
     evq_queue_close(load.queue);
     evq_conn_close(load.conn);
-    history_flush(&load.history);
+    history_close(&load.history);
     return code;
 }

@@ -76,5 +76,6 @@ int main(int argc, char **argv)
     while (evalq_client_flush(client, 1000) != EVALQ_OK) {
     }
     evalq_client_close(client);
+    history_close(&history);
     return 0;
 }

@@ -28,6 +28,14 @@ void history_open(struct history *history, const char *path, const char *process
     }
 }
 
+void history_close(struct history *history)
+{
+    history_flush(history);
+    (void)close(history->fd); // Every write was looked at.
+    free(history->text);
+    history->text = NULL;
+}
+
 uint64_t history_call(struct history *history)
 {
     return ++history->calls;

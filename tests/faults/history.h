@@ -21,6 +21,8 @@ struct history {
  */
 void history_open(struct history *history, const char *path, const char *process);
 
+void history_close(struct history *history); // Flushes.
+
 /* A new call's number. */
 uint64_t history_call(struct history *history);
 
