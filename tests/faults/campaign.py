@@ -380,8 +380,8 @@ def commit() -> str:
 def plan(options: argparse.Namespace, done: set) -> Any:
     """(kind, seed, size, seconds of faults, traced)"""
     if not options.long:
-        yield "load", options.seed, 5000, 40, True
-        yield "programs", options.seed, 360, 40, True
+        yield "load", options.seed, 4000, 30, True
+        yield "programs", options.seed, 300, 30, True
         return
     for seed in range(options.seed, options.seed + options.rounds):
         for kind, size, seconds in (("load", options.jobs, 90), ("programs", 480, 60)):
