@@ -116,12 +116,16 @@ enum evq_status evq_queue_publish(struct evq_queue *queue, const char *id, const
     return status;
 }
 
-/* complete's word: done before by this attempt is as good as done. */
+/* complete's word: done before by this attempt is as good as done. "error REASON": of one among
+ * many. */
 static enum evq_status read_complete(const struct evq_queue *queue, const char *id,
                                      const struct evq_reply *reply, struct evq_error *err)
 {
     if (evq_queue_reply_is(reply, "done") || evq_queue_reply_is(reply, "duplicate")) {
         return EVQ_OK;
+    }
+    if (reply->type == EVQ_REPLY_STRING && strncmp(reply->text, "error ", 6) == 0) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "complete '%s': %.200s", id, reply->text + 6);
     }
     return evq_queue_reply_is(reply, "stale") ? lease_lost(id, err)
                                               : evq_queue_call_shape(queue, err);

@@ -229,6 +229,57 @@ static void entry_of_a_job_that_ended_is_set_aside(void **state)
     evq_claim_free(claim);
 }
 
+static void job_spoil(struct fixture *fx, const char *id)
+{
+    char key[128];
+
+    (void)snprintf(key, sizeof key, "job:%s", id);
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, key), NULL));
+    evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, key), "rubbish", NULL));
+}
+
+/* One of three is rubbish of another type: the others are submitted, and completed. */
+static void rubbish_among_many_holds_nobody_up(void **state)
+{
+    struct fixture *fx = *state;
+    static const char *const ids[] = {"r/1/regular/quick", "r/2/regular/quick",
+                                      "r/3/regular/quick"};
+    struct evq_job *jobs[3];
+    struct evq_submitted submitted[3];
+    enum evq_status statuses[3];
+    struct evq_claim *claims[3];
+    struct evq_completion done[3];
+    struct evq_error err = {EVQ_OK, ""};
+
+    for (int i = 0; i < 3; i++) {
+        jobs[i] = fixture_job(ids[i]);
+    }
+    job_spoil(fx, ids[1]);
+    assert_status(evq_queue_submit_batch(fx->queue, (const struct evq_job *const *)jobs, 3,
+                                         submitted, statuses, &err),
+                  EVQ_OK);
+    assert_status(statuses[0], EVQ_OK);
+    assert_int_not_equal(statuses[1], EVQ_OK);
+    assert_status(statuses[2], EVQ_OK);
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, "job:r/2/regular/quick"), NULL));
+    (void)fixture_submit(fx, ids[1]);
+    for (int i = 0; i < 3; i++) {
+        claims[i] = fixture_claim(fx);
+        assert_string_equal(claims[i]->id, ids[i]);
+        done[i] = (struct evq_completion){.id = claims[i]->id, .token = claims[i]->token};
+        evq_job_free(jobs[i]);
+    }
+    job_spoil(fx, ids[1]);
+    assert_status(evq_queue_complete_many(fx->queue, done, 3, &err), EVQ_OK);
+    assert_status(done[0].status, EVQ_OK);
+    assert_status(done[1].status, EVQ_E_CORRUPT);
+    assert_status(done[2].status, EVQ_OK);
+    assert_int_equal(fixture_ends(fx, "done"), 2);
+    for (int i = 0; i < 3; i++) {
+        evq_claim_free(claims[i]);
+    }
+}
+
 int main(void)
 {
 #define GUARD_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -241,6 +292,7 @@ int main(void)
         GUARD_TEST(submit_without_a_fingerprint_equals_any),
         GUARD_TEST(other_suite_than_the_first_ends_the_job),
         GUARD_TEST(entry_of_a_job_that_ended_is_set_aside),
+        GUARD_TEST(rubbish_among_many_holds_nobody_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
