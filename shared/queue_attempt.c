@@ -124,7 +124,8 @@ static enum evq_status read_complete(const struct evq_queue *queue, const char *
     if (evq_queue_reply_is(reply, "done") || evq_queue_reply_is(reply, "duplicate")) {
         return EVQ_OK;
     }
-    if (reply->type == EVQ_REPLY_STRING && strncmp(reply->text, "error ", 6) == 0) {
+    if (reply != NULL && reply->type == EVQ_REPLY_STRING &&
+        strncmp(reply->text, "error ", 6) == 0) {
         return evq_error_set(err, EVQ_E_CORRUPT, "complete '%s': %.200s", id, reply->text + 6);
     }
     return evq_queue_reply_is(reply, "stale") ? lease_lost(id, err)

@@ -12,6 +12,14 @@ local MAPS = { 'params', 'trackers', 'tags' }
 
 local function needs_text(needs)
     local parts = {}
+    if type(needs) ~= 'table' then
+        refuse('needs must be an object of gpus, gpu_memory_bytes and labels')
+    end
+    for field in pairs(needs) do
+        if field ~= 'gpus' and field ~= 'gpu_memory_bytes' and field ~= 'labels' then
+            refuse('needs must be an object of gpus, gpu_memory_bytes and labels')
+        end
+    end
     local function number(field, word)
         local value = needs[field]
         if value ~= nil and not (type(value) == 'number' and value >= 0 and value % 1 == 0 and value < 2 ^ 53) then
@@ -24,7 +32,10 @@ local function needs_text(needs)
     number('gpus', 'gpus')
     number('gpu_memory_bytes', 'gpu_memory')
     local labels = {}
-    for _, label in ipairs(type(needs.labels) == 'table' and needs.labels or {}) do
+    if needs.labels ~= nil and type(needs.labels) ~= 'table' then
+        refuse('needs.labels must be a list of texts')
+    end
+    for _, label in ipairs(needs.labels or {}) do
         if not name_ok(label, 64) then
             refuse('a label must be 1 to 64 of [A-Za-z0-9._-]')
         end
@@ -67,9 +78,13 @@ local function message_of(given)
             message[field][key] = tostring(value)
         end
     end
-    if type(given.epoch) == 'number' then
-        message.epoch = given.epoch
+    if given.epoch ~= nil and type(given.epoch) ~= 'number' then
+        refuse('epoch must be a number')
     end
+    if given.keep ~= nil and type(given.keep) ~= 'boolean' and given.keep ~= 0 and given.keep ~= 1 then
+        refuse('keep must be true or false')
+    end
+    message.epoch = given.epoch
     message.policy = given.policy or 'all'
     message.keep = given.keep == true or given.keep == 1
     return message
@@ -92,15 +107,18 @@ verb('put', 'submit', function(args)
             refuse('the field ' .. field .. ' is missing')
         end
     end
-    local needs = type(given.needs) == 'table' and given.needs or nil
+    local needs = given.needs
     local text = needs and needs_text(needs) or ''
     if needs then
         message.needs = { gpus = needs.gpus or 0, gpu_memory_bytes = needs.gpu_memory_bytes or 0 }
-        if type(needs.labels) == 'table' and #needs.labels > 0 then
+        if needs.labels and #needs.labels > 0 then
             message.needs.labels = needs.labels
         end
     end
-    local delay = type(given.delay_ms) == 'number' and given.delay_ms or 0
+    local delay = given.delay_ms or 0
+    if type(delay) ~= 'number' then
+        refuse('delay_ms must be a number')
+    end
     local s, wrong = V.submit_read({ message.run, text_of(message.session_ms or 0), text_of(message.step),
         message.variant, message.suite, tostring(message.policy), text_of(message.priority or 2),
         message.keep and '1' or '0', message.fingerprint or '', needs and '1' or '0', text, text_of(delay),

@@ -65,9 +65,15 @@ static void command(struct proxy *proxy, const char *line)
 
 static void take_input(struct proxy *proxy)
 {
-    const ssize_t got = read(STDIN_FILENO, proxy->input + proxy->input_bytes,
-                             sizeof proxy->input - proxy->input_bytes - 1);
+    const size_t room = sizeof proxy->input - 1;
     char *end = NULL;
+
+    if (proxy->input_bytes >= room) { // A line longer than there is room for.
+        proxy->quit = true;
+        return;
+    }
+    const ssize_t got =
+        read(STDIN_FILENO, proxy->input + proxy->input_bytes, room - proxy->input_bytes);
 
     if (got <= 0) {
         proxy->quit = got == 0 || (errno != EINTR && errno != EAGAIN);
@@ -81,7 +87,6 @@ static void take_input(struct proxy *proxy)
         proxy->input_bytes -= (size_t)(end + 1 - proxy->input);
         memmove(proxy->input, end + 1, proxy->input_bytes + 1);
     }
-    proxy->quit |= proxy->input_bytes == sizeof proxy->input - 1;
 }
 
 static void take_client(struct proxy *proxy, int listen_fd)
