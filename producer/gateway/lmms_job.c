@@ -383,8 +383,17 @@ static json_t *results_json(const struct evq_ticket *ticket, const json_t *recor
     return all;
 }
 
+/* Not before it was asked: an idle worker begins before the request is kept, and a repeated request
+ * finds what has ended. */
+static int64_t not_before(int64_t created_ms, int64_t time_ms)
+{
+    return time_ms > 0 && time_ms < created_ms ? created_ms : time_ms;
+}
+
 json_t *evq_lmms_info(const char *id, const struct evq_ticket *ticket)
 {
+    const int64_t started_ms = not_before(ticket->created_ms, ticket->started_ms);
+    const int64_t ended_ms = not_before(ticket->created_ms, ticket->ended_ms);
     const char *status = evq_lmms_status(ticket);
     const bool failed = strcmp(status, "failed") == 0;
     const char *failure = failed ? evq_lmms_failure(ticket) : NULL;
@@ -393,8 +402,8 @@ json_t *evq_lmms_info(const char *id, const struct evq_ticket *ticket)
 
     json_t *info = json_pack(
         "{s:s, s:s, s:o, s:o, s:o, s:O, s:o, s:o, s:o}", "job_id", id, "status", status,
-        "created_at", time_json(ticket->created_ms), "started_at", time_json(ticket->started_ms),
-        "completed_at", time_json(ticket->ended_ms), "request", request != NULL ? request : record,
+        "created_at", time_json(ticket->created_ms), "started_at", time_json(started_ms),
+        "completed_at", time_json(ended_ms), "request", request != NULL ? request : record,
         "result", ticket->state == EVQ_TICKET_DONE ? results_json(ticket, record) : json_null(),
         "error", failure != NULL ? json_string(failure) : json_null(), "position_in_queue",
         ticket->position >= 0 ? json_integer(ticket->position) : json_null());

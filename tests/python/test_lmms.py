@@ -162,6 +162,7 @@ class LmmsTest(SceneTest):
         second = self.client.evaluate("m", ["size"], {"pretrained": path}, output_dir=os.path.join(self.scene.out, "elsewhere"))
         done = self.client.wait_for_job(second["job_id"], timeout=60)
         self.assertNotEqual(first["job_id"], second["job_id"])
+        self.assertEqual((done["created_at"], done["created_at"]), (done["started_at"], done["completed_at"]))  # Not before it was asked.
         entry = done["result"]["twice__checkpoint-7"]
         self.assertTrue(entry["results"].startswith(os.path.join(self.scene.out, "elsewhere")))
         self.assertEqual(metrics_of(done)["eval/size_bytes"], os.path.getsize(os.path.join(path, "model.safetensors")))
