@@ -122,6 +122,7 @@ static void task_take(struct evq_slot *slot, const struct evq_note *note)
         !evq_lease_result(lease, result)) {
         evq_log(EVQ_LOG_ERROR, "task_bad", "job=%s slot=%u", lease->claim->id, slot->number);
         evq_result_free(result);
+        lease->result_lost = true;
         evq_slot_kill(slot); // Our own child speaks nonsense: its memory is not to be trusted.
         return;
     }
@@ -137,6 +138,7 @@ static void task_take(struct evq_slot *slot, const struct evq_note *note)
         evq_result_free(result);
     } else if (!evq_lease_publish(lease, result)) {
         evq_log(EVQ_LOG_ERROR, "out_of_memory", "job=%s", lease->claim->id);
+        lease->result_lost = true;
         evq_slot_kill(slot);
     }
 }
@@ -169,6 +171,11 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
         if (lease != NULL) {
             evq_claims_forget(supervisor, lease, ending);
         }
+        return;
+    }
+    if (lease->result_lost) {
+        (void)evq_lease_fail(lease, EVQ_FAIL_RETRY, "one of its results could not be read or kept",
+                             NULL);
         return;
     }
     // A job that ended in spite of a limit or a drain has ended.

@@ -15,15 +15,20 @@ struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite 
                                 const char *worker)
 {
     struct evq_lease *lease = calloc(1, sizeof(*lease));
+    struct evq_outbox_item *spare = calloc(1, sizeof(*spare));
 
-    if (lease != NULL) {
-        lease->claim = claim;
-        lease->suite = suite;
-        lease->worker = worker;
-        lease->claimed_ms = evq_clock_mono_ms();
-        lease->done = lease->total = -1;
-        evq_buffer_init(&lease->part, PART_BYTES_MAX);
+    if (lease == NULL || spare == NULL) {
+        free(lease);
+        free(spare);
+        return NULL;
     }
+    lease->claim = claim;
+    lease->suite = suite;
+    lease->worker = worker;
+    lease->spare = spare;
+    lease->claimed_ms = evq_clock_mono_ms();
+    lease->done = lease->total = -1;
+    evq_buffer_init(&lease->part, PART_BYTES_MAX);
     return lease;
 }
 
@@ -53,6 +58,7 @@ void evq_lease_free(struct evq_lease *lease)
         return;
     }
     evq_lease_outbox_clear(lease);
+    free(lease->spare);
     evq_buffer_free(&lease->part);
     evq_claim_free(lease->claim);
     free(lease);
@@ -62,6 +68,10 @@ static struct evq_outbox_item *item_add(struct evq_lease *lease, enum evq_outbox
 {
     struct evq_outbox_item *item = calloc(1, sizeof(*item));
 
+    if (item == NULL && kind != EVQ_OUTBOX_PUBLISH) {
+        item = lease->spare;
+        lease->spare = NULL;
+    }
     if (item != NULL) {
         item->kind = kind;
         if (lease->last != NULL) {

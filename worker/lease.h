@@ -46,8 +46,10 @@ struct evq_lease {
     // A shard's results so far, each encoded with a 4-byte length before it.
     struct evq_buffer part;
     bool part_failed; // It outgrew what Redis takes.
+    bool result_lost; // For want of memory: what the child says next completes nothing.
     struct evq_outbox_item *first;
     struct evq_outbox_item *last;
+    struct evq_outbox_item *spare; // For the end: without it a lease would be held for ever.
     struct evq_lease *next;
 };
 
@@ -57,8 +59,8 @@ struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite 
                                 const char *worker);
 void evq_lease_free(struct evq_lease *lease); // Accepts NULL. Forgets what was not sent.
 
-/* Each appends to the outbox; false when out of memory. publish takes the result over, also then.
- */
+/* Each appends to the outbox; false when out of memory: end and fail never for the first of them,
+ * which has its memory since the claim. publish takes the result over, also then. */
 bool evq_lease_publish(struct evq_lease *lease, struct evq_result *result);
 bool evq_lease_end(struct evq_lease *lease, enum evq_outbox_kind kind);
 bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char *reason,
