@@ -93,15 +93,14 @@ local function lease_legal(id)
     return math.min(math.max(lease, 1), LEASE_MS_MAX)
 end
 
--- Of a job whose last step lies in the future by this clock, only what it had still to wait then.
+-- One that was begun waits to be tried again, as long as `fail` has said; one that was not, as long as its submit said.
 local function delay_legal(id)
-    local times = call('HMGET', P .. 'job:' .. id, 'due', 'started', 'submitted')
-    local last = math.max(tonumber(times[2]) or 0, tonumber(times[3]) or 0)
-    local due = tonumber(times[1])
-    if due and last > NOW then
-        return math.min(math.max(due - last, 0), DELAY_MS_MAX)
+    local job = call('HMGET', P .. 'job:' .. id, 'started', 'last', 'due', 'submitted')
+    if job[1] then
+        return math.min(tonumber((job[2] or ''):match(' delayed (%d+)$')) or RETRY_MS_MAX, RETRY_MS_MAX)
     end
-    return DELAY_MS_MAX
+    local due, submitted = tonumber(job[3]), tonumber(job[4])
+    return math.min(due and submitted and math.max(due - submitted, 0) or DELAY_MS_MAX, DELAY_MS_MAX)
 end
 
 function L.looks_and_promotions()
@@ -200,7 +199,7 @@ end
 -- Once per heartbeat, and every so often per claim.
 function L.slow_work()
     pull_back('leases', Q.meta().lease_ms, lease_legal)
-    pull_back('delayed', BACKOFF_MS_MAX * 2, delay_legal)
+    pull_back('delayed', RETRY_MS_MAX, delay_legal)
     local flow = call('ZRANGE', P .. 'supersede', 0, 0, 'WITHSCORES')
     if flow[1] then
         F.supersede(flow[1], tonumber(flow[2]))

@@ -201,51 +201,6 @@ static void lease_look_that_finds_the_count_moved_waits_a_whole_lease(void **sta
     evq_claim_free(claim);
 }
 
-static void lease_scores_from_a_clock_that_was_ahead_are_pulled_back(void **state)
-{
-    struct fixture *fx = *state;
-    struct evq_queue_info info;
-
-    (void)fixture_submit(fx, ID);
-    struct evq_claim *claim = fixture_claim(fx);
-    evq_reply_free(
-        fixture_call(fx->raw, "ZADD", fixture_key(fx, "leases"), "9999999999999", ID, NULL));
-    assert_status(evq_queue_heartbeat(fx->queue, "other", "{}", 15000, NULL, 0, NULL, NULL),
-                  EVQ_OK);
-    assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
-    double score = strtod(
-        fixture_call_text(fx->raw, "ZSCORE", fixture_key(fx, "leases"), ID, NULL).text, NULL);
-    assert_true(score <= (double)info.now_ms + 15000.0); // Its own lease, not the longest there is.
-    evq_claim_free(claim);
-}
-
-/* The clock went back by two hours while a job waited to be tried again: it waits seconds, not two
- * hours. */
-static void delay_from_a_clock_that_was_ahead_is_pulled_back(void **state)
-{
-    struct fixture *fx = *state;
-    struct evq_queue_info info;
-    char due[32];
-    char started[32];
-
-    (void)fixture_submit(fx, ID);
-    struct evq_claim *claim = fixture_claim(fx);
-    assert_int_equal(fail_as(fx, claim, EVQ_FAIL_RETRY), EVQ_JOB_DELAYED);
-    assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
-    (void)snprintf(started, sizeof(started), "%lld", (long long)info.now_ms + 7200000);
-    (void)snprintf(due, sizeof(due), "%lld", (long long)info.now_ms + 7205000);
-    evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, "job:" ID), "started", started,
-                                "due", due, NULL));
-    evq_reply_free(fixture_call(fx->raw, "ZADD", fixture_key(fx, "delayed"), due, ID, NULL));
-    assert_status(evq_queue_heartbeat(fx->queue, "other", "{}", 15000, NULL, 0, NULL, NULL),
-                  EVQ_OK);
-    assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
-    const double score = strtod(
-        fixture_call_text(fx->raw, "ZSCORE", fixture_key(fx, "delayed"), ID, NULL).text, NULL);
-    assert_true(score > 0 && score <= (double)info.now_ms + 5000.0);
-    evq_claim_free(claim);
-}
-
 static void lease_lost_thrice_ends_the_job(void **state)
 {
     struct fixture *fx = *state;
@@ -545,8 +500,6 @@ int main(void)
         FENCE_TEST(fence_answers_repeated_calls_as_the_first_time),
         FENCE_TEST(lease_is_kept_by_a_heartbeat_between_two_looks),
         FENCE_TEST(lease_look_that_finds_the_count_moved_waits_a_whole_lease),
-        FENCE_TEST(lease_scores_from_a_clock_that_was_ahead_are_pulled_back),
-        FENCE_TEST(delay_from_a_clock_that_was_ahead_is_pulled_back),
         FENCE_TEST(lease_lost_thrice_ends_the_job),
         FENCE_TEST(lease_reclaimed_job_completes_with_its_old_token),
         FENCE_TEST(crash_on_two_workers_runs_alone_next_then_ends),

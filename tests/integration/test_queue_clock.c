@@ -1,0 +1,128 @@
+/*
+ * Times that the server's clock wrote while it was ahead: leases and delays are pulled in to what
+ * they may be by the clock that is.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/fixture/check.h"
+#include "tests/fixture/queue.h"
+
+#define ID       "digits/100/regular/quick"
+#define AHEAD_MS 7200000
+
+static void lease_scores_from_a_clock_that_was_ahead_are_pulled_back(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_queue_info info;
+
+    (void)fixture_submit(fx, ID);
+    struct evq_claim *claim = fixture_claim(fx);
+    evq_reply_free(
+        fixture_call(fx->raw, "ZADD", fixture_key(fx, "leases"), "9999999999999", ID, NULL));
+    assert_status(evq_queue_heartbeat(fx->queue, "other", "{}", 15000, NULL, 0, NULL, NULL),
+                  EVQ_OK);
+    assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
+    double score = strtod(
+        fixture_call_text(fx->raw, "ZSCORE", fixture_key(fx, "leases"), ID, NULL).text, NULL);
+    assert_true(score <= (double)info.now_ms + 15000.0); // Its own lease, not the longest there is.
+    evq_claim_free(claim);
+}
+
+/* As a clock that is two hours ahead would have written it: field of the job, and when it is due.
+ */
+static void set_ahead(struct fixture *fx, const char *field, int64_t wait_ms)
+{
+    struct evq_queue_info info;
+    char ahead[32];
+    char due[32];
+
+    assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
+    (void)snprintf(ahead, sizeof(ahead), "%lld", (long long)info.now_ms + AHEAD_MS);
+    (void)snprintf(due, sizeof(due), "%lld", (long long)(info.now_ms + AHEAD_MS + wait_ms));
+    evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, "job:" ID), field, ahead, NULL));
+    evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, "job:" ID), "due", due, NULL));
+    evq_reply_free(fixture_call(fx->raw, "ZADD", fixture_key(fx, "delayed"), due, ID, NULL));
+}
+
+/* How long the job has still to wait after a worker's heartbeat. */
+static double wait_ms_after_heartbeat(struct fixture *fx)
+{
+    struct evq_queue_info info;
+
+    assert_status(evq_queue_heartbeat(fx->queue, "other", "{}", 15000, NULL, 0, NULL, NULL),
+                  EVQ_OK);
+    assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
+    const double score = strtod(
+        fixture_call_text(fx->raw, "ZSCORE", fixture_key(fx, "delayed"), ID, NULL).text, NULL);
+    assert_true(score > 0);
+    return score - (double)info.now_ms;
+}
+
+static void submit_delayed(struct fixture *fx, int64_t delay_ms)
+{
+    struct evq_job *job = fixture_job(ID);
+    struct evq_submitted submitted;
+
+    assert_status(evq_queue_submit(fx->queue, job, delay_ms, &submitted, NULL), EVQ_OK);
+    evq_job_free(job);
+}
+
+static void delay_from_a_clock_that_was_ahead_is_pulled_back(void **state)
+{
+    struct fixture *fx = *state;
+
+    submit_delayed(fx, 5000);
+    set_ahead(fx, "submitted", 5000);
+    assert_true(wait_ms_after_heartbeat(fx) <= 5000.0);
+}
+
+static void delay_of_hours_that_a_submit_asked_for_is_kept(void **state)
+{
+    struct fixture *fx = *state;
+
+    submit_delayed(fx, AHEAD_MS);
+    assert_true(wait_ms_after_heartbeat(fx) > AHEAD_MS - 600000.0);
+}
+
+/* The clock went back by two hours while a job waited to be tried again: it waits seconds, not two
+ * hours, whatever the clock was when its attempt began. */
+static void retry_put_off_by_a_clock_that_was_ahead_is_pulled_back(void **state)
+{
+    struct fixture *fx = *state;
+
+    enum evq_job_state after = EVQ_JOB_STATE_COUNT;
+    submit_delayed(fx, 0);
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status(evq_queue_fail(fx->queue, claim->id, claim->token, EVQ_FAIL_RETRY, "why", "tail",
+                                 &after, NULL),
+                  EVQ_OK);
+    assert_int_equal(after, EVQ_JOB_DELAYED);
+    set_ahead(fx, "queued", 2000); // A field that tells nothing of its wait.
+    assert_true(wait_ms_after_heartbeat(fx) <= 2400.0);
+    set_ahead(fx, "started", 2000);
+    assert_true(wait_ms_after_heartbeat(fx) <= 2400.0);
+    // Where nothing says how long: as long as the longest retry.
+    evq_reply_free(fixture_call(fx->raw, "HDEL", fixture_key(fx, "job:" ID), "last", NULL));
+    set_ahead(fx, "queued", 2000);
+    assert_true(wait_ms_after_heartbeat(fx) <= 720000.0);
+    evq_claim_free(claim);
+}
+
+int main(void)
+{
+#define CLOCK_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+    const struct CMUnitTest tests[] = {
+        CLOCK_TEST(lease_scores_from_a_clock_that_was_ahead_are_pulled_back),
+        CLOCK_TEST(delay_from_a_clock_that_was_ahead_is_pulled_back),
+        CLOCK_TEST(delay_of_hours_that_a_submit_asked_for_is_kept),
+        CLOCK_TEST(retry_put_off_by_a_clock_that_was_ahead_is_pulled_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
