@@ -89,6 +89,8 @@ const struct evq_route *evq_gate_pass(struct evq_gate *gate, struct evq_http_req
         evq_http_reply_fail(reply, status, &err);
         return NULL;
     }
+    reply->detail_alone = strncmp(request->path, "/v1/", 4) != 0; // Of what there is not.
     const struct evq_route *route = evq_route_find(request, target, reply);
+    reply->detail_alone = route != NULL && route->right == EVQ_HTTP_LMMS;
     return route != NULL && may(gate, request, route, token_good, reply) ? route : NULL;
 }

@@ -75,6 +75,7 @@ struct evq_http_reply {
     size_t header_count;
     int64_t again_ms; // Not a reply yet: the same handler is called again after so long; 0: it is.
     enum evq_status status; // Why code is an error, where a status was the cause; for the log.
+    bool detail_alone;      // Errors are {"detail": sentence}, as FastAPI's are; kept until freed.
     struct evq_http_stream stream;
 };
 
@@ -82,7 +83,8 @@ void evq_http_reply_init(struct evq_http_reply *reply);
 void evq_http_reply_free(struct evq_http_reply *reply); // Leaves it initialised.
 /* Both strings must outlive the request. Beyond EVQ_HTTP_HEADERS_MAX: dropped. */
 void evq_http_reply_header(struct evq_http_reply *reply, const char *name, const char *value);
-/* The body becomes {"error": word, "detail": sentence}; what was written is dropped. */
+/* The body becomes {"error": word, "detail": sentence}, without the word where detail_alone is set;
+ * what was written is dropped. */
 void evq_http_reply_error(struct evq_http_reply *reply, int code, const char *word,
                           const char *format, ...) EVQ_PRINTF(4, 5);
 /* The same from a status: invalid 400, not found 404, conflict 409, no answer from Redis 503, ...

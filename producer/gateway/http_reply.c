@@ -41,9 +41,13 @@ void evq_http_reply_error(struct evq_http_reply *reply, int code, const char *wo
     reply->code = code;
     reply->content_type = "application/json";
     evq_buffer_clear(&reply->body);
-    evq_buffer_text(&reply->body, "{\"error\": ");
-    evq_buffer_json_text(&reply->body, word);
-    evq_buffer_text(&reply->body, ", \"detail\": ");
+    evq_buffer_text(&reply->body, "{");
+    if (!reply->detail_alone) {
+        evq_buffer_text(&reply->body, "\"error\": ");
+        evq_buffer_json_text(&reply->body, word);
+        evq_buffer_text(&reply->body, ", ");
+    }
+    evq_buffer_text(&reply->body, "\"detail\": ");
     evq_buffer_json_text(&reply->body, sentence);
     evq_buffer_text(&reply->body, "}\n");
 }

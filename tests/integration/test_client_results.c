@@ -35,6 +35,19 @@ static void config_add_root(const struct scene *scene, const char *line)
     assert_int_equal(rename(path, scene->config), 0);
 }
 
+/* A checkpoint beneath no root: in a directory of its own, which the caller removes. */
+static void checkpoint_elsewhere(const struct scene *scene, char elsewhere[static 64],
+                                 char path[static 128])
+{
+    char from[128];
+
+    fixture_dir_make(elsewhere);
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    snprintf(from, sizeof(from), "%s/out/step-1.safetensors", scene->directory);
+    snprintf(path, 128, "%s/step-1.safetensors", elsewhere);
+    assert_int_equal(rename(from, path), 0);
+}
+
 /* Training goes on, and waits for nothing; who adds the line gets the evaluations. */
 static void client_submits_once_the_missing_root_is_configured(void **state)
 {
@@ -44,11 +57,7 @@ static void client_submits_once_the_missing_root_is_configured(void **state)
     char path[128];
     char line[160];
 
-    fixture_dir_make(elsewhere);
-    checkpoint_write(scene, "step-1.safetensors", 1);
-    snprintf(line, sizeof(line), "%s/out/step-1.safetensors", scene->directory);
-    snprintf(path, sizeof(path), "%s/step-1.safetensors", elsewhere);
-    assert_int_equal(rename(line, path), 0);
+    checkpoint_elsewhere(scene, elsewhere, path);
     const struct evalq_checkpoint checkpoint = {.path = path, .step = 1, .suites = "quick,full"};
     assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
     assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
@@ -95,15 +104,10 @@ static void client_wait_looks_at_the_configuration_once_more(void **state)
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
     char elsewhere[64];
-    char from[128];
     char path[128];
     char line[160];
 
-    fixture_dir_make(elsewhere);
-    checkpoint_write(scene, "step-1.safetensors", 1);
-    snprintf(from, sizeof(from), "%s/out/step-1.safetensors", scene->directory);
-    snprintf(path, sizeof(path), "%s/step-1.safetensors", elsewhere);
-    assert_int_equal(rename(from, path), 0);
+    checkpoint_elsewhere(scene, elsewhere, path);
     const struct evalq_checkpoint checkpoint = {.path = path, .step = 1, .suites = "quick"};
     assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
     assert_flushed(client);

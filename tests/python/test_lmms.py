@@ -118,7 +118,7 @@ class LmmsTest(SceneTest):
     def refused(self, code: int, call: Any, *arguments: Any, **more: Any) -> Any:
         with self.assertRaises(HttpError) as caught:
             call(*arguments, **more)
-        self.assertEqual(caught.exception.code, code)
+        self.assertEqual((caught.exception.code, set(caught.exception.body)), (code, {"detail"}))
         return caught.exception.body
 
     # ---- the public dialect
