@@ -4,19 +4,21 @@
 #   sh tests/fuzz/run.sh --seeds [NAME...]       the seeds alone: what CI does
 #   sh tests/fuzz/run.sh --minutes N [NAME...]   by turns, a minute each, until each has had N minutes of processor time in all
 #   sh tests/fuzz/run.sh --ledger                what each had so far
-# Each turn is a line of build/fuzz/ledger.tsv. A finding is kept in build/fuzz/findings/; give it to build/fuzz/fuzz_NAME to
-# see it again.
+#   sh tests/fuzz/run.sh --keep                  moves the sums of this build into tests/fuzz/ledger.tsv, to be committed
+# Each turn is a line of build/fuzz/ledger.tsv; tests/fuzz/ledger.tsv holds what was run before, anywhere. A finding is kept in
+# build/fuzz/findings/; give it to build/fuzz/fuzz_NAME to see it again.
 set -eu
 
 cd "$(dirname "$0")/../.."
 root=$(pwd)
 build=build/fuzz
 ledger=$build/ledger.tsv
+kept=tests/fuzz/ledger.tsv
 mode=turn
 minutes=0
 seconds=30
 case ${1:-} in
---seeds | --ledger)
+--seeds | --ledger | --keep)
     mode=${1#--}
     shift
     ;;
@@ -28,14 +30,26 @@ case ${1:-} in
     ;;
 esac
 
-# Sums by harness; a line of the ledger: date, commit, harness, processor seconds, inputs, edges, features, findings.
-if [ "$mode" = ledger ]; then
-    [ -f "$ledger" ] || { echo "fuzz: no $ledger: nothing was run yet" >&2; exit 1; }
-    printf '| harness | processor minutes | inputs | edges | features | findings |\n| --- | --- | --- | --- | --- | --- |\n'
-    awk -F '\t' '{ s[$3] += $4; n[$3] += $5; f[$3] += $8
+# A line of a ledger: date, commit, harness, processor seconds, inputs, edges, features, findings.
+ledgers() {
+    cat "$kept" "$ledger" 2>/dev/null || true
+}
+
+if [ "$mode" = keep ]; then
+    [ -f "$ledger" ] || { echo "fuzz: no $ledger: nothing was run since" >&2; exit 1; }
+    awk -F '\t' -v OFS='\t' '{ d[$3] = $1; c[$3] = $2; s[$3] += $4; n[$3] += $5; f[$3] += $8
             if ($6 > e[$3]) e[$3] = $6
             if ($7 > t[$3]) t[$3] = $7 }
-        END { for (h in s) printf "| %s | %.1f | %d | %d | %d | %d |\n", h, s[h] / 60, n[h], e[h], t[h], f[h] }' "$ledger" | sort
+        END { for (h in s) print d[h], c[h], h, s[h], n[h] + 0, e[h] + 0, t[h] + 0, f[h] }' "$ledger" | sort -k 3 >>"$kept"
+    rm "$ledger"
+    exit 0
+fi
+if [ "$mode" = ledger ]; then
+    printf '| harness | processor minutes | inputs | edges | features | findings |\n| --- | --- | --- | --- | --- | --- |\n'
+    ledgers | awk -F '\t' '{ s[$3] += $4; n[$3] += $5; f[$3] += $8
+            if ($6 > e[$3]) e[$3] = $6
+            if ($7 > t[$3]) t[$3] = $7 }
+        END { for (h in s) printf "| %s | %.1f | %d | %d | %d | %d |\n", h, s[h] / 60, n[h], e[h], t[h], f[h] }' | sort
     exit 0
 fi
 
@@ -88,7 +102,7 @@ processor() {
 
 # spent NAME: its processor seconds in the ledger.
 spent() {
-    { cat "$ledger" 2>/dev/null || true; } | awk -F '\t' -v name="$1" '$3 == name { s += $4 } END { printf "%d\n", s }'
+    ledgers | awk -F '\t' -v name="$1" '$3 == name { s += $4 } END { printf "%d\n", s }'
 }
 
 # One turn of a harness, into the ledger.
