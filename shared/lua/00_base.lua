@@ -32,6 +32,7 @@ local LEASE_MS_MAX = 3600000
 local DELAY_MS_MAX = 30 * DAY_MS
 local BACKOFF_MS_MAX = 600000
 local RETRY_MS_MAX = BACKOFF_MS_MAX * 6 / 5 -- With the jitter of J.backoff().
+local FAR_MS = 10000 -- Who is due later than that is looked at: it may be a clock's fault.
 local CLASSES_MAX = 64
 local SLICE = 100
 local FEW = 8

@@ -199,7 +199,7 @@ end
 -- Once per heartbeat, and every so often per claim.
 function L.slow_work()
     pull_back('leases', Q.meta().lease_ms, lease_legal)
-    pull_back('delayed', RETRY_MS_MAX, delay_legal)
+    pull_back('delayed', FAR_MS, delay_legal)
     local flow = call('ZRANGE', P .. 'supersede', 0, 0, 'WITHSCORES')
     if flow[1] then
         F.supersede(flow[1], tonumber(flow[2]))

@@ -35,17 +35,17 @@ static void lease_scores_from_a_clock_that_was_ahead_are_pulled_back(void **stat
     evq_claim_free(claim);
 }
 
-/* As a clock that is two hours ahead would have written it: field of the job, and when it is due.
+/* As a clock that is ahead would have written it: field of the job, and when it is due.
  */
-static void set_ahead(struct fixture *fx, const char *field, int64_t wait_ms)
+static void set_ahead(struct fixture *fx, const char *field, int64_t ahead_ms, int64_t wait_ms)
 {
     struct evq_queue_info info;
     char ahead[32];
     char due[32];
 
     assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
-    (void)snprintf(ahead, sizeof(ahead), "%lld", (long long)info.now_ms + AHEAD_MS);
-    (void)snprintf(due, sizeof(due), "%lld", (long long)(info.now_ms + AHEAD_MS + wait_ms));
+    (void)snprintf(ahead, sizeof(ahead), "%lld", (long long)(info.now_ms + ahead_ms));
+    (void)snprintf(due, sizeof(due), "%lld", (long long)(info.now_ms + ahead_ms + wait_ms));
     evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, "job:" ID), field, ahead, NULL));
     evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, "job:" ID), "due", due, NULL));
     evq_reply_free(fixture_call(fx->raw, "ZADD", fixture_key(fx, "delayed"), due, ID, NULL));
@@ -79,7 +79,7 @@ static void delay_from_a_clock_that_was_ahead_is_pulled_back(void **state)
     struct fixture *fx = *state;
 
     submit_delayed(fx, 5000);
-    set_ahead(fx, "submitted", 5000);
+    set_ahead(fx, "submitted", AHEAD_MS, 5000);
     assert_true(wait_ms_after_heartbeat(fx) <= 5000.0);
 }
 
@@ -104,13 +104,13 @@ static void retry_put_off_by_a_clock_that_was_ahead_is_pulled_back(void **state)
                                  &after, NULL),
                   EVQ_OK);
     assert_int_equal(after, EVQ_JOB_DELAYED);
-    set_ahead(fx, "queued", 2000); // A field that tells nothing of its wait.
+    set_ahead(fx, "queued", AHEAD_MS, 2000); // A field that tells nothing of its wait.
     assert_true(wait_ms_after_heartbeat(fx) <= 2400.0);
-    set_ahead(fx, "started", 2000);
+    set_ahead(fx, "started", 60000, 2000);
     assert_true(wait_ms_after_heartbeat(fx) <= 2400.0);
     // Where nothing says how long: as long as the longest retry.
     evq_reply_free(fixture_call(fx->raw, "HDEL", fixture_key(fx, "job:" ID), "last", NULL));
-    set_ahead(fx, "queued", 2000);
+    set_ahead(fx, "queued", AHEAD_MS, 2000);
     assert_true(wait_ms_after_heartbeat(fx) <= 720000.0);
     evq_claim_free(claim);
 }
