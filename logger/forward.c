@@ -32,10 +32,12 @@ struct evq_forward {
     void *state;
     struct evq_entry *held; // Written later: a smaller step is open. Owned.
     uint32_t held_count;
-    bool registered;   // The group exists.
-    bool sink_failed;  // The sink itself in this turn, not Redis.
-    bool pending;      // Entries delivered before and not acknowledged come first.
-    uint32_t failures; // In a row.
+    bool registered;       // The group exists.
+    bool sink_failed;      // The sink itself in this turn, not Redis.
+    bool pending;          // Entries delivered before and not acknowledged come first.
+    uint32_t failures;     // In a row.
+    enum evq_status said;  // What the log has of this outage: its status,
+    bool said_sink_failed; // and whether it was the sink's own.
     uint64_t random;
     atomic_bool stop;
     atomic_bool ended;
@@ -304,7 +306,12 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
         forward->registered =
             false; // The group went with a new epoch: everything comes again, known by its id.
     }
-    evq_log(forward->failures < 3 ? EVQ_LOG_WARN : EVQ_LOG_DEBUG, "sink_waits",
+    // Once, not with every try: a disk may be full for days.
+    const bool told = forward->failures > 0 && forward->said == status &&
+                      forward->said_sink_failed == forward->sink_failed;
+    forward->said = status;
+    forward->said_sink_failed = forward->sink_failed;
+    evq_log(told ? EVQ_LOG_DEBUG : EVQ_LOG_WARN, "sink_waits",
             "sink=%s status=%s wait_ms=%lld reason=%s", forward->sink->name,
             evq_status_name(status), (long long)wait_ms, error->message);
     held_drop(forward);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/file.h"
@@ -23,6 +24,7 @@ struct rundir {
 struct evq_rundirs {
     char base[PATH_MAX];
     char leaf[64];
+    char lock_name[64];
     int lock_fd;
     size_t open_max;
     size_t open_count;
@@ -31,31 +33,47 @@ struct evq_rundirs {
     struct rundir *first;
 };
 
-static enum evq_status lock_take(struct evq_rundirs *dirs, const char *lock_name,
-                                 struct evq_error *err)
+static enum evq_status lock_take(struct evq_rundirs *dirs, struct evq_error *err)
 {
     char path[PATH_MAX];
     char text[64] = "";
 
-    if (snprintf(path, sizeof(path), "%s/%s", dirs->base, lock_name) >= (int)sizeof(path)) {
+    if (snprintf(path, sizeof(path), "%s/%s", dirs->base, dirs->lock_name) >= (int)sizeof(path)) {
         return evq_error_set(err, EVQ_E_LIMIT, "path of lock file in '%s' is too long", dirs->base);
     }
-    dirs->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (dirs->lock_fd < 0) {
+    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
     }
-    if (flock(dirs->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-        ssize_t got = pread(dirs->lock_fd, text, sizeof(text) - 1, 0);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        ssize_t got = pread(fd, text, sizeof(text) - 1, 0);
         text[got > 0 ? strcspn(text, "\n") : 0] = '\0';
+        (void)close(fd); // Not ours.
         return evq_error_set(err, EVQ_E_CONFLICT, "'%s' is held by another logger (pid %s)", path,
                              text[0] != '\0' ? text : "unknown");
     }
+    dirs->lock_fd = fd;
     int length = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
-    if (ftruncate(dirs->lock_fd, 0) != 0 ||
-        pwrite(dirs->lock_fd, text, (size_t)length, 0) != length) {
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) {
         return evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
     }
     return EVQ_OK;
+}
+
+/* The directory and the lock in it are there; both anew where they were removed. */
+static enum evq_status base_hold(struct evq_rundirs *dirs, struct evq_error *err)
+{
+    struct stat info;
+
+    if (dirs->lock_fd >= 0 && fstat(dirs->lock_fd, &info) == 0 && info.st_nlink > 0) {
+        return EVQ_OK;
+    }
+    if (dirs->lock_fd >= 0) {
+        (void)close(dirs->lock_fd); // A file that nobody can find holds nobody off.
+        dirs->lock_fd = -1;
+    }
+    const enum evq_status status = evq_file_make_directories(dirs->base, 0755, err);
+    return status == EVQ_OK ? lock_take(dirs, err) : status;
 }
 
 enum evq_status evq_rundirs_open(const char *base, const char *leaf, const char *lock_name,
@@ -71,13 +89,13 @@ enum evq_status evq_rundirs_open(const char *base, const char *leaf, const char 
     dirs->open_max = open_max;
     dirs->ops = ops;
     dirs->context = context;
-    enum evq_status status = evq_file_make_directories(base, 0755, err);
-    if (status == EVQ_OK) {
-        // evq_file_make_directories() bounded the length of base.
-        (void)snprintf(dirs->base, sizeof(dirs->base), "%s", base);
-        (void)snprintf(dirs->leaf, sizeof(dirs->leaf), "%s", leaf);
-        status = lock_take(dirs, lock_name, err);
-    }
+    (void)snprintf(dirs->leaf, sizeof(dirs->leaf), "%s", leaf);
+    (void)snprintf(dirs->lock_name, sizeof(dirs->lock_name), "%s", lock_name);
+    enum evq_status status =
+        snprintf(dirs->base, sizeof(dirs->base), "%s", base) < (int)sizeof(dirs->base)
+            ? base_hold(dirs, err)
+            : evq_error_set(err, EVQ_E_LIMIT, "path of sink directory '%.80s...' is too long",
+                            base);
     if (status != EVQ_OK) {
         evq_rundirs_close(dirs);
         return status;
@@ -128,7 +146,10 @@ static enum evq_status rundir_open(struct evq_rundirs *dirs, const char *name,
     if (length >= (int)sizeof(path) || !evq_job_name_valid(name, EVQ_JOB_RUN_BYTES_MAX)) {
         return evq_error_set(err, EVQ_E_INVALID, "'%s' cannot name a run's directory", name);
     }
-    enum evq_status status = evq_file_make_directories(path, 0755, err);
+    enum evq_status status = base_hold(dirs, err);
+    if (status == EVQ_OK) {
+        status = evq_file_make_directories(path, 0755, err);
+    }
     if (status != EVQ_OK) {
         return status;
     }
@@ -180,12 +201,16 @@ enum evq_status evq_rundirs_get(struct evq_rundirs *dirs, const char *run, void 
 
 enum evq_status evq_rundirs_flush(struct evq_rundirs *dirs, struct evq_error *err)
 {
-    for (struct rundir *dir = dirs->first; dir != NULL; dir = dir->next) {
+    for (struct rundir **link = &dirs->first; *link != NULL; link = &(*link)->next) {
+        struct rundir *dir = *link;
         if (!dir->dirty) {
             continue;
         }
-        enum evq_status status = dirs->ops->flush(dir->run, err);
+        const enum evq_status status = dirs->ops->flush(dir->run, err);
         if (status != EVQ_OK) {
+            *link = dir->next;
+            dirs->open_count--;
+            rundir_free(dirs, dir);
             return status;
         }
         dir->dirty = false;

@@ -14,7 +14,7 @@ struct evq_rundirs_ops {
     enum evq_status (*open)(void *context, const char *path, void **ret_run, struct evq_error *err);
     /* Everything written to the run is durable after it. */
     enum evq_status (*flush)(void *run, struct evq_error *err);
-    void (*close)(void *run); // After a successful flush, or when the process gives up.
+    void (*close)(void *run); // After a flush, or when the process gives up.
 };
 
 /*
@@ -29,7 +29,9 @@ enum evq_status evq_rundirs_open(const char *base, const char *leaf, const char 
 /* The run's state, opened when it is not. run is a legal run name. Borrowed until the next call. */
 enum evq_status evq_rundirs_get(struct evq_rundirs *dirs, const char *run, void **ret_run,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-/* Flushes every run written since the last flush. */
+/* Flushes every run written since the last flush. One whose flush fails is closed: what it knows
+ * may be ahead of its files, or these were removed; the next write opens it anew, with its
+ * directory. */
 enum evq_status evq_rundirs_flush(struct evq_rundirs *dirs, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_rundirs_close(struct evq_rundirs *dirs); // Accepts NULL; gives the lock up.
 

@@ -274,10 +274,7 @@ static enum evq_status write_synced(int fd, const struct evq_buffer *data, const
 {
     const enum evq_status status = evq_file_write(fd, data->data, data->bytes, where, err);
 
-    if (status == EVQ_OK && fdatasync(fd) != 0) {
-        return evq_error_set(err, EVQ_E_IO, "sync events in '%s': %s", where, strerror(errno));
-    }
-    return status;
+    return status == EVQ_OK ? evq_file_sync(fd, where, err) : status;
 }
 
 /* Opens this process's file and writes its version record. */
@@ -299,7 +296,12 @@ static enum evq_status file_begin(struct evq_tfrun *run, struct evq_error *err)
     enum evq_status status = head.failed ? evq_error_set(err, EVQ_E_NOMEM, "'%s'", path)
                                          : write_synced(run->fd, &head, run->directory, err);
     evq_buffer_free(&head);
-    return status == EVQ_OK ? directory_sync(run->directory, err) : status;
+    if (status != EVQ_OK) {
+        (void)unlink(path); // Else a disk that stays full gets one more with every try.
+        run->file_count--;
+        return status;
+    }
+    return directory_sync(run->directory, err);
 }
 
 /* What is unwritten of every series, each in the order of its steps. */

@@ -54,6 +54,16 @@ enum evq_status evq_file_write_at(int fd, const void *data, size_t bytes, uint64
     return EVQ_OK;
 }
 
+enum evq_status evq_file_sync(int fd, const char *name, struct evq_error *err)
+{
+    struct stat info;
+
+    if (fdatasync(fd) != 0 || fstat(fd, &info) != 0) {
+        return evq_error_set(err, EVQ_E_IO, "sync '%s': %s", name, strerror(errno));
+    }
+    return info.st_nlink > 0 ? EVQ_OK : evq_error_set(err, EVQ_E_GONE, "'%s' was removed", name);
+}
+
 enum evq_status evq_file_read_at(int fd, void *out, size_t bytes, uint64_t offset, const char *name,
                                  struct evq_error *err)
 {

@@ -16,6 +16,10 @@ enum evq_status evq_file_write(int fd, const void *data, size_t bytes, const cha
 enum evq_status evq_file_write_at(int fd, const void *data, size_t bytes, uint64_t offset,
                                   const char *name, struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* What was written is on the disk, in a file that still has a name: EVQ_E_GONE where it was
+ * removed, so that nobody will ever find it. */
+enum evq_status evq_file_sync(int fd, const char *name, struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* EVQ_E_CORRUPT: the file ends before offset + bytes. */
 enum evq_status evq_file_read_at(int fd, void *out, size_t bytes, uint64_t offset, const char *name,
                                  struct evq_error *err) EVQ_CHECK_RESULT;

@@ -96,13 +96,16 @@ static enum evq_status file_write(int directory, const struct evq_buffer *text,
         return evq_error_set(err, EVQ_E_IO, "create '%s': %s", TEMPORARY, strerror(errno));
     }
     enum evq_status status = evq_file_write(fd, text->data, text->bytes, TEMPORARY, err);
-    if (status == EVQ_OK && fdatasync(fd) != 0) {
-        status = evq_error_set(err, EVQ_E_IO, "sync '%s': %s", TEMPORARY, strerror(errno));
+    if (status == EVQ_OK) {
+        status = evq_file_sync(fd, TEMPORARY, err);
     }
     (void)close(fd); // Synced, or what failed is reported.
     if (status == EVQ_OK &&
         (renameat(directory, TEMPORARY, directory, NAME) != 0 || fsync(directory) != 0)) {
         status = evq_error_set(err, EVQ_E_IO, "rename '%s': %s", TEMPORARY, strerror(errno));
+    }
+    if (status != EVQ_OK) {
+        (void)unlinkat(directory, TEMPORARY, 0); // A full disk gets its room back.
     }
     return status;
 }

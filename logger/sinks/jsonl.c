@@ -161,8 +161,8 @@ static enum evq_status run_flush(void *state, struct evq_error *err)
     enum evq_status status = evq_file_write_at(run->fd, run->pending.data, run->pending.bytes,
                                                (uint64_t)run->bytes, "results.jsonl", err);
 
-    if (status == EVQ_OK && fdatasync(run->fd) != 0) {
-        status = evq_error_set(err, EVQ_E_IO, "sync results.jsonl: %s", strerror(errno));
+    if (status == EVQ_OK) {
+        status = evq_file_sync(run->fd, "results.jsonl", err);
     }
     if (status != EVQ_OK) {
         if (ftruncate(run->fd, run->bytes) != 0) {

@@ -33,6 +33,21 @@ def fields(data: bytes) -> Iterator[Tuple[int, Any]]:
         at += length
 
 
+def records(path: str, torn: bool = False) -> Iterator[bytes]:
+    """The events of a file. One that is cut ends it (torn), or raises."""
+    with open(path, "rb") as file:
+        data = file.read()
+    at = 0
+    while at < len(data):
+        size = struct.unpack_from("<Q", data, at)[0] if at + 12 <= len(data) else len(data)
+        if at + 16 + size > len(data):
+            if torn:
+                return
+            raise AssertionError(f"{path} ends within a record")
+        yield data[at + 12 : at + 12 + size]
+        at += 16 + size
+
+
 def points(directory: str) -> Dict[Tuple[str, str, int], int]:
     """How often each point stands there, by (directory, tag, step). A record that is cut raises."""
     found: Dict[Tuple[str, str, int], int] = {}
@@ -40,15 +55,8 @@ def points(directory: str) -> Dict[Tuple[str, str, int], int]:
         for name in sorted(names):
             if ".tfevents." not in name:
                 continue
-            with open(os.path.join(place, name), "rb") as file:
-                data = file.read()
-            at = 0
-            while at < len(data):
-                (length,) = struct.unpack_from("<Q", data, at)
-                if at + 16 + length > len(data):
-                    raise AssertionError(f"{name} ends within a record")
-                event = dict(fields(data[at + 12 : at + 12 + length]))
-                at += 16 + length
+            for record in records(os.path.join(place, name)):
+                event = dict(fields(record))
                 for _, value in fields(event.get(5, b"")):
                     tag = dict(fields(value)).get(1, b"").decode()
                     key = (place, tag, event.get(2, 0))

@@ -5,7 +5,6 @@ statistics of errors, or by what was lost), and after it has passed all jobs end
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
 import os
 import re
@@ -13,33 +12,28 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import Any, List
 
+from small_disk import SmallDisk
 from stage import CONFIG, TOOLS, Redis, Refused, Stage, arguments, free_port, until
+from trial import Trial, run_all
 
 GATE = '#!/bin/sh\ntouch "$SITE/started"\nwhile [ ! -e "$SITE/go" ]; do sleep 0.02; done\necho \'{"value": 1}\' >"$EVALQ_RESULT"\n'
 
 
-class Unable(Exception):
-    """This machine has not got what the state wants."""
-
-
-class State:
+class State(Trial):
     """One of them. begin() brings it about, end() ends it."""
 
-    name = ""
+    programs = ("evalq-worker", "evalq-logger")
     word = ""  # What the refusals of Redis begin with.
     options: tuple = ()  # Of redis-server.
     enough = 5  # Refusals.
     lossy = False  # Jobs may be lost; a scan brings them again.
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        super().__init__(seed)
         self.stage = Stage(CONFIG)
-        self.struck = 0
         self.lost = 0
-        self.sentence = ""
 
     def prepare(self) -> None:
         self.stage.write("echo.sh", GATE.replace("$SITE", self.stage.directory), 0o755)
@@ -102,14 +96,12 @@ class State:
             if program.wait(60) != 0:
                 raise AssertionError(f"a program ended with {program.returncode}")
         self.check()
-        if self.struck == 0:
-            raise AssertionError("it never struck")
+
+    def summary(self) -> str:
+        return super().summary() + (f", {self.lost} jobs lost and brought again" if self.lossy else "")
 
     def check(self) -> None:
-        self.stage.audit()
-        for job in self.stage.runs:
-            if self.stage.state(*job) != "done":
-                raise AssertionError(f"{job} is '{self.stage.state(*job)}'")
+        self.stage.all_done()
         twice = {name: count for name, count in self.stage.recorded().items() if count != 1}
         if twice:
             raise AssertionError(f"recorded more than once: {twice}")
@@ -490,28 +482,15 @@ class DiskFull(State):
     options = ("--appendfsync", "everysec")
 
     def prepare(self) -> None:
-        disk = self.stage.path("disk")
-        os.mkdir(disk)
-        mount = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True, text=True, check=False
-        )
-        if mount.returncode != 0:
-            raise Unable(f"cannot mount a small disk: {mount.stderr.strip()}")
-        self.stage.mounts.append(disk)
-        self.options += ("--dir", disk)
-        self.filler = os.path.join(disk, "filler")
+        self.disk = SmallDisk(self.stage, "disk")
+        self.options += ("--dir", self.disk.path)
         super().prepare()
 
     def begin(self) -> None:
-        with open(self.filler, "wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(512))
-            except OSError:
-                pass
+        self.disk.fill()
 
     def end(self) -> None:
-        os.unlink(self.filler)
+        self.disk.make_room()
 
 
 class DiskFullAlways(DiskFull):
@@ -527,7 +506,7 @@ class DiskFullAlways(DiskFull):
         self.struck = 1
 
     def end(self) -> None:
-        os.unlink(self.filler)
+        self.disk.make_room()
         self.stage.start_redis(*self.options)
 
 
@@ -537,46 +516,6 @@ STATES = [
 ]  # fmt: skip
 
 
-def one(kind: type, seed: int) -> str:
-    """"" or what was wrong; says how it went."""
-    state = kind(seed)
-    began = time.monotonic()
-    try:
-        state.run()
-    except Unable as why:
-        print(f"NOT RUN {state.name}: {why}", flush=True)
-        return ""
-    except (AssertionError, OSError, Refused, subprocess.SubprocessError) as fault:
-        for name in ("evalq-worker", "evalq-logger"):
-            with open(state.stage.path(name + ".log"), "ab"):
-                pass  # It may not have been started.
-        tail = "".join(f"\n--- {name}\n{state.stage.log(name)[-2000:]}" for name in ("evalq-worker", "evalq-logger"))
-        print(f"FAIL {state.name}: {fault!r}{tail}", flush=True)
-        return state.name
-    finally:
-        state.stage.close()
-    lost = f", {state.lost} jobs lost and brought again" if state.lossy else ""
-    took = time.monotonic() - began
-    print(f"{state.name}: struck {state.struck} times, {len(state.stage.runs)} jobs{lost}, {took:.0f} s; {state.sentence}", flush=True)
-    return ""
-
-
-def main() -> int:
-    given = arguments("what Redis can do to those who use it")
-    rounds = 20 if given.long else 1
-    work = []
-    for number in range(rounds):
-        work += [(kind, number) for kind in STATES if given.only in kind.name and not given.done.has(f"redis_states {kind.name} {number}")]
-    failed = 0
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:  # They wait most of the time.
-        for (kind, number), fault in zip(work, pool.map(lambda item: one(item[0], given.seed + item[1]), work)):
-            failed += fault != ""
-            if not fault:
-                given.done.add(f"redis_states {kind.name} {number}")
-    print(f"redis_states: {len(work)} runs of {len(STATES)} states, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sys.exit(main())
+    sys.exit(run_all("redis_states", STATES, arguments("what Redis can do to those who use it"), 20, 4))

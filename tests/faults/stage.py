@@ -193,6 +193,9 @@ class Stage(Scene):
         except (OSError, Refused):
             return False
 
+    def sinks(self) -> List[Dict[str, Any]]:
+        return list(json.loads(self.function("stats"))["sinks"])
+
     def audit(self) -> None:
         cursor = ""
         while True:
@@ -229,6 +232,13 @@ class Stage(Scene):
             raise AssertionError(f"entries that nobody asked for: {entries}")
         self.audit()
         return len(self.runs)
+
+    def all_done(self) -> None:
+        """As verify(), where the sinks have had the entries, which may be trimmed since."""
+        self.audit()
+        for job in self.runs:
+            if self.state(*job) != "done":
+                raise AssertionError(f"{job} is '{self.state(*job)}'")
 
     def recorded(self, directory: str = "results") -> Dict[str, int]:
         """How often each result stands in the JSONL files, by its id."""

@@ -5,7 +5,6 @@ stands once in the sinks' files, the queue is whole, and no process is left. A p
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ import urllib.error
 import urllib.request
 from typing import List, Tuple
 
-import events
+import sink_files
 from stage import BIN, TOOLS, Stage, arguments, free_port, points, until
 
 TOKEN = "a-token-of-the-test-which-writes"
@@ -128,23 +127,8 @@ class Logger(Part):
         if healer.wait(60) != 0:
             raise AssertionError(f"the logger that healed ended with {healer.returncode}")
         self.stage.processes.remove(healer)
-        self.files(directory, run)
+        sink_files.check(directory, {run: set(range(1, self.steps + 1))})
         return found
-
-    def files(self, directory: str, run: str) -> None:
-        recorded = self.stage.recorded(directory)
-        jobs = [f"{run}/{step}/regular/echo" for step in range(1, self.steps + 1)]
-        wanted = {f"{job}#one" for job in jobs} | {f"{job}#=done.1" for job in jobs}
-        if set(recorded) != wanted or set(recorded.values()) != {1}:
-            raise AssertionError(f"JSONL holds {recorded}")
-        found = events.points(os.path.join(directory, "tensorboard"))
-        steps = sorted(step for (_, tag, step) in found if tag == "eval/one/value")
-        if steps != list(range(1, self.steps + 1)) or set(found.values()) != {1}:
-            raise AssertionError(f"TensorBoard's files hold {found}")
-        with open(os.path.join(directory, run, "results.csv"), encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-        if [int(row["step"]) for row in rows] != list(range(1, self.steps + 1)):
-            raise AssertionError(f"CSV holds {rows}")
 
 
 class Trainer(Part):

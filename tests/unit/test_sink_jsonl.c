@@ -152,12 +152,40 @@ static void sink_jsonl_refuses_a_directory_that_another_holds(void **state)
     fixture_dir_remove(directory);
 }
 
+/* Somebody removed the directory: what nobody would ever find is not taken for recorded, and what
+ * comes next is in a new file, whose lock others meet. */
+static void sink_jsonl_begins_anew_when_its_directory_was_removed(void **state)
+{
+    (void)state;
+    char directory[64];
+    struct evq_sink_context context;
+    struct evq_error err;
+    void *second = NULL;
+
+    fixture_dir_make(directory);
+    void *sink = opened(directory, &context);
+    give(sink, 0);
+    flush(sink);
+    fixture_dir_remove(directory);
+    give(sink, 1);
+    assert_status(evq_sink_jsonl.flush(sink, &err), EVQ_E_GONE);
+    assert_holds(err.message, "removed");
+    give(sink, 0);
+    give(sink, 1); // As all that was not acknowledged, it is given again.
+    flush(sink);
+    assert_lines(directory, 2);
+    assert_status(evq_sink_jsonl.open(&context, &second, &err), EVQ_E_CONFLICT);
+    evq_sink_jsonl.close(sink);
+    fixture_dir_remove(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sink_jsonl_writes_each_result_once_when_delivered_again),
         cmocka_unit_test(sink_jsonl_cuts_a_torn_line_at_every_byte),
         cmocka_unit_test(sink_jsonl_refuses_a_directory_that_another_holds),
+        cmocka_unit_test(sink_jsonl_begins_anew_when_its_directory_was_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
