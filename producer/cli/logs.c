@@ -76,7 +76,7 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
     } else {
         status = evq_error_set(err, EVQ_E_NOT_FOUND,
                                "no log of '%s': it is %s, its worker kept nothing in Redis, and "
-                               "'%s' is not on this host",
+                               "'%s' is not on this host (nor anywhere, if it wrote nothing)",
                                id, evq_json_text(hash, "state", "?"), path);
     }
     free(text);

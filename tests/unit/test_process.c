@@ -204,6 +204,34 @@ static void output_keeps_its_end_and_bounds_its_file(void **state)
     free(log);
 }
 
+/* What a file of that name held is no word of this attempt, which may be silent. */
+static void output_makes_its_file_when_there_is_something_to_write(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    struct evq_output output;
+    struct evq_error err;
+    char path[256];
+    size_t bytes = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/silent", folder->path);
+    fixture_folder_write(folder, "silent", "of another", 10);
+    assert_status_err(evq_output_open(path, 1000, &output, &err), EVQ_OK, &err);
+    (void)evq_output_read(&output);
+    assert_int_not_equal(access(path, F_OK), 0);
+    assert_string_equal(evq_output_where(&output), "none");
+    assert_int_equal(write(output.write_fd, "word\n", 5), 5);
+    (void)evq_output_read(&output);
+    assert_string_equal(evq_output_where(&output), path);
+    evq_output_switch(&output, path); // The next attempt's, and as silent.
+    assert_int_not_equal(access(path, F_OK), 0);
+    evq_output_note(&output, "note\n");
+    evq_output_close(&output);
+    char *log = (char *)fixture_file_load(path, &bytes);
+    assert_int_equal(bytes, 5);
+    assert_memory_equal(log, "note\n", 5);
+    free(log);
+}
+
 static const char *value_of(char *const *envp, const char *name)
 {
     const size_t bytes = strlen(name);
@@ -261,6 +289,7 @@ int main(void)
         TEST(process_takes_over_when_its_guard_is_killed),
         TEST(process_ends_with_the_one_who_started_it),
         TEST(output_keeps_its_end_and_bounds_its_file),
+        TEST(output_makes_its_file_when_there_is_something_to_write),
         TEST(environment_holds_what_was_named_and_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

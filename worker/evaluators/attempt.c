@@ -133,7 +133,7 @@ enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_fa
         }
         evq_output_tail(&output, tail, sizeof(tail));
         (void)snprintf(failure->detail, sizeof(failure->detail), "%s\nlog: %s\n%s", how,
-                       attempt->log_path != NULL ? attempt->log_path : "none", tail);
+                       evq_output_where(&output), tail);
     }
 out:
     evq_output_close(&output);

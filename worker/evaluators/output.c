@@ -20,20 +20,16 @@ static void fd_close(int *fd)
     }
 }
 
-enum evq_status evq_output_switch(struct evq_output *output, const char *path,
-                                  struct evq_error *err)
+void evq_output_switch(struct evq_output *output, const char *path)
 {
     fd_close(&output->file_fd);
     output->bytes = 0;
     output->tail_bytes = output->tail_at = 0;
+    output->file_due = path != NULL;
     (void)snprintf(output->path, sizeof(output->path), "%s", path != NULL ? path : "");
     if (path != NULL) {
-        output->file_fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640);
-        if (output->file_fd < 0) {
-            return evq_error_set(err, EVQ_E_IO, "open log '%s': %s", path, strerror(errno));
-        }
+        (void)unlink(path); // Of an earlier attempt of that name. Mostly there is none.
     }
-    return EVQ_OK;
 }
 
 enum evq_status evq_output_open(const char *path, int64_t bytes_max, struct evq_output *ret_output,
@@ -44,10 +40,7 @@ enum evq_status evq_output_open(const char *path, int64_t bytes_max, struct evq_
     memset(ret_output, 0, sizeof(*ret_output));
     ret_output->read_fd = ret_output->write_fd = ret_output->file_fd = -1;
     ret_output->bytes_max = bytes_max;
-    const enum evq_status status = evq_output_switch(ret_output, path, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
+    evq_output_switch(ret_output, path);
     if (pipe2(fds, O_CLOEXEC) != 0) {
         const int pipe_errno = errno;
         evq_output_close(ret_output);
@@ -73,6 +66,11 @@ void evq_output_started(struct evq_output *output)
 
 static void file_write(struct evq_output *output, const uint8_t *data, size_t bytes)
 {
+    if (output->file_due) {
+        output->file_due = false;
+        output->file_fd =
+            open(output->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0640);
+    }
     // A full disk costs the log, not the evaluation.
     if (output->file_fd >= 0 &&
         evq_file_write(output->file_fd, data, bytes, "log", NULL) != EVQ_OK) {
@@ -99,6 +97,11 @@ static void output_take(struct evq_output *output, const uint8_t *data, size_t b
             output->tail_bytes++;
         }
     }
+}
+
+const char *evq_output_where(const struct evq_output *output)
+{
+    return output->file_fd >= 0 && output->path[0] != '\0' ? output->path : "none";
 }
 
 void evq_output_note(struct evq_output *output, const char *text)

@@ -14,9 +14,10 @@
 #define EVQ_OUTPUT_TAIL_BYTES 4096
 
 struct evq_output {
-    int read_fd;  // To poll; non-blocking. -1 once the other side has closed.
-    int write_fd; // For the program's stdout and stderr; closed by evq_output_started().
-    int file_fd;  // -1: no log file.
+    int read_fd;   // To poll; non-blocking. -1 once the other side has closed.
+    int write_fd;  // For the program's stdout and stderr; closed by evq_output_started().
+    int file_fd;   // -1: no log file, or none yet.
+    bool file_due; // It is made with the first byte.
     int64_t bytes;
     int64_t bytes_max;
     uint8_t tail[EVQ_OUTPUT_TAIL_BYTES]; // A ring.
@@ -26,19 +27,22 @@ struct evq_output {
     char path[4096];
 };
 
-/* path NULL: no file. An existing file is emptied. Past bytes_max the rest is read and dropped,
- * which the log says. */
+/* path NULL: no file. One of that name is removed; the new one is made when there is something to
+ * write: making a file costs up to a millisecond, and most programs are silent. Past bytes_max the
+ * rest is read and dropped, which the log says. */
 enum evq_status evq_output_open(const char *path, int64_t bytes_max, struct evq_output *ret_output,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_output_close(struct evq_output *output);   // Accepts an output that failed to open.
 void evq_output_started(struct evq_output *output); // The program has its copy of write_fd.
 
 /* Goes on into another log file (NULL: none), with the count and the tail begun anew. */
-enum evq_status evq_output_switch(struct evq_output *output, const char *path,
-                                  struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_output_switch(struct evq_output *output, const char *path);
 
 /* Takes what is there, without waiting; false once the other side has closed. */
 bool evq_output_read(struct evq_output *output);
+
+/* The log file's path; "none": nothing was written, or it could not be. */
+const char *evq_output_where(const struct evq_output *output);
 
 /* Adds a line of ours, with its newline. */
 void evq_output_note(struct evq_output *output, const char *text);

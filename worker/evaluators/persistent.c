@@ -533,7 +533,7 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
         return status;
     }
     if (persistent_runs(persistent) && !spoke_unasked(persistent)) {
-        status = evq_output_switch(&persistent->errors, log_path, err);
+        evq_output_switch(&persistent->errors, log_path);
     } else {
         status = persistent_start(persistent, log_path, request->config, err);
         if (status == EVQ_OK) {
@@ -557,6 +557,6 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
     }
     evq_output_tail(&persistent->errors, tail, sizeof(tail));
     (void)snprintf(failure->detail, sizeof(failure->detail), "log: %s\n%s",
-                   log_path != NULL ? log_path : "none", tail);
+                   evq_output_where(&persistent->errors), tail);
     return status;
 }
