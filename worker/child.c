@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/checkpoint/checkpoint.h"
@@ -31,8 +32,6 @@ struct work { // One job as the supervisor gave it.
     struct evq_fetched fetched; // From another machine's memory.
     const char **tasks_done;
     size_t task_done_count;
-    char scratch[EVQ_SCRATCH_PATH_BYTES];
-    int scratch_fd;
 };
 
 struct child {
@@ -43,7 +42,9 @@ struct child {
     bool cancelled;
     bool leaving; // Told to exit, or the supervisor is gone.
     int64_t told_ms;
-    uint32_t jobs; // Taken so far.
+    uint32_t jobs;                        // Taken so far.
+    char scratch[EVQ_SCRATCH_PATH_BYTES]; // Of the present job, then of the next.
+    int scratch_fd;                       // -1: there is none.
 };
 
 /* The other side's words while a job runs: only an end of it. */
@@ -213,6 +214,28 @@ static enum evq_status tasks_done_split(const struct evq_note *note, struct work
     return EVQ_OK;
 }
 
+static void scratch_drop(struct child *child)
+{
+    if (child->scratch_fd >= 0) {
+        evq_scratch_remove(child->scratch);
+        (void)close(child->scratch_fd);
+        child->scratch_fd = -1;
+    }
+}
+
+/* What was kept may have been tidied away: an idle worker's files are old ones. */
+static enum evq_status scratch_have(struct child *child, struct evq_error *err)
+{
+    struct stat info;
+
+    if (child->scratch_fd >= 0 && fstat(child->scratch_fd, &info) == 0 && info.st_nlink > 0) {
+        return EVQ_OK;
+    }
+    scratch_drop(child);
+    return evq_scratch_attempt(child->config->worker.scratch, child->scratch,
+                               sizeof(child->scratch), &child->scratch_fd, err);
+}
+
 static enum evq_status work_open(struct child *child, const struct evq_note *note,
                                  struct work *work, struct evq_error *err)
 {
@@ -264,15 +287,14 @@ static enum evq_status work_open(struct child *child, const struct evq_note *not
                              "root '%s' is %s here, which cannot be opened: %s", work->root->name,
                              work->root_path, strerror(open_errno));
     }
-    return evq_scratch_attempt(config->worker.scratch, work->scratch, sizeof(work->scratch),
-                               &work->scratch_fd, err);
+    return scratch_have(child, err);
 }
 
-static void work_close(struct work *work)
+static void work_close(struct child *child, struct work *work)
 {
-    if (work->scratch_fd >= 0) {
-        evq_scratch_remove(work->scratch);
-        (void)close(work->scratch_fd);
+    if (child->scratch_fd >= 0 && !evq_scratch_renew(child->config->worker.scratch, child->scratch,
+                                                     sizeof(child->scratch), child->scratch_fd)) {
+        scratch_drop(child);
     }
     if (work->root_fd >= 0) {
         (void)close(work->root_fd);
@@ -303,7 +325,7 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
         .shard_count = (int32_t)evq_channel_get_integer(note, "shard_count", 0),
         .tasks_done = work->tasks_done,
         .task_done_count = work->task_done_count,
-        .scratch = work->scratch,
+        .scratch = child->scratch,
         .attempt = (int32_t)evq_channel_get_integer(note, "attempt", 1)};
     const struct evq_eval_report report = {
         .context = child, .progress = child_progress, .task = child_task};
@@ -311,25 +333,26 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
     return evq_runner_eval(child->runner, work->id, &request, &report, failure, err);
 }
 
+static void prune(const struct child *child)
+{
+    evq_scratch_prune(child->config->worker.scratch);
+    evq_fetch_prune();
+}
+
 static void job_take(struct child *child, const struct evq_note *note)
 {
-    struct work work = {.root_fd = -1, .scratch_fd = -1, .fetched = {.directory_fd = -1}};
+    struct work work = {.root_fd = -1, .fetched = {.directory_fd = -1}};
     struct evq_failure failure = {0};
     struct evq_error err = {0};
 
     child->cancelled = false;
     child->told_ms = 0;
-    if (child->jobs++ % PRUNE_JOBS == 0) { // The first: the child before us may have been killed.
-        evq_scratch_prune(child->config->worker.scratch);
-        evq_fetch_prune();
-    }
     enum evq_status status = work_open(child, note, &work, &err);
     if (status == EVQ_OK) {
         child->work = &work;
         status = work_run(child, note, &work, &failure, &err);
     }
-    work_close(
-        &work); // First: when the supervisor hears of the end, nothing of the attempt is left.
+    work_close(child, &work); // First: of an attempt whose end is told nothing is left.
     enum evq_status told = EVQ_OK;
     if (status == EVQ_OK) {
         told = note_tell(child, "done", NULL, 0, NULL);
@@ -341,6 +364,9 @@ static void job_take(struct child *child, const struct evq_note *note)
         // CUDA's faults stick to the process: another one must take our place. So it must where the
         // end cannot be told, which would be waited for until the job's limit.
         child->leaving = true;
+    }
+    if (++child->jobs % PRUNE_JOBS == 0) { // Nobody waits for us now.
+        prune(child);
     }
 }
 
@@ -376,6 +402,8 @@ static enum evq_status child_open(struct child *child, const struct evq_options 
     if (status != EVQ_OK) {
         return status;
     }
+    prune(child);                     // The child before us may have been killed.
+    (void)!scratch_have(child, NULL); // Before anybody waits for it; else the first job says why.
     const struct evq_field fields[] = {evq_channel_text("version", EVQ_VERSION),
                                        evq_channel_text("note", note),
                                        evq_channel_text("devices", devices)};
@@ -402,7 +430,7 @@ static void process_settle(void)
 
 enum evq_exit evq_child_main(const struct evq_options *options)
 {
-    struct child child = {0};
+    struct child child = {.scratch_fd = -1};
     struct evq_error err;
     struct evq_note *note = NULL;
     enum evq_exit code = EVQ_EXIT_OK;
@@ -439,6 +467,7 @@ enum evq_exit evq_child_main(const struct evq_options *options)
         evq_codec_note_free(note);
     }
     evq_runner_close(child.runner);
+    scratch_drop(&child);
     evq_config_free(child.config);
     evq_channel_close(&child.channel);
     return code;

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/clock.h"
 #include "shared/file.h"
 
 #define TRIES_MAX 16 // Of making a directory that no sweeper takes away at once.
@@ -181,6 +182,28 @@ enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t 
         }
     }
     return evq_error_set(err, EVQ_E_IO, "'%s' was removed %d times", ret_path, TRIES_MAX);
+}
+
+static int content_remove(const char *path, const struct stat *info, int kind, struct FTW *walk)
+{
+    (void)info, (void)kind;
+    return walk->level > 0 && remove(path) != 0;
+}
+
+bool evq_scratch_renew(const char *scratch, char *path, size_t path_bytes, int lock_fd)
+{
+    char next[EVQ_SCRATCH_PATH_BYTES];
+    struct stat info;
+
+    // First the name: what the attempt left running must not write there between the two.
+    (void)snprintf(next, sizeof(next), "%s/jobs/%016llx", scratch,
+                   (unsigned long long)evq_clock_random());
+    if (renameat2(AT_FDCWD, path, AT_FDCWD, next, RENAME_NOREPLACE) != 0) {
+        return false;
+    }
+    (void)snprintf(path, path_bytes, "%s", next);
+    return nftw(path, content_remove, 16, FTW_DEPTH | FTW_PHYS) == 0 &&
+           fstat(lock_fd, &info) == 0 && (info.st_mode & 07777) == 0700;
 }
 
 static int entry_remove(const char *path, const struct stat *info, int kind, struct FTW *walk)

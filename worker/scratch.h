@@ -1,11 +1,12 @@
 /*
  * The worker's scratch directory: logs/ (one file per attempt), jobs/ (one directory per attempt,
- * gone at its end), prepared/ (what prepare commands made). Owned by this user, shared by all
+ * emptied at its end), prepared/ (what prepare commands made). Owned by this user, shared by all
  * workers of it. Any thread.
  */
 #ifndef EVQ_WORKER_SCRATCH_H
 #define EVQ_WORKER_SCRATCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,6 +27,14 @@ void evq_scratch_log(const char *scratch, const char *id, int32_t attempt, char 
  * closes the descriptor, whose lock says that somebody is at work there. */
 enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t path_bytes,
                                     int *ret_lock_fd, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/*
+ * Makes the directory of an attempt that ended that of the next one: under a name that no other has
+ * now, and empty, with the same lock. A directory made anew for each costs a journalling file
+ * system up to a millisecond. false: it cannot be had empty and as it was made; remove it like any
+ * other.
+ */
+bool evq_scratch_renew(const char *scratch, char *path, size_t path_bytes, int lock_fd);
 
 /* Removes the oldest logs beyond EVQ_SCRATCH_LOGS_KEPT, and what killed processes left in jobs/. */
 void evq_scratch_prune(const char *scratch);

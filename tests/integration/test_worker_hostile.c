@@ -96,16 +96,20 @@ static int teardown(void **state)
     return 0;
 }
 
-static int entries(const struct fixture_site *site, const char *name)
+/* How many; ret_last: the name of one of them. */
+static int entries(const struct fixture_site *site, const char *name, char ret_last[256])
 {
     struct dirent *entry;
-    char path[256];
+    char path[512];
     int count = 0;
 
     (void)snprintf(path, sizeof(path), "%s/%s", site->dir, name);
     DIR *dir = opendir(path);
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        count += entry->d_name[0] != '.';
+        if (entry->d_name[0] != '.') {
+            (void)snprintf(ret_last, 256, "%s", entry->d_name);
+            count++;
+        }
     }
     if (dir != NULL) {
         (void)closedir(dir);
@@ -176,15 +180,41 @@ static void scratch_of_a_killed_child_is_swept_when_the_next_one_works(void **st
     struct fixture_site *site = *state;
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
     pid_t child = 0;
+    char dead[256];
+    char alive[256];
+    char path[512];
 
     fixture_site_submit(site, "run/1/regular/gate");
     FIXTURE_UNTIL(20000, fixture_site_has(site, "started"));
-    assert_int_equal(entries(site, "scratch/jobs"), 1);
+    assert_int_equal(entries(site, "scratch/jobs", dead), 1);
     assert_int_equal(fixture_process_children(worker->pid, &child, 1), 1);
     assert_int_equal(kill(child, SIGKILL), 0);
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, "run/1/regular/gate", "done");
-    FIXTURE_UNTIL(20000, entries(site, "scratch/jobs") == 0);
+    assert_int_equal(entries(site, "scratch/jobs", alive), 1); // Kept for its next job.
+    assert_string_not_equal(alive, dead);
+    (void)snprintf(path, sizeof(path), "scratch/jobs/%s", alive);
+    assert_int_equal(entries(site, path, dead), 0);
+    assert_int_equal(kill(worker->pid, SIGTERM), 0);
+    FIXTURE_UNTIL(20000, entries(site, "scratch/jobs", dead) == 0);
+}
+
+static void scratch_that_was_tidied_away_is_made_again(void **state)
+{
+    struct fixture_site *site = *state;
+    char kept[256];
+    char path[512];
+
+    fixture_site_touch(site, "go");
+    (void)fixture_site_worker(site, "--suites", "gate", NULL);
+    fixture_site_submit(site, "run/1/regular/gate");
+    SITE_STATE_UNTIL(site, "run/1/regular/gate", "done");
+    assert_int_equal(entries(site, "scratch/jobs", kept), 1);
+    (void)snprintf(path, sizeof(path), "%s/scratch/jobs/%s", site->dir, kept);
+    assert_int_equal(rmdir(path), 0);
+    fixture_site_submit(site, "run/2/regular/gate");
+    SITE_STATE_UNTIL(site, "run/2/regular/gate", "done");
+    assert_string_equal(fixture_job_field(site->fx, "run/2/regular/gate", "attempts").text, "1");
 }
 
 static void command_leaves_no_daemon_behind(void **state)
@@ -208,6 +238,7 @@ int main(void)
         TEST(persistent_takes_nothing_said_of_one_job_for_the_next),
         TEST(persistent_drops_what_is_said_of_an_earlier_job),
         TEST(scratch_of_a_killed_child_is_swept_when_the_next_one_works),
+        TEST(scratch_that_was_tidied_away_is_made_again),
         TEST(command_leaves_no_daemon_behind),
     };
 
