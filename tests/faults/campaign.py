@@ -2,12 +2,13 @@
 """Rounds of faults against real programs and a real Redis, each proved by the history checker. `sh tests/faults/run.sh` calls
 it; docs/faults.md has the figures.
 
-    campaign.py [--short | --long | --mutants] [--seed N] [--rounds N] [--build DIR] [--out FILE] [--keep]
+    campaign.py [--short | --long | --mutants] [--seed N] [--rounds N] [--kind KIND,...] [--build DIR] [--out FILE] [--keep]
 
-A round is told wholly by its seed, though not to the microsecond: programs run as fast as the machine lets them. Two kinds
-take turns: "load" (workers, submitters and an operator in C by the hundred thousand jobs, the real logger) and "programs"
-(evalq-worker with two kinds of evaluators, the client library in a trainer, evalq-gateway, evalq-logger). In both, every
-program speaks with Redis through the fault proxy, and programs and Redis are killed and stopped at random points."""
+A round is told wholly by its seed, though not to the microsecond: programs run as fast as the machine lets them. Three kinds
+take turns: "load" (workers, submitters and an operator in C, the real logger), "crowd" (the same with many more jobs, and of all
+kinds of faults a sixth as many a second and a request) and "programs" (evalq-worker with two kinds of evaluators, the client library in a
+trainer, evalq-gateway, evalq-logger). In all, every program speaks with Redis through the fault proxy, and programs and Redis
+are killed and stopped at random points."""
 
 from __future__ import annotations
 
@@ -35,17 +36,21 @@ from campaign_site import PREFIX, SOURCE, Broken, Member, Site, until
 LEASE_MS = 300
 TOKEN = "a-token-of-the-fault-campaign"
 
-# Of all requests of a round, by chance.
-CHANCES = {"cut_reply": "0.06", "cut_request": "0.004", "cut_middle": "0.003", "reset": "0.003", "garbage": "0.002", "half_close": "0.002",
-           "drip": "0.003", "stall": "0.002:ms=450", "block": "0.001:ms=500"}
+# Of all requests of a round, by chance; how long those last that do.
+CHANCES = {"cut_reply": 0.06, "cut_request": 0.004, "cut_middle": 0.003, "reset": 0.003, "garbage": 0.002, "half_close": 0.002,
+           "drip": 0.003, "stall": 0.002, "block": 0.001}
+LASTS = {"stall": ":ms=450", "block": ":ms=500"}
+THIN = 6  # Jobs that are lost again and again wait for minutes: a crowd ends only where most are not.
 # Verbs whose reply must have been cut at least once in a run, by kind of round.
 VERBS = {"load": ["submit", "submit_batch", "suite", "claim", "publish", "complete", "complete_many", "complete_claim", "heartbeat", "fail", "release",
                   "split", "parts", "bzpopmin", "leave", "cancel", "retry", "stats", "counts", "gc", "pause", "limit", "idle", "jobs", "sink_open",
                   "xreadgroup", "sink_ack"],
          "programs": ["submit", "suite", "classes", "claim", "publish", "complete_claim", "heartbeat", "info"]}
+VERBS["crowd"] = VERBS["load"]
 # What must have happened at least once in a run: what a chosen fault never met proves nothing.
 WANTED = {"load": ["kill worker", "kill submitter", "kill logger", "kill redis", "pause worker", "pause logger", "drain worker"],
           "programs": ["kill trainer", "kill worker", "kill child", "kill logger", "kill gateway", "kill redis", "pause worker", "pause child", "pause logger"]}
+WANTED["crowd"] = WANTED["load"]
 
 # The function library without one of its guards: a round must find it, or it finds nothing.
 MUTANTS = {
@@ -104,6 +109,8 @@ def ended(site: Site, submitters: Callable[[], bool]) -> bool:
 def calm_and_check(site: Site, submitters: Callable[[], bool], sinks: List[str], verbs: List[str], seconds: float) -> history_check.Report:
     """No more faults but a cut reply of each verb: everything ends, the sinks get everything, the programs stop in order, and
     the checker looks."""
+    site.took("storm")
+    site.counts["ended in storm"] = sum(until(site.ended_jobs, "Redis says what has ended", 60))
     site.proxy.say("clear")
     for verb in verbs:
         site.proxy.say(f"rule cut_reply:{verb}:k=2")
@@ -117,7 +124,9 @@ def calm_and_check(site: Site, submitters: Callable[[], bool], sinks: List[str],
         return ended(site, submitters)
 
     until(over, "every job has ended", seconds)
+    site.took("calm")
     until(lambda: site.sinks_behind(sinks) == 0, "the sinks have everything", 600)
+    site.took("sinks")
     for member in site.members:
         member.stop()
     site.trace_end()
@@ -132,20 +141,21 @@ def calm_and_check(site: Site, submitters: Callable[[], bool], sinks: List[str],
         json.dump(left, file)
     report = history_check.check(history.read(sorted(glob.glob(site.path("*.history")))), left)
     site.counts["jobs"] = len(left["jobs"])
+    site.took("check")
     return report
 
 
-def rules(verbs: List[str]) -> List[str]:
-    """By chance, and surely once for each verb that must have its reply cut."""
+def rules(verbs: List[str], thin: int = 1) -> List[str]:
+    """By chance, and surely once for each verb that must have its reply cut, and for each kind."""
     surely = [f"cut_reply:{verb}:k=2" for verb in verbs]
-    for number, (kind, chance) in enumerate(CHANCES.items()):
-        surely.append(f"{kind}:publish:k={10 + 5 * number}" + chance[chance.index(":"):] if ":" in chance else f"{kind}:publish:k={10 + 5 * number}")
-    return surely + [f"{kind}:*:p={chance}" for kind, chance in CHANCES.items()]
+    surely += [f"{kind}:publish:k={10 + 5 * number}{LASTS.get(kind, '')}" for number, kind in enumerate(CHANCES)]
+    return surely + [f"{kind}:*:p={chance / thin:.6f}{LASTS.get(kind, '')}" for kind, chance in CHANCES.items()]
 
 
-def round_load(site: Site, random_: random.Random, size: int, seconds: float, traced: bool, mutant: str = "") -> history_check.Report:
-    """Many jobs; workers, submitters and an operator in C, one real logger."""
-    site.begin(rules(VERBS["load"]), False)
+def round_load(site: Site, random_: random.Random, size: int, seconds: float, traced: bool, mutant: str = "", thin: int = 1) -> history_check.Report:
+    """Many jobs; workers, submitters and an operator in C, one real logger. thin: how many times fewer faults, and slower submits, so that
+    they go on as long as the round."""
+    site.begin(rules(VERBS["load"], thin), False)
     if mutant:
         site.mutate(MUTANTS[mutant])
     site.ask("HSET", PREFIX + "meta", "attempts_max", 100, "lease_ms", LEASE_MS, "heartbeat_ms", 60)
@@ -160,12 +170,13 @@ def round_load(site: Site, random_: random.Random, size: int, seconds: float, tr
     site.add("logger", "logger", [site.program("evalq-logger"), "--url", site.url, "--config", config])
     for i in range(6 if size < 10000 else 12):
         site.add("worker", f"worker{i}", [load, "work", *word(f"worker{i}")])
-    submitters = [site.add("submitter", f"submitter{i}", [load, "submit", *word(f"submitter{i}"), f"run{i}", str(size // 4), "20"], ends=True) for i in range(4)]
+    submitters = [site.add("submitter", f"submitter{i}", [load, "submit", *word(f"submitter{i}"), f"run{i}", str(size // 4), "20", str(30 * (thin - 1))], ends=True)
+                  for i in range(4)]
     site.add("operator", "operator", [load, "operate", *word("operator"), "run0", str(size // 4)])
     done = lambda: all(member.done for member in submitters)
     storm = Storm(site, random_, [(12, act(site, random_, "worker", "kill")), (14, act(site, random_, "worker", "pause")), (1, act(site, random_, "worker", "drain")),
                                   (5, act(site, random_, "submitter", "kill")), (0.6, act(site, random_, "logger", "kill")),
-                                  (0.4, act(site, random_, "logger", "pause")), (1, act(site, random_, "operator", "kill")), (0.12, site.redis_kill)], (0.005, 0.04))
+                                  (0.4, act(site, random_, "logger", "pause")), (1, act(site, random_, "operator", "kill")), (0.12, site.redis_kill)], (0.005 * thin, 0.04 * thin))
     storm.run(lambda: ended(site, done), seconds)
     return calm_and_check(site, done, ["jsonl", "tensorboard"], VERBS["load"], 600)
 
@@ -332,7 +343,11 @@ def round_programs(site: Site, random_: random.Random, size: int, seconds: float
     return calm_and_check(site, done, ["jsonl", "tensorboard", "best"], VERBS["programs"], 600)
 
 
-ROUNDS = {"load": round_load, "programs": round_programs}
+def round_crowd(*site_and_more: Any) -> history_check.Report:
+    return round_load(*site_and_more, thin=THIN)
+
+
+ROUNDS = {"load": round_load, "programs": round_programs, "crowd": round_crowd}
 
 
 def one_round(kind: str, seed: int, size: int, seconds: float, traced: bool, build: str, keep: bool, **more: str) -> Tuple[Dict[str, int], List[str], str]:
@@ -356,9 +371,10 @@ def summary(kind: str, counts: Dict[str, int]) -> str:
     def total(prefix: str) -> int:
         return sum(number for name, number in counts.items() if name.startswith(prefix))
 
-    return (f"{counts.get('jobs', 0)} jobs, {total('kill ')} kills, {total('pause ')} pauses, {total('fault cut_reply ')} cut replies, "
+    return (f"{counts.get('jobs', 0)} jobs ({counts.get('ended in storm', 0)} ended in the storm), {total('kill ')} kills, {total('pause ')} pauses, {total('fault cut_reply ')} cut replies, "
             f"{total('fault ')} faults on the wire, {counts.get('checked stale_refused', 0)} stale writes refused, "
-            f"{counts.get('checked transitions', 0)} transitions, {counts.get('checked lines', 0)} lines of history, {counts['milliseconds'] / 1000:.0f} s")
+            f"{counts.get('checked transitions', 0)} transitions, {counts.get('checked lines', 0)} lines of history, {counts['milliseconds'] / 1000:.0f} s: "
+            + ", ".join(f"{name[5:]} {number / 1000:.0f}" for name, number in counts.items() if name.startswith("took ")))
 
 
 def missing(kind: str, counts: Dict[str, int]) -> List[str]:
@@ -384,9 +400,9 @@ def plan(options: argparse.Namespace, done: set) -> Any:
         yield "programs", options.seed, 300, 30, True
         return
     for seed in range(options.seed, options.seed + options.rounds):
-        for kind, size, seconds in (("load", options.jobs, 90), ("programs", 480, 60)):
-            if (kind, seed) not in done and kind in options.kind:
-                yield kind, seed, size, seconds, seed % 4 == 0 or kind == "programs"
+        for kind, size, seconds in (("load", options.jobs, 90), ("programs", 480, 60), ("crowd", 5 * options.jobs, 300)):
+            if (kind, seed) not in done and kind in options.kind.split(","):
+                yield kind, seed, size, seconds, seed % 4 == 0 or kind != "load"
 
 
 def parse(words: List[str]) -> argparse.Namespace:
@@ -397,8 +413,8 @@ def parse(words: List[str]) -> argparse.Namespace:
     parser.add_argument("--totals", nargs="+", metavar="FILE", help="what the rounds written down in files came to")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3), "big"))
     parser.add_argument("--rounds", type=int, default=40, help="of each kind, with --long")
-    parser.add_argument("--jobs", type=int, default=8000, help="of each round of load, with --long")
-    parser.add_argument("--kind", default="load,programs")
+    parser.add_argument("--jobs", type=int, default=8000, help="of each round of load, with --long; a crowd has five times as many")
+    parser.add_argument("--kind", default="load,programs,crowd")
     parser.add_argument("--build", default=os.environ.get("EVALQ_TEST_BUILD", os.path.join(SOURCE, "build", "test")))
     parser.add_argument("--out", default=os.path.join(SOURCE, "build", "faults.jsonl"))
     parser.add_argument("--keep", action="store_true", help="leave the directories of good rounds too")

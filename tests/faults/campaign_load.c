@@ -1,9 +1,10 @@
 /*
- * fault_load submit URL NAME HISTORY SEED RUN COUNT BATCH   steps 1 to COUNT; goes on after those
- *                                                          that its history has as acknowledged
- * fault_load work URL NAME HISTORY SEED                    until SIGTERM
- * fault_load operate URL NAME HISTORY SEED RUN COUNT       cancels, retries and looks, until
- * SIGTERM
+ * fault_load submit URL NAME HISTORY SEED RUN COUNT BATCH PAUSE_MS
+ *     steps 1 to COUNT, up to PAUSE_MS between batches; goes on after those that its history has as
+ *     acknowledged
+ * fault_load work URL NAME HISTORY SEED
+ * fault_load operate URL NAME HISTORY SEED RUN COUNT
+ *     cancels, retries and looks; both until SIGTERM
  */
 #include "tests/faults/campaign_load.h"
 
@@ -123,7 +124,8 @@ static void submit(struct load *load, const struct evq_job *const *jobs, size_t 
     } while (load_again(load, status, &err, "submit"));
 }
 
-int load_submit(struct load *load, const char *run, uint64_t count, uint32_t batch)
+int load_submit(struct load *load, const char *run, uint64_t count, uint32_t batch,
+                uint32_t pause_ms)
 {
     struct evq_job *jobs[BATCH_MAX];
     char paths[BATCH_MAX][64];
@@ -148,6 +150,9 @@ int load_submit(struct load *load, const char *run, uint64_t count, uint32_t bat
         }
         submit(load, (const struct evq_job *const *)jobs, many);
         step += many;
+        if (pause_ms > 0) {
+            load_pause(load, (int64_t)(load_random(load) % pause_ms));
+        }
     }
     for (uint32_t i = 0; i < batch; i++) {
         evq_job_free(jobs[i]);
@@ -227,8 +232,9 @@ static int run(struct load *load, int argc, char **argv)
 {
     const uint64_t count = argc > 7 ? strtoull(argv[7], NULL, 10) : 0;
 
-    if (strcmp(argv[1], "submit") == 0 && argc == 9) {
-        return load_submit(load, argv[6], count, (uint32_t)strtoul(argv[8], NULL, 10));
+    if (strcmp(argv[1], "submit") == 0 && argc == 10) {
+        return load_submit(load, argv[6], count, (uint32_t)strtoul(argv[8], NULL, 10),
+                           (uint32_t)strtoul(argv[9], NULL, 10));
     }
     if (strcmp(argv[1], "work") == 0 && argc == 6) {
         return load_work(load);

@@ -38,7 +38,8 @@ bool load_chance(struct load *load, uint32_t per_mille);
 bool load_again(struct load *load, enum evq_status status, const struct evq_error *err,
                 const char *what);
 
-int load_submit(struct load *load, const char *run, uint64_t count, uint32_t batch);
+int load_submit(struct load *load, const char *run, uint64_t count, uint32_t batch,
+                uint32_t pause_ms);
 int load_work(struct load *load);
 int load_operate(struct load *load, const char *run, uint64_t count);
 

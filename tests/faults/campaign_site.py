@@ -145,6 +145,7 @@ class Site:
         self.asker: Optional[history.Redis] = None
         self.proxy: Optional[Proxy] = None
         self.tracer: Optional[subprocess.Popen] = None
+        self.marked = time.monotonic()
         os.mkdir(self.path("ckpt"))
 
     def path(self, name: str) -> str:
@@ -158,6 +159,11 @@ class Site:
         with open(fd, "w", encoding="utf-8") as file:
             file.write(text)
         return self.path(name)
+
+    def took(self, phase: str) -> None:
+        """Counts the milliseconds since the phase before."""
+        before, self.marked = self.marked, time.monotonic()
+        self.counts["took " + phase] = int(1000 * (self.marked - before))
 
     # ---- Redis ----
 
@@ -200,6 +206,11 @@ class Site:
         if reply is None:
             return None
         return sum(int(reply[i + 1]) for i in range(0, len(reply), 2) if reply[i].split(b":")[0] in (b"queued", b"delayed", b"running"))
+
+    def ended_jobs(self) -> Optional[List[int]]:
+        """How many jobs have ended in each way; None: Redis cannot say."""
+        numbers = [self.ask("ZCARD", PREFIX + "ended:" + state) for state in history.STATES_ENDED]
+        return None if None in numbers else numbers
 
     def sinks_behind(self, sinks: List[str]) -> int:
         """Entries that some sink has not acknowledged; -1: Redis cannot say."""
