@@ -30,7 +30,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Dict, List
+from typing import Dict, List, Tuple
 
 from servers import BIN, SOURCE, Peer, Place, bullmq, celery, redis, rq, versions
 
@@ -114,6 +114,7 @@ class Campaign:
         self.entry, self.case, self.jobs, self.place = entry, case, jobs, place
         self.random = random.Random(seed)
         self.faults = 0
+        self.struck: Dict[int, int] = {}  # Of each process that was killed or stopped, when it first was (CLOCK_MONOTONIC, ns).
         self.path = os.path.join(place.directory, "ran")
         self.port = place.port
         self.evalq = entry.peer.name == "evalq"
@@ -153,12 +154,29 @@ class Campaign:
                 return Counter()
             with open(self.path, encoding="ascii") as file:
                 return Counter(int(line) for line in file.read().split())
+        return Counter(job for job, _, _ in self.ends())
+
+    def ends(self) -> List[Tuple[int, int, int]]:
+        """Of each run of evalq's that came to its end: the job's number, the evaluator's process, and when (ns)."""
         log = os.path.join(self.place.directory, "noop.log")
         if not os.path.exists(log):
-            return Counter()
+            return []
         with open(log, encoding="ascii") as file:
             fields = [line.split() for line in file.read().splitlines()]
-        return Counter(int(each[0].split("/")[1]) for each in fields if each[4] != "0")
+        return [(int(each[0].split("/")[1]), int(each[2]), int(each[4])) for each in fields if each[4] != "0"]
+
+    def explain(self) -> str:
+        """How long before its process was struck a run of evalq's had ended that was repeated."""
+        ends: Dict[int, List[Tuple[int, int]]] = {}
+        for job, pid, ns in self.ends():
+            ends.setdefault(job, []).append((ns, pid))
+        before = [(self.struck[pid] - ns) / 1e6 for runs in ends.values() for ns, pid in sorted(runs)[:-1] if pid in self.struck]
+        others = sum(len(runs) - 1 for runs in ends.values()) - len(before)
+        if not before and not others:
+            return ""
+        before.sort()
+        told = ", ".join(f"{ms:.0f}" for ms in before)
+        return f"\n       ms from the end of a repeated run to the fault that struck its process: {told or '-'}; {others} whose process none struck"
 
     def reported(self) -> int:
         """Jobs of which the queue has taken more than one completion; -1: it keeps no record."""
@@ -198,6 +216,8 @@ class Campaign:
             turn += 1
             time.sleep(self.random.uniform(3, 5) if self.case == "kill" else self.random.uniform(1, 3))
             pids = [pid for process in machines[at] for pid in tree(process.pid)]
+            for pid in pids:
+                self.struck.setdefault(pid, time.monotonic_ns())
             if self.case == "pause":
                 send(pids, signal.SIGSTOP)
                 time.sleep(self.entry.pause)
@@ -240,7 +260,7 @@ class Campaign:
         return (
             f"{self.case:6} {self.entry.peer.name:52} {self.faults:>6} {lost * per:>8.0f} {known * per:>8.0f} {again * per:>9.0f}"
             f" {'-' if twice < 0 else f'{twice * per:.0f}':>9}   ({lost}, {again} of {self.jobs})"
-        )
+        ) + (self.explain() if self.evalq else "")
 
     def cuts(self) -> int:
         """How many there were; there are no more from here on."""
