@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "logger/rundirs.h"
 #include "logger/sink.h"
@@ -17,14 +18,19 @@
 #define OPEN_RUNS_MAX      64
 #define HOLD_SECONDS       60
 #define OPEN_STEP_FRESH_MS 100 // How long an answer about open steps is used again.
+#define OPEN_FLOWS         64  // So many take turns without asking for each result.
+
+struct open_step {
+    char flow[EVQ_JOB_ID_BYTES_MAX];
+    int64_t step; // The smallest that is open; -1: none.
+    int64_t asked_ms;
+};
 
 struct tensorboard {
     const struct evq_sink_context *context;
     struct evq_rundirs *dirs;
     int64_t hold_ms;
-    char flow[EVQ_JOB_ID_BYTES_MAX]; // Whose smallest open step is known,
-    int64_t open_step;               // this one (-1: none),
-    int64_t open_asked_ms;           // since then.
+    struct open_step open[OPEN_FLOWS]; // By the flow's hash; the last to ask has the place.
 };
 
 static enum evq_status run_open(void *context, const char *directory, void **ret_run,
@@ -102,26 +108,39 @@ static enum evq_status tensorboard_open(const struct evq_sink_context *context, 
     return EVQ_OK;
 }
 
-/* Whether a smaller step of the result's flow is still open and worth waiting for. */
-static bool held_back(struct tensorboard *sink, const struct evq_result *result)
+/* What is known of the result's flow, asked for again when it is not fresh; NULL: Redis does not
+ * say. */
+static const struct open_step *open_step_of(struct tensorboard *sink,
+                                            const struct evq_result *result)
 {
     char flow[EVQ_JOB_ID_BYTES_MAX];
     struct evq_error ignored;
-    int64_t now_ms = evq_clock_mono_ms();
+    const int64_t now_ms = evq_clock_mono_ms();
 
+    (void)snprintf(flow, sizeof(flow), "%s/%s/%s", result->run, result->variant, result->suite);
+    struct open_step *open = &sink->open[XXH3_64bits(flow, strlen(flow)) % OPEN_FLOWS];
+    if (strcmp(flow, open->flow) == 0 && now_ms - open->asked_ms <= OPEN_STEP_FRESH_MS) {
+        return open;
+    }
+    open->flow[0] = '\0';
+    if (evq_queue_flow_open(sink->context->queue, result->run, result->variant, result->suite,
+                            &open->step, &ignored) != EVQ_OK) {
+        return NULL;
+    }
+    memcpy(open->flow, flow, strlen(flow) + 1);
+    open->asked_ms = now_ms;
+    return open;
+}
+
+/* Whether a smaller step of the result's flow is still open and worth waiting for. */
+static bool held_back(struct tensorboard *sink, const struct evq_result *result)
+{
     if (evq_clock_unix_ms() - result->finished_ms >= sink->hold_ms) {
         return false;
     }
-    (void)snprintf(flow, sizeof(flow), "%s/%s/%s", result->run, result->variant, result->suite);
-    if (strcmp(flow, sink->flow) != 0 || now_ms - sink->open_asked_ms > OPEN_STEP_FRESH_MS) {
-        if (evq_queue_flow_open(sink->context->queue, result->run, result->variant, result->suite,
-                                &sink->open_step, &ignored) != EVQ_OK) {
-            return false; // Order is a courtesy; a late point is mended by the write rule.
-        }
-        (void)snprintf(sink->flow, sizeof(sink->flow), "%s", flow);
-        sink->open_asked_ms = now_ms;
-    }
-    return sink->open_step >= 0 && sink->open_step < result->step;
+    // Order is a courtesy; a late point is mended by the write rule.
+    const struct open_step *open = open_step_of(sink, result);
+    return open != NULL && open->step >= 0 && open->step < result->step;
 }
 
 static enum evq_status tensorboard_write(void *state, const struct evq_result *result,
@@ -135,7 +154,8 @@ static enum evq_status tensorboard_write(void *state, const struct evq_result *r
         return EVQ_OK; // The end of a job: no number to draw.
     }
     if (held_back(sink, result)) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "a smaller step of %s is open", sink->flow);
+        return evq_error_set(err, EVQ_E_INCOMPLETE, "a smaller step of %s/%s/%s is open",
+                             result->run, result->variant, result->suite);
     }
     enum evq_status status = evq_rundirs_get(sink->dirs, result->run, &run, err);
     for (size_t i = 0; i < result->metric_count && status == EVQ_OK; i++) {

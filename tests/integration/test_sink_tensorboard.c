@@ -1,0 +1,94 @@
+/*
+ * The TensorBoard sink and the queue that it asks which steps are open.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "logger/sink.h"
+#include "shared/clock.h"
+#include "tests/fixture/queue.h"
+
+/* How many functions that read were called. */
+static int64_t asked(struct fixture *fx)
+{
+    struct evq_reply *reply = fixture_call(fx->raw, "INFO", "commandstats", NULL);
+    const char *calls = strstr(reply->text, "cmdstat_fcall_ro:calls=");
+    const int64_t count = calls != NULL ? strtoll(strchr(calls, '=') + 1, NULL, 10) : 0;
+
+    evq_reply_free(reply);
+    return count;
+}
+
+static enum evq_status give(void *sink, const char *run, int64_t step)
+{
+    const struct evq_metric metric = {"loss", 0.5, -1, NAN};
+    struct evq_error err;
+    struct evq_result *result = evq_result_new();
+
+    assert_non_null(result);
+    result->run = run;
+    result->step = step;
+    result->variant = "regular";
+    result->suite = "quick";
+    result->task = "t";
+    result->finished_ms = evq_clock_unix_ms();
+    result->metrics = &metric;
+    result->metric_count = 1;
+    const enum evq_status status = evq_sink_tensorboard.write(sink, result, &err);
+    evq_result_free(result);
+    return status;
+}
+
+static void sink_tensorboard_asks_once_a_while_when_flows_take_turns(void **state)
+{
+    enum { FLOWS = 8, ROUNDS = 50 };
+    struct fixture *fx = *state;
+    const struct evq_sink_config config = {"tensorboard", "tensorboard", NULL, 0};
+    struct evq_sink_context context = {.sink = &config, .queue = fx->queue};
+    struct evq_error err;
+    void *sink = NULL;
+    char directory[64];
+    char run[FLOWS][16];
+    char id[64];
+
+    fixture_dir_make(directory);
+    context.directory = directory;
+    for (int i = 0; i < FLOWS; i++) {
+        (void)snprintf(run[i], sizeof(run[i]), "run-%d", i);
+        (void)snprintf(id, sizeof(id), "%s/1/regular/quick", run[i]);
+        (void)fixture_submit(fx, id);
+    }
+    assert_status_err(evq_sink_tensorboard.open(&context, &sink, &err), EVQ_OK, &err);
+    const int64_t before = asked(fx);
+    const int64_t begun_ms = evq_clock_mono_ms();
+    for (int step = 2; step < 2 + ROUNDS; step++) {
+        for (int i = 0; i < FLOWS; i++) {
+            assert_status(give(sink, run[i], step), EVQ_E_INCOMPLETE);
+        }
+    }
+    // Each flow once every 100 ms, however long the machine took.
+    const int64_t most = FLOWS * ((evq_clock_mono_ms() - begun_ms) / 100 + 1);
+    const int64_t calls = asked(fx) - before;
+    assert_true(calls >= FLOWS);
+    if (calls > most) {
+        fail_msg("%lld calls, at most %lld expected", (long long)calls, (long long)most);
+    }
+    evq_sink_tensorboard.close(sink);
+    fixture_dir_remove(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(sink_tensorboard_asks_once_a_while_when_flows_take_turns,
+                                        fixture_setup, fixture_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
