@@ -343,8 +343,8 @@ def round_programs(site: Site, random_: random.Random, size: int, seconds: float
     return calm_and_check(site, done, ["jsonl", "tensorboard", "best"], VERBS["programs"], 600)
 
 
-def round_crowd(*site_and_more: Any) -> history_check.Report:
-    return round_load(*site_and_more, thin=THIN)
+def round_crowd(*site_and_more: Any, **more: str) -> history_check.Report:
+    return round_load(*site_and_more, thin=THIN, **more)
 
 
 ROUNDS = {"load": round_load, "programs": round_programs, "crowd": round_crowd}
@@ -400,7 +400,7 @@ def plan(options: argparse.Namespace, done: set) -> Any:
         yield "programs", options.seed, 300, 30, True
         return
     for seed in range(options.seed, options.seed + options.rounds):
-        for kind, size, seconds in (("load", options.jobs, 90), ("programs", 480, 60), ("crowd", 5 * options.jobs, 300)):
+        for kind, size, seconds in (("load", options.jobs, 90), ("programs", 480, 60), ("crowd", 5 * options.jobs, 900)):
             if (kind, seed) not in done and kind in options.kind.split(","):
                 yield kind, seed, size, seconds, seed % 4 == 0 or kind != "load"
 
@@ -452,12 +452,13 @@ def totals(paths: List[str]) -> int:
 
 
 def mutants(options: argparse.Namespace) -> int:
-    """Whether the checker finds each guard that is missing."""
+    """Whether the checker finds each guard that is missing, in each kind of round that is played with fault_load."""
     passed = []
-    for mutant in MUTANTS:
-        counts, problems, _ = one_round("load", options.seed, 1500, 15, True, options.build, False, mutant=mutant)
-        print(f"{mutant}: " + (f"found, {problems[0]}" if problems else f"NOT FOUND in {summary('load', counts)}"), flush=True)
-        passed += [] if problems else [mutant]
+    for kind in [kind for kind in ("load", "crowd") if kind in options.kind.split(",")]:
+        for mutant in MUTANTS:
+            counts, problems, _ = one_round(kind, options.seed, 1500 if kind == "load" else 6000, 15, True, options.build, False, mutant=mutant)
+            print(f"{kind}, {mutant}: " + (f"found, {problems[0]}" if problems else f"NOT FOUND in {summary(kind, counts)}"), flush=True)
+            passed += [] if problems else [mutant]
     return 1 if passed else 0
 
 
