@@ -15,6 +15,7 @@
 #include "shared/clock.h"
 #include "worker/channel.h"
 #include "worker/fetch.h"
+#include "worker/lease.h"
 #include "worker/place.h"
 #include "worker/runner.h"
 #include "worker/scratch.h"
@@ -344,6 +345,7 @@ static void job_take(struct child *child, const struct evq_note *note)
     struct work work = {.root_fd = -1, .fetched = {.directory_fd = -1}};
     struct evq_failure failure = {0};
     struct evq_error err = {0};
+    struct evq_error lack = {0};
 
     child->cancelled = false;
     child->told_ms = 0;
@@ -353,6 +355,12 @@ static void job_take(struct child *child, const struct evq_note *note)
         status = work_run(child, note, &work, &failure, &err);
     }
     work_close(child, &work); // First: of an attempt whose end is told nothing is left.
+    if (status != EVQ_OK && status != EVQ_E_DEVICE &&
+        evq_lease_fail_kind(status, failure.crash) == EVQ_FAIL_RETRY &&
+        evq_scratch_room(child->config->worker.scratch, &lack) != EVQ_OK) {
+        status = evq_error_prefix(&lack, "%s", err.message);
+        err = lack; // With what it left gone, it is not the job that fills it.
+    }
     enum evq_status told = EVQ_OK;
     if (status == EVQ_OK) {
         told = note_tell(child, "done", NULL, 0, NULL);

@@ -13,6 +13,8 @@
 #define DEVICE_FAILURES_MAX 3 // In a row: the slot is out, and tried again at long intervals.
 #define RESTART_MAX_MS      600000
 #define EXIT_GRACE_MS       3000
+#define START_FIRST_MS      200
+#define START_MAX_MS        10000
 
 uint32_t evq_children_count(const struct evq_supervisor *supervisor, enum evq_slot_state state)
 {
@@ -181,6 +183,7 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
     // A job that ended in spite of a limit or a drain has ended.
     supervisor->crashed_count = 0;
     slot->failures = 0;
+    evq_room_found(supervisor, lease->suite);
     seconds_learn(supervisor, lease);
     evq_log(EVQ_LOG_INFO, "job_done", "job=%s slot=%u ms=%lld", lease->claim->id, slot->number,
             (long long)(evq_clock_mono_ms() - lease->claimed_ms));
@@ -228,12 +231,19 @@ static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
     if (lease == NULL) {
         return;
     }
-    evq_log(EVQ_LOG_WARN, "job_failed", "job=%s slot=%u ending=%s reason=%s", lease->claim->id,
-            slot->number, evq_slot_ending_name(ending), reason);
+    // What finds no room is tried again and again: evq_room_lack() says it once.
+    evq_log(ending == EVQ_ENDING_NO_ROOM ? EVQ_LOG_INFO : EVQ_LOG_WARN, "job_failed",
+            "job=%s slot=%u ending=%s reason=%s", lease->claim->id, slot->number,
+            evq_slot_ending_name(ending), reason);
     switch (ending) {
     case EVQ_ENDING_STALE:
     case EVQ_ENDING_CANCELLED:
         evq_claims_forget(supervisor, lease, ending);
+        break;
+    case EVQ_ENDING_NO_ROOM:
+        evq_room_lack(supervisor, lease->suite, reason);
+        supervisor->jobs_taken--; // It was none.
+        (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
         break;
     case EVQ_ENDING_RELEASED:
         (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
@@ -269,6 +279,8 @@ static void error_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
     }
     if (status == EVQ_E_DEVICE) {
         slot->failures++;
+    } else if (status == EVQ_E_FULL && slot->ending == EVQ_ENDING_NONE) {
+        slot->ending = EVQ_ENDING_NO_ROOM;
     }
     job_failed(supervisor, slot, evq_lease_fail_kind(status, crash), message,
                evq_channel_get_text(note, "detail"));
@@ -400,17 +412,28 @@ void evq_children_reap(struct evq_supervisor *supervisor)
 
 /* ---- time passes ---- */
 
-static void slot_tick(struct evq_supervisor *supervisor, struct evq_slot *slot, int64_t now_ms)
+/* Where nothing can be forked or opened, it is tried again, and said once. */
+static void slot_begin(struct evq_supervisor *supervisor, struct evq_slot *slot, int64_t now_ms)
 {
     struct evq_error err;
 
+    if (evq_slot_start(slot, &supervisor->spawn, &err) == EVQ_OK) {
+        slot->start_tries = 0;
+        return;
+    }
+    slot->start_ms = now_ms + evq_clock_backoff_ms(&supervisor->link.seed, slot->start_tries,
+                                                   START_FIRST_MS, START_MAX_MS);
+    if (slot->start_tries++ == 0) {
+        evq_log(EVQ_LOG_ERROR, "child_start_failed", "slot=%u reason=%s", slot->number,
+                err.message);
+    }
+}
+
+static void slot_tick(struct evq_supervisor *supervisor, struct evq_slot *slot, int64_t now_ms)
+{
     if (slot->state == EVQ_SLOT_DOWN) {
-        if (!supervisor->draining && !slot->waits && now_ms >= slot->start_ms &&
-            evq_slot_start(slot, &supervisor->spawn, &err) != EVQ_OK) {
-            slot->failures++;
-            slot->start_ms = now_ms + restart_wait_ms(slot);
-            evq_log(EVQ_LOG_ERROR, "child_start_failed", "slot=%u reason=%s", slot->number,
-                    err.message);
+        if (!supervisor->draining && !slot->waits && now_ms >= slot->start_ms) {
+            slot_begin(supervisor, slot, now_ms);
         }
         return;
     }

@@ -134,12 +134,13 @@ uint64_t evq_claims_classes(const struct evq_supervisor *supervisor, uint64_t ma
 {
     const int64_t left_s = supervisor->options->deadline_s - evq_clock_unix_ms() / 1000;
 
-    for (uint32_t i = 0; i < supervisor->offer.class_count && supervisor->options->deadline_s > 0;
-         i++) {
+    for (uint32_t i = 0; i < supervisor->offer.class_count; i++) {
         const struct evq_class *class = &supervisor->offer.classes[i];
         const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, class->suite);
-        if (suite != NULL &&
-            supervisor->suite_seconds[suite - supervisor->config->suites] > (double)left_s) {
+        const bool late =
+            suite != NULL && supervisor->options->deadline_s > 0 &&
+            supervisor->suite_seconds[suite - supervisor->config->suites] > (double)left_s;
+        if (late || (suite != NULL && evq_room_held(supervisor, suite))) {
             mask &= ~evq_offer_bit(class->number);
         }
     }

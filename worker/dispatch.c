@@ -415,6 +415,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
     struct evq_error err;
 
     evq_claims_start(supervisor);
+    evq_room_tick(supervisor, now_ms);
     if (!evq_link_ready(link, now_ms) || !work_waits(supervisor, now_ms)) {
         return;
     }
@@ -481,6 +482,8 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
         due_ms = supervisor->claim_again_ms;
     }
     const int64_t ahead_ms = evq_ahead_due_ms(supervisor);
+    const int64_t room_ms = evq_room_due_ms(supervisor);
     due_ms = ahead_ms < due_ms ? ahead_ms : due_ms;
+    due_ms = room_ms < due_ms ? room_ms : due_ms;
     return due_ms < supervisor->link.retry_ms ? supervisor->link.retry_ms : due_ms;
 }

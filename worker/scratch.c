@@ -9,12 +9,15 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "shared/clock.h"
 #include "shared/file.h"
 
-#define TRIES_MAX 16 // Of making a directory that no sweeper takes away at once.
+#define TRIES_MAX       16 // Of making a directory that no sweeper takes away at once.
+#define DESCRIPTORS_MIN 16
+#define ROOM_BYTES_MIN  65536
 
 /* Made with 0700 where it is new; refused where it is somebody else's. */
 static enum evq_status directory_make(const char *path, struct evq_error *err)
@@ -126,7 +129,7 @@ void evq_scratch_prune(const char *scratch)
     attempts_prune(path);
 }
 
-enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
+static enum evq_status directories_make(const char *scratch, struct evq_error *err)
 {
     static const char *const names[] = {"logs", "jobs", "prepared"};
     char path[EVQ_SCRATCH_PATH_BYTES];
@@ -139,6 +142,13 @@ enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
         }
         status = directory_make(path, err);
     }
+    return status;
+}
+
+enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
+{
+    const enum evq_status status = directories_make(scratch, err);
+
     if (status == EVQ_OK) {
         evq_scratch_prune(scratch);
     }
@@ -156,6 +166,43 @@ void evq_scratch_log(const char *scratch, const char *id, int32_t attempt, char 
     }
 }
 
+/* A few at once, as an attempt wants. */
+static bool descriptors_left(void)
+{
+    int fds[DESCRIPTORS_MIN];
+    int count = 0;
+
+    while (count < DESCRIPTORS_MIN && (fds[count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
+        count++;
+    }
+    const int open_errno = errno;
+    for (int i = 0; i < count; i++) {
+        (void)close(fds[i]); // Opened for reading.
+    }
+    errno = open_errno;
+    return count == DESCRIPTORS_MIN;
+}
+
+enum evq_status evq_scratch_room(const char *scratch, struct evq_error *err)
+{
+    struct statvfs room;
+
+    if (!descriptors_left()) {
+        return evq_error_set(err, EVQ_E_FULL, "no file can be opened: %s", strerror(errno));
+    }
+    if (statvfs(scratch, &room) != 0) {
+        return EVQ_OK; // Not known: the attempt's own failure stands.
+    }
+    if ((room.f_flag & ST_RDONLY) != 0) {
+        return evq_error_set(err, EVQ_E_FULL, "worker.scratch '%s' is read-only", scratch);
+    }
+    if ((uint64_t)room.f_bavail * room.f_frsize < ROOM_BYTES_MIN ||
+        (room.f_files > 0 && room.f_favail == 0)) {
+        return evq_error_set(err, EVQ_E_FULL, "worker.scratch '%s' has no room left", scratch);
+    }
+    return EVQ_OK;
+}
+
 enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t path_bytes,
                                     int *ret_lock_fd, struct evq_error *err)
 {
@@ -163,7 +210,15 @@ enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t 
 
     for (int i = 0; i < TRIES_MAX; i++) {
         (void)snprintf(ret_path, path_bytes, "%s/jobs/XXXXXX", scratch);
-        if (mkdtemp(ret_path) == NULL) {
+        const bool made = mkdtemp(ret_path) != NULL;
+        if (!made && errno == ENOENT && i == 0) { // Cleaners of /tmp take what is old.
+            const enum evq_status status = directories_make(scratch, err);
+            if (status != EVQ_OK) {
+                return status;
+            }
+            continue;
+        }
+        if (!made) {
             return evq_error_set(err, EVQ_E_IO, "create '%s': %s", ret_path, strerror(errno));
         }
         const int fd = open(ret_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -36,6 +36,12 @@ enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t 
  */
 bool evq_scratch_renew(const char *scratch, char *path, size_t path_bytes, int lock_fd);
 
+/*
+ * Whether this machine has what any attempt needs: room in scratch, which can be written to, and
+ * descriptors. EVQ_E_FULL says what it lacks; an attempt that failed failed of that.
+ */
+enum evq_status evq_scratch_room(const char *scratch, struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* Removes the oldest logs beyond EVQ_SCRATCH_LOGS_KEPT, and what killed processes left in jobs/. */
 void evq_scratch_prune(const char *scratch);
 

@@ -40,8 +40,8 @@ const char *evq_slot_state_name(enum evq_slot_state state)
 
 const char *evq_slot_ending_name(enum evq_slot_ending ending)
 {
-    static const char *const names[] = {"none",      "timeout", "hang",
-                                        "cancelled", "stale",   "released"};
+    static const char *const names[] = {"none",  "timeout",  "hang",   "cancelled",
+                                        "stale", "released", "no_room"};
 
     return names[ending];
 }

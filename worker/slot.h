@@ -30,7 +30,8 @@ enum evq_slot_ending { // Why we ended the running job; what its child says of i
     EVQ_ENDING_HANG,
     EVQ_ENDING_CANCELLED,
     EVQ_ENDING_STALE,
-    EVQ_ENDING_RELEASED
+    EVQ_ENDING_RELEASED,
+    EVQ_ENDING_NO_ROOM // Not by us: the machine lacked what it needs.
 };
 
 struct evq_slot {
@@ -46,6 +47,7 @@ struct evq_slot {
     struct evq_channel channel;
     struct evq_output errors; // Its standard error, passed on to ours.
     uint32_t failures;        // Starts, or runs, that ended in a device fault, in a row.
+    uint32_t start_tries;     // Of a child that could not even be forked, in a row.
     char note[160];           // What hello said, or why it is down.
     int64_t since_unix_ms;    // Of its state.
 

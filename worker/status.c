@@ -78,6 +78,9 @@ static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_sho
         supervisor->slots[0].gpus > 0 ? "cuda" : "cpu");
     evq_buffer_printf(out, ", \"sick\": %s, \"draining\": %s", supervisor->sick ? "true" : "false",
                       supervisor->draining ? "true" : "false");
+    if (evq_room_lacks(supervisor)) {
+        evq_buffer_text(out, ", \"no_room\": true");
+    }
     evq_buffer_text(out, ", \"suites\": [");
     for (size_t i = 0; i < config->suite_count; i++) {
         if (supervisor->offer.suites[i]) {

@@ -114,7 +114,9 @@ static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_
     }
     supervisor->slots = calloc((size_t)count, sizeof(*supervisor->slots));
     supervisor->suite_seconds = calloc(config->suite_count + 1, sizeof(*supervisor->suite_seconds));
-    if (supervisor->slots == NULL || supervisor->suite_seconds == NULL) {
+    supervisor->rooms = calloc(config->suite_count + 1, sizeof(*supervisor->rooms));
+    if (supervisor->slots == NULL || supervisor->suite_seconds == NULL ||
+        supervisor->rooms == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%d slots", count);
     }
     supervisor->slot_count = (uint32_t)count;
@@ -255,6 +257,7 @@ static void supervisor_close(struct evq_supervisor *supervisor)
     evq_offer_close(&supervisor->offer);
     free(supervisor->slots);
     free(supervisor->suite_seconds);
+    free(supervisor->rooms);
     evq_config_free(supervisor->config);
     if (supervisor->signal_fd >= 0) {
         (void)close(supervisor->signal_fd);

@@ -37,6 +37,11 @@ struct evq_ahead {
     char id[EVQ_JOB_ID_BYTES_MAX]; // The job that was read last, or is; "": none.
 };
 
+struct evq_room {     // Of a suite on this machine.
+    int64_t until_ms; // No job of it is asked for until then, monotonic; 0: they are.
+    uint32_t tries;   // That found none, in a row.
+};
+
 struct evq_supervisor {
     const struct evq_options *options;
     struct evq_config *config;
@@ -67,6 +72,7 @@ struct evq_supervisor {
     int64_t jobs_taken;
     // By number in the configuration: how long its jobs took lately; 0: unknown.
     double *suite_seconds;
+    struct evq_room *rooms; // The same: whether its programs find room here.
 
     bool draining;
     bool told;        // By a signal.
@@ -114,7 +120,8 @@ void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable);
 
 /* Whether another job may be asked for at all. */
 bool evq_claims_allowed(const struct evq_supervisor *supervisor);
-/* Of the classes of a mask, those whose jobs end before the deadline, as far as is known. */
+/* Of the classes of a mask, those whose jobs end before the deadline, as far as is known, and find
+ * room here. */
 uint64_t evq_claims_classes(const struct evq_supervisor *supervisor, uint64_t mask);
 /* One claim for each group of like slots. *ret_count: jobs that came. */
 enum evq_status evq_claims_round(struct evq_supervisor *supervisor, uint32_t *ret_count,
@@ -136,6 +143,20 @@ void evq_claims_end(struct evq_supervisor *supervisor, struct evq_lease *lease);
 /* The job is no longer ours: its slot is told, and what was still to be sent is forgotten. */
 void evq_claims_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
                        enum evq_slot_ending ending);
+
+/* ---- room.c ---- */
+
+/* A job of the suite found no room on this machine. */
+void evq_room_lack(struct evq_supervisor *supervisor, const struct evq_suite *suite,
+                   const char *reason);
+void evq_room_found(struct evq_supervisor *supervisor,
+                    const struct evq_suite *suite); // One was done.
+/* No job of the suite is asked for now. */
+bool evq_room_held(const struct evq_supervisor *supervisor, const struct evq_suite *suite);
+bool evq_room_lacks(const struct evq_supervisor *supervisor); // Some suite does.
+/* When the next suite is tried again, monotonic ms; INT64_MAX: none waits. */
+int64_t evq_room_due_ms(const struct evq_supervisor *supervisor);
+void evq_room_tick(struct evq_supervisor *supervisor, int64_t now_ms);
 
 /* ---- ahead.c ---- */
 

@@ -249,6 +249,8 @@ static enum evq_status print_workers(const struct evq_cli *cli, const json_t *st
         const char *state = evq_json_text(worker, "state", "?");
         if (strcmp(state, "alive") == 0 && evq_json_true(info, "sick")) {
             state = "sick"; // Jobs keep crashing on it: it claims none.
+        } else if (strcmp(state, "alive") == 0 && evq_json_true(info, "no_room")) {
+            state = "no room"; // A full disk, or no descriptors: its log says which.
         } else if (strcmp(state, "alive") == 0 && evq_json_true(info, "draining")) {
             state = "draining";
         }

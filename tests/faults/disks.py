@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Disks that are full, read-only, broken or gone beneath each program that writes: the logger's
-sinks. Whoever meets one says so once and goes on by himself when there is
-room again; then every job has ended and stands once in every sink."""
+"""Disks that are full, read-only, broken or gone beneath each program that writes: the logger's sinks, the worker's scratch, the
+trainer's ring, spool and pins, the memory of its snapshots. Whoever meets one says so once and goes on by himself when there is
+room again; then every job has ended and stands once in every sink; a training neither waits nor fails."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from typing import Dict, List, Set
 
 import sink_files
 from small_disk import SmallDisk
-from stage import CONFIG, TOOLS, Stage, arguments, until
+from stage import CONFIG, PREFIX, TOOLS, Stage, arguments, until
 from trial import Trial, run_all
 
 
-def said(stage: Stage, program: str, event: str) -> List[str]:
-    """The lines of a program's log that hold the event as a warning or an error."""
-    return [
-        line
-        for line in stage.log(program).splitlines()
-        if f" event={event} " in line and (" level=warn " in line or " level=error " in line)
-    ]
+def said(stage: Stage, program: str) -> List[str]:
+    """The warnings and errors of a program's log."""
+    return [line for line in stage.log(program).splitlines() if " level=warn " in line or " level=error " in line]
 
 
 def reason(line: str) -> str:
@@ -185,14 +182,211 @@ class SinksGone(Sinks):
     def check(self) -> None:
         self.stage.all_done()
         sink_files.check(self.directory, self.wanted)
-        lines = said(self.stage, "evalq-logger", "sink_waits")
+        lines = said(self.stage, "evalq-logger")
         self.struck = sum(self.error in line or "No such file" in line for line in lines)
         self.sentence = reason(lines[0]) if lines else ""
         if len(lines) > len(self.SINKS):
             raise AssertionError(f"the logger said {lines}")
 
 
-TRIALS = [Sinks, SinksFullAtStart, SinksReadOnly, SinksBroken, SinksGone]
+class Scratch(Trial):
+    """The worker's scratch directory, where its logs lie too, is full: no job is spent on it."""
+
+    name = "scratch full"
+    programs = ("evalq-worker",)
+    tries = 3
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.stage = Stage(CONFIG.replace("$SITE/scratch", "$SITE/disk/scratch"))
+
+    def begin(self) -> None:
+        self.disk.fill()
+
+    def end(self) -> None:
+        self.disk.make_room()
+
+    def released(self) -> int:
+        return self.stage.log("evalq-worker").count("ending=no_room")
+
+    def run(self) -> None:
+        stage = self.stage
+        self.disk = SmallDisk(stage, "disk")
+        stage.start_redis()
+        worker = stage.start("evalq-worker")
+        stage.put("before", range(1, 2))
+        stage.put("native", range(1, 2), "native")
+        until(stage.ended, "what came before ends")
+        self.begin()
+        stage.put("during", range(1, 5))
+        stage.put("native", range(2, 4), "native")
+        until(lambda: self.released() >= self.tries, "the worker meets it several times")
+        self.end()
+        until(stage.ended, "every job ends once there is room")
+        worker.terminate()
+        if worker.wait(60) != 0:
+            raise AssertionError(f"the worker ended with {worker.returncode}")
+        stage.verify()
+        for run, step, suite in stage.runs:
+            attempts = stage.call("HGET", f"{PREFIX}job:{run}/{step}/regular/{suite}", "attempts")
+            if attempts != b"1":
+                raise AssertionError(f"{run}/{step} was charged {attempts.decode()} attempts")
+        lines = said(stage, "evalq-worker")
+        if not lines or len(lines) > 2 or not all(" event=no_room " in line for line in lines):  # Once of each suite.
+            raise AssertionError(f"the worker said {lines}")
+        self.struck, self.sentence = self.released(), reason(lines[0])
+
+
+class ScratchReadOnly(Scratch):
+    name = "scratch read-only"
+
+    def begin(self) -> None:
+        until(self.remounted, "no file of it is open for writing")
+
+    def remounted(self) -> bool:
+        try:
+            self.disk.remount("ro")
+            return True
+        except subprocess.CalledProcessError:
+            return False
+
+    def end(self) -> None:
+        self.disk.remount("rw")
+
+
+class ScratchGone(Scratch):
+    """As cleaners of /tmp do: it is made anew, and nobody need say so."""
+
+    name = "scratch gone"
+
+    def run(self) -> None:
+        stage = self.stage
+        stage.start_redis()
+        worker = stage.start("evalq-worker")
+        stage.put("before", range(1, 2))
+        until(stage.ended, "what came before ends")
+        shutil.rmtree(stage.path("disk"))
+        self.struck = 1
+        stage.put("during", range(1, 5))
+        until(stage.ended, "what comes afterwards ends")
+        worker.terminate()
+        if worker.wait(60) != 0:
+            raise AssertionError(f"the worker ended with {worker.returncode}")
+        stage.verify()
+
+
+class Training(Trial):
+    """A training beside a small disk: it ends in order whatever evalq finds there, and what it was told is accepted becomes
+    its jobs."""
+
+    programs = ("evalq-worker",)
+    ring_bytes = (1 << 20) + 4096  # Of its file.
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.stage = Stage()
+
+    def settle(self) -> None:
+        """What is left is sent by the next training, and all jobs end."""
+        self.stage.trainer("run", 1, 0)
+        worker = self.stage.start_worker()
+        until(self.stage.ended, "every job ends")
+        worker.terminate()
+        worker.wait(60)
+        self.stage.verify()
+
+    def warned(self, *sentences: str) -> None:
+        """The training said these, once each, and nothing else."""
+        lines = self.stage.said.splitlines()
+        if len(lines) != len(sentences) or not all(any(words in line for line in lines) for words in sentences):
+            raise AssertionError(f"the training said {lines}, expected {sentences}")
+        self.sentence = next((line for line in lines if sentences[0] in line), "")
+
+
+class RingFull(Training):
+    """No room for the ring: the training goes on without, and the next one has it."""
+
+    name = "ring full"
+
+    def run(self) -> None:
+        stage = self.stage
+        disk = SmallDisk(stage, "disk", "2m")
+        stage.ring = os.path.join(disk.path, "ring")
+        stage.start_redis()
+        self.begin(disk)
+        if stage.trainer("run", 1, 3):
+            raise AssertionError("submits were accepted without a ring")
+        self.struck = 3
+        self.sentence = stage.without
+        self.end(disk)
+        if stage.trainer("run", 1, 3) != [1, 2, 3]:
+            raise AssertionError("with room, not all was accepted")
+        self.settle()
+
+    def begin(self, disk: SmallDisk) -> None:
+        disk.fill()
+
+    def end(self, disk: SmallDisk) -> None:
+        disk.make_room()
+
+
+class RingReadOnly(RingFull):
+    name = "ring read-only"
+
+    def begin(self, disk: SmallDisk) -> None:
+        disk.remount("ro")
+
+    def end(self, disk: SmallDisk) -> None:
+        disk.remount("rw")
+
+
+class SpoolFull(Training):
+    """Redis is away, and there is room for the ring alone: what was accepted stays in it."""
+
+    name = "spool full"
+    steps = 20
+
+    def run(self) -> None:
+        stage = self.stage
+        disk = SmallDisk(stage, "disk", "2m")
+        stage.ring = os.path.join(disk.path, "ring")
+        os.mkdir(stage.ring, 0o700)
+        stage.start_redis()
+        stage.stop_redis()
+        disk.fill(self.ring_bytes)
+        accepted = stage.trainer("run", 1, self.steps, flush_ms=3000)
+        if len(accepted) != self.steps:
+            raise AssertionError(f"accepted were {accepted}")
+        self.warned("No space left on device", "submits are kept in")
+        self.struck = len(accepted)
+        disk.make_room()
+        stage.start_redis()
+        self.settle()
+
+
+class PinsFull(Training):
+    """Beside the checkpoints there is no room for pins: they are submitted without."""
+
+    name = "pins full"
+
+    def run(self) -> None:
+        stage = self.stage
+        disk = SmallDisk(stage, "out")
+        stage.start_redis()
+        stage.checkpoints("run", range(1, 6))
+        disk.fill()
+        accepted = stage.trainer("run", 1, 5)
+        if len(accepted) != 5:
+            raise AssertionError(f"accepted were {accepted}")
+        self.warned("is not pinned")
+        self.struck = len(accepted)
+        self.settle()
+
+
+TRIALS = [
+    Sinks, SinksFullAtStart, SinksReadOnly, SinksBroken, SinksGone, Scratch, ScratchReadOnly, ScratchGone,
+    RingFull, RingReadOnly, SpoolFull, PinsFull,
+]  # fmt: skip
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -15,7 +15,7 @@ class SmallDisk:
     def __init__(self, stage: Stage, name: str, size: str = "1m") -> None:
         self.path = stage.path(name)
         self.filler = os.path.join(self.path, "filler")
-        os.makedirs(self.path)
+        os.makedirs(self.path, exist_ok=True)
         mount = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "none", self.path],
             capture_output=True, text=True, check=False,
@@ -24,14 +24,14 @@ class SmallDisk:
             raise Unable(f"cannot mount a small disk: {mount.stderr.strip()}")
         stage.mounts.append(self.path)
 
-    def fill(self) -> None:
-        """To the last byte."""
+    def fill(self, leave: int = 0) -> None:
+        """To the last byte, or so that this many are left."""
         with open(self.filler, "ab", buffering=0) as file:
             try:
                 while True:
                     file.write(bytes(512))
             except OSError:
-                pass
+                file.truncate(file.tell() - leave)
 
     def make_room(self) -> None:
         os.unlink(self.filler)

@@ -105,7 +105,8 @@ class Stage(Scene):
         self.connection: Optional[Redis] = None
         self.runs: List[Tuple[str, int, str]] = []  # What was put in: run, step, suite.
         self.mounts: List[str] = []  # Unmounted at the end.
-        self.said = ""  # By the last training, on standard error.
+        self.said = ""  # By the last training, on standard error;
+        self.without = ""  # and of the client that it could not open.
         self.write("echo.sh", "#!/bin/sh\necho '{\"value\": 1}' >\"$EVALQ_RESULT\"\n", 0o755)
         self.write_config(config.replace("$SITE", self.directory))
 
@@ -170,6 +171,7 @@ class Stage(Scene):
         if done.returncode != 0 or not done.stdout.endswith("trained\n"):
             raise AssertionError(f"the training ended with {done.returncode}: {done.stdout} {done.stderr}")
         self.said = done.stderr.strip()
+        self.without = next((line for line in done.stdout.splitlines() if line.startswith("without ")), "")
         accepted = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("accepted")]
         self.expect(run, accepted, suite)
         return accepted

@@ -23,7 +23,7 @@ static void say(const char *text)
 int main(int argc, char **argv)
 {
     struct evalq_client *client = NULL;
-    char line[64];
+    char line[640];
     char path[512];
 
     if (argc < 7) {
@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     const struct evalq_options options = {.run = argv[1], .ring_directory = argv[2]};
     const int opened = evalq_client_open(&options, &client);
     if (opened != EVALQ_OK) {
-        (void)snprintf(line, sizeof line, "without %d\n", opened);
+        (void)snprintf(line, sizeof line, "without %d: %s\n", opened, evalq_client_error(NULL));
         say(line);
     }
     const long first = strtol(argv[3], NULL, 10);
