@@ -1,6 +1,7 @@
 /*
  * What a device offers the evaluator child: a table of functions, a plan of operations, batches in,
- * results out. Calls on one state come from one thread. kernels/ knows nothing of Redis,
+ * results out. Calls on one state come from one thread at a time; two states of one device may be
+ * used by two threads side by side. kernels/ knows nothing of Redis,
  * checkpoints or tasks. The CPU backend is linked in and is the reference; libevalq_cuda.so exports
  * one symbol, evq_backend_module_v1, a function that returns its table, found with dlsym() by
  * copying the pointer's bytes.
@@ -14,7 +15,7 @@
 
 #include "shared/error.h"
 
-#define EVQ_BACKEND_ABI 3
+#define EVQ_BACKEND_ABI 4
 
 enum evq_activation {
     EVQ_ACT_NONE,
@@ -178,8 +179,18 @@ struct evq_backend_ops {
      * same shape their values. The plan must outlive its use. EVQ_E_NOMEM: a plan with fewer
      * rows_max may fit. EVQ_E_UNSUPPORTED: this backend lacks an operation. */
     enum evq_status (*prepare)(void *state, const struct evq_plan *plan, struct evq_error *err);
-    /* Values of one slot of the prepared plan. Several blobs fill a slot in row order; first_row 0
-     * begins anew. blob->values stays untouched until settle(), or catch_up(). */
+    /* Memory for the plan's weights alone: put() fills them, exec() wants prepare() first. The same
+     * shapes again keep memory and values as with prepare(). EVQ_E_NOMEM also where the device
+     * would have too little left for others. With exchange() NULL: a backend that holds one set of
+     * weights. */
+    enum evq_status (*reserve)(void *state, const struct evq_plan *plan, struct evq_error *err);
+    /* Waits for what both states, of the same device, were given to do; then each has the other's
+     * weights. Neither has a plan any more: prepare() and reserve() keep the values of slots of the
+     * same shape. Nothing else may use either meanwhile. */
+    enum evq_status (*exchange)(void *state, void *other, struct evq_error *err);
+    /* Values of one slot of the prepared, or reserved, plan. Several blobs fill a slot in row
+     * order; first_row 0 begins anew. blob->values stays untouched until settle(), or catch_up().
+     */
     enum evq_status (*put)(void *state, int32_t slot, const struct evq_weight_blob *blob,
                            struct evq_error *err);
     /* Returns when no put() reads host memory any more. */

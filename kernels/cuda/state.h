@@ -54,6 +54,7 @@ struct evq_cuda_state {
     struct evq_cublas cublas;
     void *cublas_handle;
     const struct evq_plan *plan; // NULL: not prepared.
+    bool weights_alone;          // The plan is reserved, not prepared.
     struct evq_cuda_weight *weights;
     size_t weight_count;
     struct evq_cuda_buffer *buffers;
@@ -111,6 +112,11 @@ enum evq_status evq_cuda_copy_in(struct evq_cuda_state *state, void *d_to, const
 enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* What evq_cuda_weights_prepare() would take from the device. */
+enum evq_status evq_cuda_weights_missing(const struct evq_cuda_state *state,
+                                         const struct evq_plan *plan, size_t *ret_bytes,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* A blob that lies on the device as it came, into its place; enqueued. */
 enum evq_status evq_cuda_weight_convert(struct evq_cuda_state *state,
                                         struct evq_cuda_weight *weight, const void *d_blob,
@@ -143,10 +149,16 @@ enum evq_status evq_cuda_copies_open(struct evq_cuda_state *state,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_cuda_copies_close(struct evq_cuda_state *state); // Half-opened ones too; waits for copies.
 
-/* prepare.c, put.c, run.c: the entries of struct evq_backend_ops, whose contracts hold. */
+/* prepare.c, put.c, run.c, spare.c: the entries of struct evq_backend_ops, whose contracts hold. */
 
 enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+enum evq_status evq_cuda_reserve(void *opened, const struct evq_plan *plan,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+enum evq_status evq_cuda_exchange(void *opened, void *other,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight_blob *blob,
                              struct evq_error *err) EVQ_CHECK_RESULT;

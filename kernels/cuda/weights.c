@@ -55,32 +55,58 @@ static enum evq_status find_forms(const struct evq_plan *plan, struct form **ret
     return EVQ_OK;
 }
 
+/* A weight as a slot wants it, without memory. */
+static struct evq_cuda_weight shape_of(const struct evq_weight_slot *slot, const struct form *form,
+                                       bool in_bf16)
+{
+    const bool bf16 = in_bf16 && form->matrix;
+
+    return (struct evq_cuda_weight){.rows = slot->rows,
+                                    .columns = slot->columns,
+                                    .stride = bf16 ? evq_cuda_up(slot->columns, 8) : slot->columns,
+                                    .bf16 = bf16,
+                                    .has_rounded = in_bf16 && form->is_bias};
+}
+
+static bool same_shape(const struct evq_cuda_weight *a, const struct evq_cuda_weight *b)
+{
+    return a->rows == b->rows && a->columns == b->columns && a->bf16 == b->bf16 &&
+           a->has_rounded == b->has_rounded;
+}
+
+static size_t block_bytes(const struct evq_cuda_weight *weight)
+{
+    const int64_t rows = weight->bf16 ? evq_cuda_up(weight->rows, 8) : weight->rows;
+
+    return (size_t)rows * (size_t)weight->stride * (weight->bf16 ? 2 : sizeof(float));
+}
+
+static size_t rounded_bytes(const struct evq_cuda_weight *weight)
+{
+    return weight->has_rounded ? (size_t)weight->columns * 2 : 0;
+}
+
 static enum evq_status prepare_slot(struct evq_cuda_state *state, struct evq_cuda_weight *weight,
                                     const struct evq_weight_slot *slot, const struct form *form,
                                     bool in_bf16, struct evq_error *err)
 {
-    const bool bf16 = in_bf16 && form->matrix;
-    const bool has_rounded = in_bf16 && form->is_bias;
-    const int64_t stride = bf16 ? evq_cuda_up(slot->columns, 8) : slot->columns;
-    const int64_t rows = bf16 ? evq_cuda_up(slot->rows, 8) : slot->rows;
-    const size_t bytes = (size_t)rows * (size_t)stride * (bf16 ? 2 : sizeof(float));
+    struct evq_cuda_weight wanted = shape_of(slot, form, in_bf16);
+    const bool there =
+        weight->block.d_data != NULL && (!wanted.has_rounded || weight->rounded.d_data != NULL);
 
-    if (weight->rows == slot->rows && weight->columns == slot->columns && weight->bf16 == bf16 &&
-        weight->has_rounded == has_rounded && weight->block.d_data != NULL) {
+    if (there && same_shape(weight, &wanted)) {
         return EVQ_OK; // Keeps its values too.
     }
-    weight->rows_put = 0;
-    weight->rows = slot->rows;
-    weight->columns = slot->columns;
-    weight->stride = stride;
-    weight->bf16 = bf16;
-    weight->has_rounded = has_rounded;
+    wanted.block = weight->block;
+    wanted.rounded = weight->rounded;
+    *weight = wanted;
+    const size_t bytes = block_bytes(weight);
     enum evq_status status = evq_cuda_block_grow(state, &weight->block, bytes, slot->name, err);
-    if (status == EVQ_OK && has_rounded) {
-        status = evq_cuda_block_grow(state, &weight->rounded, (size_t)slot->columns * 2, slot->name,
-                                     err);
+    if (status == EVQ_OK) {
+        status =
+            evq_cuda_block_grow(state, &weight->rounded, rounded_bytes(weight), slot->name, err);
     }
-    if (status == EVQ_OK && bf16) {
+    if (status == EVQ_OK && weight->bf16) {
         status = evq_cuda_status(cudaMemsetAsync(weight->block.d_data, 0, bytes, state->stream),
                                  "clear a weight", err);
     }
@@ -112,6 +138,29 @@ enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const str
                               plan->compute == EVQ_COMPUTE_BF16, err);
     }
     free(forms);
+    return status;
+}
+
+enum evq_status evq_cuda_weights_missing(const struct evq_cuda_state *state,
+                                         const struct evq_plan *plan, size_t *ret_bytes,
+                                         struct evq_error *err)
+{
+    static const struct evq_cuda_weight none = {.rows = 0};
+    struct form *forms = NULL;
+    size_t bytes = 0;
+
+    const enum evq_status status = find_forms(plan, &forms, err);
+    for (size_t i = 0; i < plan->slot_count && status == EVQ_OK; i++) {
+        const struct evq_cuda_weight *held = i < state->weight_count ? &state->weights[i] : &none;
+        const struct evq_cuda_weight wanted =
+            shape_of(&plan->slots[i], &forms[i], plan->compute == EVQ_COMPUTE_BF16);
+        const size_t block = block_bytes(&wanted);
+        const size_t rounded = rounded_bytes(&wanted);
+        bytes += block > held->block.bytes ? block - held->block.bytes : 0;
+        bytes += rounded > held->rounded.bytes ? rounded - held->rounded.bytes : 0;
+    }
+    free(forms);
+    *ret_bytes = bytes;
     return status;
 }
 

@@ -15,7 +15,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
 
-enum { ITEMS_MAX = 8192, EVENTS_MAX = 16, STREAMS = 2, SLOTS = 5, PUTS = 300, BUFFERS = 6 };
+enum { ITEMS_MAX = 8192, EVENTS_MAX = 16, STREAMS = 4, SLOTS = 5, PUTS = 300, BUFFERS = 6 };
 enum kind { COPY, CONVERT, RECORD, WAIT };
 
 struct event {
@@ -231,6 +231,29 @@ enum evq_status evq_cuda_weight_convert(struct evq_cuda_state *state,
     return EVQ_OK;
 }
 
+/* What the exchange of whole sets of weights does not ask. */
+cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
+{
+    *unused = *total = SIZE_MAX;
+    return cudaSuccess;
+}
+
+enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                         struct evq_error *err)
+{
+    (void)plan;
+    return evq_error_set(err, EVQ_E_BUG, "device %d is prepared by the test", state->device);
+}
+
+enum evq_status evq_cuda_weights_missing(const struct evq_cuda_state *state,
+                                         const struct evq_plan *plan, size_t *ret_bytes,
+                                         struct evq_error *err)
+{
+    (void)plan;
+    *ret_bytes = 0;
+    return evq_error_set(err, EVQ_E_BUG, "device %d is prepared by the test", state->device);
+}
+
 /* ---- the test ---- */
 
 static const struct evq_weight_slot slots[SLOTS] = {
@@ -245,15 +268,19 @@ struct fixture {
     uint64_t puts_read;          // Puts before this number are read no more.
 };
 
+static void runtime_begin(void)
+{
+    memset(streams, 0, sizeof(streams));
+    memset(events, 0, sizeof(events));
+    stream_count = event_count = 0;
+}
+
 static struct fixture *fixture_new(void)
 {
     struct fixture *fx = calloc(1, sizeof(*fx));
     struct evq_error err = {0};
 
     assert_non_null(fx);
-    memset(streams, 0, sizeof(streams));
-    memset(events, 0, sizeof(events));
-    stream_count = event_count = 0;
     fx->plan = (struct evq_plan){.slots = slots, .slot_count = SLOTS};
     fx->state.plan = &fx->plan;
     fx->state.weights = fx->weights;
@@ -278,7 +305,7 @@ static void fixture_free(struct fixture *fx)
     evq_cuda_copies_close(&fx->state);
     assert_int_equal(fx->state.memory, 0);
     for (int i = 0; i < SLOTS; i++) {
-        free(fx->weights[i].block.d_data);
+        free(fx->weights[i].block.d_data); // Its own, whoever had them meanwhile.
         free(fx->wanted[i]);
     }
     free(fx);
@@ -288,7 +315,7 @@ static void fixture_free(struct fixture *fx)
 static void put_part(struct fixture *fx, int32_t slot)
 {
     const size_t columns = (size_t)slots[slot].columns;
-    const int32_t put_rows = fx->weights[slot].rows_put;
+    const int32_t put_rows = fx->state.weights[slot].rows_put;
     const int32_t first = put_rows == slots[slot].rows ? 0 : put_rows;
     const int32_t fit = (int32_t)(512 / columns);
     const int32_t left = slots[slot].rows - first;
@@ -324,7 +351,7 @@ static void check_weights(const struct fixture *fx)
 {
     for (int i = 0; i < SLOTS; i++) {
         const size_t count = (size_t)slots[i].rows * (size_t)slots[i].columns;
-        const float *got = fx->weights[i].block.d_data;
+        const float *got = fx->state.weights[i].block.d_data;
         for (size_t v = 0; v < count; v++) {
             if (!(got[v] == fx->wanted[i][v])) {
                 fail_msg("%s[%zu] is %g, expected %g", slots[i].name, v, (double)got[v],
@@ -341,6 +368,7 @@ static void put_is_right_in_whatever_order_streams_go_on(void **state)
     (void)state;
     for (uint64_t turn = 1; turn <= 60; turn++) {
         seed = turn;
+        runtime_begin();
         struct fixture *fx = fixture_new();
         for (int i = 0; i < PUTS; i++) {
             put_part(fx, (int32_t)next_random(SLOTS));
@@ -352,6 +380,88 @@ static void put_is_right_in_whatever_order_streams_go_on(void **state)
     }
 }
 
+/* What a batch does: reads every weight on the main stream. */
+static void enqueue_reads(const struct fixture *fx, float *read[SLOTS])
+{
+    for (int i = 0; i < SLOTS; i++) {
+        enqueue(stream_of(fx->state.stream),
+                &(struct item){.kind = COPY,
+                               .to = read[i],
+                               .from = fx->state.weights[i].block.d_data,
+                               .bytes = (size_t)slots[i].rows * (size_t)slots[i].columns *
+                                        sizeof(float)});
+    }
+}
+
+static void check_reads(float *const read[SLOTS], float *const wanted[SLOTS])
+{
+    for (int i = 0; i < SLOTS; i++) {
+        const size_t count = (size_t)slots[i].rows * (size_t)slots[i].columns;
+        for (size_t v = 0; v < count; v++) {
+            if (!(read[i][v] == wanted[i][v])) {
+                fail_msg("%s[%zu] is %g, expected %g", slots[i].name, v, (double)read[i][v],
+                         (double)wanted[i][v]);
+            }
+        }
+    }
+}
+
+/* The sets of both states as the test knows them, after the exchange. */
+static void wanted_exchange(struct fixture *a, struct fixture *b)
+{
+    for (int i = 0; i < SLOTS; i++) {
+        float *const wanted = a->wanted[i];
+        a->wanted[i] = b->wanted[i];
+        b->wanted[i] = wanted;
+    }
+}
+
+/* Two states of a device, two streams each. One reads its weights while the other's are put; then
+ * they are exchanged, with all of it still on its way. */
+static void exchange_is_right_in_whatever_order_streams_go_on(void **state)
+{
+    struct evq_error err = {0};
+    float *read[2][SLOTS];
+
+    (void)state;
+    for (int i = 0; i < SLOTS; i++) {
+        const size_t count = (size_t)slots[i].rows * (size_t)slots[i].columns;
+        read[0][i] = calloc(count, sizeof(float));
+        read[1][i] = calloc(count, sizeof(float));
+        assert_true(read[0][i] != NULL && read[1][i] != NULL);
+    }
+    for (uint64_t turn = 1; turn <= 60; turn++) {
+        seed = turn;
+        runtime_begin();
+        struct fixture *a = fixture_new();
+        struct fixture *b = fixture_new();
+        for (int round = 0; round < 6; round++) {
+            for (int i = 0; i < 20; i++) {
+                put_part(b, (int32_t)next_random(SLOTS));
+                buffers_free(b);
+            }
+            for (int i = 0; i < 10; i++) { // Longer than what b has left to do.
+                enqueue_reads(a, read[0]);
+            }
+            assert_int_equal(evq_cuda_exchange(&a->state, &b->state, &err), EVQ_OK);
+            check_reads(read[0], a->wanted); // As they were until then.
+            wanted_exchange(a, b);
+            a->state.plan = b->state.plan = &a->plan; // As prepare() and reserve() leave it.
+            enqueue_reads(a, read[1]);
+            steps(next_random(20));
+            assert_int_equal(cudaStreamSynchronize(a->state.stream), cudaSuccess);
+            check_reads(read[1], a->wanted);
+        }
+        assert_int_equal(cudaStreamSynchronize(b->state.stream), cudaSuccess);
+        fixture_free(a);
+        fixture_free(b);
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        free(read[0][i]);
+        free(read[1][i]);
+    }
+}
+
 /* A second checkpoint: stages are all as large as the largest blob needs. */
 static void put_allocates_nothing_for_the_same_blobs(void **state)
 {
@@ -360,6 +470,7 @@ static void put_allocates_nothing_for_the_same_blobs(void **state)
 
     (void)state;
     seed = 1;
+    runtime_begin();
     struct fixture *fx = fixture_new();
     for (int again = 0; again < 3; again++) {
         out_of_memory = again > 0;
@@ -382,6 +493,7 @@ static void put_without_memory_puts_nothing(void **state)
     const struct evq_weight_blob blob = {.values = values, .type = EVQ_WEIGHT_F32, .rows = 64};
 
     (void)state;
+    runtime_begin();
     struct fixture *fx = fixture_new();
     out_of_memory = true;
     assert_int_equal(evq_cuda_put(&fx->state, 0, &blob, &err), EVQ_E_NOMEM);
@@ -400,6 +512,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(put_is_right_in_whatever_order_streams_go_on),
+        cmocka_unit_test(exchange_is_right_in_whatever_order_streams_go_on),
         cmocka_unit_test(put_allocates_nothing_for_the_same_blobs),
         cmocka_unit_test(put_without_memory_puts_nothing),
     };

@@ -27,7 +27,8 @@ struct several {
     size_t count;
     struct evq_plan part; // As the devices have it: fewer rows.
     int32_t rows_max;
-    bool prepared;
+    bool prepared; // Or reserved.
+    bool weights_alone;
     uint64_t exec_calls;
     pthread_mutex_t lock;
     pthread_cond_t wake, idle;
@@ -196,10 +197,12 @@ static int32_t part_rows_max(const struct evq_plan *plan, size_t count)
     return count == 1 || rows > plan->rows_max ? plan->rows_max : (int32_t)rows;
 }
 
-static enum evq_status several_prepare(void *opened, const struct evq_plan *plan,
-                                       struct evq_error *err)
+typedef enum evq_status (*lane_prepare_fn)(void *state, const struct evq_plan *plan,
+                                           struct evq_error *err);
+
+static enum evq_status lanes_prepare(struct several *several, lane_prepare_fn prepare,
+                                     const struct evq_plan *plan, struct evq_error *err)
 {
-    struct several *several = opened;
     enum evq_status status = EVQ_OK;
 
     several->prepared = false;
@@ -207,9 +210,46 @@ static enum evq_status several_prepare(void *opened, const struct evq_plan *plan
     several->part.rows_max = part_rows_max(plan, several->count);
     several->rows_max = plan->rows_max;
     for (size_t i = 0; i < several->count && status == EVQ_OK; i++) {
-        status = several->ops->prepare(several->lanes[i].state, &several->part, err);
+        status = prepare(several->lanes[i].state, &several->part, err);
     }
     several->prepared = status == EVQ_OK;
+    return status;
+}
+
+static enum evq_status several_prepare(void *opened, const struct evq_plan *plan,
+                                       struct evq_error *err)
+{
+    struct several *several = opened;
+
+    several->weights_alone = false;
+    return lanes_prepare(several, several->ops->prepare, plan, err);
+}
+
+static enum evq_status several_reserve(void *opened, const struct evq_plan *plan,
+                                       struct evq_error *err)
+{
+    struct several *several = opened;
+
+    if (several->ops->reserve == NULL) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED, "these devices hold one set of weights");
+    }
+    several->weights_alone = true;
+    return lanes_prepare(several, several->ops->reserve, plan, err);
+}
+
+static enum evq_status several_exchange(void *opened, void *other, struct evq_error *err)
+{
+    struct several *a = opened;
+    struct several *b = other;
+    enum evq_status status = EVQ_OK;
+
+    if (a->count != b->count || a->ops->exchange == NULL) {
+        return evq_error_set(err, EVQ_E_BUG, "weights of %zu devices for %zu", b->count, a->count);
+    }
+    a->prepared = b->prepared = false;
+    for (size_t i = 0; i < a->count && status == EVQ_OK; i++) {
+        status = a->ops->exchange(a->lanes[i].state, b->lanes[i].state, err);
+    }
     return status;
 }
 
@@ -354,7 +394,7 @@ static enum evq_status batch_cut(struct several *several, const struct evq_batch
 static enum evq_status batch_check(const struct several *several, const struct evq_batch *batch,
                                    struct evq_error *err)
 {
-    if (!several->prepared) {
+    if (!several->prepared || several->weights_alone) {
         return evq_error_set(err, EVQ_E_BUG, "exec before prepare");
     }
     if (batch->rows < 0 || batch->rows > several->rows_max) {
@@ -437,6 +477,8 @@ const struct evq_backend_ops evq_backend_several = {
     .alloc = several_alloc,
     .free = several_free,
     .prepare = several_prepare,
+    .reserve = several_reserve,
+    .exchange = several_exchange,
     .put = several_put,
     .settle = several_settle,
     .catch_up = several_catch_up,
