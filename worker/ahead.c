@@ -14,6 +14,48 @@
 
 #define LOOK_MS 100 // A job that ends sooner leaves nothing to gain by reading ahead of the next.
 
+/* ---- the slot whose device takes the weights ---- */
+
+/* The one that began first of those that evaluate on a GPU: it is likely to end first. */
+static struct evq_slot *slot_pick(struct evq_supervisor *supervisor, const struct evq_job *job)
+{
+    struct evq_slot *first = NULL;
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        if (slot->state == EVQ_SLOT_RUNNING && slot->lease != NULL && slot->gpus > 0 &&
+            evq_claims_fits(supervisor, job, slot) &&
+            (first == NULL || slot->lease->claimed_ms < first->lease->claimed_ms)) {
+            first = slot;
+        }
+    }
+    return first;
+}
+
+/* Its child loads them beside those it computes with. */
+static void slot_tell(struct evq_supervisor *supervisor, const struct evq_job *job)
+{
+    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, job->suite);
+    struct evq_slot *slot = slot_pick(supervisor, job);
+    struct evq_buffer record;
+
+    if (slot == NULL || suite == NULL || strcmp(suite->evaluator, "native") != 0 ||
+        suite->prepare[0] != '\0') {
+        return;
+    }
+    evq_buffer_init(&record, 0);
+    if (evq_codec_job_encode(job, &record, NULL) == EVQ_OK) {
+        const struct evq_field fields[] = {evq_channel_text("suite", suite->name),
+                                           evq_channel_text("digest", suite->digest),
+                                           evq_channel_bytes("record", record.data, record.bytes)};
+        const enum evq_status status = evq_channel_send(&slot->channel, "ahead", fields,
+                                                        sizeof(fields) / sizeof(fields[0]), NULL);
+        evq_log(EVQ_LOG_DEBUG, "load_ahead", "job=%s slot=%u told=%d", supervisor->ahead.id,
+                slot->number, status == EVQ_OK); // Else its child dies, which is seen elsewhere.
+    }
+    evq_buffer_free(&record);
+}
+
 /* ---- the process that reads ---- */
 
 /* The job's record as a file to read from, which no writer can be made to wait for; -1: none. */
@@ -105,9 +147,19 @@ void evq_ahead_reap(struct evq_supervisor *supervisor)
             : done         ? "done"
                            : "left");
     ahead->pid = 0;
+    if (done && !ahead->stopped) {
+        slot_tell(supervisor, ahead->job);
+    }
     if (ahead->stopped) {
         ahead->id[0] = '\0'; // Should it still be the next one, what is missing is read.
     }
+    evq_ahead_close(supervisor);
+}
+
+void evq_ahead_close(struct evq_supervisor *supervisor)
+{
+    evq_job_free(supervisor->ahead.job);
+    supervisor->ahead.job = NULL;
 }
 
 /* ---- when ---- */
@@ -154,18 +206,24 @@ static bool chance_is_ours(const struct evq_supervisor *supervisor, int64_t runn
     return running <= (int64_t)ours || evq_clock_random() % (uint64_t)running < ours;
 }
 
-/* Decided once a job. Weights in memory are there already. */
+/* Decided once a job; takes it over. Weights in memory are there already. */
 static void peeked_take(struct evq_supervisor *supervisor, const struct evq_peeked *peeked)
 {
     struct evq_ahead *ahead = &supervisor->ahead;
 
     if (peeked->job == NULL || strcmp(peeked->id, ahead->id) == 0) {
+        evq_job_free(peeked->job);
         return;
     }
     (void)snprintf(ahead->id, sizeof(ahead->id), "%s", peeked->id);
-    if (strcmp(peeked->job->root, supervisor->config->shm.name) != 0 &&
-        chance_is_ours(supervisor, peeked->running)) {
+    evq_ahead_close(supervisor);
+    ahead->job = peeked->job;
+    if (!chance_is_ours(supervisor, peeked->running)) {
+        evq_ahead_close(supervisor);
+    } else if (strcmp(peeked->job->root, supervisor->config->shm.name) != 0) {
         reader_start(supervisor, peeked->job);
+    } else {
+        slot_tell(supervisor, peeked->job);
     }
 }
 
@@ -198,6 +256,5 @@ bool evq_ahead_look(struct evq_supervisor *supervisor)
         return true;
     }
     peeked_take(supervisor, &peeked);
-    evq_job_free(peeked.job);
     return true;
 }

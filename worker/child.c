@@ -48,7 +48,29 @@ struct child {
     int scratch_fd;                       // -1: there is none.
 };
 
-/* The other side's words while a job runs: only an end of it. */
+/* A job that may come next; of a suite, a root or a record that is not known nothing is made. */
+static void ahead_take(struct child *child, const struct evq_note *note)
+{
+    const struct evq_suite *suite =
+        evq_config_suite(child->config, evq_channel_get_text(note, "suite"));
+    const struct evq_field *record = evq_codec_note_field(note, "record");
+    struct evq_job *job = NULL;
+
+    if (suite == NULL || record == NULL || record->type != EVQ_FIELD_BYTES ||
+        strcmp(suite->digest, evq_channel_get_text(note, "digest")) != 0 ||
+        evq_codec_job_decode(record->bytes, record->byte_count, &job, NULL) != EVQ_OK) {
+        return;
+    }
+    const struct evq_root *root = evq_config_root_find(child->config, job->root);
+    const int fd = root != NULL ? open(root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd < 0) {
+        evq_job_free(job);
+        return;
+    }
+    evq_runner_ahead(child->runner, suite, job, fd);
+}
+
+/* The other side's words while a job runs: an end of it, or what may come next. */
 static void control_take(struct child *child)
 {
     struct evq_note *note = NULL;
@@ -57,6 +79,9 @@ static void control_take(struct child *child)
     while (evq_channel_next(&child->channel, &note, NULL) == EVQ_OK && note != NULL) {
         child->cancelled = child->cancelled || strcmp(note->type, "cancel") == 0;
         child->leaving = child->leaving || strcmp(note->type, "exit") == 0;
+        if (strcmp(note->type, "ahead") == 0) {
+            ahead_take(child, note);
+        }
         evq_codec_note_free(note);
     }
     child->leaving = child->leaving || child->channel.ended;
@@ -471,6 +496,8 @@ enum evq_exit evq_child_main(const struct evq_options *options)
             job_take(&child, note);
         } else if (strcmp(note->type, "exit") == 0) {
             child.leaving = true;
+        } else if (strcmp(note->type, "ahead") == 0) {
+            ahead_take(&child, note);
         } // A cancel that crossed the job's end is late: nothing to do.
         evq_codec_note_free(note);
     }

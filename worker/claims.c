@@ -50,12 +50,11 @@ void evq_claims_detach(struct evq_supervisor *supervisor, const struct evq_lease
 
 /* ---- which slot ---- */
 
-static bool claim_fits(const struct evq_supervisor *supervisor, const struct evq_claim *claim,
-                       const struct evq_slot *slot)
+bool evq_claims_fits(const struct evq_supervisor *supervisor, const struct evq_job *job,
+                     const struct evq_slot *slot)
 {
-    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, claim->job->suite);
-    const struct evq_needs *needs =
-        claim->job->needs_given || suite == NULL ? &claim->job->needs : &suite->needs;
+    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, job->suite);
+    const struct evq_needs *needs = job->needs_given || suite == NULL ? &job->needs : &suite->needs;
 
     return needs->gpus <= slot->gpus &&
            (needs->gpu_memory_bytes == 0 || needs->gpu_memory_bytes <= slot->memory_bytes);
@@ -65,7 +64,8 @@ static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struc
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->state == EVQ_SLOT_IDLE && !slot->waits && claim_fits(supervisor, claim, slot)) {
+        if (slot->state == EVQ_SLOT_IDLE && !slot->waits &&
+            evq_claims_fits(supervisor, claim->job, slot)) {
             return slot;
         }
     }

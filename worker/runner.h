@@ -27,6 +27,11 @@ void evq_runner_close(struct evq_runner *runner); // Accepts NULL. Ends persiste
 enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_t note_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* The job that may come next: where evalq's own evaluator can, it loads its weights beside the
+ * present ones. Takes job and root_fd, the directory of its root, over. */
+void evq_runner_ahead(struct evq_runner *runner, const struct evq_suite *suite, struct evq_job *job,
+                      int root_fd);
+
 /*
  * Checks that the checkpoint is there, complete and the one that was submitted, prepares it where
  * the suite says so, and runs the suite's evaluator. request->prepared is filled in by the runner.

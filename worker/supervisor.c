@@ -475,6 +475,7 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
     }
     supervisor_leave(supervisor);
     evq_ahead_stop(supervisor);
+    evq_ahead_close(supervisor);
     evq_children_stop(supervisor);
     evq_gpus_leave(supervisor);
     evq_log(EVQ_LOG_INFO, "stop", "worker=%s jobs=%lld", supervisor->name,

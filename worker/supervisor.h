@@ -7,7 +7,8 @@
  *   children.c    the slots' processes: notes, deaths, time limits, starts
  *   dispatch.c    one round with Redis: offers, outboxes, heartbeats, waiting for a wake marker
  *   claims.c      which jobs are asked for, started, given up
- *   ahead.c       which job may come next: its weights are read while the present ones compute
+ *   ahead.c       which job may come next: its weights are read while the present ones compute,
+ *                 into the page cache, from there by a child into its device
  *   status.c      what `evalq status` is told of this worker
  *
  * gpus, link, offer, lease, merge and slot are nouns of their own.
@@ -35,6 +36,7 @@ struct evq_ahead {
     int64_t look_ms;               // Monotonic, like all below: the next look at the queue.
     int64_t began_ms;              // Of the process.
     char id[EVQ_JOB_ID_BYTES_MAX]; // The job that was read last, or is; "": none.
+    struct evq_job *job;           // While its process reads.
 };
 
 struct evq_room {     // Of a suite on this machine.
@@ -136,6 +138,9 @@ enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_l
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* Starts what is held and can run now: an `alone` job with nothing beside it. */
 void evq_claims_start(struct evq_supervisor *supervisor);
+/* Whether the slot has what the job needs. */
+bool evq_claims_fits(const struct evq_supervisor *supervisor, const struct evq_job *job,
+                     const struct evq_slot *slot);
 /* The slot that runs the lease's job is told to stop; what it says of it no longer counts. */
 void evq_claims_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease);
 /* Redis knows all of it: the lease is freed. */
@@ -167,6 +172,8 @@ void evq_ahead_begin(struct evq_supervisor *supervisor);
 bool evq_ahead_look(struct evq_supervisor *supervisor);
 /* The next monotonic ms at which to look; INT64_MAX: none. */
 int64_t evq_ahead_due_ms(const struct evq_supervisor *supervisor);
+/* Frees what it holds. */
+void evq_ahead_close(struct evq_supervisor *supervisor);
 /* Reading ends when a slot is free: its claim decides what is needed. */
 void evq_ahead_tick(struct evq_supervisor *supervisor);
 void evq_ahead_stop(struct evq_supervisor *supervisor); // SIGKILL, without waiting for the death.

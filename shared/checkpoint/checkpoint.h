@@ -139,6 +139,10 @@ enum evq_status evq_checkpoint_match(const struct evq_checkpoint *checkpoint,
 enum evq_status evq_checkpoint_verify_unchanged(const struct evq_checkpoint *checkpoint,
                                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Whether both were opened on the same files, as these were then: what was read of one holds for
+ * the other. */
+bool evq_checkpoint_same_files(const struct evq_checkpoint *a, const struct evq_checkpoint *b);
+
 /* Reads one tensor as C-contiguous float32 into out (elements floats, exactly the tensor's count);
  * converts F16/BF16/F64/F8/ints. pread only. EVQ_E_UNSUPPORTED names tensor and dtype. */
 enum evq_status evq_checkpoint_read_f32(const struct evq_checkpoint *checkpoint,

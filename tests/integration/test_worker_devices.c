@@ -25,7 +25,7 @@
 #define LOSS     0.3905516936
 
 static const char site_yaml[] =
-    "roots: {ckpt: $DIR/ckpt, mnist: $DATA/mnist}\n"
+    "roots: {ckpt: $DIR/ckpt, mnist: $DATA/mnist, models: $DATA/models}\n"
     "worker: {scratch: $DIR/scratch, slots: 1, gpus: [GPU-a, GPU-b], gpus_per_slot: 2,\n"
     "         lease_ms: 3000, heartbeat_ms: 100, drain_seconds: 1}\n"
     "evaluators:\n"
@@ -35,6 +35,8 @@ static const char site_yaml[] =
     "  digits: {needs: {gpus: 2}, tasks: [{name: digits, type: classification,\n"
     "    data: {format: idx, inputs: $DATA/mnist/t10k-images-idx3-ubyte.gz,\n"
     "           labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz, scale: 1/255}}]}\n"
+    "  words: {needs: {gpus: 2}, tasks: [{name: file, type: perplexity, length: 8,\n"
+    "    data: {format: tokens, tokens: $DIR/tokens.bin, dtype: u16}}]}\n"
     "  says: {evaluator: says, needs: {gpus: 2}, tasks: [{name: t, type: any}]}\n"
     "  keeps: {evaluator: keeps, needs: {gpus: 2}, tasks: [{name: t, type: any}]}\n";
 
@@ -252,6 +254,101 @@ static void missing_device_leaves_the_slot_to_the_cpu(void **state)
     }
 }
 
+/* ---- the checkpoint of the job that comes next ---- */
+
+static void submit_words(struct fixture_site *site, const char *id, const char *model)
+{
+    struct evq_job *job = fixture_job(id);
+
+    job->root = "models";
+    job->path = model;
+    job->fingerprint = "";
+    assert_int_equal(fixture_submit_job(site->fx, job).answer, EVQ_SUBMIT_QUEUED);
+    evq_job_free(job);
+}
+
+static void tokens_write(const struct fixture_site *site)
+{
+    uint16_t tokens[512];
+    char path[128];
+
+    for (size_t i = 0; i < 512; i++) {
+        tokens[i] = (uint16_t)(i * 7 % 37); // Fit the models of the test data.
+    }
+    (void)snprintf(path, sizeof(path), "%s/tokens.bin", site->dir);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(tokens, sizeof(tokens[0]), 512, file), 512);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* What waits there now, a batch of a device, may pass. */
+static void gate_pass(const char *gate)
+{
+    const int fd = open(gate, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+}
+
+static double words_loss(struct fixture_site *site, const char *id)
+{
+    SITE_STATE_UNTIL(site, id, "done");
+    const struct fixture_published loss = fixture_site_published(site, id, "file", "loss");
+    assert_int_equal(loss.tasks, 1);
+    assert_int_equal(loss.ends, 1);
+    return loss.value;
+}
+
+/* From now on none waits. */
+static void gate_open(const char *gate)
+{
+    const int fd = open(gate, O_RDWR | O_CLOEXEC); // A writer that stays as long as the test does.
+
+    assert_true(fd >= 0);
+    assert_int_equal(unlink(gate), 0);
+}
+
+/* Three jobs; each batch waits at a gate, so that there is time for what comes next. */
+static void next_checkpoint_loads_while_this_one_computes(void **state)
+{
+    static const char *const models[] = {"gpt2", "llama", "gpt2"};
+    struct fixture_site *site = *state;
+    char gate[128];
+    char id[64];
+    double loss[2][3];
+
+    tokens_write(site);
+    struct fixture_worker *worker = worker_ready(site);
+    for (int with = 0; with < 2; with++) {
+        (void)snprintf(gate, sizeof(gate), "%s/gate", site->dir);
+        fixture_site_write(site, "fits", "", "80"); // Batches of 64 rows.
+        assert_int_equal(with == 0 ? 0 : mkfifo(gate, 0600), 0);
+        for (int i = 0; i < 3; i++) {
+            (void)snprintf(id, sizeof(id), "run%d/%d/regular/words", with, i);
+            submit_words(site, id, models[i]);
+            if (with == 0) {
+                loss[with][i] = words_loss(site, id);
+            }
+        }
+        if (with == 0) {
+            assert_false(fixture_worker_logged(worker, "event=loaded_ahead"));
+            continue;
+        }
+        FIXTURE_UNTIL(30000, fixture_worker_logged(worker, "event=read_ahead job=run1/"));
+        FIXTURE_UNTIL(30000,
+                      (gate_pass(gate), fixture_worker_logged(worker, "event=loaded_ahead")));
+        gate_open(gate);
+        for (int i = 0; i < 3; i++) {
+            (void)snprintf(id, sizeof(id), "run%d/%d/regular/words", with, i);
+            loss[with][i] = words_loss(site, id);
+            assert_true(memcmp(&loss[1][i], &loss[0][i], sizeof(loss[0][i])) == 0);
+        }
+    }
+    fixture_audit(site->fx);
+}
+
 /* ---- what the driver tells ---- */
 
 static bool status_holds(struct fixture_site *site, const char *option, const char *words)
@@ -324,6 +421,7 @@ int main(void)
         TEST(batches_get_smaller_until_a_device_has_room),
         TEST(fault_of_a_device_ends_the_child_and_not_the_job),
         TEST(missing_device_leaves_the_slot_to_the_cpu),
+        TEST(next_checkpoint_loads_while_this_one_computes),
         TEST(status_shows_what_the_gpus_do),
         TEST(driver_that_hangs_holds_nobody_up),
         TEST(without_a_driver_nothing_is_said_of_gpus),

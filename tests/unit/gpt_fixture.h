@@ -50,8 +50,10 @@ static inline void copy_tokenizer(const struct fixture *fx)
     write_file(fx, "gpt/tokenizer.json", text);
 }
 
-/* A GPT-2 in gpt/, with a tokenizer beside it; the first value of its embedding is `first`. */
-static inline void write_gpt(const struct fixture *fx, float first)
+/* A GPT-2 in gpt/, with a tokenizer beside it; the first value of its embedding is `first`. more: a
+ * tensor that the model does not use; NULL: none. */
+static inline void write_gpt_with(const struct fixture *fx, float first,
+                                  const struct evq_writer_tensor *more)
 {
     static const struct {
         const char *name;
@@ -75,7 +77,7 @@ static inline void write_gpt(const struct fixture *fx, float first)
         {"ln_f.bias", 0, WIDTH},
     };
     static float values[PARTS][VOCABULARY * WIDTH];
-    struct evq_writer_tensor tensors[PARTS];
+    struct evq_writer_tensor tensors[PARTS + 1];
     struct evq_error err = {0};
     uint64_t seed = 20260401;
     char path[128];
@@ -97,9 +99,18 @@ static inline void write_gpt(const struct fixture *fx, float first)
     values[0][0] = first != 0.0f ? first : values[0][0];
     assert_true(mkdirat(fx->root_fd, "gpt", 0777) == 0 || errno == EEXIST);
     (void)snprintf(path, sizeof(path), "%s/gpt/model.safetensors", fx->directory);
-    assert_int_equal(evq_safetensors_write(path, tensors, PARTS, NULL, 0, false, &err), EVQ_OK);
+    if (more != NULL) {
+        tensors[PARTS] = *more;
+    }
+    assert_int_equal(
+        evq_safetensors_write(path, tensors, PARTS + (more != NULL), NULL, 0, false, &err), EVQ_OK);
     write_file(fx, "gpt/config.json", gpt_config);
     copy_tokenizer(fx);
+}
+
+static inline void write_gpt(const struct fixture *fx, float first)
+{
+    write_gpt_with(fx, first, NULL);
 }
 
 static inline int setup_gpt(void **state)

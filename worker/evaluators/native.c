@@ -1,7 +1,5 @@
 #include "worker/evaluators/native.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +7,9 @@
 
 #include "shared/clock.h"
 #include "shared/log.h"
+#include "worker/evaluators/native_checkpoint.h"
 #include "worker/evaluators/native_run.h"
 #include "worker/evaluators/native_tokenizer.h"
-
-#define ROOTS_MAX 64 // Looked in for the base of an adapter.
 
 static void free_dataset(void *thing)
 {
@@ -36,7 +33,10 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
     native->corpora.free = free_corpus;
     native->tokenizers.free = evq_native_tokenizer_free;
     evq_backend_load(0, gpus, &native->backend, ret_note, note_bytes);
-    enum evq_status status = evq_backend_open(&native->backend, threads, &native->state, err);
+    enum evq_status status = evq_native_ahead_new(&native->backend, threads, &native->ahead, err);
+    if (status == EVQ_OK) {
+        status = evq_backend_open(&native->backend, threads, &native->state, err);
+    }
     if (status == EVQ_OK) {
         status = evq_loader_new(native->backend.ops, native->state, threads, &native->loader, err);
     }
@@ -47,6 +47,17 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
     native->backend.ops->caps(native->state, &native->caps);
     *ret_native = native;
     return EVQ_OK;
+}
+
+void evq_native_load_ahead(struct evq_native *native, struct evq_job *job,
+                           const struct evq_eval_request *request)
+{
+    if (native->ahead != NULL) {
+        evq_native_ahead_begin(native->ahead, job, request);
+        return;
+    }
+    evq_job_free(job);
+    (void)close(request->root_fd); // A directory: nothing to lose.
 }
 
 enum evq_status evq_native_check(const struct evq_suite *suite, struct evq_error *err)
@@ -84,6 +95,7 @@ void evq_native_close(struct evq_native *native)
     if (native == NULL) {
         return;
     }
+    evq_native_ahead_free(native->ahead);
     if (native->inputs != NULL) {
         native->backend.ops->free(native->state, native->inputs);
     }
@@ -104,37 +116,43 @@ static void forget_checkpoint(struct evq_native_run *run)
     run->loaded = NULL; // Its tensors are gone; the backend's memory is used again.
 }
 
-/* The directories of the configured roots, beneath which an adapter's base may lie; one that is not
- * there now holds none. */
-static size_t open_roots(const struct evq_config *config, int *fds)
+static enum evq_status tell_loading(void *context, int64_t done, int64_t total)
 {
-    size_t count = 0;
-
-    for (size_t i = 0; config != NULL && i < config->root_count && count < ROOTS_MAX; i++) {
-        const int fd = open(config->roots[i].path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd >= 0) {
-            fds[count++] = fd;
-        }
-    }
-    return count;
+    return evq_native_progress(context, ", loading weights", done, total);
 }
 
-static enum evq_status open_path(struct evq_native_run *run,
-                                 const struct evq_checkpoint_options *options,
-                                 struct evq_error *err)
+static void note_loaded(struct evq_native_run *run, const struct evq_model *model,
+                        const struct evq_loaded *loaded)
 {
-    const struct evq_eval_request *request = run->request;
+    memcpy(run->weights_digest, loaded->digest, sizeof(loaded->digest));
+    run->timing.bytes = loaded->bytes;
+    if (loaded->tied_differ) { // The configuration decides; a reader of the numbers should know.
+        evq_log(EVQ_LOG_WARN, "tensor_unused", "checkpoint=%s tensor=%s used=%s reason=%s",
+                run->checkpoint->path, model->unused->name, model->tied->name,
+                "their values differ, and the configuration ties them");
+    }
+}
 
-    if (request->prepared == NULL || request->prepared[0] == '\0') {
-        return evq_checkpoint_open(request->root_fd, request->path, options, &run->checkpoint, err);
+/* The weights may be on the device already. */
+static enum evq_status take_ahead(struct evq_native_run *run, struct evq_error *err)
+{
+    struct evq_native *native = run->native;
+    const struct evq_progress progress = {tell_loading, run};
+    struct evq_model *model = NULL;
+    struct evq_loaded loaded;
+
+    const enum evq_status status =
+        native->ahead != NULL
+            ? evq_native_ahead_take(native->ahead, run->request, run->key, run->base, &progress,
+                                    native->state, &run->checkpoint, &model, &loaded, err)
+            : EVQ_OK;
+    if (model != NULL) {
+        evq_model_free(native->model); // The backend let its plan go.
+        native->model = run->loaded = model;
+        note_loaded(run, model, &loaded);
+        evq_log(EVQ_LOG_INFO, "loaded_ahead", "checkpoint=%s bytes=%lld", run->checkpoint->path,
+                (long long)loaded.bytes);
     }
-    const int fd = open(request->prepared, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "open prepared checkpoint '%s': %s", request->prepared,
-                             strerror(errno));
-    }
-    const enum evq_status status = evq_checkpoint_open(fd, ".", options, &run->checkpoint, err);
-    (void)close(fd); // Opened for reading: nothing to lose.
     return status;
 }
 
@@ -142,32 +160,18 @@ static enum evq_status open_path(struct evq_native_run *run,
 static enum evq_status open_checkpoint(struct evq_native_run *run, struct evq_error *err)
 {
     const struct evq_task_config *config = run->config;
-    int root_fds[ROOTS_MAX];
-    struct evq_checkpoint_options options = {
-        .key = evq_pair_get(config->model, config->model_count, "key", ""),
-        .variant = evq_eval_variant(run->request),
-        .base = evq_pair_get(config->model, config->model_count, "base", ""),
-        .root_fds = root_fds,
-    };
+    const char *key = evq_pair_get(config->model, config->model_count, "key", "");
+    const char *base = evq_pair_get(config->model, config->model_count, "base", "");
 
-    if (run->checkpoint != NULL && strcmp(run->key, options.key) == 0 &&
-        strcmp(run->base, options.base) == 0) {
+    if (run->checkpoint != NULL && strcmp(run->key, key) == 0 && strcmp(run->base, base) == 0) {
         return EVQ_OK;
     }
     forget_checkpoint(run);
-    run->key = options.key;
-    run->base = options.base;
-    options.root_count = open_roots(run->request->config, root_fds);
-    const enum evq_status status = open_path(run, &options, err);
-    for (size_t i = 0; i < options.root_count; i++) {
-        (void)close(root_fds[i]); // Directories: nothing to lose.
-    }
-    return status;
-}
-
-static enum evq_status tell_loading(void *context, int64_t done, int64_t total)
-{
-    return evq_native_progress(context, ", loading weights", done, total);
+    run->key = key;
+    run->base = base;
+    const enum evq_status status =
+        evq_native_checkpoint_open(run->request, config, &run->checkpoint, err);
+    return status == EVQ_OK ? take_ahead(run, err) : status;
 }
 
 static enum evq_status load_weights(struct evq_native_run *run, const struct evq_model *model,
@@ -183,23 +187,28 @@ static enum evq_status load_weights(struct evq_native_run *run, const struct evq
     if (status != EVQ_OK) {
         return status;
     }
-    memcpy(run->weights_digest, loaded.digest, sizeof(loaded.digest));
-    run->timing.bytes = loaded.bytes;
-    if (loaded.tied_differ) { // The configuration decides; a reader of the numbers should know.
-        evq_log(EVQ_LOG_WARN, "tensor_unused", "checkpoint=%s tensor=%s used=%s reason=%s",
-                run->checkpoint->path, model->unused->name, model->tied->name,
-                "their values differ, and the configuration ties them");
-    }
+    note_loaded(run, model, &loaded);
     return EVQ_OK;
 }
 
-static enum evq_status prepare(struct evq_native_run *run, const struct evq_model *model, bool load,
-                               struct evq_error *err)
+static enum evq_status prepare_once(struct evq_native_run *run, const struct evq_model *model,
+                                    bool load, struct evq_error *err)
 {
     const enum evq_status status =
         run->native->backend.ops->prepare(run->native->state, &model->plan, err);
 
     return status == EVQ_OK && load ? load_weights(run, model, err) : status;
+}
+
+/* What is loaded for a later job makes room for this one. */
+static enum evq_status prepare(struct evq_native_run *run, const struct evq_model *model, bool load,
+                               struct evq_error *err)
+{
+    const enum evq_status status = prepare_once(run, model, load, err);
+
+    return status == EVQ_E_NOMEM && evq_native_ahead_drop(run->native->ahead)
+               ? prepare_once(run, model, load, err)
+               : status;
 }
 
 /* Smaller batches until there is memory for them and for loading, as long as rows_least do. */
@@ -241,6 +250,9 @@ enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least
     struct evq_model *model = run->native->model;
     const int32_t wanted = run->rows_wanted > 0 ? run->rows_wanted : run->rows;
 
+    if (evq_native_ahead_drop(run->native->ahead)) {
+        return EVQ_OK; // There is memory now for the batch as it was.
+    }
     if (run->rows / 2 < rows_least) {
         return evq_error_set(err, EVQ_E_NOMEM, "batches of %d rows do not fit into memory",
                              (int)run->rows);
@@ -367,6 +379,9 @@ enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval
     }
     if (request->suite->task_count == 0) {
         return evq_error_set(err, EVQ_E_INVALID, "suite '%s' has no tasks", request->suite->name);
+    }
+    if (native->ahead != NULL) {
+        evq_native_ahead_meet(native->ahead, request);
     }
     for (size_t i = 0; i < request->suite->task_count && status == EVQ_OK; i++) {
         run.config = &request->suite->tasks[i];

@@ -24,6 +24,15 @@ enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval
                                 const struct evq_eval_report *report,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/*
+ * The job that may come next, of a suite that wants no `prepare`: its weights are loaded into a
+ * second set of the device's memory while the present job computes. Where there is no device or no
+ * memory for it, nothing happens. Takes job and request->root_fd over; request is the job's,
+ * its path the job's own text, its config and suite outlive native.
+ */
+void evq_native_load_ahead(struct evq_native *native, struct evq_job *job,
+                           const struct evq_eval_request *request);
+
 /* Whether the suite's tasks can be understood: types, models, data, their options. No file is
  * opened. EVQ_E_INVALID names the task and the fault. */
 enum evq_status evq_native_check(const struct evq_suite *suite,

@@ -5,6 +5,7 @@
 #define EVQ_WORKER_NATIVE_RUN_H
 
 #include "worker/evaluators/evaluator.h"
+#include "worker/evaluators/native_ahead.h"
 #include "worker/evaluators/native_warm.h"
 #include "worker/loader/loader.h"
 #include "worker/models/model.h"
@@ -15,6 +16,7 @@ struct evq_native {
     void *state;
     struct evq_backend_caps caps;
     struct evq_loader *loader;
+    struct evq_native_ahead *ahead; // NULL: nothing is loaded ahead.
     struct evq_warm datasets, corpora, tokenizers;
     struct evq_model *model; // Whose plan is prepared; NULL: none.
     void *inputs;            // One batch of samples, in the backend's host memory.
@@ -52,8 +54,9 @@ enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_su
 enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *model,
                                 int32_t rows_least, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* When exec() had no memory for a batch: the plan prepared anew for half as many rows or fewer; the
- * weights stay. EVQ_E_NOMEM: fewer than rows_least would be left. */
+/* When exec() had no memory for a batch: what is loaded ahead is freed or, if nothing is, the plan
+ * prepared anew for half as many rows or fewer; the weights stay. EVQ_E_NOMEM: fewer than
+ * rows_least would be left. */
 enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "shared/clock.h"
+#include "worker/evaluators/native_model.h"
 #include "worker/evaluators/native_tokenizer.h"
 
-#define CPU_BATCH_ROWS    2048
 #define DEVICE_BATCH_ROWS 32768 // Of each.
 
 struct place { // Of a window in the order of execution.
@@ -140,16 +140,14 @@ static enum evq_status order_windows(struct packing *packing, struct evq_error *
 }
 
 static enum evq_status load_model(struct evq_native_run *run, struct packing *packing,
-                                  struct evq_model *model, enum evq_compute compute,
-                                  struct evq_error *err)
+                                  struct evq_model *model, struct evq_error *err)
 {
     const int32_t longest = packing->windows->count > 0 ? packing->order[0].rows : 1;
     const int32_t devices = run->native->backend.devices;
-    const int32_t rows = devices == 0 ? CPU_BATCH_ROWS : devices * DEVICE_BATCH_ROWS;
+    const int32_t rows = devices == 0 ? EVQ_NATIVE_CPU_ROWS : devices * DEVICE_BATCH_ROWS;
 
     model->plan.length_max = longest;
     model->plan.rows_max = rows > longest ? rows : longest;
-    model->plan.compute = compute;
     const enum evq_status status = evq_native_load(run, model, longest, err);
     packing->rows_max = run->rows;
     return status;
@@ -284,8 +282,7 @@ static enum evq_status run_windows(struct evq_native_run *run, struct packing *p
 
 /* Takes the model over. */
 static enum evq_status score_windows(struct evq_native_run *run, struct evq_model *model,
-                                     enum evq_compute compute, struct evq_windows *windows,
-                                     struct evq_error *err)
+                                     struct evq_windows *windows, struct evq_error *err)
 {
     struct packing packing = {.windows = windows};
 
@@ -294,7 +291,7 @@ static enum evq_status score_windows(struct evq_native_run *run, struct evq_mode
         evq_model_free(model);
         return status;
     }
-    status = load_model(run, &packing, model, compute, err);
+    status = load_model(run, &packing, model, err);
     run->loaded_us = evq_clock_mono_us();
     windows->results = calloc((size_t)windows->count + 1, sizeof(*windows->results));
     if (status == EVQ_OK && windows->results == NULL) {
@@ -314,28 +311,20 @@ static enum evq_status score_windows(struct evq_native_run *run, struct evq_mode
 enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_sum *sums,
                                   struct evq_error *err)
 {
-    struct evq_model_request request = {
-        .checkpoint = run->checkpoint, .task = run->config, .rows_max = CPU_BATCH_ROWS};
     struct evq_windows windows = {0};
     struct evq_model *model = NULL;
-    enum evq_compute compute = EVQ_COMPUTE_F32;
     int32_t length = 0;
 
     enum evq_status status = find_corpus(run, &windows.corpus, err);
     if (status == EVQ_OK) {
-        status = run->task->head(run->config, &request.head, err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_task_token_options(run->config, &length, &compute, err);
-    }
-    if (status == EVQ_OK) {
-        status = evq_model_build(&request, &model, err);
+        status =
+            evq_native_model_build(run->task, run->config, run->checkpoint, &length, &model, err);
     }
     if (status == EVQ_OK) {
         status = cut_windows(run, model, length, &windows, err);
     }
     if (status == EVQ_OK) {
-        status = score_windows(run, model, compute, &windows, err);
+        status = score_windows(run, model, &windows, err);
         model = NULL;
     }
     if (status == EVQ_OK) {

@@ -1,0 +1,48 @@
+/*
+ * The weights of the job that may come next, loaded into a second set of the device's memory by a
+ * thread of its own while the present job computes. Whether they are that job's is decided when it
+ * comes: by its files. Where the device has one set of weights, or no memory for two, nothing is
+ * loaded ahead. The evaluator's thread calls.
+ */
+#ifndef EVQ_WORKER_NATIVE_AHEAD_H
+#define EVQ_WORKER_NATIVE_AHEAD_H
+
+#include "worker/evaluators/evaluator.h"
+#include "worker/loader/loader.h"
+#include "worker/models/model.h"
+
+struct evq_native_ahead;
+
+/* backend: as evq_backend_load() gave it, not opened; threads: as for evq_loader_new(). *ret_ahead
+ * NULL: nothing can be loaded ahead there. EVQ_E_NOMEM. */
+enum evq_status evq_native_ahead_new(const struct evq_backend *backend, int32_t threads,
+                                     struct evq_native_ahead **ret_ahead,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_native_ahead_free(struct evq_native_ahead *ahead); // Accepts NULL. Waits for its thread.
+
+/* As evq_native_load_ahead(), in place of what was loaded for another job; for the first task of
+ * the suite. What cannot be loaded is not missed. */
+void evq_native_ahead_begin(struct evq_native_ahead *ahead, struct evq_job *job,
+                            const struct evq_eval_request *request);
+
+/* What is loaded for another job than the request's is given up. */
+void evq_native_ahead_meet(struct evq_native_ahead *ahead, const struct evq_eval_request *request);
+
+/*
+ * Waits until the weights of the request's job are there, telling `progress` as they come; where
+ * they are those of the checkpoint just opened with this key and base, exchanges them for those of
+ * `state`, and this checkpoint for the one they were loaded from: *checkpoint is that one then,
+ * *ret_model (whose plan is not prepared) and *ret_loaded say what `state` holds, the caller's.
+ * Else *ret_model is NULL. EVQ_E_STOPPED as progress says; EVQ_E_DEVICE.
+ */
+enum evq_status evq_native_ahead_take(struct evq_native_ahead *ahead,
+                                      const struct evq_eval_request *request, const char *key,
+                                      const char *base, const struct evq_progress *progress,
+                                      void *state, struct evq_checkpoint **checkpoint,
+                                      struct evq_model **ret_model, struct evq_loaded *ret_loaded,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* The present job lacks memory: frees the second set, for good. False: there was none. */
+bool evq_native_ahead_drop(struct evq_native_ahead *ahead); // Accepts NULL.
+
+#endif
