@@ -112,7 +112,7 @@ static void rundir_free(struct evq_rundirs *dirs, struct rundir *dir)
     free(dir);
 }
 
-/* Closes the run written longest ago; its flush must succeed first. */
+/* Closes the run written longest ago, after a flush, which may fail. */
 static enum evq_status close_oldest(struct evq_rundirs *dirs, struct evq_error *err)
 {
     struct rundir **link = &dirs->first;
@@ -124,16 +124,11 @@ static enum evq_status close_oldest(struct evq_rundirs *dirs, struct evq_error *
     if (oldest == NULL) {
         return EVQ_OK;
     }
-    if (oldest->dirty) {
-        enum evq_status status = dirs->ops->flush(oldest->run, err);
-        if (status != EVQ_OK) {
-            return status;
-        }
-    }
+    const enum evq_status status = oldest->dirty ? dirs->ops->flush(oldest->run, err) : EVQ_OK;
     *link = NULL;
     dirs->open_count--;
     rundir_free(dirs, oldest);
-    return EVQ_OK;
+    return status;
 }
 
 static enum evq_status rundir_open(struct evq_rundirs *dirs, const char *name,

@@ -1,13 +1,18 @@
 /*
- * The scalars of one run as TensorBoard shows them: per tag, points in ascending steps. One thread.
+ * The scalars of one run as TensorBoard shows them: per tag, points in ascending steps. The newest
+ * steps of each tag are in memory, 3 KiB at most; the others are in a scratch file, in parts of
+ * which memory holds 16 bytes each. One thread.
  */
 #ifndef EVQ_LOGGER_SERIES_H
 #define EVQ_LOGGER_SERIES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/buffer.h"
+#include "shared/error.h"
+
+#define EVQ_SERIES_PART_POINTS 128
 
 struct evq_point {
     int64_t step;
@@ -15,18 +20,37 @@ struct evq_point {
     float value;
 };
 
-struct evq_series {
-    char *tag;
-    struct evq_point *points; // Ascending steps, one a step.
-    size_t count;
-    size_t capacity;
-    size_t unwritten; // From this index on its points are still to be written; count: none.
+struct evq_series_part { // Of the scratch file; half full at least.
+    int64_t first_step;
+    uint32_t place; // In units of EVQ_SERIES_PART_POINTS points.
+    uint32_t count;
 };
 
-struct evq_series_set {
+struct evq_series {
+    char *tag;
+    size_t count;                  // Of all points; one a step.
+    struct evq_series_part *parts; // Ascending steps, all before those of the tail.
+    size_t part_count;
+    size_t part_room;
+    struct evq_point *tail; // Never empty.
+    size_t tail_count;
+    size_t tail_room;
+    int64_t written; // Points above this step are still to be written.
+};
+
+struct evq_series_set {        // Zero but for directory: empty.
+    const char *directory;     // Of the scratch file. Borrowed.
     struct evq_series *series; // Ascending tags.
     size_t count;
-    size_t capacity;
+    size_t room;
+    int fd;          // The scratch file, when
+    uint32_t places; // it has any.
+    struct {         // The part of it that was wanted last.
+        struct evq_point points[EVQ_SERIES_PART_POINTS];
+        uint32_t place;
+        bool loaded;
+        bool changed;
+    } latest;
 };
 
 enum evq_series_change {
@@ -36,15 +60,26 @@ enum evq_series_change {
                        // it.
 };
 
-/* Adds point to tag's series; it and what comes after it are unwritten then. EVQ_E_NOMEM. */
+/* Adds point to tag's series; it and what comes after it are to be written then. EVQ_E_NOMEM;
+ * EVQ_E_IO, EVQ_E_LIMIT: the set is of no more use. */
 enum evq_status evq_series_put(struct evq_series_set *set, const char *tag,
                                const struct evq_point *point, enum evq_series_change *ret_change,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 /* As put, but for points read back from files in file order: the later one of a step wins whatever
- * its time, and what comes after the last one read is what a reader dropped for it: unwritten. */
+ * its time, and what comes after the last one read is what a reader dropped for it: to be written.
+ */
 enum evq_status evq_series_load(struct evq_series_set *set, const char *tag,
                                 const struct evq_point *point, enum evq_series_change *ret_change,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_series_free(struct evq_series_set *set); // Leaves it empty.
+
+int64_t evq_series_last(const struct evq_series *series); // Its highest step.
+/* The points of a series come in slices, numbered from 0; that of the first point above step. */
+size_t evq_series_slice_above(const struct evq_series *series, int64_t step);
+/* Slice number `slice`, valid until the next call on the set; *ret_count 0: there is none.
+ * EVQ_E_IO, EVQ_E_CORRUPT: the set is of no more use. */
+enum evq_status evq_series_slice(struct evq_series_set *set, const struct evq_series *series,
+                                 size_t slice, const struct evq_point **ret_points,
+                                 size_t *ret_count, struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_series_free(struct evq_series_set *set); // Leaves it empty, its directory stays.
 
 #endif

@@ -95,18 +95,20 @@ out:
     return status;
 }
 
-/* Takes every whole record at the front of text into the set; false: the file is unreadable from
- * here on. */
-static bool records_take(struct evq_tfrun *run, struct evq_buffer *text, struct evq_error *err)
+/* Takes every whole record at the front of text into the set; *ret_torn: the file is unreadable
+ * from here on. */
+static enum evq_status records_take(struct evq_tfrun *run, struct evq_buffer *text, bool *ret_torn,
+                                    struct evq_error *err)
 {
     struct evq_tfevent event;
+    struct evq_error ignored;
     enum evq_series_change change;
     size_t start = 0;
     size_t length;
     enum evq_status status;
 
     while ((status = evq_tfevent_read(text->data + start, text->bytes - start, &event, &length,
-                                      err)) == EVQ_OK) {
+                                      &ignored)) == EVQ_OK) {
         start += length;
         if (event.tag[0] == '\0') {
             continue;
@@ -114,12 +116,13 @@ static bool records_take(struct evq_tfrun *run, struct evq_buffer *text, struct 
         struct evq_point point = {event.step, event.wall_seconds, event.value};
         status = evq_series_load(&run->set, event.tag, &point, &change, err);
         if (status != EVQ_OK) {
-            return false;
+            return status;
         }
         run->disordered = run->disordered || change == EVQ_SERIES_EARLIER;
     }
     evq_buffer_consume(text, start);
-    return status == EVQ_E_INCOMPLETE;
+    *ret_torn = status != EVQ_E_INCOMPLETE;
+    return EVQ_OK;
 }
 
 static enum evq_status file_load(struct evq_tfrun *run, const char *name, struct evq_error *err)
@@ -127,8 +130,9 @@ static enum evq_status file_load(struct evq_tfrun *run, const char *name, struct
     char path[PATH_MAX + NAME_MAX];
     char block[65536];
     struct evq_buffer text;
-    struct evq_error ignored;
-    ssize_t got;
+    enum evq_status status = EVQ_OK;
+    bool torn = false;
+    ssize_t got = 0;
 
     (void)snprintf(path, sizeof(path), "%s/%s", run->directory, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -138,16 +142,17 @@ static enum evq_status file_load(struct evq_tfrun *run, const char *name, struct
     evq_buffer_init(&text, 2 * EVQ_TFEVENT_RECORD_BYTES_MAX);
     // A torn or damaged tail was never acknowledged: what it held is delivered again and goes to a
     // new file.
-    while ((got = read(fd, block, sizeof(block))) > 0) {
+    while (status == EVQ_OK && !torn && (got = read(fd, block, sizeof(block))) > 0) {
         evq_buffer_append(&text, block, (size_t)got);
-        if (text.failed || !records_take(run, &text, &ignored)) {
-            break;
-        }
+        status = text.failed ? evq_error_set(err, EVQ_E_NOMEM, "read '%s'", path)
+                             : records_take(run, &text, &torn, err);
     }
     run->disordered = run->disordered || text.bytes > 0;
     evq_buffer_free(&text);
     (void)close(fd); // Opened for reading.
-    return got < 0 ? evq_error_set(err, EVQ_E_IO, "read '%s': %s", path, strerror(errno)) : EVQ_OK;
+    return status == EVQ_OK && got < 0
+               ? evq_error_set(err, EVQ_E_IO, "read '%s': %s", path, strerror(errno))
+               : status;
 }
 
 static enum evq_status run_load(struct evq_tfrun *run, struct evq_error *err)
@@ -185,6 +190,7 @@ enum evq_status evq_tfrun_open(const char *directory, struct evq_tfrun **ret_run
         return evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
     }
     run->fd = -1;
+    run->set.directory = run->directory;
     if (snprintf(run->directory, sizeof(run->directory), "%s", directory) >=
         (int)sizeof(run->directory)) {
         evq_tfrun_close(run);
@@ -216,6 +222,7 @@ enum evq_status evq_tfrun_put(struct evq_tfrun *run, const char *tag, const stru
     }
     const enum evq_status status = evq_series_put(&run->set, tag, point, &change, err);
     run->disordered = run->disordered || (status == EVQ_OK && change == EVQ_SERIES_EARLIER);
+    run->broken = status != EVQ_OK;
     return status;
 }
 
@@ -247,22 +254,28 @@ static enum evq_status directory_sync(const char *directory, struct evq_error *e
     return EVQ_OK;
 }
 
-/* Appends series' points from index `from` on to out; what grows large is written to fd on the way.
- */
-static enum evq_status series_write(const struct evq_series *series, size_t from, int fd,
-                                    const char *where, struct evq_buffer *out,
+/* Appends series' points above step to out; what grows large is written to fd on the way. */
+static enum evq_status series_write(struct evq_tfrun *run, const struct evq_series *series,
+                                    int64_t step, int fd, struct evq_buffer *out,
                                     struct evq_error *err)
 {
+    const struct evq_point *points = NULL;
+    size_t count = 1;
     enum evq_status status = EVQ_OK;
 
-    for (size_t i = from; i < series->count && status == EVQ_OK; i++) {
-        const struct evq_point *point = &series->points[i];
-        evq_tfevent_scalar(out, point->wall_seconds, point->step, series->tag, point->value);
-        if (out->failed) {
-            return evq_error_set(err, EVQ_E_NOMEM, "no memory for events of '%s'", where);
+    for (size_t i = evq_series_slice_above(series, step); status == EVQ_OK && count > 0; i++) {
+        status = evq_series_slice(&run->set, series, i, &points, &count, err);
+        for (size_t j = 0; status == EVQ_OK && j < count; j++) {
+            if (points[j].step > step) {
+                evq_tfevent_scalar(out, points[j].wall_seconds, points[j].step, series->tag,
+                                   points[j].value);
+            }
         }
-        if (out->bytes >= WRITE_BYTES) {
-            status = evq_file_write(fd, out->data, out->bytes, where, err);
+        if (status == EVQ_OK && out->failed) {
+            status = evq_error_set(err, EVQ_E_NOMEM, "no memory for events of '%s'", series->tag);
+        }
+        if (status == EVQ_OK && out->bytes >= WRITE_BYTES) {
+            status = evq_file_write(fd, out->data, out->bytes, run->directory, err);
             evq_buffer_clear(out);
         }
     }
@@ -313,14 +326,16 @@ static enum evq_status rest_write(struct evq_tfrun *run, struct evq_error *err)
     evq_buffer_init(&out, 2 * WRITE_BYTES);
     for (size_t s = 0; s < run->set.count && status == EVQ_OK; s++) {
         const struct evq_series *series = &run->set.series[s];
-        status = series_write(series, series->unwritten, run->fd, run->directory, &out, err);
+        if (evq_series_last(series) > series->written) {
+            status = series_write(run, series, series->written, run->fd, &out, err);
+        }
     }
     if (status == EVQ_OK) {
         status = write_synced(run->fd, &out, run->directory, err);
     }
     evq_buffer_free(&out);
     for (size_t s = 0; s < run->set.count && status == EVQ_OK; s++) {
-        run->set.series[s].unwritten = run->set.series[s].count;
+        run->set.series[s].written = evq_series_last(&run->set.series[s]);
     }
     return status;
 }
@@ -334,7 +349,7 @@ enum evq_status evq_tfrun_flush(struct evq_tfrun *run, struct evq_error *err)
         return evq_error_set(err, EVQ_E_IO, "events of '%s' were not written", run->directory);
     }
     for (size_t s = 0; s < run->set.count; s++) {
-        any = any || run->set.series[s].unwritten < run->set.series[s].count;
+        any = any || evq_series_last(&run->set.series[s]) > run->set.series[s].written;
     }
     if (!any) {
         return EVQ_OK;
@@ -369,7 +384,7 @@ static enum evq_status sorted_file_write(struct evq_tfrun *run, char *name, size
         status = evq_error_set(err, EVQ_E_IO, "create '%s': %s", temporary, strerror(errno));
     }
     for (size_t s = 0; s < run->set.count && status == EVQ_OK; s++) {
-        status = series_write(&run->set.series[s], 0, fd, run->directory, &out, err);
+        status = series_write(run, &run->set.series[s], INT64_MIN, fd, &out, err);
     }
     if (status == EVQ_OK) {
         status = write_synced(fd, &out, run->directory, err);
@@ -420,7 +435,7 @@ enum evq_status evq_tfrun_compact(struct evq_tfrun *run, struct evq_error *err)
     return status;
 }
 
-const struct evq_series_set *evq_tfrun_series(const struct evq_tfrun *run)
+struct evq_series_set *evq_tfrun_series(struct evq_tfrun *run)
 {
     return &run->set;
 }

@@ -19,13 +19,14 @@ enum evq_status evq_tfrun_open(const char *directory, struct evq_tfrun **ret_run
  */
 enum evq_status evq_tfrun_put(struct evq_tfrun *run, const char *tag, const struct evq_point *point,
                               struct evq_error *err) EVQ_CHECK_RESULT;
-/* Writes and syncs. After a failure the run reads its files again at the next put. */
+/* Writes and syncs. After a failure, here or of a put, the run reads its files again at the next
+ * put. */
 enum evq_status evq_tfrun_flush(struct evq_tfrun *run, struct evq_error *err) EVQ_CHECK_RESULT;
 /* One sorted file in place of several or of one with points out of order, so that any reader finds
  * ascending steps. */
 enum evq_status evq_tfrun_compact(struct evq_tfrun *run, struct evq_error *err) EVQ_CHECK_RESULT;
-/* All points, flushed or not; valid until the next call. */
-const struct evq_series_set *evq_tfrun_series(const struct evq_tfrun *run);
+/* All points, flushed or not; to be read, valid until the next call. */
+struct evq_series_set *evq_tfrun_series(struct evq_tfrun *run);
 void evq_tfrun_close(struct evq_tfrun *run); // Accepts NULL. Drops what was not flushed.
 
 #endif

@@ -17,51 +17,58 @@
 #include "shared/buffer.h"
 #include "shared/file.h"
 
+#define NAME           "results.jsonl"
 #define OPEN_RUNS_MAX  128
 #define LINE_BYTES_MAX (1u << 20)
+#define PENDING_BYTES  ((size_t)1 << 20) // From here on they are written before they are asked for.
+#define KEPT_BYTES     ((size_t)64 << 10) // Of the memory for them, until the next.
 
 struct jsonl_run {
+    char directory[PATH_MAX];
     int fd;
-    off_t bytes; // Durable content; where a failed write is cut back to.
-    struct evq_idset *ids;
-    struct evq_idset *fresh; // In `pending`, not yet in the file.
-    struct evq_buffer pending;
+    off_t bytes;               // Durable content; where a failed write is cut back to.
+    struct evq_buffer pending; // Lines behind it, not yet in the file.
+    struct evq_idset *ids;     // Of all lines, those pending too.
 };
 
 struct jsonl {
     struct evq_rundirs *dirs;
+    size_t pending_bytes; // Since the last flush, of all runs.
     struct evq_buffer line;
 };
 
-/* The value of "result_id" in a line that evq_result_json() wrote; ids hold no character that JSON
- * escapes. */
-static void line_id(const char *line, size_t bytes, struct evq_idset *ids)
+/* The value of "result_id" in a line that evq_result_json() wrote, into the set; ids hold no
+ * character that JSON escapes. */
+static enum evq_status line_id(const char *line, size_t bytes, struct evq_idset *ids,
+                               struct evq_error *err)
 {
     static const char key[] = "\"result_id\":\"";
     const char *at = memmem(line, bytes, key, sizeof(key) - 1);
 
     if (at == NULL) {
-        return;
+        return EVQ_OK;
     }
     at += sizeof(key) - 1;
     const char *end = memchr(at, '"', bytes - (size_t)(at - line));
-    if (end != NULL) {
-        evq_idset_add(ids, at, (size_t)(end - at));
-    }
+    return end != NULL ? evq_idset_add(ids, at, (size_t)(end - at), err) : EVQ_OK;
 }
 
-/* Adds the ids of all whole lines; returns how many bytes they are. */
-static size_t lines_scan(const uint8_t *data, size_t bytes, struct evq_idset *ids)
+/* Adds the ids of all whole lines; *ret_bytes: how many bytes they are. */
+static enum evq_status lines_scan(const uint8_t *data, size_t bytes, struct evq_idset *ids,
+                                  size_t *ret_bytes, struct evq_error *err)
 {
+    enum evq_status status = EVQ_OK;
     size_t start = 0;
     const uint8_t *end;
 
-    while (start < bytes && (end = memchr(data + start, '\n', bytes - start)) != NULL) {
+    while (status == EVQ_OK && start < bytes &&
+           (end = memchr(data + start, '\n', bytes - start)) != NULL) {
         size_t line_bytes = (size_t)(end - data) - start;
-        line_id((const char *)data + start, line_bytes, ids);
+        status = line_id((const char *)data + start, line_bytes, ids, err);
         start += line_bytes + 1;
     }
-    return start;
+    *ret_bytes = start;
+    return status;
 }
 
 /* Reads the ids of all whole lines; run->bytes becomes the end of the last one. */
@@ -73,7 +80,8 @@ static enum evq_status run_scan(struct jsonl_run *run, const char *path, struct 
     enum evq_status status = EVQ_OK;
 
     evq_buffer_init(&text, 2 * LINE_BYTES_MAX);
-    for (;;) {
+    while (status == EVQ_OK) {
+        size_t whole = 0;
         ssize_t got = pread(run->fd, block, sizeof(block), offset);
         if (got < 0) {
             status = evq_error_set(err, EVQ_E_IO, "read '%s': %s", path, strerror(errno));
@@ -89,14 +97,11 @@ static enum evq_status run_scan(struct jsonl_run *run, const char *path, struct 
                                    LINE_BYTES_MAX);
             break;
         }
-        size_t start = lines_scan(text.data, text.bytes, run->ids);
-        run->bytes += (off_t)start;
-        evq_buffer_consume(&text, start);
+        status = lines_scan(text.data, text.bytes, run->ids, &whole, err);
+        run->bytes += (off_t)whole;
+        evq_buffer_consume(&text, whole);
     }
     evq_buffer_free(&text);
-    if (status == EVQ_OK && run->ids->failed) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "ids of '%s'", path);
-    }
     return status;
 }
 
@@ -111,7 +116,6 @@ static void run_close(void *state)
         (void)close(run->fd); // What matters was synced by flush.
     }
     evq_idset_free(run->ids);
-    evq_idset_free(run->fresh);
     evq_buffer_free(&run->pending);
     free(run);
 }
@@ -120,7 +124,7 @@ static enum evq_status run_open(void *context, const char *directory, void **ret
                                 struct evq_error *err)
 {
     (void)context; // A run's file needs nothing of the sink.
-    char path[PATH_MAX];
+    char path[PATH_MAX + sizeof(NAME)];
     enum evq_status status = EVQ_OK;
     struct jsonl_run *run = calloc(1, sizeof(*run));
 
@@ -129,10 +133,10 @@ static enum evq_status run_open(void *context, const char *directory, void **ret
     }
     run->fd = -1;
     evq_buffer_init(&run->pending, 0);
-    run->ids = evq_idset_new();
-    run->fresh = evq_idset_new();
-    if (run->ids == NULL || run->fresh == NULL ||
-        snprintf(path, sizeof(path), "%s/results.jsonl", directory) >= (int)sizeof(path)) {
+    (void)snprintf(run->directory, sizeof(run->directory), "%s", directory); // It fits: PATH_MAX.
+    (void)snprintf(path, sizeof(path), "%s/%s", run->directory, NAME);
+    run->ids = evq_idset_new(run->directory);
+    if (run->ids == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
         goto out;
     }
@@ -159,24 +163,23 @@ static enum evq_status run_flush(void *state, struct evq_error *err)
 {
     struct jsonl_run *run = state;
     enum evq_status status = evq_file_write_at(run->fd, run->pending.data, run->pending.bytes,
-                                               (uint64_t)run->bytes, "results.jsonl", err);
+                                               (uint64_t)run->bytes, NAME, err);
 
     if (status == EVQ_OK) {
-        status = evq_file_sync(run->fd, "results.jsonl", err);
+        status = evq_file_sync(run->fd, NAME, err);
     }
     if (status != EVQ_OK) {
         if (ftruncate(run->fd, run->bytes) != 0) {
             evq_error_prefix(err, "a torn end stays until the next start");
         }
-        evq_buffer_clear(&run->pending); // Everything since the last flush is given again.
-        evq_idset_clear(run->fresh);
         return status;
     }
     run->bytes += (off_t)run->pending.bytes;
     evq_buffer_clear(&run->pending);
-    evq_idset_merge(run->ids, run->fresh);
-    evq_idset_clear(run->fresh);
-    return run->ids->failed ? evq_error_set(err, EVQ_E_NOMEM, "ids of results.jsonl") : EVQ_OK;
+    if (run->pending.capacity > KEPT_BYTES) {
+        evq_buffer_free(&run->pending);
+    }
+    return EVQ_OK;
 }
 
 static void jsonl_close(void *state)
@@ -213,21 +216,52 @@ static enum evq_status jsonl_open(const struct evq_sink_context *context, void *
     return EVQ_OK;
 }
 
+/* The line and its id, both or neither. */
+static enum evq_status run_add(struct jsonl_run *run, const char *id, const struct evq_buffer *line,
+                               struct evq_error *err)
+{
+    const size_t before = run->pending.bytes;
+
+    evq_buffer_append(&run->pending, line->data, line->bytes);
+    enum evq_status status = run->pending.failed ? evq_error_set(err, EVQ_E_NOMEM, "result %s", id)
+                                                 : evq_idset_add(run->ids, id, strlen(id), err);
+    if (status != EVQ_OK) {
+        run->pending.bytes = before;
+        run->pending.failed = false;
+    }
+    return status;
+}
+
+static enum evq_status jsonl_flush(void *state, struct evq_error *err)
+{
+    struct jsonl *sink = state;
+
+    sink->pending_bytes = 0;
+    return evq_rundirs_flush(sink->dirs, err);
+}
+
 static enum evq_status jsonl_write(void *state, const struct evq_result *result,
                                    struct evq_error *err)
 {
     struct jsonl *sink = state;
     char id[EVQ_RESULT_ID_BYTES_MAX];
     void *found = NULL;
-    enum evq_status status = evq_rundirs_get(sink->dirs, result->run, &found, err);
+    bool known = false;
+    enum evq_status status = EVQ_OK;
 
-    if (status != EVQ_OK) {
-        return status;
+    if (sink->pending_bytes >= PENDING_BYTES) {
+        status = jsonl_flush(sink, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_rundirs_get(sink->dirs, result->run, &found, err);
     }
     struct jsonl_run *run = found;
     evq_result_id(result, id);
-    if (evq_idset_has(run->ids, id, strlen(id)) || evq_idset_has(run->fresh, id, strlen(id))) {
-        return EVQ_OK;
+    if (status == EVQ_OK) {
+        status = evq_idset_has(run->ids, id, strlen(id), &known, err);
+    }
+    if (status != EVQ_OK || known) {
+        return status;
     }
     evq_buffer_clear(&sink->line);
     evq_result_json(result, &sink->line);
@@ -236,17 +270,8 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
         return evq_error_set(err, EVQ_E_LIMIT, "result %s is over %u bytes as JSON", id,
                              LINE_BYTES_MAX);
     }
-    evq_buffer_append(&run->pending, sink->line.data, sink->line.bytes);
-    evq_idset_add(run->fresh, id, strlen(id));
-    if (run->pending.failed || run->fresh->failed) {
-        return evq_error_set(err, EVQ_E_NOMEM, "result %s", id);
-    }
-    return EVQ_OK;
-}
-
-static enum evq_status jsonl_flush(void *state, struct evq_error *err)
-{
-    return evq_rundirs_flush(((struct jsonl *)state)->dirs, err);
+    sink->pending_bytes += sink->line.bytes;
+    return run_add(run, id, &sink->line, err);
 }
 
 static const char *const options[] = {NULL};

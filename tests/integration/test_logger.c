@@ -263,13 +263,20 @@ static void assert_event_files_complete(const struct scene *scene)
 
     (void)snprintf(path, sizeof(path), "%s/tensorboard/digits", scene->directory);
     assert_status_err(evq_tfrun_open(path, &run, &err), EVQ_OK, &err);
-    const struct evq_series_set *set = evq_tfrun_series(run);
+    struct evq_series_set *set = evq_tfrun_series(run);
     assert_int_equal(set->count, 1);
     assert_string_equal(set->series[0].tag, "eval/digits/accuracy");
     assert_int_equal(set->series[0].count, STEPS);
-    for (int64_t i = 0; i < STEPS; i++) {
-        assert_true(set->series[0].points[i].step == i);
-        assert_true(set->series[0].points[i].value == (float)accuracy_of(i));
+    const struct evq_point *points = NULL;
+    size_t count = 1;
+    int64_t step = 0;
+    for (size_t slice = 0; count > 0; slice++) {
+        assert_status_err(evq_series_slice(set, &set->series[0], slice, &points, &count, &err),
+                          EVQ_OK, &err);
+        for (size_t i = 0; i < count; i++, step++) {
+            assert_true(points[i].step == step);
+            assert_true(points[i].value == (float)accuracy_of(step));
+        }
     }
     evq_tfrun_close(run);
 }

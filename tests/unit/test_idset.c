@@ -1,42 +1,122 @@
+/* The ids of a run's results: exact also where most of them lie on disk. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "logger/idset.h"
+#include "tests/fixture/check.h"
+#include "tests/fixture/limit.h"
+#include "tests/fixture/redis.h"
+
+#define MEMORY_SLOTS ((size_t)8192)
+
+static void add(struct evq_idset *set, int number)
+{
+    char id[32];
+    struct evq_error err;
+
+    (void)snprintf(id, sizeof(id), "run/%d/regular/s#t", number);
+    assert_status_err(evq_idset_add(set, id, strlen(id), &err), EVQ_OK, &err);
+}
+
+static bool has(const struct evq_idset *set, int number)
+{
+    char id[32];
+    struct evq_error err;
+    bool found = false;
+
+    (void)snprintf(id, sizeof(id), "run/%d/regular/s#t", number);
+    assert_status_err(evq_idset_has(set, id, strlen(id), &found, &err), EVQ_OK, &err);
+    return found;
+}
 
 static void idset_knows_exactly_what_was_added_when_it_grows(void **state)
 {
     (void)state;
-    char id[32];
-    struct evq_idset *set = evq_idset_new();
-    struct evq_idset *other = evq_idset_new();
+    char directory[64];
+
+    fixture_dir_make(directory);
+    struct evq_idset *set = evq_idset_new(directory);
+    assert_non_null(set);
+    for (int i = 0; i < 200000; i += 2) {
+        add(set, i);
+        if (i % 4 == 0) {
+            add(set, i / 2 / 2 * 2); // One that is there already, mostly on disk.
+        }
+    }
+    for (int i = 0; i < 200000; i++) {
+        assert_int_equal(has(set, i), i % 2 == 0);
+    }
+    assert_true(set->table.count > 90000); // They went to disk,
+    assert_true(set->slot_count <= MEMORY_SLOTS);
+    assert_true(2 * set->table.count <= set->table.slot_count); // which grew.
+    evq_idset_free(set);
+    fixture_dir_remove(directory);
+}
+
+static void idset_says_when_there_is_no_room_on_disk_and_goes_on_after(void **state)
+{
+    (void)state;
+    char directory[64];
+    struct evq_error err = {0};
+    int added = 0;
+
+    fixture_dir_make(directory);
+    struct evq_idset *set = evq_idset_new(directory);
+    assert_non_null(set);
+    fixture_limit_files(1000);
+    for (enum evq_status status = EVQ_OK; status == EVQ_OK && added < 100000;) {
+        char id[32];
+        (void)snprintf(id, sizeof(id), "run/%d/regular/s#t", added);
+        status = evq_idset_add(set, id, strlen(id), &err);
+        added += status == EVQ_OK ? 1 : 0;
+    }
+    fixture_limit_files(UINT64_MAX);
+    assert_int_equal(err.status, EVQ_E_IO);
+    assert_holds(err.message, "result ids");
+    assert_true(added > 1000 && added < (int)MEMORY_SLOTS);
+    for (int i = 0; i < added + 2; i++) {
+        assert_int_equal(has(set, i), i < added);
+    }
+    for (int i = added; i < 20000; i++) {
+        add(set, i);
+    }
+    for (int i = 0; i < 20002; i++) {
+        assert_int_equal(has(set, i), i < 20000);
+    }
+    evq_idset_free(set);
+    fixture_dir_remove(directory);
+}
+
+static void idset_says_when_its_directory_is_gone(void **state)
+{
+    (void)state;
+    struct evq_error err = {0};
+    enum evq_status status = EVQ_OK;
+    struct evq_idset *set = evq_idset_new("/tmp/evalq-no-such-directory");
 
     assert_non_null(set);
-    assert_non_null(other);
-    for (int i = 0; i < 100000; i += 2) {
-        (void)snprintf(id, sizeof(id), "run/%d/regular/s#t", i);
-        evq_idset_add(i % 4 == 0 ? set : other, id, strlen(id));
+    for (int i = 0; i < (int)MEMORY_SLOTS && status == EVQ_OK; i++) {
+        char id[32];
+        (void)snprintf(id, sizeof(id), "%d", i);
+        status = evq_idset_add(set, id, strlen(id), &err);
     }
-    evq_idset_merge(set, other);
-    assert_int_equal(set->count, 50000);
-    for (int i = 0; i < 100000; i++) {
-        (void)snprintf(id, sizeof(id), "run/%d/regular/s#t", i);
-        assert_int_equal(evq_idset_has(set, id, strlen(id)), i % 2 == 0);
-    }
-    evq_idset_clear(set);
-    assert_false(evq_idset_has(set, "run/0/regular/s#t", 17));
-    assert_false(set->failed);
+    assert_int_equal(status, EVQ_E_IO);
+    assert_holds(err.message, "/tmp/evalq-no-such-directory");
     evq_idset_free(set);
-    evq_idset_free(other);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(idset_knows_exactly_what_was_added_when_it_grows)};
+        cmocka_unit_test(idset_knows_exactly_what_was_added_when_it_grows),
+        cmocka_unit_test(idset_says_when_there_is_no_room_on_disk_and_goes_on_after),
+        cmocka_unit_test(idset_says_when_its_directory_is_gone),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

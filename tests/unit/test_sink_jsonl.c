@@ -14,6 +14,7 @@
 
 #include "logger/sink.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/limit.h"
 #include "tests/fixture/redis.h"
 
 static const struct evq_sink_config sink_config = {"jsonl", "jsonl", NULL, 0};
@@ -136,6 +137,40 @@ static void sink_jsonl_cuts_a_torn_line_at_every_byte(void **state)
     fixture_dir_remove(directory);
 }
 
+static void sink_jsonl_records_what_a_full_disk_refused_when_it_comes_again(void **state)
+{
+    (void)state;
+    char directory[64];
+    struct evq_sink_context context;
+    struct evq_error err;
+
+    fixture_dir_make(directory);
+    void *sink = opened(directory, &context);
+    give(sink, 0);
+    flush(sink);
+    fixture_limit_files(1000); // Of two lines, the second is torn.
+    give(sink, 1);
+    give(sink, 2);
+    assert_status(evq_sink_jsonl.flush(sink, &err), EVQ_E_IO);
+    assert_lines(directory, 1);
+    give(sink, 1); // Neither was acknowledged.
+    give(sink, 2);
+    assert_status(evq_sink_jsonl.flush(sink, &err), EVQ_E_IO);
+    fixture_limit_files(UINT64_MAX);
+    give(sink, 1);
+    give(sink, 2);
+    give(sink, 3);
+    flush(sink);
+    assert_lines(directory, 4);
+    evq_sink_jsonl.close(sink);
+    sink = opened(directory, &context);
+    give(sink, 2);
+    flush(sink);
+    evq_sink_jsonl.close(sink);
+    assert_lines(directory, 4);
+    fixture_dir_remove(directory);
+}
+
 static void sink_jsonl_refuses_a_directory_that_another_holds(void **state)
 {
     (void)state;
@@ -184,6 +219,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sink_jsonl_writes_each_result_once_when_delivered_again),
         cmocka_unit_test(sink_jsonl_cuts_a_torn_line_at_every_byte),
+        cmocka_unit_test(sink_jsonl_records_what_a_full_disk_refused_when_it_comes_again),
         cmocka_unit_test(sink_jsonl_refuses_a_directory_that_another_holds),
         cmocka_unit_test(sink_jsonl_begins_anew_when_its_directory_was_removed),
     };
