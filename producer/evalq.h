@@ -153,7 +153,8 @@ EVALQ_API int evalq_client_submit(struct evalq_client *client,
  * EVALQ_TIMEOUT, or EVALQ_UNAVAILABLE when Redis was away at the end. timeout_ms -1: for ever. */
 EVALQ_API int evalq_client_flush(struct evalq_client *client, int timeout_ms);
 /* Calls on_metric for each metric and end of the run that arrived since the last poll. Connects
- * when needed; never takes longer than timeout_ms. on_metric may be NULL. */
+ * when needed; never takes longer than timeout_ms. on_metric may be NULL. What nobody polls takes
+ * no memory here: it waits in Redis, as long as its job's record does. */
 EVALQ_API int evalq_client_poll(struct evalq_client *client, evalq_metric_fn on_metric,
                                 void *context, int timeout_ms);
 /* Until everything submitted is in Redis and no job of the run is open, or timeout_ms (-1: for

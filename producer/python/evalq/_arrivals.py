@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import weakref
@@ -11,16 +10,21 @@ from collections import deque
 from typing import Deque, Dict, Iterator, List, Optional, Tuple
 
 from . import _library
+from ._extremes import Extremes
 from ._handle import Handle
-from .result import Best, Result, better
+from .result import Best, Result
 
 _POLL_CALL_MS = 1000
 _POLL_SECONDS = 0.25  # Between looks for results while jobs are open.
 _POLL_IDLE_SECONDS = 2.0  # After nothing came for a while, or while Redis is away.
+_UNREAD_MAX = 20000  # Results that nobody drains; the oldest are dropped.
+_PATHS_MAX = 10000  # Steps submitted of which the path is known still.
 
 
 class Arrivals:
-    """Any thread may call any method. The thread ends with stop(), or closes the handle when nobody holds this."""
+    """Any thread may call any method. The thread ends with stop(), or closes the handle when nobody holds this.
+
+    Memory is bounded, whatever arrives, whether or not anybody reads it."""
 
     def __init__(self, log: Optional[logging.Logger]) -> None:
         self._log = log
@@ -28,8 +32,10 @@ class Arrivals:
         self._stop = threading.Event()
         self._reader: Optional[threading.Thread] = None
         self._arrived: Deque[Result] = deque()
+        self.taken = 0  # Since the start,
+        self.dropped = 0  # of them unread.
         self._unlogged: List[Result] = []
-        self._values: Dict[str, Dict[int, float]] = {}
+        self._values: Dict[str, Extremes] = {}
         self._paths: Dict[int, Optional[str]] = {}
 
     def expect(self, step: int, variant: str, path: Optional[str]) -> None:
@@ -37,6 +43,8 @@ class Arrivals:
         with self._lock:
             if variant == "regular" or step not in self._paths:
                 self._paths[step] = os.path.abspath(path) if path is not None else None
+            if len(self._paths) > _PATHS_MAX:
+                del self._paths[next(iter(self._paths))]  # Submitted first.
 
     def start(self, handle: Handle) -> None:
         """Begins to read, with the handle; again: nothing."""
@@ -63,10 +71,29 @@ class Arrivals:
         """One result of libevalq's."""
         self._arrived.append(result)
         with self._lock:
+            self.taken += 1
             if not result.is_end:
-                self._values.setdefault(result.key, {})[result.step] = result.value
+                path = self._paths.get(result.step)
+                self._values.setdefault(result.key, Extremes()).take(result.step, result.value, path)
             if self._log is not None and result.step in self._paths:
                 self._unlogged.append(result)
+        if len(self._arrived) > _UNREAD_MAX:
+            self._drop()
+
+    def _drop(self) -> None:
+        """The oldest, which nobody read."""
+        try:
+            self._arrived.popleft()
+        except IndexError:
+            return  # They are being drained.
+        with self._lock:
+            self.dropped += 1
+            first = self.dropped == 1
+        if first and self._log is not None:
+            self._log.warning(
+                "nobody reads the results: of those not read, the newest %d are kept; stats().results_dropped counts the rest",
+                _UNREAD_MAX,
+            )
 
     def drain(self) -> Iterator[Result]:
         """What arrived and was not drained."""
@@ -77,20 +104,14 @@ class Arrivals:
                 return
             yield result
 
-    @property
-    def count(self) -> int:
-        """How many are not drained."""
-        return len(self._arrived)
-
     def best(self, metric: str, mode: str) -> Optional[Best]:
         """Of all that arrived, drained or not: NaN never wins, the lower step wins a tie."""
         with self._lock:
-            seen = dict(self._values.get(metric, {}))
-            found: Optional[Tuple[int, float]] = None
-            for step in sorted(seen):
-                if better(seen[step], math.nan if found is None else found[1], mode):
-                    found = (step, seen[step])
-            return None if found is None else Best(metric, found[1], found[0], self._paths.get(found[0]))
+            found = self._values[metric].best(mode) if metric in self._values else None
+            if found is None:
+                return None
+            step, value, path = found
+            return Best(metric, value, step, self._paths.get(step, path))
 
     def log(self) -> None:
         """One line per task that arrived, and per job that ended without a value."""
@@ -123,9 +144,9 @@ def _read(arrivals: "weakref.ref[Arrivals]", handle: Handle, stop: threading.Eve
         if owner is None:
             handle.close()
             return
-        before = owner.count
+        before = owner.taken
         code = handle.poll(owner.take, _POLL_CALL_MS)
         owner.log()
-        quiet = code != _library.OK or owner.count <= before
+        quiet = code != _library.OK or owner.taken == before
         del owner
         pause = min(pause * 1.3, _POLL_IDLE_SECONDS) if quiet else _POLL_SECONDS

@@ -218,7 +218,8 @@ class Client:
 
     def results(self) -> Iterator[Result]:
         """What arrived since the last call; never waits. The first call begins with all the run has so far,
-        including what earlier processes of the run submitted."""
+        including what earlier processes of the run submitted. Of what nobody reads the newest 20,000 are kept:
+        one warning, and a count in stats()."""
         try:
             self._start_reader()
         except Exception as error:  # Whatever it is, training goes on.
@@ -228,7 +229,7 @@ class Client:
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Until everything submitted is in Redis and no job of the run is open, or timeout seconds passed.
 
-        True: all ended; results() has everything. An outage of Redis is waited out. False as soon as all that is
+        True: all ended; results() has everything (the newest 20,000 of it). An outage of Redis is waited out. False as soon as all that is
         left is a checkpoint beneath no root: it is submitted when the configuration has the root.
         """
         try:
@@ -323,6 +324,7 @@ class Client:
             connected=any(view.connected for view in views),  # Snapshots have a connection of their own.
             snapshots=snapshots.held if snapshots is not None else 0,
             snapshots_dropped=snapshots.dropped if snapshots is not None else 0,
+            results_dropped=self._arrivals.dropped,
         )
 
     def flush(self, timeout: Optional[float] = None) -> bool:

@@ -55,6 +55,7 @@ class Stats:
     connected: bool
     snapshots: int  #: Held in shared memory now.
     snapshots_dropped: int  #: Never evaluated: newer ones came first, or there was no room.
+    results_dropped: int = 0  #: Never read: of results that nobody reads only the newest 20,000 are kept.
 
 
 def better(value: float, than: float, mode: str) -> bool:

@@ -1,0 +1,139 @@
+"""What a client keeps of its results: enough for whoever reads them, and no more the longer the training goes on."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import tracemalloc
+import unittest
+from typing import Dict, List
+from unittest import mock
+
+import scene  # noqa: F401  (finds the package)
+
+from evalq import _arrivals
+from evalq._arrivals import Arrivals
+from evalq._extremes import Extremes
+from evalq.result import Result, better
+
+
+def result(step: int, value: float = 0.5, key: str = "eval/t/accuracy") -> Result:
+    return Result(
+        step=step,
+        suite="quick",
+        variant="regular",
+        task="t",
+        metric=key.rsplit("/", 1)[1],
+        key=key,
+        value=value,
+        n=10,
+        state="done",
+        reason="",
+        job=f"run/{step}/regular/quick",
+        finished_ms=1700000000000 + step,
+    )
+
+
+class ArrivalsTest(unittest.TestCase):
+    def test_what_nobody_reads_is_bounded_counted_and_said_once(self) -> None:
+        log = logging.getLogger("evalq-test-arrivals")
+        arrivals = Arrivals(log)
+        with mock.patch.object(_arrivals, "_UNREAD_MAX", 100), self.assertLogs(log, "WARNING") as logs:
+            for step in range(350):
+                arrivals.take(result(step))
+            self.assertEqual(arrivals.dropped, 250)
+            self.assertEqual([one.step for one in arrivals.drain()], list(range(250, 350)))
+            for step in range(350, 450):
+                arrivals.take(result(step))
+            self.assertEqual(arrivals.dropped, 250)  # They are read now.
+            arrivals.take(result(450))
+        self.assertEqual((arrivals.taken, arrivals.dropped), (451, 251))
+        self.assertEqual(len(logs.output), 1, logs.output)
+        self.assertIn("nobody reads the results", logs.output[0])
+
+    def test_without_a_log_it_drops_without_a_word(self) -> None:
+        arrivals = Arrivals(None)
+        with mock.patch.object(_arrivals, "_UNREAD_MAX", 5):
+            for step in range(10):
+                arrivals.take(result(step))
+        self.assertEqual(arrivals.dropped, 5)
+
+    def test_memory_is_flat_whether_or_not_anybody_reads(self) -> None:
+        quiet = logging.getLogger("evalq-test-flat")
+        quiet.addHandler(logging.NullHandler())
+        quiet.propagate = False
+        for reads in (False, True):
+            with mock.patch.object(_arrivals, "_UNREAD_MAX", 200), mock.patch.object(_arrivals, "_PATHS_MAX", 200):
+                arrivals = Arrivals(quiet)
+                held: List[int] = []
+                tracemalloc.start()
+                for step in range(8000):
+                    arrivals.expect(step, "regular", f"/out/step-{step}.safetensors")
+                    arrivals.take(result(step, step * 0.001))
+                    arrivals.log()
+                    if reads:
+                        for _ in arrivals.drain():
+                            pass
+                    if step in (1999, 7999):
+                        held.append(tracemalloc.get_traced_memory()[0])
+                tracemalloc.stop()
+            self.assertLess(held[1], held[0] + 100_000, f"reads: {reads}")  # 6,000 results; at 100 bytes each 600 kB.
+
+    def test_paths_of_the_latest_submits_are_known(self) -> None:
+        arrivals = Arrivals(None)
+        with mock.patch.object(_arrivals, "_PATHS_MAX", 3):
+            arrivals.expect(1, "regular", "/out/1")
+            arrivals.take(result(1, 0.9))
+            for step in range(2, 9):
+                arrivals.expect(step, "regular", f"/out/{step}")
+                arrivals.take(result(step, 0.1 * step / 10))
+        best = arrivals.best("eval/t/accuracy", "max")
+        assert best is not None
+        self.assertEqual((best.step, best.path), (1, "/out/1"))  # It came with the result.
+        self.assertIsNone(arrivals.best("eval/t/none", "max"))
+
+
+class ExtremesTest(unittest.TestCase):
+    def test_best_is_that_of_all_values(self) -> None:
+        seed = random.randrange(1 << 32)
+        print(f"seed {seed}")
+        draw = random.Random(seed)
+        for grain in (3, 50, 1 << 30):  # Many ties, some, none.
+            extremes, all_values = Extremes(), {}  # type: Extremes, Dict[int, float]
+            for _ in range(5000):
+                step = draw.randrange(3000)
+                if step in all_values:
+                    continue
+                value = math.nan if draw.random() < 0.1 else draw.randrange(grain) / grain
+                all_values[step] = value
+                extremes.take(step, value, f"/{step}")
+                if draw.random() < 0.02:
+                    self.check(extremes, all_values)
+            self.check(extremes, all_values)
+            self.assertLess(len(extremes), 300)
+
+    def check(self, extremes: Extremes, values: Dict[int, float]) -> None:
+        for mode in ("max", "min"):
+            step, value = -1, math.nan
+            for each in sorted(values):
+                if better(values[each], value, mode):
+                    step, value = each, values[each]
+            found = extremes.best(mode)
+            self.assertEqual(found, None if step < 0 else (step, value, f"/{step}"))
+
+    def test_a_best_that_is_evaluated_again_may_be_best_no_more(self) -> None:
+        extremes = Extremes()
+        for step in range(1000):
+            extremes.take(step, step / 1000, None)
+        for step in range(999, 959, -1):
+            extremes.take(step, 0.5, None)
+            self.assertEqual(extremes.best("max"), (step - 1, (step - 1) / 1000, None))
+        extremes.take(959, math.nan, None)
+        self.assertEqual(extremes.best("max"), (958, 0.958, None))
+        extremes.take(0, math.nan, None)
+        self.assertEqual(extremes.best("min"), (1, 0.001, None))
+
+
+if __name__ == "__main__":
+    unittest.main()
