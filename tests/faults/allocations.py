@@ -6,22 +6,19 @@ every accepted submit has become its one job with its one result. A part in whic
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
-from stage import BIN, TOOLS, Stage, arguments, free_port, points, until
+import parts
+import sink_files
+from stage import BIN, TOOLS, arguments, free_port, until
 
 CODES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
-TOKEN = "a-token-of-the-test-which-writes"
 KNOWN = (  # No fault of evalq's.
     (r"libc\.so\.6:fts64_open", "glibc 2.36: fts_open() uses what it could not allocate"),
     (r"libevalq_cuda\.so\+0x[0-9a-f]+ ld-linux", "the CUDA runtime registers its kernels in memory that it did not get, as it is loaded"),
@@ -41,25 +38,23 @@ class Struck:
         self.calls, self.callers = calls, callers
 
 
-class Part:
-    """A program and what it has to do; once(k) does it with its k-th allocation failing."""
+class Part(parts.Part):
+    """A program under the interposer."""
 
-    name = ""
-    short = 8
     program = "evalq"
     word: Optional[str] = None
     usual = 0  # Exit code without a fault.
-    fresh = True  # After something that must not happen, go on with a queue of its own.
 
     def __init__(self) -> None:
-        self.stage = Stage()
-        self.stage.start_redis()
-        self.number = 0
+        super().__init__()
         self.callers = ""
         self.known: Dict[str, int] = {}
 
-    def close(self) -> None:
-        self.stage.close()
+    def told(self) -> str:
+        return f"\n     asked for by {self.callers}" + super().told()
+
+    def notes(self) -> List[str]:
+        return [f"known, {count} times: {why}" for why, count in self.known.items()]
 
     def environment(self, at: int, program: str = "", word: Optional[str] = None) -> Dict[str, str]:
         report = self.stage.path("report")
@@ -99,19 +94,6 @@ class Part:
         said = [line for line in err.splitlines() if line.startswith(self.program + ": ") and "memory" in line]
         if code not in (0, self.usual) and self.callers and len(said) != 1:
             raise Fault(f"exit code {code} and not one sentence about memory: {err[-300:]!r}")
-
-    def once(self, at: int) -> Tuple[int, bool]:
-        """How many calls there were, and whether one failed."""
-        raise NotImplementedError
-
-    def heal(self) -> None:
-        if self.stage.ended():
-            return
-        worker = self.stage.start_worker()
-        until(self.stage.ended, "every job ends")
-        worker.terminate()
-        worker.wait(60)
-        self.stage.processes.remove(worker)
 
 
 class Verb(Part):
@@ -160,12 +142,10 @@ class Submit(Part):
     name = "submit"
 
     def words(self, run: str) -> List[str]:
-        path = os.path.join(self.stage.checkpoints(run, [1]), "step-1.safetensors")
-        return ["submit", path, "--run", run, "--step", "1", "--suite", "echo", "--pin"]
+        return parts.submit_words(self.stage, run)
 
     def once(self, at: int) -> Tuple[int, bool]:
-        self.number += 1
-        run = f"k{self.number}"
+        run = self.next_run()
         struck = self.run(at, *self.words(run))
         if struck.code == 0 and self.stage.state(run, 1, "echo") != "queued":
             raise Fault("exit code 0, and its job is not there")
@@ -187,7 +167,7 @@ class Scan(Submit):
     name = "scan"
 
     def words(self, run: str) -> List[str]:
-        return ["scan", self.stage.checkpoints(run, [1]), "--run", run, "--suite", "echo", "--pin"]
+        return parts.scan_words(self.stage, run)
 
 
 class Install(Part):
@@ -241,10 +221,11 @@ class Service(Part):
 
     def start(self, at: int, *words: str) -> "subprocess.Popen[str]":
         with open(self.stage.path("struck.log"), "wb") as log:
-            return subprocess.Popen(
+            self.process = subprocess.Popen(
                 [os.path.join(BIN, self.program), *words], env=self.environment(at, word=self.word),
                 cwd=self.stage.directory, stdout=subprocess.DEVNULL, stderr=log, text=True,
             )  # fmt: skip
+        return self.process
 
     def end(self, process: "subprocess.Popen[str]") -> Tuple[int, bool]:
         process.terminate()
@@ -268,9 +249,9 @@ class Worker(Service):
     short = 10
 
     def once(self, at: int) -> Tuple[int, bool]:
-        self.number += 1
-        self.stage.put(f"k{self.number}", [1], "native")
-        self.stage.put(f"k{self.number}", [1], "echo")
+        run = self.next_run()
+        self.stage.put(run, [1], "native")
+        self.stage.put(run, [1], "echo")
         process = self.start(at, "run")
         until(lambda: self.stage.ended() or process.poll() is not None, "the jobs end, or the worker does")
         found = self.end(process)
@@ -290,28 +271,16 @@ class Logger(Service):
     short = 6
 
     def once(self, at: int) -> Tuple[int, bool]:
-        self.number += 1
-        run = f"k{self.number}"
+        run = self.next_run()
         directory = self.stage.path(f"results-{self.number}")
         self.stage.put(run, [1, 2])
         self.heal()
         process = self.start(at, "--directory", directory)
-        until(lambda: self.taken() or process.poll() is not None, "all is taken, or the logger ends")
+        until(lambda: self.stage.taken() or process.poll() is not None, "all is taken, or the logger ends")
         found = self.end(process)
-        healer = self.stage.start("evalq-logger", "--directory", directory)
-        until(lambda: self.taken() and self.stage.log("evalq-logger").count("event=logger_started") == self.number, "taken")
-        healer.terminate()
-        healer.wait(60)
-        self.stage.processes.remove(healer)
-        recorded = self.stage.recorded(directory)
-        wanted = {f"{run}/{step}/regular/echo#{end}" for step in (1, 2) for end in ("one", "=done.1")}
-        if set(recorded) != wanted or set(recorded.values()) != {1}:
-            raise Fault(f"JSONL holds {recorded}")
+        self.heal_sinks(directory)
+        sink_files.check(directory, {run: {1, 2}})
         return found
-
-    def taken(self) -> bool:
-        sinks = json.loads(self.stage.function("stats"))["sinks"]
-        return len(sinks) == 3 and not any(sink["pending"] or sink["lag"] for sink in sinks)
 
 
 class Gateway(Service):
@@ -323,40 +292,23 @@ class Gateway(Service):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tokens = self.stage.write("tokens", f"me write {TOKEN}\n", 0o600)
-        self.port = 0
-
-    def ask(self, path: str, body: Optional[Dict[str, Any]] = None) -> Tuple[int, Any]:
-        """Status and document; status 0: no answer."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode() if body else None,
-            {"Authorization": f"Bearer {TOKEN}"},
-        )  # fmt: skip
-        try:
-            with urllib.request.urlopen(request, timeout=30) as reply:
-                return reply.status, json.load(reply)
-        except urllib.error.HTTPError as fault:
-            return fault.code, None
-        except (OSError, http.client.HTTPException):
-            return 0, None
+        self.front = parts.Front(self.stage)
 
     def once(self, at: int) -> Tuple[int, bool]:
-        self.number += 1
-        run = f"k{self.number}"
+        run = self.next_run()
         self.stage.checkpoints(run, [1])
         self.stage.expect(run, [1], "echo")
-        body = {"run": run, "step": 1, "suites": ["echo"], "root": "out", "path": f"{run}/step-1.safetensors"}
-        self.port = free_port()
-        process = self.start(at, "--listen", f"127.0.0.1:{self.port}", "--tokens", self.tokens)
-        until(lambda: self.ask("/healthz")[0] == 200 or process.poll() is not None, "the gateway answers, or ends")
+        body = parts.job_body(run)
+        process = self.start(at, *self.front.words(free_port()))
+        until(lambda: self.front.ask("/healthz")[0] == 200 or process.poll() is not None, "the gateway answers, or ends")
         asked = [("/v1/jobs", body), (f"/v1/jobs/{run}/1/regular/echo", None), ("/v1/queue", None), ("/v1/runs", None)]
         for path, what in asked if process.poll() is None else []:
-            code, document = self.ask(path, what)
+            code, document = self.front.ask(path, what)
             if code not in (0, 200, 500, 503):
                 raise Fault(f"{path} is answered with {code}")
             if code == 200 and path == "/v1/jobs" and self.stage.state(run, 1, "echo") != "queued":
                 raise Fault(f"it says {document} and the job is not there")
-            if code != 200 and self.ask(path, what)[0] != 200:
+            if code != 200 and self.front.ask(path, what)[0] != 200:
                 raise Fault(f"{path} is answered with {code}, and asked again with no 200")
         if process.poll() is not None:
             self.stage.put(run, [1])
@@ -376,21 +328,16 @@ class Trainer(Part):
     short = 16
     steps = 2
 
-    def trainer(self, run: str, count: int) -> List[str]:
-        directory = self.stage.checkpoints(run, range(1, count + 1))
-        return [run, self.stage.ring, "1", str(count), directory, "echo"]
-
     def once(self, at: int) -> Tuple[int, bool]:
-        self.number += 1
-        run = f"k{self.number}"
+        run = self.next_run()
         path = os.path.join(TOOLS, "trainer")
-        struck = self.run(at, *self.trainer(run, self.steps), path=path)
+        struck = self.run(at, *parts.train_words(self.stage, run, self.steps), path=path)
         if struck.code != 0 or not struck.out.endswith("trained\n"):
             raise Fault(f"the training ended with {struck.code} and {struck.out!r}")
         accepted = [int(line.split()[1]) for line in struck.out.splitlines() if line.startswith("accepted")]
         if at == 0 and len(accepted) != self.steps:
             raise Fault(f"without a fault it said {struck.out!r}")
-        subprocess.run([path, *self.trainer(run, 0)], env=self.stage.environment(), check=True, capture_output=True)
+        subprocess.run([path, *parts.train_words(self.stage, run, 0)], env=self.stage.environment(), check=True, capture_output=True)
         there = [step for step in range(1, self.steps + 1) if self.stage.state(run, step, "echo")]
         if there != accepted:
             raise Fault(f"accepted {accepted}, in the queue {there}: {struck.err[-300:]}")
@@ -399,46 +346,6 @@ class Trainer(Part):
 
 PARTS = [*VERBS, Submit, Scan, Install, Eval, Inspect, Worker, Child, Logger, Gateway, Trainer]
 
-
-def main() -> int:
-    given = arguments("the k-th allocation of each program fails")
-    failed = 0
-    for kind in PARTS:
-        if given.only not in kind.name:
-            continue
-        began = time.monotonic()
-        part = kind()
-        hits = tried = 0
-        try:
-            total, _ = part.once(0)
-            if total == 0:
-                raise Fault(f"{kind.name}: no allocation was seen")
-            for at in points(total, given, kind.short):
-                point = f"allocations {kind.name} {at}"
-                if given.done.has(point):
-                    continue
-                tried += 1
-                try:
-                    hits += part.once(at)[1]
-                    given.done.add(point)
-                except (AssertionError, subprocess.SubprocessError) as fault:
-                    print(f"FAIL {kind.name}: allocation {at} of {total}: {fault}\n     asked for by {part.callers}", flush=True)
-                    failed += 1
-                    if part.fresh:
-                        part.stage.close()
-                        part = kind()
-                        part.once(0)
-        finally:
-            part.close()
-        if tried and not hits:
-            print(f"FAIL {kind.name}: no allocation failed")
-            failed += 1
-        for why, count in part.known.items():
-            print(f"known, {kind.name}: {count} times: {why}")
-        print(f"{kind.name}: {hits} of {total} allocations failed in {tried} runs, {time.monotonic() - began:.0f} s", flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sys.exit(main())
+    sys.exit(parts.walk("allocations", "allocation", PARTS, arguments("the k-th allocation of each program fails")))

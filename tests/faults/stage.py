@@ -198,6 +198,15 @@ class Stage(Scene):
     def sinks(self) -> List[Dict[str, Any]]:
         return list(json.loads(self.function("stats"))["sinks"])
 
+    def taken(self) -> bool:
+        """All three sinks have all there is."""
+        sinks = self.sinks()
+        return len(sinks) == 3 and not any(sink["pending"] or sink["lag"] for sink in sinks)
+
+    def count(self, program: str, words: str) -> int:
+        """How often they stand in the log of a program, which may not have been started."""
+        return self.log(program).count(words) if os.path.exists(self.path(program + ".log")) else 0
+
     def audit(self) -> None:
         cursor = ""
         while True:
