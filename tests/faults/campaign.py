@@ -34,13 +34,14 @@ import history_check
 from campaign_site import PREFIX, SOURCE, Broken, Member, Site, until
 
 LEASE_MS = 300
+CROWD_LEASE_MS = 900  # A job whose lease lapses again and again waits for minutes: a crowd has no time for them.
 TOKEN = "a-token-of-the-fault-campaign"
 
 # Of all requests of a round, by chance; how long those last that do.
 CHANCES = {"cut_reply": 0.06, "cut_request": 0.004, "cut_middle": 0.003, "reset": 0.003, "garbage": 0.002, "half_close": 0.002,
            "drip": 0.003, "stall": 0.002, "block": 0.001}
 LASTS = {"stall": ":ms=450", "block": ":ms=500"}
-THIN = 6  # Jobs that are lost again and again wait for minutes: a crowd ends only where most are not.
+THIN = 6  # How many times fewer faults a crowd meets.
 # Verbs whose reply must have been cut at least once in a run, by kind of round.
 VERBS = {"load": ["submit", "submit_batch", "suite", "claim", "publish", "complete", "complete_many", "complete_claim", "heartbeat", "fail", "release",
                   "split", "parts", "bzpopmin", "leave", "cancel", "retry", "stats", "counts", "gc", "pause", "limit", "idle", "jobs", "sink_open",
@@ -87,7 +88,7 @@ def pick(site: Site, random_: random.Random, kind: str) -> Optional[Member]:
     return random_.choice(members) if members else None
 
 
-def act(site: Site, random_: random.Random, kind: str, what: str) -> Callable[[], None]:
+def act(site: Site, random_: random.Random, kind: str, what: str, lease_ms: int = LEASE_MS) -> Callable[[], None]:
     def action() -> None:
         member = pick(site, random_, kind)
         if member is None or member.process.poll() is not None:
@@ -97,7 +98,7 @@ def act(site: Site, random_: random.Random, kind: str, what: str) -> Callable[[]
         elif what == "drain":
             member.drain()
         else:
-            member.pause(random_.uniform(0.5, 0.9))  # A lease of 300 ms is given up after 420.
+            member.pause(random_.uniform(1.7, 3) * lease_ms / 1000)  # A lease is given up after 1.4 times its length.
 
     return action
 
@@ -152,13 +153,14 @@ def rules(verbs: List[str], thin: int = 1) -> List[str]:
     return surely + [f"{kind}:*:p={chance / thin:.6f}{LASTS.get(kind, '')}" for kind, chance in CHANCES.items()]
 
 
-def round_load(site: Site, random_: random.Random, size: int, seconds: float, traced: bool, mutant: str = "", thin: int = 1) -> history_check.Report:
+def round_load(site: Site, random_: random.Random, size: int, seconds: float, traced: bool, mutant: str = "", thin: int = 1,
+               lease_ms: int = LEASE_MS) -> history_check.Report:
     """Many jobs; workers, submitters and an operator in C, one real logger. thin: how many times fewer faults, and slower submits, so that
     they go on as long as the round."""
     site.begin(rules(VERBS["load"], thin), False)
     if mutant:
         site.mutate(MUTANTS[mutant])
-    site.ask("HSET", PREFIX + "meta", "attempts_max", 100, "lease_ms", LEASE_MS, "heartbeat_ms", 60)
+    site.ask("HSET", PREFIX + "meta", "attempts_max", 100, "lease_ms", lease_ms, "heartbeat_ms", 60)
     if traced:
         site.trace()
     load = site.program("fault_load")
@@ -169,13 +171,13 @@ def round_load(site: Site, random_: random.Random, size: int, seconds: float, tr
 
     site.add("logger", "logger", [site.program("evalq-logger"), "--url", site.url, "--config", config])
     for i in range(6 if size < 10000 else 12):
-        site.add("worker", f"worker{i}", [load, "work", *word(f"worker{i}")])
+        site.add("worker", f"worker{i}", [load, "work", *word(f"worker{i}"), str(lease_ms)])
     submitters = [site.add("submitter", f"submitter{i}", [load, "submit", *word(f"submitter{i}"), f"run{i}", str(size // 4), "20", str(30 * (thin - 1))], ends=True)
                   for i in range(4)]
     site.add("operator", "operator", [load, "operate", *word("operator"), "run0", str(size // 4)])
     done = lambda: all(member.done for member in submitters)
-    storm = Storm(site, random_, [(12, act(site, random_, "worker", "kill")), (14, act(site, random_, "worker", "pause")), (1, act(site, random_, "worker", "drain")),
-                                  (5, act(site, random_, "submitter", "kill")), (0.6, act(site, random_, "logger", "kill")),
+    storm = Storm(site, random_, [(12, act(site, random_, "worker", "kill")), (14, act(site, random_, "worker", "pause", lease_ms)),
+                                  (1, act(site, random_, "worker", "drain")), (5, act(site, random_, "submitter", "kill")), (0.6, act(site, random_, "logger", "kill")),
                                   (0.4, act(site, random_, "logger", "pause")), (1, act(site, random_, "operator", "kill")), (0.12, site.redis_kill)], (0.005 * thin, 0.04 * thin))
     storm.run(lambda: ended(site, done), seconds)
     return calm_and_check(site, done, ["jsonl", "tensorboard"], VERBS["load"], 600)
@@ -344,7 +346,7 @@ def round_programs(site: Site, random_: random.Random, size: int, seconds: float
 
 
 def round_crowd(*site_and_more: Any, **more: str) -> history_check.Report:
-    return round_load(*site_and_more, thin=THIN, **more)
+    return round_load(*site_and_more, thin=THIN, lease_ms=CROWD_LEASE_MS, **more)
 
 
 ROUNDS = {"load": round_load, "programs": round_programs, "crowd": round_crowd}

@@ -2,7 +2,7 @@
  * fault_load submit URL NAME HISTORY SEED RUN COUNT BATCH PAUSE_MS
  *     steps 1 to COUNT, up to PAUSE_MS between batches; goes on after those that its history has as
  *     acknowledged
- * fault_load work URL NAME HISTORY SEED
+ * fault_load work URL NAME HISTORY SEED LEASE_MS
  * fault_load operate URL NAME HISTORY SEED RUN COUNT
  *     cancels, retries and looks; both until SIGTERM
  */
@@ -236,8 +236,8 @@ static int run(struct load *load, int argc, char **argv)
         return load_submit(load, argv[6], count, (uint32_t)strtoul(argv[8], NULL, 10),
                            (uint32_t)strtoul(argv[9], NULL, 10));
     }
-    if (strcmp(argv[1], "work") == 0 && argc == 6) {
-        return load_work(load);
+    if (strcmp(argv[1], "work") == 0 && argc == 7) {
+        return load_work(load, (uint32_t)strtoul(argv[6], NULL, 10));
     }
     if (strcmp(argv[1], "operate") == 0 && argc == 8 && count > 0) {
         return load_operate(load, argv[6], count);

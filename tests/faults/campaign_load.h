@@ -11,9 +11,8 @@
 #include "shared/queue.h"
 #include "tests/faults/history.h"
 
-#define LOAD_SUITE    "load"  // Plain jobs.
-#define LOAD_SHARDED  "parts" // Its jobs are split by those who claim them.
-#define LOAD_LEASE_MS 300
+#define LOAD_SUITE   "load"  // Plain jobs.
+#define LOAD_SHARDED "parts" // Its jobs are split by those who claim them.
 
 struct load {
     const char *url;
@@ -40,7 +39,7 @@ bool load_again(struct load *load, enum evq_status status, const struct evq_erro
 
 int load_submit(struct load *load, const char *run, uint64_t count, uint32_t batch,
                 uint32_t pause_ms);
-int load_work(struct load *load);
+int load_work(struct load *load, uint32_t lease_ms);
 int load_operate(struct load *load, const char *run, uint64_t count);
 
 #endif

@@ -17,6 +17,7 @@ struct work {
     struct load *load;
     char worker[64];
     uint32_t classes[2];
+    uint32_t lease_ms;
     uint64_t requests;
     struct evq_claim *claims[CLAIMS_MAX];
     uint32_t claim_count;
@@ -81,7 +82,7 @@ static struct evq_claim_request request_of(struct work *work, char request[32])
     (void)snprintf(request, 32, "%" PRIu64, ++work->requests);
     return (struct evq_claim_request){.worker = work->worker,
                                       .request = request,
-                                      .lease_ms = LOAD_LEASE_MS,
+                                      .lease_ms = work->lease_ms,
                                       .claims_max =
                                           1 + (uint32_t)(load_random(work->load) % CLAIMS_MAX),
                                       .classes = work->classes,
@@ -180,7 +181,7 @@ static void beat(struct work *work)
     }
     do {
         const uint64_t call = history_call(&load->history);
-        status = evq_queue_heartbeat(load->queue, work->worker, "{}", LOAD_LEASE_MS, beats,
+        status = evq_queue_heartbeat(load->queue, work->worker, "{}", work->lease_ms, beats,
                                      work->claim_count, &version, &err);
         for (uint32_t i = 0; i < work->claim_count; i++) {
             told(work, call, "heartbeat", work->claims[i],
@@ -351,9 +352,9 @@ static void wait_for_more(struct work *work)
     (void)load_again(work->load, status, &err, "wait"); // Whatever it says, a claim follows.
 }
 
-int load_work(struct load *load)
+int load_work(struct load *load, uint32_t lease_ms)
 {
-    struct work work = {.load = load};
+    struct work work = {.load = load, .lease_ms = lease_ms};
     struct evq_error err;
     enum evq_status status = EVQ_OK;
 
