@@ -48,12 +48,12 @@ local FLOWS, CLASSES = {}, {} -- What submits of one call read, for those that c
 -- R results and sinks, V what the verbs share with one another, W what views share.
 local Q, J, F, L, R, V, W = {}, {}, {}, {}, {}, {}, {}
 
-local find, match, format, floor, max -- As Lua has them; set with the first call, when they are there.
+local find, match, format, byte, floor, max -- As Lua has them; set with the first call, when they are there.
 local SMALL, SMALL_OF = { [-1] = '-1' }, {} -- Small integers as text, and back.
 local TEXT_HEAD = {} -- What msgpack puts before a text of so many bytes, up to 255.
 
 local function lua_ready()
-    find, match, format, floor, max = string.find, string.match, string.format, math.floor, math.max
+    find, match, format, byte, floor, max = string.find, string.match, string.format, string.byte, math.floor, math.max
     for number = 0, 255 do
         SMALL[number] = format('%d', number)
         SMALL_OF[SMALL[number]] = number

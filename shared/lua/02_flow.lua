@@ -234,9 +234,8 @@ function F.class_free()
         local class, name = used[i], used[i + 1]
         local suite = name:match('^(%S+)') or ''
         local open = 0
-        for _, count in ipairs(call('HMGET', P .. 'n', 'queued:' .. class, 'delayed:' .. class,
-            'running:' .. class, 'active:' .. class)) do
-            open = open + (tonumber(count) or 0)
+        for _, state in ipairs({ 'queued:', 'delayed:', 'running:', 'active:' }) do
+            open = open + (tonumber(call('HGET', P .. 'n', state .. class)) or 0) + (BUMPS[state .. class] or 0)
         end
         if open == 0 and (not name:find(' %*$') or call('EXISTS', P .. 'suite:' .. suite) == 0) then
             call('HDEL', P .. 'class', name)

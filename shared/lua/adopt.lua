@@ -21,7 +21,7 @@ local function adopted_new(s, key, flow)
     local place, ord = V.place_of(flow, s.session, s.step_number)
     V.flow_note(s, flow, place, ord)
     Q.bump('submitted', 1)
-    local j, fields = V.job_new(s, key.base .. (key.gen > 1 and '~' .. key.gen or ''), key.gen, class, place)
+    local j, fields = V.job_new(s, key.base .. (key.gen > 1 and '~' .. key.gen or ''), key.gen, class, text_of(place))
     if key.gen > 1 then
         call('HSET', P .. 'gens:' .. s.flow, s.step, key.gen)
         call('HSET', P .. 'flow:' .. s.flow, 'gens', 1)

@@ -1,5 +1,6 @@
 # Joins DIR/*.lua in name order after the library line and writes OUT: a C byte array (C11 string literals
-# are only guaranteed to 4,095 bytes) and the build number of DIR/BUILD.
+# are only guaranteed to 4,095 bytes) and the build number of DIR/BUILD. What a verb's file calls local is its own:
+# Lua allows 200 such names at a time, and those of the numbered parts are everybody's.
 file(GLOB files ${DIR}/*.lua)
 list(SORT files)
 file(READ ${DIR}/BUILD build)
@@ -9,7 +10,12 @@ set(joined_file ${OUT}.lua)
 file(WRITE ${joined_file} "${joined}")
 foreach(file IN LISTS files)
     file(READ ${file} text)
-    file(APPEND ${joined_file} "${text}\n")
+    get_filename_component(name ${file} NAME)
+    if(name MATCHES "^[0-9]")
+        file(APPEND ${joined_file} "${text}\n")
+    else()
+        file(APPEND ${joined_file} "do\n${text}end\n\n")
+    endif()
 endforeach()
 file(READ ${joined_file} hex HEX)
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")

@@ -27,7 +27,7 @@ local function next_generation(j)
     local fresh = { run = j.run, step = j.step, variant = j.variant, suite = j.suite, priority = j.priority,
         fingerprint = j.fingerprint or '', keep = j.keep or '0', flow = j.flow, base = j.base }
     local id = j.base .. '~' .. gen
-    local new, fields = V.job_new(fresh, id, gen, j.class, tonumber(j.place))
+    local new, fields = V.job_new(fresh, id, gen, j.class, j.place)
     call('HSET', P .. 'gens:' .. j.flow, j.step, gen)
     call('HSET', P .. 'flow:' .. j.flow, 'gens', 1)
     Q.bump('submitted', 1)

@@ -20,41 +20,92 @@ Returns {"queued" | "duplicate" | "replaced" | "followed" | "skipped", id, state
 Holds   one job per (id, fingerprint); a refused or duplicate submit changes nothing.
 Cost    O(log n); under `latest` at most 100 superseded jobs besides.
 --]]
-local SUBMIT_ARGS = 13
+V.SUBMIT_ARGS = 13
 
--- The checked arguments from args[at], or nil and what is wrong with them.
-function V.submit_read(a, at)
-    local run, session, step_text, variant, suite, policy, band_text, keep, fingerprint, given, needs, delay, record =
-        unpack(a, at, at + SUBMIT_ARGS - 1)
-    session, delay = integer_of(session, 0, 9007199254740992), integer_of(delay, 0, DELAY_MS_MAX)
-    local step, band = integer_of(step_text, 0, SPAN - 1), integer_of(band_text, 0, 3)
+local SHAPES, shapes_count = {}, 0 -- By flow, of what was found right: at most 1,000, then anew.
+
+local function shape_wrong(shape)
+    if not name_ok(shape.run, 64) then
+        return 'run must be 1 to 64 of [A-Za-z0-9._-]'
+    elseif not name_ok(shape.variant, 32) then
+        return 'variant must be 1 to 32 of [A-Za-z0-9._-]'
+    elseif not name_ok(shape.suite, 32) then
+        return 'suite must be 1 to 32 of [A-Za-z0-9._-]'
+    elseif not shape.session then
+        return 'session must be unix ms'
+    elseif shape.policy ~= 'all' and shape.policy ~= 'latest' and shape.policy ~= 'backfill' then
+        return 'policy must be all, latest or backfill'
+    elseif not shape.priority then
+        return 'priority must be 0 to 3'
+    elseif (shape.keep ~= '0' and shape.keep ~= '1') or (shape.given ~= '0' and shape.given ~= '1') then
+        return 'keep and needs_given must be 0 or 1'
+    elseif shape.needs ~= '' and (#shape.needs > 255 or find(shape.needs, '[%s%c*]')) then
+        return 'needs must be at most 255 bytes without blanks'
+    elseif not shape.delay then
+        return 'delay_ms must be 0 to 30 days'
+    end
+    return nil
+end
+
+-- Whether the arguments from a[at] on are of that shape.
+function V.shape_holds(shape, a, at)
+    return shape.run == a[at] and shape.session_text == a[at + 1] and shape.variant == a[at + 3] and
+        shape.suite == a[at + 4] and shape.policy == a[at + 5] and shape.band == a[at + 6] and shape.keep == a[at + 7] and
+        shape.given == a[at + 9] and shape.needs == a[at + 10] and shape.delay_text == a[at + 11]
+end
+
+--[[
+What a submit whose arguments begin at a[at] has in common with the others of its flow: all but step, fingerprint and record,
+checked. The same arguments give the same table, in later calls too: nobody writes into it. Nil and what is wrong with them.
+--]]
+function V.submit_shape(a, at)
+    local run, variant, suite = a[at], a[at + 3], a[at + 4]
+    local flow = run .. '/' .. variant .. '/' .. suite
+    local shape = SHAPES[flow]
+    if shape and V.shape_holds(shape, a, at) then
+        return shape
+    end
+    local band = integer_of(a[at + 6], 0, 3)
+    shape = { run = run, session_text = a[at + 1], variant = variant, suite = suite, policy = a[at + 5], band = a[at + 6],
+        keep = a[at + 7], given = a[at + 9], needs = a[at + 10], delay_text = a[at + 11], flow = flow,
+        session = integer_of(a[at + 1], 0, 9007199254740992), priority = band and text_of(band),
+        delay = integer_of(a[at + 11], 0, DELAY_MS_MAX), class_needs = a[at + 9] == '1' and a[at + 10] or '*',
+        head = run .. '/', rest = '/' .. variant .. '/' .. suite }
+    local wrong = shape_wrong(shape)
+    if wrong then
+        return nil, wrong
+    end
+    if shapes_count >= 1000 then
+        SHAPES, shapes_count = {}, 0
+    end
+    SHAPES[flow], shapes_count = shape, shapes_count + 1
+    return shape
+end
+
+function V.print_ok(fingerprint)
+    return #fingerprint <= 64 and find(fingerprint, '^%w*$')
+end
+
+-- The first byte of a msgpack map of any length.
+function V.record_ok(record)
+    local first = byte(record)
+    return first and ((first >= 128 and first <= 143) or first == 222 or first == 223) and #record <= 65536
+end
+
+-- The checked arguments from args[at], or nil and what is wrong with them. shape: theirs, where the caller has it.
+function V.submit_read(a, at, shape)
     local wrong
-    if not name_ok(run, 64) then
-        wrong = 'run must be 1 to 64 of [A-Za-z0-9._-]'
-    elseif not name_ok(variant, 32) then
-        wrong = 'variant must be 1 to 32 of [A-Za-z0-9._-]'
-    elseif not name_ok(suite, 32) then
-        wrong = 'suite must be 1 to 32 of [A-Za-z0-9._-]'
-    elseif not session then
-        wrong = 'session must be unix ms'
-    elseif not step then
+    if not shape then
+        shape, wrong = V.submit_shape(a, at)
+    end
+    local step_text, fingerprint, record = a[at + 2], a[at + 8], a[at + 12]
+    local step = integer_of(step_text, 0, SPAN - 1)
+    if not wrong and not step then
         wrong = 'step must be an integer from 0 to 2^40 - 1'
-    elseif policy ~= 'all' and policy ~= 'latest' and policy ~= 'backfill' then
-        wrong = 'policy must be all, latest or backfill'
-    elseif not band then
-        wrong = 'priority must be 0 to 3'
-    elseif (keep ~= '0' and keep ~= '1') or (given ~= '0' and given ~= '1') then
-        wrong = 'keep and needs_given must be 0 or 1'
-    elseif #fingerprint > 64 or not find(fingerprint, '^%w*$') then
+    elseif not wrong and not V.print_ok(fingerprint) then
         wrong = 'fingerprint must be at most 64 letters and digits'
-    elseif needs ~= '' and (#needs > 255 or find(needs, '[%s%c*]')) then
-        wrong = 'needs must be at most 255 bytes without blanks'
-    elseif not delay then
-        wrong = 'delay_ms must be 0 to 30 days'
-    elseif #record > 65536 then
-        wrong = 'the record is longer than 65536 bytes'
-    elseif not find(record, '^[\128-\143\222\223]') then
-        wrong = 'the record is not a msgpack map'
+    elseif not wrong and not V.record_ok(record) then
+        wrong = #record > 65536 and 'the record is longer than 65536 bytes' or 'the record is not a msgpack map'
     end
     if wrong then
         return nil, wrong
@@ -62,11 +113,11 @@ function V.submit_read(a, at)
     if find(step_text, '^[0-].') then
         step_text = text_of(step)
     end
-    local rest = '/' .. variant .. '/' .. suite
-    return { run = run, session = session, step = step_text, step_number = step, variant = variant, suite = suite,
-        policy = policy, priority = text_of(band), keep = keep, fingerprint = fingerprint, delay = delay, record = record,
-        flow = run .. rest, base = run .. '/' .. step_text .. rest, class_needs = given == '1' and needs or '*',
-        place = false, id = false, tag = false, gen = 1, class = false, attempts = 0, state = false }
+    return { run = shape.run, session = shape.session, step = step_text, step_number = step, variant = shape.variant,
+        suite = shape.suite, policy = shape.policy, priority = shape.priority, keep = shape.keep, fingerprint = fingerprint,
+        delay = shape.delay, record = record, flow = shape.flow, base = shape.head .. step_text .. shape.rest,
+        class_needs = shape.class_needs, place = false, id = false, tag = false, gen = 1, class = false, attempts = 0,
+        state = false }
 end
 
 function V.flow_load(flow)
@@ -95,11 +146,11 @@ function V.place_of(flow, session, step)
     return ord * SPAN + step, ord
 end
 
--- What is known of the checkpoint: its newest generation, and that one's job or ledger entry.
-local function known(s, flow)
+-- What is known of the checkpoint: its newest generation, and that one's job or ledger entry. none: it has no first job.
+local function known(s, flow, none)
     local gen = flow.gens and tonumber(call('HGET', P .. 'gens:' .. s.flow, s.step)) or 1
     local id = gen > 1 and s.base .. '~' .. gen or s.base
-    if call('EXISTS', P .. 'job:' .. id) == 1 then
+    if not (none and gen == 1) and call('EXISTS', P .. 'job:' .. id) == 1 then
         local j = J.load(id)
         if not j then
             error('EVQ_CORRUPT \'' .. id .. '\' has a key that holds no job', 0)
@@ -136,9 +187,9 @@ function V.flow_note(s, flow, place, ord)
     end
 end
 
--- Makes the submit a new job, and the fields of its hash; also adopt's and retry's.
+-- Makes the submit a new job, and the fields of its hash; also adopt's and retry's. place: as text.
 function V.job_new(s, id, gen, class, place)
-    s.place, s.id, s.gen, s.class, s.attempts = text_of(place), id, gen, class, 0
+    s.place, s.id, s.gen, s.class, s.attempts = place, id, gen, class, 0
     s.tag = gen > 1 and s.step .. '~' .. gen or s.step
     local fields
     if s.fingerprint ~= '' then -- With room for state.
@@ -164,7 +215,7 @@ local function replace(s, j, class, place, policy)
     F.settle(j.flow, j.class, j.priority)
     call('ZREM', J.open_key(j), j.tag)
     call('HDEL', P .. 'job:' .. j.id, unpack(CLEARED))
-    local fresh, fields = V.job_new(s, j.id, j.gen, class, place)
+    local fresh, fields = V.job_new(s, j.id, j.gen, class, text_of(place))
     fields[#fields + 1] = 'token'
     fields[#fields + 1] = ''
     call('SET', P .. 'msg:' .. j.id, s.record)
@@ -187,9 +238,10 @@ function V.enter(s, j, fields, place, policy)
     end
 end
 
-function V.submit_one(s)
+-- none: the caller knows that the checkpoint's first job is not there.
+function V.submit_one(s, none)
     local flow = V.flow_load(s.flow)
-    local gen, id, j, state, fingerprint = known(s, flow)
+    local gen, id, j, state, fingerprint = known(s, flow, none)
     if state and (fingerprint == s.fingerprint or fingerprint == '' or s.fingerprint == '') then
         return { 'duplicate', id, state }
     end
@@ -222,16 +274,17 @@ function V.submit_one(s)
                 flow.gens = '1'
             end
         end
-        Q.bump('submitted', 1)
         local fields
-        j, fields = V.job_new(s, id, gen, class, place)
+        j, fields = V.job_new(s, id, gen, class, text_of(place))
         call('SET', P .. 'msg:' .. id, s.record)
         if s.policy == 'latest' and place < flow.top and s.keep ~= '1' then
             local reason = 'superseded by step ' .. text_of(flow.top % SPAN)
             J.finish(j, 'skipped', reason, nil, fields)
+            Q.bump('submitted', 1)
             return { 'skipped', id, 'skipped', reason }
         end
         V.enter(s, j, fields, place, s.policy)
+        Q.bump('submitted', 1) -- Last: one that fails counts nowhere.
     end
     if s.policy == 'latest' and place >= flow.top then
         F.supersede(s.flow, place)
@@ -240,7 +293,7 @@ function V.submit_one(s)
 end
 
 verb('submit', 'submit', function(args)
-    args_exactly(args, SUBMIT_ARGS, 'run session step variant suite policy band keep fingerprint given needs delay record')
+    args_exactly(args, V.SUBMIT_ARGS, 'run session step variant suite policy band keep fingerprint given needs delay record')
     local s, wrong = V.submit_read(args, 1)
     if not s then
         return { 'refused', wrong }

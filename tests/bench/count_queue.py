@@ -109,8 +109,8 @@ class Server:
         return int(found[1])
 
 
-def submit_words(at, step):
-    return ("run-%03d" % (at % RUNS), 1, (step + at // RUNS) * 100, "regular", "quick", "all", 2, 0, "1" * 32, 0, "", 0, RECORD)
+def submit_words(at, step, runs=RUNS):
+    return ("run-%03d" % (at % runs), 1, (step + at // runs) * 100, "regular", "quick", "all", 2, 0, "1" * 32, 0, "", 0, RECORD)
 
 
 class Queue:
@@ -127,11 +127,14 @@ class Queue:
             self.server.many([self.fcall(name, *submit_words(at, self.step)) for at in range(low, min(self.jobs, low + 64))])
         self.step += self.jobs // RUNS + 1
 
-    def submit_batch(self):
+    def submit_batch(self, runs=RUNS):
         for low in range(0, self.jobs, 100):
-            words = [word for at in range(low, low + 100) for word in submit_words(at, self.step)]
+            words = [word for at in range(low, low + 100) for word in submit_words(at, self.step, runs)]
             self.server.call(*self.fcall("evalq_v1_submit_batch", 100, *words))
-        self.step += self.jobs // RUNS + 1
+        self.step += self.jobs // runs + 1
+
+    def submit_batch_of_one(self):
+        self.submit_batch(1)
 
     def claim(self):
         self.requests += 1
@@ -161,9 +164,12 @@ def count_library(path, jobs):
         server.call(*queue.fcall("evalq_v1_suite", "quick", "d" * 32, "", 1, 1, "{}", "here", "register", "worker-1"))
         for warm in (queue.submit, queue.claim_all, queue.complete_all):
             warm()
-        names = ("submit, 64 in flight", "claim 16", "complete_many of 16", "submit, 100 a call")
-        return [(name, server.count(work) / jobs)
-                for name, work in zip(names, (queue.submit, queue.claim_all, queue.complete_all, queue.submit_batch))]
+        rows = (("submit, 64 in flight", queue.submit), ("claim 16", queue.claim_all),
+                ("complete_many of 16", queue.complete_all), ("submit, 100 a call", queue.submit_batch),
+                (None, queue.claim_all), (None, queue.complete_all),
+                ("submit, 100 a call, one run", queue.submit_batch_of_one),
+                ("claim 16, one run", queue.claim_all), ("complete_many of 16, one run", queue.complete_all))
+        return [(name, count / jobs) for name, count in [(name, server.count(work)) for name, work in rows] if name]
     finally:
         server.close()
 
@@ -176,7 +182,7 @@ def main():
     for path in given.library:
         print(path)
         for name, count in count_library(path, given.jobs // 100 * 100):
-            print("  %-24s %9.0f instructions a job" % (name, count), flush=True)
+            print("  %-30s %9.0f instructions a job" % (name, count), flush=True)
 
 
 if __name__ == "__main__":
