@@ -436,8 +436,8 @@ def rows_of(path: str) -> List[Dict[str, Any]]:
 def totals(paths: List[str]) -> int:
     """What the rounds of these files came to, as a table; those that broke count for nothing."""
     rows = [row for path in paths for row in rows_of(path)]
-    print("| rounds | kind | jobs | kills | of which Redis | pauses | cut replies | other faults on the wire | stale writes refused | changes of state looked at | hours |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| rounds | kind | jobs | of which ended in the storm | kills | of which Redis | pauses | cut replies | other faults on the wire | stale writes refused | changes of state looked at | hours |")
+    print("|" + " --- |" * 12)
     for kind in ROUNDS:
         good = [row["counts"] for row in rows if row["kind"] == kind and not row["problems"]]
 
@@ -445,7 +445,7 @@ def totals(paths: List[str]) -> int:
             return sum(number for counts in good for name, number in counts.items() if name.startswith(beginnings))
 
         cut = total("fault cut_reply ")
-        print(f"| {len(good)} | {kind} | {total('jobs'):,} | {total('kill '):,} | {total('kill redis'):,} | {total('pause '):,} | {cut:,} | "
+        print(f"| {len(good)} | {kind} | {total('jobs'):,} | {total('ended in storm'):,} | {total('kill '):,} | {total('kill redis'):,} | {total('pause '):,} | {cut:,} | "
               f"{total('fault ') - cut:,} | {total('checked stale_refused'):,} | {total('checked transitions'):,} | {total('milliseconds') / 3.6e6:.1f} |")
         for name in sorted({name for counts in good for name in counts if name.split(' ')[0] in ('kill', 'pause', 'drain')}):
             print(f"  {kind}: {name} {total(name)}", file=sys.stderr)
