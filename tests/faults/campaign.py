@@ -409,7 +409,7 @@ def plan(options: argparse.Namespace, done: set) -> Any:
 
 def parse(words: List[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="a round of each kind (default)")
+    parser.add_argument("--short", action="store_true", help="a round of load and one of programs (default)")
     parser.add_argument("--long", action="store_true", help="many; those that --out has of this commit are left out")
     parser.add_argument("--mutants", action="store_true", help="rounds against libraries without a guard, each of which must be found")
     parser.add_argument("--totals", nargs="+", metavar="FILE", help="what the rounds written down in files came to")
