@@ -7,12 +7,12 @@ for no library: an empty function with a submit's arguments, and the 13 commands
 Counts are of the whole server: sockets, parsing, Lua and its collector, commands. Records of 272 bytes, 100 runs.
 """
 import argparse
-import glob
-import re
 import socket
 import subprocess
 import tempfile
 import time
+
+import callgrind
 
 PREFIX = "evalq:{main}:"
 RUNS = 100
@@ -49,11 +49,12 @@ class Server:
     """A redis-server under callgrind, on a socket in a directory of its own."""
 
     def __init__(self):
+        self.counter = callgrind.Counter()
         self.dir = tempfile.TemporaryDirectory()
         path = self.dir.name + "/socket"
         self.process = subprocess.Popen(
-            ["valgrind", "--tool=callgrind", "--callgrind-out-file=" + self.dir.name + "/count", "redis-server", "--port", "0",
-             "--unixsocket", path, "--save", "", "--dir", self.dir.name, "--hz", "1"],
+            [*self.counter.words, "redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--dir", self.dir.name,
+             "--hz", "1"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
         self.socket = socket.socket(socket.AF_UNIX)
@@ -62,13 +63,13 @@ class Server:
                 raise SystemExit("count_queue: redis-server does not start under valgrind")
             time.sleep(0.05)
         self.file = self.socket.makefile("rb")
-        self.dumps = 0
 
     def close(self):
         self.socket.close()
         self.process.terminate()
         self.process.wait()
         self.dir.cleanup()
+        self.counter.close()
 
     def read(self):
         line = self.file.readline()
@@ -92,21 +93,9 @@ class Server:
     def call(self, *words):
         return self.many([words])[0]
 
-    def control(self, *words):
-        subprocess.run(["callgrind_control", *words, str(self.process.pid)], check=True, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL)
-
     def count(self, work):
         """Instructions while work runs."""
-        self.control("-z")
-        work()
-        self.control("-d", "part")
-        self.dumps += 1
-        found = None
-        while not found:  # The dump is written when the server next runs.
-            for name in glob.glob(self.dir.name + "/count.%d" % self.dumps):
-                found = re.search(r"^(?:summary|totals): (\d+)", open(name).read(), re.M)
-        return int(found[1])
+        return self.counter.count(self.process.pid, work)
 
 
 def submit_words(at, step, runs=RUNS):
