@@ -21,7 +21,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,7 +31,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Dict, List, Tuple
 
-from servers import BIN, SOURCE, Peer, Place, bullmq, celery, redis, rq, versions
+from servers import BIN, Peer, Place, bullmq, celery, evalq, evalq_prepare, redis, rq, versions
+from spent import tree
 
 LEASE = "3"
 RATE, MS, SLOTS = 20, 200, 4
@@ -52,16 +52,6 @@ for _, key in ipairs(redis.call('KEYS', 'rq:results:*')) do
 end
 return n
 """
-CONFIG = """
-redis: {queue: main}
-roots: {out: %s}
-worker: {slots: 4, devices: cpu, lease_ms: 3000, heartbeat_ms: 600}
-evaluators:
-  noop: {kind: persistent, argv: [%s/noop_evaluator, %s/noop.log]}
-suites:
-  noop: {evaluator: noop, limits: {seconds: 60}, tasks: [{name: t, type: any}]}
-logger: {directory: %s/results, sinks: [{kind: jsonl}]}
-"""
 
 
 @dataclass
@@ -74,13 +64,8 @@ class Entry:
     pause: float = 10
 
 
-def evalq_entry() -> Entry:
-    peer = Peer("evalq", [sys.executable, "evalq_peer.py"], [os.path.join(BIN, "evalq-worker")], LEASE)
-    return Entry(peer, 1, 20)
-
-
 ENTRIES = [
-    evalq_entry(),
+    Entry(evalq("evalq", LEASE), 1, 20),
     Entry(bullmq(SLOTS, LEASE, "BullMQ, stalled check 3 s, 5 stalls"), 1, 20),
     Entry(bullmq(SLOTS, "", "BullMQ as it comes"), 1, 80),
     Entry(rq(False, LEASE, "RQ, Retry(5), maintenance 3 s"), SLOTS, 150),
@@ -88,17 +73,6 @@ ENTRIES = [
     Entry(celery(SLOTS, LEASE, "Celery, acks_late, reject on lost, visibility 3 s"), 1, 50, 16),
     Entry(celery(SLOTS, "", "Celery as it comes"), 1, 30, 16),
 ]
-
-
-def tree(pid: int) -> List[int]:
-    """A process and all that it started, the oldest first."""
-    found = [pid]
-    for one in found:
-        with contextlib.suppress(OSError):
-            for task in os.listdir(f"/proc/{one}/task"):
-                with open(f"/proc/{one}/task/{task}/children", encoding="ascii") as file:
-                    found += [int(word) for word in file.read().split()]
-    return found
 
 
 def send(pids: List[int], number: int) -> None:
@@ -124,25 +98,10 @@ class Campaign:
             self.proxy = place.start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             self.port = int(self.proxy.stdout.readline().split()[1])
         if self.evalq:
-            self.prepare()
-
-    def prepare(self) -> None:
-        here = self.place.directory
-        data = os.path.join(SOURCE, "tests", "data", "mnist", "mlp_784_512_128_32_10.safetensors")
-        shutil.copy(data, os.path.join(here, "one.safetensors"))
-        os.mkdir(os.path.join(here, "ring"), 0o700)
-        with open(os.path.join(here, "evalq.yaml"), "w", encoding="utf-8") as file:
-            file.write(CONFIG % (here, BIN, here, here))
-        subprocess.run([os.path.join(BIN, "evalq"), "admin", "install"], env=self.environment(self.place.port), check=True, capture_output=True)
-
-    def environment(self, port: int) -> Dict[str, str]:
-        here = self.place.directory
-        mine = {"EVALQ_URL": f"redis://127.0.0.1:{port}", "EVALQ_CONFIG": os.path.join(here, "evalq.yaml"), "TMPDIR": here}
-        mine["EVALQ_LIBRARY"] = os.path.join(os.path.dirname(BIN), "lib", "libevalq.so.1")
-        return {**self.entry.peer.environment(port), **(mine if self.evalq else {}), "PEER_RATE": str(RATE)}
+            evalq_prepare(entry.peer, place, SLOTS, 3000)
 
     def start(self, words: List[str], **more: object) -> "subprocess.Popen[bytes]":
-        return self.place.start(words, env=self.environment(self.port), **more)
+        return self.place.start(words, env={**self.entry.peer.environment(self.place, self.port), "PEER_RATE": str(RATE)}, **more)
 
     def machine(self) -> List["subprocess.Popen[bytes]"]:
         return [self.start(self.entry.peer.worker) for _ in range(self.entry.workers)]

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The queues that people know beside evalq: Celery, RQ, BullMQ (and beanstalkd for speed), with Redis' same settings, in turns.
-#   sh tests/bench/peers/run.sh speed [JOBS [ROUNDS [MODE...]]]     no-op jobs a second
+#   sh tests/bench/peers/run.sh speed [JOBS [ROUNDS [MODE...]]] [--quick] [--awake]     no-op jobs a second
+#   sh tests/bench/peers/run.sh cost [JOBS]                         commands and instructions of the server a job; holds on a busy machine
 #   sh tests/bench/peers/run.sh faults [JOBS [SEED [CASE...]]]      lost and repeated jobs: pause, kill, cut
 # Installs what is missing: beanstalkd (apt), a Python environment in build/peers-bench, BullMQ by npm. Where npm's registry does
 # not answer, BullMQ's own port to Python, which runs the same scripts in Redis, stands in for it; or say where a bundle of
@@ -13,6 +14,9 @@ what=${1:-speed}
 
 if ! command -v beanstalkd >/dev/null || ! command -v redis-server >/dev/null; then
     apt-get install -y -q beanstalkd redis-server >/dev/null
+fi
+if [ "$what" = cost ] && ! command -v valgrind >/dev/null; then
+    apt-get install -y -q valgrind >/dev/null
 fi
 if [ ! -e "$home/venv/done" ]; then
     python3 -m venv "$home/venv"

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List
+from dataclasses import dataclass, field
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.join(HERE, "..", "..", "..")
@@ -22,6 +22,16 @@ AOF = {
     "everysec": ["--appendonly", "yes", "--appendfsync", "everysec"],
     "always": ["--appendonly", "yes", "--appendfsync", "always"],
 }
+EVALQ_YAML = """
+redis: {queue: main}
+roots: {out: %s}
+worker: {slots: %d, devices: cpu, lease_ms: %d, heartbeat_ms: %d}
+evaluators:
+  noop: {kind: persistent, argv: [%s/noop_evaluator, %s/noop.log]}
+suites:
+  noop: {evaluator: noop, limits: {seconds: 60}, tasks: [{name: t, type: any}]}
+logger: {directory: %s/results, sinks: [{kind: jsonl}]}
+"""
 
 
 def free_port() -> int:
@@ -49,32 +59,38 @@ def answers(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def redis(mode: str) -> Iterator["Place"]:
-    directory = tempfile.mkdtemp(prefix="evalq-peers-")
-    place = Place(directory, free_port())
+def served(words: Callable[["Place"], List[str]]) -> Iterator["Place"]:
+    """A place whose server answers. What its processes said is printed when something goes wrong there."""
+    place = Place(tempfile.mkdtemp(prefix="evalq-peers-"), free_port())
     try:
-        place.start(
-            ["redis-server", "--bind", "127.0.0.1", "--port", str(place.port), "--dir", directory, "--save", ""]
-            + ["--maxmemory-policy", "noeviction", *AOF[mode]]
-        )
-        until(lambda: answers(place.port), "redis-server answers", 20)
+        place.start(words(place))
+        until(lambda: answers(place.port), f"{words(place)[0]} answers", 60)
         yield place
+    except BaseException:
+        print(place.said(), file=sys.stderr)
+        raise
     finally:
         place.close()
 
 
-@contextlib.contextmanager
-def beanstalkd(mode: str) -> Iterator["Place"]:
+def redis(mode: str, under: Sequence[str] = ()) -> ContextManager["Place"]:
+    """under: the words of a program that runs the server, such as valgrind's."""
+
+    def words(place: "Place") -> List[str]:
+        server = ["redis-server", "--bind", "127.0.0.1", "--port", str(place.port), "--dir", place.directory, "--save", ""]
+        return [*under, *server, "--maxmemory-policy", "noeviction", *AOF[mode]]
+
+    return served(words)
+
+
+def beanstalkd(mode: str, under: Sequence[str] = ()) -> ContextManager["Place"]:
     """Its log: off, written to disk once a second, or after each write."""
-    directory = tempfile.mkdtemp(prefix="evalq-peers-")
-    place = Place(directory, free_port())
-    log = {"off": [], "everysec": ["-b", directory, "-f", "1000"], "always": ["-b", directory, "-f", "0"]}[mode]
-    try:
-        place.start(["beanstalkd", "-l", "127.0.0.1", "-p", str(place.port), *log])
-        until(lambda: answers(place.port), "beanstalkd answers", 20)
-        yield place
-    finally:
-        place.close()
+
+    def words(place: "Place") -> List[str]:
+        log = {"off": [], "everysec": ["-b", place.directory, "-f", "1000"], "always": ["-b", place.directory, "-f", "0"]}[mode]
+        return [*under, "beanstalkd", "-l", "127.0.0.1", "-p", str(place.port), *log]
+
+    return served(words)
 
 
 class Place:
@@ -108,6 +124,10 @@ class Place:
             ["redis-cli", "-p", str(self.port), *words], capture_output=True, check=True, text=True
         ).stdout
 
+    def said(self) -> str:
+        with open(os.path.join(self.directory, "log"), encoding="utf-8", errors="replace") as file:
+            return file.read()[-3000:]
+
     def close(self) -> None:
         for process in self.processes[::-1]:
             self.end(process)
@@ -122,17 +142,36 @@ class Peer:
     submit: List[str]
     worker: List[str]
     durable: str = ""  # PEER_DURABLE: seconds of its lease; "": as it comes.
+    more: Dict[str, str] = field(default_factory=dict)  # Further settings, as variables.
 
-    def environment(self, port: int) -> Dict[str, str]:
+    def environment(self, place: Place, port: int) -> Dict[str, str]:
         more = {"PEER_PORT": str(port), "PYTHONPATH": HERE, "PYTHONDONTWRITEBYTECODE": "1", "PEER_DURABLE": self.durable}
-        return {**os.environ, **more}
+        more.update(EVALQ_URL=f"redis://127.0.0.1:{port}", EVALQ_CONFIG=os.path.join(place.directory, "evalq.yaml"), TMPDIR=place.directory)
+        return {**os.environ, **more, **self.more}
 
     def start_submit(self, place: Place, port: int, kind: str, count: int, ms: int, path: str) -> "subprocess.Popen[bytes]":
         words = [*self.submit, "submit", kind, str(count), str(ms), path]
-        return place.start(words, env=self.environment(port), stdout=subprocess.PIPE)
+        return place.start(words, env=self.environment(place, port), stdout=subprocess.PIPE)
 
     def start_worker(self, place: Place, port: int) -> "subprocess.Popen[bytes]":
-        return place.start(self.worker, env=self.environment(port))
+        return place.start(self.worker, env=self.environment(place, port))
+
+
+def evalq(name: str, durable: str = "") -> Peer:
+    library = os.path.join(os.path.dirname(BIN), "lib", "libevalq.so.1")
+    return Peer(name, [sys.executable, "evalq_peer.py"], [os.path.join(BIN, "evalq-worker")], durable, {"EVALQ_LIBRARY": library})
+
+
+def evalq_prepare(peer: Peer, place: Place, slots: int, lease_ms: int) -> None:
+    """A configuration whose evaluator does nothing, a checkpoint, and the functions in Redis."""
+    here = place.directory
+    data = os.path.join(SOURCE, "tests", "data", "mnist", "mlp_784_512_128_32_10.safetensors")
+    shutil.copy(data, os.path.join(here, "one.safetensors"))
+    os.mkdir(os.path.join(here, "ring"), 0o700)
+    with open(os.path.join(here, "evalq.yaml"), "w", encoding="utf-8") as file:
+        file.write(EVALQ_YAML % (here, slots, lease_ms, lease_ms // 5, BIN, here, here))
+    words = [os.path.join(BIN, "evalq"), "admin", "install"]
+    subprocess.run(words, env=peer.environment(place, place.port), check=True, capture_output=True)
 
 
 def celery(concurrency: int, durable: str = "", name: str = "") -> Peer:
@@ -146,12 +185,14 @@ def rq(simple: bool, durable: str = "", name: str = "") -> Peer:
     return Peer(name or ("RQ, SimpleWorker" if simple else "RQ, a process a job"), [sys.executable, "rq_peer.py"], words, durable)
 
 
-def bullmq(concurrency: int, durable: str = "", name: str = "") -> Peer:
+def bullmq(concurrency: int, durable: str = "", name: str = "", removed: bool = False) -> Peer:
+    """removed: a job's record goes when the job ends; as it comes, all records are kept."""
     if os.environ.get("BULLMQ_JS"):
         kind, words = "BullMQ", ["node", "bullmq_peer.js"]
     else:
         kind, words = "BullMQ (its Python port)", [sys.executable, "bullmq_peer.py"]
-    return Peer(name or f"{kind}, {concurrency} in flight", words, [*words, "worker", str(concurrency)], durable)
+    name = name or f"{kind}, {concurrency} in flight{', removed' if removed else ''}"
+    return Peer(name, words, [*words, "worker", str(concurrency)], durable, {"PEER_REMOVE": "1" if removed else ""})
 
 
 def versions() -> str:

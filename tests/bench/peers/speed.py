@@ -1,120 +1,220 @@
 """No-op jobs a second through the queues that people know and through evalq, on the same Redis settings, in turns.
 
-    python speed.py [JOBS [ROUNDS [MODE...]]]        5000, 3, off everysec always; run.sh sets up what it needs
+    python speed.py [JOBS [ROUNDS [MODE...]]] [--quick] [--awake] [--json FILE]      20000, 3, off everysec always; run.sh sets up what it needs
 
-Each round, for each queue: JOBS jobs are submitted, one call each, by one process (BullMQ with 100 in flight, as its own benchmarks do; the
-others one after another; evalq and beanstalkd also as their clients batch). Then one worker is started and drains them; the
-rate is that between the 21st job from the start and the 21st from the end. RQ's process a job gets a tenth.
+Each round, for each queue: jobs are submitted, one call each, by one process (BullMQ with 100 in flight, as its own benchmarks do; the
+others one after another; evalq and beanstalkd also as their clients batch). Then one worker is started and drains them; the rate is
+that from the job at a fifth, when it is warm, to the 21st from the end. Celery gets a quarter of JOBS, RQ and evalq-worker with its
+evaluator processes a tenth, RQ's process a job a hundredth; all a quarter of that with AOF always.
+
+--quick: 1,000 jobs, one round, AOF off: does all work? --awake: a busy loop a core that runs only where nothing else wants to, for
+a virtual core that is halted takes longer to wake than Redis works.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
 import subprocess
 import sys
-from typing import Dict, Iterator, List, Tuple
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
-from servers import BIN, SOURCE, Peer, Place, beanstalkd, bullmq, celery, redis, rq, until, versions
+import jobs
+import spent
+from servers import BIN, SOURCE, Peer, Place, beanstalkd, bullmq, celery, evalq, evalq_prepare, redis, rq, until, versions
 
-EDGE = 20
-
-PEERS = [bullmq(50), bullmq(1), celery(2), rq(True), rq(False)]
-
-
-Rates = Iterator[Tuple[str, float, float]]  # What, jobs a second, microseconds of the server's processor time a job.
-
-
-class Cost:
-    """Processor time of a place's server, its first process, since the last look."""
-
-    def __init__(self, place: Place) -> None:
-        self.pid, self.last = place.processes[0].pid, 0.0
-        self.us(1)
-
-    def us(self, jobs: int) -> float:
-        with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rsplit(") ", 1)[1].split()
-        now = 1e6 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        spent, self.last = now - self.last, now
-        return spent / jobs
+BAR = 2
+OURS = "evalq, 16 slots"
+WORKER = evalq("evalq-worker, 16 evaluator processes")
+BULLMQS = [bullmq(50), bullmq(50, removed=True), bullmq(1)]
+PEERS = [(peer, 1) for peer in BULLMQS] + [(WORKER, 10), (celery(2), 4), (rq(True), 10), (rq(False), 100)]
 
 
-def peer_rates(peer: Peer, mode: str, count: int) -> Rates:
+@dataclass
+class Row:
+    """Jobs a second, and microseconds of processor time a job: the server's, and the client's with all its processes (0: not taken)."""
+
+    rate: float
+    server_us: float
+    client_us: float
+
+
+Rows = Iterator[Tuple[str, str, Row]]  # Of which queue, what it did.
+
+
+class Trace:
+    """The file in which a queue's jobs leave when they ran: some of them, or with evalq's worker all, at their start and at their end."""
+
+    def __init__(self, peer: Peer, place: Place, count: int) -> None:
+        every = peer is WORKER
+        self.path = os.path.join(place.directory, "noop.log" if every else "ran")
+        self.count, self.every = count, every
+        self.warm = 2 * (jobs.warm(count) + jobs.EDGE) if every else jobs.EDGE
+        self.whole = 2 * count if every else 2 * jobs.EDGE
+
+    def lines(self) -> int:
+        if not os.path.exists(self.path):
+            return 0
+        with open(self.path, "rb") as file:
+            return file.read().count(b"\n")
+
+    def rate(self) -> float:
+        with open(self.path, encoding="ascii") as file:
+            lines = file.read().splitlines()
+        if self.every:
+            starts = sorted(int(line.split()[3]) / 1e9 for line in lines if line.endswith(" 0"))
+            first, last = starts[jobs.warm(self.count)], starts[-jobs.EDGE]
+        else:
+            stamps = sorted(map(float, lines))
+            first, last = stamps[0], stamps[jobs.EDGE]
+        return (self.count - jobs.EDGE - jobs.warm(self.count)) / (last - first)
+
+
+def drained(peer: Peer, place: Place, count: int) -> Row:
+    """Starts the worker; the processor's time is counted over the jobs between the two looks at their trace."""
+    trace = Trace(peer, place, count)
+    worker = peer.start_worker(place, place.port)
+    pids = (place.processes[0].pid, worker.pid)
+    until(lambda: trace.lines() >= trace.warm, f"{peer.name} is warm", 300)
+    before, began = [spent.of_tree(pid) for pid in pids], time.monotonic()
+    until(lambda: trace.lines() >= trace.whole, f"{peer.name} drains {count} jobs", 300)
+    after, ended, rate = [spent.of_tree(pid) for pid in pids], time.monotonic(), trace.rate()
+    server_us, client_us = (1e6 * (b - a) / (rate * (ended - began)) for a, b in zip(before, after))
+    return Row(rate, server_us, client_us)
+
+
+def peer_rows(peer: Peer, mode: str, count: int) -> Rows:
     with redis(mode) as place:
-        path, cost = os.path.join(place.directory, "ran"), Cost(place)
-        submit = peer.start_submit(place, place.port, "noop", count, 0, path)
-        yield f"{peer.name}: submit", count / float(submit.communicate()[0]), cost.us(count)
-        peer.start_worker(place, place.port)
-
-        def ran() -> List[float]:
-            if not os.path.exists(path):
-                return []
-            with open(path, encoding="ascii") as file:
-                return sorted(float(line) for line in file.read().split())
-
-        until(lambda: len(ran()) >= 2 * EDGE, f"{peer.name} drains {count} jobs", 600)
-        stamps, spent = ran(), cost.us(count)
-        yield f"{peer.name}: drain", (count - 2 * EDGE) / (stamps[EDGE] - stamps[EDGE - 1]), spent
+        if peer is WORKER:
+            evalq_prepare(peer, place, 16, 15000)
+        server = spent.of_tree(place.processes[0].pid)
+        submit = peer.start_submit(place, place.port, "noop", count, 0, os.path.join(place.directory, "ran"))
+        out, _ = submit.communicate(timeout=300)
+        if peer is not WORKER:  # What its client does besides is measured by other benchmarks.
+            yield peer.name, "submit", Row(count / float(out), 1e6 * (spent.of_tree(place.processes[0].pid) - server) / count, 0)
+        yield peer.name, "drain", drained(peer, place, count)
 
 
-def said(*words: str) -> float:
-    return float(subprocess.run([os.path.join(BIN, words[0]), *words[1:]], check=True, capture_output=True, text=True).stdout)
+def timed(place: Place, count: int, program: str, *words: str) -> Row:
+    """A program of ours that does count jobs and prints the seconds."""
+    server, client = spent.of_tree(place.processes[0].pid), spent.of_children()
+    done = subprocess.run([os.path.join(BIN, program), *words], check=True, stdout=subprocess.PIPE, text=True, timeout=300)
+    server, client = spent.of_tree(place.processes[0].pid) - server, spent.of_children() - client
+    return Row(count / float(done.stdout), 1e6 * server / count, 1e6 * client / count)
 
 
-def evalq_rates(mode: str, count: int) -> Rates:
-    for batch, name in ((1, "submit"), (100, "submit, 100 a call")):
+def evalq_rows(mode: str, count: int) -> Rows:
+    for batch, name, verb, drain in (("1", "evalq", "drain", OURS), ("100", "evalq, 100 a call", "publish", OURS + ", each with a result")):
         with redis(mode) as place:
-            cost = Cost(place)
-            yield f"evalq: {name}", count / said("evalq_noop", place.url, "submit", str(count), str(batch)), cost.us(count)
-            drain = "drain" if batch == 1 else "publish"
-            rate = count / said("evalq_noop", place.url, drain, str(count))
-            yield "evalq, 16 slots: drain" + (", each with a result" if drain == "publish" else ""), rate, cost.us(count)
+            yield name, "submit", timed(place, count, "evalq_noop", place.url, "submit", str(count), batch)
+            yield drain, "drain", timed(place, count, "evalq_noop", place.url, verb, str(count))
 
 
-def beanstalkd_rates(mode: str, count: int) -> Rates:
+def beanstalkd_rows(mode: str, count: int) -> Rows:
     count = count // 16 * 16
     with beanstalkd(mode) as place:
-        cost = Cost(place)
         for verb, name in (("put", "submit"), ("drain", "drain")):
-            rate = count / said("beanstalk_noop", str(place.port), verb, str(count))
-            yield f"beanstalkd, 16 in flight: {name}", rate, cost.us(count)
+            yield "beanstalkd, 16 in flight", name, timed(place, count, "beanstalk_noop", str(place.port), verb, str(count))
 
 
-def measure(mode: str, count: int, rounds: int) -> Dict[str, List[Tuple[float, float]]]:
-    rates: Dict[str, List[Tuple[float, float]]] = {}
-    for _ in range(rounds):
-        found = [*evalq_rates(mode, count)]
-        for peer in PEERS:
-            found += peer_rates(peer, mode, max(100, count // 10) if "a process a job" in peer.name else count)
-        found += beanstalkd_rates(mode, count)
-        for name, rate, us in found:
-            rates.setdefault(name, []).append((rate, us))
-    return rates
+class Table:
+    """All rounds of one AOF mode."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.rounds = 0
+        self.rows: Dict[Tuple[str, str], Dict[int, Row]] = {}  # By round: one that went wrong leaves a gap.
+        self.left_out: List[str] = []
+
+    def take(self, name: str, rows: Callable[[], Rows]) -> None:
+        """One queue's turn. That one of them fails must not cost the others' figures, but is said, and makes the exit status 1."""
+        try:
+            for queue, what, row in [*rows()]:
+                self.rows.setdefault((what, queue), {})[self.rounds] = row
+        except (Exception, SystemExit) as error:
+            self.left_out.append(f"{name}, round {self.rounds}: {error!r}")
+
+    def round(self, count: int) -> None:
+        self.rounds += 1
+        self.take("evalq", lambda: evalq_rows(self.mode, count))
+        for peer, part in PEERS:
+            self.take(peer.name, lambda: peer_rows(peer, self.mode, max(100, count // part)))
+        self.take("beanstalkd", lambda: beanstalkd_rows(self.mode, count))
+
+    def ratios(self) -> Dict[str, List[float]]:
+        """evalq's drain beside each BullMQ's, round by round."""
+        ours = self.rows.get(("drain", OURS), {})
+        theirs = {peer.name: self.rows.get(("drain", peer.name), {}) for peer in BULLMQS}
+        found = {name: [ours[at].rate / row.rate for at, row in rows.items() if at in ours] for name, rows in theirs.items()}
+        return {name: ratios for name, ratios in found.items() if ratios}
+
+    def show(self) -> None:
+        print(f"\nAOF {self.mode:40} jobs a second (lowest-highest)   us a job: server  client")
+        for (what, queue), rounds in sorted(self.rows.items(), reverse=True):
+            rows = [*rounds.values()]
+            rates = [row.rate for row in rows]
+            server, client = (statistics.median(each) for each in zip(*((row.server_us, row.client_us) for row in rows)))
+            said = f"{client:>7.1f}" if client else ""
+            print(f"{what + ': ' + queue:44} {statistics.median(rates):>13,.0f}  ({min(rates):,.0f}-{max(rates):,.0f}) {server:>18.1f} {said}")
+        for name, ratios in self.ratios().items():
+            middle = statistics.median(ratios)
+            bar = f"; bar >= {BAR}: {'reached' if middle >= BAR else 'MISSED'}" if ", 50 in flight" in name else ""
+            print(f"{OURS} : {name} = {middle:.2f} ({min(ratios):.2f}-{max(ratios):.2f}){bar}")
+        for line in self.left_out:
+            print(f"NOT MEASURED: {line}")
+        sys.stdout.flush()
+
+    def kept(self) -> Dict[str, Any]:
+        rows = {f"{what}: {queue}": {at: vars(row) for at, row in rows.items()} for (what, queue), rows in self.rows.items()}
+        return {"rows": rows, "ratios": self.ratios(), "left_out": self.left_out}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="?", type=int, default=20000)
+    parser.add_argument("rounds", nargs="?", type=int, default=3)
+    parser.add_argument("modes", nargs="*")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--awake", action="store_true")
+    parser.add_argument("--json", default=os.path.join(SOURCE, "build", "bench", "peers.json"))
+    given = parser.parse_args()
+    given.modes = given.modes or ["off"] + ([] if given.quick else ["everysec", "always"])
+    if not set(given.modes) <= {"off", "everysec", "always"} or given.jobs < 100 or given.rounds < 1:
+        parser.error("modes are off, everysec, always; at least 100 jobs, one round")
+    if given.quick:
+        given.jobs, given.rounds = 1000, 1
+    return given
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    modes = sys.argv[3:] or ["off", "everysec", "always"]
-    print(f"{versions()}\n{count} jobs, median of {rounds} rounds (lowest-highest), load {os.getloadavg()[0]:.1f}", flush=True)
-    found = {}
-    for mode in modes:
-        rates = measure(mode, count, rounds)
-        found[mode] = rates
-        print(f"\nAOF {mode:48} jobs a second  (lowest-highest)   us of the server a job")
-        middle = {name: [statistics.median(values) for values in zip(*each)] for name, each in rates.items()}
-        for name, (rate, us) in sorted(middle.items(), key=lambda item: (item[0].split(": ")[1], item[0])):
-            low, high = min(each[0] for each in rates[name]), max(each[0] for each in rates[name])
-            print(f"{name:52} {rate:>13.0f}  ({low:.0f}-{high:.0f}) {us:>14.1f}")
-        names = [name for name in rates if name.startswith("BullMQ") and name.endswith("drain")]
-        ratio = middle["evalq, 16 slots: drain"][0] / max(middle[name][0] for name in names)
-        cheaper = min(middle[name][1] for name in names) / middle["evalq, 16 slots: drain"][1]
-        said_ = "reached" if ratio >= 2 else "MISSED"
-        print(f"evalq, 16 slots, beside the better BullMQ: {ratio:.2f} times the rate (bar >= 2: {said_}), {cheaper:.2f} times less of Redis a job", flush=True)
-    with open(os.path.join(SOURCE, "build", "bench", "peers.json"), "w", encoding="utf-8") as file:
-        json.dump({"versions": versions(), "jobs": count, "load": os.getloadavg()[0], "rates": found}, file, indent=1)
+    given = arguments()
+    awake = spent.Awake(given.awake)
+    others = spent.Others(awake)
+    kept: Dict[str, Any] = {**vars(given), "versions": versions(), "load": os.getloadavg(), "began": time.strftime("%Y-%m-%d %H:%M"), "found": {}}
+    print(f"{kept['versions']}\n{given.jobs} jobs, median of {given.rounds} rounds{', cores kept awake' if given.awake else ''}", flush=True)
+    print(f"load before the first round: {' '.join(f'{each:.1f}' for each in kept['load'])}", flush=True)
+    failed = False
+    try:
+        for mode in given.modes:
+            table, quiet = Table(mode), []
+            for _ in range(given.rounds):
+                table.round(given.jobs // 4 if mode == "always" else given.jobs)
+                quiet.append(others.cores())
+            table.show()
+            said = ", ".join(f"{used:.2f} and {stolen:.2f}" for used, stolen in quiet)
+            print(f"cores that others used, and that the host withheld, a round: {said}", flush=True)
+            kept["found"][mode] = {**table.kept(), "others": quiet}
+            failed = failed or bool(table.left_out)
+            with open(given.json, "w", encoding="utf-8") as file:
+                json.dump(kept, file, indent=1)
+    finally:
+        awake.close()
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
