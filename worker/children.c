@@ -391,6 +391,11 @@ static void child_died(struct evq_supervisor *supervisor, struct evq_slot *slot,
             slot->lease != NULL ? slot->lease->claim->id : "");
     job_failed(supervisor, slot, EVQ_FAIL_CRASH, reason, detail);
     evq_slot_bury(slot);
+    if (!starting) {
+        slot->note[0] = '\0'; // Its hello's.
+    } else if (slot->note[0] == '\0') {
+        (void)snprintf(slot->note, sizeof(slot->note), "%.159s", reason);
+    }
     slot->failures += starting && slot->failures < 100;
     slot->start_ms = evq_clock_mono_ms() + restart_wait_ms(slot);
     if (slot->failures >= DEVICE_FAILURES_MAX) {

@@ -214,15 +214,15 @@ static void joined(const json_t *list, char *out, size_t out_bytes)
     }
 }
 
-/* Why its first slot that waits for GPUs does; "" when none does. */
-static const char *gpu_wait(const json_t *slots)
+/* Why its first slot that waits for GPUs does, or has no process; "" when none does. */
+static const char *slot_wait(const json_t *slots)
 {
     size_t index = 0;
     const json_t *slot = NULL;
 
     json_array_foreach(slots, index, slot)
     {
-        if (evq_json_true(slot, "waits")) {
+        if (evq_json_true(slot, "waits") || strcmp(evq_json_text(slot, "state", ""), "down") == 0) {
             return evq_json_text(slot, "note", "");
         }
     }
@@ -254,7 +254,7 @@ static enum evq_status print_workers(const struct evq_cli *cli, const json_t *st
         } else if (strcmp(state, "alive") == 0 && evq_json_true(info, "draining")) {
             state = "draining";
         }
-        const char *wait = gpu_wait(slots);
+        const char *wait = slot_wait(slots);
         int64_t age = evq_json_integer(worker, "heartbeat_age_ms", -1);
         if (strcmp(state, "dead") == 0 && age > 3600000) {
             continue; // It is no news any more.

@@ -262,7 +262,10 @@ int main(int argc, char **argv)
                               "[--rounds N] [--copy GB/S] [--gemm TFLOP/S]\n");
         return 2;
     }
-    evq_backend_load(bench.device, 1, &cuda, note, sizeof(note));
+    if (evq_backend_load(bench.device, 1, &cuda, note, sizeof(note), &err) != EVQ_OK) {
+        (void)printf("FAIL %s\n", err.message);
+        return 1;
+    }
     if (cuda.devices == 0) {
         (void)printf("no device: %s\n", note);
         return EXIT_SKIPPED;

@@ -254,6 +254,55 @@ static void missing_device_leaves_the_slot_to_the_cpu(void **state)
     }
 }
 
+static bool status_holds(struct fixture_site *site, const char *option, const char *words)
+{
+    const char *worker = site->bin;
+
+    site->bin = EVQ_TEST_BIN "/evalq";
+    assert_int_equal(
+        fixture_site_run(site, "status", "status", "--url", site->fx->redis->url, option, NULL), 0);
+    site->bin = worker;
+    return fixture_site_holds(site, "status", words);
+}
+
+/* Wrong numbers of the self-check: its jobs wait, and are not evaluated on the CPU. */
+static void device_that_lies_is_out_until_it_stops(void **state)
+{
+    struct fixture_site *site = *state;
+    char path[128];
+
+    fixture_site_write(site, "lie", "", "41"); // As many rows as the self-check's batches have.
+    struct fixture_worker *worker = fixture_site_worker(site, NULL);
+    submit_digits(site, "run/1/regular/digits");
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=child_start_failed slot=0 reason="
+                                                       "\"self-check of a model of tokens"));
+    FIXTURE_UNTIL(20000, status_holds(site, NULL, "the device and the CPU disagree"));
+    (void)snprintf(path, sizeof(path), "%s/lie", site->dir);
+    assert_int_equal(unlink(path), 0);
+    assert_digits(site, "run/1/regular/digits", 1);
+    assert_true(fixture_worker_logged(worker, "backend=cuda"));
+    assert_false(fixture_worker_logged(worker, "backend=cpu"));
+    assert_false(status_holds(site, NULL, "disagree"));
+}
+
+/* Looked at again at long intervals. */
+static void device_that_goes_on_lying_is_asked_rarely(void **state)
+{
+    struct fixture_site *site = *state;
+
+    fixture_site_write(site, "lie", "", "41");
+    struct fixture_worker *worker = fixture_site_worker(site, NULL);
+    submit_digits(site, "run/1/regular/digits");
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=slot_out slot=0 devices=GPU-a,GPU-b "
+                                                       "failures=3 again_ms=30000"));
+    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"state\": \"down\""));
+    SITE_STATE_UNTIL(site, "run/1/regular/digits", "queued");
+    assert_false(fixture_worker_logged(worker, "event=job_start"));
+    fixture_worker_signal(worker, SIGTERM);
+    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    fixture_audit(site->fx);
+}
+
 /* ---- the checkpoint of the job that comes next ---- */
 
 static void submit_words(struct fixture_site *site, const char *id, const char *model)
@@ -351,17 +400,6 @@ static void next_checkpoint_loads_while_this_one_computes(void **state)
 
 /* ---- what the driver tells ---- */
 
-static bool status_holds(struct fixture_site *site, const char *option, const char *words)
-{
-    const char *worker = site->bin;
-
-    site->bin = EVQ_TEST_BIN "/evalq";
-    assert_int_equal(
-        fixture_site_run(site, "status", "status", "--url", site->fx->redis->url, option, NULL), 0);
-    site->bin = worker;
-    return fixture_site_holds(site, "status", words);
-}
-
 static void status_shows_what_the_gpus_do(void **state)
 {
     struct fixture_site *site = *state;
@@ -421,6 +459,8 @@ int main(void)
         TEST(batches_get_smaller_until_a_device_has_room),
         TEST(fault_of_a_device_ends_the_child_and_not_the_job),
         TEST(missing_device_leaves_the_slot_to_the_cpu),
+        TEST(device_that_lies_is_out_until_it_stops),
+        TEST(device_that_goes_on_lying_is_asked_rarely),
         TEST(next_checkpoint_loads_while_this_one_computes),
         TEST(status_shows_what_the_gpus_do),
         TEST(driver_that_hangs_holds_nobody_up),

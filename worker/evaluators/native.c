@@ -32,8 +32,10 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
     native->datasets.free = free_dataset;
     native->corpora.free = free_corpus;
     native->tokenizers.free = evq_native_tokenizer_free;
-    evq_backend_load(0, gpus, &native->backend, ret_note, note_bytes);
-    enum evq_status status = evq_native_ahead_new(&native->backend, threads, &native->ahead, err);
+    enum evq_status status = evq_backend_load(0, gpus, &native->backend, ret_note, note_bytes, err);
+    if (status == EVQ_OK) {
+        status = evq_native_ahead_new(&native->backend, threads, &native->ahead, err);
+    }
     if (status == EVQ_OK) {
         status = evq_backend_open(&native->backend, threads, &native->state, err);
     }

@@ -10,7 +10,8 @@
 struct evq_native;
 
 /* gpus: 0 the CPU, else the CUDA devices 0 to gpus - 1, which share the batches of each task out
- * (falls back to the CPU with *ret_note saying why; the caller logs it). */
+ * (where one is missing, the CPU, with *ret_note saying why; the caller logs it). EVQ_E_DEVICE: a
+ * device is there that computes wrong numbers. */
 enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native **ret_native,
                                 char *ret_note, size_t note_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;

@@ -73,51 +73,54 @@ static const struct evq_backend_ops *module_table(void *module, char *why, size_
     return ops;
 }
 
-/* Why not all of them can be used, or EVQ_OK. */
-static enum evq_status devices_check(const struct evq_backend_ops *ops, int32_t first,
-                                     int32_t devices, struct evq_error *err)
+/* Why not all of them are there, or EVQ_OK. */
+static enum evq_status devices_find(const struct evq_backend_ops *ops, int32_t first,
+                                    int32_t devices, struct evq_error *err)
 {
     const int32_t there = ops->probe(err);
-    enum evq_status status = there > 0 ? EVQ_OK : EVQ_E_DEVICE;
 
-    for (int32_t i = 0; i < devices && status == EVQ_OK; i++) {
-        status = i < there - first
-                     ? evq_selfcheck(ops, first + i, err)
-                     : evq_error_set(err, EVQ_E_NOT_FOUND, "device %d of %d does not exist",
-                                     (int)(first + i), (int)there);
+    if (there < 1) {
+        return EVQ_E_DEVICE;
     }
-    return status;
+    return devices <= there - first
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_NOT_FOUND, "device %d of %d does not exist",
+                               (int)(there > first ? there : first), (int)there);
 }
 
-void evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend, char *note,
-                      size_t note_bytes)
+enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend,
+                                 char *note, size_t note_bytes, struct evq_error *err)
 {
     char why[400] = "";
-    struct evq_error err = {0};
+    struct evq_error fault = {0};
+    enum evq_status status = EVQ_OK;
 
     *ret_backend = (struct evq_backend){.ops = &evq_backend_cpu, .name = evq_backend_cpu.name};
     (void)snprintf(note, note_bytes, "%s", "");
     if (devices < 1) {
-        return;
+        return EVQ_OK;
     }
     void *module = open_module(why, sizeof(why));
     const struct evq_backend_ops *ops =
         module != NULL ? module_table(module, why, sizeof(why)) : NULL;
-    if (ops != NULL) {
-        if (devices_check(ops, first, devices, &err) == EVQ_OK) {
-            *ret_backend = (struct evq_backend){.ops = ops,
-                                                .name = ops->name,
-                                                .first = first,
-                                                .devices = devices,
-                                                .module = module};
-            return;
-        }
-        (void)snprintf(why, sizeof(why), "%.399s", err.message);
+    if (ops == NULL || devices_find(ops, first, devices, &fault) != EVQ_OK) {
+        (void)snprintf(note, note_bytes, "evaluating on the CPU: %s",
+                       ops == NULL ? why : fault.message);
+        goto out;
     }
+    for (int32_t i = 0; i < devices && status == EVQ_OK; i++) {
+        status = evq_selfcheck(ops, first + i, err);
+    }
+    if (status == EVQ_OK) {
+        *ret_backend = (struct evq_backend){
+            .ops = ops, .name = ops->name, .first = first, .devices = devices, .module = module};
+        return EVQ_OK;
+    }
+out:
     if (module != NULL) {
         (void)dlclose(module); // Gives the reference back; it stays in memory.
     }
-    (void)snprintf(note, note_bytes, "evaluating on the CPU: %s", why);
+    return status;
 }
 
 enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, void **ret_state,

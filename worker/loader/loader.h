@@ -52,12 +52,13 @@ struct evq_backend {
 
 /*
  * devices 0: the CPU's. Else libevalq_cuda.so, looked for beside the program, in ../lib and on the
- * library path; where it, a driver or one of the devices is missing, or evq_selfcheck() finds one
- * to give other numbers, the CPU's, with one sentence in note saying why ("" otherwise). Never
- * fails.
+ * library path; where it, a driver or one of the devices is missing, the CPU's, with one sentence
+ * in note saying why ("" otherwise). EVQ_E_DEVICE, EVQ_E_NOMEM: evq_selfcheck() does not trust a
+ * device that is there; *ret_backend is the CPU's then.
  */
-void evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend, char *note,
-                      size_t note_bytes);
+enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend,
+                                 char *note, size_t note_bytes,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* One state of all its devices; backend->ops becomes evq_backend_several where these are several,
  * which share the batches out. threads: of the CPU; 0: all cores. */
