@@ -29,7 +29,7 @@ attention_tiles.cu~attention~a[s][1] = evq_pair(left[2], left[3])~a[s][1] = evq_
 attention_tiles.cu~attention~evq_ldmatrix_turned(b, ~evq_ldmatrix(b, 
 attention_tiles.cu~attention~end - key);~BLOCK);
 attention_tiles.cu~attention~(int64_t)(head / shape.group) * SIZE~(int64_t)(head % shape.group) * SIZE
-attention_tiles.cu~attention~next <= first + 1 &&~next <= first + 2 &&
+attention_tiles.cu~attention~next <= first + 1 &&~next <= first + 32 &&
 attention.cu~attention~window <= position~window < position - 1
 norm.cu~kernels~sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f~sum += values[p][i] * values[p][i]
 norm.cu~kernels~__syncthreads(); // What sums held before has been read.~
@@ -48,11 +48,15 @@ step.c~backend~product.adds = 0;~
 run.c~backend~length - first < queries ? length - first : queries~queries
 weights.c~backend~weight->has_rounded == has_rounded &&~
 weights.c~checkpoints~weight->stride * (weight->bf16 ? 2 : 4)~weight->columns * (weight->bf16 ? 2 : 4)
-product.c~checkpoints~a->rows == b->rows &&~
+product.c~product~a->rows == b->rows &&~
+spare.c~checkpoints~a->memory - a_bytes + b_bytes~a->memory
+spare.c~checkpoints~missing + total / FREE_SHARES~missing
+spare.c~put~status = evq_cuda_settle(b, err)~status = EVQ_OK
 END
 }
 
-commands=$(ninja -C "$build" -t commands test_cuda_kernels test_cuda_attention test_cuda_backend test_cuda_checkpoints)
+commands=$(ninja -C "$build" -t commands test_cuda_kernels test_cuda_attention test_cuda_backend test_cuda_checkpoints \
+    test_cuda_put test_cuda_product)
 list | grep -e "$pattern" >"$place/list"
 while IFS='~' read -r file test text instead; do
     mkdir -p "$place/kernels/cuda"
@@ -65,7 +69,7 @@ while IFS='~' read -r file test text instead; do
     compile=$(printf '%s\n' "$commands" | grep -e "-c [^ ]*kernels/cuda/$file\$" | tail -1 |
         sed "s^-o [^ ]*^-o $place/mutant.o^; s^-c [^ ]*^-c $place/kernels/cuda/$file^; s^-Werror ^^")
     link=$(printf '%s\n' "$commands" | grep -e "-o bin/test_cuda_$test " | tail -1 |
-        sed "s^-o bin/test_cuda_$test ^$place/mutant.o -o $place/test ^")
+        sed "s^ [^ ]*test_cuda_$test\.dir/__/kernels/cuda/$file\.o^^; s^-o bin/test_cuda_$test ^$place/mutant.o -o $place/test ^")
     (cd "$build" && eval "$compile" && eval "$link") >"$place/log" 2>&1 || {
         echo "BROKEN   $file: $text"
         cat "$place/log"
