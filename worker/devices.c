@@ -83,6 +83,17 @@ static enum evq_status auto_find(const struct evq_nvml *nvml, struct evq_devices
     return EVQ_OK;
 }
 
+/* Of those that NVML counts, one that does not answer leaves the others to us. */
+static void one_leave_out(struct evq_devices *devices, uint32_t *at)
+{
+    (void)snprintf(devices->note, sizeof(devices->note), "GPU %s does not answer: it is left out",
+                   devices->items[*at].id);
+    devices->count--;
+    memmove(&devices->items[*at], &devices->items[*at + 1],
+            (devices->count - *at) * sizeof(devices->items[0]));
+    --*at;
+}
+
 enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devices,
                                  struct evq_error *err)
 {
@@ -103,13 +114,16 @@ enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devic
         return automatic ? EVQ_OK
                          : evq_error_set(err, EVQ_E_NOT_FOUND, "devices '%s': %s", text, note);
     }
+    const bool counted = automatic && getenv("CUDA_VISIBLE_DEVICES") == NULL;
     status = automatic ? auto_find(&nvml, ret_devices, err) : EVQ_OK;
     ret_devices->unique = true;
     for (uint32_t i = 0; i < ret_devices->count && status == EVQ_OK; i++) {
         bool unique = false;
         const bool there = device_describe(&nvml, &ret_devices->items[i], &unique);
-        ret_devices->unique = ret_devices->unique && unique;
-        if (!there) {
+        ret_devices->unique = ret_devices->unique && (unique || (!there && counted));
+        if (!there && counted) {
+            one_leave_out(ret_devices, &i);
+        } else if (!there) {
             status = evq_error_set(err, EVQ_E_NOT_FOUND, "GPU %s is not there",
                                    ret_devices->items[i].id);
         }

@@ -11,36 +11,24 @@
 #define PERIODS_MAX  5 // That a reading is shown without a newer one.
 #define CLOSE_WAIT_S 1
 
-struct gauged {
+struct evq_gauge;
+
+struct gauged { // A GPU, and the thread that asks for it alone.
+    struct evq_gauge *gauge;
+    pthread_t thread;
     char id[sizeof(((struct evq_device *)0)->id)];
-    void *device; // NVML's; the thread's alone. NULL: not there.
     struct evq_nvml_reading reading;
     int64_t read_ms; // Monotonic; 0: never.
 };
 
 struct evq_gauge {
     struct gauged items[EVQ_DEVICES_MAX];
-    uint32_t count;
+    uint32_t count; // Of those that have a thread.
     int64_t period_ms;
-    pthread_t thread;
     pthread_mutex_t lock; // Of readings, their times and stop.
     pthread_cond_t wake;
     bool stop;
 };
-
-static void readings_take(struct evq_gauge *gauge, const struct evq_nvml *nvml)
-{
-    for (uint32_t i = 0; i < gauge->count; i++) {
-        struct gauged *item = &gauge->items[i];
-        if (item->device != NULL) {
-            const struct evq_nvml_reading reading = evq_nvml_read(nvml, item->device);
-            (void)pthread_mutex_lock(&gauge->lock); // Fails for a broken mutex only.
-            item->reading = reading;
-            item->read_ms = evq_clock_mono_ms();
-            (void)pthread_mutex_unlock(&gauge->lock);
-        }
-    }
-}
 
 /* False: it is time to stop. */
 static bool period_wait(struct evq_gauge *gauge)
@@ -60,23 +48,26 @@ static bool period_wait(struct evq_gauge *gauge)
     return go_on;
 }
 
-static void *gauge_main(void *context)
+/* With its own handle of NVML, which counts who opened it: nothing is shared with the others. */
+static void *item_main(void *context)
 {
-    struct evq_gauge *gauge = context;
+    struct gauged *item = context;
     struct evq_nvml nvml;
+    void *device = NULL;
     char note[256];
 
     if (!evq_nvml_open(&nvml, note, sizeof(note))) {
         return NULL; // The supervisor said so when it looked for devices.
     }
-    for (uint32_t i = 0; i < gauge->count; i++) {
-        if (!evq_nvml_find(&nvml, gauge->items[i].id, &gauge->items[i].device)) {
-            gauge->items[i].device = NULL;
-        }
+    if (evq_nvml_find(&nvml, item->id, &device)) {
+        do {
+            const struct evq_nvml_reading reading = evq_nvml_read(&nvml, device);
+            (void)pthread_mutex_lock(&item->gauge->lock); // Fails for a broken mutex only.
+            item->reading = reading;
+            item->read_ms = evq_clock_mono_ms();
+            (void)pthread_mutex_unlock(&item->gauge->lock);
+        } while (period_wait(item->gauge));
     }
-    do {
-        readings_take(gauge, &nvml);
-    } while (period_wait(gauge));
     evq_nvml_close(&nvml);
     return NULL;
 }
@@ -88,41 +79,44 @@ static void gauge_free(struct evq_gauge *gauge)
     free(gauge);
 }
 
-/* Timed by the monotonic clock; signals are for the supervisor's own thread. */
-static bool thread_start(struct evq_gauge *gauge)
+/* Timed by the monotonic clock. */
+static struct evq_gauge *gauge_new(int64_t period_ms)
 {
+    struct evq_gauge *gauge = calloc(1, sizeof(*gauge));
     pthread_condattr_t attributes;
-    sigset_t all;
-    sigset_t before;
 
-    (void)pthread_mutex_init(&gauge->lock, NULL); // None of these fails on Linux.
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&gauge->wake, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&gauge->thread, NULL, gauge_main, gauge) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
+    if (gauge != NULL) {
+        gauge->period_ms = period_ms;
+        (void)pthread_mutex_init(&gauge->lock, NULL); // None of these fails on Linux.
+        (void)pthread_condattr_init(&attributes);
+        (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        (void)pthread_cond_init(&gauge->wake, &attributes);
+        (void)pthread_condattr_destroy(&attributes);
+    }
+    return gauge;
 }
 
 enum evq_status evq_gauge_open(const struct evq_devices *devices, int64_t period_ms,
                                struct evq_gauge **ret_gauge, struct evq_error *err)
 {
-    struct evq_gauge *gauge = calloc(1, sizeof(*gauge));
+    struct evq_gauge *gauge = gauge_new(period_ms);
+    bool started = gauge != NULL;
+    sigset_t all;
+    sigset_t before;
 
-    if (gauge == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "readings of %u GPUs", devices->count);
+    (void)sigfillset(&all); // Signals are for the supervisor's own thread.
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (uint32_t i = 0; i < devices->count && started; i++) {
+        struct gauged *item = &gauge->items[i];
+        item->gauge = gauge;
+        memcpy(item->id, devices->items[i].id, sizeof(item->id));
+        started = pthread_create(&item->thread, NULL, item_main, item) == 0;
+        gauge->count += started;
     }
-    gauge->count = devices->count;
-    gauge->period_ms = period_ms;
-    for (uint32_t i = 0; i < devices->count; i++) {
-        memcpy(gauge->items[i].id, devices->items[i].id, sizeof(gauge->items[i].id));
-    }
-    if (!thread_start(gauge)) {
-        gauge_free(gauge);
-        return evq_error_set(err, EVQ_E_NOMEM, "a thread that reads %u GPUs", devices->count);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!started) {
+        evq_gauge_close(gauge);
+        return evq_error_set(err, EVQ_E_NOMEM, "threads that read %u GPUs", devices->count);
     }
     *ret_gauge = gauge;
     return EVQ_OK;
@@ -131,20 +125,25 @@ enum evq_status evq_gauge_open(const struct evq_devices *devices, int64_t period
 void evq_gauge_close(struct evq_gauge *gauge)
 {
     struct timespec end;
+    uint32_t left = 0;
 
     if (gauge == NULL) {
         return;
     }
-    (void)pthread_mutex_lock(&gauge->lock); // Fails for a broken mutex only.
+    (void)pthread_mutex_lock(&gauge->lock);
     gauge->stop = true;
-    (void)pthread_cond_signal(&gauge->wake);
+    (void)pthread_cond_broadcast(&gauge->wake);
     (void)pthread_mutex_unlock(&gauge->lock);
     (void)clock_gettime(CLOCK_REALTIME, &end); // What timed joins go by.
-    end.tv_sec += CLOSE_WAIT_S;
-    if (pthread_timedjoin_np(gauge->thread, NULL, &end) == 0) {
+    end.tv_sec += CLOSE_WAIT_S;                // For all of them together.
+    for (uint32_t i = 0; i < gauge->count; i++) {
+        if (pthread_timedjoin_np(gauge->items[i].thread, NULL, &end) != 0) {
+            (void)pthread_detach(gauge->items[i].thread); // It holds its memory.
+            left++;
+        }
+    }
+    if (left == 0) {
         gauge_free(gauge);
-    } else {
-        (void)pthread_detach(gauge->thread); // It holds its memory.
     }
 }
 

@@ -1,6 +1,7 @@
 /*
- * How busy, full and hot this machine's GPUs are, as NVML tells. A thread of its own asks, because
- * NVML may take its time: who reads never waits. Reading is for one thread.
+ * How busy, full and hot this machine's GPUs are, as NVML tells. A thread for each GPU asks,
+ * because NVML may take its time, or for ever for one that has fallen off the bus: who reads never
+ * waits, and no GPU for another. Reading is for one thread.
  */
 #ifndef EVQ_WORKER_GAUGE_H
 #define EVQ_WORKER_GAUGE_H
@@ -17,7 +18,8 @@ enum evq_status evq_gauge_open(const struct evq_devices *devices, int64_t period
                                struct evq_gauge **ret_gauge,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Accepts NULL. A thread that is still inside NVML after a second is left there, with its memory.
+/* Accepts NULL. Threads that are still inside NVML after a second are left there, with their
+ * memory.
  */
 void evq_gauge_close(struct evq_gauge *gauge);
 

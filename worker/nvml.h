@@ -1,6 +1,7 @@
 /*
  * NVML, the NVIDIA driver's own library, loaded at run time: which GPUs there are and how they do.
- * No CUDA. One thread; its calls may take long, or never return where a GPU has fallen off the bus.
+ * No CUDA. What is opened is for one thread, several may open it; calls may take long, or never
+ * return where a GPU has fallen off the bus.
  */
 #ifndef EVQ_WORKER_NVML_H
 #define EVQ_WORKER_NVML_H

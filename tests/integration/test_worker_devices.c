@@ -418,21 +418,45 @@ static void status_shows_what_the_gpus_do(void **state)
     FIXTURE_UNTIL(20000, status_holds(site, "--plain", "\t71 C"));
 }
 
-/* A GPU that has fallen off the bus: NVML never answers. Jobs go on, readings end. */
+/* A GPU for which NVML never answers. Jobs go on, its readings end, the other's do not. */
 static void driver_that_hangs_holds_nobody_up(void **state)
 {
     struct fixture_site *site = *state;
     char path[128];
 
     struct fixture_worker *worker = worker_ready(site);
-    FIXTURE_UNTIL(20000, status_holds(site, "--json", "busy_percent"));
-    (void)snprintf(path, sizeof(path), "%s/hang", site->dir);
+    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"busy_percent\": 37"));
+    (void)snprintf(path, sizeof(path), "%s/hang-GPU-a", site->dir);
     assert_int_equal(mkfifo(path, 0600), 0);
-    FIXTURE_UNTIL(20000, !status_holds(site, "--json", "busy_percent"));
+    FIXTURE_UNTIL(20000, !status_holds(site, "--json", "\"busy_percent\": 37"));
+    fixture_site_write(site, "gpus", "", "GPU-a 0 85899345920 37 54\nGPU-b 0 85899345920 58 41\n");
+    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"busy_percent\": 58"));
+    assert_false(status_holds(site, "--json", "\"busy_percent\": 37"));
     submit_digits(site, "run/1/regular/digits");
     assert_digits(site, "run/1/regular/digits", 1);
     fixture_worker_signal(worker, SIGTERM);
     assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+}
+
+/* Where the driver is asked which GPUs there are, one that is lost takes no other with it. */
+static void lost_gpu_is_left_out(void **state)
+{
+    static const char config[] =
+        "roots: {mnist: $DATA/mnist}\n"
+        "worker: {scratch: $DIR/scratch, slots: 1, gpus_per_slot: 2, heartbeat_ms: 100}\n"
+        "suites:\n"
+        "  digits: {tasks: [{name: digits, type: classification, data: {format: idx,\n"
+        "    inputs: $DATA/mnist/t10k-images-idx3-ubyte.gz,\n"
+        "    labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz}}]}\n";
+    struct fixture_site *site = *state;
+
+    fixture_site_write(site, "evalq.yaml", EVQ_TEST_DATA, config);
+    fixture_site_write(site, "gpus", "",
+                       "GPU-a 0 85899345920 37 54\nGPU-lost 0 85899345920 0 41\n"
+                       "GPU-c 0 85899345920 7 40\n");
+    struct fixture_worker *worker = fixture_site_worker(site, "--devices", "auto", NULL);
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "GPU 1 does not answer: it is left out"));
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "devices=GPU-a,GPU-c"));
 }
 
 static void without_a_driver_nothing_is_said_of_gpus(void **state)
@@ -464,6 +488,7 @@ int main(void)
         TEST(next_checkpoint_loads_while_this_one_computes),
         TEST(status_shows_what_the_gpus_do),
         TEST(driver_that_hangs_holds_nobody_up),
+        TEST(lost_gpu_is_left_out),
         TEST(without_a_driver_nothing_is_said_of_gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

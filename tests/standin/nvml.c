@@ -1,8 +1,9 @@
 /*
  * Stands in for the NVIDIA driver's libnvidia-ml.so.1: it tells of the GPUs in the file gpus of the
  * directory $EVQ_STANDIN, a line each: UUID USED TOTAL BUSY CELSIUS (bytes, percent). Without the
- * file there is no driver. Where a FIFO named hang is there, asking how busy a GPU is never
- * returns.
+ * file there is no driver. Where a FIFO named hang-UUID is
+ * there, asking how busy this GPU is never returns; one whose UUID begins with GPU-lost has fallen
+ * off the bus.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +14,7 @@
 #define EXPORT   __attribute__((visibility("default")))
 #define GPUS_MAX 64
 
-enum { NOT_FOUND = 6, NO_DRIVER = 9 };
+enum { NOT_FOUND = 6, NO_DRIVER = 9, LOST = 15 };
 
 struct gpu {
     char uuid[64];
@@ -99,6 +100,9 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned int number, void **ret_device)
     if (number >= GPUS_MAX || gpus[number].uuid[0] == '\0') {
         return NOT_FOUND;
     }
+    if (strncmp(gpus[number].uuid, "GPU-lost", strlen("GPU-lost")) == 0) {
+        return LOST;
+    }
     *ret_device = &gpus[number];
     return 0;
 }
@@ -137,8 +141,10 @@ EXPORT int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int bytes)
 
 EXPORT int nvmlDeviceGetUtilizationRates(void *device, struct share *ret_share)
 {
-    FILE *fifo = open_file("hang"); // Of a FIFO that nobody writes to: never returns.
+    char name[80];
 
+    (void)snprintf(name, sizeof(name), "hang-%s", ((const struct gpu *)device)->uuid);
+    FILE *fifo = open_file(name); // Of a FIFO that nobody writes to: never returns.
     if (fifo != NULL) {
         (void)fclose(fifo);
     }
