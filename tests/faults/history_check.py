@@ -197,6 +197,7 @@ def tokens(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
 
 def arrows(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
     state: Dict[str, Optional[str]] = {}
+    shards: Dict[str, Set[str]] = collections.defaultdict(set)  # Of each job that was split.
     unsure: Set[str] = set()
     retried = {line.id for line in lines if line.op == "retry" and line.phase == "invoke"}
     for line in lines:
@@ -214,6 +215,11 @@ def arrows(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
                 unsure.discard(line.id)
             elif verb not in ARROWS.get((before, after), ()):
                 report.broken("arrows", f"{line.id} went from '{before}' to '{after}' by {verb}")
+            if "@" in line.id:
+                shards[line.id.partition("@")[0]].add(line.id)
+            elif after in STATES_ENDED:
+                for shard in shards.pop(line.id, ()):  # They go with their job: a retry of it makes new ones.
+                    state.pop(shard)
     for id, last in state.items():
         job = left["jobs"].get(id)
         if job is not None and id not in unsure and job["state"] != last:

@@ -50,6 +50,24 @@ LINES = """
 35 w1 5 ok fail run/2/regular/s 3.cc dead
 36 look 2 ok look run/1/regular/s - done
 """
+# A job that was split; a shard of it is dead, and with it the job; somebody retries it, and cancels it at last.
+SPLIT = "run/3/regular/s"
+SPLIT_LINES = """\
+40 trace 10 ok state run/3/regular/s - submit=queued
+41 trace 11 ok state run/3/regular/s 4.dd claim=running
+42 trace 12 ok state run/3/regular/s@0 - split=queued
+42 trace 12 ok state run/3/regular/s - split=running
+43 trace 13 ok state run/3/regular/s@0 5.ee claim=running
+44 trace 14 ok state run/3/regular/s@0 5.ee fail=dead
+44 trace 14 ok state run/3/regular/s - fail=dead
+45 operator 1 invoke retry run/3/regular/s - -
+46 trace 15 ok state run/3/regular/s - retry=queued
+47 operator 1 ok retry run/3/regular/s - ok
+48 trace 16 ok state run/3/regular/s 6.ff claim=running
+49 trace 17 ok state run/3/regular/s@0 - split=queued
+49 trace 17 ok state run/3/regular/s - split=running
+50 trace 18 ok state run/3/regular/s - cancel=cancelled
+"""
 LEFT = {
     "jobs": {JOB: {"state": "done", "reason": "", "attempts": "2", "token": ""},
              OTHER: {"state": "dead", "reason": "broken", "attempts": "1", "token": ""}},
@@ -178,6 +196,16 @@ class Doctored(unittest.TestCase):
 
     def test_arrow_by_the_wrong_function(self) -> None:
         self.broken("arrows", LINES.replace("heartbeat=queued", "best_put=queued"))
+
+    def test_shards_go_with_their_job_and_a_retry_makes_new_ones(self) -> None:
+        left = self.left()
+        left["jobs"][SPLIT] = {"state": "cancelled", "reason": "not wanted", "attempts": "1", "token": ""}
+        left["results"] += [{"job": SPLIT, "task": "", "run": "run", "step": "3", "state": state} for state in ("dead", "cancelled")]
+        left["sinks"]["jsonl"] += [SPLIT + "#=dead.1", SPLIT + "#=cancelled.1"]
+        self.assertEqual([], problems(LINES + SPLIT_LINES, left))
+        unended = "".join(line + "\n" for line in SPLIT_LINES.splitlines() if " fail=dead" not in line or "@" in line)
+        found = problems(LINES + unended, left)
+        self.assertTrue(any(one.startswith(f"arrows: {SPLIT}@0 went from 'dead' to 'queued' by split") for one in found), found)
 
     def test_end_that_somebody_saw_change(self) -> None:
         self.broken("arrows", LINES.replace("36 look 2 ok look run/1/regular/s - done", "36 look 2 ok look run/1/regular/s - dead"))
