@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "shared/conn_password.h"
+#include "shared/conn_refusal.h"
 
 enum { COMMANDS_MAX = 4, WORDS_MAX = 3 };
 
@@ -68,7 +69,8 @@ enum evq_status evq_conn_greet(struct evq_conn_wire *wire, const struct evq_conn
     for (size_t i = 0; i < count && status == EVQ_OK && *ret_refusal == '\0'; i++) {
         struct evq_reply *reply = NULL;
         status = evq_conn_wire_receive(wire, deadline_ms, &reply, ret_refusal, err);
-        if (commands[i].courtesy) {
+        // Too many clients is said of whatever comes first.
+        if (commands[i].courtesy && evq_conn_refusal_of(ret_refusal).status != EVQ_E_RETRY) {
             *ret_refusal = '\0';
         }
         if (status == EVQ_OK && strcmp(commands[i].words[0], "ROLE") == 0) {

@@ -4,6 +4,8 @@
 #include <poll.h>
 #include <string.h>
 
+#include "shared/conn_refusal.h"
+
 enum evq_status evq_conn_wire_open(struct evq_conn_wire *wire, const struct evq_conn_url *url,
                                    int64_t deadline_ms, struct evq_error *err)
 {
@@ -62,6 +64,27 @@ enum evq_status evq_conn_wire_take(struct evq_conn_wire *wire, struct evq_error 
     return evq_conn_reader_feed(wire->reader, wire->input, (size_t)got, err);
 }
 
+/* The server closed before it read us, as it does when it has too many clients: it says why first.
+ */
+static enum evq_status closed(struct evq_conn_wire *wire, int failure, struct evq_error *err)
+{
+    char refusal[EVQ_CONN_REFUSAL_BYTES] = "";
+    struct evq_reply *reply = NULL;
+    struct evq_error ignored;
+
+    if ((failure == EPIPE || failure == ECONNRESET) &&
+        evq_conn_wire_take(wire, &ignored) == EVQ_OK &&
+        evq_conn_reader_next(wire->reader, &reply, refusal, sizeof refusal, &ignored) == EVQ_OK) {
+        evq_reply_free(reply);
+    }
+    if (*refusal != '\0') {
+        return evq_error_set(
+            err, evq_conn_refusal_of(refusal).status == EVQ_E_RETRY ? EVQ_E_RETRY : EVQ_E_IO,
+            "the server closed the connection: %s", refusal);
+    }
+    return broken(wire, "write", failure, err);
+}
+
 enum evq_status evq_conn_wire_send(struct evq_conn_wire *wire, const uint8_t *data, size_t bytes,
                                    int64_t deadline_ms, struct evq_error *err)
 {
@@ -77,7 +100,7 @@ enum evq_status evq_conn_wire_send(struct evq_conn_wire *wire, const uint8_t *da
             continue;
         }
         if (put < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-            return broken(wire, "write", errno, err);
+            return closed(wire, errno, err);
         }
         short events = 0;
         enum evq_status status =

@@ -365,6 +365,15 @@ static void prune(const struct child *child)
     evq_fetch_prune();
 }
 
+/* Whether an attempt that ended so may have failed for want of room or descriptors. */
+static bool may_lack_room(enum evq_status status, const struct evq_failure *failure)
+{
+    const enum evq_fail_kind kind = evq_lease_fail_kind(status, failure->crash);
+
+    return status != EVQ_OK && status != EVQ_E_DEVICE &&
+           (kind == EVQ_FAIL_RETRY || kind == EVQ_FAIL_INCOMPLETE);
+}
+
 static void job_take(struct child *child, const struct evq_note *note)
 {
     struct work work = {.root_fd = -1, .fetched = {.directory_fd = -1}};
@@ -380,8 +389,7 @@ static void job_take(struct child *child, const struct evq_note *note)
         status = work_run(child, note, &work, &failure, &err);
     }
     work_close(child, &work); // First: of an attempt whose end is told nothing is left.
-    if (status != EVQ_OK && status != EVQ_E_DEVICE &&
-        evq_lease_fail_kind(status, failure.crash) == EVQ_FAIL_RETRY &&
+    if (may_lack_room(status, &failure) &&
         evq_scratch_room(child->config->worker.scratch, &lack) != EVQ_OK) {
         status = evq_error_prefix(&lack, "%s", err.message);
         err = lack; // With what it left gone, it is not the job that fills it.

@@ -92,6 +92,8 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
                 slot->number, err.message);
         (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
         evq_slot_kill(slot);
+        evq_slot_set(slot, EVQ_SLOT_STARTING); // Until it is reaped no other job is asked for.
+        slot->heard_ms = now_ms;
         return;
     }
     lease->state = EVQ_LEASE_RUNNING;

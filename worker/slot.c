@@ -85,9 +85,10 @@ static void child_exec(const struct evq_slot_spawn *spawn, char *const *envp, in
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    // Copied high first: either may be the very number it must become.
-    const int channel_copy = fcntl(channel_fd, F_DUPFD_CLOEXEC, 10);
-    const int errors_copy = fcntl(errors_fd, F_DUPFD_CLOEXEC, 10);
+    // Copied first: either may be the very number it must become. No higher than needed: there may
+    // be few.
+    const int channel_copy = fcntl(channel_fd, F_DUPFD_CLOEXEC, EVQ_CHILD_FD + 1);
+    const int errors_copy = fcntl(errors_fd, F_DUPFD_CLOEXEC, EVQ_CHILD_FD + 1);
     memcpy(&argv, &spawn->argv, sizeof(argv)); // execve() takes char *const[] and writes to none.
     if (dup2(input, 0) == 0 && dup2(errors_copy, 1) == 1 && dup2(errors_copy, 2) == 2 &&
         dup2(channel_copy, EVQ_CHILD_FD) == EVQ_CHILD_FD) {

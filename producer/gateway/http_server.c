@@ -1,5 +1,6 @@
 #include "producer/gateway/http_server.h"
 
+#include <errno.h>
 #include <microhttpd.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -496,10 +497,12 @@ enum evq_status evq_http_server_start(const struct evq_http_server_config *confi
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_NOTIFY_COMPLETED,
         on_completed, server, MHD_OPTION_ARRAY, options, MHD_OPTION_END);
     if (server->daemon == NULL) {
+        const int failure = errno;
         (void)close(config->listen_fd);
         (void)pthread_mutex_destroy(&server->lock);
         free(server);
-        return evq_error_set(err, EVQ_E_IO, "libmicrohttpd could not be started");
+        return evq_error_set(err, EVQ_E_IO, "libmicrohttpd could not be started: %s",
+                             strerror(failure));
     }
     *ret_server = server;
     return EVQ_OK;

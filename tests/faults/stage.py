@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import shutil
 import socket
 import struct
@@ -105,6 +106,7 @@ class Stage(Scene):
         self.connection: Optional[Redis] = None
         self.runs: List[Tuple[str, int, str]] = []  # What was put in: run, step, suite.
         self.mounts: List[str] = []  # Unmounted at the end.
+        self.limit = 0  # Of the descriptors of the trainings to come; 0: as it is.
         self.said = ""  # By the last training, on standard error;
         self.without = ""  # and of the client that it could not open.
         self.write("echo.sh", "#!/bin/sh\necho '{\"value\": 1}' >\"$EVALQ_RESULT\"\n", 0o755)
@@ -160,13 +162,17 @@ class Stage(Scene):
                 raise AssertionError(f"{run}/{step}: {answer!r}")
         self.expect(run, steps, suite)
 
+    def descriptors_limit(self) -> None:
+        if self.limit:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.limit, self.limit))
+
     def trainer(self, run: str, first: int, count: int, suite: str = "echo", flush_ms: int = 5000) -> List[int]:
         """A training that submits and ends: the steps that the client accepted. They are expected from now on."""
         directory = self.checkpoints(run, range(first, first + count))
         words = [run, self.ring, str(first), str(count), directory, suite, str(flush_ms)]
         done = subprocess.run(
             [os.path.join(TOOLS, "trainer"), *words], env=self.environment(), cwd=self.directory,
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=60, check=False, preexec_fn=self.descriptors_limit,
         )  # fmt: skip
         if done.returncode != 0 or not done.stdout.endswith("trained\n"):
             raise AssertionError(f"the training ended with {done.returncode}: {done.stdout} {done.stderr}")
