@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "logger/sink.h"
+#include "tests/fixture/memory.h"
 #include "tests/fixture/redis.h"
 
 struct scene {
@@ -158,6 +159,21 @@ static void sink_csv_refuses_a_second_one_of_the_same_directory(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* What a run's table itself needs is the largest piece here. */
+static void sink_csv_goes_on_when_a_run_could_not_be_opened_for_want_of_memory(void **state)
+{
+    struct evq_error err;
+
+    (void)state;
+    open_again();
+    fixture_memory_refuse(4096, 64 * 1024);
+    assert_int_equal(give(1, "t", 0.5, &err), EVQ_E_NOMEM);
+    assert_true(fixture_memory_give() > 0);
+    assert_status_err(give(1, "t", 0.5, &err), EVQ_OK, &err);
+    assert_status_err(evq_sink_csv.flush(scene.sink, &err), EVQ_OK, &err);
+    assert_int_equal(access(scene.path, R_OK), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -165,6 +181,7 @@ int main(void)
         TEST(sink_csv_leaves_alone_a_file_that_is_not_its_own),
         TEST(sink_csv_writes_again_what_a_failure_left),
         TEST(sink_csv_refuses_a_second_one_of_the_same_directory),
+        TEST(sink_csv_goes_on_when_a_run_could_not_be_opened_for_want_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
