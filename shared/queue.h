@@ -197,6 +197,21 @@ enum evq_status evq_queue_gpus(struct evq_queue *queue, const struct evq_gpu_req
 enum evq_status evq_queue_publish(struct evq_queue *queue, const char *id, const char *token,
                                   const struct evq_result *result, bool *ret_duplicate,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
+struct evq_publication {
+    const char *id;
+    const char *token;
+    const struct evq_result *result;
+    enum evq_status status; // Set: as evq_queue_publish() returns it.
+    struct evq_error error; // Of a status that is not EVQ_OK.
+};
+/*
+ * Several publishes, all sent before the first answer is waited for: they share one round trip, and
+ * one sync of Redis's file. EVQ_OK: each has its own status. Else the status is one that passes;
+ * all may be repeated.
+ */
+enum evq_status evq_queue_publish_many(struct evq_queue *queue,
+                                       struct evq_publication *publications, size_t count,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
 /* A shard hands in its part: the encoded sums of all its tasks (opaque to Redis, <= 64 KiB); it
  * completes with it. */
 enum evq_status evq_queue_complete_shard(struct evq_queue *queue, const char *id, const char *token,
@@ -214,6 +229,18 @@ struct evq_completion {
  * that were not completed, also on EVQ_OK. */
 enum evq_status evq_queue_complete_many(struct evq_queue *queue, struct evq_completion *completions,
                                         size_t count, struct evq_error *err) EVQ_CHECK_RESULT;
+/*
+ * complete_many and then claim, both sent before an answer is waited for. *ret_completed is
+ * complete_many's status, the returned one claim's; err is of the first that is not EVQ_OK. Where
+ * the words could not be sent at all, *ret_completed is left as it was.
+ */
+enum evq_status evq_queue_complete_many_and_claim(struct evq_queue *queue,
+                                                  struct evq_completion *completions, size_t count,
+                                                  const struct evq_claim_request *request,
+                                                  enum evq_status *ret_completed,
+                                                  struct evq_claim **ret_claims,
+                                                  struct evq_claimed *ret_claimed,
+                                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* complete, then claim, in one call. *ret_status is complete's own (EVQ_OK or EVQ_E_LEASE_LOST). */
 enum evq_status
 evq_queue_complete_and_claim(struct evq_queue *queue, const char *id, const char *token,

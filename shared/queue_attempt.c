@@ -75,13 +75,9 @@ static void result_words(struct evq_queue *queue, const struct evq_result *resul
     }
 }
 
-enum evq_status evq_queue_publish(struct evq_queue *queue, const char *id, const char *token,
-                                  const struct evq_result *result, bool *ret_duplicate,
-                                  struct evq_error *err)
+static enum evq_status publish_words(struct evq_queue *queue, const char *id, const char *token,
+                                     const struct evq_result *result, struct evq_error *err)
 {
-    struct evq_reply *reply = NULL;
-    bool duplicate = false;
-
     evq_queue_call_begin(queue, "publish", false);
     enum evq_status status = evq_codec_result_encode(result, &queue->records, err);
     if (status != EVQ_OK) {
@@ -93,26 +89,81 @@ enum evq_status evq_queue_publish(struct evq_queue *queue, const char *id, const
     evq_queue_call_text(queue, result->suite_digest);
     evq_queue_call_bytes(queue, queue->records.data, queue->records.bytes);
     result_words(queue, result);
-    status = evq_queue_call_send(queue, &reply, err);
+    return EVQ_OK;
+}
+
+static enum evq_status read_publish(const struct evq_queue *queue, const char *id,
+                                    const struct evq_reply *reply, struct evq_error *err)
+{
+    if (evq_queue_reply_is(reply, "ok") || evq_queue_reply_is(reply, "duplicate")) {
+        return EVQ_OK;
+    }
+    if (evq_queue_reply_is(reply, "stale")) {
+        return lease_lost(id, err);
+    }
+    return evq_queue_reply_is(reply, "changed")
+               ? evq_error_set(err, EVQ_E_CHANGED,
+                               "job %s ended as skipped: its weights or its suite are other than "
+                               "those of its first result",
+                               id)
+               : evq_queue_call_shape(queue, err);
+}
+
+enum evq_status evq_queue_publish(struct evq_queue *queue, const char *id, const char *token,
+                                  const struct evq_result *result, bool *ret_duplicate,
+                                  struct evq_error *err)
+{
+    struct evq_reply *reply = NULL;
+
+    enum evq_status status = publish_words(queue, id, token, result, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_call_send(queue, &reply, err);
+    }
     if (status != EVQ_OK) {
         return status;
     }
-    if (evq_queue_reply_is(reply, "duplicate")) {
-        duplicate = true;
-    } else if (evq_queue_reply_is(reply, "stale")) {
-        status = lease_lost(id, err);
-    } else if (evq_queue_reply_is(reply, "changed")) {
-        status = evq_error_set(err, EVQ_E_CHANGED,
-                               "job %s ended as skipped: its weights or its suite are other than "
-                               "those of its first result",
-                               id);
-    } else if (!evq_queue_reply_is(reply, "ok")) {
-        status = evq_queue_call_shape(queue, err);
-    }
+    status = read_publish(queue, id, reply, err);
     if (status == EVQ_OK && ret_duplicate != NULL) {
-        *ret_duplicate = duplicate;
+        *ret_duplicate = evq_queue_reply_is(reply, "duplicate");
     }
     evq_reply_free(reply);
+    return status;
+}
+
+enum evq_status evq_queue_publish_many(struct evq_queue *queue,
+                                       struct evq_publication *publications, size_t count,
+                                       struct evq_error *err)
+{
+    struct evq_error one = {EVQ_OK, ""};
+    enum evq_status status = EVQ_OK; // Of the first that has to be repeated, and all with it.
+
+    for (size_t i = 0; i < count; i++) {
+        struct evq_publication *at = &publications[i];
+        at->error.status = EVQ_OK;
+        at->status = publish_words(queue, at->id, at->token, at->result, &at->error);
+        if (at->status == EVQ_OK) {
+            at->status = evq_queue_call_append(queue, &at->error);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct evq_publication *at = &publications[i];
+        struct evq_reply *reply = NULL;
+        if (at->status != EVQ_OK) {
+            continue; // It was not sent.
+        }
+        at->status = evq_queue_call_read(queue, &reply, &at->error);
+        if (at->status == EVQ_OK) {
+            at->status = read_publish(queue, at->id, reply, &at->error);
+        }
+        if (status == EVQ_OK && evq_conn_retryable(at->status)) {
+            status = at->status;
+            one = at->error;
+        }
+        evq_reply_free(reply);
+    }
+    if (status != EVQ_OK && err != NULL) {
+        *err = one;
+    }
     return status;
 }
 
@@ -154,12 +205,10 @@ enum evq_status evq_queue_complete(struct evq_queue *queue, const char *id, cons
     return complete(queue, id, token, NULL, 0, err);
 }
 
-enum evq_status evq_queue_complete_many(struct evq_queue *queue, struct evq_completion *completions,
-                                        size_t count, struct evq_error *err)
+static enum evq_status complete_many_words(struct evq_queue *queue,
+                                           const struct evq_completion *completions, size_t count,
+                                           struct evq_error *err)
 {
-    struct evq_error first = {EVQ_OK, ""};
-    struct evq_reply *reply = NULL;
-
     if (count < 1 || count > EVQ_QUEUE_COMPLETIONS_MAX) {
         return evq_error_set(err, EVQ_E_INVALID, "%zu jobs to complete, allowed 1 to %d", count,
                              EVQ_QUEUE_COMPLETIONS_MAX);
@@ -170,22 +219,88 @@ enum evq_status evq_queue_complete_many(struct evq_queue *queue, struct evq_comp
         attempt_words(queue, completions[i].id, completions[i].token);
         evq_queue_call_text(queue, "");
     }
-    enum evq_status status = evq_queue_call_send(queue, &reply, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
+    return EVQ_OK;
+}
+
+static enum evq_status read_complete_many(const struct evq_queue *queue,
+                                          struct evq_completion *completions, size_t count,
+                                          const struct evq_reply *reply, struct evq_error *err)
+{
+    struct evq_error first = {EVQ_OK, ""};
+    enum evq_status status = EVQ_OK;
+
     if (reply->type != EVQ_REPLY_ARRAY || reply->item_count != count) {
         status = evq_queue_call_shape(queue, err);
     }
     for (size_t i = 0; status == EVQ_OK && i < count; i++) {
         struct evq_error one = {EVQ_OK, ""};
         completions[i].status = read_complete(queue, completions[i].id, reply->items[i], &one);
+        status = completions[i].status == EVQ_E_IO ? EVQ_E_IO : EVQ_OK; // No word: out of shape.
         if (first.status == EVQ_OK && completions[i].status != EVQ_OK) {
             first = one;
         }
     }
-    if (status == EVQ_OK && err != NULL && first.status != EVQ_OK) {
+    if (err != NULL && first.status != EVQ_OK) {
         *err = first;
+    }
+    return status;
+}
+
+enum evq_status evq_queue_complete_many(struct evq_queue *queue, struct evq_completion *completions,
+                                        size_t count, struct evq_error *err)
+{
+    struct evq_reply *reply = NULL;
+
+    enum evq_status status = complete_many_words(queue, completions, count, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_call_send(queue, &reply, err);
+    }
+    if (status == EVQ_OK) {
+        status = read_complete_many(queue, completions, count, reply, err);
+    }
+    evq_reply_free(reply);
+    return status;
+}
+
+enum evq_status
+evq_queue_complete_many_and_claim(struct evq_queue *queue, struct evq_completion *completions,
+                                  size_t count, const struct evq_claim_request *request,
+                                  enum evq_status *ret_completed, struct evq_claim **ret_claims,
+                                  struct evq_claimed *ret_claimed, struct evq_error *err)
+{
+    struct evq_error *claim_err = err;
+    struct evq_error unheard;
+    struct evq_reply *reply = NULL;
+
+    enum evq_status status = evq_queue_claim_check(request, err);
+    if (status == EVQ_OK) {
+        status = complete_many_words(queue, completions, count, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_queue_call_append(queue, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    evq_queue_call_begin(queue, "claim", false);
+    evq_queue_claim_words(queue, request);
+    status = evq_queue_call_append(queue, err);
+    if (status != EVQ_OK) {
+        evq_conn_drop(queue->conn); // Nothing was sent; half of it must not be.
+        return status;
+    }
+    *ret_completed = evq_queue_call_read(queue, &reply, err);
+    if (*ret_completed == EVQ_OK) {
+        *ret_completed = read_complete_many(queue, completions, count, reply, err);
+    }
+    evq_reply_free(reply);
+    reply = NULL;
+    if (*ret_completed != EVQ_OK) {
+        claim_err = &unheard; // The first reason is the one to tell.
+    }
+    status = evq_queue_call_read(queue, &reply, claim_err);
+    if (status == EVQ_OK) {
+        status = evq_queue_claim_read(queue, request, reply, ret_claims, ret_claimed, claim_err);
     }
     evq_reply_free(reply);
     return status;

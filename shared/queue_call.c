@@ -106,15 +106,37 @@ void evq_queue_call_begin(struct evq_queue *queue, const char *function, bool re
     evq_queue_call_text(queue, queue->prefix);
 }
 
+static enum evq_status words_check(const struct evq_queue *queue, struct evq_error *err)
+{
+    return queue->failed || queue->records.failed
+               ? evq_error_set(err, EVQ_E_NOMEM, "no memory for a call of %s%s",
+                               EVQ_FUNCTIONS_PREFIX, queue->function)
+               : EVQ_OK;
+}
+
 enum evq_status evq_queue_call_send(struct evq_queue *queue, struct evq_reply **ret_reply,
                                     struct evq_error *err)
 {
-    if (queue->failed || queue->records.failed) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a call of %s%s", EVQ_FUNCTIONS_PREFIX,
-                             queue->function);
-    }
-    return evq_conn_call(queue->conn, queue->word_count, queue->words, queue->word_bytes, 0,
-                         ret_reply, err);
+    const enum evq_status status = words_check(queue, err);
+
+    return status == EVQ_OK ? evq_conn_call(queue->conn, queue->word_count, queue->words,
+                                            queue->word_bytes, 0, ret_reply, err)
+                            : status;
+}
+
+enum evq_status evq_queue_call_append(struct evq_queue *queue, struct evq_error *err)
+{
+    const enum evq_status status = words_check(queue, err);
+
+    return status == EVQ_OK ? evq_conn_append(queue->conn, queue->word_count, queue->words,
+                                              queue->word_bytes, err)
+                            : status;
+}
+
+enum evq_status evq_queue_call_read(struct evq_queue *queue, struct evq_reply **ret_reply,
+                                    struct evq_error *err)
+{
+    return evq_conn_read(queue->conn, 0, ret_reply, err);
 }
 
 enum evq_status evq_queue_call_send_ok(struct evq_queue *queue, struct evq_error *err)

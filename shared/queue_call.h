@@ -47,6 +47,13 @@ void evq_queue_call_cut(struct evq_queue *queue, const char *text, size_t bytes_
 void evq_queue_call_printf(struct evq_queue *queue, const char *format, ...) EVQ_PRINTF(2, 3);
 enum evq_status evq_queue_call_send(struct evq_queue *queue, struct evq_reply **ret_reply,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
+/* For several calls at once: each is appended, then as many replies are read, in order, with the
+ * statuses of send. Nothing else is called in between. After a lost connection the replies that are
+ * owed need not be read. */
+enum evq_status evq_queue_call_append(struct evq_queue *queue,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_call_read(struct evq_queue *queue, struct evq_reply **ret_reply,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 /* send, for a verb whose reply is the one word "ok". */
 enum evq_status evq_queue_call_send_ok(struct evq_queue *queue,
                                        struct evq_error *err) EVQ_CHECK_RESULT;

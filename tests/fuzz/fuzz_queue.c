@@ -49,6 +49,27 @@ enum evq_status evq_conn_call(struct evq_conn *conn, size_t arg_count, const cha
     return status;
 }
 
+enum evq_status evq_conn_append(struct evq_conn *conn, size_t arg_count, const char *const *args,
+                                const size_t *arg_bytes, struct evq_error *err)
+{
+    (void)conn, (void)err;
+    check(arg_count > 0 && args[0] != NULL && (arg_bytes == NULL || *arg_bytes));
+    return EVQ_OK;
+}
+
+enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms,
+                              struct evq_reply **ret_reply, struct evq_error *err)
+{
+    const char *const words[] = {"read"};
+
+    return evq_conn_call(conn, 1, words, NULL, deadline_ms, ret_reply, err);
+}
+
+bool evq_conn_retryable(enum evq_status status)
+{
+    return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY;
+}
+
 int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms)
 {
     (void)conn;
@@ -111,6 +132,21 @@ static enum evq_status try_complete_and_claim(struct evq_queue *queue, struct ev
 
     claims_free(claims, &claimed);
     return status;
+}
+
+static enum evq_status try_many_and_claim(struct evq_queue *queue, struct evq_error *err)
+{
+    struct evq_completion done[] = {{.id = "r/1/regular/s", .token = "t"},
+                                    {.id = "r/2/regular/s", .token = "u"}};
+    struct evq_claim *claims[4] = {NULL};
+    struct evq_claimed claimed = {0};
+    enum evq_status completed = EVQ_E_BUG;
+    const enum evq_status status = evq_queue_complete_many_and_claim(
+        queue, done, 2, &claim_request, &completed, claims, &claimed, err);
+
+    check(completed != EVQ_E_BUG);
+    claims_free(claims, &claimed);
+    return completed != EVQ_OK ? completed : status;
 }
 
 static enum evq_status try_peek(struct evq_queue *queue, struct evq_error *err)
@@ -330,17 +366,18 @@ static enum evq_status try_parts(struct evq_queue *queue, struct evq_error *err)
     return status;
 }
 
-static enum evq_status (*const tries[])(struct evq_queue *,
-                                        struct evq_error *) = {try_claim,   try_complete_and_claim,
-                                                               try_peek,    try_submit,
-                                                               try_batch,   try_heartbeat,
-                                                               try_results, try_sink,
-                                                               try_ticket,  try_tickets,
-                                                               try_views,   try_info,
-                                                               try_best,    try_counts,
-                                                               try_gpus,    try_idle,
-                                                               try_end,     try_operate,
-                                                               try_suite,   try_parts};
+static enum evq_status (*const tries[])(struct evq_queue *, struct evq_error *) = {
+    try_claim,         try_complete_and_claim,
+    try_peek,          try_submit,
+    try_batch,         try_heartbeat,
+    try_results,       try_sink,
+    try_ticket,        try_tickets,
+    try_views,         try_info,
+    try_best,          try_counts,
+    try_gpus,          try_idle,
+    try_end,           try_operate,
+    try_suite,         try_parts,
+    try_many_and_claim};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -191,6 +191,101 @@ static void queue_complete_and_claim_does_both(void **state)
     fixture_audit(fx);
 }
 
+/* Each stands on its own; one that is refused is told from those that are not, and again after a
+ * lost reply. */
+static void queue_publishes_many_at_once(void **state)
+{
+    (void)state;
+    enum { COUNT = 4 };
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_publication many[COUNT];
+    struct evq_result *results[COUNT];
+    struct evq_claim *claims[COUNT];
+
+    for (int i = 0; i < COUNT; i++) {
+        char id[64];
+        (void)snprintf(id, sizeof id, "r/%d/regular/quick", i + 1);
+        (void)fixture_submit(fx, id);
+        claims[i] = fixture_claim(fx);
+        results[i] = fixture_result(claims[i], "t", 0.5);
+        many[i] = (struct evq_publication){
+            claims[i]->id, claims[i]->token, results[i], EVQ_E_BUG, {EVQ_OK, ""}};
+    }
+    many[0].token = "1.none";
+    results[2]->task = "no name";
+    for (int turn = 0; turn < 2; turn++) {
+        assert_status_err(evq_queue_publish_many(fx->queue, many, COUNT, &err), EVQ_OK, &err);
+        assert_status(many[0].status, EVQ_E_LEASE_LOST);
+        assert_status(many[1].status, EVQ_OK);
+        assert_status(many[2].status, EVQ_E_INVALID);
+        assert_non_null(strstr(many[2].error.message, "task"));
+        assert_status(many[3].status, EVQ_OK);
+    }
+    assert_int_equal(fixture_results_published(fx), 2);
+    for (int i = 0; i < COUNT; i++) {
+        evq_result_free(results[i]);
+        evq_claim_free(claims[i]);
+    }
+    fixture_audit(fx);
+}
+
+/* Also where completing is refused, the claim that went with it has its answer, and is the same
+ * when it is repeated. */
+static void queue_completes_many_and_claims_in_one_write(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_claim *done[2];
+    struct evq_claim *next[2][2];
+    struct evq_claimed claimed;
+
+    for (int step = 1; step <= 4; step++) {
+        char id[64];
+        (void)snprintf(id, sizeof id, "r/%d/regular/quick", step);
+        (void)fixture_submit(fx, id);
+    }
+    for (int i = 0; i < 2; i++) {
+        done[i] = fixture_claim(fx);
+    }
+    struct evq_completion ends[] = {{done[0]->id, done[0]->token, EVQ_E_BUG},
+                                    {done[1]->id, "1.none", EVQ_E_BUG}};
+    struct evq_claim_request request = {.worker = fx->worker,
+                                        .request = "with-many",
+                                        .lease_ms = EVQ_QUEUE_LEASE_MS,
+                                        .claims_max = 2,
+                                        .classes = fx->classes,
+                                        .class_count = fx->class_count};
+    for (int turn = 0; turn < 2; turn++) { // The second as after a lost reply.
+        enum evq_status completed = EVQ_E_BUG;
+        assert_status_err(evq_queue_complete_many_and_claim(fx->queue, ends, 2, &request,
+                                                            &completed, next[turn], &claimed, &err),
+                          EVQ_OK, &err);
+        assert_status(completed, EVQ_OK);
+        assert_status(ends[0].status, EVQ_OK);
+        assert_status(ends[1].status, EVQ_E_LEASE_LOST);
+        assert_int_equal(claimed.count, 2);
+        assert_string_equal(next[turn][0]->id, "r/3/regular/quick");
+        assert_string_equal(next[turn][0]->token, next[0][0]->token);
+        assert_string_equal(next[turn][1]->token, next[0][1]->token);
+    }
+    assert_int_equal(fixture_ends(fx, "done"), 1);
+    enum evq_status completed = EVQ_E_BUG;
+    ends[0].id = "no id";
+    request.request = "with-none";
+    assert_status(evq_queue_complete_many_and_claim(fx->queue, ends, 2, &request, &completed,
+                                                    next[0] + 1, &claimed, &err),
+                  EVQ_OK);
+    assert_status(completed, EVQ_E_INVALID);
+    assert_status(err.status, EVQ_E_INVALID);
+    assert_int_equal(claimed.count, 0);
+    for (int i = 0; i < 2; i++) {
+        evq_claim_free(done[i]);
+        evq_claim_free(next[0][i]);
+        evq_claim_free(next[1][i]);
+    }
+    fixture_audit(fx);
+}
+
 static void queue_split_hands_shards_out_and_parts_back(void **state)
 {
     (void)state;
@@ -450,6 +545,8 @@ int main(void)
         cmocka_unit_test_setup(queue_claim_names_tasks_done_before, fresh),
         cmocka_unit_test_setup(queue_complete_refuses_worker_whose_lease_lapsed, fresh),
         cmocka_unit_test_setup(queue_complete_and_claim_does_both, fresh),
+        cmocka_unit_test_setup(queue_publishes_many_at_once, fresh),
+        cmocka_unit_test_setup(queue_completes_many_and_claims_in_one_write, fresh),
         cmocka_unit_test_setup(queue_split_hands_shards_out_and_parts_back, fresh),
         cmocka_unit_test_setup(queue_adopt_puts_back_what_redis_forgot, fresh),
         cmocka_unit_test_setup(queue_run_results_pages_through_a_run, fresh),

@@ -90,7 +90,7 @@ static void load_answers(const char *body)
         "parts",     "cancel",         "retry",    "forget", "gc",         "stats",
         "show",      "results",        "counts",   "pause",  "flow_open",  "best_get",
         "sink_open", "complete_claim", "info",     "ticket", "ticket_put", "ticket_cancel",
-        "tickets"};
+        "tickets",   "complete_many"};
     char text[8192];
     size_t used = (size_t)snprintf(text, sizeof text, "#!lua name=evalq_v1\n");
 
@@ -119,6 +119,33 @@ static void check_corrupt_tickets(struct evq_queue *q)
     assert_status(evq_queue_ticket_cancel(q, "t", true, "", &done, &state, NULL), EVQ_E_IO);
     assert_status(evq_queue_tickets(q, tickets, NULL), EVQ_E_IO);
     free(tickets);
+}
+
+/* Several calls in one write: the first reply loses the connection, and the second with it. */
+static void check_corrupt_many(struct evq_queue *q, const struct evq_claim_request *request)
+{
+    struct evq_completion done = {"r/1/regular/quick", "t", EVQ_OK};
+    struct evq_result *result = evq_result_new();
+    struct evq_claim *claims[1] = {NULL};
+    struct evq_claimed claimed;
+    struct evq_error err = {EVQ_OK, ""};
+    enum evq_status completed = EVQ_OK;
+
+    assert_non_null(result);
+    result->job = "r/1/regular/quick";
+    result->run = "r";
+    result->suite = "quick";
+    result->task = "t";
+    struct evq_publication many[] = {{"r/1/regular/quick", "t", result, EVQ_OK, {EVQ_OK, ""}},
+                                     {"r/1/regular/quick", "t", result, EVQ_OK, {EVQ_OK, ""}}};
+    assert_status(
+        evq_queue_complete_many_and_claim(q, &done, 1, request, &completed, claims, &claimed, &err),
+        EVQ_E_IO);
+    assert_status(completed, EVQ_E_IO);
+    assert_status(evq_queue_publish_many(q, many, 2, &err), EVQ_E_IO);
+    assert_status(many[0].status, EVQ_E_IO);
+    assert_status(many[1].status, EVQ_E_IO);
+    evq_result_free(result);
 }
 
 static void check_corrupt(const char *body)
@@ -160,6 +187,7 @@ static void check_corrupt(const char *body)
     assert_status(evq_queue_complete_and_claim(q, "r/1/regular/quick", "t", &request, &status,
                                                claims, &claimed, &err),
                   EVQ_E_IO);
+    check_corrupt_many(q, &request);
     assert_status(evq_queue_fail(q, "r/1/regular/quick", "t", EVQ_FAIL_RETRY, "", "", &now, &err),
                   EVQ_E_IO);
     assert_status(evq_queue_release(q, "r/1/regular/quick", "t", &err), EVQ_E_IO);
