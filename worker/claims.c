@@ -210,10 +210,12 @@ static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
                                       .class_count = want->class_count};
 }
 
-static void claimed_take(struct evq_supervisor *supervisor, struct evq_claim *const *claims,
-                         const struct evq_claimed *claimed)
+static void claimed_take(struct evq_supervisor *supervisor, const struct want *want,
+                         struct evq_claim *const *claims, const struct evq_claimed *claimed)
 {
     supervisor->request[0] = '\0'; // Answered: the next claim is another one.
+    // Fewer than asked for are all there were: what comes later sets a wake marker.
+    supervisor->claim_due = supervisor->claim_due || claimed->count == want->claims_max;
     supervisor->reclass =
         supervisor->reclass || claimed->classes_version != supervisor->offer.version;
     supervisor->claim_again_ms =
@@ -224,15 +226,13 @@ static void claimed_take(struct evq_supervisor *supervisor, struct evq_claim *co
     evq_claims_start(supervisor);
 }
 
-/* One claim for each group of like slots. *ret_count: jobs that came. */
-enum evq_status evq_claims_round(struct evq_supervisor *supervisor, uint32_t *ret_count,
-                                 struct evq_error *err)
+enum evq_status evq_claims_round(struct evq_supervisor *supervisor, struct evq_error *err)
 {
     struct evq_claim *claims[CLAIMS_MAX];
     struct evq_claimed claimed;
     struct want want;
 
-    *ret_count = 0;
+    supervisor->claim_due = false;
     for (uint32_t i = 0; i < supervisor->slot_count && evq_claims_allowed(supervisor); i++) {
         if (!want_make(supervisor, i, &want)) {
             continue;
@@ -241,10 +241,10 @@ enum evq_status evq_claims_round(struct evq_supervisor *supervisor, uint32_t *re
         const enum evq_status status =
             evq_queue_claim(supervisor->link.queue, &request, claims, &claimed, err);
         if (status != EVQ_OK) {
+            supervisor->claim_due = true;
             return status;
         }
-        *ret_count += claimed.count;
-        claimed_take(supervisor, claims, &claimed);
+        claimed_take(supervisor, &want, claims, &claimed);
     }
     return EVQ_OK;
 }
@@ -258,34 +258,58 @@ void evq_claims_forget(struct evq_supervisor *supervisor, struct evq_lease *leas
     evq_claims_end(supervisor, lease);
 }
 
-/* complete and the next claim in one call, when complete is all that is left to say. */
-enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                                 enum evq_status *ret_status, bool *ret_done, struct evq_error *err)
+/* The first slot of a group that has something to claim; slot_count: none has. */
+static uint32_t want_first(const struct evq_supervisor *supervisor, struct want *want)
 {
+    uint32_t first = 0;
+
+    while (first < supervisor->slot_count && !want_make(supervisor, first, want)) {
+        first++;
+    }
+    return evq_claims_allowed(supervisor) ? first : supervisor->slot_count;
+}
+
+/* Idle slots of other groups than that of the one numbered `first`. */
+static bool others_idle(const struct evq_supervisor *supervisor, uint32_t first)
+{
+    const uint64_t fits = supervisor->slots[first].fits;
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        if (supervisor->slots[i].state == EVQ_SLOT_IDLE && supervisor->slots[i].fits != fits) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_completion *done,
+                                 size_t count, enum evq_status *ret_completed,
+                                 struct evq_error *err)
+{
+    struct evq_queue *queue = supervisor->link.queue;
     struct evq_claim *claims[CLAIMS_MAX];
     struct evq_claimed claimed;
     struct want want;
-    uint32_t first = 0;
 
-    *ret_done = false;
-    if (lease->first->kind != EVQ_OUTBOX_COMPLETE || !evq_claims_allowed(supervisor)) {
-        return EVQ_OK;
-    }
-    while (first < supervisor->slot_count && !want_make(supervisor, first, &want)) {
-        first++;
-    }
+    const uint32_t first = want_first(supervisor, &want);
     if (first == supervisor->slot_count) {
-        return EVQ_OK;
+        *ret_completed = evq_queue_complete_many(queue, done, count, err);
+        return *ret_completed;
     }
     const struct evq_claim_request request = request_make(supervisor, &want);
-    const enum evq_status status =
-        evq_queue_complete_and_claim(supervisor->link.queue, lease->claim->id, lease->claim->token,
-                                     &request, ret_status, claims, &claimed, err);
+    enum evq_status status = EVQ_OK;
+    if (count == 1) {
+        status = evq_queue_complete_and_claim(queue, done->id, done->token, &request, &done->status,
+                                              claims, &claimed, err);
+        *ret_completed = status;
+    } else {
+        *ret_completed = EVQ_E_NOMEM; // Unless it is sent.
+        status = evq_queue_complete_many_and_claim(queue, done, count, &request, ret_completed,
+                                                   claims, &claimed, err);
+    }
+    supervisor->claim_due = status != EVQ_OK || others_idle(supervisor, first);
     if (status == EVQ_OK) {
-        *ret_done = true;
-        evq_lease_outbox_pop(lease);
-        claimed_take(supervisor, claims, &claimed);
-        supervisor->claim_due = true; // Other groups, or more of this one.
+        claimed_take(supervisor, &want, claims, &claimed);
     }
     return status;
 }

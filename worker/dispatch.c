@@ -10,133 +10,6 @@
 #define ROUND_CLAIMS 64 // Claims of one round, so that the children are looked after in between.
 #define BEATS_MAX    512
 
-/* ---- outboxes ---- */
-
-/* What Redis answered to an item that was not taken. False: the lease is gone, or waits for another
- * time. */
-static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                           enum evq_outbox_kind kind, enum evq_status status,
-                           const struct evq_error *err)
-{
-    if (status == EVQ_E_LEASE_LOST || status == EVQ_E_CHANGED) {
-        evq_log(EVQ_LOG_WARN, status == EVQ_E_CHANGED ? "job_changed" : "job_stale",
-                "job=%s reason=%s", lease->claim->id, err->message);
-        evq_claims_forget(supervisor, lease, EVQ_ENDING_STALE);
-        return false;
-    }
-    if (status == EVQ_E_NOMEM) {
-        return false; // Another time.
-    }
-    // Redis refuses what we say and will go on refusing: the job must not hang on it.
-    evq_log(EVQ_LOG_ERROR, "job_refused", "job=%s status=%s reason=%s", lease->claim->id,
-            evq_status_name(status), err->message);
-    const bool again = kind == EVQ_OUTBOX_FAIL || kind == EVQ_OUTBOX_RELEASE;
-    evq_claims_detach(supervisor, lease);
-    evq_lease_outbox_clear(lease);
-    if (again || !evq_lease_fail(lease, EVQ_FAIL_FATAL, err->message, NULL)) {
-        evq_claims_forget(supervisor, lease, EVQ_ENDING_STALE);
-        return false;
-    }
-    return true;
-}
-
-/* hold: a complete stays, to go with others. False: Redis is away; the rest is for later. */
-static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lease, bool hold)
-{
-    struct evq_error err = {0};
-
-    while (lease->first != NULL) {
-        enum evq_status status = EVQ_OK;
-        bool fused = false;
-        const enum evq_outbox_kind kind = lease->first->kind;
-        if (hold && kind == EVQ_OUTBOX_COMPLETE) {
-            return true;
-        }
-        enum evq_status call = evq_claims_fused(supervisor, lease, &status, &fused, &err);
-        if (call == EVQ_OK && !fused) {
-            call = status = evq_lease_send(lease, supervisor->link.queue, &err);
-        }
-        if (!evq_link_note(&supervisor->link, call, &err)) {
-            return false;
-        }
-        status = call != EVQ_OK ? call : status;
-        if (status != EVQ_OK && !refusal_handle(supervisor, lease, kind, status, &err)) {
-            return true;
-        }
-        if (status == EVQ_OK && kind == EVQ_OUTBOX_SPLIT) {
-            supervisor->claim_due = true;
-        }
-    }
-    if (lease->state == EVQ_LEASE_ENDING) {
-        evq_claims_end(supervisor, lease);
-    }
-    return true;
-}
-
-/* Jobs that ended together are completed in one call; a single one stays, to be completed with the
- * next claim. False: Redis is away. */
-static bool completes_flush(struct evq_supervisor *supervisor)
-{
-    struct evq_completion done[EVQ_QUEUE_COMPLETIONS_MAX];
-    struct evq_lease *leases[EVQ_QUEUE_COMPLETIONS_MAX];
-    struct evq_error err = {0};
-    size_t count = 0;
-
-    for (struct evq_lease *lease = supervisor->leases;
-         lease != NULL && count < EVQ_QUEUE_COMPLETIONS_MAX; lease = lease->next) {
-        if (lease->first != NULL && lease->first->kind == EVQ_OUTBOX_COMPLETE) {
-            done[count] =
-                (struct evq_completion){.id = lease->claim->id, .token = lease->claim->token};
-            leases[count++] = lease;
-        }
-    }
-    if (count < 2) {
-        return true;
-    }
-    const enum evq_status call = evq_queue_complete_many(supervisor->link.queue, done, count, &err);
-    if (!evq_link_note(&supervisor->link, call, &err)) {
-        return false;
-    }
-    for (size_t i = 0; i < count && call == EVQ_OK; i++) { // Else each by itself, after this.
-        if (done[i].status == EVQ_OK) {
-            evq_lease_outbox_pop(leases[i]);
-            evq_claims_end(supervisor, leases[i]);
-        } else { // What is to be said of it instead is in its outbox.
-            (void)refusal_handle(supervisor, leases[i], EVQ_OUTBOX_COMPLETE, done[i].status, &err);
-        }
-    }
-    supervisor->claim_due = true;
-    return true;
-}
-
-static bool outboxes_pass(struct evq_supervisor *supervisor, bool hold)
-{
-    for (struct evq_lease *lease = supervisor->leases; lease != NULL;) {
-        struct evq_lease *next = lease->next; // Claims are appended: next stays good.
-        if (lease->first != NULL && !lease_flush(supervisor, lease, hold)) {
-            return false;
-        }
-        lease = next;
-    }
-    return true;
-}
-
-static bool outboxes_flush(struct evq_supervisor *supervisor)
-{
-    return outboxes_pass(supervisor, true) && completes_flush(supervisor) &&
-           outboxes_pass(supervisor, false);
-}
-
-static bool outbox_waits(const struct evq_supervisor *supervisor)
-{
-    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
-        if (lease->first != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* ---- heartbeats ---- */
 
 static void beats_answer(struct evq_supervisor *supervisor, const struct evq_beat *beats,
@@ -403,7 +276,7 @@ static bool beat_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
 static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
     return !supervisor->registered || supervisor->reclass || supervisor->adopt ||
-           outbox_waits(supervisor) || now_ms >= supervisor->beat_due_ms ||
+           evq_outboxes_wait(supervisor) || now_ms >= supervisor->beat_due_ms ||
            (supervisor->claim_due && evq_claims_allowed(supervisor)) ||
            now_ms >= evq_ahead_due_ms(supervisor) || supervisor->link.waiting == NULL;
 }
@@ -427,7 +300,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
     }
     if (!link_check(supervisor) || !offer_renew(supervisor) ||
         !(evq_gpus_current(supervisor) || evq_gpus_renew(supervisor)) ||
-        !leases_adopt(supervisor) || !outboxes_flush(supervisor)) {
+        !leases_adopt(supervisor) || !evq_outboxes_flush(supervisor)) {
         return;
     }
     if (beat_is_due(supervisor, now_ms) &&
@@ -436,11 +309,8 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
     }
     for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && evq_claims_allowed(supervisor);
          i++) {
-        uint32_t count = 0;
-        supervisor->claim_due = false;
-        const enum evq_status status = evq_claims_round(supervisor, &count, &err);
+        const enum evq_status status = evq_claims_round(supervisor, &err);
         if (!evq_link_note(link, status, &err)) {
-            supervisor->claim_due = true;
             return;
         }
         if (status != EVQ_OK) {
@@ -449,8 +319,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
             link->retry_ms = evq_clock_mono_ms() + 1000;
             return;
         }
-        supervisor->claim_due = supervisor->claim_due || count > 0;
-        if (!outboxes_flush(supervisor)) {
+        if (!evq_outboxes_flush(supervisor)) {
             return;
         }
     }
@@ -469,7 +338,7 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
         evq_children_count(supervisor, EVQ_SLOT_IDLE) > 0) {
         due_ms = 0;
     }
-    if (outbox_waits(supervisor) || !supervisor->registered || supervisor->reclass ||
+    if (evq_outboxes_wait(supervisor) || !supervisor->registered || supervisor->reclass ||
         supervisor->adopt) {
         due_ms = 0;
     }

@@ -118,6 +118,12 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor);
 /* The blocking connection is readable, or may be overdue. */
 void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable);
 
+/* ---- outboxes.c ---- */
+
+/* Says to Redis what the leases have to say. False: it is away; the rest is for later. */
+bool evq_outboxes_flush(struct evq_supervisor *supervisor);
+bool evq_outboxes_wait(const struct evq_supervisor *supervisor); // Something is still to be said.
+
 /* ---- claims.c ---- */
 
 /* Whether another job may be asked for at all. */
@@ -125,16 +131,16 @@ bool evq_claims_allowed(const struct evq_supervisor *supervisor);
 /* Of the classes of a mask, those whose jobs end before the deadline, as far as is known, and find
  * room here. */
 uint64_t evq_claims_classes(const struct evq_supervisor *supervisor, uint64_t mask);
-/* One claim for each group of like slots. *ret_count: jobs that came. */
-enum evq_status evq_claims_round(struct evq_supervisor *supervisor, uint32_t *ret_count,
+/* One claim for each group of like slots. Sets claim_due anew: there may be more. */
+enum evq_status evq_claims_round(struct evq_supervisor *supervisor,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /*
- * The first item of the lease's outbox, when it is a complete, in one call with the next claim.
- * *ret_done false: it is no such item, or no claim is wanted. *ret_status: what became of the
- * complete.
+ * Completes, and in the same round trip claims for the slots that are idle, if a claim is allowed.
+ * *ret_completed EVQ_OK: each completion has its status, also where the claim's, which is returned,
+ * is another.
  */
-enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                                 enum evq_status *ret_status, bool *ret_done,
+enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_completion *done,
+                                 size_t count, enum evq_status *ret_completed,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* Starts what is held and can run now: an `alone` job with nothing beside it. */
 void evq_claims_start(struct evq_supervisor *supervisor);

@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,7 @@ static const char site_yaml[] =
     "  convert: {kind: command, command: [$DIR/convert.sh]}\n"
     "  join: {kind: command, command: [$DIR/join.sh]}\n"
     "  together: {kind: command, command: [$DIR/together.sh]}\n"
+    "  pair: {kind: command, command: [$DIR/pair.sh]}\n"
     "  warm: {kind: persistent, command: [python3, $DATA/evaluators/persistent.py]}\n"
     "suites:\n"
     "  shell: {evaluator: ok, tasks: [{name: t, type: any}]}\n"
@@ -39,6 +41,7 @@ static const char site_yaml[] =
     "  ready: {evaluator: ok, prepare: convert, tasks: [{name: t, type: any}]}\n"
     "  joined: {evaluator: ok, prepare: join, tasks: [{name: t, type: any}]}\n"
     "  together: {evaluator: together, tasks: [{name: t, type: any}]}\n"
+    "  pair: {evaluator: pair, tasks: [{name: a, type: any}, {name: b, type: any}]}\n"
     "  warm: {evaluator: warm, tasks: [{name: a, type: any}, {name: b, type: any}]}\n"
 #define DIGITS(name, shards)                                                                       \
     "  " name ": {evaluator: native, shards: " shards                                              \
@@ -72,6 +75,10 @@ static const char together_sh[] =
     "#!/bin/sh\nset -e\necho begun >> $DIR/begun\nread -r line < $DIR/go || true\n"
     "echo '{\"bytes\": 1}' > \"$EVALQ_RESULT\"\necho ended >> $DIR/ended\n";
 
+static const char pair_sh[] =
+    "#!/bin/sh\nset -e\necho begun >> $DIR/begun\nread -r line < $DIR/go || true\n"
+    "echo '{\"a\": {\"x\": 1}, \"b\": {\"x\": 2}}' > \"$EVALQ_RESULT\"\n";
+
 static int setup(void **state)
 {
     struct fixture *fx = fixture_open(NULL);
@@ -85,6 +92,7 @@ static int setup(void **state)
     fixture_site_write(site, "convert.sh", EVQ_TEST_DATA, convert_sh);
     fixture_site_write(site, "join.sh", EVQ_TEST_DATA, join_sh);
     fixture_site_write(site, "together.sh", EVQ_TEST_DATA, together_sh);
+    fixture_site_write(site, "pair.sh", EVQ_TEST_DATA, pair_sh);
     *state = site;
     return 0;
 }
@@ -490,12 +498,55 @@ static void worker_completes_in_one_call_what_ended_together(void **state)
     fixture_audit(site->fx);
 }
 
+static bool matches(const struct fixture_site *site, const char *pattern)
+{
+    char path[256];
+    glob_t found;
+
+    (void)snprintf(path, sizeof path, "%s/%s", site->dir, pattern);
+    const bool any = glob(path, 0, NULL, &found) == 0;
+    globfree(&found);
+    return any;
+}
+
+/* Two results and the end of a job lie before a worker that stood still, and the job is another's
+ * by now: the first answer lets go of all three. */
+static void worker_lets_go_of_all_results_of_a_job_that_is_not_its_own(void **state)
+{
+    struct fixture_site *site = *state;
+    const char *id = "run/1/regular/pair";
+    char go[96];
+
+    (void)snprintf(go, sizeof go, "%s/go", site->dir);
+    assert_int_equal(mkfifo(go, 0600), 0);
+    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "pair", NULL);
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(20000, lines(site, "begun") == 1);
+    assert_true(matches(site, "scratch/jobs/*/job.json"));
+    assert_int_equal(kill(worker->pid, SIGSTOP), 0);
+    const int held = open(go, O_RDWR | O_CLOEXEC);
+    assert_true(held >= 0);
+    assert_int_equal(write(held, "\n", 1), 1);
+    FIXTURE_UNTIL(20000, !matches(site, "scratch/jobs/*/job.json")); // Its child has said all.
+    const char *key = fixture_key(site->fx, "job:run/1/regular/pair");
+    evq_reply_free(fixture_call(site->fx->raw, "HSET", key, "token", "9.another", NULL));
+    assert_int_equal(kill(worker->pid, SIGCONT), 0);
+    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_stale"));
+    assert_int_equal(fixture_results_published(site->fx), 0);
+    fixture_site_submit(site, "run/2/regular/pair");
+    assert_int_equal(write(held, "\n\n", 2), 2);
+    SITE_STATE_UNTIL(site, "run/2/regular/pair", "done");
+    assert_int_equal(fixture_results_published(site->fx), 2);
+    (void)close(held);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(worker_runs_a_command_and_publishes_its_result),
         TEST(worker_completes_in_one_call_what_ended_together),
+        TEST(worker_lets_go_of_all_results_of_a_job_that_is_not_its_own),
         TEST(worker_keeps_a_persistent_program_between_jobs),
         TEST(worker_evaluates_mnist_natively),
         TEST(worker_gives_the_same_numbers_for_any_number_of_shards),
