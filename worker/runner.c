@@ -143,10 +143,8 @@ static enum evq_status fingerprint_take(const struct evq_eval_request *request, 
     struct evq_error fault;
 
     out[0] = '\0';
-    enum evq_status status = evq_checkpoint_complete(request->root_fd, request->path, &fault);
-    if (status == EVQ_OK) {
-        status = evq_checkpoint_fingerprint(request->root_fd, request->path, out, NULL, &fault);
-    }
+    enum evq_status status =
+        evq_checkpoint_fingerprint(request->root_fd, request->path, out, NULL, &fault);
     if (!native &&
         (status == EVQ_E_UNSUPPORTED || status == EVQ_E_CORRUPT || status == EVQ_E_INVALID)) {
         out[0] = '\0';

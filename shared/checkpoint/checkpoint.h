@@ -203,7 +203,8 @@ const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32"
 /*
  * XXH3-128 over names, sizes and sampled blocks (first, last and 14 spread 4 KiB blocks) of every
  * file that holds weights; no times. The same for a renamed or copied checkpoint. Cost:
- * milliseconds. Complete checkpoints only.
+ * milliseconds. Complete checkpoints only: else as evq_checkpoint_complete(), which need not be
+ * asked first.
  */
 enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
                                            struct evq_buffer *manifest,
