@@ -266,6 +266,7 @@ static enum evq_status pin_build(int root_fd, int pins_fd, const char *name,
         (void)!evq_tree_remove(pins_fd, half, NULL); // `evalq gc` takes what is left.
     }
     pin->kind = clone.kind;
+    pin->lacks_reflink = clone.lacks_reflink;
     pin->copied_bytes = pin->found ? 0 : clone.copied_bytes;
     return status;
 }

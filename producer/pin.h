@@ -46,7 +46,7 @@ struct evq_pin_request {
     const char *source; // What is cloned in its place, relative to the root; NULL: path itself.
     const char *const *jobs; // Ids that want it.
     size_t job_count;
-    bool reflink;                         // false: do not try (tests).
+    bool reflink;                         // false: do not try; the file system is known.
     bool hard_link;                       // See evq_pin_hard_link_safe().
     int64_t copy_bytes_max;               // What copying may take; 0: never copy.
     bool (*stopped)(const void *context); // Asked between blocks of a copy; may be NULL.
@@ -58,7 +58,8 @@ struct evq_pin {
     char directory[PATH_MAX]; // Of the pin, absolute.
     enum evq_pin_kind kind;
     int64_t copied_bytes;
-    bool found; // It was there already.
+    bool found;         // It was there already.
+    bool lacks_reflink; // Found out: the file system knows none. Trying makes and removes a file.
 };
 
 /*

@@ -218,6 +218,14 @@ static bool pin_stopped(const void *context)
     return atomic_load(&sender->stop);
 }
 
+/* The file system of what is pinned; 0: not known. */
+static dev_t device_of(const struct place *place)
+{
+    struct stat info;
+
+    return fstatat(place->root_fd, place->source, &info, 0) == 0 ? info.st_dev : 0;
+}
+
 /* Pins the item's checkpoint and has its jobs name the pin. Anything but EVQ_OK leaves them
  * without. */
 static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item,
@@ -233,6 +241,7 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
         id_list[at] = ids[at];
     }
     output_visit(sender, place);
+    const dev_t device = device_of(place);
     bool reused = path_reused(sender, item->request.path, item->request.step);
     bool safe = evq_pin_hard_link_safe(place->path, item->request.step) && !reused;
     int64_t budget = sender->pin_bytes_max - sender->keeper.copied_bytes;
@@ -252,7 +261,8 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
                                       .fingerprint = fingerprint,
                                       .jobs = id_list,
                                       .job_count = item->job_count,
-                                      .reflink = true,
+                                      .reflink = !sender->lacks_reflink || device == 0 ||
+                                                 sender->lacks_reflink_at != device,
                                       .hard_link = safe,
                                       .copy_bytes_max = budget > 0 ? budget : 0,
                                       .stopped = pin_stopped,
@@ -268,6 +278,10 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
     }
     if (status != EVQ_OK) {
         return status;
+    }
+    if (pin.lacks_reflink) {
+        sender->lacks_reflink = true;
+        sender->lacks_reflink_at = device;
     }
     evq_keeper_add(&sender->keeper, pin.directory, pin.copied_bytes);
     for (size_t at = 0; at < item->job_count; at++) {
@@ -332,39 +346,38 @@ static void warn_unready(struct evq_sender *sender, const struct evq_item *item,
     }
 }
 
-static void item_finish(struct evq_sender *sender, struct evq_item *item, struct place *place,
-                        enum evq_status looked, struct evq_error *error)
-{
-    char fingerprint[33] = "";
+struct look { // What was seen of the checkpoint.
+    enum evq_status status;
+    char fingerprint[33];
     struct evq_buffer manifest;
+    struct evq_error error;
+};
 
-    evq_buffer_init(&manifest, EVQ_JOB_BYTES_MAX / 4); // Longer ones are left out.
-    enum evq_status status = looked;
-    if (status == EVQ_OK) {
-        status = evq_checkpoint_fingerprint(place->root_fd, place->source, fingerprint, &manifest,
-                                            error);
-        if (status != EVQ_OK && item_wait(sender, item, status)) {
-            goto out;
-        }
-    }
-    const char *manifest_text = evq_buffer_string(&manifest);
-    if (!jobs_make(sender, item, place, status == EVQ_OK ? fingerprint : "",
-                   manifest_text != NULL ? manifest_text : "")) {
+static void item_finish(struct evq_sender *sender, struct evq_item *item, struct place *place,
+                        struct look *look)
+{
+    struct evq_error *error = &look->error;
+    const char *fingerprint = look->status == EVQ_OK ? look->fingerprint : "";
+    const char *manifest = evq_buffer_string(&look->manifest);
+    enum evq_status status = look->status;
+
+    if (!jobs_make(sender, item, place, fingerprint,
+                   status == EVQ_OK && manifest != NULL ? manifest : "")) {
         (void)item_wait(sender, item, EVQ_E_NOMEM);
-        goto out;
+        return;
     }
     bool exists = status != EVQ_E_GONE && status != EVQ_E_NOT_FOUND;
     if (status != EVQ_OK) {
         warn_unready(sender, item, status, error);
     }
     if (sender->pin && exists && status != EVQ_E_INCOMPLETE) {
-        status = item_pin(sender, item, place, status == EVQ_OK ? fingerprint : "", error);
+        status = item_pin(sender, item, place, fingerprint, error);
         if (status == EVQ_E_CHANGED || status == EVQ_E_STOPPED) {
             if (item_wait(sender, item, status)) {
                 while (item->job_count > 0) {
                     evq_job_free(item->jobs[--item->job_count]);
                 }
-                goto out;
+                return;
             }
         }
         if (status != EVQ_OK) {
@@ -380,8 +393,6 @@ static void item_finish(struct evq_sender *sender, struct evq_item *item, struct
         evq_snapshots_offer(sender, item, place->root);
     }
     item->ready = true;
-out:
-    evq_buffer_free(&manifest);
 }
 
 const struct evq_config *evq_prepare_roots(const struct evq_sender *sender)
@@ -433,26 +444,29 @@ static void item_park(struct evq_sender *sender, struct evq_item *item,
 
 void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
 {
-    struct evq_error error = {.status = EVQ_OK};
+    struct look look = {.fingerprint = ""};
     struct place place;
 
     if (item->parked) {
         roots_look(sender);
     }
     const struct evq_config *config = evq_prepare_roots(sender);
-    enum evq_status status = place_find(config, item->request.path, &place, &error);
-    if (status == EVQ_E_NOT_FOUND || status == EVQ_E_INVALID) {
-        item_park(sender, item, &error);
+    look.status = place_find(config, item->request.path, &place, &look.error);
+    if (look.status == EVQ_E_NOT_FOUND || look.status == EVQ_E_INVALID) {
+        item_park(sender, item, &look.error);
         return;
     }
     item->parked = false;
-    if (status == EVQ_OK) {
+    evq_buffer_init(&look.manifest, EVQ_JOB_BYTES_MAX / 4); // Longer ones are left out.
+    if (look.status == EVQ_OK) {
         source_choose(config, item->request.held, &place);
-        status = evq_checkpoint_complete(place.root_fd, place.source, &error);
+        look.status = evq_checkpoint_fingerprint(place.root_fd, place.source, look.fingerprint,
+                                                 &look.manifest, &look.error);
     }
-    if (status == EVQ_OK || !item_wait(sender, item, status)) {
-        item_finish(sender, item, &place, status, &error);
+    if (look.status == EVQ_OK || !item_wait(sender, item, look.status)) {
+        item_finish(sender, item, &place, &look);
     }
+    evq_buffer_free(&look.manifest);
     if (place.root_fd >= 0) {
         close(place.root_fd);
     }

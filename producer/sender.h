@@ -124,6 +124,8 @@ struct evq_sender {
     char snapshot_host[EVQ_SNAPSHOT_HOST_BYTES_MAX + 1];
     struct evq_seen_path paths[EVQ_SENDER_PATHS_MAX];
     size_t path_count;
+    bool lacks_reflink;     // A file system that knows none was met:
+    dev_t lacks_reflink_at; // that one.
     uint64_t jitter;
     int64_t away_ms;  // Since when Redis is away, monotonic; 0: it is not known to be.
     int64_t retry_ms; // Not before this, monotonic.

@@ -143,6 +143,8 @@ static enum evq_status file_clone(struct evq_tree_clone *clone, int from, const 
     if (clone->reflink && ioctl(to, FICLONE, from) == 0) {
         goto out;
     }
+    clone->lacks_reflink =
+        clone->lacks_reflink || (clone->reflink && (errno == EOPNOTSUPP || errno == ENOTTY));
     clone->reflink = false;
     if (clone->hard_link && unlinkat(target_fd, name, 0) == 0) {
         if (file_link(from, target_fd, name)) {
@@ -251,6 +253,7 @@ enum evq_status evq_tree_clone(struct evq_tree_clone *clone, const char *path, i
     clone->copied_bytes = 0;
     clone->bytes = 0;
     clone->files = 0;
+    clone->lacks_reflink = false;
     return tree_clone(clone, path, target_fd, name, 0, err);
 }
 

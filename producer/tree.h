@@ -21,6 +21,7 @@ struct evq_tree_clone {
     int64_t copied_bytes;
     int64_t bytes; // Of all files, however they were cloned.
     uint32_t files;
+    bool lacks_reflink; // The file system knows none, of any file.
 };
 
 /* Clones path (a file or a directory, relative to the root) as `name` in target_fd. Errors as

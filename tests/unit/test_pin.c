@@ -194,6 +194,25 @@ static void pin_falls_back_to_link_when_it_cannot_clone(void **state)
     assert_int_equal(inode(scene, pin.path), inode(scene, "out/step-100.pt"));
 }
 
+/* Whoever is told need not try the next one: it is said of a file system alone that clones nothing.
+ */
+static void pin_tells_where_nothing_can_be_cloned(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_pin_request request = request_of(scene, "out/step-100.pt");
+
+    file_write(scene, "out/step-100.pt", "weights");
+    struct evq_pin pin = pin_make(&request);
+    assert_int_equal(pin.lacks_reflink, pin.kind != EVQ_PIN_REFLINK);
+    file_write(scene, "out/step-200.pt", "weights of another step");
+    request = request_of(scene, "out/step-200.pt");
+    request.step = 200;
+    request.reflink = false;
+    pin = pin_make(&request);
+    assert_int_equal(pin.kind, EVQ_PIN_HARD_LINK);
+    assert_false(pin.lacks_reflink); // It was not tried.
+}
+
 static void pin_fails_whole_when_copy_is_over_budget(void **state)
 {
     struct scene *scene = *state;
@@ -539,6 +558,7 @@ int main(void)
         PIN_TEST(pin_links_when_each_step_has_its_own_file),
         PIN_TEST(pin_copies_when_path_may_be_written_again),
         PIN_TEST(pin_falls_back_to_link_when_it_cannot_clone),
+        PIN_TEST(pin_tells_where_nothing_can_be_cloned),
         PIN_TEST(pin_fails_whole_when_copy_is_over_budget),
         PIN_TEST(pin_leaves_nothing_when_stopped_or_gone),
         PIN_TEST(pin_holds_every_file_when_checkpoint_is_a_directory),
