@@ -61,7 +61,7 @@ class Trace:
         self.path = os.path.join(here.scene.directory, "trace")
         self.mine = os.getpid()
         self.names: Dict[int, str] = {}
-        words = ["strace", "-f", "-qq", "-e", "signal=none", "-s", "4096", "-o", self.path]
+        words = ["strace", "-f", "-qq", "-e", "signal=none", "-s", "20000", "-o", self.path]
         for pid in pids:
             self.names.update({int(task): name(pid) for task in os.listdir(f"/proc/{pid}/task")})
             words += ["-p", str(pid)]
