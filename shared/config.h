@@ -182,6 +182,9 @@ const struct evq_suite *evq_config_suite_find(const struct evq_config *config, c
 /* The task of this name, else the one whose `source` is "*", which stands for every task that a
  * program tells results of. NULL: none. */
 const struct evq_task_config *evq_suite_task(const struct evq_suite *suite, const char *name);
+/* Whether the value of this key of a task's data is a path, absolute by now unless it holds "://".
+ */
+bool evq_config_data_path(const char *key);
 /* NULL: none. */
 const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name);
 const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,

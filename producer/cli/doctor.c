@@ -84,31 +84,16 @@ static void check_evaluators(const struct evq_config *config, json_t *checks)
     }
 }
 
-/* Values of a task's `data` that name a file; relative ones start at the configuration's directory.
- */
-static void check_data_file(const struct evq_config *config, const struct evq_suite *suite,
-                            const struct evq_task_config *task, const struct evq_pair *pair,
-                            json_t *checks)
+static void check_data_file(const struct evq_suite *suite, const struct evq_task_config *task,
+                            const struct evq_pair *pair, json_t *checks)
 {
-    static const char *const keys[] = {"inputs", "labels", "targets", "text",
-                                       "tokens", "path",   "file",    "tokenizer"};
-    char path[PATH_MAX];
-    bool names_file = false;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        names_file = names_file || strcmp(keys[i], pair->key) == 0;
+    if (!evq_config_data_path(pair->key) || pair->value[0] != '/') {
+        return; // No path, or an address.
     }
-    if (!names_file || strchr(pair->value, '.') == NULL) {
-        return; // A name inside another file, not a path.
-    }
-    const char *slash = strrchr(config->file, '/');
-    int bytes = pair->value[0] == '/' || slash == NULL
-                    ? snprintf(path, sizeof path, "%s", pair->value)
-                    : snprintf(path, sizeof path, "%.*s/%s", (int)(slash - config->file),
-                               config->file, pair->value);
-    if (bytes > 0 && bytes < (int)sizeof path && access(path, R_OK) != 0) {
+    if (access(pair->value, R_OK) != 0) {
         evq_health_add(checks, "data", EVQ_HEALTH_FAIL, "put it there, or correct the task's data",
                        "suite %s, task %s, %s: '%.300s': %s", suite->name, task->name, pair->key,
-                       path, strerror(errno));
+                       pair->value, strerror(errno));
     }
 }
 
@@ -119,7 +104,7 @@ static void check_suites(const struct evq_config *config, json_t *checks)
         const struct evq_suite *suite = &config->suites[i];
         for (size_t t = 0; t < suite->task_count; t++) {
             for (size_t d = 0; d < suite->tasks[t].data_count; d++) {
-                check_data_file(config, suite, &suite->tasks[t], &suite->tasks[t].data[d], checks);
+                check_data_file(suite, &suite->tasks[t], &suite->tasks[t].data[d], checks);
             }
         }
     }

@@ -371,6 +371,22 @@ static void status_warns_first_and_says_why_jobs_wait(void **state)
     assert_null(strchr(site->output.out, '\033'));
 }
 
+static void doctor_misses_data_files_of_any_name(void **state)
+{
+    struct site *site = *state;
+    fixture_file_write(site->dir, "own.yaml",
+                       "suites:\n  s:\n    tasks:\n      - name: t\n        type: classification\n"
+                       "        data: {format: idx, inputs: there, labels: [gone, gone.too], "
+                       "tokens: hub://elsewhere}\n");
+    fixture_file_write(site->dir, "there", "x");
+    EXPECT(site, 1, "doctor", "--config", "own.yaml");
+    assert_holds(site->output.out, "/gone': No such file");
+    assert_holds(site->output.out, "/gone.too': No such file");
+    assert_null(strstr(site->output.out, "/there'"));
+    assert_null(strstr(site->output.out, "elsewhere"));
+    assert_null(strstr(site->output.out, "data files of all suites"));
+}
+
 static void suites_are_listed_and_replaced(void **state)
 {
     struct site *site = *state;
@@ -489,6 +505,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(watch_follows_over_the_gap_between_checkpoints, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(status_warns_first_and_says_why_jobs_wait, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(doctor_misses_data_files_of_any_name, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(suites_are_listed_and_replaced, setup,
                                         fixture_user_teardown),
