@@ -71,8 +71,12 @@ static enum evq_status find_step(struct evq_cli *cli, int64_t *ret_step, struct 
     (void)snprintf(name, sizeof name, "%.*s", (int)(bytes < PATH_MAX ? bytes : PATH_MAX - 1), path);
     const char *slash = strrchr(name, '/');
     const char *base = slash != NULL ? slash + 1 : name;
-    bool is_directory = stat(name, &info) == 0 && S_ISDIR(info.st_mode);
-    if (!evq_found_step(base, is_directory, NULL, ret_step)) {
+    bool is_there = stat(name, &info) == 0;
+    bool is_directory = is_there && S_ISDIR(info.st_mode);
+    // Of what is not there the name is enough: that it is missing is said next, and is what is
+    // wrong.
+    if (!evq_found_step(base, is_directory, NULL, ret_step) &&
+        (is_there || !evq_found_step(base, true, NULL, ret_step))) {
         return evq_cli_usage(cli, err,
                              "--step is missing, and the name '%s' does not tell at which training "
                              "step it was saved",

@@ -183,6 +183,9 @@ static void submit_queues_once_and_names_what_is_wrong(void **state)
     assert_holds(site->output.err, "lies beneath no root");
     EXPECT(site, 9, "submit", "out/none", "--run", "r", "--step", "1", "--suite", "quick");
     fixture_user_one_line(site);
+    EXPECT(site, 9, "submit", "out/checkpoint-7", "--run", "r", "--suite", "quick");
+    fixture_user_one_line(site);
+    assert_holds(site->output.err, "the checkpoint 'out/checkpoint-7': No such file");
     fixture_file_write(site->dir, "out/cut.safetensors", "\x40\x01\x00\x00");
     EXPECT(site, 9, "submit", "out/cut.safetensors", "--run", "r", "--step", "1", "--suite",
            "quick");
