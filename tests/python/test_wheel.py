@@ -81,6 +81,18 @@ class WheelTest(unittest.TestCase):
         self.assertEqual(dict(points["console_scripts"]), project["scripts"])
         self.assertIn("One wheel for every Python", metadata.get_payload())
 
+    def test_metadata_is_had_without_a_build(self) -> None:
+        backend = os.path.join(SOURCE, "producer", "python", "build_backend")
+        code = "import evalq_build, sys; print(evalq_build.prepare_metadata_for_build_wheel(sys.argv[1]))"
+        with tempfile.TemporaryDirectory(prefix="evalq-metadata-") as directory:
+            done = run([self.python, "-c", code, directory], PYTHONPATH=backend, PATH="/nowhere")  # No CMake.
+            self.assertEqual(done.returncode, 0, done.stderr)
+            info = done.stdout.strip()
+            with zipfile.ZipFile(self.wheel) as wheel:
+                for name in ("METADATA", "entry_points.txt"):
+                    with open(os.path.join(directory, info, name), "rb") as file:
+                        self.assertEqual(file.read(), wheel.read(info + "/" + name))
+
     def test_tag_names_the_newest_version_of_the_c_library_that_is_asked_for(self) -> None:
         tag = re.search(r"-manylinux_2_(\d+)_", self.wheel)
         self.assertIsNotNone(tag, self.wheel)

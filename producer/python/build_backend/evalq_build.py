@@ -180,6 +180,21 @@ def _python_files() -> List[str]:
     return found
 
 
+def _entry_points() -> bytes:
+    scripts = _project("project.scripts").items()
+    return "\n".join(["[console_scripts]", *(f"{script} = {target}" for script, target in scripts), ""]).encode()
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Optional[Dict[str, Any]] = None) -> str:
+    """Without a build: pip would make a whole wheel under the words "Preparing metadata" only to read them from it."""
+    name = f"evalq-{_version()}.dist-info"
+    os.makedirs(os.path.join(metadata_directory, name))
+    for file, data in (("METADATA", _metadata()), ("entry_points.txt", _entry_points())):
+        with open(os.path.join(metadata_directory, name, file), "wb") as stream:
+            stream.write(data)
+    return name
+
+
 def build_wheel(
     wheel_directory: str,
     config_settings: Optional[Dict[str, Any]] = None,
@@ -200,9 +215,7 @@ def build_wheel(
     wheel.add_file(f"{info}/LICENSE", os.path.join(_source(), "LICENSE"))
     wheel.add(f"{info}/METADATA", _metadata())
     wheel.add(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: evalq_build\nRoot-Is-Purelib: false\nTag: {tag}\n".encode())
-    scripts = _project("project.scripts").items()
-    lines = ["[console_scripts]", *(f"{script} = {target}" for script, target in scripts), ""]
-    wheel.add(f"{info}/entry_points.txt", "\n".join(lines).encode())
+    wheel.add(f"{info}/entry_points.txt", _entry_points())
     wheel.close()
     return name
 
