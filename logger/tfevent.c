@@ -53,6 +53,16 @@ static void put_little(struct evq_buffer *out, uint64_t value, size_t bytes)
     evq_buffer_append(out, little, bytes);
 }
 
+static size_t varint_bytes(uint64_t value)
+{
+    size_t bytes = 1;
+
+    for (; value > 0x7f; value >>= 7) {
+        bytes++;
+    }
+    return bytes;
+}
+
 static void put_varint(struct evq_buffer *out, uint64_t value)
 {
     uint8_t bytes[10];
@@ -66,15 +76,27 @@ static void put_varint(struct evq_buffer *out, uint64_t value)
     evq_buffer_append(out, bytes, count);
 }
 
+/* Of a field that holds so many bytes: its key (numbers below 16), its length, the bytes. */
+static size_t field_bytes(size_t bytes)
+{
+    return 1 + varint_bytes(bytes) + bytes;
+}
+
 static void put_key(struct evq_buffer *out, uint32_t field, uint32_t wire)
 {
     put_varint(out, (uint64_t)field << 3 | wire);
 }
 
-static void put_bytes(struct evq_buffer *out, uint32_t field, const void *data, size_t bytes)
+/* What comes next, so many bytes, is the field's. */
+static void put_head(struct evq_buffer *out, uint32_t field, size_t bytes)
 {
     put_key(out, field, WIRE_BYTES);
     put_varint(out, bytes);
+}
+
+static void put_bytes(struct evq_buffer *out, uint32_t field, const void *data, size_t bytes)
+{
+    put_head(out, field, bytes);
     evq_buffer_append(out, data, bytes);
 }
 
@@ -84,6 +106,12 @@ static void put_float(struct evq_buffer *out, float value)
 
     memcpy(&bits, &value, sizeof(bits));
     put_little(out, bits, sizeof(bits));
+}
+
+/* Bytes of an event that holds one field more, of so many. */
+static size_t event_bytes(int64_t step, size_t bytes)
+{
+    return 1 + 8 + (step != 0 ? 1 + varint_bytes((uint64_t)step) : 0) + field_bytes(bytes);
 }
 
 static void put_event_head(struct evq_buffer *out, double wall_seconds, int64_t step)
@@ -99,87 +127,66 @@ static void put_event_head(struct evq_buffer *out, double wall_seconds, int64_t 
     }
 }
 
-static void put_record(struct evq_buffer *out, const struct evq_buffer *event)
+static void record_begin(struct evq_buffer *out, size_t bytes)
 {
     uint8_t length[8];
 
-    if (event->failed) {
-        out->failed = true;
-        return;
-    }
     for (size_t i = 0; i < sizeof(length); i++) {
-        length[i] = (uint8_t)((uint64_t)event->bytes >> (8 * i));
+        length[i] = (uint8_t)((uint64_t)bytes >> (8 * i));
     }
     evq_buffer_append(out, length, sizeof(length));
     put_little(out, masked_crc(length, sizeof(length)), 4);
-    evq_buffer_append(out, event->data, event->bytes);
-    put_little(out, masked_crc(event->data, event->bytes), 4);
+}
+
+/* The record's bytes are the last of out. */
+static void record_end(struct evq_buffer *out, size_t bytes)
+{
+    if (!out->failed) {
+        put_little(out, masked_crc(out->data + out->bytes - bytes, bytes), 4);
+    }
 }
 
 void evq_tfevent_version(struct evq_buffer *out, double wall_seconds)
 {
     static const char version[] = "brain.Event:2";
-    struct evq_buffer event;
+    const size_t bytes = event_bytes(0, sizeof(version) - 1);
 
-    evq_buffer_init(&event, 0);
-    put_event_head(&event, wall_seconds, 0);
-    put_bytes(&event, EVENT_FILE_VERSION, version, sizeof(version) - 1);
-    put_record(out, &event);
-    evq_buffer_free(&event);
-}
-
-/* Wraps a finished Summary.Value into summary, event and record. */
-static void put_value(struct evq_buffer *out, double wall_seconds, int64_t step,
-                      const struct evq_buffer *value)
-{
-    struct evq_buffer summary;
-    struct evq_buffer event;
-
-    evq_buffer_init(&summary, 0);
-    evq_buffer_init(&event, 0);
-    put_bytes(&summary, SUMMARY_VALUE, value->data, value->bytes);
-    put_event_head(&event, wall_seconds, step);
-    put_bytes(&event, EVENT_SUMMARY, summary.data, summary.bytes);
-    event.failed = event.failed || summary.failed || value->failed;
-    put_record(out, &event);
-    evq_buffer_free(&event);
-    evq_buffer_free(&summary);
+    record_begin(out, bytes);
+    put_event_head(out, wall_seconds, 0);
+    put_bytes(out, EVENT_FILE_VERSION, version, sizeof(version) - 1);
+    record_end(out, bytes);
 }
 
 void evq_tfevent_scalar(struct evq_buffer *out, double wall_seconds, int64_t step, const char *tag,
                         float value)
 {
     static const char plugin[] = "scalars";
-    struct evq_buffer body;
-    struct evq_buffer part;
-    struct evq_buffer metadata;
+    const size_t tag_bytes = strlen(tag);
+    // From the inside out, since each message begins with its length.
+    const size_t tensor = 2 + field_bytes(0) + field_bytes(sizeof(float));
+    const size_t plugin_data = field_bytes(sizeof(plugin) - 1);
+    const size_t metadata = field_bytes(plugin_data) + 2;
+    const size_t body = field_bytes(tag_bytes) + field_bytes(tensor) + field_bytes(metadata);
+    const size_t summary = field_bytes(body);
+    const size_t event = event_bytes(step, summary);
 
-    evq_buffer_init(&body, 0);
-    evq_buffer_init(&part, 0);
-    evq_buffer_init(&metadata, 0);
-    put_bytes(&body, VALUE_TAG, tag, strlen(tag));
-
-    put_key(&part, TENSOR_DTYPE, WIRE_VARINT);
-    put_varint(&part, DTYPE_FLOAT);
-    put_bytes(&part, TENSOR_SHAPE, "", 0); // Rank 0.
-    put_key(&part, TENSOR_FLOAT_VAL, WIRE_BYTES);
-    put_varint(&part, sizeof(float));
-    put_float(&part, value);
-    put_bytes(&body, VALUE_TENSOR, part.data, part.bytes);
-
-    body.failed = body.failed || part.failed;
-    evq_buffer_clear(&part);
-    put_bytes(&part, PLUGIN_NAME, plugin, sizeof(plugin) - 1);
-    put_bytes(&metadata, METADATA_PLUGIN, part.data, part.bytes);
-    put_key(&metadata, METADATA_CLASS, WIRE_VARINT);
-    put_varint(&metadata, CLASS_SCALAR);
-    put_bytes(&body, VALUE_METADATA, metadata.data, metadata.bytes);
-    body.failed = body.failed || part.failed || metadata.failed;
-
-    put_value(out, wall_seconds, step, &body);
-    evq_buffer_free(&metadata);
-    evq_buffer_free(&part);
-    evq_buffer_free(&body);
+    record_begin(out, event);
+    put_event_head(out, wall_seconds, step);
+    put_head(out, EVENT_SUMMARY, summary);
+    put_head(out, SUMMARY_VALUE, body);
+    put_bytes(out, VALUE_TAG, tag, tag_bytes);
+    put_head(out, VALUE_TENSOR, tensor);
+    put_key(out, TENSOR_DTYPE, WIRE_VARINT);
+    put_varint(out, DTYPE_FLOAT);
+    put_bytes(out, TENSOR_SHAPE, "", 0); // Rank 0.
+    put_head(out, TENSOR_FLOAT_VAL, sizeof(float));
+    put_float(out, value);
+    put_head(out, VALUE_METADATA, metadata);
+    put_head(out, METADATA_PLUGIN, plugin_data);
+    put_bytes(out, PLUGIN_NAME, plugin, sizeof(plugin) - 1);
+    put_key(out, METADATA_CLASS, WIRE_VARINT);
+    put_varint(out, CLASS_SCALAR);
+    record_end(out, event);
 }
 
 /* ---- reading back ---- */

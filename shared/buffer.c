@@ -63,7 +63,10 @@ static bool buffer_reserve(struct evq_buffer *buffer, size_t more)
 
 void evq_buffer_append(struct evq_buffer *buffer, const void *data, size_t bytes)
 {
-    if (!buffer_reserve(buffer, bytes)) {
+    // The common case, which texts of JSON go through dozens of times a line.
+    const bool fits = bytes < buffer->capacity - buffer->bytes && !buffer->failed &&
+                      buffer->bytes + bytes <= buffer->bytes_max;
+    if (!fits && !buffer_reserve(buffer, bytes)) {
         return;
     }
     if (bytes > 0) {
@@ -81,20 +84,41 @@ void evq_buffer_text(struct evq_buffer *buffer, const char *text)
 void evq_buffer_printf(struct evq_buffer *buffer, const char *format, ...)
 {
     va_list args;
+
+    if (!buffer_reserve(buffer, 0)) {
+        return;
+    }
+    const size_t room = buffer->capacity - buffer->bytes;
     va_start(args, format);
-    int length = vsnprintf(NULL, 0, format, args);
+    const int length = vsnprintf((char *)buffer->data + buffer->bytes, room, format, args);
     va_end(args);
-    if (length < 0) {
+    if (length < 0 || !buffer_reserve(buffer, (size_t)length)) {
         buffer->failed = true;
+        buffer->data[buffer->bytes] = '\0';
         return;
     }
-    if (!buffer_reserve(buffer, (size_t)length)) {
-        return;
+    if ((size_t)length >= room) { // It was cut.
+        va_start(args, format);
+        (void)vsnprintf((char *)buffer->data + buffer->bytes, (size_t)length + 1, format, args);
+        va_end(args);
     }
-    va_start(args, format);
-    (void)vsnprintf((char *)buffer->data + buffer->bytes, (size_t)length + 1, format, args);
-    va_end(args);
     buffer->bytes += (size_t)length;
+}
+
+void evq_buffer_integer(struct evq_buffer *buffer, int64_t value)
+{
+    char digits[24];
+    size_t at = sizeof digits;
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+
+    do {
+        digits[--at] = (char)('0' + left % 10);
+        left /= 10;
+    } while (left > 0);
+    if (value < 0) {
+        digits[--at] = '-';
+    }
+    evq_buffer_append(buffer, digits + at, sizeof digits - at);
 }
 
 void evq_buffer_consume(struct evq_buffer *buffer, size_t bytes)
@@ -164,6 +188,12 @@ static void json_escape_byte(struct evq_buffer *buffer, uint8_t byte)
     }
 }
 
+/* Copied as it is. */
+static bool json_plain(uint8_t byte)
+{
+    return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
+}
+
 void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes)
 {
     const uint8_t *from = (const uint8_t *)(bytes > 0 ? text : "");
@@ -172,10 +202,12 @@ void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes)
 
     evq_buffer_append(buffer, "\"", 1);
     while (at < bytes) {
+        if (json_plain(from[at])) {
+            at++;
+            continue;
+        }
         size_t length = evq_buffer_utf8(from + at, bytes - at);
-        bool plain = length > 1 || (length == 1 && from[at] >= 0x20 && from[at] != '"' &&
-                                    from[at] != '\\' && from[at] != 0x7f);
-        if (plain) {
+        if (length > 1) {
             at += length;
             continue;
         }

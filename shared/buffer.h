@@ -25,7 +25,8 @@ void evq_buffer_clear(struct evq_buffer *buffer); // Keeps the memory; clears `f
 void evq_buffer_append(struct evq_buffer *buffer, const void *data, size_t bytes);
 void evq_buffer_text(struct evq_buffer *buffer, const char *text);
 void evq_buffer_printf(struct evq_buffer *buffer, const char *format, ...) EVQ_PRINTF(2, 3);
-void evq_buffer_consume(struct evq_buffer *buffer, size_t bytes); // Drops bytes from the front.
+void evq_buffer_integer(struct evq_buffer *buffer, int64_t value); // Its digits.
+void evq_buffer_consume(struct evq_buffer *buffer, size_t bytes);  // Drops bytes from the front.
 /* Appends text as a JSON string with its quotes; bytes that are not UTF-8 become U+FFFD. */
 void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes);
 void evq_buffer_json_text(struct evq_buffer *buffer, const char *text); // Of a C string.

@@ -67,7 +67,7 @@ static enum evq_status decode_map(const struct evq_codec_reader *reader,
     const msgpack_object_map *map = &object->via.map;
     enum evq_status status = evq_codec_read_version(reader, map, EVQ_JOB_VERSION);
     if (status == EVQ_OK) {
-        status = evq_codec_read_struct(reader, schema, "", map, record);
+        status = evq_codec_read_struct(reader, schema, NULL, map, record);
     }
     bool unknown = false;
     for (uint32_t i = 0; i < map->size && status == EVQ_OK; i++) {

@@ -33,6 +33,13 @@ struct evq_codec_reader {
     const char *record; // "message", "result".
 };
 
+/* A field's place in its record, for messages only: metrics, its entry 3, value. */
+struct evq_codec_where {
+    const struct evq_codec_where *outer; // NULL: the record itself.
+    const char *name;                    // NULL: an entry of a list,
+    uint32_t index;                      // this one.
+};
+
 /* What a record holds that its schema does not know. */
 struct evq_codec_extra {
     const uint8_t *data;
@@ -48,11 +55,13 @@ const char *evq_codec_object_kind(const msgpack_object *object);
 bool evq_codec_object_is(const msgpack_object *object, const char *text);
 enum evq_status evq_codec_read_nomem(const struct evq_codec_reader *reader);
 /* Every key is text, and none comes twice. */
-enum evq_status evq_codec_read_keys(const struct evq_codec_reader *reader, const char *where,
+enum evq_status evq_codec_read_keys(const struct evq_codec_reader *reader,
+                                    const struct evq_codec_where *where,
                                     const msgpack_object_map *map);
-/* where "": the record itself. Unknown keys are passed over. */
+/* where NULL: the record itself. Unknown keys are passed over. */
 enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
-                                      const struct evq_schema *schema, const char *where,
+                                      const struct evq_schema *schema,
+                                      const struct evq_codec_where *where,
                                       const msgpack_object_map *map, void *base);
 enum evq_status evq_codec_read_version(const struct evq_codec_reader *reader,
                                        const msgpack_object_map *map, int64_t version_max);

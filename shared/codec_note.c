@@ -118,7 +118,7 @@ static enum evq_status note_read(struct evq_note *note, const msgpack_object *ob
                              evq_codec_object_kind(object));
     }
     const msgpack_object_map *map = &object->via.map;
-    enum evq_status status = evq_codec_read_keys(&reader, "", map);
+    enum evq_status status = evq_codec_read_keys(&reader, NULL, map);
     note->fields = evq_arena_array(note->arena, map->size, sizeof *note->fields);
     if (status == EVQ_OK && note->fields == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "note");

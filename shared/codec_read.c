@@ -1,9 +1,10 @@
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "shared/codec_msgpack.h"
 
-#define WHERE_BYTES_MAX 160 // Name of a field for messages, such as "metrics[3].value"; cut to fit.
+#define WHERE_BYTES_MAX 160 // Of the name of a field in a message, cut to fit.
 
 const char *evq_codec_object_kind(const msgpack_object *object)
 {
@@ -25,11 +26,47 @@ const char *evq_codec_object_kind(const msgpack_object *object)
                                                                         : "something else";
 }
 
-static enum evq_status read_mismatch(const struct evq_codec_reader *reader, const char *where,
-                                     const char *expected, const msgpack_object *object)
+/* "metrics[3].value". Made when there is something to say: a record has dozens of fields. */
+static const char *where_text(const struct evq_codec_where *where, char out[WHERE_BYTES_MAX])
 {
-    return evq_error_set(reader->err, EVQ_E_CORRUPT, "%s field '%s': expected %s, got %s",
-                         reader->record, where, expected, evq_codec_object_kind(object));
+    out[0] = '\0';
+    if (where == NULL) {
+        return out;
+    }
+    const size_t used = strlen(where_text(where->outer, out));
+    if (where->name == NULL) {
+        (void)snprintf(out + used, WHERE_BYTES_MAX - used, "[%u]", (unsigned)where->index);
+    } else {
+        (void)snprintf(out + used, WHERE_BYTES_MAX - used, "%s%.80s", used > 0 ? "." : "",
+                       where->name);
+    }
+    return out;
+}
+
+/* What is wrong with a field. */
+static enum evq_status read_refuse(const struct evq_codec_reader *reader,
+                                   const struct evq_codec_where *where, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static enum evq_status read_refuse(const struct evq_codec_reader *reader,
+                                   const struct evq_codec_where *where, const char *format, ...)
+{
+    char shown[WHERE_BYTES_MAX];
+    char text[128];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return evq_error_set(reader->err, EVQ_E_CORRUPT, "%s field '%s': %s", reader->record,
+                         where_text(where, shown), text);
+}
+
+static enum evq_status read_mismatch(const struct evq_codec_reader *reader,
+                                     const struct evq_codec_where *where, const char *expected,
+                                     const msgpack_object *object)
+{
+    return read_refuse(reader, where, "expected %s, got %s", expected,
+                       evq_codec_object_kind(object));
 }
 
 enum evq_status evq_codec_read_nomem(const struct evq_codec_reader *reader)
@@ -39,8 +76,12 @@ enum evq_status evq_codec_read_nomem(const struct evq_codec_reader *reader)
 
 bool evq_codec_object_is(const msgpack_object *object, const char *text)
 {
-    return object->type == MSGPACK_OBJECT_STR && object->via.str.size == strlen(text) &&
-           memcmp(object->via.str.ptr, text, object->via.str.size) == 0;
+    const uint32_t bytes = object->via.str.size;
+
+    if (object->type != MSGPACK_OBJECT_STR || bytes == 0 || object->via.str.ptr[0] != text[0]) {
+        return false; // Most are told apart by their first letter; none of ours is "".
+    }
+    return strncmp(text, object->via.str.ptr, bytes) == 0 && text[bytes] == '\0';
 }
 
 static bool objects_equal(const msgpack_object *a, const msgpack_object *b)
@@ -50,22 +91,23 @@ static bool objects_equal(const msgpack_object *a, const msgpack_object *b)
            (a->via.str.size == 0 || memcmp(a->via.str.ptr, b->via.str.ptr, a->via.str.size) == 0);
 }
 
-static enum evq_status read_text(const struct evq_codec_reader *reader, const char *where,
-                                 const msgpack_object *object, const char **ret)
+static enum evq_status read_text(const struct evq_codec_reader *reader,
+                                 const struct evq_codec_where *where, const msgpack_object *object,
+                                 const char **ret)
 {
     if (object->type != MSGPACK_OBJECT_STR) {
         return read_mismatch(reader, where, "text", object);
     }
     if (!evq_codec_text_valid(object->via.str.ptr, object->via.str.size)) {
-        return evq_error_set(reader->err, EVQ_E_CORRUPT, "%s field '%s': not UTF-8, or holds NUL",
-                             reader->record, where);
+        return read_refuse(reader, where, "not UTF-8, or holds NUL");
     }
     *ret = evq_arena_strndup(reader->arena, object->via.str.ptr, object->via.str.size);
     return *ret != NULL ? EVQ_OK : evq_codec_read_nomem(reader);
 }
 
 static enum evq_status read_integer(const struct evq_codec_reader *reader,
-                                    const struct evq_schema_field *field, const char *where,
+                                    const struct evq_schema_field *field,
+                                    const struct evq_codec_where *where,
                                     const msgpack_object *object, void *base)
 {
     bool positive = object->type == MSGPACK_OBJECT_POSITIVE_INTEGER;
@@ -74,8 +116,8 @@ static enum evq_status read_integer(const struct evq_codec_reader *reader,
     }
     int64_t value = positive ? (int64_t)object->via.u64 : object->via.i64;
     if ((positive && object->via.u64 > INT64_MAX) || value < field->min || value > field->max) {
-        return evq_error_set(reader->err, EVQ_E_CORRUPT, "%s field '%s': out of range %jd to %jd",
-                             reader->record, where, (intmax_t)field->min, (intmax_t)field->max);
+        return read_refuse(reader, where, "out of range %jd to %jd", (intmax_t)field->min,
+                           (intmax_t)field->max);
     }
     int32_t narrow = (int32_t)value;
     if (field->type == EVQ_SCHEMA_INT64) {
@@ -105,8 +147,9 @@ static bool object_double(const msgpack_object *object, double *ret)
 }
 
 static enum evq_status read_word(const struct evq_codec_reader *reader,
-                                 const struct evq_schema_field *field, const char *where,
-                                 const msgpack_object *object, void *base)
+                                 const struct evq_schema_field *field,
+                                 const struct evq_codec_where *where, const msgpack_object *object,
+                                 void *base)
 {
     const char *word = NULL;
     unsigned value = 0;
@@ -117,8 +160,7 @@ static enum evq_status read_word(const struct evq_codec_reader *reader,
     if (!field->parse(word, &value)) {
         char shown[64];
         evq_error_escape(word, strlen(word), shown, sizeof shown);
-        return evq_error_set(reader->err, EVQ_E_CORRUPT, "%s field '%s': unknown word '%s'",
-                             reader->record, where, shown);
+        return read_refuse(reader, where, "unknown word '%s'", shown);
     }
     memcpy((unsigned char *)base + field->offset, &value, sizeof value);
     return EVQ_OK;
@@ -136,31 +178,34 @@ static bool object_map(const msgpack_object *object, msgpack_object_map *ret)
 }
 
 /* Every key is text, and none comes twice. */
-enum evq_status evq_codec_read_keys(const struct evq_codec_reader *reader, const char *where,
+enum evq_status evq_codec_read_keys(const struct evq_codec_reader *reader,
+                                    const struct evq_codec_where *where,
                                     const msgpack_object_map *map)
 {
+    char place[WHERE_BYTES_MAX];
+
     for (uint32_t i = 0; i < map->size; i++) {
         const msgpack_object *key = &map->ptr[i].key;
         if (key->type != MSGPACK_OBJECT_STR) {
             return evq_error_set(reader->err, EVQ_E_CORRUPT, "%s map '%s': key is not text",
-                                 reader->record, where);
+                                 reader->record, where_text(where, place));
         }
         for (uint32_t j = 0; j < i; j++) {
             if (objects_equal(key, &map->ptr[j].key)) {
                 char shown[128];
                 evq_error_escape(key->via.str.ptr, key->via.str.size, shown, sizeof shown);
                 return evq_error_set(reader->err, EVQ_E_CORRUPT,
-                                     "%s map '%s': key '%s' comes twice", reader->record, where,
-                                     shown);
+                                     "%s map '%s': key '%s' comes twice", reader->record,
+                                     where_text(where, place), shown);
             }
         }
     }
     return EVQ_OK;
 }
 
-static enum evq_status read_pairs(const struct evq_codec_reader *reader, const char *where,
-                                  const msgpack_object *object, const struct evq_pair **ret_pairs,
-                                  size_t *ret_count)
+static enum evq_status read_pairs(const struct evq_codec_reader *reader,
+                                  const struct evq_codec_where *where, const msgpack_object *object,
+                                  const struct evq_pair **ret_pairs, size_t *ret_count)
 {
     msgpack_object_map map;
     if (!object_map(object, &map)) {
@@ -175,11 +220,10 @@ static enum evq_status read_pairs(const struct evq_codec_reader *reader, const c
         return evq_codec_read_nomem(reader);
     }
     for (uint32_t i = 0; i < map.size && status == EVQ_OK; i++) {
-        char inner[WHERE_BYTES_MAX];
         status = read_text(reader, where, &map.ptr[i].key, &pairs[i].key);
         if (status == EVQ_OK) {
-            (void)snprintf(inner, sizeof inner, "%.60s.%.80s", where, pairs[i].key);
-            status = read_text(reader, inner, &map.ptr[i].val, &pairs[i].value);
+            const struct evq_codec_where inner = {.outer = where, .name = pairs[i].key};
+            status = read_text(reader, &inner, &map.ptr[i].val, &pairs[i].value);
         }
     }
     *ret_pairs = pairs;
@@ -188,8 +232,9 @@ static enum evq_status read_pairs(const struct evq_codec_reader *reader, const c
 }
 
 static enum evq_status read_items(const struct evq_codec_reader *reader,
-                                  const struct evq_schema_field *field, const char *where,
-                                  const msgpack_object *object, void **ret_items)
+                                  const struct evq_schema_field *field,
+                                  const struct evq_codec_where *where, const msgpack_object *object,
+                                  void **ret_items)
 {
     bool texts = field->type == EVQ_SCHEMA_TEXTS;
     size_t item_bytes = texts ? sizeof(const char *) : field->table->bytes;
@@ -200,19 +245,18 @@ static enum evq_status read_items(const struct evq_codec_reader *reader,
         return evq_codec_read_nomem(reader);
     }
     for (uint32_t i = 0; i < array->size && status == EVQ_OK; i++) {
-        char inner[WHERE_BYTES_MAX];
+        const struct evq_codec_where inner = {.outer = where, .index = i};
         msgpack_object_map map;
         unsigned char *item = items + i * item_bytes;
-        (void)snprintf(inner, sizeof inner, "%.60s[%u]", where, i);
         if (texts) {
             const char *text = NULL;
-            status = read_text(reader, inner, &array->ptr[i], &text);
+            status = read_text(reader, &inner, &array->ptr[i], &text);
             memcpy(item, &text, sizeof text);
         } else if (!object_map(&array->ptr[i], &map)) {
-            status = read_mismatch(reader, inner, "map", &array->ptr[i]);
+            status = read_mismatch(reader, &inner, "map", &array->ptr[i]);
         } else {
             memcpy(item, field->table->defaults, item_bytes);
-            status = evq_codec_read_struct(reader, field->table, inner, &map, item);
+            status = evq_codec_read_struct(reader, field->table, &inner, &map, item);
         }
     }
     *ret_items = items;
@@ -220,7 +264,8 @@ static enum evq_status read_items(const struct evq_codec_reader *reader,
 }
 
 static enum evq_status read_several(const struct evq_codec_reader *reader,
-                                    const struct evq_schema_field *field, const char *where,
+                                    const struct evq_schema_field *field,
+                                    const struct evq_codec_where *where,
                                     const msgpack_object *object, void *base)
 {
     const struct evq_pair *pairs = NULL;
@@ -240,8 +285,7 @@ static enum evq_status read_several(const struct evq_codec_reader *reader,
         first = items;
     }
     if (status == EVQ_OK && count > field->entries_max) {
-        status = evq_error_set(reader->err, EVQ_E_CORRUPT, "%s field '%s': %zu entries, allowed %u",
-                               reader->record, where, count, field->entries_max);
+        status = read_refuse(reader, where, "%zu entries, allowed %u", count, field->entries_max);
     }
     if (status == EVQ_OK) {
         memcpy((unsigned char *)base + field->offset, &first, sizeof first);
@@ -251,8 +295,9 @@ static enum evq_status read_several(const struct evq_codec_reader *reader,
 }
 
 static enum evq_status read_field(const struct evq_codec_reader *reader,
-                                  const struct evq_schema_field *field, const char *where,
-                                  const msgpack_object *object, void *base)
+                                  const struct evq_schema_field *field,
+                                  const struct evq_codec_where *where, const msgpack_object *object,
+                                  void *base)
 {
     unsigned char *at = (unsigned char *)base + field->offset;
     const char *text = NULL;
@@ -307,9 +352,10 @@ const struct evq_schema_field *evq_codec_schema_find(const struct evq_schema *sc
     return NULL;
 }
 
-/* where "": the record itself. Unknown keys are passed over. */
+/* where NULL: the record itself. Unknown keys are passed over. */
 enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
-                                      const struct evq_schema *schema, const char *where,
+                                      const struct evq_schema *schema,
+                                      const struct evq_codec_where *where,
                                       const msgpack_object_map *map, void *base)
 {
     enum evq_status status = evq_codec_read_keys(reader, where, map);
@@ -318,10 +364,8 @@ enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
         if (field == NULL || map->ptr[i].val.type == MSGPACK_OBJECT_NIL) {
             continue;
         }
-        char inner[WHERE_BYTES_MAX];
-        (void)snprintf(inner, sizeof inner, "%.60s%s%.30s", where, where[0] != '\0' ? "." : "",
-                       field->name);
-        status = read_field(reader, field, inner, &map->ptr[i].val, base);
+        const struct evq_codec_where inner = {.outer = where, .name = field->name};
+        status = read_field(reader, field, &inner, &map->ptr[i].val, base);
         if (status == EVQ_OK && field->flag != EVQ_SCHEMA_ALWAYS) {
             bool flag = field->flag == EVQ_SCHEMA_WHEN_SET;
             memcpy((unsigned char *)base + field->flag_offset, &flag, sizeof flag);
@@ -334,13 +378,15 @@ enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
 enum evq_status evq_codec_read_version(const struct evq_codec_reader *reader,
                                        const msgpack_object_map *map, int64_t version_max)
 {
+    const struct evq_codec_where where = {.name = "version"};
+
     for (uint32_t i = 0; i < map->size; i++) {
         const msgpack_object *value = &map->ptr[i].val;
         if (!evq_codec_object_is(&map->ptr[i].key, "version")) {
             continue;
         }
         if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->via.u64 == 0) {
-            return read_mismatch(reader, "version", "a positive integer", value);
+            return read_mismatch(reader, &where, "a positive integer", value);
         }
         if (value->via.u64 > (uint64_t)version_max) {
             return evq_error_set(reader->err, EVQ_E_VERSION,

@@ -10,19 +10,117 @@
 
 enum { ARGS_MAX = 1 << 20 };
 
+#if HIREDIS_MAJOR >= 1
+typedef size_t element_count;
+#else
+typedef int element_count;
+#endif
+
 struct evq_conn_reader {
     redisReader *reader;
     struct evq_conn_guard guard;
     size_t whole; // Replies that came wholly and were not taken yet.
 };
 
-/* A tree over hiredis's own, in one block: the root first, so that freeing the root frees all. */
+/* A reply with all that is below it and their texts in one arena, which its root owns. */
 struct tree {
-    struct evq_reply root;
-    redisReply *raw; // Owns the texts.
-    struct evq_reply **free_items;
-    struct evq_reply *free_nodes;
+    struct evq_reply root; // First, so that freeing the root frees all.
+    struct evq_arena *arena;
 };
+
+/* What hiredis's parser fills while it goes through one reply. */
+struct reading {
+    struct evq_arena *arena;
+    const struct evq_reply *error; // The first in it.
+};
+
+/* ---- what hiredis's parser calls for each value; NULL: out of memory ---- */
+
+static struct evq_reply *node_of(const redisReadTask *task, enum evq_reply_type type)
+{
+    struct reading *reading = task->privdata;
+    struct evq_reply *reply = NULL;
+
+    if (task->parent != NULL) {
+        reply = ((struct evq_reply *)task->parent->obj)->items[task->idx];
+    } else {
+        struct tree *tree = evq_arena_alloc(reading->arena, sizeof *tree);
+        if (tree == NULL) {
+            return NULL;
+        }
+        tree->arena = reading->arena;
+        reply = &tree->root;
+    }
+    *reply = (struct evq_reply){.type = type};
+    return reply;
+}
+
+static void *string_made(const redisReadTask *task, char *text, size_t bytes)
+{
+    struct reading *reading = task->privdata;
+    const bool word = task->type == REDIS_REPLY_STATUS;
+    struct evq_reply *reply = node_of(task, word ? EVQ_REPLY_STATUS : EVQ_REPLY_STRING);
+    char *copy = evq_arena_alloc(reading->arena, bytes + 1);
+
+    if (reply == NULL || copy == NULL) {
+        return NULL;
+    }
+    memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+    reply->text = copy;
+    reply->bytes = bytes;
+    if (task->type == REDIS_REPLY_ERROR && reading->error == NULL) {
+        reading->error = reply;
+    }
+    return reply;
+}
+
+static void *array_made(const redisReadTask *task, element_count count)
+{
+    struct reading *reading = task->privdata;
+    struct evq_reply *reply = node_of(task, EVQ_REPLY_ARRAY);
+    // The guard bounds the count.
+    struct evq_reply *nodes =
+        evq_arena_alloc(reading->arena, (size_t)count * (sizeof *nodes + sizeof(void *)));
+
+    if (reply == NULL || nodes == NULL) {
+        return NULL;
+    }
+    reply->items = (struct evq_reply **)(nodes + count);
+    reply->item_count = (size_t)count;
+    for (size_t i = 0; i < reply->item_count; i++) {
+        reply->items[i] = &nodes[i];
+    }
+    return reply;
+}
+
+static void *integer_made(const redisReadTask *task, long long value)
+{
+    struct evq_reply *reply = node_of(task, EVQ_REPLY_INTEGER);
+
+    if (reply != NULL) {
+        reply->integer = value;
+    }
+    return reply;
+}
+
+static void *nil_made(const redisReadTask *task)
+{
+    return node_of(task, EVQ_REPLY_NIL);
+}
+
+static void dropped(void *reply)
+{
+    (void)reply; // It goes with its arena.
+}
+
+static const redisReplyObjectFunctions functions = {.createString = string_made,
+                                                    .createArray = array_made,
+                                                    .createInteger = integer_made,
+                                                    .createNil = nil_made,
+                                                    .freeObject = dropped};
+
+/* ---- the reader ---- */
 
 struct evq_conn_reader *evq_conn_reader_new(void)
 {
@@ -30,7 +128,9 @@ struct evq_conn_reader *evq_conn_reader_new(void)
     if (reader == NULL) {
         return NULL;
     }
-    reader->reader = redisReaderCreate();
+    // The parser leaves its functions as they are, though it does not say so.
+    reader->reader =
+        redisReaderCreateWithFunctions((redisReplyObjectFunctions *)(uintptr_t)&functions);
     if (reader->reader == NULL) {
         free(reader);
         return NULL;
@@ -81,79 +181,10 @@ bool evq_conn_reader_idle(const struct evq_conn_reader *reader)
     return reader->whole == 0 && reader->guard.place == EVQ_GUARD_TYPE && reader->guard.depth == 0;
 }
 
-/* Counts what raw holds below itself, and finds the first error in it. */
-static void measure(const redisReply *raw, size_t *nodes, const redisReply **ret_error)
-{
-    if (raw->type == REDIS_REPLY_ERROR && *ret_error == NULL) {
-        *ret_error = raw;
-    }
-    if (raw->type == REDIS_REPLY_ARRAY) {
-        *nodes += raw->elements;
-        for (size_t i = 0; i < raw->elements; i++) {
-            measure(raw->element[i], nodes, ret_error); // The guard bounds the depth.
-        }
-    }
-}
-
-static void fill(struct tree *tree, const redisReply *raw, struct evq_reply *reply)
-{
-    memset(reply, 0, sizeof *reply);
-    switch (raw->type) {
-    case REDIS_REPLY_STRING:
-    case REDIS_REPLY_STATUS:
-        reply->type = raw->type == REDIS_REPLY_STRING ? EVQ_REPLY_STRING : EVQ_REPLY_STATUS;
-        reply->text = raw->str;
-        reply->bytes = (size_t)raw->len; // An int in 0.14.
-        break;
-    case REDIS_REPLY_INTEGER:
-        reply->type = EVQ_REPLY_INTEGER;
-        reply->integer = raw->integer;
-        break;
-    case REDIS_REPLY_ARRAY:
-        reply->type = EVQ_REPLY_ARRAY;
-        reply->item_count = raw->elements;
-        reply->items = tree->free_items;
-        tree->free_items += raw->elements;
-        for (size_t i = 0; i < raw->elements; i++) {
-            reply->items[i] = tree->free_nodes++;
-            fill(tree, raw->element[i], reply->items[i]);
-        }
-        break;
-    default:
-        reply->type = EVQ_REPLY_NIL;
-        break;
-    }
-}
-
-static enum evq_status build(redisReply *raw, size_t nodes, struct evq_reply **ret_reply,
-                             struct evq_error *err)
-{
-    size_t node_bytes = 0;
-    size_t bytes = 0;
-    struct tree *tree = NULL;
-
-    if (evq_size_mul(nodes, sizeof(struct evq_reply) + sizeof(struct evq_reply *), &node_bytes) &&
-        evq_size_add(node_bytes, sizeof *tree, &bytes)) {
-        tree = malloc(bytes);
-    }
-    if (tree == NULL) {
-        freeReplyObject(raw);
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a reply of %zu items", nodes);
-    }
-    tree->raw = raw;
-    tree->free_nodes = (struct evq_reply *)(tree + 1);
-    tree->free_items = (struct evq_reply **)(tree->free_nodes + nodes);
-    fill(tree, raw, &tree->root);
-    *ret_reply = &tree->root;
-    return EVQ_OK;
-}
-
 void evq_reply_free(struct evq_reply *reply)
 {
     if (reply != NULL) {
-        struct tree *tree = (struct tree *)reply; // The root is its first member.
-        freeReplyObject(tree->raw);
-        free(tree);
+        evq_arena_free(((struct tree *)reply)->arena);
     }
 }
 
@@ -161,32 +192,39 @@ enum evq_status evq_conn_reader_next(struct evq_conn_reader *reader, struct evq_
                                      char *ret_error_text, size_t error_bytes,
                                      struct evq_error *err)
 {
-    void *raw = NULL;
-    size_t nodes = 0;
-    const redisReply *error = NULL;
+    struct reading reading = {0};
+    void *root = NULL;
 
     *ret_reply = NULL;
     *ret_error_text = '\0';
     if (reader->whole == 0) {
         return EVQ_OK; // Not all there: hiredis would only look at it again.
     }
-    if (redisReaderGetReply(reader->reader, &raw) != REDIS_OK) {
-        return evq_error_set(err, reader->reader->err == REDIS_ERR_OOM ? EVQ_E_NOMEM : EVQ_E_IO,
-                             "a reply that cannot be read: %s", reader->reader->errstr);
+    reading.arena = evq_arena_new(SIZE_MAX); // Feeding bounded it.
+    if (reading.arena == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a reply");
     }
-    if (raw == NULL) {
-        return evq_error_set(err, EVQ_E_IO, "a reply that ends in its middle");
+    reader->reader->privdata = &reading;
+    enum evq_status status = EVQ_OK;
+    if (redisReaderGetReply(reader->reader, &root) != REDIS_OK) {
+        status = evq_error_set(err, reader->reader->err == REDIS_ERR_OOM ? EVQ_E_NOMEM : EVQ_E_IO,
+                               "a reply that cannot be read: %s", reader->reader->errstr);
+    } else if (root == NULL) {
+        status = evq_error_set(err, EVQ_E_IO, "a reply that ends in its middle");
     }
-    reader->whole--;
-    measure(raw, &nodes, &error);
-    if (error == NULL) {
-        return build(raw, nodes, ret_reply, err);
+    reader->reader->privdata = NULL;
+    reader->whole = status == EVQ_OK ? reader->whole - 1 : 0; // After an error nothing is whole.
+    if (status == EVQ_OK && reading.error == NULL) {
+        *ret_reply = root;
+        return EVQ_OK;
     }
-    // An error without text would read as none at all.
-    (void)evq_error_escape(error->len > 0 ? error->str : "ERR",
-                           error->len > 0 ? (size_t)error->len : 3, ret_error_text, error_bytes);
-    freeReplyObject(raw);
-    return EVQ_OK;
+    if (status == EVQ_OK) { // An error without text would read as none at all.
+        const bool said = reading.error->bytes > 0;
+        (void)evq_error_escape(said ? reading.error->text : "ERR", said ? reading.error->bytes : 3,
+                               ret_error_text, error_bytes);
+    }
+    evq_arena_free(reading.arena);
+    return status;
 }
 
 enum evq_status evq_conn_reader_format(size_t arg_count, const char *const *args,

@@ -1,7 +1,6 @@
 #include "shared/result.h"
 
 #include <ctype.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -169,11 +168,12 @@ void evq_result_metric_key(const struct evq_result *result, const struct evq_met
     }
 }
 
+/* key is one of ours: nothing in it to escape. */
 static void json_key(struct evq_buffer *out, const char *key)
 {
-    evq_buffer_text(out, ",");
-    evq_buffer_json_text(out, key);
-    evq_buffer_text(out, ":");
+    evq_buffer_append(out, ",\"", 2);
+    evq_buffer_text(out, key);
+    evq_buffer_append(out, "\":", 2);
 }
 
 static void json_text(struct evq_buffer *out, const char *key, const char *text)
@@ -185,7 +185,7 @@ static void json_text(struct evq_buffer *out, const char *key, const char *text)
 static void json_integer(struct evq_buffer *out, const char *key, int64_t value)
 {
     json_key(out, key);
-    evq_buffer_printf(out, "%" PRId64, value);
+    evq_buffer_integer(out, value);
 }
 
 static void json_metrics(const struct evq_result *result, struct evq_buffer *out)
@@ -240,7 +240,7 @@ static void json_sums(const struct evq_result *result, struct evq_buffer *out)
         evq_buffer_json_text(out, sum->name);
         evq_buffer_text(out, ":");
         if (sum->is_count) {
-            evq_buffer_printf(out, "%" PRId64, sum->count);
+            evq_buffer_integer(out, sum->count);
         } else {
             evq_buffer_json_double(out, sum->value);
         }
@@ -251,12 +251,14 @@ static void json_sums(const struct evq_result *result, struct evq_buffer *out)
 static void json_provenance(const struct evq_result *result, struct evq_buffer *out)
 {
     const struct evq_timing *timing = &result->timing;
-    json_key(out, "timing");
-    evq_buffer_printf(out,
-                      "{\"queued_ms\":%" PRId64 ",\"load_us\":%" PRId64 ",\"compute_us\":%" PRId64
-                      ",\"bytes\":%" PRId64 ",\"samples\":%" PRId64 ",\"tokens\":%" PRId64 "}",
-                      timing->queued_ms, timing->load_us, timing->compute_us, timing->bytes,
-                      timing->samples, timing->tokens);
+    evq_buffer_text(out, ",\"timing\":{\"queued_ms\":");
+    evq_buffer_integer(out, timing->queued_ms);
+    json_integer(out, "load_us", timing->load_us);
+    json_integer(out, "compute_us", timing->compute_us);
+    json_integer(out, "bytes", timing->bytes);
+    json_integer(out, "samples", timing->samples);
+    json_integer(out, "tokens", timing->tokens);
+    evq_buffer_text(out, "}");
     json_text(out, "weights_digest", result->weights_digest);
     json_text(out, "suite_digest", result->suite_digest);
     json_text(out, "data_digest", result->data_digest);

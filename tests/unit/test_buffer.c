@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,37 @@ static void buffer_appends_and_consumes(void **state)
     assert_string_equal(evq_buffer_string(&buffer), "");
     evq_buffer_free(&buffer);
     assert_null(buffer.data);
+}
+
+static void buffer_prints_what_fits_and_what_does_not(void **state)
+{
+    (void)state;
+    static const int64_t numbers[] = {0, -1, 9, 10, INT64_MAX, INT64_MIN};
+    struct evq_buffer buffer;
+    char wanted[32];
+
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        evq_buffer_init(&buffer, 0);
+        evq_buffer_integer(&buffer, numbers[i]);
+        (void)snprintf(wanted, sizeof wanted, "%lld", (long long)numbers[i]);
+        assert_string_equal(evq_buffer_string(&buffer), wanted);
+        evq_buffer_free(&buffer);
+    }
+    for (int width = 0; width < 1200; width++) { // Before, at and past the end of the memory.
+        evq_buffer_init(&buffer, 0);
+        evq_buffer_text(&buffer, "begin ");
+        evq_buffer_printf(&buffer, "%*d", width, 7);
+        assert_int_equal(buffer.bytes, 6 + (width > 1 ? width : 1));
+        assert_int_equal(strlen((const char *)buffer.data), buffer.bytes);
+        assert_int_equal(buffer.data[buffer.bytes - 1], '7');
+        evq_buffer_free(&buffer);
+    }
+    evq_buffer_init(&buffer, 8);
+    evq_buffer_text(&buffer, "1234");
+    evq_buffer_printf(&buffer, "%s", "56789");
+    assert_true(buffer.failed);
+    assert_string_equal((const char *)buffer.data, "1234"); // Nothing of what was too long.
+    evq_buffer_free(&buffer);
 }
 
 /* A writer checks once, at the end: nothing may be appended after a failure. */
@@ -174,6 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buffer_appends_and_consumes),
+        cmocka_unit_test(buffer_prints_what_fits_and_what_does_not),
         cmocka_unit_test(buffer_fails_past_its_limit_and_stays_failed),
         cmocka_unit_test(buffer_utf8_follows_the_standard),
         cmocka_unit_test(buffer_json_is_valid_json_for_any_bytes),

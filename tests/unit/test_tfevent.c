@@ -67,6 +67,17 @@ static void tfevent_read_returns_what_was_written(void **state)
         assert_true(event.wall_seconds == 12.5);
         evq_buffer_free(&out);
     }
+    char tag[EVQ_TFEVENT_TAG_BYTES_MAX] = "";
+    for (size_t bytes = 1; bytes < sizeof(tag); bytes++) { // Lengths take two bytes from 128 on.
+        tag[bytes - 1] = 't';
+        evq_buffer_init(&out, 0);
+        evq_tfevent_scalar(&out, 12.5, (int64_t)bytes, tag, 0.5f);
+        assert_int_equal(evq_tfevent_read(out.data, out.bytes, &event, &length, &err), EVQ_OK);
+        assert_int_equal(length, out.bytes);
+        assert_string_equal(event.tag, tag);
+        assert_true(event.step == (int64_t)bytes && event.value == 0.5f);
+        evq_buffer_free(&out);
+    }
 }
 
 /* The older form, Summary.Value.simple_value, which other writers leave in a directory. */
