@@ -13,6 +13,8 @@
 
 #define BATCH_MAX        256
 #define HELD_MAX         4096
+#define DONE_MAX         8192 // And no longer than
+#define GATHER_MS        500  // this: what a sink that gathers takes before it is flushed.
 #define READ_WAIT_MS     1000
 #define HELD_WAIT_MS     100
 #define STOP_LOOK_MS     50
@@ -32,6 +34,9 @@ struct evq_forward {
     void *state;
     struct evq_entry *held; // Written later: a smaller step is open. Owned.
     uint32_t held_count;
+    struct evq_entry *done; // Taken by the sink, neither flushed nor acknowledged. Owned.
+    uint32_t done_count;
+    int64_t done_since_ms; // The first of them.
     bool registered;       // The group exists.
     bool sink_failed;      // The sink itself in this turn, not Redis.
     bool pending;          // Entries delivered before and not acknowledged come first.
@@ -53,10 +58,12 @@ static void entries_free(struct evq_entry *entries, uint32_t count)
     }
 }
 
-static void held_drop(struct evq_forward *forward)
+/* What is not acknowledged comes again. */
+static void taken_drop(struct evq_forward *forward)
 {
     entries_free(forward->held, forward->held_count);
     forward->held_count = 0;
+    forward->done_count = 0;
 }
 
 static bool is_held(const struct evq_forward *forward, const char *id)
@@ -87,20 +94,18 @@ static enum evq_status entry_refuse(struct evq_forward *forward, const struct ev
 }
 
 /*
- * Gives one entry to the sink. Taken: the entry may be acknowledged (it moves to done). Held: it
- * moves to the held ones. Any other status: the sink is down.
+ * Gives one entry to the sink. Taken: its id moves to those done. Held: it moves to the held ones.
+ * Any other status: the sink is down.
  */
 static enum evq_status entry_give(struct evq_forward *forward, struct evq_entry *entry,
-                                  struct evq_entry *done, uint32_t *done_count,
-                                  struct evq_entry *kept, uint32_t *kept_count,
                                   struct evq_error *err)
 {
     enum evq_status status =
         entry->result == NULL ? EVQ_OK : forward->ops->write(forward->state, entry->result, err);
 
-    if (status == EVQ_E_INCOMPLETE && *kept_count < HELD_MAX) {
-        kept[*kept_count] = *entry;
-        *kept_count += 1;
+    if (status == EVQ_E_INCOMPLETE && forward->held_count < HELD_MAX) {
+        forward->held[forward->held_count] = *entry;
+        forward->held_count++;
         entry->result = NULL;
         return EVQ_OK;
     }
@@ -109,23 +114,27 @@ static enum evq_status entry_give(struct evq_forward *forward, struct evq_entry 
         status = entry_refuse(forward, entry->result, err);
     }
     if (status == EVQ_OK) {
-        done[*done_count] = *entry;
-        *done_count += 1;
-        entry->result = NULL;
+        forward->done_since_ms =
+            forward->done_count == 0 ? evq_clock_mono_ms() : forward->done_since_ms;
+        forward->done[forward->done_count] = *entry;
+        forward->done[forward->done_count].result = NULL;
+        forward->done_count++;
     }
     return status;
 }
 
 /* Of a sink that takes each by itself also when the next one failed, for which status and err
  * stand: it moves on, so that the next try comes soon. */
-static enum evq_status done_acknowledge(struct evq_forward *forward, const struct evq_entry *done,
-                                        uint32_t count, enum evq_status status,
+static enum evq_status done_acknowledge(struct evq_forward *forward, enum evq_status status,
                                         struct evq_error *err)
 {
     struct evq_error failed = {0};
+    const uint32_t count = forward->done_count;
     const enum evq_status acked =
-        evq_queue_sink_ack(forward->queue, forward->sink->name, done, count,
+        evq_queue_sink_ack(forward->queue, forward->sink->name, forward->done, count,
                            status == EVQ_OK ? "" : err->message, &failed);
+
+    forward->done_count = 0;
 
     if (acked != EVQ_OK) {
         *err = failed;
@@ -137,34 +146,47 @@ static enum evq_status done_acknowledge(struct evq_forward *forward, const struc
     return EVQ_OK;
 }
 
-/* Gives entries, flushes, acknowledges. Frees what it is done with; entries of a sink that is down
- * are all dropped. */
-static enum evq_status batch_forward(struct evq_forward *forward, struct evq_entry *entries,
-                                     uint32_t count, struct evq_error *err)
+/* Flushes and acknowledges what is done, if anything. status, err: what became of the next one. */
+static enum evq_status done_settle(struct evq_forward *forward, enum evq_status status,
+                                   struct evq_error *err)
 {
-    struct evq_entry *done = calloc((size_t)count + 1, sizeof(*done));
-    struct evq_entry *kept = forward->held;
-    uint32_t done_count = 0;
-    enum evq_status status = done == NULL ? evq_error_set(err, EVQ_E_NOMEM, "batch") : EVQ_OK;
-
-    for (uint32_t i = 0; i < count && status == EVQ_OK; i++) {
-        status =
-            entry_give(forward, &entries[i], done, &done_count, kept, &forward->held_count, err);
+    if (forward->done_count == 0) {
+        return status;
     }
-    if (status == EVQ_OK && done_count > 0) {
+    if (status == EVQ_OK) {
         status = forward->ops->flush(forward->state, err);
         forward->sink_failed = status != EVQ_OK;
     }
-    if (done_count > 0 && (status == EVQ_OK || (forward->ops->each && forward->sink_failed))) {
-        const enum evq_status acked = done_acknowledge(forward, done, done_count, status, err);
+    if (status == EVQ_OK || (forward->ops->each && forward->sink_failed)) {
+        const enum evq_status acked = done_acknowledge(forward, status, err);
         status = acked != EVQ_OK ? acked : status;
     }
-    entries_free(entries, count);
-    if (done != NULL) {
-        entries_free(done, done_count);
-        free(done);
-    }
     return status;
+}
+
+/* Whether what is done can wait for what comes next: a flush costs a sync of the disk, and late
+ * points of TensorBoard cost all that come after them again. */
+static bool gathers(const struct evq_forward *forward, bool more)
+{
+    return more && forward->ops->gathers && forward->done_count <= DONE_MAX - BATCH_MAX &&
+           evq_clock_mono_ms() - forward->done_since_ms < GATHER_MS;
+}
+
+/* Gives entries, flushes, acknowledges, unless more wait and the sink gathers. Frees the entries.
+ */
+static enum evq_status batch_forward(struct evq_forward *forward, struct evq_entry *entries,
+                                     uint32_t count, bool more, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    if (count > DONE_MAX - forward->done_count) {
+        status = done_settle(forward, status, err);
+    }
+    for (uint32_t i = 0; i < count && status == EVQ_OK; i++) {
+        status = entry_give(forward, &entries[i], err);
+    }
+    entries_free(entries, count);
+    return status == EVQ_OK && gathers(forward, more) ? status : done_settle(forward, status, err);
 }
 
 /* Offers the held entries to the sink again. */
@@ -182,7 +204,7 @@ static enum evq_status held_forward(struct evq_forward *forward, struct evq_erro
     }
     memcpy(entries, forward->held, count * sizeof(*entries));
     forward->held_count = 0;
-    enum evq_status status = batch_forward(forward, entries, count, err);
+    enum evq_status status = batch_forward(forward, entries, count, false, err);
     free(entries);
     if (status == EVQ_OK && forward->held_count == 0) {
         forward->pending = true; // Entries behind the held ones in the pending list, if any.
@@ -263,18 +285,21 @@ static enum evq_status turn(struct evq_forward *forward, struct evq_error *err)
         status = held_forward(forward, err);
     }
     if (status == EVQ_OK) {
-        status = evq_queue_sink_read(forward->queue, forward->sink->name, forward->pending,
-                                     forward->held_count > 0 ? HELD_WAIT_MS : READ_WAIT_MS, entries,
-                                     BATCH_MAX, &count, err);
+        const int64_t wait_ms = forward->done_count > 0   ? 0
+                                : forward->held_count > 0 ? HELD_WAIT_MS
+                                                          : READ_WAIT_MS;
+        status = evq_queue_sink_read(forward->queue, forward->sink->name, forward->pending, wait_ms,
+                                     entries, BATCH_MAX, &count, err);
     }
     if (status != EVQ_OK) {
         return status;
     }
+    const bool more = count == BATCH_MAX && !forward->pending;
     if (forward->pending) {
         count = known_leave_out(forward, entries, count);
         forward->pending = count > 0;
     }
-    return count > 0 ? batch_forward(forward, entries, count, err) : EVQ_OK;
+    return batch_forward(forward, entries, count, more, err);
 }
 
 /* Nothing that waiting could mend. */
@@ -314,7 +339,7 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
     evq_log(told ? EVQ_LOG_DEBUG : EVQ_LOG_WARN, "sink_waits",
             "sink=%s status=%s wait_ms=%lld reason=%s", forward->sink->name,
             evq_status_name(status), (long long)wait_ms, error->message);
-    held_drop(forward);
+    taken_drop(forward);
     forward->pending = true;
     forward->failures++;
     if (forward->sink_failed || (status != EVQ_E_IO && status != EVQ_E_TIMEOUT)) {
@@ -356,7 +381,10 @@ static void *forward_main(void *argument)
         }
         turn_failed(forward, status, &error);
     }
-    held_drop(forward);
+    struct evq_error ignored;
+    const enum evq_status settled = done_settle(forward, EVQ_OK, &ignored);
+    (void)settled; // Else it comes again.
+    taken_drop(forward);
     forward->ops->close(forward->state);
     atomic_store(&forward->ended, true);
     return NULL;
@@ -370,6 +398,7 @@ static void forward_free(struct evq_forward *forward)
     evq_queue_close(forward->queue);
     evq_conn_close(forward->conn);
     free(forward->held);
+    free(forward->done);
     free(forward);
 }
 
@@ -419,7 +448,8 @@ enum evq_status evq_forward_start(const struct evq_config *config,
     const struct evq_sink_config *sink = sinks[which];
 
     struct evq_forward *forward = calloc(1, sizeof(*forward));
-    if (forward == NULL || (forward->held = calloc(HELD_MAX, sizeof(*forward->held))) == NULL) {
+    if (forward == NULL || (forward->held = calloc(HELD_MAX, sizeof(*forward->held))) == NULL ||
+        (forward->done = calloc(DONE_MAX, sizeof(*forward->done))) == NULL) {
         forward_free(forward);
         return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", sink->name);
     }

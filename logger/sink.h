@@ -27,6 +27,9 @@ struct evq_sink_ops {
     const char *const *options; // What it knows, ended by NULL; a list is "NAME.".
     // Each write is complete in itself: what was taken is acknowledged though the next one fails.
     bool each;
+    // While more wait it may be flushed seldom: what it was given comes to the same when it is
+    // given again.
+    bool gathers;
     /* context outlives the state. EVQ_E_CONFLICT: another process holds the sink's files. */
     enum evq_status (*open)(const struct evq_sink_context *context, void **ret_state,
                             struct evq_error *err);

@@ -254,4 +254,4 @@ static const char *const options[] = {"url",     "url_file",        "secret_file
                                       "ca_file", "timeout_seconds", NULL};
 
 const struct evq_sink_ops evq_sink_webhook = {
-    "webhook", options, true, webhook_open, webhook_write, webhook_flush, webhook_close};
+    "webhook", options, true, false, webhook_open, webhook_write, webhook_flush, webhook_close};

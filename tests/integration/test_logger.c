@@ -23,6 +23,7 @@
 #include "logger/forward.h"
 #include "logger/tfrun.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 #include "shared/functions.h"
 #include "shared/queue.h"
 #include "tests/fixture/program.h"
@@ -232,7 +233,7 @@ static int lines_count(const struct scene *scene, int *seen)
     return count;
 }
 
-static bool all_acknowledged(struct scene *scene)
+static bool all_acknowledged(struct scene *scene, size_t wanted)
 {
     struct evq_error err;
     char *text = NULL;
@@ -252,7 +253,7 @@ static bool all_acknowledged(struct scene *scene)
     }
     json_decref(stats);
     free(text);
-    return all && sinks == 3;
+    return all && sinks == wanted;
 }
 
 static void assert_event_files_complete(const struct scene *scene)
@@ -315,7 +316,7 @@ static void logger_records_each_result_once_when_killed_at_random_points(void **
             logger_start(scene);
         }
     }
-    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene));
+    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene, 3));
     assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
     assert_int_equal(kills, STEPS / 6);
     assert_int_equal(lines_count(scene, seen), STEPS);
@@ -350,7 +351,7 @@ static void logger_keeps_no_best_of_a_time(void **state)
     logger_start(scene);
     job_finish_with(scene, claim, metrics, 3);
     evq_claim_free(claim);
-    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene));
+    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene, 3));
     assert_status_err(evq_queue_best_get(scene->queue, "digits", "", &best, &err), EVQ_OK, &err);
     assert_string_equal(best.metric, "eval/digits/loss");
     assert_status(
@@ -392,7 +393,7 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     assert_int_equal(claimed.count, 1);
     job_finish(scene, again[0]);
     evq_claim_free(again[0]);
-    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene));
+    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene, 3));
     assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
     assert_int_equal(lines_count(scene, seen), STEPS); // and its result is the one the file has.
     assert_int_equal(seen[5], 1);
@@ -454,6 +455,55 @@ static void logger_registers_all_sinks_before_one_reads(void **state)
     evq_config_free(config);
 }
 
+/* How many XACK Redis was asked for. */
+static long acknowledgements(struct scene *scene)
+{
+    static const char *const info[] = {"INFO", "commandstats"};
+    struct evq_reply *reply = NULL;
+    struct evq_error err;
+
+    assert_status_err(evq_conn_call(scene->conn, 2, info, NULL, 0, &reply, &err), EVQ_OK, &err);
+    const char *found = strstr(reply->text, "cmdstat_xack:calls=");
+    const long count = found != NULL ? strtol(strchr(found, '=') + 1, NULL, 10) : 0;
+    evq_reply_free(reply);
+    return count;
+}
+
+/* More entries than a sink ever takes without a flush, all of them one result that comes again:
+ * files are flushed seldom while more wait, and nothing is recorded twice. */
+static void logger_flushes_files_seldom_while_more_wait(void **state)
+{
+    enum { MORE = 10000, READ = 256, SINKS = 2 };
+    static const char config[] = "logger: {sinks: [{kind: tensorboard}]}\n";
+    static const char *const fill[] = {
+        "EVAL",
+        "local e = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1][2]\n"
+        "for i = 1, tonumber(ARGV[1]) do redis.call('XADD', KEYS[1], '*', unpack(e)) end",
+        "1", "evalq:{main}:results", "10000"};
+    struct scene *scene = *state;
+    struct evq_claim *claim = NULL;
+    struct evq_reply *reply = NULL;
+    struct evq_error err;
+    char path[128];
+    int seen[STEPS] = {0};
+
+    (void)snprintf(path, sizeof(path), "%s/evalq.yaml", scene->directory);
+    assert_status_err(evq_file_replace(path, config, strlen(config), 0600, &err), EVQ_OK, &err);
+    job_submit(scene, 7);
+    jobs_claim(scene, &claim, 1);
+    job_finish(scene, claim);
+    evq_claim_free(claim);
+    assert_status_err(evq_conn_call(scene->conn, 5, fill, NULL, 0, &reply, &err), EVQ_OK, &err);
+    evq_reply_free(reply);
+    logger_start(scene);
+    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene, SINKS));
+    // At most 1,000 ids go with each; with every read it would be one at least.
+    assert_in_range(acknowledgements(scene), SINKS * MORE / 1000, SINKS * MORE / READ * 3 / 4);
+    assert_int_equal(lines_count(scene, seen), 1);
+    assert_int_equal(seen[7], 1);
+    assert_int_equal(logger_end(scene, SIGTERM), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -462,6 +512,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(
             logger_records_each_result_once_when_killed_at_random_points, setup, teardown),
+        cmocka_unit_test_setup_teardown(logger_flushes_files_seldom_while_more_wait, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(logger_keeps_no_best_of_a_time, setup, teardown),
         cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup,
                                         teardown),
