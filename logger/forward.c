@@ -369,8 +369,10 @@ static void *forward_main(void *argument)
         if (status == EVQ_E_STOPPED) {
             break;
         }
-        // Functions that go from under a logger that runs come again, as for everybody who runs.
-        const bool began = status == EVQ_E_VERSION && forward->registered;
+        // All sinks were registered before this thread began: functions and permissions that go
+        // from under a logger that runs come again, as for everybody who runs.
+        const bool began =
+            (status == EVQ_E_VERSION || status == EVQ_E_AUTH) && !forward->sink_failed;
         if (is_final(status) && !began && forward->failures == 0 &&
             atomic_load(&forward->count) == 0) {
             evq_log(EVQ_LOG_ERROR, "sink_failed", "sink=%s status=%s reason=%s",

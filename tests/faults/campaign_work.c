@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "tests/fixture/claim_result.h"
 
 enum { CLAIMS_MAX = 16, SHARDS = 3, IDLE_MS = 300 };
 
@@ -114,18 +115,8 @@ static bool publish(struct work *work, struct evq_claim *claim)
     const uint64_t mark = load_random(load) >> 24; // 40 bits: exact as a double.
     const struct evq_metric metric = {
         .name = "mark", .value = (double)mark, .higher_is_better = 1, .std_error = 0};
-    struct evq_result *result = evq_result_new();
+    struct evq_result *result = claim_result(claim, "t");
 
-    if (result == NULL) {
-        exit(1);
-    }
-    result->job = claim->id;
-    result->run = claim->job->run;
-    result->step = claim->job->step;
-    result->variant = claim->job->variant;
-    result->suite = claim->job->suite;
-    result->task = "t";
-    result->attempt = claim->attempt;
     result->metrics = &metric;
     result->metric_count = 1;
     result->weights_digest = claim->job->fingerprint;

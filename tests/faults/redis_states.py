@@ -29,6 +29,7 @@ class State(Trial):
     options: tuple = ()  # Of redis-server.
     enough = 5  # Refusals.
     lossy = False  # Jobs may be lost; a scan brings them again.
+    flush_ms = 50  # How long the training waits for its submits.
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -74,7 +75,7 @@ class State(Trial):
         until(lambda: os.path.exists(stage.path("started")), "a job is under way")
         until(lambda: len(json.loads(stage.function("stats"))["sinks"]) == 3, "the logger has its sinks")
         self.begin()
-        training = threading.Thread(target=stage.trainer, args=("during", 1, 3, "echo", 50))
+        training = threading.Thread(target=stage.trainer, args=("during", 1, 3, "echo", self.flush_ms))
         training.start()
         self.during()
         self.go()  # The job under way ends in the midst of it.
@@ -128,7 +129,8 @@ class Oom(State):
     """A full Redis refuses submits, and lets the jobs that it has end."""
 
     name, word = "out of memory", "OOM"
-    enough = 1  # Nobody but who submits is refused.
+    enough = 1  # Nobody but who submits is refused:
+    flush_ms = 5000  # he must come to it, on a busy machine too.
 
     def begin(self) -> None:
         self.set("maxmemory", 1)
@@ -284,6 +286,31 @@ class Denied(State):
 
     def end(self) -> None:
         self.stage.call("ACL", "SETUSER", "default", "+fcall", "+fcall_ro")
+
+
+class DeniedEarly(State):
+    """Before a logger that runs has had its first result: it waits, as those do that had some."""
+
+    name, word = "permission taken away before the first result", "NOPERM"
+
+    def run(self) -> None:
+        stage = self.stage
+        stage.start_redis()
+        stage.put("before", [1])
+        logger = stage.start("evalq-logger")
+        until(lambda: stage.count("evalq-logger", "event=logger_started") == 1, "the logger runs")
+        stage.call("ACL", "SETUSER", "default", "-@all", "+acl", "+info")
+        until(lambda: stage.count("evalq-logger", "event=sink_waits") >= 3 or logger.poll() is not None, "each sink is refused")
+        self.struck = self.refusals()
+        stage.call("ACL", "SETUSER", "default", "+@all")
+        stage.put("after", [1])
+        worker = stage.start("evalq-worker")
+        until(lambda: stage.ended() and stage.taken() and self.recorded(), "every result is recorded")
+        for program in (logger, worker):
+            program.terminate()
+            if program.wait(60) != 0:
+                raise AssertionError(f"a program ended with {program.returncode}")
+        self.check()
 
 
 class Flushed(State):
@@ -511,7 +538,7 @@ class DiskFullAlways(DiskFull):
 
 
 STATES = [
-    Oom, ReadOnly, MasterDown, NoReplicas, NoFunctions, Busy, Loading, Clients, TooMany, Denied, Flushed,
+    Oom, ReadOnly, MasterDown, NoReplicas, NoFunctions, Busy, Loading, Clients, TooMany, Denied, DeniedEarly, Flushed,
     FlushedRegistering, Killed, PowerLoss, PowerLossLate, OlderReplica, DiskFull, DiskFullAlways,
 ]  # fmt: skip
 

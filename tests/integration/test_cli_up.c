@@ -451,24 +451,23 @@ static void up_works_deep_down(void **state)
 
 int main(void)
 {
+#define UP_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(up_runs_a_command_and_leaves_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_evaluates_what_its_command_submits, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_says_which_sink_has_not_taken_the_results, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(up_refuses_a_second_and_stops_on_sigterm, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_dies_with_all_its_children_when_killed, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_stops_its_command_too, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_starts_again_what_dies, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_says_why_a_worker_cannot_run, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_refuses_devices_that_are_not_there, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_says_that_auto_found_no_gpu, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_without_suites_stays_up_and_says_so, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_writes_a_configuration_where_there_is_none, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(up_takes_valkey_where_there_is_no_redis, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_waits_for_the_jobs_of_its_own_command, setup, teardown),
-        cmocka_unit_test_setup_teardown(up_works_deep_down, setup, teardown),
+        UP_TEST(up_runs_a_command_and_leaves_nothing),
+        UP_TEST(up_evaluates_what_its_command_submits),
+        UP_TEST(up_says_which_sink_has_not_taken_the_results),
+        UP_TEST(up_refuses_a_second_and_stops_on_sigterm),
+        UP_TEST(up_dies_with_all_its_children_when_killed),
+        UP_TEST(up_stops_its_command_too),
+        UP_TEST(up_starts_again_what_dies),
+        UP_TEST(up_says_why_a_worker_cannot_run),
+        UP_TEST(up_refuses_devices_that_are_not_there),
+        UP_TEST(up_says_that_auto_found_no_gpu),
+        UP_TEST(up_without_suites_stays_up_and_says_so),
+        UP_TEST(up_writes_a_configuration_where_there_is_none),
+        UP_TEST(up_takes_valkey_where_there_is_no_redis),
+        UP_TEST(up_waits_for_the_jobs_of_its_own_command),
+        UP_TEST(up_works_deep_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

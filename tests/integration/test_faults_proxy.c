@@ -400,19 +400,19 @@ static void proxy_writes_the_history_of_the_queue(void **state)
 
 int main(void)
 {
+#define PROXY_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(proxy_passes_on_what_no_rule_names, setup, teardown),
-        cmocka_unit_test_setup_teardown(proxy_cuts_the_reply_of_what_redis_has_done, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(proxy_cuts_a_request_before_redis_has_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(proxy_cuts_a_reply_in_its_middle, setup, teardown),
-        cmocka_unit_test_setup_teardown(proxy_gives_garbage_that_is_no_reply, setup, teardown),
-        cmocka_unit_test_setup_teardown(proxy_drips_a_reply_byte_by_byte, setup, teardown),
-        cmocka_unit_test_setup_teardown(proxy_stalls_a_request_and_goes_on, setup, teardown),
-        cmocka_unit_test_setup_teardown(proxy_closes_half_and_blocks_one_way, setup, teardown),
-        cmocka_unit_test_setup_teardown(proxy_resets_a_connection, setup, teardown),
-        cmocka_unit_test_setup_teardown(proxy_takes_rules_while_it_runs, setup, teardown),
-        cmocka_unit_test_setup_teardown(proxy_writes_the_history_of_the_queue, setup, teardown),
+        PROXY_TEST(proxy_passes_on_what_no_rule_names),
+        PROXY_TEST(proxy_cuts_the_reply_of_what_redis_has_done),
+        PROXY_TEST(proxy_cuts_a_request_before_redis_has_it),
+        PROXY_TEST(proxy_cuts_a_reply_in_its_middle),
+        PROXY_TEST(proxy_gives_garbage_that_is_no_reply),
+        PROXY_TEST(proxy_drips_a_reply_byte_by_byte),
+        PROXY_TEST(proxy_stalls_a_request_and_goes_on),
+        PROXY_TEST(proxy_closes_half_and_blocks_one_way),
+        PROXY_TEST(proxy_resets_a_connection),
+        PROXY_TEST(proxy_takes_rules_while_it_runs),
+        PROXY_TEST(proxy_writes_the_history_of_the_queue),
     };
 
     return cmocka_run_group_tests_name("fault_proxy", tests, NULL, NULL);

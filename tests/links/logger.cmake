@@ -4,5 +4,5 @@ foreach(name test_tfevent test_series test_tfrun test_idset test_sink_jsonl test
 endforeach()
 
 # Its results are what tests/python and tests/peers watch arrive in trackers.
-add_executable(publish_results peers/publish_results.c)
+add_executable(publish_results peers/publish_results.c fixture/claim_result.c)
 target_link_libraries(publish_results PRIVATE evq_shared m)

@@ -14,6 +14,7 @@
 #include "shared/conn.h"
 #include "shared/functions.h"
 #include "shared/queue.h"
+#include "tests/fixture/claim_result.h"
 
 #define COUNT_MAX    100000
 #define LEASE_MS     3600000
@@ -84,17 +85,8 @@ static void result_publish(struct evq_queue *queue, const struct evq_claim *clai
          .higher_is_better = 1,
          .std_error = NAN},
         {.name = "loss,none", .value = loss, .higher_is_better = -1, .std_error = 0.25}};
-    struct evq_result *result = evq_result_new();
+    struct evq_result *result = claim_result(claim, "digits");
 
-    if (result == NULL) {
-        exit(1);
-    }
-    result->job = claim->id;
-    result->run = claim->job->run;
-    result->step = claim->job->step;
-    result->variant = claim->job->variant;
-    result->suite = claim->job->suite;
-    result->task = "digits";
     result->metrics = metrics;
     result->metric_count = 2;
     result->trackers = trackers;
