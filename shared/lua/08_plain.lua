@@ -107,7 +107,7 @@ function V.plain.other(c, i)
         return
     end
     local none = c.none and not FLOWS[s.flow]
-    local ok, reply = pcall(V.submit_one, s, none)
+    local ok, reply = pcall(V.submit_one, s, none and c.keys[i]) -- Whether one without a key is there, nobody asked.
     c.replies[i] = ok and reply or { 'refused', error_text(reply) }
     local flow = FLOWS[s.flow]
     if flow then

@@ -155,6 +155,24 @@ static void batch_is_whole_where_one_of_it_fails(void **state)
     }
 }
 
+/* Step 0 runs when it comes again, before new steps of its flow: the running job stays what it is.
+ */
+static void batch_leaves_a_running_first_step_alone(void **state)
+{
+    struct fixture *fx = *state;
+    static const int again[] = {0, 1, 2};
+    enum evq_status statuses[8];
+
+    (void)fixture_submit(fx, "r/0/regular/quick");
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_int_equal(submit_steps(fx, again, 3, statuses), 2);
+    assert_status(statuses[0], EVQ_OK); // A duplicate.
+    fixture_audit(fx);
+    fixture_assert_state(fx, claim->id, "running");
+    fixture_publish(fx, claim, "t", 0.5);
+    evq_claim_free(claim);
+}
+
 /* A class that the same call put to use makes no room. */
 static void batch_keeps_the_class_that_it_uses(void **state)
 {
@@ -196,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         BATCH_TEST(batch_leaves_what_single_submits_leave),
         BATCH_TEST(batch_is_whole_where_one_of_it_fails),
+        BATCH_TEST(batch_leaves_a_running_first_step_alone),
         BATCH_TEST(batch_keeps_the_class_that_it_uses),
     };
     return cmocka_run_group_tests(tests, seed, NULL);
