@@ -41,7 +41,7 @@ add_dependencies(gpu_compare_emulated emulated_cublas emulated_cublaslt)
 set_target_properties(gpu_compare_emulated PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX
     BUILD_RPATH ${CMAKE_BINARY_DIR}/emulator)
 if(NOT EVQ_SANITIZE) # Every thread of every kernel is a fiber: minutes already.
-    foreach(part samples operations models)
+    foreach(part samples operations models launches)
         add_test(NAME gpu_compare_emulated_${part} COMMAND gpu_compare_emulated ${part})
         set_tests_properties(gpu_compare_emulated_${part} PROPERTIES LABELS unit TIMEOUT 1200)
     endforeach()

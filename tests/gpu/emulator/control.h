@@ -21,6 +21,11 @@ void emulator_order(int order, uint64_t seed);
 size_t emulator_allocations(void);
 size_t emulator_blocks_held(void);
 
+/* What was given to streams so far: all of it, and how much of that was copies. A product of
+ * cuBLASLt counts once, whatever the real one launches for it. */
+size_t emulator_enqueued(void);
+size_t emulator_copies(void);
+
 /* The device's memory in bytes; beyond it cudaMalloc() fails. */
 void emulator_memory(size_t bytes);
 

@@ -16,7 +16,7 @@ namespace
 
 std::deque<std::function<void()>> queue;
 std::map<unsigned char *, size_t> blocks;
-size_t allocations;
+size_t allocations, enqueued, copies;
 size_t held_bytes;
 size_t memory_bytes = (size_t)4 << 30;
 cudaError_t last_error;
@@ -49,6 +49,7 @@ void drain()
 void emulator_enqueue(std::function<void()> work)
 {
     queue.push_back(std::move(work));
+    enqueued++;
 }
 
 void emulator_reach(const void *data, size_t bytes)
@@ -74,6 +75,16 @@ size_t emulator_allocations(void)
 size_t emulator_blocks_held(void)
 {
     return blocks.size();
+}
+
+size_t emulator_enqueued(void)
+{
+    return enqueued;
+}
+
+size_t emulator_copies(void)
+{
+    return copies;
 }
 
 void emulator_memory(size_t bytes)
@@ -205,6 +216,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 {
     (void)kind;
     (void)stream;
+    copies++;
     emulator_enqueue([=] { std::memcpy(to, from, bytes); });
     return cudaSuccess;
 }
