@@ -23,7 +23,6 @@ static int32_t cuda_probe(struct evq_error *err)
         return 0;
     }
     if (evq_cuda_status(cudaGetDeviceCount(&count), "look for GPUs", err) != EVQ_OK) {
-        (void)cudaGetLastError(); // Clears what the next call would report again.
         return 0;
     }
     if (count < 1) {
@@ -160,7 +159,8 @@ static void cuda_caps(void *opened, struct evq_backend_caps *ret_caps)
     struct cudaDeviceProp properties;
 
     *ret_caps = (struct evq_backend_caps){0};
-    if (cudaGetDeviceProperties(&properties, state->device) != cudaSuccess) {
+    if (evq_cuda_status(cudaGetDeviceProperties(&properties, state->device), "ask the GPU", NULL) !=
+        EVQ_OK) {
         (void)snprintf(ret_caps->device, sizeof(ret_caps->device), "CUDA device %d", state->device);
         return;
     }

@@ -50,7 +50,6 @@ enum evq_status evq_cuda_block_grow(struct evq_cuda_state *state, struct evq_cud
     const enum evq_status status = evq_cuda_status(cudaMalloc(&block->d_data, bytes), what, err);
     if (status != EVQ_OK) {
         block->d_data = NULL;
-        (void)cudaGetLastError(); // Out of memory is not sticky: what fits may still run.
         return status;
     }
     block->bytes = bytes;

@@ -17,6 +17,7 @@ enum evq_status evq_cuda_status(cudaError_t code, const char *what, struct evq_e
     if (code == cudaSuccess) {
         return EVQ_OK;
     }
+    (void)cudaGetLastError(); // Told here: the next launch must not be taken for what failed.
     return evq_error_set(err, code == cudaErrorMemoryAllocation ? EVQ_E_NOMEM : EVQ_E_DEVICE,
                          "%s: %s", what, cudaGetErrorString(code));
 }

@@ -16,8 +16,8 @@ extern "C" {
 #include "kernels/backend.h" // The headers of C declare C functions.
 #include "kernels/cuda/rows.h"
 
-/* EVQ_OK for cudaSuccess; EVQ_E_NOMEM when the device has no room; else EVQ_E_DEVICE with what CUDA
- * says. */
+/* EVQ_OK for cudaSuccess; EVQ_E_NOMEM when there is no room; else EVQ_E_DEVICE with what CUDA says.
+ * CUDA forgets an error that is told here, unless it sticks to the process. */
 enum evq_status evq_cuda_status(cudaError_t code, const char *what,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -70,7 +70,8 @@ static bool same(const struct evq_cuda_product *a, const struct evq_cuda_product
 
 /* Row-major out = in * weight^T is column-major out^T = weight^T' * in^T, with weight stored [k, n]
  * and in [k, rows] there; a bias then runs along columns, as cuBLASLt wants it. */
-static int describe(const struct evq_cublas *cublas, struct evq_cuda_known *known)
+static int describe(const struct evq_cublas *cublas, const void *d_bias,
+                    struct evq_cuda_known *known)
 {
     const struct evq_cuda_product *product = &known->product;
     const int32_t yes = EVQ_CUBLAS_OP_T;
@@ -86,6 +87,10 @@ static int describe(const struct evq_cublas *cublas, struct evq_cuda_known *know
     if (code == 0) {
         code = cublas->desc_set(known->desc, EVQ_CUBLASLT_EPILOGUE, &product->epilogue,
                                 sizeof(product->epilogue));
+    }
+    if (code == 0 && (product->epilogue & EVQ_CUBLASLT_BIAS) != 0) {
+        // The heuristics may look at where a bias lies; every one begins like this one.
+        code = cublas->desc_set(known->desc, EVQ_CUBLASLT_BIAS_POINTER, &d_bias, sizeof(d_bias));
     }
     if (code == 0) {
         code = cublas->layout_create(&known->weight, EVQ_CUDA_R_16BF, (uint64_t)product->k,
@@ -143,7 +148,7 @@ static int find(struct evq_cuda_products *products, const struct evq_cublas *cub
 
 /* The place where the product is or, another being forgotten, will be. */
 static enum evq_status know(struct evq_cuda_products *products, const struct evq_cublas *cublas,
-                            const struct evq_cuda_product *product,
+                            const struct evq_cuda_product *product, const void *d_bias,
                             struct evq_cuda_known **ret_known, struct evq_error *err)
 {
     struct evq_cuda_known *known = &products->known[place_of(product)];
@@ -152,7 +157,7 @@ static enum evq_status know(struct evq_cuda_products *products, const struct evq
     if (!known->filled || !same(&known->product, product)) {
         forget(cublas, known);
         known->product = *product;
-        code = describe(cublas, known);
+        code = describe(cublas, d_bias, known);
         if (code == 0) {
             code = find(products, cublas, known);
         }
@@ -176,7 +181,7 @@ enum evq_status evq_cuda_product_run(struct evq_cuda_products *products,
     struct evq_cuda_known *known = NULL;
     int code = 0;
 
-    enum evq_status status = know(products, cublas, product, &known, err);
+    enum evq_status status = know(products, cublas, product, operands->d_bias, &known, err);
     if (status != EVQ_OK) {
         return status;
     }

@@ -5,6 +5,7 @@
 #   sh tests/gpu/run.sh [DEVICE]
 #   EVALQ_BIN=DIR       where evalq, evalq-worker and evalq-logger are: the whole path through Redis too
 #   EVQ_GPU_PYTHON=FILE the Python that may have PyTorch and Transformers (python3)
+# Right numbers come first, then rates and the path through Redis, then what takes long; what no time is left for is said.
 # Prints a table; the same as one JSON file: build/gpu/result.json. Exit status 0: all is well; 1: not; 77: no nvcc, or no device.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -23,7 +24,8 @@ left() { echo $((530 - ($(date +%s) - began))); }
 stage() {
     name=$1 most=$2
     shift 2
-    [ "$most" -le "$(left)" ] || most=$(left)
+    cut=0
+    [ "$most" -le "$(left)" ] || { most=$(left) cut=78; }
     if [ "$most" -lt 10 ]; then
         echo "NOT RUN: $name: no time left"
         return 78
@@ -36,6 +38,10 @@ stage() {
     *) grep -v '^json ' "$build/out" || true ;;
     esac
     sed -n 's/^json //p' "$build/out" >>"$lines"
+    if [ "$status" -eq 124 ] && [ "$cut" -ne 0 ]; then
+        echo "NOT DONE: $name: no more than $most s were left"
+        return "$cut"
+    fi
     [ "$status" -ne 124 ] || echo "FAIL $name: not done within $most s"
     return "$status"
 }
@@ -62,12 +68,22 @@ fi
 if ! command -v nvcc >/dev/null 2>&1; then
     finish 77 "NOT RUN: nvcc is not installed"
 fi
+# cuBLAS may be PyTorch's alone.
+if ! ldconfig -p 2>/dev/null | grep -q 'libcublas\.so' && ! ls /usr/local/cuda/lib64/libcublas.so.* >/dev/null 2>&1; then
+    cublas=$("$python" -c 'import glob, os, sys
+found = [f for p in sys.path for f in glob.glob(os.path.join(p, "nvidia", "*", "lib", "libcublas.so.*"))]
+print(os.path.dirname(found[0]) if found else "")' 2>/dev/null || true)
+    if [ -n "$cublas" ]; then
+        LD_LIBRARY_PATH=$cublas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+        export LD_LIBRARY_PATH
+    fi
+fi
 generator=$(command -v ninja >/dev/null 2>&1 && echo Ninja || echo "Unix Makefiles")
 if ! stage "configure" 120 cmake -S tests/gpu -B "$build/tree" -G "$generator" ||
     ! stage "build" 300 cmake --build "$build/tree" -j "$(nproc)"; then
     finish 1 "FAIL: it does not build"
 fi
-must "registers, spills, exported symbols" 240 sh tests/gpu/resources.sh "$build/tree/lib/libevalq_cuda.so"
+resources() { must "registers, spills, exported symbols" 240 sh tests/gpu/resources.sh "$build/tree/lib/libevalq_cuda.so"; }
 bin=$build/tree/bin
 rm -rf "$build/models"
 mkdir -p "$build/models"
@@ -77,15 +93,32 @@ stage "agreement with the CPU backend and with plain loops in double" 150 \
 case $status in
 0) ;;
 77)
+    none=$(grep -m 1 '^no device: ' "$build/out")
+    resources
     [ -z "$faults" ] || finish 1 "FAIL:$faults and no device here"
-    finish 77 "NOT RUN: $(grep -m 1 '^no device: ' "$build/out")"
+    finish 77 "NOT RUN: $none"
     ;;
 *) faults="$faults agreement," ;;
 esac
+# What is worth most comes first: right numbers, then how fast, then the rest while there is time.
+must "what the device can do at best" 30 "$bin/gpu_rates" "$device"
+copy=$(sed -n 's/.*"copy_gb_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
+gemm=$(sed -n 's/.*"gemm_tflop_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
+must "benchmarks" 140 "$bin/gpu_bench" --device "$device" --copy "${copy:-0}" --gemm "${gemm:-0}"
+if [ -n "${EVALQ_BIN:-}" ]; then
+    must "through Redis" 90 env EVQ_GPU_PYTHON="$python" sh tests/gpu/path.sh "$EVALQ_BIN" "$device"
+else
+    echo "NOT RUN: through Redis: EVALQ_BIN names no binaries"
+fi
 if "$python" -c 'import torch' 2>/dev/null; then
     must "agreement with PyTorch in float64" 120 "$python" tests/gpu/torch_check.py "$build/models"
 else
     echo "NOT RUN: agreement with PyTorch: $python has none"
+fi
+if "$python" -c 'import torch, transformers' 2>/dev/null; then
+    must "Transformers beside it" 140 env CUDA_VISIBLE_DEVICES="$device" "$python" tests/gpu/peer.py 120
+else
+    echo "NOT RUN: Transformers: $python has none"
 fi
 if command -v compute-sanitizer >/dev/null 2>&1; then
     must "compute-sanitizer" 100 compute-sanitizer --error-exitcode 9 \
@@ -93,20 +126,7 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
 else
     echo "NOT RUN: compute-sanitizer is not installed"
 fi
-if [ -n "${EVALQ_BIN:-}" ]; then
-    must "through Redis" 90 env EVQ_GPU_PYTHON="$python" sh tests/gpu/path.sh "$EVALQ_BIN" "$device"
-else
-    echo "NOT RUN: through Redis: EVALQ_BIN names no binaries"
-fi
-must "what the device can do at best" 30 "$bin/gpu_rates" "$device"
-copy=$(sed -n 's/.*"copy_gb_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
-gemm=$(sed -n 's/.*"gemm_tflop_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
-must "benchmarks" 140 "$bin/gpu_bench" --device "$device" --copy "${copy:-0}" --gemm "${gemm:-0}"
-if "$python" -c 'import torch, transformers' 2>/dev/null; then
-    must "Transformers beside it" 140 env CUDA_VISIBLE_DEVICES="$device" "$python" tests/gpu/peer.py 120
-else
-    echo "NOT RUN: Transformers: $python has none"
-fi
+resources
 if [ -n "$faults" ]; then
     finish 1 "FAIL:$faults"
 fi

@@ -308,6 +308,22 @@ static void memory_that_runs_out_is_a_status(void **unused)
     model_free(model);
 }
 
+/* A loader asks for less then, and goes on: what failed is not found again by the next launch. */
+static void pinned_memory_that_runs_out_is_forgotten(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&plain, lengths);
+    void *state = open_backend(cuda);
+    void *host = NULL;
+
+    (void)unused;
+    assert_int_equal(cuda->alloc(state, (size_t)5 << 30, &host, &err), EVQ_E_NOMEM);
+    assert_null(host);
+    run(cuda, state, model, EVQ_COMPUTE_F32, results);
+    cuda->close(state);
+    model_free(model);
+}
+
 /* Each allocation of a plan fails once; the next attempt misses nothing of it. */
 static void any_allocation_may_fail_once(void **unused)
 {
@@ -370,6 +386,7 @@ int main(void)
         cmocka_unit_test(order_of_threads_changes_no_bit),
         cmocka_unit_test(nan_weights_give_nan_losses),
         cmocka_unit_test(memory_that_runs_out_is_a_status),
+        cmocka_unit_test(pinned_memory_that_runs_out_is_forgotten),
         cmocka_unit_test(any_allocation_may_fail_once),
         cmocka_unit_test(what_bf16_does_not_do_is_refused),
     };

@@ -43,11 +43,16 @@ static int object_destroy(void *object)
     return 0;
 }
 
+struct desc {
+    int32_t epilogue;
+    const void *bias;
+};
+
 static int desc_create(void **desc, int compute, int scale_type)
 {
     assert_int_equal(compute, EVQ_CUBLASLT_COMPUTE_32F);
     assert_int_equal(scale_type, EVQ_CUDA_R_32F);
-    *desc = calloc(1, sizeof(int32_t));
+    *desc = calloc(1, sizeof(struct desc));
     assert_non_null(*desc);
     held++;
     return 0;
@@ -57,7 +62,10 @@ static int desc_set(void *desc, int attribute, const void *value, size_t bytes)
 {
     if (attribute == EVQ_CUBLASLT_EPILOGUE) {
         assert_int_equal(bytes, sizeof(int32_t));
-        *(int32_t *)desc = *(const int32_t *)value;
+        ((struct desc *)desc)->epilogue = *(const int32_t *)value;
+    } else if (attribute == EVQ_CUBLASLT_BIAS_POINTER) {
+        assert_int_equal(bytes, sizeof(void *));
+        ((struct desc *)desc)->bias = *(const void *const *)value;
     }
     return 0;
 }
@@ -84,12 +92,19 @@ static int preference_set(void *preference, int attribute, const void *value, si
     return 0;
 }
 
+/* Whoever is asked for a product with a bias, or computes it, is told where it lies. */
+static void assert_bias(const struct desc *desc)
+{
+    assert_true((desc->bias != NULL) == ((desc->epilogue & EVQ_CUBLASLT_BIAS) != 0));
+}
+
 static int heuristic(void *handle, void *desc, void *a, void *b, void *c, void *d, void *preference,
                      int wanted, struct evq_cublaslt_found *found, int *ret_count)
 {
     assert_true(handle != NULL && desc != NULL && a != NULL && b != NULL && preference != NULL);
     assert_ptr_equal(c, d);
     assert_int_equal(wanted, 1);
+    assert_bias(desc);
     *found = (struct evq_cublaslt_found){.workspace_bytes = 1024};
     *ret_count = 1;
     asked++;
@@ -107,7 +122,8 @@ static int matmul(void *handle, void *desc, const void *alpha, const void *a, vo
     weight = a_layout;
     in = b_layout;
     out = d_layout;
-    epilogue = *(const int32_t *)desc;
+    epilogue = ((const struct desc *)desc)->epilogue;
+    assert_bias(desc);
     beta = *(const float *)beta_at;
     return 0;
 }

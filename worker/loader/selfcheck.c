@@ -9,17 +9,20 @@
 #define VALUES_MAX 4096 // Of the largest weight.
 #define COUNT(a)   (sizeof(a) / sizeof((a)[0]))
 
-enum { WIDTH = 24, HEAD = 12, HIDDEN = 40, VOCABULARY = 67, CLASSES = 11 };
+// Heads of a width that a GPU computes attention by tiles for.
+enum { WIDTH = 24, HEAD = 32, HIDDEN = 40, VOCABULARY = 67, CLASSES = 11 };
 
-static const float frequencies[HEAD / 2] = {1.0f, 0.5f, 0.25f, 0.1f, 0.03f, 0.01f};
+static const float frequencies[HEAD / 2] = {1.0f,   0.75f,  0.5f,   0.4f,  0.25f, 0.2f,
+                                            0.15f,  0.1f,   0.06f,  0.03f, 0.02f, 0.01f,
+                                            0.008f, 0.005f, 0.003f, 0.001f};
 
 static const struct evq_weight_slot token_slots[] = {
     {"embedding", VOCABULARY, WIDTH}, {"positions", LENGTH, WIDTH}, {"norm", 1, WIDTH},
     {"norm bias", 1, WIDTH},          {"qkv", 4 * HEAD, WIDTH},     {"qkv bias", 1, 4 * HEAD},
-    {"head norm", 1, HEAD},           {"output", WIDTH, WIDTH},     {"gates", 2 * HIDDEN, WIDTH},
+    {"head norm", 1, HEAD},           {"output", WIDTH, 2 * HEAD},  {"gates", 2 * HIDDEN, WIDTH},
     {"down", WIDTH, HIDDEN},
 };
-static const int32_t token_columns[] = {1, WIDTH, WIDTH, 4 * HEAD, WIDTH, 2 * HIDDEN, HIDDEN};
+static const int32_t token_columns[] = {1, WIDTH, WIDTH, 4 * HEAD, 2 * HEAD, 2 * HIDDEN, HIDDEN};
 
 /* Two query heads on one key head, a window shorter than the longest sequence. */
 static const struct evq_op token_ops[] = {
@@ -58,7 +61,7 @@ static const struct evq_op token_ops[] = {
      .heads = 2,
      .kv_heads = 1,
      .window = 19,
-     .scale = 0.29f},
+     .scale = 0.18f},
     {.kind = EVQ_OP_GEMM,
      .in = 4,
      .out = 1,
@@ -66,7 +69,7 @@ static const struct evq_op token_ops[] = {
      .weight = 7,
      .bias = -1,
      .n = WIDTH,
-     .k = WIDTH},
+     .k = 2 * HEAD},
     {.kind = EVQ_OP_RMS_NORM,
      .in = 1,
      .out = 2,

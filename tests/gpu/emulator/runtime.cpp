@@ -194,6 +194,10 @@ cudaError_t cudaFree(void *data)
 
 cudaError_t cudaMallocHost(void **data, size_t bytes)
 {
+    if (bytes > memory_bytes) { // The host's is as large as the device's.
+        last_error = cudaErrorMemoryAllocation;
+        return last_error;
+    }
     *data = std::malloc(bytes);
     return *data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
