@@ -303,7 +303,8 @@ static enum evq_status forget_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_json_print(doc, err);
         json_decref(doc);
     } else if (status == EVQ_OK) {
-        evq_cli_say(cli, "evalq: forgot '%s' with %" PRId64 " jobs", run, all);
+        evq_cli_say(cli, "evalq: forgot '%s' with %" PRId64 " job%s", run, all,
+                    all == 1 ? "" : "s");
     }
     return status;
 }

@@ -227,7 +227,7 @@ static enum evq_status send_leftovers(struct evq_cli *cli, struct evq_error *err
         return EVQ_OK; // No place for rings here, so there are none.
     }
     if (status == EVQ_OK && left.sent + left.refused > 0) {
-        evq_cli_say(cli, "%" PRIu64 " jobs that dead training processes had left are sent",
+        evq_cli_say(cli, "evalq: %" PRIu64 " sent that dead training processes had left",
                     left.sent);
     }
     return status;
