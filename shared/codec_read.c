@@ -81,7 +81,8 @@ bool evq_codec_object_is(const msgpack_object *object, const char *text)
     if (object->type != MSGPACK_OBJECT_STR || bytes == 0 || object->via.str.ptr[0] != text[0]) {
         return false; // Most are told apart by their first letter; none of ours is "".
     }
-    return strncmp(text, object->via.str.ptr, bytes) == 0 && text[bytes] == '\0';
+    // strncmp() ends at a NUL that both have: only what is as long as ours is ours.
+    return strncmp(text, object->via.str.ptr, bytes) == 0 && strlen(text) == bytes;
 }
 
 static bool objects_equal(const msgpack_object *a, const msgpack_object *b)

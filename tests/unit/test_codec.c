@@ -156,6 +156,37 @@ static void codec_job_keeps_unknown_fields_byte_for_byte(void **state)
     evq_job_free(back);
 }
 
+/* A key that begins as a field's name does and goes on behind a NUL is not that field. */
+static void codec_job_key_with_a_nul_is_unknown(void **state)
+{
+    (void)state;
+    struct evq_job *job = small_job();
+    struct evq_buffer small;
+    struct evq_error err;
+
+    evq_buffer_init(&small, 0);
+    assert_status_err(evq_codec_job_encode(job, &small, &err), EVQ_OK, &err);
+    evq_job_free(job);
+    assert_in_range(small.data[0], 0x81, 0x8e); // A map with room for one more in its first byte.
+    for (uint8_t length = 5; length < 200; length++) {
+        const uint8_t key[200] = "step";
+        const uint8_t head[] = {(uint8_t)(small.data[0] + 1)};
+        struct evq_buffer bytes;
+        evq_buffer_init(&bytes, 0);
+        evq_buffer_append(&bytes, head, 1);
+        evq_buffer_append(&bytes, small.data + 1, small.bytes - 1);
+        evq_buffer_append(&bytes, (const uint8_t[]){0xd9, length}, 2);
+        evq_buffer_append(&bytes, key, length);
+        evq_buffer_append(&bytes, "\x07", 1);
+        assert_status_err(evq_codec_job_decode(bytes.data, bytes.bytes, &job, &err), EVQ_OK, &err);
+        assert_int_equal(job->step, 300);
+        assert_int_equal(job->extra_count, 1);
+        evq_job_free(job);
+        evq_buffer_free(&bytes);
+    }
+    evq_buffer_free(&small);
+}
+
 static void codec_encode_refuses_and_leaves_the_buffer(void **state)
 {
     (void)state;
@@ -218,6 +249,7 @@ int main(void)
         cmocka_unit_test(codec_result_encode_gives_the_golden_bytes),
         cmocka_unit_test(codec_job_decode_sets_defaults_for_absent_and_nil),
         cmocka_unit_test(codec_job_keeps_unknown_fields_byte_for_byte),
+        cmocka_unit_test(codec_job_key_with_a_nul_is_unknown),
         cmocka_unit_test(codec_encode_refuses_and_leaves_the_buffer),
         cmocka_unit_test(codec_typical_message_is_small),
     };
