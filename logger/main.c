@@ -1,4 +1,5 @@
 /* evalq-logger: forwards results from Redis to the sinks of evalq.yaml, each on its own thread. */
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -7,12 +8,14 @@
 
 #include "logger/forward.h"
 #include "logger/options.h"
+#include "shared/clock.h"
 #include "shared/file.h"
 #include "shared/log.h"
 #include "shared/program.h"
 
 #define SINKS_MAX (EVQ_CONFIG_SINKS_MAX + 1) // JSONL besides what is configured.
 #define TICK_MS   200
+#define TRIM_MS   60000
 
 static const struct evq_sink_config default_sinks[] = {{"jsonl", "jsonl", NULL, 0},
                                                        {"tensorboard", "tensorboard", NULL, 0},
@@ -38,6 +41,19 @@ static size_t sinks_collect(const struct evq_config *config, const struct evq_si
     return count;
 }
 
+/* What a burst of results took and gave back returns to the system: the allocator would keep it. */
+static void memory_trim(int64_t *due_ms)
+{
+#ifdef __GLIBC__
+    if (evq_clock_mono_ms() >= *due_ms) {
+        *due_ms = evq_clock_mono_ms() + TRIM_MS;
+        (void)malloc_trim(0); // Whether there was anything.
+    }
+#else
+    (void)due_ms;
+#endif
+}
+
 /* Runs until a signal, or until a sink fails for good. Returns its status. */
 static enum evq_status sinks_run(const struct evq_config *config, const sigset_t *signals,
                                  struct evq_error *err)
@@ -59,6 +75,7 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
         status = evq_forward_start(config, sinks, count, started, &forwards[started], err);
     }
     bool stop = status != EVQ_OK;
+    int64_t trim_ms = 0;
     if (!stop) {
         evq_log(EVQ_LOG_INFO, "logger_started", "queue=%s directory=%s sinks=%d",
                 config->redis.queue, config->logger.directory, (int)count);
@@ -66,6 +83,7 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
     while (!stop) {
         struct pollfd ready = {.fd = signal_fd, .events = POLLIN};
         stop = poll(&ready, 1, TICK_MS) > 0;
+        memory_trim(&trim_ms);
         for (size_t i = 0; i < started; i++) {
             stop = stop || evq_forward_ended(forwards[i]);
         }

@@ -18,7 +18,7 @@ _POLL_CALL_MS = 1000
 _POLL_SECONDS = 0.25  # Between looks for results while jobs are open.
 _POLL_IDLE_SECONDS = 2.0  # After nothing came for a while, or while Redis is away.
 _UNREAD_MAX = 20000  # Results that nobody drains; the oldest are dropped.
-_PATHS_MAX = 10000  # Steps submitted of which the path is known still.
+_PATHS_MAX = 4000  # Steps submitted of which the path is known still.
 
 
 class Arrivals:
