@@ -72,11 +72,13 @@ class Part:
 
     def heal(self) -> None:
         """A worker that is not struck, until all jobs have ended."""
-        if self.stage.ended():
-            return
-        worker = self.stage.start_worker()
-        until(self.stage.ended, "every job ends")
-        self.end_healer(worker)
+        while not self.stage.ended():
+            worker = self.stage.start_worker()
+            until(lambda: self.stage.ended() or worker.poll() is not None, "every job ends")
+            if worker.poll() == 5:  # On a busy machine Redis may not answer it at its start within half a second.
+                self.stage.processes.remove(worker)
+                continue
+            self.end_healer(worker)
 
     def heal_sinks(self, directory: str) -> None:
         """A logger that is not struck, until its sinks have all there is."""
