@@ -239,12 +239,12 @@ static void submit_batches_raw(struct bench *bench)
     end(bench, bench->jobs / BATCH * BATCH);
 }
 
-static void submit_batches(struct bench *bench)
+static void submit_batches(struct bench *bench, const char *name)
 {
     struct evq_error err = {EVQ_OK, ""};
     static struct evq_submitted submitted[BATCH];
 
-    begin(bench, "submit, 100 a call, shared/queue.h");
+    begin(bench, name);
     for (int at = 0; at + BATCH <= bench->jobs; at += BATCH) {
         must(evq_queue_submit_batch(bench->fx->queue,
                                     (const struct evq_job *const *)&bench->job[at], BATCH,
@@ -335,14 +335,14 @@ static void drain_together(struct bench *bench)
 }
 
 /* One supervisor of 16 slots: two calls for 16 jobs. */
-static void drain_many(struct bench *bench)
+static void drain_many(struct bench *bench, const char *name)
 {
     struct evq_error err = {EVQ_OK, ""};
     struct evq_claim *claims[SLOTS];
     struct evq_completion done[SLOTS];
     int all = 0;
 
-    begin(bench, "claim 16, complete 16, shared/queue.h");
+    begin(bench, name);
     for (uint32_t count = claim(bench, claims, SLOTS); count > 0;
          count = claim(bench, claims, SLOTS)) {
         for (uint32_t i = 0; i < count; i++) {
@@ -436,6 +436,18 @@ static void make_jobs(struct bench *bench)
     }
 }
 
+/* The same jobs over so many runs, in step order; the prepared records stay those of RUNS. */
+static void jobs_spread(struct bench *bench, int runs)
+{
+    static char names[RUNS][16];
+
+    for (int at = 0; at < bench->jobs; at++) {
+        (void)snprintf(names[at % runs], sizeof names[0], "run-%03d", at % runs);
+        bench->job[at]->run = names[at % runs];
+        bench->job[at]->step = at / runs * 100;
+    }
+}
+
 static int by_value(const void *a, const void *b)
 {
     double left = *(const double *)a, right = *(const double *)b;
@@ -478,7 +490,7 @@ static void measure(struct bench *bench, const char *mode)
         submit_pipelined(bench);
         drain_apart(bench);
         fixture_reset(bench->fx);
-        submit_batches(bench);
+        submit_batches(bench, "submit, 100 a call, shared/queue.h");
         drain_together(bench);
         fixture_reset(bench->fx);
         submit_batches_raw(bench);
@@ -486,7 +498,12 @@ static void measure(struct bench *bench, const char *mode)
         drain_fused(bench);
         fixture_reset(bench->fx);
         submit_single(bench);
-        drain_many(bench);
+        drain_many(bench, "claim 16, complete 16, shared/queue.h");
+        fixture_reset(bench->fx);
+        jobs_spread(bench, 1); // As a trainer's client sends them.
+        submit_batches(bench, "submit, 100 a call, one run");
+        drain_many(bench, "claim 16, complete 16, one run");
+        jobs_spread(bench, RUNS);
     }
     report(bench, mode);
     fixture_close(bench->fx);
