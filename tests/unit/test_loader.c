@@ -3,6 +3,7 @@
 #include "model_fixture.h"
 
 #include "shared/checkpoint/writer.h"
+#include "worker/loader/small.h"
 
 enum { PENDING_MAX = 3 }; // Puts that a late backend may not have copied yet.
 enum { VOCABULARY = 40000, HIDDEN = 64, INNER = 4 * HIDDEN, SLOTS_MAX = 32 };
@@ -310,6 +311,53 @@ static void loader_puts_every_value_once_and_forms_the_digest(void **state)
     scored_close(&scored);
 }
 
+/* Ten vectors in four places of the file; each place is read once, however often one asks. */
+static void loader_reads_small_tensors_that_lie_side_by_side_at_once(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    struct scored scored;
+    struct evq_load_list list = {0};
+    struct evq_digest *digest = NULL;
+    struct evq_load_small *small = NULL;
+    struct evq_error err = {0};
+    char formed[33], wanted[33];
+
+    write_model(folder, false);
+    assert_status(scored_build(&scored, folder->path, ".", NULL, 0, 0, &err), EVQ_OK);
+    assert_status(evq_load_list_make(scored.checkpoint, scored.model, &list, &err), EVQ_OK);
+    assert_status(evq_digest_new(scored.checkpoint, &digest, &err), EVQ_OK);
+    assert_status(evq_load_small_new(scored.checkpoint, &list, digest, &small, &err), EVQ_OK);
+    assert_int_equal(evq_load_small_reads(small), 0);
+    size_t found = 0;
+    for (int again = 0; again < 2; again++) {
+        for (size_t i = 0; i < scored.checkpoint->tensor_count; i++) {
+            const struct evq_tensor *tensor = &scored.checkpoint->tensors[i];
+            const uint8_t *bytes = NULL;
+            assert_status(evq_load_small_find(small, tensor, &bytes, &err), EVQ_OK);
+            assert_true((bytes != NULL) == (tensor->rank == 1));
+            if (bytes != NULL) {
+                uint8_t *alone = malloc((size_t)tensor->bytes);
+                assert_non_null(alone);
+                assert_status(evq_checkpoint_read_raw(scored.checkpoint, tensor, alone,
+                                                      (size_t)tensor->bytes, &err),
+                              EVQ_OK);
+                assert_memory_equal(bytes, alone, tensor->bytes);
+                free(alone);
+                found++;
+            }
+        }
+        assert_int_equal(evq_load_small_reads(small), 4);
+    }
+    assert_int_equal(found, 2 * 10);
+    assert_status(evq_digest_finish(digest, formed, &err), EVQ_OK);
+    assert_status(evq_checkpoint_digest(scored.checkpoint, wanted, &err), EVQ_OK);
+    assert_string_equal(formed, wanted);
+    evq_load_small_free(small);
+    evq_digest_free(digest);
+    evq_load_list_free(&list);
+    scored_close(&scored);
+}
+
 /* Buffers are read into again only when the backend has done with them, and it may lag behind. */
 static void loader_waits_for_a_backend_that_copies_late(void **state)
 {
@@ -495,6 +543,7 @@ int main(void)
     cmocka_unit_test_setup_teardown(test, fixture_folder_setup, fixture_folder_teardown)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(loader_puts_every_value_once_and_forms_the_digest),
+        IN_FOLDER(loader_reads_small_tensors_that_lie_side_by_side_at_once),
         IN_FOLDER(loader_waits_for_a_backend_that_copies_late),
         IN_FOLDER(loader_tells_a_tied_head_that_differs),
         IN_FOLDER(loader_ends_with_the_first_failure),

@@ -57,7 +57,10 @@ enum evq_status evq_load_reader_open(const struct evq_checkpoint *checkpoint,
                                      struct evq_load_reader *reader, struct evq_error *err)
 {
     *reader = (struct evq_load_reader){.checkpoint = checkpoint};
-    const enum evq_status status = evq_digest_new(checkpoint, &reader->digest, err);
+    enum evq_status status = evq_digest_new(checkpoint, &reader->digest, err);
+    if (status == EVQ_OK) {
+        status = evq_load_small_new(checkpoint, list, reader->digest, &reader->small, err);
+    }
     if (status != EVQ_OK || !is_cold(checkpoint, list)) {
         return status;
     }
@@ -76,6 +79,7 @@ void evq_load_reader_close(struct evq_load_reader *reader)
         }
     }
     free(reader->direct);
+    evq_load_small_free(reader->small);
     evq_digest_free(reader->digest);
     *reader = (struct evq_load_reader){0};
 }
@@ -197,13 +201,30 @@ static enum evq_status read_values(const struct evq_load_reader *reader,
     return status;
 }
 
+/* As evq_checkpoint_read_f32(), out of what lies beside it where that is small too. */
+static enum evq_status read_f32(const struct evq_load_reader *reader,
+                                const struct evq_tensor *tensor, float *out, size_t count,
+                                struct evq_error *err)
+{
+    const uint8_t *bytes = NULL;
+
+    const enum evq_status status = evq_load_small_find(reader->small, tensor, &bytes, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const bool fits = bytes != NULL && tensor->bytes == count * evq_dtype_bytes(tensor->dtype);
+    return fits && evq_convert_f32(tensor->dtype, bytes, count, out)
+               ? EVQ_OK
+               : evq_checkpoint_read_f32(reader->checkpoint, tensor, out, count, err);
+}
+
 /* Fills out with `missing` where an optional tensor is not there. */
 static enum evq_status read_vector(const struct evq_load_reader *reader,
                                    const struct evq_tensor *tensor, float missing, size_t count,
                                    float *out, struct evq_error *err)
 {
     if (tensor != NULL) {
-        return evq_checkpoint_read_f32(reader->checkpoint, tensor, out, count, err);
+        return read_f32(reader, tensor, out, count, err);
     }
     for (size_t i = 0; i < count; i++) {
         out[i] = missing;
@@ -246,7 +267,7 @@ static enum evq_status read_vectors(const struct evq_load_reader *reader,
             status = read_norm(reader, part, count, place, err);
             continue;
         }
-        status = evq_checkpoint_read_f32(reader->checkpoint, part->tensor, place, count, err);
+        status = read_f32(reader, part->tensor, place, count, err);
         if (status == EVQ_OK && part->kind == EVQ_SOURCE_ONE_PLUS) {
             one_plus(place, count);
         }

@@ -7,7 +7,7 @@
 #define EVQ_WORKER_LOADER_READER_H
 
 #include "shared/checkpoint/digest.h"
-#include "worker/loader/pieces.h"
+#include "worker/loader/small.h"
 
 #define EVQ_LOAD_ALIGNMENT ((size_t)4096) // Of the memory that pieces are read into.
 #define EVQ_LOAD_SLACK     ((size_t)8192) // More than a piece's room: both ends rounded outward.
@@ -15,7 +15,8 @@
 struct evq_load_reader {
     const struct evq_checkpoint *checkpoint;
     struct evq_digest *digest; // What is read is added.
-    int *direct;               // One descriptor a file, -1: none. NULL: all is read buffered.
+    struct evq_load_small *small;
+    int *direct; // One descriptor a file, -1: none. NULL: all is read buffered.
 };
 
 /* Looks at a sample of the pieces to see where they lie. EVQ_E_NOMEM. */

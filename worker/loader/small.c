@@ -1,0 +1,218 @@
+#include "worker/loader/small.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "shared/checkpoint/directory.h"
+
+#define TENSOR_BYTES_MAX ((uint64_t)64 << 10)
+#define GAP_BYTES_MAX    ((uint64_t)4 << 10) // Read along rather than asked for twice.
+#define RUN_BYTES_MAX    ((uint64_t)1 << 20)
+#define ALL_BYTES_MAX    ((uint64_t)64 << 20) // The rest is read tensor by tensor.
+
+struct run { // Tensors [first, first + count), side by side.
+    size_t first, count;
+    uint64_t begin, end; // In their file.
+    pthread_mutex_t lock;
+    uint8_t *bytes;
+    bool read;
+};
+
+struct evq_load_small {
+    const struct evq_checkpoint *checkpoint;
+    struct evq_digest *digest;
+    const struct evq_tensor **tensors; // By place.
+    size_t tensor_count;
+    size_t *run_of; // Of each tensor.
+    struct run *runs;
+    size_t run_count;
+    uint8_t *block; // Of all runs; taken by the thread that begins, since malloc() would give each
+                    // reader an arena of its own.
+    atomic_uint reads;
+};
+
+static int by_place(const void *left, const void *right)
+{
+    const struct evq_tensor *a = *(const struct evq_tensor *const *)left;
+    const struct evq_tensor *b = *(const struct evq_tensor *const *)right;
+
+    if (a->file != b->file) {
+        return a->file < b->file ? -1 : 1;
+    }
+    if (a->offset != b->offset) {
+        return a->offset < b->offset ? -1 : 1;
+    }
+    return a < b ? -1 : a > b; // Tied ones; both are of the checkpoint's array.
+}
+
+static size_t add(struct evq_load_small *small, size_t count, const struct evq_tensor *tensor)
+{
+    if (tensor == NULL || !tensor->contiguous || tensor->bytes == 0 ||
+        tensor->bytes > TENSOR_BYTES_MAX) {
+        return count;
+    }
+    if (small->tensors != NULL) {
+        small->tensors[count] = tensor;
+    }
+    return count + 1;
+}
+
+/* Some more than once: a norm's parts serve its scale and its shift. */
+static size_t add_all(struct evq_load_small *small, const struct evq_load_list *list)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < list->count; i++) {
+        const struct evq_load_piece *piece = &list->pieces[i];
+        for (size_t k = 0; piece->kind == EVQ_LOAD_VECTOR && k < piece->count; k++) {
+            const struct evq_source *source = &piece->source[k];
+            count = add(small, count, source->tensor);
+            count = add(small, count, source->bias);
+            count = add(small, count, source->mean);
+            count = add(small, count, source->variance);
+        }
+    }
+    return count;
+}
+
+/* Each once, in runs. */
+static void runs_make(struct evq_load_small *small, size_t found)
+{
+    for (size_t i = 0; i < found; i++) {
+        const struct evq_tensor *tensor = small->tensors[i];
+        const uint64_t end = tensor->offset + tensor->bytes;
+        struct run *run = small->run_count > 0 ? &small->runs[small->run_count - 1] : NULL;
+        const size_t count = small->tensor_count;
+        if (count > 0 && small->tensors[count - 1] == tensor) {
+            continue;
+        }
+        if (run == NULL || small->tensors[count - 1]->file != tensor->file ||
+            tensor->offset > run->end + GAP_BYTES_MAX || end > run->begin + RUN_BYTES_MAX) {
+            run = &small->runs[small->run_count++];
+            *run = (struct run){.first = count, .begin = tensor->offset};
+            (void)pthread_mutex_init(&run->lock, NULL); // Does not fail on Linux.
+        }
+        run->end = end > run->end ? end : run->end;
+        run->count++;
+        small->run_of[count] = small->run_count - 1;
+        small->tensors[small->tensor_count++] = tensor;
+    }
+}
+
+/* Where there is no memory all is read tensor by tensor. */
+static void block_take(struct evq_load_small *small)
+{
+    uint64_t bytes = 0;
+    size_t count = 0;
+
+    while (count < small->run_count &&
+           bytes + (small->runs[count].end - small->runs[count].begin) <= ALL_BYTES_MAX) {
+        bytes += small->runs[count].end - small->runs[count].begin;
+        count++;
+    }
+    small->block = bytes > 0 ? malloc((size_t)bytes) : NULL;
+    count = small->block != NULL ? count : 0;
+    for (size_t i = count; i < small->run_count; i++) {
+        (void)pthread_mutex_destroy(&small->runs[i].lock);
+    }
+    small->run_count = count;
+    small->tensor_count =
+        count > 0 ? small->runs[count - 1].first + small->runs[count - 1].count : 0;
+    bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        small->runs[i].bytes = small->block + bytes;
+        bytes += small->runs[i].end - small->runs[i].begin;
+    }
+}
+
+enum evq_status evq_load_small_new(const struct evq_checkpoint *checkpoint,
+                                   const struct evq_load_list *list, struct evq_digest *digest,
+                                   struct evq_load_small **ret_small, struct evq_error *err)
+{
+    struct evq_load_small *small = calloc(1, sizeof(*small));
+
+    if (small == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a list of small tensors");
+    }
+    small->checkpoint = checkpoint;
+    small->digest = digest;
+    const size_t found = add_all(small, list);
+    small->tensors = calloc(found + 1, sizeof(*small->tensors));
+    small->run_of = calloc(found + 1, sizeof(*small->run_of));
+    small->runs = calloc(found + 1, sizeof(*small->runs));
+    if (small->tensors == NULL || small->run_of == NULL || small->runs == NULL) {
+        evq_load_small_free(small);
+        return evq_error_set(err, EVQ_E_NOMEM, "a list of %zu small tensors", found);
+    }
+    (void)add_all(small, list);
+    qsort(small->tensors, found, sizeof(*small->tensors), by_place);
+    runs_make(small, found);
+    block_take(small);
+    *ret_small = small;
+    return EVQ_OK;
+}
+
+void evq_load_small_free(struct evq_load_small *small)
+{
+    if (small == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < small->run_count; i++) {
+        (void)pthread_mutex_destroy(&small->runs[i].lock);
+    }
+    free(small->block);
+    free(small->tensors);
+    free(small->run_of);
+    free(small->runs);
+    free(small);
+}
+
+/* With its lock held. */
+static enum evq_status run_read(struct evq_load_small *small, struct run *run,
+                                struct evq_error *err)
+{
+    const enum evq_status status =
+        evq_directory_read(small->checkpoint, small->tensors[run->first]->file, run->begin,
+                           run->bytes, (size_t)(run->end - run->begin), err);
+
+    if (status != EVQ_OK) {
+        return status;
+    }
+    for (size_t i = run->first; i < run->first + run->count; i++) {
+        const struct evq_tensor *tensor = small->tensors[i];
+        evq_digest_add(small->digest, tensor, 0, run->bytes + (tensor->offset - run->begin),
+                       tensor->bytes);
+    }
+    run->read = true;
+    atomic_fetch_add(&small->reads, 1);
+    return EVQ_OK;
+}
+
+enum evq_status evq_load_small_find(struct evq_load_small *small, const struct evq_tensor *tensor,
+                                    const uint8_t **ret_bytes, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    *ret_bytes = NULL;
+    const struct evq_tensor **found =
+        bsearch(&tensor, small->tensors, small->tensor_count, sizeof(*small->tensors), by_place);
+    if (found == NULL) {
+        return EVQ_OK;
+    }
+    struct run *run = &small->runs[small->run_of[found - small->tensors]];
+    (void)pthread_mutex_lock(&run->lock); // Fails for a broken mutex only.
+    if (!run->read) {
+        status = run_read(small, run, err);
+    }
+    if (status == EVQ_OK) {
+        *ret_bytes = run->bytes + (tensor->offset - run->begin);
+    }
+    (void)pthread_mutex_unlock(&run->lock);
+    return status;
+}
+
+uint32_t evq_load_small_reads(const struct evq_load_small *small)
+{
+    return atomic_load(&small->reads);
+}
