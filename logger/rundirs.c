@@ -194,6 +194,19 @@ enum evq_status evq_rundirs_get(struct evq_rundirs *dirs, const char *run, void 
     return EVQ_OK;
 }
 
+void evq_rundirs_wrote(struct evq_rundirs *dirs, const void *run, enum evq_status status)
+{
+    struct rundir *dir = dirs->first; // Get put it there.
+
+    if (run == NULL || dir == NULL || dir->run != run || status == EVQ_OK ||
+        status == EVQ_E_INVALID || status == EVQ_E_LIMIT) {
+        return;
+    }
+    dirs->first = dir->next;
+    dirs->open_count--;
+    rundir_free(dirs, dir);
+}
+
 enum evq_status evq_rundirs_flush(struct evq_rundirs *dirs, struct evq_error *err)
 {
     for (struct rundir **link = &dirs->first; *link != NULL; link = &(*link)->next) {

@@ -29,6 +29,9 @@ enum evq_status evq_rundirs_open(const char *base, const char *leaf, const char 
 /* The run's state, opened when it is not. run is a legal run name. Borrowed until the next call. */
 enum evq_status evq_rundirs_get(struct evq_rundirs *dirs, const char *run, void **ret_run,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* What became of a write to the run that get() gave (NULL: none). Where it failed, and not of what
+ * was written, the run is closed as by a flush that failed: all since the last comes again. */
+void evq_rundirs_wrote(struct evq_rundirs *dirs, const void *run, enum evq_status status);
 /* Flushes every run written since the last flush. One whose flush fails is closed: what it knows
  * may be ahead of its files, or these were removed; the next write opens it anew, with its
  * directory. */

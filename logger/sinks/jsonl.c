@@ -259,6 +259,7 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
     evq_result_id(result, id);
     if (status == EVQ_OK) {
         status = evq_idset_has(run->ids, id, strlen(id), &known, err);
+        evq_rundirs_wrote(sink->dirs, run, status);
     }
     if (status != EVQ_OK || known) {
         return status;
@@ -271,7 +272,9 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
                              LINE_BYTES_MAX);
     }
     sink->pending_bytes += sink->line.bytes;
-    return run_add(run, id, &sink->line, err);
+    status = run_add(run, id, &sink->line, err);
+    evq_rundirs_wrote(sink->dirs, run, status);
+    return status;
 }
 
 static const char *const options[] = {NULL};

@@ -164,6 +164,7 @@ static enum evq_status tensorboard_write(void *state, const struct evq_result *r
         evq_result_metric_key(result, &result->metrics[i], tag, sizeof(tag));
         status = evq_tfrun_put(run, tag, &point, err);
     }
+    evq_rundirs_wrote(sink->dirs, run, status);
     return status;
 }
 

@@ -84,11 +84,46 @@ static void sink_tensorboard_asks_once_a_while_when_flows_take_turns(void **stat
     fixture_dir_remove(directory);
 }
 
+/* Its directory goes just before the first points of a curve move to a scratch file in it. */
+static void sink_tensorboard_begins_anew_when_a_write_misses_its_directory(void **state)
+{
+    enum { STEPS = 100, MORE = 100 }; // 128 points of a curve are held in memory.
+    struct fixture *fx = *state;
+    const struct evq_sink_config config = {"tensorboard", "tensorboard", NULL, 0};
+    struct evq_sink_context context = {.sink = &config, .queue = fx->queue};
+    struct evq_error err;
+    void *sink = NULL;
+    char directory[64];
+    int64_t step = 0;
+
+    fixture_dir_make(directory);
+    context.directory = directory;
+    assert_status_err(evq_sink_tensorboard.open(&context, &sink, &err), EVQ_OK, &err);
+    while (step < STEPS) {
+        assert_status(give(sink, "run", step++), EVQ_OK);
+    }
+    assert_status_err(evq_sink_tensorboard.flush(sink, &err), EVQ_OK, &err);
+    fixture_dir_remove(directory);
+    while (step < STEPS + MORE && give(sink, "run", step) == EVQ_OK) {
+        step++;
+    }
+    assert_true(step < STEPS + MORE);
+    for (int64_t again = 0; again <= step; again++) { // As all that was not acknowledged.
+        assert_status(give(sink, "run", again), EVQ_OK);
+    }
+    assert_status_err(evq_sink_tensorboard.flush(sink, &err), EVQ_OK, &err);
+    evq_sink_tensorboard.close(sink);
+    fixture_dir_remove(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(sink_tensorboard_asks_once_a_while_when_flows_take_turns,
                                         fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(
+            sink_tensorboard_begins_anew_when_a_write_misses_its_directory, fixture_setup,
+            fixture_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

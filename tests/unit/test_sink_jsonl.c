@@ -29,10 +29,9 @@ static void *opened(const char *directory, struct evq_sink_context *context)
     return state;
 }
 
-static void give(void *state, int step)
+static enum evq_status give_try(void *state, int step, struct evq_error *err)
 {
     char job[64];
-    struct evq_error err;
     struct evq_metric metric = {.name = "accuracy", .value = 0.1 + step, .higher_is_better = 1};
     struct evq_result *result = evq_result_new();
 
@@ -47,8 +46,16 @@ static void give(void *state, int step)
     result->state = EVQ_JOB_DONE;
     result->metrics = &metric;
     result->metric_count = 1;
-    assert_status_err(evq_sink_jsonl.write(state, result, &err), EVQ_OK, &err);
+    const enum evq_status status = evq_sink_jsonl.write(state, result, err);
     evq_result_free(result);
+    return status;
+}
+
+static void give(void *state, int step)
+{
+    struct evq_error err;
+
+    assert_status_err(give_try(state, step, &err), EVQ_OK, &err);
 }
 
 static void flush(void *state)
@@ -214,6 +221,38 @@ static void sink_jsonl_begins_anew_when_its_directory_was_removed(void **state)
     fixture_dir_remove(directory);
 }
 
+/* The same where the write itself fails first: in memory is no more room for ids, and their table
+ * has no directory to lie in. */
+static void sink_jsonl_begins_anew_when_a_write_misses_its_directory(void **state)
+{
+    (void)state;
+    enum { STEPS = 6000, MORE = 1000 }; // 6,144 ids are held in memory.
+    char directory[64];
+    struct evq_sink_context context;
+    struct evq_error err;
+    int step = 0;
+
+    fixture_dir_make(directory);
+    void *sink = opened(directory, &context);
+    while (step < STEPS) {
+        give(sink, step++);
+    }
+    flush(sink);
+    fixture_dir_remove(directory);
+    while (step < STEPS + MORE && give_try(sink, step, &err) == EVQ_OK) {
+        step++;
+    }
+    assert_true(step < STEPS + MORE);
+    assert_holds(err.message, "scratch file");
+    for (int again = 0; again <= step; again++) { // As all that was not acknowledged.
+        give(sink, again);
+    }
+    flush(sink);
+    assert_lines(directory, step + 1);
+    evq_sink_jsonl.close(sink);
+    fixture_dir_remove(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +261,7 @@ int main(void)
         cmocka_unit_test(sink_jsonl_records_what_a_full_disk_refused_when_it_comes_again),
         cmocka_unit_test(sink_jsonl_refuses_a_directory_that_another_holds),
         cmocka_unit_test(sink_jsonl_begins_anew_when_its_directory_was_removed),
+        cmocka_unit_test(sink_jsonl_begins_anew_when_a_write_misses_its_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,79 @@
+/* Which runs of a sink stay open. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "logger/rundirs.h"
+#include "tests/fixture/check.h"
+#include "tests/fixture/redis.h"
+
+struct counts {
+    int opened;
+    int closed;
+};
+
+static enum evq_status run_open(void *context, const char *path, void **ret_run,
+                                struct evq_error *err)
+{
+    struct counts *counts = context;
+
+    (void)path, (void)err;
+    counts->opened++;
+    *ret_run = counts;
+    return EVQ_OK;
+}
+
+static enum evq_status run_flush(void *run, struct evq_error *err)
+{
+    (void)run, (void)err;
+    return EVQ_OK;
+}
+
+static void run_close(void *run)
+{
+    ((struct counts *)run)->closed++;
+}
+
+/* What can never be written costs nothing of what was written before it, which is to be flushed. */
+static void rundirs_close_a_run_whose_write_failed_but_for_what_was_written(void **state)
+{
+    (void)state;
+    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
+    static const enum evq_status kept[] = {EVQ_OK, EVQ_E_INVALID, EVQ_E_LIMIT};
+    struct counts counts = {0};
+    struct evq_rundirs *dirs = NULL;
+    struct evq_error err;
+    char directory[64];
+    void *run = NULL;
+
+    fixture_dir_make(directory);
+    assert_status_err(evq_rundirs_open(directory, "", ".lock", 1, &ops, &counts, &dirs, &err),
+                      EVQ_OK, &err);
+    evq_rundirs_wrote(dirs, NULL, EVQ_E_IO); // None was opened.
+    for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
+        assert_status_err(evq_rundirs_get(dirs, "digits", &run, &err), EVQ_OK, &err);
+        evq_rundirs_wrote(dirs, run, kept[i]);
+        assert_int_equal(counts.closed, 0);
+    }
+    evq_rundirs_wrote(dirs, NULL, EVQ_E_IO); // Of another, which could not be opened.
+    assert_int_equal(counts.closed, 0);
+    evq_rundirs_wrote(dirs, run, EVQ_E_IO);
+    assert_int_equal(counts.closed, 1);
+    assert_status_err(evq_rundirs_get(dirs, "digits", &run, &err), EVQ_OK, &err);
+    assert_int_equal(counts.opened, 2);
+    assert_status_err(evq_rundirs_get(dirs, "other", &run, &err), EVQ_OK, &err);
+    assert_int_equal(counts.closed, 2); // One has room: the count of open runs is right.
+    evq_rundirs_close(dirs);
+    assert_int_equal(counts.closed, 3);
+    fixture_dir_remove(directory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rundirs_close_a_run_whose_write_failed_but_for_what_was_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
