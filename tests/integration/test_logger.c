@@ -71,7 +71,7 @@ static int logger_end(struct scene *scene, int signal)
     return status;
 }
 
-static int setup(void **state)
+static int setup_on(void **state, const struct fixture_redis_config *config)
 {
     struct scene *scene = calloc(1, sizeof(*scene));
     struct evq_suite_offer offer = {.name = "quick",
@@ -89,7 +89,7 @@ static int setup(void **state)
     scene->random = evq_clock_random();
     print_message("seed %llu\n", (unsigned long long)scene->random);
     scene->logger = -1;
-    scene->redis = fixture_redis_start(NULL);
+    scene->redis = fixture_redis_start(config);
     scene->conn = fixture_redis_conn(scene->redis);
     fixture_dir_make(scene->directory);
     assert_status_err(evq_functions_install(scene->conn, &build, &err), EVQ_OK, &err);
@@ -97,6 +97,16 @@ static int setup(void **state)
     assert_status_err(evq_queue_suite(scene->queue, &offer, false, &number, &err), EVQ_OK, &err);
     *state = scene;
     return 0;
+}
+
+static int setup(void **state)
+{
+    return setup_on(state, NULL);
+}
+
+static int setup_kept(void **state)
+{
+    return setup_on(state, &(struct fixture_redis_config){.aof = true});
 }
 
 static int teardown(void **state)
@@ -375,6 +385,12 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     jobs_claim(scene, claims, STEPS);
     logger_start(scene);
     for (size_t i = 0; i < STEPS; i++) {
+        if (i == STEPS / 2) {
+            FIXTURE_UNTIL(DEADLINE_MS, lines_count(scene, NULL) > 0); // It reads.
+            fixture_redis_kill(scene->redis);
+            fixture_redis_restart(scene->redis);
+            evq_conn_drop(scene->conn);
+        }
         job_finish(scene, claims[i]);
         evq_claim_free(claims[i]);
     }
@@ -515,7 +531,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(logger_flushes_files_seldom_while_more_wait, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(logger_keeps_no_best_of_a_time, setup, teardown),
-        cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup,
+        cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup_kept,
                                         teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
