@@ -35,6 +35,7 @@ static const struct bar { // On one H200.
             {"qwen3-0.6b", 260e3, 0.0},
             {"qwen3-1.7b", 120e3, 0.0},
             {"llama-3-8b", 35e3, 0.75}};
+static const double OF_COPY = 0.80; // Weights to the device, of the rate of a pinned copy.
 
 static double seconds_now(void)
 {
@@ -120,6 +121,16 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* bar 0: none. */
+static void part_print(const char *what, double part, double bar)
+{
+    (void)printf(" (%.0f%% %s", 100.0 * part, what);
+    if (bar > 0.0) {
+        (void)printf(", bar %.0f%%: %s", 100.0 * bar, part >= bar ? "reached" : "missed");
+    }
+    (void)printf(")");
+}
+
 static void tell(const struct bench *bench, const struct lm *lm, int32_t rows, int32_t length,
                  double median, double best, double flops, double put_rate, double loss)
 {
@@ -134,11 +145,11 @@ static void tell(const struct bench *bench, const struct lm *lm, int32_t rows, i
                  lm->shape->name, lm->plan.compute == EVQ_COMPUTE_BF16 ? "bf16" : "fp32",
                  (int)(rows / length), (int)length, tokens, rows / best, tflops);
     if (bench->gemm > 0.0) {
-        (void)printf(" (%.0f%% of cuBLAS's)", 100.0 * tflops / bench->gemm);
+        part_print("of cuBLAS's", tflops / bench->gemm, bar != NULL ? bar->of_gemm : 0.0);
     }
     (void)printf("  weights %.1f GB/s", put_rate);
     if (bench->copy > 0.0) {
-        (void)printf(" (%.0f%% of the copy)", 100.0 * put_rate / bench->copy);
+        part_print("of the copy", put_rate / bench->copy, OF_COPY);
     }
     if (bar != NULL) {
         (void)printf("  bar %.0f: %s", bar->tokens, tokens >= bar->tokens ? "reached" : "missed");
