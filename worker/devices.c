@@ -116,6 +116,7 @@ enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devic
     }
     const bool counted = automatic && getenv("CUDA_VISIBLE_DEVICES") == NULL;
     status = automatic ? auto_find(&nvml, ret_devices, err) : EVQ_OK;
+    const uint32_t shown = ret_devices->count;
     ret_devices->unique = true;
     for (uint32_t i = 0; i < ret_devices->count && status == EVQ_OK; i++) {
         bool unique = false;
@@ -129,6 +130,10 @@ enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devic
         }
     }
     evq_nvml_close(&nvml);
+    if (status == EVQ_OK && shown > 0 && ret_devices->count == 0) {
+        // Else its jobs would be evaluated on the CPU, unseen.
+        status = evq_error_set(err, EVQ_E_NOT_FOUND, "no GPU answers: %.200s", ret_devices->note);
+    }
     return status;
 }
 

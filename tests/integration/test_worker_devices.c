@@ -457,6 +457,12 @@ static void lost_gpu_is_left_out(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, "--devices", "auto", NULL);
     FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "GPU 1 does not answer: it is left out"));
     FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "devices=GPU-a,GPU-c"));
+    fixture_worker_signal(worker, SIGTERM);
+    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    fixture_site_write(site, "gpus", "", "GPU-lost 0 85899345920 0 41\n"); // The only one.
+    worker = fixture_site_worker(site, "--devices", "auto", NULL);
+    assert_int_not_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_true(fixture_worker_logged(worker, "no GPU answers: GPU 0 does not answer"));
 }
 
 static void without_a_driver_nothing_is_said_of_gpus(void **state)
