@@ -237,6 +237,9 @@ static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
     evq_log(ending == EVQ_ENDING_NO_ROOM ? EVQ_LOG_INFO : EVQ_LOG_WARN, "job_failed",
             "job=%s slot=%u ending=%s reason=%s", lease->claim->id, slot->number,
             evq_slot_ending_name(ending), reason);
+    if (ending == EVQ_ENDING_TIMEOUT || ending == EVQ_ENDING_HANG || ending == EVQ_ENDING_NONE) {
+        evq_room_found(supervisor, lease->suite); // It ran.
+    }
     switch (ending) {
     case EVQ_ENDING_STALE:
     case EVQ_ENDING_CANCELLED:

@@ -20,6 +20,9 @@ void evq_room_lack(struct evq_supervisor *supervisor, const struct evq_suite *su
                    const char *reason)
 {
     struct evq_room *room = room_of(supervisor, suite);
+    if (room->until_ms > 0) {
+        return; // Of slots that began before it was known: no further try.
+    }
     const int64_t wait_ms =
         evq_clock_backoff_ms(&supervisor->link.seed, room->tries, TRY_FIRST_MS, TRY_MAX_MS);
 

@@ -190,19 +190,26 @@ static void dead_child_is_given_no_further_job(void **state)
     assert_int_not_equal(scene->slot.state, EVQ_SLOT_IDLE);
 }
 
+/* The slot runs the job, and its child says that it failed. */
+static void child_fails(struct scene *scene, enum evq_status status)
+{
+    const struct evq_field fields[] = {
+        evq_channel_integer("status", status), evq_channel_integer("crash", 0),
+        evq_channel_text("message", "failed"), evq_channel_text("detail", "")};
+
+    scene->slot.lease = scene->lease;
+    evq_slot_set(&scene->slot, EVQ_SLOT_RUNNING);
+    assert_status(evq_channel_send(&scene->child, "error", fields, 4, NULL), EVQ_OK);
+    evq_children_read(&scene->supervisor, &scene->slot);
+}
+
 /* A machine without room is not its job's fault. */
 static void job_that_found_no_room_goes_back_and_its_suite_waits(void **state)
 {
     struct scene *scene = *state;
-    const struct evq_field fields[] = {
-        evq_channel_integer("status", EVQ_E_FULL), evq_channel_integer("crash", 0),
-        evq_channel_text("message", "no room"), evq_channel_text("detail", "")};
 
-    scene->slot.lease = scene->lease;
-    evq_slot_set(&scene->slot, EVQ_SLOT_RUNNING);
     assert_false(evq_room_held(&scene->supervisor, &scene->suite));
-    assert_status(evq_channel_send(&scene->child, "error", fields, 4, NULL), EVQ_OK);
-    evq_children_read(&scene->supervisor, &scene->slot);
+    child_fails(scene, EVQ_E_FULL);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_RELEASE);
     assert_int_equal(scene->slot.state, EVQ_SLOT_IDLE);
     assert_true(evq_room_held(&scene->supervisor, &scene->suite));
@@ -211,6 +218,28 @@ static void job_that_found_no_room_goes_back_and_its_suite_waits(void **state)
     assert_true(scene->supervisor.claim_due);
     assert_false(evq_room_held(&scene->supervisor, &scene->suite));
     evq_room_found(&scene->supervisor, &scene->suite);
+    assert_false(evq_room_lacks(&scene->supervisor));
+}
+
+/* Slots that began before one of them found out are the same try. */
+static void slots_that_find_no_room_at_once_wait_as_one(void **state)
+{
+    struct scene *scene = *state;
+
+    child_fails(scene, EVQ_E_FULL);
+    const int64_t due_ms = evq_room_due_ms(&scene->supervisor);
+    evq_room_lack(&scene->supervisor, &scene->suite, "no room");
+    assert_int_equal(evq_room_due_ms(&scene->supervisor), due_ms);
+    assert_int_equal(scene->room.tries, 1);
+}
+
+static void job_that_fails_of_its_own_has_found_room(void **state)
+{
+    struct scene *scene = *state;
+
+    evq_room_lack(&scene->supervisor, &scene->suite, "no room");
+    child_fails(scene, EVQ_E_CORRUPT);
+    assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_FAIL);
     assert_false(evq_room_lacks(&scene->supervisor));
 }
 
@@ -225,6 +254,8 @@ int main(void)
         CHILDREN_TEST(child_that_can_no_longer_be_heard_is_killed),
         CHILDREN_TEST(dead_child_is_given_no_further_job),
         CHILDREN_TEST(job_that_found_no_room_goes_back_and_its_suite_waits),
+        CHILDREN_TEST(slots_that_find_no_room_at_once_wait_as_one),
+        CHILDREN_TEST(job_that_fails_of_its_own_has_found_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
