@@ -92,6 +92,7 @@ class WheelTest(unittest.TestCase):
                 for name in ("METADATA", "entry_points.txt"):
                     with open(os.path.join(directory, info, name), "rb") as file:
                         self.assertEqual(file.read(), wheel.read(info + "/" + name))
+            self.assertIn("WHEEL", os.listdir(os.path.join(directory, info)))
 
     def test_tag_names_the_newest_version_of_the_c_library_that_is_asked_for(self) -> None:
         tag = re.search(r"-manylinux_2_(\d+)_", self.wheel)

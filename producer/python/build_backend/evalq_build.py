@@ -185,11 +185,16 @@ def _entry_points() -> bytes:
     return "\n".join(["[console_scripts]", *(f"{script} = {target}" for script, target in scripts), ""]).encode()
 
 
+def _wheel_record(tag: str) -> bytes:
+    return f"Wheel-Version: 1.0\nGenerator: evalq_build\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+
+
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Optional[Dict[str, Any]] = None) -> str:
     """Without a build: pip would make a whole wheel under the words "Preparing metadata" only to read them from it."""
     name = f"evalq-{_version()}.dist-info"
     os.makedirs(os.path.join(metadata_directory, name))
-    for file, data in (("METADATA", _metadata()), ("entry_points.txt", _entry_points())):
+    files = {"METADATA": _metadata(), "WHEEL": _wheel_record(f"py3-none-linux_{os.uname().machine}"), "entry_points.txt": _entry_points()}
+    for file, data in files.items():
         with open(os.path.join(metadata_directory, name, file), "wb") as stream:
             stream.write(data)
     return name
@@ -214,7 +219,7 @@ def build_wheel(
         wheel.add_file(f"evalq/_native/{file}", path, executable=True)
     wheel.add_file(f"{info}/LICENSE", os.path.join(_source(), "LICENSE"))
     wheel.add(f"{info}/METADATA", _metadata())
-    wheel.add(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: evalq_build\nRoot-Is-Purelib: false\nTag: {tag}\n".encode())
+    wheel.add(f"{info}/WHEEL", _wheel_record(tag))
     wheel.add(f"{info}/entry_points.txt", _entry_points())
     wheel.close()
     return name
