@@ -117,6 +117,7 @@ else
 fi
 if "$python" -c 'import torch, transformers' 2>/dev/null; then
     must "Transformers beside it" 140 env CUDA_VISIBLE_DEVICES="$device" "$python" tests/gpu/peer.py 120
+    must "beside Transformers" 20 "$python" tests/gpu/beside.py "$lines"
 else
     echo "NOT RUN: Transformers: $python has none"
 fi
