@@ -8,7 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -297,6 +299,51 @@ static void idx_refuses_hostile_files(void **state)
     }
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* In a process of its own: status of reading x.idx.gz with no room for zlib's buffers. */
+static enum evq_status read_without_room(const struct fixture *fx)
+{
+    struct evq_array array = {0};
+    struct evq_error err = {0};
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+
+    if (file == NULL || fscanf(file, "%llu", &pages) != 1) {
+        return EVQ_E_BUG;
+    }
+    (void)fclose(file);
+    const rlim_t limit = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + 65536;
+    if (setrlimit(RLIMIT_AS, &(struct rlimit){limit, limit}) != 0) {
+        return EVQ_E_BUG;
+    }
+    for (void *volatile taken = &err; taken != NULL;) {
+        taken = malloc(131072); // What is free already.
+    }
+    return read_with(&evq_dataset_idx, fx, "x.gz", 1 << 20, &array, &err);
+}
+#endif
+
+/* A file that could not be unpacked for want of memory is not damaged: its job is tried again. */
+static void idx_that_finds_no_memory_is_not_damaged(void **state)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    (void)state;
+    skip(); // They reserve more than any limit.
+#else
+    static const uint8_t bytes[] = {0, 0, 8, 1, 0, 0, 0, 3, 1, 2, 3};
+    int wait_status = 0;
+
+    write_gz(*state, "x.gz", bytes, sizeof(bytes));
+    const pid_t pid = fork();
+    if (pid == 0) {
+        _exit((int)read_without_room(*state));
+    }
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    assert_true(WIFEXITED(wait_status));
+    assert_int_equal(WEXITSTATUS(wait_status), EVQ_E_NOMEM);
+#endif
+}
+
 static void idx_refuses_damaged_gzip(void **state)
 {
     struct fixture *fx = *state;
@@ -498,6 +545,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(idx_reads_plain_and_compressed, setup, teardown),
         cmocka_unit_test_setup_teardown(idx_refuses_hostile_files, setup, teardown),
         cmocka_unit_test_setup_teardown(idx_refuses_damaged_gzip, setup, teardown),
+        cmocka_unit_test_setup_teardown(idx_that_finds_no_memory_is_not_damaged, setup, teardown),
         cmocka_unit_test_setup_teardown(idx_refuses_a_pipe_without_waiting, setup, teardown),
         cmocka_unit_test_setup_teardown(dataset_scales_limits_and_strides, setup, teardown),
         cmocka_unit_test_setup_teardown(dataset_refuses_what_does_not_fit, setup, teardown),

@@ -1,5 +1,6 @@
 /* IDX files of bytes, as MNIST comes: 0 0 type rank, big-endian sizes, values; plain or gzip. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,7 +12,25 @@
 #define DEFLATE_GROWTH 1040u // Deflate makes at most 1032 bytes of one.
 #define READ_BYTES_MAX (1u << 30)
 
-/* EVQ_E_CORRUPT with what zlib says, or that the file ended early. */
+/* Why zlib gave less than was asked for: not every reason lies in the file. */
+static enum evq_status read_failed(gzFile file, const char *path, const char *missing,
+                                   struct evq_error *err)
+{
+    int code = Z_OK;
+    const char *text = gzerror(file, &code);
+
+    if (code == Z_MEM_ERROR) {
+        return evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
+    }
+    if (code == Z_ERRNO) {
+        return evq_error_set(err, EVQ_E_IO, "read '%s': %s", path, text);
+    }
+    if (code != Z_OK && code != Z_BUF_ERROR) {
+        return evq_error_set(err, EVQ_E_CORRUPT, "'%s' is damaged: %s: %s", path, text, missing);
+    }
+    return evq_error_set(err, EVQ_E_CORRUPT, "'%s' ends too early: %s", path, missing);
+}
+
 static enum evq_status read_exactly(gzFile file, const char *path, void *out, size_t bytes,
                                     struct evq_error *err)
 {
@@ -22,12 +41,9 @@ static enum evq_status read_exactly(gzFile file, const char *path, void *out, si
         const unsigned int want = left < READ_BYTES_MAX ? (unsigned int)left : READ_BYTES_MAX;
         const int got = gzread(file, at, want);
         if (got <= 0) {
-            int code = Z_OK;
-            const char *text = gzerror(file, &code);
-            const bool damaged = code != Z_OK && code != Z_BUF_ERROR;
-            return evq_error_set(err, EVQ_E_CORRUPT, "'%s' %s%s: %zu of %zu bytes are missing",
-                                 path, damaged ? "is damaged: " : "ends too early",
-                                 damaged ? text : "", left, bytes);
+            char missing[64];
+            (void)snprintf(missing, sizeof(missing), "%zu of %zu bytes are missing", left, bytes);
+            return read_failed(file, path, missing, err);
         }
         at += got;
         left -= (size_t)got;
@@ -124,10 +140,11 @@ static enum evq_status idx_read(const struct evq_array_source *source, struct ev
     }
     if (status == EVQ_OK) {
         const int more = gzread(file, &beyond, 1); // Also makes zlib compare its checksum.
-        if (more != 0) {
-            status = evq_error_set(err, EVQ_E_CORRUPT, "'%s' %s", source->path,
-                                   more > 0 ? "holds more bytes than its header says"
-                                            : "is damaged: wrong checksum");
+        if (more < 0) {
+            status = read_failed(file, source->path, "its checksum is another", err);
+        } else if (more > 0) {
+            status = evq_error_set(err, EVQ_E_CORRUPT, "'%s' holds more bytes than its header says",
+                                   source->path);
         }
     }
     const int closed = gzclose_r(file);
