@@ -5,7 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct range { // Server unix ms.
+/* An entry's id is made at the end of the function that publishes its result, whose time was taken
+ * at the beginning. Sinks know what they get twice. */
+#define PUBLISH_MS_MAX 60000
+
+struct range { // Server unix ms of publication.
     int64_t from_ms;
     int64_t to_ms;
 };
@@ -39,8 +43,9 @@ static enum evq_status losses_read(struct evq_cli *cli, const char *sink, struct
         if (name == NULL || strcmp(name, sink) != 0) {
             continue;
         }
-        int64_t from_ms = id_ms(json_object_get(loss, "from"));
+        int64_t from_ms = id_ms(json_object_get(loss, "from")) - PUBLISH_MS_MAX;
         int64_t to_ms = id_ms(json_object_get(loss, "to"));
+        from_ms = from_ms > 0 ? from_ms : 0;
         range.from_ms = from_ms < range.from_ms ? from_ms : range.from_ms;
         range.to_ms = to_ms > range.to_ms ? to_ms : range.to_ms;
         any = true;
