@@ -203,11 +203,17 @@ void evq_lmms_cancel(struct evq_api *api, struct evq_http_request *request,
     const char *id = request->params[0];
     bool done = false;
 
+    bool *lost = memory_of(request, sizeof *lost); // This request was sent, its answer lost.
     const enum evq_status status =
         strlen(id) == EVQ_LMMS_ID_BYTES - 1
             ? evq_queue_ticket_cancel(api->queue, id, api->config->gateway.lmms.cancel_running,
                                       "cancelled by its client", &done, &state, &err)
             : EVQ_E_NOT_FOUND;
+    // What it finds then is its own work.
+    done = done || (lost != NULL && *lost && status == EVQ_OK && state == EVQ_TICKET_CANCELLED);
+    if (lost != NULL) {
+        *lost = status == EVQ_E_IO;
+    }
     if (status == EVQ_E_NOT_FOUND || (status == EVQ_OK && state == EVQ_TICKET_GONE)) {
         reply_not_found(reply, id);
     } else if (status != EVQ_OK) {
