@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 import history
 
@@ -111,6 +111,12 @@ class Member:
             self.done = True
 
 
+def counted(lines: Iterable[str]) -> Dict[str, int]:
+    """What a proxy prints of its counts."""
+    words = [line.rsplit(" ", 1) for line in lines if " " in line]
+    return {name: int(number) for name, number in words}
+
+
 class Proxy:
     """A fault_proxy of the round, told what to do on its standard input."""
 
@@ -125,13 +131,17 @@ class Proxy:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
+    def counts(self) -> Dict[str, int]:
+        """Until now: "requests VERB" and "fault KIND VERB"."""
+        self.say("counts")
+        return counted(iter(self.process.stdout.readline, "end\n"))
+
     def close(self) -> Dict[str, int]:
-        """Its counts: "requests VERB" and "fault KIND VERB"."""
+        """Its counts at its end."""
         text, _ = self.process.communicate("quit\n", 60)
         if self.process.returncode != 0:
             raise Broken(f"the proxy ended with {self.process.returncode}")
-        words = [line.rsplit(" ", 1) for line in text.splitlines() if " " in line]
-        return {name: int(number) for name, number in words}
+        return counted(text.splitlines())
 
 
 class Site:

@@ -113,11 +113,11 @@ class Front:
         self.port = port
         return ["--listen", f"127.0.0.1:{port}", "--tokens", self.tokens]
 
-    def ask(self, path: str, body: Optional[Dict[str, Any]] = None) -> Tuple[int, Any]:
-        """Status and document; status 0: no answer, or half of one."""
+    def ask(self, path: str, body: Optional[Dict[str, Any]] = None, method: Optional[str] = None) -> Tuple[int, Any]:
+        """Status and document; status 0: no answer, or half of one. method: None: POST with a body, GET without."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode() if body else None,
-            {"Authorization": f"Bearer {TOKEN}"},
+            {"Authorization": f"Bearer {TOKEN}"}, method=method,
         )  # fmt: skip
         try:
             with urllib.request.urlopen(request, timeout=30) as reply:
