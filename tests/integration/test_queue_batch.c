@@ -108,7 +108,7 @@ static void batch_leaves_what_single_submits_leave(void **state)
 static int submit_steps(struct fixture *fx, const int *steps, size_t count,
                         enum evq_status *statuses)
 {
-    struct evq_job *jobs[8];
+    struct evq_job *jobs[8] = {NULL};
     struct evq_submitted submitted[8];
     char id[EVQ_JOB_ID_BYTES_MAX];
     int queued = 0;
