@@ -38,6 +38,7 @@ struct evq_spool {
     int fd; // -1: no file yet.
     uint64_t done;
     uint64_t end;
+    uint64_t left; // End of what an earlier owner left: none of that reaches into what came since.
     uint64_t records;
     uint64_t damaged;
     uint64_t bytes_max;
@@ -63,11 +64,12 @@ static bool header_write(struct evq_spool *spool)
 
 static bool record_load(struct evq_spool *spool, uint64_t offset, struct evq_buffer *out)
 {
+    const uint64_t end = offset < spool->left ? spool->left : spool->end;
     struct record_head head;
 
-    if (offset + sizeof(head) > spool->end || !read_at(spool->fd, &head, sizeof(head), offset) ||
+    if (offset + sizeof(head) > end || !read_at(spool->fd, &head, sizeof(head), offset) ||
         head.magic != RECORD_MAGIC || head.offset != offset || head.bytes == 0 ||
-        head.bytes > EVQ_JOB_BYTES_MAX || offset + sizeof(head) + head.bytes > spool->end) {
+        head.bytes > EVQ_JOB_BYTES_MAX || offset + sizeof(head) + head.bytes > end) {
         return false;
     }
     uint8_t *data = malloc(head.bytes);
@@ -141,7 +143,7 @@ static enum evq_status spool_recover(struct evq_spool *spool, struct evq_error *
         spool->fd = -1;
         return EVQ_OK;
     }
-    spool->end = (uint64_t)info.st_size;
+    spool->end = spool->left = (uint64_t)info.st_size;
     spool->done = header.done < spool->end ? header.done : spool->end;
 
     struct evq_buffer record;
@@ -266,6 +268,7 @@ void evq_spool_release(struct evq_spool *spool, uint64_t offset, uint64_t record
         spool->records = 0;
         spool->done = sizeof(struct spool_header);
         spool->end = sizeof(struct spool_header);
+        spool->left = 0;
         (void)header_write(spool); // What a failure leaves is sent again: as duplicates.
         (void)!ftruncate(spool->fd, (off_t)spool->end);
         return;

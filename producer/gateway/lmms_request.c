@@ -13,6 +13,14 @@ static const char *const model_keys[] = {"peft",     "delta",         "pretraine
                                          "model_id", "path",          "engine"};
 #define MODEL_KEY_COUNT (sizeof model_keys / sizeof model_keys[0])
 
+/* Jansson quotes what it could not read, up to any byte: no JSON is made of half a character. */
+static void ascii_make(char *text)
+{
+    for (; *text != '\0'; text++) {
+        *text = (unsigned char)*text < 0x80 ? *text : '?';
+    }
+}
+
 /* The body as an object; what else it is goes to *ret_fault. */
 static enum evq_status body_read(const char *body, size_t bytes, json_t **ret_body,
                                  json_t **ret_fault)
@@ -29,6 +37,7 @@ static enum evq_status body_read(const char *body, size_t bytes, json_t **ret_bo
         return EVQ_E_NOMEM;
     }
     if (value == NULL) {
+        ascii_make(error.text);
         *ret_fault =
             json_pack("{s:[{s:s, s:[s, i], s:s, s:{}, s:{s:s}}]}", "detail", "type", "json_invalid",
                       "loc", "body", error.position > 0 ? error.position - 1 : 0, "msg",

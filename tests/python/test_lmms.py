@@ -489,6 +489,7 @@ class LmmsTest(SceneTest):
             ("float_parsing", ["limit", "float"]), ("bool_parsing", ["log_samples"]), ("int_parsing", ["num_gpus"])])
         self.assertEqual(detail(b"")[0]["type"], "missing")
         self.assertEqual(detail(b"{")[0]["type"], "json_invalid")
+        self.assertEqual(detail(b"{\"model\": \"n\\\xcc\x9c0\"}")[0]["type"], "json_invalid")  # Which is quoted up to half a character.
         self.assertEqual(detail([1])[0]["type"], "model_attributes_type")
         merge = self.refused(422, exchange, "POST", self.url + "/merge", b'{"checkpoint_type": "best"}')["detail"]
         self.assertEqual([fault["type"] for fault in merge], ["missing", "literal_error"])
