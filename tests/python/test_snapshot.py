@@ -46,7 +46,8 @@ class SnapshotTest(SceneTest):
     def test_state_dict_gives_what_its_file_gives(self) -> None:
         with self.scene.client("equal") as client:
             client.submit(self.scene.checkpoint("equal/1.safetensors"), step=1, suites="quick")
-            self.assertTrue(client.submit_state_dict(weights(), step=2, suites="quick"))
+            # By default it would supersede the file's job, if no worker has taken that yet.
+            self.assertTrue(client.submit_state_dict(weights(), step=2, suites="quick", policy="all"))
             self.assertTrue(client.wait(60))
             values: "Dict[int, Dict[str, float]]" = {1: {}, 2: {}}
             for result in client.results():
