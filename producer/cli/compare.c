@@ -188,30 +188,46 @@ static enum evq_status print_json(const struct comparison *to, struct evq_error 
     return status;
 }
 
+static enum evq_status read_runs(struct comparison *to, struct evq_error *none,
+                                 struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (int i = 0; status == EVQ_OK && i < to->cli->options.arg_count; i++) {
+        const size_t before = to->count;
+        struct evq_feed *feed = evq_feed_new(to->cli->queue, evq_cli_arg(to->cli, i));
+        to->run = (size_t)i;
+        status = feed != NULL ? evq_feed_poll(feed, on_result, to, err)
+                              : evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
+        evq_feed_free(feed);
+        if (to->count == before && none->status == EVQ_OK) {
+            (void)evq_error_set(none, EVQ_E_NOT_FOUND, "run '%s' has no result%s%s",
+                                evq_cli_arg(to->cli, i), to->filter != NULL ? " of " : "",
+                                to->filter != NULL ? to->filter : "");
+        }
+    }
+    return status == EVQ_OK && to->failed
+               ? evq_error_set(err, EVQ_E_NOMEM, "no memory for the results")
+               : status;
+}
+
 static enum evq_status compare_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct comparison to = {.cli = cli, .filter = evq_option_text(&cli->options, "metric", NULL)};
+    struct evq_error none = {
+        .status = EVQ_OK}; // The first run without a result: said when the others are printed.
     enum evq_status status = evq_cli_open(cli, err);
 
-    for (int i = 0; status == EVQ_OK && i < cli->options.arg_count; i++) {
-        const size_t before = to.count;
-        struct evq_feed *feed = evq_feed_new(cli->queue, evq_cli_arg(cli, i));
-        to.run = (size_t)i;
-        status = feed != NULL ? evq_feed_poll(feed, on_result, &to, err)
-                              : evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
-        evq_feed_free(feed);
-        if (status == EVQ_OK && to.count == before && !to.failed) {
-            status = evq_error_set(err, EVQ_E_NOT_FOUND, "run '%s' has no result%s%s",
-                                   evq_cli_arg(cli, i), to.filter != NULL ? " of " : "",
-                                   to.filter != NULL ? to.filter : "");
-        }
-    }
-    if (status == EVQ_OK && to.failed) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
-    }
     if (status == EVQ_OK) {
+        status = read_runs(&to, &none, err);
+    }
+    if (status == EVQ_OK && to.count > 0) {
         qsort(to.all, to.count, sizeof *to.all, by_key);
         status = cli->terminal.json ? print_json(&to, err) : print_table(&to, err);
+    }
+    if (status == EVQ_OK && none.status != EVQ_OK) {
+        *err = none;
+        status = none.status;
     }
     free(to.all);
     return status;
@@ -228,7 +244,8 @@ const struct evq_verb evq_verb_compare = {
     .summary = "Print the metrics of several runs beside each other",
     .description = "For each metric a line per run: its best value and the step of it, its last "
                    "value and the step of "
-                   "it. The best run is starred. Exit code 3: a run has no result.",
+                   "it. The best run is starred. Exit code 3: one of them has no result; the "
+                   "others are printed.",
     .options = options,
     .arg_min = 1,
     .arg_max = RUNS_MAX,

@@ -59,6 +59,12 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
     if (text == NULL && errno == ENOMEM) {
         return evq_error_set(err, EVQ_E_NOMEM, "the log of '%s'", id);
     }
+    if (text == NULL && detail[0] == '\0') {
+        return evq_error_set(err, EVQ_E_NOT_FOUND,
+                             "no log of '%s': it is %s, its worker kept nothing in Redis, and "
+                             "'%s' is not on this host (nor anywhere, if it wrote nothing)",
+                             id, evq_json_text(hash, "state", "?"), path);
+    }
     if (cli->terminal.json) {
         json_t *doc =
             json_pack("{s:s, s:I, s:s, s:s?, s:o?}", "job", id, "attempt", (json_int_t)attempt,
@@ -69,15 +75,10 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
     } else if (text != NULL) {
         evq_cli_say(cli, "evalq: %s", path);
         print_lines(text, bytes);
-    } else if (detail[0] != '\0') {
+    } else {
         evq_cli_say(cli, "evalq: what the worker '%s' kept of attempt %s",
                     evq_json_text(hash, "worker", "?"), evq_json_text(hash, "attempts", "?"));
         print_lines(detail, strlen(detail));
-    } else {
-        status = evq_error_set(err, EVQ_E_NOT_FOUND,
-                               "no log of '%s': it is %s, its worker kept nothing in Redis, and "
-                               "'%s' is not on this host (nor anywhere, if it wrote nothing)",
-                               id, evq_json_text(hash, "state", "?"), path);
     }
     free(text);
     return status;

@@ -71,6 +71,11 @@ static void print_hash(const struct evq_terminal *terminal, json_t *hash)
             print_pair(terminal, key, text);
             continue;
         }
+        if (strcmp(key, "lease") == 0 && at > 0 && !terminal->plain) {
+            char span[EVQ_TERMINAL_SPAN_BYTES];
+            print_pair(terminal, key, evq_terminal_span(at, span));
+            continue;
+        }
         char *dumped = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
         const char *text = dumped != NULL ? dumped : json_string_value(value);
         print_pair(terminal, key, text != NULL ? text : "");

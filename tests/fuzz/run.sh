@@ -9,6 +9,12 @@
 # build/fuzz/findings/; give it to build/fuzz/fuzz_NAME to see it again.
 set -eu
 
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+    ;;
+esac
 cd "$(dirname "$0")/../.."
 root=$(pwd)
 build=build/fuzz

@@ -49,6 +49,7 @@ static void job_verbs_act_on_jobs(void **state)
     fixture_user_one_line(site);
     EXPECT(site, 2, "logs", "no job");
     fixture_user_one_line(site);
+    EXPECT(site, 0, "logs", "r/1/regular/quick", "--json");
     EXPECT(site, 0, "retry", "--dead", "--run", "r");
     assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
     EXPECT(site, 1, "retry", "r/1/regular/quick");
@@ -58,6 +59,9 @@ static void job_verbs_act_on_jobs(void **state)
     assert_string_equal(site->output.out, "r/1/regular/quick\tcancelled\n");
     EXPECT(site, 3, "cancel", "r/3/regular/quick");
     (void)fixture_submit(fx, "r/4/regular/quick");
+    EXPECT(site, 3, "logs", "r/4/regular/quick", "--json"); // It has none.
+    fixture_user_one_line(site);
+    assert_string_equal(site->output.out, "");
     (void)fixture_submit(fx, "r/5/regular/quick");
     EXPECT(site, 2, "cancel", "r");
     assert_holds(site->output.err, "--yes");

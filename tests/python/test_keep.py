@@ -138,7 +138,12 @@ class KeepTest(unittest.TestCase):
         key = "eval/digits/accuracy"
         starred = [(line[0], line[1], line[2].endswith("*")) for line in lines]
         self.assertEqual(starred, [(key, "digits", True), (key, "other", False)])
-        self.assertEqual(self.evalq("compare", "digits", "nothing").returncode, 3)
+        done = self.evalq("compare", "nothing", "digits", "--metric", key, "--plain")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("run 'nothing' has no result", done.stderr)
+        self.assertEqual([line.split("\t")[1] for line in done.stdout.splitlines()], ["digits"])  # The others are printed.
+        done = self.evalq("compare", "nothing", "--json")
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,12 @@
 # not answer, BullMQ's own port to Python, which runs the same scripts in Redis, stands in for it; or say where a bundle of
 # BullMQ and ioredis is: BULLMQ_JS=FILE BULLMQ_VERSION=TEXT.
 set -eu
+case ${1:-} in
+-h | --help)
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+    ;;
+esac
 cd "$(dirname "$0")/../../.."
 home="$(pwd)/build/peers-bench"
 what=${1:-speed}
