@@ -77,7 +77,7 @@ static void start(void)
                                                          .direct = &direct,
                                                          .connections_max = 64,
                                                          .streams_max = 4,
-                                                         .receive_ms = 50,
+                                                         .receive_ms = 3,
                                                          .reply_ms = 5000};
     check(evq_http_server_start(&server_config, NULL, &server, NULL) == EVQ_OK);
 }
@@ -96,9 +96,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     (void)shutdown(fd, SHUT_WR);
     for (int ticks = 0; got < sizeof(reply); ticks++) {
         struct pollfd item = {.fd = fd, .events = POLLIN};
-        if (poll(&item, 1, 10) <= 0) {     // Nothing yet, or the fuzzer's own signal.
+        if (poll(&item, 1, 1) <= 0) {      // Nothing yet, or the fuzzer's own signal.
             evq_http_server_sweep(server); // Which cuts what says no more.
-            check(ticks < 500);
+            check(ticks < 5000);
             continue;
         }
         const ssize_t some = recv(fd, reply + got, sizeof(reply) - got, 0);
