@@ -194,7 +194,7 @@ static void wait_says_how_it_ended(void **state)
     fixture_publish(fx, claim, "t", 0.5);
     assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     evq_claim_free(claim);
-    assert_int_equal(fixture_program_wait(pid, 30000), 0);
+    assert_int_equal(fixture_program_wait(pid), 0);
     EXPECT(site, 0, "wait", "r/1/regular/quick", "--json");
     json_t *doc = fixture_user_json(site);
     assert_int_equal(json_array_size(json_object_get(doc, "results")), 1);
@@ -242,7 +242,7 @@ static struct loading loading_begin(struct fixture *fx)
                                 "1024", NULL));
     loading_delay(fx, "2000");
     assert_int_equal(pthread_create(&loading.thread, NULL, reload, loading.conn), 0);
-    FIXTURE_UNTIL(10000, loads(fx));
+    FIXTURE_UNTIL(loads(fx));
     return loading;
 }
 
@@ -278,10 +278,10 @@ static void wait_begins_while_redis_loads_its_data(void **state)
         fixture_program_start(&site->program, "wait", "wait", "r", "--timeout", "60", (char *)NULL);
     const pid_t watch = fixture_program_start(&site->program, "watch", "watch", "r", "--timeout",
                                               "60", (char *)NULL);
-    FIXTURE_UNTIL(30000, clients_connected(fx) == before + 2); // Both ask, and are told to wait.
+    FIXTURE_UNTIL(clients_connected(fx) == before + 2); // Both ask, and are told to wait.
     loading_end(&loading);
-    assert_int_equal(fixture_program_wait(wait, 60000), 0);
-    assert_int_equal(fixture_program_wait(watch, 60000), 0);
+    assert_int_equal(fixture_program_wait(wait), 0);
+    assert_int_equal(fixture_program_wait(watch), 0);
 }
 
 /* A verb that answers at once waits for it too, but not without end. */
@@ -292,9 +292,9 @@ static void every_verb_waits_a_while_for_redis_to_load_its_data(void **state)
     struct loading loading = loading_begin(site->fx);
 
     const pid_t pid = fixture_program_start(&site->program, "status", "status", (char *)NULL);
-    FIXTURE_UNTIL(30000, fixture_file_holds(site->program.dir, "status.err", says) == 1);
+    FIXTURE_UNTIL(fixture_file_holds(site->program.dir, "status.err", says) == 1);
     loading_end(&loading);
-    assert_int_equal(fixture_program_wait(pid, 60000), 0);
+    assert_int_equal(fixture_program_wait(pid), 0);
     assert_int_equal(fixture_file_holds(site->program.dir, "status.err", "LOADING"), 0);
 
     loading = loading_begin(site->fx);
@@ -321,10 +321,10 @@ static void watch_follows_over_the_gap_between_checkpoints(void **state)
         char id[64];
         snprintf(id, sizeof id, "r/%d/regular/quick", step);
         fixture_finish(fx, id, 0.25 * step); // Its task, and its end.
-        FIXTURE_UNTIL(30000, fixture_file_holds(site->program.dir, "watch.out", "{") == 2 * step);
+        FIXTURE_UNTIL(fixture_file_holds(site->program.dir, "watch.out", "{") == 2 * step);
     }
     assert_int_equal(kill(pid, SIGINT), 0);
-    assert_int_equal(fixture_program_wait(pid, 30000), -SIGINT); // It was still there.
+    assert_int_equal(fixture_program_wait(pid), -SIGINT); // It was still there.
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     for (int at = 0; at < 4; at++) {

@@ -133,7 +133,7 @@ static bool has(const char *directory, const char *name)
 
 static void assert_all_gone(const struct place *place)
 {
-    FIXTURE_UNTIL(10000, processes_of(place) == 0);
+    FIXTURE_UNTIL(processes_of(place) == 0);
     assert_false(port_is_open(port_of(place->data)));
     assert_false(has(place->data, "url"));
     assert_false(has(place->data, "redis.sock"));
@@ -231,8 +231,8 @@ static pid_t start(struct place *place, const char *name)
     pid_t pid = fixture_program_start(&place->program, name, "up", "--workers", "2", (char *)NULL);
     char messages[64];
     (void)snprintf(messages, sizeof messages, "%s.err", name);
-    FIXTURE_UNTIL(30000, fixture_file_holds(place->dir, messages, "Ctrl-C stops everything") == 1 &&
-                             fixture_file_holds(place->data, "logger.log", "logger_started") > 0);
+    FIXTURE_UNTIL(fixture_file_holds(place->dir, messages, "Ctrl-C stops everything") == 1 &&
+                  fixture_file_holds(place->data, "logger.log", "logger_started") > 0);
     return pid;
 }
 
@@ -250,7 +250,7 @@ static void up_refuses_a_second_and_stops_on_sigterm(void **state)
     (void)snprintf(results, sizeof results, "free at %s/results", place->data);
     assert_holds(place->output.out, results);
     assert_int_equal(kill(pid, SIGTERM), 0);
-    assert_int_equal(fixture_program_wait(pid, 30000), 0);
+    assert_int_equal(fixture_program_wait(pid), 0);
     assert_all_gone(place);
     assert_false(port_is_open(port));
     RUN(place, 5, "--url", "unix:///nowhere/at.all", "status");
@@ -262,14 +262,14 @@ static void up_dies_with_all_its_children_when_killed(void **state)
     pid_t pid = start(place, "first");
     int port = port_of(place->data);
     assert_int_equal(kill(pid, SIGKILL), 0);
-    assert_int_equal(fixture_program_wait(pid, 30000), -SIGKILL);
-    FIXTURE_UNTIL(40000, processes_of(place) == 0);
-    FIXTURE_UNTIL(10000, !port_is_open(port));
+    assert_int_equal(fixture_program_wait(pid), -SIGKILL);
+    FIXTURE_UNTIL(processes_of(place) == 0);
+    FIXTURE_UNTIL(!port_is_open(port));
     // The next one takes over what it left.
     pid = start(place, "second");
     RUN(place, 0, "status");
     assert_int_equal(kill(pid, SIGINT), 0);
-    assert_int_equal(fixture_program_wait(pid, 30000), 0);
+    assert_int_equal(fixture_program_wait(pid), 0);
     assert_all_gone(place);
 }
 
@@ -281,9 +281,9 @@ static void up_stops_its_command_too(void **state)
     pid_t pids[PROCESSES_MAX];
     pid_t pid = fixture_program_start(&place->program, "first", "up", "--workers", "1", "--",
                                       "/bin/sh", "-c", word, (char *)NULL);
-    FIXTURE_UNTIL(30000, processes_with(word, pids) > 1);
+    FIXTURE_UNTIL(processes_with(word, pids) > 1);
     assert_int_equal(kill(pid, SIGINT), 0);
-    assert_int_equal(fixture_program_wait(pid, 30000), 130);
+    assert_int_equal(fixture_program_wait(pid), 130);
     assert_all_gone(place);
     assert_int_equal(processes_with(word, pids), 0);
 }
@@ -306,9 +306,9 @@ static void up_starts_again_what_dies(void **state)
     assert_int_equal(processes_with(word, pids), 1);
     pid_t logger = pids[0];
     assert_int_equal(kill(logger, SIGKILL), 0);
-    FIXTURE_UNTIL(20000, processes_with(word, pids) == 1 && pids[0] != logger);
-    FIXTURE_UNTIL(
-        20000, fixture_file_holds(place->dir, "first.err", "logger was killed by signal 9") == 1);
+    FIXTURE_UNTIL(processes_with(word, pids) == 1 && pids[0] != logger);
+    FIXTURE_UNTIL(fixture_file_holds(place->dir, "first.err", "logger was killed by signal 9") ==
+                  1);
     // Redis, too: it comes back with what it had.
     write_checkpoint(place, "step-5.safetensors");
     RUN(place, 0, "submit", "step-5.safetensors", "--run", "r", "--step", "5", "--suite",
@@ -316,14 +316,13 @@ static void up_starts_again_what_dies(void **state)
     (void)snprintf(word, sizeof word, "redis-server 127.0.0.1:%d", port_of(place->data));
     assert_int_equal(processes_with(word, pids), 1);
     assert_int_equal(kill(pids[0], SIGKILL), 0);
-    FIXTURE_UNTIL(20000,
-                  fixture_file_holds(place->dir, "first.err", "redis was killed by signal 9") == 1);
-    FIXTURE_UNTIL(20000, port_is_open(port_of(place->data)));
-    FIXTURE_UNTIL(20000, redis_has_loaded(place));
+    FIXTURE_UNTIL(fixture_file_holds(place->dir, "first.err", "redis was killed by signal 9") == 1);
+    FIXTURE_UNTIL(port_is_open(port_of(place->data)));
+    FIXTURE_UNTIL(redis_has_loaded(place));
     RUN(place, 0, "show", "r/5/regular/unoffered");
     assert_holds(place->output.out, "queued");
     assert_int_equal(kill(pid, SIGTERM), 0);
-    assert_int_equal(fixture_program_wait(pid, 30000), 0);
+    assert_int_equal(fixture_program_wait(pid), 0);
     assert_all_gone(place);
 }
 
@@ -334,7 +333,7 @@ static void up_says_why_a_worker_cannot_run(void **state)
                        "roots:\n  work: .\nsuites:\n  q:\n    taks: []\n");
     RUN(place, 8, "up");
     assert_holds(place->output.err, "taks");
-    FIXTURE_UNTIL(10000, processes_of(place) == 0);
+    FIXTURE_UNTIL(processes_of(place) == 0);
     RUN(place, 2, "up", "--workers", "many");
     RUN(place, 2, "--url", "redis://127.0.0.1", "up");
 }
@@ -446,7 +445,7 @@ static void up_works_deep_down(void **state)
     assert_non_null(end);
     *end = '\0';
     assert_int_not_equal(access(strstr(place->output.out, "/tmp/evalq-"), F_OK), 0);
-    FIXTURE_UNTIL(10000, processes_of(place) == 0);
+    FIXTURE_UNTIL(processes_of(place) == 0);
 }
 
 int main(void)

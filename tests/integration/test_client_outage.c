@@ -35,7 +35,7 @@ static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
     // After a second of outage they are on the disk.
     char spool[160];
     snprintf(spool, sizeof(spool), "%s/main@digits.spool", scene->rings);
-    FIXTURE_UNTIL(ARRIVES_MS, access(spool, F_OK) == 0);
+    FIXTURE_UNTIL(access(spool, F_OK) == 0);
     assert_true(stats_of(client).pending > 0);
     submit_step(scene, client, 6);
     scene_reconnect(scene);
@@ -57,7 +57,7 @@ static void client_loses_nothing_when_redis_dies_in_the_middle(void **state)
     for (int64_t step = 0; step < 300; step++) {
         assert_int_equal(submit(scene, client, "step-1.safetensors", step), EVALQ_OK);
         if (step == 100) {
-            FIXTURE_UNTIL(ARRIVES_MS, stats_of(client).sent > 0);
+            FIXTURE_UNTIL(stats_of(client).sent > 0);
             fixture_redis_kill(scene->fx->redis);
         }
         if (step == 200) {
@@ -159,7 +159,7 @@ static void client_keeps_what_it_accepted_when_trainer_is_killed_anywhere(void *
         int64_t kill_at = (int64_t)(seed % 300);
         seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
         seed ^= seed >> 33;
-        FIXTURE_UNTIL(ARRIVES_MS, atomic_load(count) >= kill_at);
+        FIXTURE_UNTIL(atomic_load(count) >= kill_at);
         assert_int_equal(kill(child, SIGKILL), 0);
         assert_int_equal(waitpid(child, &status, 0), child);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -200,7 +200,7 @@ static void client_sends_spool_of_killed_trainer_when_run_is_opened_again(void *
         }
     }
     struct stat info;
-    FIXTURE_UNTIL(ARRIVES_MS, stat(spool, &info) == 0 && info.st_size > 100);
+    FIXTURE_UNTIL(stat(spool, &info) == 0 && info.st_size > 100);
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, &status, 0), child);
     scene_reconnect(scene);
@@ -218,15 +218,16 @@ static void leftovers_are_sent_when_nobody_opens_their_runs(void **state)
     struct evq_leftovers left;
 
     checkpoint_write(scene, "step-1.safetensors", 1);
-    assert_status(evq_leftovers_send(&options, "main", ARRIVES_MS, &left, NULL), EVQ_OK);
+    assert_status(evq_leftovers_send(&options, "main", fixture_patience_ms(), &left, NULL), EVQ_OK);
     assert_int_equal(left.runs + left.sent, 0); // There is no such directory yet.
     fixture_redis_suspend(scene->fx->redis);
     (void)trainer_killed_after(scene, 0, 10);
     options.run = NULL;
-    assert_status(evq_leftovers_send(&options, "other", ARRIVES_MS, &left, NULL), EVQ_OK);
+    assert_status(evq_leftovers_send(&options, "other", fixture_patience_ms(), &left, NULL),
+                  EVQ_OK);
     assert_int_equal(left.runs, 0);
     fixture_redis_resume(scene->fx->redis);
-    assert_status(evq_leftovers_send(&options, "main", ARRIVES_MS, &left, NULL), EVQ_OK);
+    assert_status(evq_leftovers_send(&options, "main", fixture_patience_ms(), &left, NULL), EVQ_OK);
     assert_int_equal(left.runs, 1);
     assert_int_equal(left.sent, 10);
     assert_int_equal(left.kept, 0);
@@ -271,7 +272,7 @@ static void client_says_full_once_when_ring_and_spool_are(void **state)
     options.spool_bytes_max = 4096;
     assert_int_equal(evalq_client_open(&options, &client), EVALQ_OK);
     checkpoint_write(scene, "step-1.safetensors", 1);
-    int64_t end = fixture_now_ms() + ARRIVES_MS;
+    int64_t end = fixture_now_ms() + fixture_patience_ms();
     for (int64_t step = 0; dropped < 50; step++) {
         int code = submit(scene, client, "step-1.safetensors", step);
         dropped += code == EVALQ_FULL;
@@ -280,8 +281,8 @@ static void client_says_full_once_when_ring_and_spool_are(void **state)
     }
     assert_holds(evalq_client_error(client), "full");
     assert_int_equal(stats_of(client).dropped, 50);
-    FIXTURE_UNTIL(ARRIVES_MS, warnings_with(scene, "is full, so a submit was dropped") == 1);
-    FIXTURE_UNTIL(ARRIVES_MS, warnings_with(scene, "what the ring cannot hold") == 1);
+    FIXTURE_UNTIL(warnings_with(scene, "is full, so a submit was dropped") == 1);
+    FIXTURE_UNTIL(warnings_with(scene, "what the ring cannot hold") == 1);
     uint64_t kept = stats_of(client).submitted;
     scene_reconnect(scene);
     assert_flushed(client);

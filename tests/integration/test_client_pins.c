@@ -67,29 +67,31 @@ static void client_submits_again_what_redis_lost(void **state)
     fixture_publish(scene->fx, claim, "digits", 0.5);
     assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     evq_claim_free(claim);
-    assert_int_equal(evalq_client_wait(client, count, &counts, ARRIVES_MS), EVALQ_OK);
+    assert_int_equal(evalq_client_wait(client, count, &counts, (int)fixture_patience_ms()),
+                     EVALQ_OK);
     assert_int_equal(counts.metrics + counts.ends, 2);
     path_of(scene, "out/.evalq/pins", pin);
-    FIXTURE_UNTIL(ARRIVES_MS, is_empty(pin));
+    FIXTURE_UNTIL(is_empty(pin));
 
     submit_step(scene, client, 2);
     assert_flushed(client);
     rotate(scene, "out/step-2.safetensors");
     evq_reply_free(fixture_call(scene->fx->raw, "FLUSHALL", NULL));
-    FIXTURE_UNTIL(ARRIVES_MS, jobs_in(scene, EVQ_JOB_QUEUED) == 1); // At the client's next look.
+    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 1); // At the client's next look.
     (void)fixture_suite(scene->fx, "quick");
     claim = fixture_claim(scene->fx);
     assert_string_equal(claim->id, "digits/2/regular/quick");
     path_of(scene, claim->job->pin, pin);
     assert_int_equal(access(pin, R_OK), 0);
-    FIXTURE_UNTIL(ARRIVES_MS, warnings_with(scene, "Redis lost its data") > 0); // Said once sent.
+    FIXTURE_UNTIL(warnings_with(scene, "Redis lost its data") > 0); // Said once sent.
     assert_int_equal(warnings_with(scene, "Redis lost its data"), 1);
 
     fixture_publish(scene->fx, claim, "digits", 0.75);
     assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     evq_claim_free(claim);
     // The run's results begin anew, too; what was read before is no place to go on from.
-    assert_int_equal(evalq_client_wait(client, count, &counts, ARRIVES_MS), EVALQ_OK);
+    assert_int_equal(evalq_client_wait(client, count, &counts, (int)fixture_patience_ms()),
+                     EVALQ_OK);
     assert_int_equal(counts.metrics, 2);
     assert_int_equal(counts.ends, 2);
     evalq_client_close(client);
@@ -113,7 +115,7 @@ static void client_refuses_nothing_for_good_when_the_library_is_an_older_one(voi
     evq_reply_free(fixture_call(scene->fx->raw, "FUNCTION", "LOAD", "REPLACE", library, NULL));
     struct evalq_client *client = scene_client(scene);
     submit_step(scene, client, 1);
-    FIXTURE_UNTIL(ARRIVES_MS, warnings_with(scene, "run `evalq admin install`") == 1);
+    FIXTURE_UNTIL(warnings_with(scene, "run `evalq admin install`") == 1);
     rotate(scene, "out/step-1.safetensors");
     assert_int_equal(evalq_client_flush(client, 100), EVALQ_UNAVAILABLE);
     assert_int_equal(stats_of(client).refused, 0);
@@ -200,7 +202,7 @@ static void client_keeps_pin_of_a_dead_job_for_its_retry(void **state)
     fixture_publish(scene->fx, claim, "digits", 0.5);
     assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     evq_claim_free(claim);
-    FIXTURE_UNTIL(ARRIVES_MS, is_gone(pin));
+    FIXTURE_UNTIL(is_gone(pin));
     evalq_client_close(client);
 }
 
@@ -217,7 +219,7 @@ static void client_keeps_few_pins_of_dead_jobs_and_not_for_ever(void **state)
         assert_flushed(client);
         die(scene, pins[step - 1]);
     }
-    FIXTURE_UNTIL(ARRIVES_MS, is_gone(pins[0]) && is_gone(pins[1]));
+    FIXTURE_UNTIL(is_gone(pins[0]) && is_gone(pins[1]));
     for (int at = 2; at < count; at++) {
         assert_int_equal(access(pins[at], R_OK), 0);
     }
@@ -225,7 +227,7 @@ static void client_keeps_few_pins_of_dead_jobs_and_not_for_ever(void **state)
         fixture_call(scene->fx->raw, "HSET", "evalq:{main}:job:digits/3/regular/quick", "ended",
                      "1600000000000", NULL); // Years ago.
     evq_reply_free(reply);
-    FIXTURE_UNTIL(ARRIVES_MS, is_gone(pins[2]));
+    FIXTURE_UNTIL(is_gone(pins[2]));
     assert_int_equal(access(pins[3], R_OK), 0);
     evalq_client_close(client);
 }

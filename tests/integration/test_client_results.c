@@ -75,8 +75,8 @@ static void client_submits_once_the_missing_root_is_configured(void **state)
     config_add_root(scene, "nonsense: 1\n");
     snprintf(line, sizeof(line), "  other: %s\n", elsewhere);
     config_add_root(scene, line);
-    FIXTURE_UNTIL(ARRIVES_MS, jobs_in(scene, EVQ_JOB_QUEUED) == 3);
-    FIXTURE_UNTIL(ARRIVES_MS, stats_of(client).pending == 0);
+    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 3);
+    FIXTURE_UNTIL(stats_of(client).pending == 0);
     assert_int_equal(stats_of(client).refused, 0);
     evalq_client_close(client);
     fixture_dir_remove(elsewhere);
@@ -91,7 +91,8 @@ static void client_wait_says_that_a_root_is_missing(void **state)
         .path = "/usr/step-1.safetensors", .step = 1, .suites = "quick"};
 
     assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
-    assert_int_equal(evalq_client_wait(client, NULL, NULL, ARRIVES_MS), EVALQ_NOT_FOUND);
+    assert_int_equal(evalq_client_wait(client, NULL, NULL, (int)fixture_patience_ms()),
+                     EVALQ_NOT_FOUND);
     assert_non_null(
         strstr(evalq_client_error(client), "1 of the checkpoints lies beneath no root"));
     assert_int_equal(stats_of(client).pending, 1);
@@ -138,7 +139,7 @@ static void client_waits_for_checkpoint_when_it_is_still_written(void **state)
     assert_int_equal(write(to, data, 150), 150);
     assert_int_equal(submit(scene, client, "step-5.safetensors", 5), EVALQ_OK);
     assert_int_equal(submit(scene, client, "whole.safetensors", 6), EVALQ_OK);
-    FIXTURE_UNTIL(ARRIVES_MS, stats_of(client).sent == 1); // The later one overtakes it.
+    FIXTURE_UNTIL(stats_of(client).sent == 1); // The later one overtakes it.
     assert_int_equal(evalq_client_flush(client, 50), EVALQ_TIMEOUT);
     assert_int_equal(write(to, data + 150, (size_t)bytes - 150), bytes - 150);
     close(to);
@@ -217,7 +218,7 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
     assert_string_equal(seen.key, "eval/digits/accuracy");
     assert_int_equal(seen.inside, EVALQ_INVALID); // No deadlock: refused.
     assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
-    assert_int_equal(evalq_client_wait(client, see, &seen, ARRIVES_MS), EVALQ_OK);
+    assert_int_equal(evalq_client_wait(client, see, &seen, (int)fixture_patience_ms()), EVALQ_OK);
     assert_int_equal(seen.metrics, 1);
     assert_int_equal(seen.ends, 1);
 

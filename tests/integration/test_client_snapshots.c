@@ -67,7 +67,7 @@ static bool thread_runs(void)
 /* A thread that was joined may be listed for a moment more. */
 static void thread_ends(void)
 {
-    FIXTURE_UNTIL(ARRIVES_MS, !thread_runs());
+    FIXTURE_UNTIL(!thread_runs());
 }
 
 static int connect_to(const char *place)
@@ -155,7 +155,7 @@ static void client_serves_what_lies_in_memory_until_it_is_closed(void **state)
     assert_memory_equal(end + 1, file, (size_t)info.st_size);
 
     evalq_client_close(client);
-    FIXTURE_UNTIL(ARRIVES_MS, refused(snapshot->place)); // close() itself waits a second at most.
+    FIXTURE_UNTIL(refused(snapshot->place)); // close() itself waits a second at most.
     thread_ends();
     evq_claim_free(claim);
 }
@@ -258,7 +258,7 @@ static void client_serves_what_was_submitted_while_redis_was_away(void **state)
     struct evalq_client *client = scene_client(scene);
     submit_step(scene, client, 3);
     (void)snprintf(spool, sizeof(spool), "%s/main@digits.spool", scene->rings);
-    FIXTURE_UNTIL(ARRIVES_MS, stat(spool, &info) == 0 && info.st_size > 100);
+    FIXTURE_UNTIL(stat(spool, &info) == 0 && info.st_size > 100);
     scene_reconnect(scene);
     assert_flushed(client);
     struct evq_claim *claim = fixture_claim(scene->fx);

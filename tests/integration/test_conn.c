@@ -247,7 +247,7 @@ static void conn_call_times_out_when_the_server_stands_still(void **state)
                   EVQ_E_TIMEOUT);
     fixture_redis_resume(server);
 
-    FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_OK);
+    FIXTURE_UNTIL(ping(conn, &err) == EVQ_OK);
     assert_true(evq_conn_generation(conn) >= 2);
     assert_string_equal(fixture_call_text(conn, "GET", "late", NULL).text, "");
     evq_conn_close(conn);
@@ -258,8 +258,8 @@ static void *interrupt_main(void *argument)
     struct evq_conn *conn = argument;
     struct evq_conn *other = fixture_redis_conn(server);
     // As soon as the server says that it blocks.
-    FIXTURE_UNTIL(10000, strstr(fixture_call_text(other, "INFO", "clients", NULL).text,
-                                "blocked_clients:1") != NULL);
+    FIXTURE_UNTIL(strstr(fixture_call_text(other, "INFO", "clients", NULL).text,
+                         "blocked_clients:1") != NULL);
     evq_conn_interrupt(conn);
     evq_conn_close(other);
     return NULL;
@@ -399,10 +399,10 @@ static void conn_call_waits_out_a_busy_script(void **state)
 
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "busy-reply-threshold", "1", NULL));
     assert_int_equal(pthread_create(&hog.thread, NULL, hog_main, &hog), 0);
-    FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_E_RETRY);
+    FIXTURE_UNTIL(ping(conn, &err) == EVQ_E_RETRY);
     assert_holds(err.message, "BUSY");
     evq_reply_free(fixture_call(conn, "SCRIPT", "KILL", NULL));
-    FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_OK);
+    FIXTURE_UNTIL(ping(conn, &err) == EVQ_OK);
     assert_int_equal(pthread_join(hog.thread, NULL), 0);
     evq_conn_close(conn);
     fixture_redis_free(own);
@@ -422,9 +422,9 @@ static void conn_call_waits_out_a_server_that_loads(void **state)
     evq_reply_free(
         fixture_call(conn, "CONFIG", "SET", "loading-process-events-interval-bytes", "1024", NULL));
     assert_int_equal(pthread_create(&hog.thread, NULL, hog_main, &hog), 0);
-    FIXTURE_UNTIL(10000, ping(conn, &err) == EVQ_E_RETRY);
+    FIXTURE_UNTIL(ping(conn, &err) == EVQ_E_RETRY);
     assert_holds(err.message, "LOADING");
-    FIXTURE_UNTIL(30000, ping(conn, &err) == EVQ_OK);
+    FIXTURE_UNTIL(ping(conn, &err) == EVQ_OK);
     assert_int_equal(pthread_join(hog.thread, NULL), 0);
     evq_conn_close(conn);
     fixture_redis_free(own);

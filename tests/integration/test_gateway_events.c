@@ -214,8 +214,7 @@ static bool stream_has(struct stream *stream, const char *word, int times)
     return count_of(stream->text, word) >= times;
 }
 
-#define UNTIL(stream, word, times)                                                                 \
-    FIXTURE_UNTIL((int64_t)20000, stream_has((stream), (word), (times)))
+#define UNTIL(stream, word, times) FIXTURE_UNTIL(stream_has((stream), (word), (times)))
 
 /* The id of the last event that was read. */
 static void last_id_of(const struct stream *stream, char out[64])

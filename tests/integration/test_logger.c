@@ -29,8 +29,7 @@
 #include "tests/fixture/program.h"
 #include "tests/fixture/redis.h"
 
-#define STEPS       120
-#define DEADLINE_MS 60000
+#define STEPS 120
 
 extern char **environ;
 
@@ -326,7 +325,7 @@ static void logger_records_each_result_once_when_killed_at_random_points(void **
             logger_start(scene);
         }
     }
-    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene, 3));
+    FIXTURE_UNTIL(all_acknowledged(scene, 3));
     assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
     assert_int_equal(kills, STEPS / 6);
     assert_int_equal(lines_count(scene, seen), STEPS);
@@ -361,7 +360,7 @@ static void logger_keeps_no_best_of_a_time(void **state)
     logger_start(scene);
     job_finish_with(scene, claim, metrics, 3);
     evq_claim_free(claim);
-    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene, 3));
+    FIXTURE_UNTIL(all_acknowledged(scene, 3));
     assert_status_err(evq_queue_best_get(scene->queue, "digits", "", &best, &err), EVQ_OK, &err);
     assert_string_equal(best.metric, "eval/digits/loss");
     assert_status(
@@ -386,7 +385,7 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     logger_start(scene);
     for (size_t i = 0; i < STEPS; i++) {
         if (i == STEPS / 2) {
-            FIXTURE_UNTIL(DEADLINE_MS, lines_count(scene, NULL) > 0); // It reads.
+            FIXTURE_UNTIL(lines_count(scene, NULL) > 0); // It reads.
             fixture_redis_kill(scene->redis);
             fixture_redis_restart(scene->redis);
             evq_conn_drop(scene->conn);
@@ -394,7 +393,7 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
         job_finish(scene, claims[i]);
         evq_claim_free(claims[i]);
     }
-    FIXTURE_UNTIL(DEADLINE_MS, lines_count(scene, NULL) == STEPS);
+    FIXTURE_UNTIL(lines_count(scene, NULL) == STEPS);
     evq_reply_free(
         fixture_call(scene->conn, "FLUSHALL", NULL)); // The group goes; the functions stay.
     int answer = 0;
@@ -409,7 +408,7 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     assert_int_equal(claimed.count, 1);
     job_finish(scene, again[0]);
     evq_claim_free(again[0]);
-    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene, 3));
+    FIXTURE_UNTIL(all_acknowledged(scene, 3));
     assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
     assert_int_equal(lines_count(scene, seen), STEPS); // and its result is the one the file has.
     assert_int_equal(seen[5], 1);
@@ -512,7 +511,7 @@ static void logger_flushes_files_seldom_while_more_wait(void **state)
     assert_status_err(evq_conn_call(scene->conn, 5, fill, NULL, 0, &reply, &err), EVQ_OK, &err);
     evq_reply_free(reply);
     logger_start(scene);
-    FIXTURE_UNTIL(DEADLINE_MS, all_acknowledged(scene, SINKS));
+    FIXTURE_UNTIL(all_acknowledged(scene, SINKS));
     // At most 1,000 ids go with each; with every read it would be one at least.
     assert_in_range(acknowledgements(scene), SINKS * MORE / 1000, SINKS * MORE / READ * 3 / 4);
     assert_int_equal(lines_count(scene, seen), 1);

@@ -146,7 +146,7 @@ static struct fixture_worker *first_begin(struct scene *scene)
 {
     fixture_site_submit(scene->site, FIRST);
     struct fixture_worker *worker = fixture_site_worker(scene->site, "--log-level", "debug", NULL);
-    FIXTURE_UNTIL(30000, fixture_site_has(scene->site, "started"));
+    FIXTURE_UNTIL(fixture_site_has(scene->site, "started"));
     return worker;
 }
 
@@ -158,7 +158,7 @@ static void both_end(struct scene *scene, struct fixture_worker *worker, const c
     SITE_STATE_UNTIL(scene->site, SECOND, second);
     fixture_audit(scene->site->fx);
     fixture_worker_signal(worker, SIGTERM);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
 }
 
 /* Of a folder as trainings leave it: the weights, and not what lies beside them. */
@@ -177,8 +177,8 @@ static void worker_reads_ahead_the_weights_of_the_next_job(void **state)
     evict(&scene, "step-2/optimizer.bin");
     struct fixture_worker *worker = first_begin(&scene);
     cold_submit(&scene, SECOND, "step-2"); // Looked for again while the first one runs.
-    FIXTURE_UNTIL(20000, resident(&scene, "step-2/model.safetensors") >= 1.0);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "outcome=done"));
+    FIXTURE_UNTIL(resident(&scene, "step-2/model.safetensors") >= 1.0);
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "outcome=done"));
     assert_true(resident(&scene, "step-2/optimizer.bin") <= 0.0);
     both_end(&scene, worker, "done");
     scene_close(&scene);
@@ -194,7 +194,7 @@ static void worker_reads_nothing_ahead_that_is_larger_than_allowed(void **state)
     evict(&scene, "2.safetensors");
     struct fixture_worker *worker = first_begin(&scene);
     cold_submit(&scene, SECOND, "2.safetensors");
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "outcome=left"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "outcome=left"));
     assert_true(resident(&scene, "2.safetensors") < 0.5); // Its header was read.
     both_end(&scene, worker, "done");
     scene_close(&scene);
@@ -212,12 +212,12 @@ static void worker_is_not_held_up_by_what_cannot_be_read_ahead(void **state)
     assert_int_equal(mkfifo(path, 0644), 0);
     struct fixture_worker *worker = first_begin(&scene);
     cold_submit(&scene, SECOND, "pipe.safetensors");
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "outcome=left"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "outcome=left"));
     assert_true(fixture_site_state_is(scene.site, FIRST, "running"));
     fixture_site_touch(scene.site, "go");
     SITE_STATE_UNTIL(scene.site, FIRST, "done");
     fixture_worker_signal(worker, SIGTERM);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
     scene_close(&scene);
 }
 

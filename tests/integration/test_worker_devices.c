@@ -85,7 +85,7 @@ static struct fixture_worker *worker_ready(struct fixture_site *site)
 {
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
 
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=child_ready"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=child_ready"));
     return worker;
 }
 
@@ -225,7 +225,7 @@ static void fault_of_a_device_ends_the_child_and_not_the_job(void **state)
     submit_digits(site, "run/1/regular/digits");
     assert_digits(site, "run/1/regular/digits", 2);
     assert_true(fixture_worker_logged(worker, " of 2: run the plan: an illegal memory"));
-    FIXTURE_UNTIL(20000, !fixture_process_lives(before));
+    FIXTURE_UNTIL(!fixture_process_lives(before));
     assert_int_equal(fixture_process_children(worker->pid, &after, 1), 1);
     assert_int_not_equal(before, after);
     assert_int_equal(executed(site).processes, 2);
@@ -250,7 +250,7 @@ static void missing_device_leaves_the_slot_to_the_cpu(void **state)
         assert_digits(site, id, 1);
         assert_true(fixture_worker_logged(worker, "backend=cpu"));
         fixture_worker_signal(worker, SIGTERM);
-        assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+        assert_int_equal(fixture_worker_wait(worker), 0);
     }
 }
 
@@ -274,15 +274,15 @@ static void device_that_lies_is_out_until_it_stops(void **state)
     fixture_site_write(site, "lie", "", "41"); // As many rows as the self-check's batches have.
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
     submit_digits(site, "run/1/regular/digits");
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=child_start_failed slot=0 reason="
-                                                       "\"self-check of a model of tokens"));
-    FIXTURE_UNTIL(20000, status_holds(site, NULL, "the device and the CPU disagree"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=child_start_failed slot=0 reason="
+                                                "\"self-check of a model of tokens"));
+    FIXTURE_UNTIL(status_holds(site, NULL, "the device and the CPU disagree"));
     (void)snprintf(path, sizeof(path), "%s/lie", site->dir);
     assert_int_equal(unlink(path), 0);
     assert_digits(site, "run/1/regular/digits", 1);
     assert_true(fixture_worker_logged(worker, "backend=cuda"));
     assert_false(fixture_worker_logged(worker, "backend=cpu"));
-    FIXTURE_UNTIL(20000, !status_holds(site, NULL, "disagree")); // With its next beat.
+    FIXTURE_UNTIL(!status_holds(site, NULL, "disagree")); // With its next beat.
 }
 
 /* Looked at again at long intervals. */
@@ -293,13 +293,13 @@ static void device_that_goes_on_lying_is_asked_rarely(void **state)
     fixture_site_write(site, "lie", "", "41");
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
     submit_digits(site, "run/1/regular/digits");
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=slot_out slot=0 devices=GPU-a,GPU-b "
-                                                       "failures=3 again_ms=30000"));
-    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"state\": \"down\""));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=slot_out slot=0 devices=GPU-a,GPU-b "
+                                                "failures=3 again_ms=30000"));
+    FIXTURE_UNTIL(status_holds(site, "--json", "\"state\": \"down\""));
     SITE_STATE_UNTIL(site, "run/1/regular/digits", "queued");
     assert_false(fixture_worker_logged(worker, "event=job_start"));
     fixture_worker_signal(worker, SIGTERM);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
     fixture_audit(site->fx);
 }
 
@@ -385,9 +385,8 @@ static void next_checkpoint_loads_while_this_one_computes(void **state)
             assert_false(fixture_worker_logged(worker, "event=loaded_ahead"));
             continue;
         }
-        FIXTURE_UNTIL(30000, fixture_worker_logged(worker, "event=read_ahead job=run1/"));
-        FIXTURE_UNTIL(30000,
-                      (gate_pass(gate), fixture_worker_logged(worker, "event=loaded_ahead")));
+        FIXTURE_UNTIL(fixture_worker_logged(worker, "event=read_ahead job=run1/"));
+        FIXTURE_UNTIL((gate_pass(gate), fixture_worker_logged(worker, "event=loaded_ahead")));
         gate_open(gate);
         for (int i = 0; i < 3; i++) {
             (void)snprintf(id, sizeof(id), "run%d/%d/regular/words", with, i);
@@ -405,17 +404,17 @@ static void status_shows_what_the_gpus_do(void **state)
     struct fixture_site *site = *state;
 
     (void)worker_ready(site);
-    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"busy_percent\": 37"));
-    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"memory_used_bytes\": 12884901888"));
-    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"memory_bytes\": 85899345920"));
-    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"temperature_c\": 54"));
+    FIXTURE_UNTIL(status_holds(site, "--json", "\"busy_percent\": 37"));
+    FIXTURE_UNTIL(status_holds(site, "--json", "\"memory_used_bytes\": 12884901888"));
+    FIXTURE_UNTIL(status_holds(site, "--json", "\"memory_bytes\": 85899345920"));
+    FIXTURE_UNTIL(status_holds(site, "--json", "\"temperature_c\": 54"));
     assert_false(status_holds(site, "--json", "GPU-c")); // No slot's.
-    FIXTURE_UNTIL(20000, status_holds(site, NULL, "GPUs"));
-    FIXTURE_UNTIL(20000, status_holds(site, NULL, "54 C"));
-    FIXTURE_UNTIL(20000, status_holds(site, NULL, "37%"));
+    FIXTURE_UNTIL(status_holds(site, NULL, "GPUs"));
+    FIXTURE_UNTIL(status_holds(site, NULL, "54 C"));
+    FIXTURE_UNTIL(status_holds(site, NULL, "37%"));
     fixture_site_write(site, "gpus", "",
                        "GPU-a 12884901888 85899345920 99 71\nGPU-b 0 85899345920 0 41\n");
-    FIXTURE_UNTIL(20000, status_holds(site, "--plain", "\t71 C"));
+    FIXTURE_UNTIL(status_holds(site, "--plain", "\t71 C"));
 }
 
 /* A GPU for which NVML never answers. Jobs go on, its readings end, the other's do not. */
@@ -425,17 +424,17 @@ static void driver_that_hangs_holds_nobody_up(void **state)
     char path[128];
 
     struct fixture_worker *worker = worker_ready(site);
-    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"busy_percent\": 37"));
+    FIXTURE_UNTIL(status_holds(site, "--json", "\"busy_percent\": 37"));
     (void)snprintf(path, sizeof(path), "%s/hang-GPU-a", site->dir);
     assert_int_equal(mkfifo(path, 0600), 0);
-    FIXTURE_UNTIL(20000, !status_holds(site, "--json", "\"busy_percent\": 37"));
+    FIXTURE_UNTIL(!status_holds(site, "--json", "\"busy_percent\": 37"));
     fixture_site_write(site, "gpus", "", "GPU-a 0 85899345920 37 54\nGPU-b 0 85899345920 58 41\n");
-    FIXTURE_UNTIL(20000, status_holds(site, "--json", "\"busy_percent\": 58"));
+    FIXTURE_UNTIL(status_holds(site, "--json", "\"busy_percent\": 58"));
     assert_false(status_holds(site, "--json", "\"busy_percent\": 37"));
     submit_digits(site, "run/1/regular/digits");
     assert_digits(site, "run/1/regular/digits", 1);
     fixture_worker_signal(worker, SIGTERM);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
 }
 
 /* Where the driver is asked which GPUs there are, one that is lost takes no other with it. */
@@ -455,13 +454,13 @@ static void lost_gpu_is_left_out(void **state)
                        "GPU-a 0 85899345920 37 54\nGPU-lost 0 85899345920 0 41\n"
                        "GPU-c 0 85899345920 7 40\n");
     struct fixture_worker *worker = fixture_site_worker(site, "--devices", "auto", NULL);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "GPU 1 does not answer: it is left out"));
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "devices=GPU-a,GPU-c"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "GPU 1 does not answer: it is left out"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "devices=GPU-a,GPU-c"));
     fixture_worker_signal(worker, SIGTERM);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
     fixture_site_write(site, "gpus", "", "GPU-lost 0 85899345920 0 41\n"); // The only one.
     worker = fixture_site_worker(site, "--devices", "auto", NULL);
-    assert_int_not_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_not_equal(fixture_worker_wait(worker), 0);
     assert_true(fixture_worker_logged(worker, "no GPU answers: GPU 0 does not answer"));
 }
 

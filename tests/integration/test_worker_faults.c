@@ -123,7 +123,7 @@ static pid_t child_of(const struct fixture_worker *worker)
 {
     pid_t pid = 0;
 
-    FIXTURE_UNTIL(20000, fixture_process_children(worker->pid, &pid, 1) == 1);
+    FIXTURE_UNTIL(fixture_process_children(worker->pid, &pid, 1) == 1);
     return pid;
 }
 
@@ -134,15 +134,15 @@ static void worker_killed_loses_nothing_and_publishes_once(void **state)
     struct fixture_worker *first = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     const pid_t gate = (pid_t)atoi(fixture_site_text(site, "started").text);
     const pid_t child = child_of(first);
     fixture_worker_signal(first, SIGKILL);
-    assert_int_equal(fixture_worker_wait(first, 10000), -SIGKILL);
-    FIXTURE_UNTIL(10000, !fixture_process_lives(child));
-    FIXTURE_UNTIL(10000, !fixture_process_lives(gate)); // The guard ended it.
+    assert_int_equal(fixture_worker_wait(first), -SIGKILL);
+    FIXTURE_UNTIL(!fixture_process_lives(child));
+    FIXTURE_UNTIL(!fixture_process_lives(gate)); // The guard ended it.
     (void)fixture_site_worker(site, "--suites", "gate", NULL);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 2);
+    FIXTURE_UNTIL(gate_starts(site) == 2);
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
@@ -158,7 +158,7 @@ static void worker_runs_nothing_when_all_tasks_were_published(void **state)
     struct evq_claim claim = {.job = fixture_job(id)};
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     fixture_worker_signal(first, SIGSTOP);
     (void)snprintf(claim.id, sizeof claim.id, "%s", id);
     const struct fixture_text token = fixture_job_field(site->fx, id, "token");
@@ -178,7 +178,7 @@ static void worker_says_that_a_redis_which_stands_still_is_unreachable(void **st
 
     fixture_redis_suspend(site->fx->redis);
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
-    assert_int_equal(fixture_worker_wait(worker, 30000), EVQ_EXIT_UNREACHABLE);
+    assert_int_equal(fixture_worker_wait(worker), EVQ_EXIT_UNREACHABLE);
     fixture_redis_resume(site->fx->redis);
 }
 
@@ -189,14 +189,14 @@ static void worker_restarts_a_killed_child_at_once(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     const pid_t child = child_of(worker);
     assert_int_equal(kill(child, SIGKILL), 0);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "child_died"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "child_died"));
     SITE_STATE_UNTIL(site, id, "delayed"); // A crash, told at once: not a lapsed lease.
     assert_string_equal(fixture_job_field(site->fx, id, "crashes").text, "1");
     fixture_due(site->fx, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 2);
+    FIXTURE_UNTIL(gate_starts(site) == 2);
     assert_int_not_equal(child_of(worker), child);
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
@@ -211,14 +211,14 @@ static void worker_that_slept_through_its_lease_publishes_nothing(void **state)
     struct fixture_worker *late = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     fixture_worker_signal(late, SIGSTOP);
     struct fixture_worker *other = fixture_site_worker(site, "--suites", "gate", NULL);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 2); // The lease lapsed and the other has it.
+    FIXTURE_UNTIL(gate_starts(site) == 2); // The lease lapsed and the other has it.
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
     fixture_worker_signal(late, SIGCONT); // Its child has finished too: it holds a result.
-    FIXTURE_UNTIL(20000, fixture_worker_logged(late, "job_stale"));
+    FIXTURE_UNTIL(fixture_worker_logged(late, "job_stale"));
     once_published(site, id);
     assert_int_equal(fixture_site_published(site, id, "t", "one").attempt, 2);
     assert_false(fixture_worker_logged(other, "job_stale"));
@@ -233,14 +233,14 @@ static void worker_stops_a_cancelled_job(void **state)
     enum evq_job_state state_after;
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     const pid_t gate = (pid_t)atoi(fixture_site_text(site, "started").text);
     assert_true(fixture_process_lives(gate));
     assert_status_err(evq_queue_cancel(site->fx->queue, id, "not wanted", &state_after, &err),
                       EVQ_OK, &err);
     assert_int_equal(state_after, EVQ_JOB_RUNNING);
     SITE_STATE_UNTIL(site, id, "cancelled");
-    FIXTURE_UNTIL(20000, !fixture_process_lives(gate));
+    FIXTURE_UNTIL(!fixture_process_lives(gate));
     fixture_site_submit(site, "run/2/regular/good"); // The slot is free again, with the same child.
     SITE_STATE_UNTIL(site, "run/2/regular/good", "done");
     assert_false(fixture_worker_logged(worker, "child_died"));
@@ -256,11 +256,11 @@ static void worker_kills_what_runs_past_its_limit(void **state)
 
     fixture_site_submit(site, id);
     (void)fixture_site_worker(site, "--suites", "hang,good", NULL);
-    FIXTURE_UNTIL(20000, fixture_site_text(site, "grandchild").text[0] != '\0');
+    FIXTURE_UNTIL(fixture_site_text(site, "grandchild").text[0] != '\0');
     const pid_t grandchild = (pid_t)atoi(fixture_site_text(site, "grandchild").text);
     assert_true(fixture_process_lives(grandchild));
     SITE_STATE_UNTIL(site, id, "delayed");
-    FIXTURE_UNTIL(20000, !fixture_process_lives(grandchild));
+    FIXTURE_UNTIL(!fixture_process_lives(grandchild));
     assert_status_err(evq_queue_show(site->fx->queue, id, &json, &err), EVQ_OK, &err);
     assert_holds(json, "limit of 1 s");
     assert_holds(json, "hanging now");
@@ -279,10 +279,10 @@ static void worker_replaces_a_persistent_program_that_hangs_or_babbles(void **st
     fixture_site_submit(site, "run/2/regular/babble");
     fixture_site_submit(site, "run/3/regular/good");
     (void)fixture_site_worker(site, NULL);
-    FIXTURE_UNTIL(20000, fixture_site_text(site, "stuck").text[0] != '\0');
+    FIXTURE_UNTIL(fixture_site_text(site, "stuck").text[0] != '\0');
     const pid_t stuck = (pid_t)atoi(fixture_site_text(site, "stuck").text);
     SITE_STATE_UNTIL(site, "run/1/regular/stuck", "delayed");
-    FIXTURE_UNTIL(20000, !fixture_process_lives(stuck));
+    FIXTURE_UNTIL(!fixture_process_lives(stuck));
     SITE_STATE_UNTIL(site, "run/2/regular/babble", "delayed");
     assert_string_equal(fixture_job_field(site->fx, "run/2/regular/babble", "crashes").text, "1");
     assert_status_err(evq_queue_show(site->fx->queue, "run/2/regular/babble", &json, &err), EVQ_OK,
@@ -305,7 +305,7 @@ static void worker_outlives_a_poison_job(void **state)
     int good = 10;
 
     fixture_site_submit(site, poison);
-    const int64_t end_ms = fixture_now_ms() + 60000;
+    const int64_t end_ms = fixture_now_ms() + fixture_patience_ms();
     while (!fixture_site_state_is(site, poison, "dead")) {
         (void)snprintf(id, sizeof(id), "run/%d/regular/good", good++);
         fixture_site_submit(site, id);
@@ -332,13 +332,13 @@ static void worker_calls_itself_sick_when_different_jobs_crash(void **state)
     fixture_site_submit(site, "run/1/regular/crash");
     fixture_site_submit(site, "run/2/regular/crash");
     fixture_site_submit(site, "run/3/regular/crash");
-    FIXTURE_UNTIL(30000, fixture_worker_logged(worker, "worker_sick"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "worker_sick"));
     fixture_site_submit(site, "run/4/regular/good");
     // It goes on to beat, and says so; it takes no job.
     char *json = NULL;
     struct evq_error err;
     bool told = false;
-    for (const int64_t end_ms = fixture_now_ms() + 20000; !told;) {
+    for (const int64_t end_ms = fixture_now_ms() + fixture_patience_ms(); !told;) {
         assert_status_err(evq_queue_stats(site->fx->queue, &json, &err), EVQ_OK, &err);
         told = strstr(json, "\"sick\":true") != NULL || strstr(json, "\"sick\": true") != NULL ||
                strstr(json, "\\\"sick\\\": true") != NULL;
@@ -375,9 +375,9 @@ static void worker_exits_when_idle_without_redis(void **state)
     struct fixture_site *site = *state;
     struct fixture_worker *worker = fixture_site_worker(site, "--idle-exit", "1", NULL);
 
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "child_ready"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "child_ready"));
     fixture_redis_kill(site->fx->redis);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
     assert_true(fixture_worker_logged(worker, "why=idle"));
 }
 
@@ -388,13 +388,13 @@ static void worker_holds_its_result_while_redis_is_away(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     fixture_redis_kill(site->fx->redis);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "redis_away"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_away"));
     fixture_site_touch(site, "go");
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_done")); // It goes on without Redis.
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "job_done")); // It goes on without Redis.
     fixture_redis_restart(site->fx->redis);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "redis_back"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_back"));
     evq_conn_drop(site->fx->conn);
     evq_conn_drop(site->fx->raw);
     SITE_STATE_UNTIL(site, id, "done");
@@ -414,12 +414,12 @@ static void worker_repeats_what_redis_may_have_heard(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
 
     fixture_site_submit(site, first);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     fixture_site_submit(site, next);
     fixture_redis_suspend(site->fx->redis);
     fixture_site_touch(site, "go");
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_done"));
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "redis_away status=timeout"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "job_done"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_away status=timeout"));
     fixture_redis_resume(site->fx->redis);
     SITE_STATE_UNTIL(site, first, "done");
     SITE_STATE_UNTIL(site, next, "done");
@@ -437,9 +437,9 @@ static void worker_adopts_its_job_after_the_keyspace_was_lost(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     evq_reply_free(fixture_call(site->fx->raw, "FLUSHALL", NULL));
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_adopted"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "job_adopted"));
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
@@ -457,11 +457,11 @@ static void worker_waits_while_the_library_is_missing(void **state)
     int64_t build = 0;
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     evq_reply_free(fixture_call(site->fx->raw, "FUNCTION", "FLUSH", NULL));
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "redis_away status=version"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_away status=version"));
     fixture_site_touch(site, "go");
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_done"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "job_done"));
     assert_status_err(evq_functions_install(site->fx->conn, &build, &err), EVQ_OK, &err);
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
@@ -494,7 +494,7 @@ static void worker_runs_an_alone_job_with_nothing_beside_it(void **state)
     struct evq_error err;
 
     fixture_site_submit(site, busy);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     // Marked while nobody may claim it.
     assert_status_err(evq_queue_pause(site->fx->queue, EVQ_PAUSE_SUITE, "gate", true, &err), EVQ_OK,
                       &err);
@@ -525,11 +525,11 @@ static void worker_drains_on_a_signal(void **state)
 
     // One that ends in time is finished.
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     fixture_worker_signal(worker, SIGTERM);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=drain"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=drain"));
     fixture_site_touch(site, "go");
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
 }
@@ -541,11 +541,11 @@ static void worker_releases_what_outlasts_the_drain(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, gate_starts(site) == 1);
+    FIXTURE_UNTIL(gate_starts(site) == 1);
     const pid_t gate = (pid_t)atoi(fixture_site_text(site, "started").text);
     fixture_worker_signal(worker, SIGTERM);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
-    FIXTURE_UNTIL(10000, !fixture_process_lives(gate));
+    assert_int_equal(fixture_worker_wait(worker), 0);
+    FIXTURE_UNTIL(!fixture_process_lives(gate));
     assert_true(fixture_site_state_is(site, id, "queued"));
     assert_string_equal(fixture_job_field(site->fx, id, "attempts").text, "0"); // Not charged.
     assert_int_equal(fixture_site_published(site, id, "t", "one").tasks, 0);
@@ -559,15 +559,15 @@ static void worker_releases_at_once_on_a_second_signal(void **state)
     fixture_site_write(site, "evalq.yaml", EVQ_TEST_DATA, site_yaml);
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "hang", NULL);
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, fixture_site_text(site, "grandchild").text[0] != '\0');
+    FIXTURE_UNTIL(fixture_site_text(site, "grandchild").text[0] != '\0');
     fixture_worker_signal(worker, SIGTERM);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=drain"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=drain"));
     fixture_worker_signal(worker, SIGTERM);
-    assert_int_equal(fixture_worker_wait(worker, 10000), EVQ_EXIT_INTERRUPTED);
+    assert_int_equal(fixture_worker_wait(worker), EVQ_EXIT_INTERRUPTED);
     assert_true(fixture_worker_logged(worker, "drain_forced"));
     assert_true(fixture_site_state_is(site, id, "queued"));
     const pid_t grandchild = (pid_t)atoi(fixture_site_text(site, "grandchild").text);
-    FIXTURE_UNTIL(10000, !fixture_process_lives(grandchild));
+    FIXTURE_UNTIL(!fixture_process_lives(grandchild));
 }
 
 int main(void)

@@ -130,13 +130,13 @@ static void five_start(struct fixture_site *site, struct fixture_worker *workers
         workers[i] = fixture_site_worker(site, NULL);
     }
     for (int i = 0; i < 4; i++) {
-        FIXTURE_UNTIL(20000, fixture_worker_logged(workers[i], "event=gpu_leased"));
+        FIXTURE_UNTIL(fixture_worker_logged(workers[i], "event=gpu_leased"));
     }
     for (int step = 1; step <= 4; step++) {
         (void)snprintf(id, sizeof(id), "run/%d/regular/gate", step);
         fixture_site_submit(site, id);
     }
-    FIXTURE_UNTIL(20000, starts_of(site) == 4);
+    FIXTURE_UNTIL(starts_of(site) == 4);
     for (int i = 0; i < 4; i++) {
         const int gpu = start_of(site, i) - 'a';
         assert_true(gpu >= 0 && gpu < 4);
@@ -144,8 +144,8 @@ static void five_start(struct fixture_site *site, struct fixture_worker *workers
         seen[gpu] = true;
     }
     workers[4] = fixture_site_worker(site, NULL);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(workers[4], "event=gpu_wait"));
-    FIXTURE_UNTIL(20000, worker_says(site, "waits for 1 free of 4 GPUs"));
+    FIXTURE_UNTIL(fixture_worker_logged(workers[4], "event=gpu_wait"));
+    FIXTURE_UNTIL(worker_says(site, "waits for 1 free of 4 GPUs"));
     assert_int_equal(leased_to(workers[4]), '?');
     site->bin = EVQ_TEST_BIN "/evalq";
     assert_int_equal(
@@ -178,7 +178,7 @@ static void gpu_of_a_dead_worker_comes_free(void **state)
     five_start(site, workers);
     const char gpu = leased_to(workers[2]);
     fixture_worker_signal(workers[2], SIGKILL);
-    FIXTURE_UNTIL(20000, starts_of(site) == 5);
+    FIXTURE_UNTIL(starts_of(site) == 5);
     assert_int_equal(start_of(site, 4), gpu);
     assert_int_equal(leased_to(workers[4]), gpu);
     assert_false(fixture_site_has(site, "overlap"));
@@ -194,7 +194,7 @@ static void worker_that_leaves_gives_its_gpu_at_once(void **state)
     five_start(site, workers);
     const char gpu = leased_to(workers[1]);
     fixture_worker_signal(workers[1], SIGTERM);
-    FIXTURE_UNTIL(20000, starts_of(site) == 5);
+    FIXTURE_UNTIL(starts_of(site) == 5);
     assert_int_equal(start_of(site, 4), gpu);
     assert_false(fixture_site_has(site, "overlap"));
     five_end(site);
@@ -214,12 +214,12 @@ static void worker_that_was_away_gives_its_gpu_up(void **state)
     (void)snprintf(on, sizeof(on), "on-GPU-%c", gpu);
     const pid_t command = atoi(fixture_site_text(site, on).text);
     fixture_worker_signal(workers[0], SIGSTOP);
-    FIXTURE_UNTIL(20000, starts_of(site) == 5);
+    FIXTURE_UNTIL(starts_of(site) == 5);
     assert_int_equal(start_of(site, 4), gpu);
     fixture_worker_signal(workers[0], SIGCONT);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(workers[0], "event=gpu_lost"));
-    FIXTURE_UNTIL(20000, !fixture_process_lives(command));
-    FIXTURE_UNTIL(20000, fixture_worker_logged(workers[0], "event=gpu_wait"));
+    FIXTURE_UNTIL(fixture_worker_logged(workers[0], "event=gpu_lost"));
+    FIXTURE_UNTIL(!fixture_process_lives(command));
+    FIXTURE_UNTIL(fixture_worker_logged(workers[0], "event=gpu_wait"));
     five_end(site);
 }
 
@@ -299,7 +299,7 @@ static void gpu_is_looked_at_twice_before_it_is_free(void **state)
     // A clock that was set back by years keeps it for one more lease, not for years.
     evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, key), "GPU-a",
                                 "B 9 1 9000000000000 1", NULL));
-    FIXTURE_UNTIL(5000, (gpus_ask(fx, "A", 60000, 1, 1, &a, 1), held(&a, 1) == 1));
+    FIXTURE_UNTIL((gpus_ask(fx, "A", 60000, 1, 1, &a, 1), held(&a, 1) == 1));
     evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, key), "GPU-b", "no lease", NULL));
     struct evq_reply *audit = fixture_call(fx->raw, "FCALL_RO", "evalq_v1_audit", "1",
                                            evq_queue_prefix(fx->queue), "", NULL);

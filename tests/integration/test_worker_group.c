@@ -52,7 +52,7 @@ static int teardown(void **state)
 
 static pid_t started(const struct fixture_site *site)
 {
-    FIXTURE_UNTIL(20000, fixture_site_text(site, "started").text[0] != '\0');
+    FIXTURE_UNTIL(fixture_site_text(site, "started").text[0] != '\0');
     return (pid_t)atoi(fixture_site_text(site, "started").text);
 }
 
@@ -63,9 +63,9 @@ static void told_together(struct fixture_site *site, const char *suite, const ch
     fixture_site_submit(site, id);
     const pid_t program = started(site);
     fixture_worker_signal(worker, SIGTERM);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=drain"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=drain"));
     assert_int_equal(kill(program, SIGTERM), 0);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
     assert_true(fixture_site_state_is(site, id, "queued"));
     assert_string_equal(fixture_job_field(site->fx, id, "attempts").text, "0"); // Not charged.
 }
@@ -90,7 +90,7 @@ static void worker_charges_a_crash_when_nobody_told_it_to_go(void **state)
 
     fixture_site_submit(site, id);
     assert_int_equal(kill(started(site), SIGTERM), 0);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
     assert_string_equal(fixture_job_field(site->fx, id, "attempts").text, "1");
 }
 

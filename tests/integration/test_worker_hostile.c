@@ -185,7 +185,7 @@ static void scratch_of_a_killed_child_is_swept_when_the_next_one_works(void **st
     char path[512];
 
     fixture_site_submit(site, "run/1/regular/gate");
-    FIXTURE_UNTIL(20000, fixture_site_has(site, "started"));
+    FIXTURE_UNTIL(fixture_site_has(site, "started"));
     assert_int_equal(entries(site, "scratch/jobs", dead), 1);
     assert_int_equal(fixture_process_children(worker->pid, &child, 1), 1);
     assert_int_equal(kill(child, SIGKILL), 0);
@@ -196,7 +196,7 @@ static void scratch_of_a_killed_child_is_swept_when_the_next_one_works(void **st
     (void)snprintf(path, sizeof(path), "scratch/jobs/%s", alive);
     assert_int_equal(entries(site, path, dead), 0);
     assert_int_equal(kill(worker->pid, SIGTERM), 0);
-    FIXTURE_UNTIL(20000, entries(site, "scratch/jobs", dead) == 0);
+    FIXTURE_UNTIL(entries(site, "scratch/jobs", dead) == 0);
 }
 
 static void scratch_that_was_tidied_away_is_made_again(void **state)
@@ -226,7 +226,7 @@ static void command_leaves_no_daemon_behind(void **state)
     SITE_STATE_UNTIL(site, "run/1/regular/daemon", "done");
     const pid_t left = (pid_t)atoi(fixture_site_text(site, "daemon").text);
     assert_true(left > 1);
-    FIXTURE_UNTIL(5000, !fixture_process_lives(left));
+    FIXTURE_UNTIL(!fixture_process_lives(left));
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -118,7 +118,7 @@ static struct fixture_worker *machine_start(struct fixture_site *site, int numbe
     site->bin = bin;
     struct fixture_worker *worker = fixture_site_worker(site, "--url", url, NULL);
     (void)snprintf(name, sizeof(name), "pid%d", number);
-    FIXTURE_UNTIL(10000, fixture_site_has(site, name));
+    FIXTURE_UNTIL(fixture_site_has(site, name));
     assert_int_equal(atoi(fixture_site_text(site, name).text), worker->pid);
     (void)snprintf(script, sizeof(script),
                    "ip link add evq%d type veth peer name evq%dn netns %d && "
@@ -126,10 +126,10 @@ static struct fixture_worker *machine_start(struct fixture_site *site, int numbe
                    number, number, (int)worker->pid, number, number, number);
     assert_true(shell(script));
     (void)snprintf(script, sizeof(script), "ip link show evq%d | grep -q 'state UP'", number);
-    FIXTURE_UNTIL(10000, shell(script)); // A cable carries nothing for a moment.
+    FIXTURE_UNTIL(shell(script)); // A cable carries nothing for a moment.
     (void)snprintf(name, sizeof(name), "cable%d", number);
     fixture_site_touch(site, name);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "event=start"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=start"));
     return worker;
 }
 
@@ -186,15 +186,15 @@ static void machine_cut_off_loses_its_job_to_the_other(void **state)
     struct fixture_worker *first = machine_start(site, 1, bin[0]);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, starts_of(site) == 1);
+    FIXTURE_UNTIL(starts_of(site) == 1);
     (void)machine_start(site, 2, bin[1]);
     assert_true(shell("ip link set evq1 down"));
-    FIXTURE_UNTIL(30000, starts_of(site) == 2);
+    FIXTURE_UNTIL(starts_of(site) == 2);
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
     assert_true(shell("ip link set evq1 up"));
-    FIXTURE_UNTIL(30000, fixture_worker_logged(first, "job_stale") ||
-                             fixture_worker_logged(first, "why=stale"));
+    FIXTURE_UNTIL(fixture_worker_logged(first, "job_stale") ||
+                  fixture_worker_logged(first, "why=stale"));
     const struct fixture_published found = fixture_site_published(site, id, "t", "one");
     assert_int_equal(found.tasks, 1);
     assert_int_equal(found.ends, 1);

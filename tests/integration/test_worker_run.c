@@ -134,7 +134,7 @@ static void worker_runs_a_command_and_publishes_its_result(void **state)
     assert_true(found.value > 256);
     fixture_audit(site->fx);
     fixture_worker_signal(worker, SIGTERM);
-    assert_int_equal(fixture_worker_wait(worker, 20000), 0);
+    assert_int_equal(fixture_worker_wait(worker), 0);
 }
 
 static void worker_keeps_a_persistent_program_between_jobs(void **state)
@@ -363,12 +363,12 @@ static void worker_exits_after_its_jobs_and_when_idle(void **state)
     fixture_site_submit(site, "run/2/regular/shell");
     struct fixture_worker *one =
         fixture_site_worker(site, "--suites", "shell", "--max-jobs", "1", NULL);
-    assert_int_equal(fixture_worker_wait(one, 30000), 0);
+    assert_int_equal(fixture_worker_wait(one), 0);
     SITE_STATE_UNTIL(site, "run/1/regular/shell", "done");
     assert_true(fixture_site_state_is(site, "run/2/regular/shell", "queued"));
     struct fixture_worker *rest =
         fixture_site_worker(site, "--suites", "shell", "--idle-exit", "0", NULL);
-    assert_int_equal(fixture_worker_wait(rest, 30000), 0);
+    assert_int_equal(fixture_worker_wait(rest), 0);
     SITE_STATE_UNTIL(site, "run/2/regular/shell", "done");
 }
 
@@ -474,14 +474,14 @@ static void worker_completes_in_one_call_what_ended_together(void **state)
         (void)snprintf(id, sizeof id, "run/%d/regular/together", step);
         fixture_site_submit(site, id);
     }
-    FIXTURE_UNTIL(20000, lines(site, "begun") == 8);
+    FIXTURE_UNTIL(lines(site, "begun") == 8);
     config_set(site, "slowlog-max-len", "1000000");
     config_set(site, "slowlog-log-slower-than", "0");
     evq_reply_free(fixture_call(site->fx->raw, "CLIENT", "PAUSE", "60000", "WRITE", NULL));
     const int held = open(go, O_RDWR | O_CLOEXEC);
     assert_true(held >= 0);
     assert_int_equal(write(held, "\n\n\n\n\n\n\n\n", 8), 8);
-    FIXTURE_UNTIL(20000, lines(site, "ended") == 8);
+    FIXTURE_UNTIL(lines(site, "ended") == 8);
     evq_reply_free(fixture_call(site->fx->raw, "CLIENT", "UNPAUSE", NULL));
     for (int step = 1; step <= 8; step++) {
         (void)snprintf(id, sizeof id, "run/%d/regular/together", step);
@@ -521,17 +521,17 @@ static void worker_lets_go_of_all_results_of_a_job_that_is_not_its_own(void **st
     assert_int_equal(mkfifo(go, 0600), 0);
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "pair", NULL);
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(20000, lines(site, "begun") == 1);
+    FIXTURE_UNTIL(lines(site, "begun") == 1);
     assert_true(matches(site, "scratch/jobs/*/job.json"));
     assert_int_equal(kill(worker->pid, SIGSTOP), 0);
     const int held = open(go, O_RDWR | O_CLOEXEC);
     assert_true(held >= 0);
     assert_int_equal(write(held, "\n", 1), 1);
-    FIXTURE_UNTIL(20000, !matches(site, "scratch/jobs/*/job.json")); // Its child has said all.
+    FIXTURE_UNTIL(!matches(site, "scratch/jobs/*/job.json")); // Its child has said all.
     const char *key = fixture_key(site->fx, "job:run/1/regular/pair");
     evq_reply_free(fixture_call(site->fx->raw, "HSET", key, "token", "9.another", NULL));
     assert_int_equal(kill(worker->pid, SIGCONT), 0);
-    FIXTURE_UNTIL(20000, fixture_worker_logged(worker, "job_stale"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "job_stale"));
     assert_int_equal(fixture_results_published(site->fx), 0);
     fixture_site_submit(site, "run/2/regular/pair");
     assert_int_equal(write(held, "\n\n", 2), 2);

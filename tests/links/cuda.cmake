@@ -40,6 +40,6 @@ foreach(test test_cuda_kernels test_cuda_attention test_cuda_backend test_cuda_c
         set_target_properties(${test} PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX
             BUILD_RPATH ${CMAKE_BINARY_DIR}/emulator)
         # Under ASan it is ASan that calls dlopen(), whose own run path counts then.
-        set_tests_properties(${test} PROPERTIES TIMEOUT 1200 ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/emulator)
+        set_tests_properties(${test} PROPERTIES TIMEOUT ${EVQ_TEST_TIMEOUT} ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/emulator)
     endif()
 endforeach()

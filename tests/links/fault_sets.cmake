@@ -21,7 +21,7 @@ function(evq_fault_set name)
     else()
         add_test(NAME faults_${name} COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: wants python3, and no sanitizer")
     endif()
-    set_tests_properties(faults_${name} PROPERTIES LABELS "integration;faults" TIMEOUT 300
+    set_tests_properties(faults_${name} PROPERTIES LABELS "integration;faults" TIMEOUT ${EVQ_TEST_TIMEOUT}
         ENVIRONMENT "EVALQ_TEST_BUILD=${CMAKE_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1" SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
 evq_fault_set(syscalls)

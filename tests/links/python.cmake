@@ -12,6 +12,6 @@ foreach(source IN LISTS python_tests)
     else()
         add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: python3 is not installed")
     endif()
-    set_tests_properties(${name} PROPERTIES LABELS "integration;python" TIMEOUT 300 ENVIRONMENT "${python_environment}"
+    set_tests_properties(${name} PROPERTIES LABELS "integration;python" TIMEOUT ${EVQ_TEST_TIMEOUT} ENVIRONMENT "${python_environment}"
         SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endforeach()

@@ -22,16 +22,16 @@ target_link_libraries(gpu_bench PRIVATE evq_engine m)
 set_target_properties(gpu_bench PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${standin}/bin)
 add_dependencies(gpu_bench evq_standin_cuda)
 add_test(NAME gpu_bench COMMAND gpu_bench --shape llama --rows 512 --length 64 --rounds 2)
-set_tests_properties(gpu_bench PROPERTIES LABELS unit TIMEOUT 300 ENVIRONMENT "EVQ_STANDIN=${standin}")
+set_tests_properties(gpu_bench PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT} ENVIRONMENT "EVQ_STANDIN=${standin}")
 if(EVQ_SANITIZE)
     add_test(NAME gpu_compare COMMAND gpu_compare --small --repeats 1)
 else()
     add_test(NAME gpu_compare COMMAND gpu_compare --repeats 2)
 endif()
-set_tests_properties(gpu_compare PROPERTIES LABELS unit TIMEOUT 600 ENVIRONMENT "EVQ_STANDIN=${standin}")
+set_tests_properties(gpu_compare PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT} ENVIRONMENT "EVQ_STANDIN=${standin}")
 file(WRITE ${standin}/lying/lie 100) # Behind the self-check, whose batches are smaller.
 add_test(NAME gpu_compare_finds_a_lie COMMAND gpu_compare --small --repeats 1)
-set_tests_properties(gpu_compare_finds_a_lie PROPERTIES LABELS unit TIMEOUT 300
+set_tests_properties(gpu_compare_finds_a_lie PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT}
     ENVIRONMENT "EVQ_STANDIN=${standin}/lying" PASS_REGULAR_EXPRESSION "FAIL qwen3, weights fp32, in fp32")
 # The same on the CUDA module's own sources, which an emulator runs (tests/links/cuda.cmake).
 add_executable(gpu_compare_emulated gpu/compare_emulated.c gpu/compare_samples.c gpu/compare_ops.c gpu/compare_models.c
@@ -43,13 +43,13 @@ set_target_properties(gpu_compare_emulated PROPERTIES ENABLE_EXPORTS ON LINKER_L
 if(NOT EVQ_SANITIZE) # Every thread of every kernel is a fiber: minutes already.
     foreach(part samples operations models launches)
         add_test(NAME gpu_compare_emulated_${part} COMMAND gpu_compare_emulated ${part})
-        set_tests_properties(gpu_compare_emulated_${part} PROPERTIES LABELS unit TIMEOUT 1200)
+        set_tests_properties(gpu_compare_emulated_${part} PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT})
     endforeach()
 endif()
 add_custom_target(evq_standin DEPENDS ${standin}/bin/evalq-worker evq_standin_cuda evq_standin_nvml)
 file(WRITE ${standin}/gpus "GPU-a 0 85899345920 0 41\n")
 add_test(NAME gpu_path COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/path.sh ${standin}/bin 0)
-set_tests_properties(gpu_path PROPERTIES LABELS integration TIMEOUT 300
+set_tests_properties(gpu_path PROPERTIES LABELS integration TIMEOUT ${EVQ_TEST_TIMEOUT}
     ENVIRONMENT "EVQ_STANDIN=${standin};LD_LIBRARY_PATH=${standin}/nvml")
 if(TARGET test_worker_devices)
     evq_test_link(test_worker_devices evq_worker)

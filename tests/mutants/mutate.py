@@ -48,7 +48,7 @@ def failed_cases(program):
     """Names of the cases that failed, and whether the program ended in time: a mutant can make a later case hang."""
     try:
         done = subprocess.run([BUILD / "bin" / program], capture_output=True, timeout=SECONDS, cwd=BUILD,
-                              env={**os.environ, "EVALQ_TEST_BUILD": str(BUILD)})
+                              env={**os.environ, "EVALQ_TEST_BUILD": str(BUILD), "EVALQ_TEST_DEADLINE": "30"})
         ended = True
     except subprocess.TimeoutExpired as late:
         done, ended = late, False

@@ -10,7 +10,7 @@ import subprocess
 import time
 from typing import Any, Dict, List, Tuple
 
-from scene import BIN, Scene, until
+from scene import BIN, DEADLINE, Scene, until
 
 
 class Publisher:
@@ -49,7 +49,7 @@ class Publisher:
     def close(self) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(60)
+        self.process.wait(DEADLINE)
         self.process.stdout.close()
 
 
@@ -71,7 +71,7 @@ class Logger:
 
     def stop(self) -> None:
         self.process.terminate()
-        if self.process.wait(120) != 0:
+        if self.process.wait(DEADLINE) != 0:
             raise AssertionError("evalq-logger ended with " + str(self.process.returncode))
         self.scene.processes.remove(self.process)
 

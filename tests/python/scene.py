@@ -24,7 +24,7 @@ os.environ.setdefault("EVALQ_LIBRARY", os.path.join(BUILD, "lib", "libevalq.so.1
 if PACKAGE not in sys.path:
     sys.path.insert(0, PACKAGE)
 
-DEADLINE = float(os.environ.get("EVALQ_TEST_DEADLINE", "60"))  # Of what is waited for; a busy machine needs more.
+DEADLINE = float(os.environ.get("EVALQ_TEST_DEADLINE", "120"))  # Of what is waited for; a busy machine needs it.
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:

@@ -10,7 +10,7 @@ import unittest
 from typing import Any, Dict, Iterator, List, Tuple
 from unittest import mock
 
-from scene import SceneTest
+from scene import DEADLINE, SceneTest
 
 import evalq
 
@@ -98,7 +98,7 @@ class ArgumentsTest(SceneTest):
                             self.assertIsInstance(answer, kinds[method])
                 # It works as if nothing had been.
                 self.assertTrue(client.submit(**{**good["submit"], "step": 100}))
-                self.assertTrue(client.flush(30))
+                self.assertTrue(client.flush(DEADLINE))
                 self.assertEqual(client.stats().refused, 0)
 
     def test_what_is_wrong_is_said_with_its_name(self) -> None:

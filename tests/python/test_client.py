@@ -9,7 +9,7 @@ import pickle
 import threading
 import unittest
 
-from scene import NATIVE, SceneTest, scene, until
+from scene import DEADLINE, NATIVE, SceneTest, scene, until
 
 import evalq
 
@@ -20,7 +20,7 @@ class ClientTest(SceneTest):
             path = self.scene.checkpoint("round/step-100.safetensors")
             with self.assertLogs("evalq", "INFO") as logs:
                 self.assertTrue(client.submit(path, step=100, suites=["quick"], epoch=1.5, params={"a": 1}))
-                self.assertTrue(client.wait(60))
+                self.assertTrue(client.wait(DEADLINE))
             results = list(client.results())
             values = {result.key: result for result in results if not result.is_end}
             accuracy = values["eval/digits/accuracy"]
@@ -52,9 +52,9 @@ class ClientTest(SceneTest):
     def test_later_client_of_the_run_sees_earlier_results(self) -> None:
         with self.scene.client("resumed") as client:
             client.submit(self.scene.checkpoint("resumed/1.safetensors"), step=1, suites="quick")
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
         with self.scene.client("resumed") as client:
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             self.assertEqual({result.step for result in client.results()}, {1})
 
     def test_threads_submit_side_by_side(self) -> None:
@@ -73,7 +73,7 @@ class ClientTest(SceneTest):
             for thread in threads:
                 thread.join()
             self.assertEqual(good, [True] * (count * each))
-            self.assertTrue(client.flush(60))
+            self.assertTrue(client.flush(DEADLINE))
             self.assertEqual(client.stats().sent, count * each)
 
     def test_forked_child_uses_a_client_of_its_own(self) -> None:
@@ -84,14 +84,14 @@ class ClientTest(SceneTest):
             if child == 0:
                 code = 1
                 try:
-                    good = client.submit(path, step=2, suites="quick") and client.wait(60)
+                    good = client.submit(path, step=2, suites="quick") and client.wait(DEADLINE)
                     seen = {result.step for result in client.results()}
                     code = 0 if good and 2 in seen and client.stats().submitted == 1 else 2
                 finally:
                     os._exit(code)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
             self.assertTrue(client.submit(path, step=3, suites="quick"))
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             self.assertEqual({result.step for result in client.results()}, {1, 2, 3})
             self.assertEqual(client.stats().submitted, 2)
 
@@ -130,7 +130,7 @@ class ClientTest(SceneTest):
             self.assertTrue(client.submit(path, step=4, suites="quick"))
             with self.assertLogs("evalq", "WARNING") as logs:
                 self.assertFalse(client.submit(path, step=5, suites="quick", needs={"gpu": 1}))
-            self.assertTrue(client.flush(30))
+            self.assertTrue(client.flush(DEADLINE))
             needs = [self.scene.message(f"needs/{step}/regular/quick").get("needs") for step in (1, 2, 3, 4)]
         self.assertEqual(needs[0], {"gpus": 2, "gpu_memory_bytes": 40 << 30, "labels": ["fast", "a100"]})
         self.assertEqual(needs[1], {"labels": ["a100"]})
@@ -143,10 +143,10 @@ class ClientTest(SceneTest):
             client.submit("/etc/hostname", step=1, suites="quick")
             client.submit("/etc/hostname", step=2, suites="quick")
             until(lambda: logs.output, "it is said")
-            self.assertTrue(client.flush(30))
+            self.assertTrue(client.flush(DEADLINE))
             self.assertEqual(len(logs.output), 1, logs.output)
             self.assertIn("roots", logs.output[0])
-            self.assertFalse(client.wait(30))  # Not all was evaluated, and waiting on helps nothing.
+            self.assertFalse(client.wait(DEADLINE))  # Not all was evaluated, and waiting on helps nothing.
             self.assertIn("beneath no root", logs.output[1])
             self.assertEqual(client.stats().pending, 2)
 
@@ -164,7 +164,7 @@ class OutageTest(unittest.TestCase):
                 self.assertIsNone(client.best("eval/digits/accuracy", timeout=0.2))
                 made.start_redis()
                 made.start_worker()
-                self.assertTrue(client.wait(60))
+                self.assertTrue(client.wait(DEADLINE))
                 ends = [result.step for result in client.results() if result.is_end]
                 self.assertEqual(sorted(ends), [1, 2])
             away = [line for line in logs.output if "Redis" in line or "redis" in line]

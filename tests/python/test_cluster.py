@@ -9,7 +9,7 @@ import subprocess
 import unittest
 from typing import Dict, List
 
-from scene import BIN, NATIVE, Scene, free_port, until
+from scene import BIN, DEADLINE, NATIVE, Scene, free_port, until
 
 
 class Cluster(Scene):
@@ -29,7 +29,7 @@ class Cluster(Scene):
             until(lambda port=port: self.ask(port, "ping") == "PONG", "redis-server answers")
         nodes = [f"127.0.0.1:{port}" for port in self.ports]
         words = ["redis-cli", "--cluster", "create", *nodes, "--cluster-yes"]
-        subprocess.run(words, check=True, capture_output=True, timeout=120)
+        subprocess.run(words, check=True, capture_output=True, timeout=DEADLINE)
         for port in self.ports:
             until(lambda port=port: "cluster_state:ok" in self.ask(port, "cluster", "info"), "the cluster is whole")
 
@@ -74,7 +74,7 @@ class Cluster(Scene):
         environment: Dict[str, str] = dict(self.environment())
         if port:
             environment["EVALQ_URL"] = f"redis://127.0.0.1:{port}"
-        return subprocess.run([BIN + "/evalq", *words], env=environment, text=True, capture_output=True, timeout=120, check=False)
+        return subprocess.run([BIN + "/evalq", *words], env=environment, text=True, capture_output=True, timeout=DEADLINE, check=False)
 
     def recorded(self) -> List[str]:
         path = os.path.join(self.out, "results")

@@ -25,7 +25,7 @@ def beside(*lines: Dict[str, Any]) -> Tuple[int, List[Dict[str, Any]]]:
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".lines") as file:
         file.write("".join(json.dumps(line) + "\n" for line in lines))
         file.flush()
-        done = subprocess.run([sys.executable, SCRIPT, file.name], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([sys.executable, SCRIPT, file.name], capture_output=True, text=True, timeout=300, check=False)
     return done.returncode, [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("json ")]
 
 

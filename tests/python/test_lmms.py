@@ -13,7 +13,7 @@ import unittest
 from typing import Any, Dict, List, Optional
 
 from lmms_client import EvalClient, EvalServerBackend, HttpError, exchange, metrics_of
-from scene import BIN, SOURCE, SceneTest, until
+from scene import BIN, DEADLINE, SOURCE, SceneTest, until
 
 PEER = os.path.join(SOURCE, "tests", "data", "evaluators", "lmms")  # The command lines of lmms-eval and accelerate.
 RUN = os.path.join(SOURCE, "deploy", "suites", "lmms_eval_run.py")
@@ -132,7 +132,7 @@ class LmmsTest(SceneTest):
         self.assertRegex(job["job_id"], UUID4)
         self.assertEqual(job["status"], "queued")
         self.assertEqual(job["message"], f"Job queued successfully. Position in queue: {job['position_in_queue']}")
-        done = self.client.wait_for_job(job["job_id"], timeout=60)
+        done = self.client.wait_for_job(job["job_id"], timeout=DEADLINE)
         self.assertEqual(set(done), {"job_id", "status", "created_at", "started_at", "completed_at", "request", "result", "error",
                                      "position_in_queue"})
         for field in ("created_at", "started_at", "completed_at"):
@@ -158,21 +158,21 @@ class LmmsTest(SceneTest):
     def test_same_request_again_is_answered_from_what_is_there(self) -> None:
         path = self.save("twice/checkpoint-7", 77)
         first = self.client.evaluate("m", ["size"], {"pretrained": path})
-        self.client.wait_for_job(first["job_id"], timeout=60)
+        self.client.wait_for_job(first["job_id"], timeout=DEADLINE)
         second = self.client.evaluate("m", ["size"], {"pretrained": path}, output_dir=os.path.join(self.scene.out, "elsewhere"))
-        done = self.client.wait_for_job(second["job_id"], timeout=60)
+        done = self.client.wait_for_job(second["job_id"], timeout=DEADLINE)
         self.assertNotEqual(first["job_id"], second["job_id"])
         self.assertEqual((done["created_at"], done["created_at"]), (done["started_at"], done["completed_at"]))  # Not before it was asked.
         entry = done["result"]["twice__checkpoint-7"]
         self.assertTrue(entry["results"].startswith(os.path.join(self.scene.out, "elsewhere")))
         self.assertEqual(metrics_of(done)["eval/size_bytes"], os.path.getsize(os.path.join(path, "model.safetensors")))
         other = self.client.evaluate("m", ["count"], {"pretrained": path})  # Of the same checkpoint, but another question.
-        self.assertEqual(metrics_of(self.client.wait_for_job(other["job_id"], timeout=60)), {"eval/count_files": 1})
+        self.assertEqual(metrics_of(self.client.wait_for_job(other["job_id"], timeout=DEADLINE)), {"eval/count_files": 1})
 
     def test_model_args_may_be_text_and_hold_num_gpus_and_batch_size(self) -> None:
         path = self.save("guide/checkpoint-1")
         job = self.client.evaluate("qwen_vl", ["size"], f"pretrained={path},batch_size=256,num_gpus=1", num_gpus=None)
-        done = self.client.wait_for_job(job["job_id"], timeout=60)
+        done = self.client.wait_for_job(job["job_id"], timeout=DEADLINE)
         with open(done["result"]["guide__checkpoint-1"]["results"], encoding="utf-8") as file:
             said = json.load(file)["config"]
         self.assertEqual(said["batch_size"], "256")
@@ -181,10 +181,10 @@ class LmmsTest(SceneTest):
 
     def test_model_of_the_hub_needs_no_checkpoint(self) -> None:
         job = self.client.evaluate("qwen_vl", ["count"], {"pretrained": "Qwen/Qwen2-VL-7B-Instruct"})
-        done = self.client.wait_for_job(job["job_id"], timeout=60)
+        done = self.client.wait_for_job(job["job_id"], timeout=DEADLINE)
         self.assertEqual(list(done["result"]), ["Qwen__Qwen2-VL-7B-Instruct"])
         again = self.client.evaluate("qwen_vl", ["count"], {"pretrained": "Qwen/Qwen2-VL-7B-Instruct"})
-        self.assertNotEqual(self.job_of(done), self.job_of(self.client.wait_for_job(again["job_id"], timeout=60)))
+        self.assertNotEqual(self.job_of(done), self.job_of(self.client.wait_for_job(again["job_id"], timeout=DEADLINE)))
 
     @staticmethod
     def job_of(done: Dict[str, Any]) -> str:
@@ -195,7 +195,7 @@ class LmmsTest(SceneTest):
         job = self.client.evaluate("m", ["crash"], {"pretrained": path})
         with self.assertRaisesRegex(RuntimeError, "(?s)Job failed: Evaluation failed: .*status 3"):
             self.dead(job["job_id"])
-            self.client.wait_for_job(job["job_id"], timeout=60)
+            self.client.wait_for_job(job["job_id"], timeout=DEADLINE)
         failed = self.client.get_job(job["job_id"])
         self.assertEqual((failed["status"], failed["result"]), ("failed", None))
         self.assertIn("lmms-eval ended with status 3", failed["error"])
@@ -221,14 +221,14 @@ class LmmsTest(SceneTest):
         self.dead(job["job_id"])
         self.assertIn("left no results", self.client.get_job(job["job_id"])["error"])
         good = self.client.evaluate("m", ["size"], {"pretrained": path}, output_dir=output)
-        done = self.client.wait_for_job(good["job_id"], timeout=60)
+        done = self.client.wait_for_job(good["job_id"], timeout=DEADLINE)
         self.assertNotIn("29991231", done["result"]["silent__checkpoint-3"]["results"])
 
     def test_vanished_checkpoint_fails_so_that_nobody_waits_for_ever(self) -> None:
         path = os.path.join(self.scene.out, "gone", "checkpoint-9")
         job = self.client.evaluate("m", ["size"], {"pretrained": path})
         with self.assertRaisesRegex(RuntimeError, "checkpoint-9"):
-            self.client.wait_for_job(job["job_id"], timeout=60)
+            self.client.wait_for_job(job["job_id"], timeout=DEADLINE)
 
     # ---- cancelling, the queue, restarts
 
@@ -258,12 +258,12 @@ class LmmsTest(SceneTest):
         with open(gate, "w", encoding="utf-8"):
             pass
         for job_id in running + waiting[1:]:
-            self.client.wait_for_job(job_id, timeout=60)
+            self.client.wait_for_job(job_id, timeout=DEADLINE)
         self.assertEqual(self.client.get_queue_status()["completed_jobs"], before + 5)
         self.assertEqual(self.refused(400, self.client.cancel_job, running[0])["detail"], "Job already finished or cancelled")
         again = self.client.evaluate("m", ["size"], {"pretrained": os.path.join(self.scene.out, "cancel/checkpoint-4")},
                                      gen_kwargs=f"until={gate}")
-        self.client.wait_for_job(again["job_id"], timeout=60)  # What was cancelled may be asked for again.
+        self.client.wait_for_job(again["job_id"], timeout=DEADLINE)  # What was cancelled may be asked for again.
         self.assertEqual(self.client.get_job(waiting[0])["status"], "cancelled")
 
     def test_gateway_restarts_in_mid_job_and_nothing_is_lost(self) -> None:
@@ -280,7 +280,7 @@ class LmmsTest(SceneTest):
         self.assertEqual(self.client.get_job(job["job_id"]), before)
         with open(gate, "w", encoding="utf-8"):
             pass
-        done = self.client.wait_for_job(job["job_id"], timeout=60)
+        done = self.client.wait_for_job(job["job_id"], timeout=DEADLINE)
         self.assertEqual(metrics_of(done)["eval/size_bytes"], os.path.getsize(os.path.join(path, "model.safetensors")))
 
     def test_engine_loses_nothing_while_redis_is_away(self) -> None:
@@ -315,7 +315,7 @@ class LmmsTest(SceneTest):
         with open(gate, "w", encoding="utf-8"):
             pass
         for job in jobs:
-            self.assertEqual(metrics_of(self.client.wait_for_job(job, timeout=60)), {"eval/ranks_processes": 3})
+            self.assertEqual(metrics_of(self.client.wait_for_job(job, timeout=DEADLINE)), {"eval/ranks_processes": 3})
 
     def test_num_gpus_are_what_the_job_needs(self) -> None:
         """Also from within model_args, as the public guide has it."""
@@ -337,7 +337,7 @@ class LmmsTest(SceneTest):
         until(lambda: self.scene.redis_call("HGET", "evalq:{main}:job:" + self.queue_id(job["job_id"]), "state") == b"cancelled\n",
               "the job is ended")
         gateway.terminate()
-        self.assertEqual(gateway.wait(30), 0)
+        self.assertEqual(gateway.wait(DEADLINE), 0)
 
     def queue_id(self, job_id: str) -> str:
         return self.scene.redis_call("HGET", f"evalq:{{main}}:ticket:{job_id}", "job").decode().strip()
@@ -423,9 +423,9 @@ class LmmsTest(SceneTest):
         with open(gate, "w", encoding="utf-8"):
             pass
         with self.assertRaisesRegex(RuntimeError, "checkpoint-5' does not exist"):
-            client.wait_for_job(job["job_id"], timeout=60)
+            client.wait_for_job(job["job_id"], timeout=DEADLINE)
         gateway.terminate()
-        self.assertEqual(gateway.wait(30), 0)
+        self.assertEqual(gateway.wait(DEADLINE), 0)
 
     def test_engine_shards_are_merged_and_both_variants_evaluated(self) -> None:
         path = self.save_shards("sharded/checkpoint-400", ema=True)
@@ -524,7 +524,7 @@ class LmmsTest(SceneTest):
         with tempfile.TemporaryDirectory() as elsewhere:
             for wanted in (elsewhere, self.scene.out + "/../escaped", path, path + "/eval", "relative"):
                 job = self.client.evaluate("m", ["size"], {"pretrained": path, "wanted": len(wanted)}, output_dir=wanted)
-                done = self.client.wait_for_job(job["job_id"], timeout=60)
+                done = self.client.wait_for_job(job["job_id"], timeout=DEADLINE)
                 for entry in done["result"].values():
                     self.assertTrue(entry["results"].startswith(os.path.join(self.scene.out, "results") + "/"), entry)
             self.assertEqual(os.listdir(elsewhere), [])

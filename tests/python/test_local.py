@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-from scene import BIN, DATA, NATIVE, PACKAGE, until
+from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, until
 
 import evalq
 
@@ -44,7 +44,7 @@ class LocalTest(unittest.TestCase):
             os.mkdir(ring, 0o700)
             with evalq.Client(run="local", ring_directory=ring, raise_errors=True) as client:  # Finds it by itself.
                 client.submit(path, step=1, suites="quick")
-                self.assertTrue(client.wait(60))
+                self.assertTrue(client.wait(DEADLINE))
                 self.assertEqual({result.state for result in client.results() if result.is_end}, {"done"})
             with self.assertRaisesRegex(evalq.EvalqError, "did not start"):
                 evalq.local(os.path.join(self.directory, "stack"), workers=1, config=self.config)

@@ -11,7 +11,7 @@ import unittest
 import urllib.request
 from typing import List
 
-from scene import BIN, NATIVE, Scene, free_port, until
+from scene import BIN, DEADLINE, NATIVE, Scene, free_port, until
 from tls import Authority
 
 
@@ -48,7 +48,7 @@ class Secured(Scene):
         )
 
     def evalq(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([BIN + "/evalq", *words], env=self.environment(), text=True, capture_output=True, timeout=120, check=False)
+        return subprocess.run([BIN + "/evalq", *words], env=self.environment(), text=True, capture_output=True, timeout=DEADLINE, check=False)
 
     def recorded(self) -> List[int]:
         found = []
@@ -92,7 +92,7 @@ class RedisTlsTest(unittest.TestCase):
 
             def ready() -> bool:
                 try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=DEADLINE) as answer:
                         return bool(answer.status == 200)
                 except OSError:
                     return False
@@ -111,13 +111,13 @@ class RedisTlsTest(unittest.TestCase):
             scene.configure(tls)
             for url in (scene.direct, scene.url):
                 done = subprocess.run([BIN + "/evalq", "status", "--url", url], env=scene.environment(), text=True, capture_output=True,
-                                      timeout=120, check=False)
+                                      timeout=DEADLINE, check=False)
                 self.assertEqual(done.returncode, code, (tls, url, done.stderr))
                 self.assertIn(text, done.stderr)
         for program in ("evalq-worker", "evalq-logger", "evalq-gateway"):
             if os.path.exists(os.path.join(BIN, program)):
                 done = subprocess.run([os.path.join(BIN, program)], env=scene.environment(), text=True, capture_output=True,
-                                      timeout=120, check=False)
+                                      timeout=DEADLINE, check=False)
                 self.assertEqual(done.returncode, 8, (program, done.stderr))
                 self.assertIn("open redis.tls.ca", done.stderr)
 

@@ -18,7 +18,7 @@ import urllib.request
 from typing import Any, Dict, List, Tuple
 
 import yaml
-from scene import BIN, DATA, SOURCE, free_port, until
+from scene import BIN, DATA, DEADLINE, SOURCE, free_port, until
 
 ROLES = ("init", "producer", "worker", "logger", "gateway", "viewer", "admin")
 QUEUE = ("producer", "worker", "logger", "gateway", "admin")  # Who changes the queue's state, through functions.
@@ -175,7 +175,7 @@ class RolesTest(unittest.TestCase):
     def end(process: "subprocess.Popen[bytes]") -> int:
         process.terminate()
         try:
-            return process.wait(30)
+            return process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
@@ -195,7 +195,7 @@ class RolesTest(unittest.TestCase):
             cwd=cls.directory,
             text=True,
             capture_output=True,
-            timeout=120,
+            timeout=DEADLINE,
             check=False,
         )
 
@@ -344,11 +344,11 @@ class RolesTest(unittest.TestCase):
         self.assertNotEqual(subprocess.run(gone, capture_output=True, check=False).returncode, 0)
         token = self.read("monitoring/metrics.token")
         request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": "Bearer " + token})
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=DEADLINE) as reply:
             self.assertIn(b"evalq_redis_up", reply.read())
         request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/jobs/r/1/regular/heldout/retry", b"{}", headers=dict(request.headers))
         with self.assertRaises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request, timeout=30)
+            urllib.request.urlopen(request, timeout=DEADLINE)
         caught.exception.close()
         self.assertEqual(caught.exception.code, 403)
 

@@ -13,7 +13,7 @@ import threading
 import unittest
 from typing import Any, Dict, List
 
-from scene import BIN, NATIVE, Scene, free_port, until
+from scene import BIN, DEADLINE, NATIVE, Scene, free_port, until
 
 WORD = "of-the-sentinels"
 DOWN_MS = 1500
@@ -90,7 +90,7 @@ class Watched(Scene):
 
     def evalq(self, *words: str, url: str = "") -> "subprocess.CompletedProcess[str]":
         environment = dict(self.environment(), **({"EVALQ_URL": url} if url else {}))
-        return subprocess.run([BIN + "/evalq", *words], env=environment, text=True, capture_output=True, timeout=120, check=False)
+        return subprocess.run([BIN + "/evalq", *words], env=environment, text=True, capture_output=True, timeout=DEADLINE, check=False)
 
     def recorded(self) -> List[str]:
         """The results that the sink holds, by id, ends of jobs left out."""
@@ -149,7 +149,7 @@ class SentinelTest(unittest.TestCase):
     def submit(self, client: Any, steps: range) -> None:
         for step in steps:
             client.submit(self.scene.checkpoint(f"step-{step}.safetensors"), step=step, suites="quick")
-        client.flush(60)
+        client.flush(DEADLINE)
 
     def all_recorded(self, steps: int) -> None:
         def enough() -> bool:

@@ -13,7 +13,7 @@ import unittest
 from typing import Any, Dict, List, Optional
 from unittest import mock
 
-from scene import BIN, DATA, NATIVE, PACKAGE, SceneTest, until
+from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
 from evalq._weights import load_weights
 
@@ -96,7 +96,7 @@ class Peer:
 
     def end(self) -> str:
         """Closes its input; what it wrote to its log."""
-        return self.process.communicate(timeout=30)[1].decode()
+        return self.process.communicate(timeout=DEADLINE)[1].decode()
 
     def close(self) -> None:
         self.process.kill()
@@ -162,7 +162,7 @@ class ProtocolTest(unittest.TestCase):
     def test_exit_of_the_function_ends_the_program(self) -> None:
         self.peer.job(1, what="exit")
         self.assertEqual(self.answer()[-1]["type"], "error")
-        self.peer.process.wait(20)
+        self.peer.process.wait(DEADLINE)
         self.assertNotEqual(self.peer.process.returncode, 0)
 
     def test_cancel_ends_a_job_that_reports_nothing(self) -> None:
@@ -215,7 +215,7 @@ suites:
     def run_step(self, client: Any, step: int, **params: str) -> "Dict[str, Dict[str, float]]":
         path = self.scene.checkpoint(f"serve/{step}.safetensors")
         self.assertTrue(client.submit(path, step=step, suites="python", params=params))
-        self.assertTrue(client.wait(60))
+        self.assertTrue(client.wait(DEADLINE))
         found: "Dict[str, Dict[str, float]]" = {}
         self.ends = []
         for result in client.results():
@@ -260,7 +260,7 @@ suites:
 
             until(lambda: '"running"' in show("show", job, "--json"), "the job runs")
             show("cancel", job)
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             self.assertEqual([result.state for result in client.results() if result.is_end][-1], "cancelled")
             self.assertEqual(self.run_step(client, 3)["a"]["pid"], before)
 

@@ -9,7 +9,7 @@ import time
 import unittest
 from typing import Dict
 
-from scene import BIN, SOURCE, Scene
+from scene import BIN, DEADLINE, SOURCE, Scene
 
 SCRIPT = os.path.join(SOURCE, "deploy", "slurm", "worker.sbatch")
 CONFIG = """
@@ -35,7 +35,7 @@ class SlurmTest(unittest.TestCase):
     def run_script(self, environment: Dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
         environment = dict(environment, PATH=f"{self.scene.directory}:{BIN}:{os.environ['PATH']}")
         return subprocess.run(
-            ["bash", SCRIPT, *words], env=environment, cwd=self.scene.directory, text=True, capture_output=True, timeout=120, check=False
+            ["bash", SCRIPT, *words], env=environment, cwd=self.scene.directory, text=True, capture_output=True, timeout=DEADLINE, check=False
         )
 
     def test_it_says_what_is_missing(self) -> None:

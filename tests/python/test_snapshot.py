@@ -15,7 +15,7 @@ import unittest
 from typing import Any, Callable, Dict
 from unittest import mock
 
-from scene import DATA, NATIVE, PACKAGE, Scene, SceneTest, scene, until
+from scene import DATA, DEADLINE, NATIVE, PACKAGE, Scene, SceneTest, scene, until
 
 try:
     import numpy
@@ -48,7 +48,7 @@ class SnapshotTest(SceneTest):
             client.submit(self.scene.checkpoint("equal/1.safetensors"), step=1, suites="quick")
             # By default it would supersede the file's job, if no worker has taken that yet.
             self.assertTrue(client.submit_state_dict(weights(), step=2, suites="quick", policy="all"))
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             values: "Dict[int, Dict[str, float]]" = {1: {}, 2: {}}
             for result in client.results():
                 if not result.is_end:
@@ -64,7 +64,7 @@ class SnapshotTest(SceneTest):
             client.submit_state_dict(state, step=1, suites="quick")
             for value in state.values():
                 value.fill(0)
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             values = [result.value for result in client.results() if result.metric == "accuracy"]
             self.assertEqual(len(values), 1)
             self.assertGreater(values[0], 0.9)
@@ -75,7 +75,7 @@ class SnapshotTest(SceneTest):
             with self.scene.client("elsewhere", snapshot_directory=elsewhere) as client:
                 with self.assertLogs("evalq", "WARNING") as logs:
                     self.assertTrue(client.submit_state_dict(weights(), step=1, suites="quick"))
-                    self.assertFalse(client.wait(60))
+                    self.assertFalse(client.wait(DEADLINE))
             self.assertIn(f"roots: {{shm: {elsewhere}}}", "".join(logs.output))
 
     def test_wrong_state_dicts_do_not_raise(self) -> None:
@@ -95,12 +95,12 @@ class BoundTest(SceneTest):
         with self.scene.client("bound", snapshots=2) as client, self.assertLogs("evalq", "WARNING") as logs:
             for step in (1, 2, 3, 4):
                 self.assertTrue(client.submit_state_dict(weights(), step=step, suites="quick", policy="all"))
-                self.assertTrue(client.flush(30))
+                self.assertTrue(client.flush(DEADLINE))
                 self.assertTrue(client.stats().connected)  # Also where nothing but snapshots was submitted.
                 self.assertLessEqual(client.stats().snapshots, 2)
             self.assertEqual((client.stats().snapshots, client.stats().snapshots_dropped), (2, 2))
             worker = self.scene.start_worker()
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             ends = {result.step: (result.state, result.reason) for result in client.results() if result.is_end}
             self.assertEqual({step: end[0] for step, end in ends.items()}, {1: "skipped", 2: "skipped", 3: "done", 4: "done"})
             self.assertEqual(ends[1][1], "dropped from memory for step 3")
@@ -110,7 +110,7 @@ class BoundTest(SceneTest):
     def test_nothing_stays_in_shared_memory_when_the_client_closes(self) -> None:
         client = self.scene.client("closes")
         client.submit_state_dict(weights(), step=1, suites="nobody")
-        self.assertTrue(client.flush(30))
+        self.assertTrue(client.flush(DEADLINE))
         directory = client._snapshots._directory
         self.assertTrue(directory.startswith(snapshot.default_directory()))
         self.assertEqual(len([name for name in os.listdir(directory) if name.endswith(".safetensors")]), 1)
@@ -186,12 +186,12 @@ class FullTest(unittest.TestCase):
             self.assertTrue(client.submit_state_dict(weights(), step=1, suites="quick"))
             until(lambda: client.stats().snapshots_dropped == 1, "the large one is dropped")
             self.assertTrue(client.submit_state_dict({"a": numpy.zeros(8, "f4")}, step=2, suites="quick"))
-            self.assertTrue(client.flush(30))
+            self.assertTrue(client.flush(DEADLINE))
             small = {name: value[:8, :8] if value.ndim == 2 else value[:8] for name, value in weights().items()}
             self.assertTrue(client.submit_state_dict(small, step=3, suites="quick"))
-            self.assertTrue(client.flush(30))
+            self.assertTrue(client.flush(DEADLINE))
             self.assertTrue(client.submit(made.checkpoint("full/4.safetensors"), step=4, suites="quick"))
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             ends = {result.step: result.state for result in client.results() if result.is_end}
             self.assertEqual(ends[4], "done")
             self.assertNotIn(1, ends)
@@ -255,7 +255,7 @@ worker: {devices: cpu, threads: 1}
                     given = client.submit_state_dict(state, step=step, suites="weights", variant=f"t{thread}", policy="all")
                     for array in state.values():
                         array.fill(-1)  # It belongs to this thread again.
-                    good.append(given and client.flush(30))
+                    good.append(given and client.flush(DEADLINE))
 
             threads = [threading.Thread(target=work, args=(at,)) for at in range(count)]
             for thread in threads:
@@ -263,7 +263,7 @@ worker: {devices: cpu, threads: 1}
             for thread in threads:
                 thread.join()
             self.assertEqual(good, [True] * (count * each))
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             wanted = {(f"t{thread}", step): (100.0 * thread + step,) * 2 for thread in range(count) for step in range(1, each + 1)}
             self.assertEqual(self.values(client), wanted)
             self.assertEqual(client.stats().snapshots_dropped, 0)
@@ -276,7 +276,7 @@ worker: {devices: cpu, threads: 1}
                 with self.assertLogs("evalq", "WARNING") as logs:
                     self.assertFalse(client.submit_state_dict(self.state(1), step=1, suites="weights"))
             self.assertIn("step 2", logs.output[0])
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             self.assertEqual(self.values(client), {("regular", 2): (2.0, 2.0)})
 
     def test_each_of_a_curve_stays_where_all_are_wanted_and_small(self) -> None:
@@ -288,7 +288,7 @@ worker: {devices: cpu, threads: 1}
                         self.assertTrue(
                             client.submit_state_dict(self.state(step), step=step, suites="weights", variant=f"v{limit}", policy="all")
                         )
-                self.assertTrue(client.wait(60))
+                self.assertTrue(client.wait(DEADLINE))
                 self.assertEqual(self.values(client), {(f"v{limit}", step): (float(step),) * 2 for step in kept})
 
     def forked(self, run: str, in_child: "Callable[[Any], bool]") -> None:
@@ -302,7 +302,7 @@ worker: {devices: cpu, threads: 1}
                 while not stop.is_set():
                     step += 1
                     steps.append(client.submit_state_dict(self.state(step), step=step, suites="weights", policy="all"))
-                    client.flush(30)
+                    client.flush(DEADLINE)
 
             thread = threading.Thread(target=work)
             thread.start()
@@ -314,7 +314,7 @@ worker: {devices: cpu, threads: 1}
                     if child == 0:
                         code = 1
                         try:
-                            faulthandler.dump_traceback_later(45, exit=True)
+                            faulthandler.dump_traceback_later(DEADLINE + 15, exit=True)
                             code = 0 if in_child(client) else 2
                         finally:
                             os._exit(code)
@@ -326,7 +326,7 @@ worker: {devices: cpu, threads: 1}
                 thread.join()
             self.assertTrue(all(steps))
             self.assertTrue(client.submit_state_dict(self.state(9000), step=9000, suites="weights", policy="all"))
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             self.assertEqual(self.values(client)[("regular", 9000)], (9000.0, 9000.0))
 
     def test_forked_children_hand_over_weights_of_their_own(self) -> None:
@@ -340,7 +340,7 @@ worker: {devices: cpu, threads: 1}
                 own.extend(result for result in client.results() if result.variant == variant)
                 return any(result.is_end for result in own)
 
-            until(ended, "its weights are evaluated", 30)
+            until(ended, "its weights are evaluated")
             found = {(result.step, result.metric): result.value for result in own if not result.is_end}
             client.close()
             return given and found == {(step, "least"): step, (step, "most"): step}
@@ -353,7 +353,7 @@ worker: {devices: cpu, threads: 1}
     def test_a_forked_child_does_not_keep_the_snapshots_of_a_dead_parent(self) -> None:
         with self.scene.client("dead-parent") as client:
             self.assertTrue(client.submit_state_dict(self.state(1), step=1, suites="nobody"))
-            self.assertTrue(client.flush(30))
+            self.assertTrue(client.flush(DEADLINE))
             read_fd, write_fd = os.pipe()
             child = os.fork()
             if child == 0:

@@ -14,7 +14,7 @@ import threading
 import unittest
 from typing import Any, Dict, Tuple
 
-from scene import BIN, DATA, NATIVE, PACKAGE, SceneTest, until
+from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
 try:
     import numpy
@@ -33,7 +33,7 @@ import evalq
 from evalq._tensors import read_safetensors
 client = evalq.Client(run=sys.argv[3], ring_directory=sys.argv[4], log=False)
 client.submit_state_dict(read_safetensors(sys.argv[2]), step=1, suites="quick")
-client.flush(60)
+client.flush(DEADLINE)
 print("sent", flush=True)
 time.sleep(3600)
 """
@@ -64,7 +64,7 @@ class ForeignTest(SceneTest):
             client.submit(self.scene.checkpoint("foreign/1.safetensors"), step=1, suites="quick")
             # By default it would supersede the file's job, if no worker has taken that yet.
             self.assertTrue(client.submit_state_dict(weights(), step=2, suites="quick", policy="all"))
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             values: "Dict[int, Dict[str, float]]" = {1: {}, 2: {}}
             for result in client.results():
                 if not result.is_end:
@@ -78,7 +78,7 @@ class ForeignTest(SceneTest):
     def test_token_is_in_the_message_and_nowhere_else(self) -> None:
         with self.scene.client("secret") as client:
             self.assertTrue(client.submit_state_dict(weights(), step=1, suites="quick"))
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             token = self.scene.message("secret/1/regular/quick")["snapshot"]["token"]
             self.assertEqual(len(token), 32)
             shown = subprocess.run(
@@ -144,7 +144,7 @@ class CutTest(SceneTest):
     def relay(self, client: Any, job: str, cuts: int, after: int) -> Relay:
         """A snapshot on its way, whose message names a relay in the place of its producer."""
         self.assertTrue(client.submit_state_dict(weights(), step=int(job.split("/")[1]), suites="quick"))
-        self.assertTrue(client.flush(30))
+        self.assertTrue(client.flush(DEADLINE))
         relay = Relay(self.scene.message(job)["snapshot"]["place"], cuts, after)
         self.addCleanup(relay.close)
         script = (
@@ -160,23 +160,23 @@ class CutTest(SceneTest):
         with self.scene.client("cut") as client:
             some = self.relay(client, "cut/1/regular/quick", 3, 400000)
             worker = self.scene.start_worker()
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             self.assertEqual(some.connections, 4)
             self.assertEqual(ends(client)[1][0], "done")
             self.scene.redis_call("HSET", "evalq:{main}:meta", "paused", "1")
             always = self.relay(client, "cut/2/regular/quick", 1000, 20)
             self.scene.redis_call("HSET", "evalq:{main}:meta", "paused", "0")
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             state, reason = ends(client)[2]
             self.assertEqual((state, always.connections), ("dead", 5))
             self.assertRegex(reason, "^retry: weights of 127.0.0.1:[0-9]+ cut 5 times")
             self.assertTrue(client.submit_state_dict(weights(), step=3, suites="quick"))
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             self.assertEqual(ends(client)[3][0], "done")
         self.assertIsNone(worker.poll())
         self.assertEqual(self.scene.log("evalq-worker").count("event=child_ready"), 1)
         worker.terminate()
-        worker.wait(20)
+        worker.wait(DEADLINE)
 
 
     def test_what_a_killed_worker_had_fetched_does_not_stay_in_memory(self) -> None:
@@ -193,11 +193,11 @@ class CutTest(SceneTest):
                 children = file.read().split()
             self.assertEqual(len(children), 1)
             os.kill(int(children[0]), signal.SIGKILL)
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             self.assertEqual(ends(client)[1][0], "done")
             self.assertEqual(glob.glob(f"{FETCHED}/*/{name}"), [])
         worker.terminate()
-        worker.wait(20)
+        worker.wait(DEADLINE)
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")
@@ -208,7 +208,7 @@ class ForbiddenTest(SceneTest):
     def test_worker_that_may_not_fetch_connects_to_nobody(self) -> None:
         with self.scene.client("forbidden") as client:
             self.assertTrue(client.submit_state_dict(weights(), step=1, suites="quick"))
-            self.assertTrue(client.flush(30))
+            self.assertTrue(client.flush(DEADLINE))
             self.scene.variables = {"EVALQ_BOOT_ID": "another-host"}
             self.scene.start_worker()
             until(lambda: "worker.fetch_bytes_max is 0 here" in self.scene.log("evalq-worker"), "it says why")
@@ -225,7 +225,7 @@ class DeadTrainerTest(SceneTest):
         self.scene.variables = {"EVALQ_BOOT_ID": "another-host"}
         self.scene.start_worker()
         with self.scene.client("dead") as client:
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             state, reason = ends(client)[1]
         self.assertEqual(state, "skipped")
         self.assertRegex(reason, "^vanished: its producer at 127.0.0.1:[0-9]+ is no more$")

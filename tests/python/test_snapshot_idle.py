@@ -8,7 +8,7 @@ import time
 import unittest
 from typing import Any, Dict, List
 
-from scene import PACKAGE, SceneTest, until
+from scene import DEADLINE, PACKAGE, SceneTest, until
 
 try:
     import numpy
@@ -70,7 +70,7 @@ class IdleTest(SceneTest):
         worker = self.scene.start_worker()
         with self.scene.client("loop") as client:
             taken = self.loop(client, EVALUATIONS)
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             until(lambda: client.stats().snapshots == 0, "all are released")
             found: "Dict[int, float]" = {}
             states = []
@@ -85,7 +85,7 @@ class IdleTest(SceneTest):
             self.assertEqual(found, {step: float(step) for step in taken})
             self.assertEqual(client.stats().snapshots_dropped, 0)
         worker.terminate()
-        worker.wait(20)
+        worker.wait(DEADLINE)
 
     def test_nobody_free_is_a_no_of_microseconds(self) -> None:
         with self.scene.client("nobody") as client:
@@ -118,9 +118,9 @@ class IdleTest(SceneTest):
                 "the worker that came asks",
             )
             self.assertEqual(len(calls), 1)
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             worker.terminate()
-            worker.wait(20)
+            worker.wait(DEADLINE)
 
     def test_unknown_when_does_not_raise(self) -> None:
         with self.scene.client("when") as client, self.assertLogs("evalq", "WARNING") as logs:

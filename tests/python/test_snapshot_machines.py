@@ -10,7 +10,7 @@ import subprocess
 import unittest
 from typing import Dict
 
-from scene import BIN, NATIVE, Scene, until
+from scene import BIN, DEADLINE, NATIVE, Scene, until
 
 try:
     import numpy
@@ -94,14 +94,14 @@ class MachinesTest(unittest.TestCase):
             until(lambda: client.stats().sent == 1, "the snapshot is submitted")
             place = made.message("cable/1/regular/quick")["snapshot"]["place"]
             self.assertRegex(place, "^10[.]214[.]1[.]1:[0-9]+$")  # The address by which Redis is reached.
-            self.assertTrue(client.wait(60))
+            self.assertTrue(client.wait(DEADLINE))
             values: Dict[str, float] = {r.metric: r.value for r in client.results() if not r.is_end}
             self.assertGreater(values["accuracy"], 0.9)
             # With the cable cut, a job waits for the worker, and is evaluated when it is whole again.
             run("ip", "link", "set", "evqh", "down")
             self.assertTrue(client.submit_state_dict(weights(), step=2, suites="quick"))
             run("ip", "link", "set", "evqh", "up")
-            self.assertTrue(client.wait(120))
+            self.assertTrue(client.wait(DEADLINE))
             self.assertEqual(ends(client)[2][0], "done")
 
 

@@ -336,7 +336,7 @@ static void checkpoint_that_changed_since_is_loaded_again(void **state)
     assert_int_equal(atomic_load(&puts_here), 0);
     const int puts = atomic_load(&puts_there);
     ahead_begin(scene, 3, "gpt");
-    FIXTURE_UNTIL(20000, atomic_load(&puts_there) == 2 * puts);
+    FIXTURE_UNTIL(atomic_load(&puts_there) == 2 * puts);
     write_gpt(scene->fx, 5.0f);
     const double loss = evaluate(scene, 3, "gpt");
     assert_true(fabs(loss - before.loss) > 1e-9);
@@ -387,7 +387,7 @@ static void load_in_the_middle_is_awaited(void **state)
         atomic_store(&gated, true);
         (void)pthread_mutex_lock(&gate);
         ahead_begin(scene, 2, "next");
-        FIXTURE_UNTIL(20000, atomic_load(&puts_there) > 0);
+        FIXTURE_UNTIL(atomic_load(&puts_there) > 0);
         assert_int_equal(atomic_load(&puts_there), 1);
         atomic_store(&gated, false);
         (void)pthread_mutex_unlock(&gate);
@@ -427,7 +427,7 @@ static void progress_of_a_load_ahead_may_begin_and_stop(void **state)
     (void)pthread_mutex_lock(&gate);
     atomic_store(&puts_there, 0);
     ahead_begin(scene, 3, "gpt");
-    FIXTURE_UNTIL(20000, atomic_load(&puts_there) > 0);
+    FIXTURE_UNTIL(atomic_load(&puts_there) > 0);
     atomic_store(&gated, false);
     (void)pthread_mutex_unlock(&gate);
     scene->ahead_step = 4;

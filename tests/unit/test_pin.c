@@ -397,7 +397,7 @@ static void pin_is_released_when_its_job_was_refused_or_never_sent(void **state)
     assert_true(released(&pin, &states, -1));
     pin = pin_make(&request);
     assert_false(released(&pin, &states, 3600000));
-    int64_t end = fixture_now_ms() + 5000;
+    int64_t end = fixture_now_ms() + fixture_patience_ms();
     while (!released(&pin, &states, 1)) { // A millisecond after it was made.
         fixture_tick(end, "the pin grows old", __FILE__, __LINE__);
     }
@@ -443,7 +443,7 @@ static void pin_stays_when_its_job_was_lost(void **state)
     assert_status(evq_pin_message_read(pin.directory, JOB, &message, NULL), EVQ_OK);
     assert_string_equal(evq_buffer_string(&message), "record");
     evq_buffer_free(&message);
-    int64_t end = fixture_now_ms() + 5000;
+    int64_t end = fixture_now_ms() + fixture_patience_ms();
     while (!released(&pin, &states, 1)) {
         fixture_tick(end, "the pin grows old", __FILE__, __LINE__);
     }

@@ -42,8 +42,8 @@ static void run_start(struct run *run, const struct fixture_folder *folder, cons
 
 static void run_wait(struct run *run)
 {
-    FIXTURE_UNTIL(10000, evq_process_check(&run->process));
-    FIXTURE_UNTIL(10000, !evq_output_read(&run->output));
+    FIXTURE_UNTIL(evq_process_check(&run->process));
+    FIXTURE_UNTIL(!evq_output_read(&run->output));
 }
 
 static void assert_ends(struct run *run, const char *how)
@@ -60,8 +60,8 @@ static pid_t run_number(struct run *run)
 {
     char line[64] = "";
 
-    FIXTURE_UNTIL(10000, (evq_output_read(&run->output),
-                          evq_output_line(&run->output, line, sizeof(line)), line[0] != '\0'));
+    FIXTURE_UNTIL((evq_output_read(&run->output), evq_output_line(&run->output, line, sizeof(line)),
+                   line[0] != '\0'));
     return (pid_t)atoi(line);
 }
 
@@ -113,7 +113,7 @@ static void process_ends_the_whole_group(void **state)
     assert_true(run.process.ended);
     assert_true(WIFSIGNALED(run.process.wait_status));
     assert_int_equal(WTERMSIG(run.process.wait_status), SIGKILL);
-    FIXTURE_UNTIL(10000, !evq_output_read(&run.output)); // Nobody holds the pipe any more.
+    FIXTURE_UNTIL(!evq_output_read(&run.output)); // Nobody holds the pipe any more.
     evq_output_close(&run.output);
 }
 
@@ -136,9 +136,9 @@ static void process_takes_over_when_its_guard_is_killed(void **state)
     (void)run_number(&run);
     (void)evq_process_check(&run.process);
     assert_int_equal(kill(run.process.guard, SIGKILL), 0);
-    FIXTURE_UNTIL(10000, evq_process_check(&run.process));
+    FIXTURE_UNTIL(evq_process_check(&run.process));
     assert_true(run.process.lost);
-    FIXTURE_UNTIL(10000, !evq_output_read(&run.output));
+    FIXTURE_UNTIL(!evq_output_read(&run.output));
     evq_output_close(&run.output);
 }
 
@@ -162,13 +162,13 @@ static void process_ends_with_the_one_who_started_it(void **state)
         }
     }
     assert_true(pid > 0);
-    FIXTURE_UNTIL(10000, (evq_output_read(&output), evq_output_line(&output, line, sizeof(line)),
-                          line[0] != '\0'));
+    FIXTURE_UNTIL(
+        (evq_output_read(&output), evq_output_line(&output, line, sizeof(line)), line[0] != '\0'));
     const pid_t program = (pid_t)atoi(line);
     assert_int_equal(kill(program, 0), 0);
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
-    FIXTURE_UNTIL(10000, kill(program, 0) != 0);
+    FIXTURE_UNTIL(kill(program, 0) != 0);
     evq_output_close(&output);
 }
 
