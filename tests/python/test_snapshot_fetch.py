@@ -33,7 +33,7 @@ import evalq
 from evalq._tensors import read_safetensors
 client = evalq.Client(run=sys.argv[3], ring_directory=sys.argv[4], log=False)
 client.submit_state_dict(read_safetensors(sys.argv[2]), step=1, suites="quick")
-client.flush(DEADLINE)
+client.flush(60)
 print("sent", flush=True)
 time.sleep(3600)
 """
