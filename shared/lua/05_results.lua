@@ -121,6 +121,30 @@ function R.needs()
     return list
 end
 
+-- The sink called: what passed before is no silence. ...: further fields of its hash.
+function R.heard(sink, ...)
+    call('HSET', P .. 'sink:' .. sink, 'seen', NOW_TEXT, 'still', '0', 'looked', NOW_TEXT, ...)
+end
+
+--[[
+How long others took results while the sink did not call. Each look adds what passed since the one before, an hour (of
+seven days) at most: neither a clock that jumps nor weeks in which nothing was published make a sink silent.
+--]]
+local SILENT_LOOKS = 7 * 24
+
+local function still_ms(sink)
+    local v = call('HMGET', P .. 'sink:' .. sink, 'still', 'looked')
+    local still, looked = tonumber(v[1]) or 0, tonumber(v[2]) or NOW
+    local most = Q.meta().sink_silent_ms / SILENT_LOOKS
+    local passed = NOW - looked
+    if v[2] and passed >= 0 and passed < most / 60 then
+        return still -- Too little to be written with every call.
+    end
+    still = still + max(0, math.min(passed, most))
+    call('HSET', P .. 'sink:' .. sink, 'still', number_text(still), 'looked', NOW_TEXT)
+    return still
+end
+
 local function first_id()
     local entry = call('XRANGE', P .. 'results', '-', '+', 'COUNT', 1)[1]
     return entry and entry[1]
@@ -164,7 +188,7 @@ function R.trim()
     local needs, low = R.needs(), nil
     local silent = {}
     for _, need in ipairs(needs) do
-        if need.seen < NOW - Q.meta().sink_silent_ms then
+        if still_ms(need.sink) >= Q.meta().sink_silent_ms then
             silent[#silent + 1] = need
         elseif not low or id_less(need.low, low) then
             low = need.low

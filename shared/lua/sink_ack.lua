@@ -27,7 +27,7 @@ verb('sink_ack', 'drain', function(args)
     for from = 1, #ids, 1000 do
         call('XACK', P .. 'results', sink, unpack(ids, from, math.min(from + 999, #ids)))
     end
-    call('HSET', P .. 'sink:' .. sink, 'seen', NOW, 'error', W.plain(args[2]):sub(1, 512))
+    R.heard(sink, 'error', W.plain(args[2]):sub(1, 512))
     R.trim()
     return 'ok'
 end)

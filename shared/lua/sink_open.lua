@@ -25,6 +25,6 @@ verb('sink_open', 'drain', function(args)
         error(made, 0)
     end
     call('ZADD', P .. 'sinks', 'NX', NOW, sink)
-    call('HSET', P .. 'sink:' .. sink, 'seen', NOW)
+    R.heard(sink)
     return 'ok'
 end)

@@ -15,6 +15,6 @@ verb('sink_replay', 'drain', function(args)
     end
     redis.pcall('XGROUP', 'DESTROY', P .. 'results', sink)
     call('XGROUP', 'CREATE', P .. 'results', sink, '0', 'MKSTREAM')
-    call('HSET', P .. 'sink:' .. sink, 'seen', NOW)
+    R.heard(sink)
     return 'ok'
 end)

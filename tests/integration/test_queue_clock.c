@@ -1,6 +1,6 @@
 /*
  * Times that the server's clock wrote while it was ahead: leases and delays are pulled in to what
- * they may be by the clock that is.
+ * they may be by the clock that is; and weeks that it jumped make no sink silent.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,6 +115,93 @@ static void retry_put_off_by_a_clock_that_was_ahead_is_pulled_back(void **state)
     evq_claim_free(claim);
 }
 
+#define HOUR_MS  INT64_C(3600000)
+#define MONTH_MS (30 * 24 * HOUR_MS)
+
+/* As when somebody looked last at the sink's silence so long ago by the server's clock. */
+static void set_looked(struct fixture *fx, const char *sink, int64_t ago_ms)
+{
+    struct evq_queue_info info;
+    char name[80];
+    char looked[32];
+
+    assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
+    (void)snprintf(name, sizeof(name), "sink:%s", sink);
+    (void)snprintf(looked, sizeof(looked), "%lld", (long long)(info.now_ms - ago_ms));
+    evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, name), "looked", looked, NULL));
+    evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, name), "seen", looked, NULL));
+}
+
+static void sink_take(struct fixture *fx, const char *sink)
+{
+    struct evq_entry entries[8];
+    uint32_t count = 0;
+
+    assert_status(evq_queue_sink_read(fx->queue, sink, false, 0, entries, 8, &count, NULL), EVQ_OK);
+    assert_status(evq_queue_sink_ack(fx->queue, sink, entries, count, "", NULL), EVQ_OK);
+    for (uint32_t i = 0; i < count; i++) {
+        evq_result_free(entries[i].result);
+    }
+}
+
+static int64_t losses(struct fixture *fx)
+{
+    return fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL);
+}
+
+static void sinks_open(struct fixture *fx)
+{
+    assert_status(evq_queue_sink_open(fx->queue, "fast", NULL), EVQ_OK);
+    assert_status(evq_queue_sink_open(fx->queue, "slow", NULL), EVQ_OK);
+}
+
+/* Nothing was published for a month, or the clock jumped by one and back: nobody was silent. */
+static void sink_is_not_silent_for_a_month_that_nobody_saw(void **state)
+{
+    struct fixture *fx = *state;
+
+    sinks_open(fx);
+    set_looked(fx, "fast", MONTH_MS);
+    set_looked(fx, "slow", MONTH_MS);
+    fixture_finish(fx, ID, 0.5);
+    sink_take(fx, "fast");
+    assert_int_equal(fixture_entries(fx), 2);
+    set_looked(fx, "slow", -MONTH_MS);
+    sink_take(fx, "fast");
+    set_looked(fx, "slow", MONTH_MS);
+    sink_take(fx, "fast");
+    assert_int_equal(fixture_entries(fx), 2);
+    evq_reply_free(fixture_call(fx->raw, "HDEL", fixture_key(fx, "sink:slow"), "looked", NULL));
+    sink_take(fx, "fast"); // As an earlier build left it.
+    assert_int_equal(fixture_entries(fx), 2);
+    sink_take(fx, "slow");
+    assert_int_equal(fixture_entries(fx), 0);
+    assert_int_equal(losses(fx), 0);
+}
+
+/* Seven days of hours in which others took results; a word of the sink begins them anew. */
+static void sink_is_silent_after_a_week_of_looks(void **state)
+{
+    struct fixture *fx = *state;
+
+    sinks_open(fx);
+    for (int hour = 1; hour <= 100; hour++) {
+        set_looked(fx, "slow", HOUR_MS);
+        sink_take(fx, "fast");
+    }
+    sink_take(fx, "slow");
+    fixture_finish(fx, ID, 0.5);
+    set_looked(fx, "slow", -MONTH_MS); // A clock that goes back takes nothing off.
+    sink_take(fx, "fast");
+    for (int hour = 1; hour <= 168; hour++) {
+        assert_int_equal(losses(fx), 0);
+        set_looked(fx, "slow", HOUR_MS);
+        sink_take(fx, "fast");
+    }
+    assert_int_equal(losses(fx), 1);
+    assert_int_equal(fixture_entries(fx), 0);
+}
+
 int main(void)
 {
 #define CLOCK_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -123,6 +210,8 @@ int main(void)
         CLOCK_TEST(delay_from_a_clock_that_was_ahead_is_pulled_back),
         CLOCK_TEST(delay_of_hours_that_a_submit_asked_for_is_kept),
         CLOCK_TEST(retry_put_off_by_a_clock_that_was_ahead_is_pulled_back),
+        CLOCK_TEST(sink_is_not_silent_for_a_month_that_nobody_saw),
+        CLOCK_TEST(sink_is_silent_after_a_week_of_looks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

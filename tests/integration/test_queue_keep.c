@@ -257,7 +257,7 @@ static void trim_waits_for_every_sink_but_the_silent(void **state)
     read_all(fx, "fast", 0, true);
     assert_int_equal(fixture_entries(fx), 4); // slow has acknowledged nothing.
     fixture_finish(fx, "r/300/regular/quick", 0.7);
-    call(fx, "HSET", "sink:slow", "seen", "1"); // Silent for years.
+    call(fx, "HSET", "sink:slow", "still", "604800000"); // Silent for a week.
     read_all(fx, "fast", 2, true);
     assert_int_equal(fixture_entries(fx), 0);
     assert_int_equal(fixture_call_integer(fx->raw, "LLEN", fixture_key(fx, "loss"), NULL), 1);
