@@ -460,6 +460,12 @@ bool evq_conn_retryable(enum evq_status status)
     return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY;
 }
 
+bool evq_conn_passes(enum evq_status status)
+{
+    return evq_conn_retryable(status) || status == EVQ_E_VERSION || status == EVQ_E_AUTH ||
+           status == EVQ_E_STOPPED;
+}
+
 int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms)
 {
     return evq_clock_mono_ms() + conn->call_timeout_ms + block_ms;

@@ -116,6 +116,9 @@ enum evq_status evq_conn_wait(struct evq_conn *conn, int64_t wait_ms,
 
 /* Whether waiting and repeating may help: EVQ_E_IO, EVQ_E_TIMEOUT, EVQ_E_RETRY. */
 bool evq_conn_retryable(enum evq_status status);
+/* Whether it speaks of the server and not of what was asked: those, EVQ_E_VERSION and EVQ_E_AUTH
+ * (functions and permissions that went come again), EVQ_E_STOPPED. Who runs already waits. */
+bool evq_conn_passes(enum evq_status status);
 
 /* A deadline for evq_conn_call() of a command that may block for block_ms by itself: now + block_ms
  * + call_timeout. */

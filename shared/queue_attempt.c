@@ -155,7 +155,7 @@ enum evq_status evq_queue_publish_many(struct evq_queue *queue,
         if (at->status == EVQ_OK) {
             at->status = read_publish(queue, at->id, reply, &at->error);
         }
-        if (status == EVQ_OK && evq_conn_retryable(at->status)) {
+        if (status == EVQ_OK && evq_conn_passes(at->status)) {
             status = at->status;
             one = at->error;
         }

@@ -51,10 +51,7 @@ bool evq_link_ready(const struct evq_link *link, int64_t now_ms)
 
 bool evq_link_note(struct evq_link *link, enum evq_status status, const struct evq_error *err)
 {
-    const bool passes = evq_conn_retryable(status) || status == EVQ_E_VERSION ||
-                        status == EVQ_E_AUTH || status == EVQ_E_STOPPED;
-
-    if (!passes) { // Any other answer is an answer.
+    if (!evq_conn_passes(status)) { // Any other answer is an answer.
         if (link->tries > 0) {
             evq_log(EVQ_LOG_INFO, "redis_back", "url=%s tries=%u", evq_conn_where(link->conn),
                     link->tries);

@@ -128,7 +128,7 @@ static bool completes_flush(struct evq_supervisor *supervisor)
         if (done[i].status == EVQ_OK) {
             evq_lease_outbox_pop(leases[i]);
             evq_claims_end(supervisor, leases[i]);
-        } else { // What is to be said of it instead is in its outbox.
+        } else if (done[i].status != EVQ_E_CORRUPT) { // That one tells why by itself.
             (void)refusal_handle(supervisor, leases[i], EVQ_OUTBOX_COMPLETE, done[i].status, &err);
         }
     }

@@ -15,7 +15,7 @@ import threading
 from typing import Any, List
 
 from small_disk import SmallDisk
-from stage import CONFIG, TOOLS, Redis, Refused, Stage, arguments, free_port, until
+from stage import CONFIG, PREFIX, TOOLS, Redis, Refused, Stage, arguments, free_port, until
 from trial import Trial, run_all
 
 GATE = '#!/bin/sh\ntouch "$SITE/started"\nwhile [ ! -e "$SITE/go" ]; do sleep 0.02; done\necho \'{"value": 1}\' >"$EVALQ_RESULT"\n'
@@ -91,7 +91,10 @@ class State(Trial):
         try:
             until(self.recorded, "every result is recorded")
         except AssertionError as fault:
-            raise AssertionError(f"{fault}: {sorted(self.wanted() - set(stage.recorded()))}") from None
+            missing = sorted(self.wanted() - set(stage.recorded()))
+            jobs = {name.partition("#")[0] for name in missing}
+            records = [(job, stage.call("HGETALL", f"{PREFIX}job:{job}")) for job in jobs]
+            raise AssertionError(f"{fault}: {missing}, of {records}") from None
         for program in (worker, logger):
             program.terminate()
             if program.wait(60) != 0:
