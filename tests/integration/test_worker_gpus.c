@@ -22,7 +22,7 @@
 static const char site_yaml[] =
     "roots: {ckpt: $DIR/ckpt}\n"
     "worker: {scratch: $DIR/scratch, slots: 1, gpus: [GPU-a, GPU-b, GPU-c, GPU-d],\n"
-    "         lease_ms: 900, heartbeat_ms: 100, drain_seconds: 1}\n"
+    "         lease_ms: 4000, heartbeat_ms: 100, drain_seconds: 1}\n"
     "evaluators:\n"
     "  gate: {kind: command, command: [$DIR/gate.sh]}\n"
     "suites:\n"

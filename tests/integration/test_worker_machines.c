@@ -160,6 +160,11 @@ static void machines_share_the_jobs_of_one_redis(void **state)
     struct fixture_worker *workers[2] = {machine_start(site, 1, bin[0]),
                                          machine_start(site, 2, bin[1])};
 
+    // Each has one that waits for the other's.
+    fixture_site_submit(site, "run/101/regular/gate");
+    fixture_site_submit(site, "run/102/regular/gate");
+    FIXTURE_UNTIL(starts_of(site) == 2);
+    fixture_site_touch(site, "go");
     for (int step = 1; step <= 24; step++) {
         (void)snprintf(id, sizeof(id), "run/%d/regular/good", step);
         fixture_site_submit(site, id);
@@ -171,8 +176,8 @@ static void machines_share_the_jobs_of_one_redis(void **state)
         assert_int_equal(found.tasks, 1);
         assert_int_equal(found.ends, 1);
     }
-    assert_true(fixture_worker_logged(workers[0], "event=job_done"));
-    assert_true(fixture_worker_logged(workers[1], "event=job_done"));
+    FIXTURE_UNTIL(fixture_worker_logged(workers[0], "event=job_done"));
+    FIXTURE_UNTIL(fixture_worker_logged(workers[1], "event=job_done"));
     fixture_audit(site->fx);
 }
 

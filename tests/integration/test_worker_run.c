@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "tests/fixture/folder.h"
+#include "tests/fixture/program.h"
 #include "tests/fixture/site.h"
 
 #define BIN EVQ_TEST_BIN "/evalq-worker"
@@ -73,7 +74,7 @@ static const char convert_sh[] = "#!/bin/sh\nset -e\necho made >> $DIR/converted
 /* Ends when it gets a line from the pipe `go`. */
 static const char together_sh[] =
     "#!/bin/sh\nset -e\necho begun >> $DIR/begun\nread -r line < $DIR/go || true\n"
-    "echo '{\"bytes\": 1}' > \"$EVALQ_RESULT\"\necho ended >> $DIR/ended\n";
+    "echo '{\"bytes\": 1}' > \"$EVALQ_RESULT\"\n";
 
 static const char pair_sh[] =
     "#!/bin/sh\nset -e\necho begun >> $DIR/begun\nread -r line < $DIR/go || true\n"
@@ -477,11 +478,12 @@ static void worker_completes_in_one_call_what_ended_together(void **state)
     FIXTURE_UNTIL(lines(site, "begun") == 8);
     config_set(site, "slowlog-max-len", "1000000");
     config_set(site, "slowlog-log-slower-than", "0");
-    evq_reply_free(fixture_call(site->fx->raw, "CLIENT", "PAUSE", "60000", "WRITE", NULL));
+    evq_reply_free(fixture_call(site->fx->raw, "CLIENT", "PAUSE", "600000", "WRITE", NULL));
     const int held = open(go, O_RDWR | O_CLOEXEC);
     assert_true(held >= 0);
     assert_int_equal(write(held, "\n\n\n\n\n\n\n\n", 8), 8);
-    FIXTURE_UNTIL(lines(site, "ended") == 8);
+    // It knows of all of them.
+    FIXTURE_UNTIL(fixture_file_holds(site->dir, "worker0.log", "event=job_done") == 8);
     evq_reply_free(fixture_call(site->fx->raw, "CLIENT", "UNPAUSE", NULL));
     for (int step = 1; step <= 8; step++) {
         (void)snprintf(id, sizeof id, "run/%d/regular/together", step);
