@@ -288,8 +288,8 @@ static enum evq_status turn(struct evq_forward *forward, struct evq_error *err)
         const int64_t wait_ms = forward->done_count > 0   ? 0
                                 : forward->held_count > 0 ? HELD_WAIT_MS
                                                           : READ_WAIT_MS;
-        status = evq_queue_sink_read(forward->queue, forward->sink->name, forward->pending, wait_ms,
-                                     entries, BATCH_MAX, &count, err);
+        status = evq_queue_sink_read(forward->queue, forward->sink->name, forward->pending,
+                                     forward->ops->ends, wait_ms, entries, BATCH_MAX, &count, err);
     }
     if (status != EVQ_OK) {
         return status;

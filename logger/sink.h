@@ -30,6 +30,8 @@ struct evq_sink_ops {
     // While more wait it may be flushed seldom: what it was given comes to the same when it is
     // given again.
     bool gathers;
+    // It has use for the ends of jobs; else none is read for it.
+    bool ends;
     /* context outlives the state. EVQ_E_CONFLICT: another process holds the sink's files. */
     enum evq_status (*open)(const struct evq_sink_context *context, void **ret_state,
                             struct evq_error *err);

@@ -61,12 +61,18 @@ static bool buffer_reserve(struct evq_buffer *buffer, size_t more)
     return true;
 }
 
-void evq_buffer_append(struct evq_buffer *buffer, const void *data, size_t bytes)
+/* Whether so many more fit. */
+static bool buffer_room(struct evq_buffer *buffer, size_t more)
 {
     // The common case, which texts of JSON go through dozens of times a line.
-    const bool fits = bytes < buffer->capacity - buffer->bytes && !buffer->failed &&
-                      buffer->bytes + bytes <= buffer->bytes_max;
-    if (!fits && !buffer_reserve(buffer, bytes)) {
+    const bool fits = more < buffer->capacity - buffer->bytes && !buffer->failed &&
+                      buffer->bytes + more <= buffer->bytes_max;
+    return fits || buffer_reserve(buffer, more);
+}
+
+void evq_buffer_append(struct evq_buffer *buffer, const void *data, size_t bytes)
+{
+    if (!buffer_room(buffer, bytes)) {
         return;
     }
     if (bytes > 0) {
@@ -194,11 +200,10 @@ static bool json_plain(uint8_t byte)
     return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
 }
 
-void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes)
+/* What has to be looked at byte by byte, from the first that is not copied as it is, at `at`. */
+static void json_escaped(struct evq_buffer *buffer, const uint8_t *from, size_t bytes, size_t at)
 {
-    const uint8_t *from = (const uint8_t *)(bytes > 0 ? text : "");
     size_t start = 0; // Of the run of bytes that can be copied as they are.
-    size_t at = 0;
 
     evq_buffer_append(buffer, "\"", 1);
     while (at < bytes) {
@@ -222,6 +227,26 @@ void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes)
     }
     evq_buffer_append(buffer, from + start, at - start);
     evq_buffer_append(buffer, "\"", 1);
+}
+
+void evq_buffer_json(struct evq_buffer *buffer, const char *text, size_t bytes)
+{
+    const uint8_t *from = (const uint8_t *)(bytes > 0 ? text : "");
+    size_t plain = 0;
+
+    while (plain < bytes && json_plain(from[plain])) {
+        plain++;
+    }
+    if (plain < bytes) {
+        json_escaped(buffer, from, bytes, plain);
+    } else if (buffer_room(buffer, bytes + 2)) {
+        uint8_t *to = buffer->data + buffer->bytes;
+        to[0] = '"';
+        memcpy(to + 1, from, bytes);
+        to[bytes + 1] = '"';
+        to[bytes + 2] = '\0';
+        buffer->bytes += bytes + 2;
+    }
 }
 
 void evq_buffer_json_text(struct evq_buffer *buffer, const char *text)

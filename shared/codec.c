@@ -65,15 +65,10 @@ static enum evq_status decode_map(const struct evq_codec_reader *reader,
                              evq_codec_object_kind(object));
     }
     const msgpack_object_map *map = &object->via.map;
+    bool unknown = false;
     enum evq_status status = evq_codec_read_version(reader, map, EVQ_JOB_VERSION);
     if (status == EVQ_OK) {
-        status = evq_codec_read_struct(reader, schema, NULL, map, record);
-    }
-    bool unknown = false;
-    for (uint32_t i = 0; i < map->size && status == EVQ_OK; i++) {
-        const msgpack_object *key = &map->ptr[i].key;
-        unknown = unknown || (!evq_codec_object_is(key, "version") &&
-                              evq_codec_schema_find(schema, key) == NULL);
+        status = evq_codec_read_struct(reader, schema, NULL, map, record, &unknown);
     }
     if (status == EVQ_OK && unknown) {
         status = evq_codec_read_extra(reader, schema, data, bytes, extra);

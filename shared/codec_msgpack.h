@@ -58,11 +58,12 @@ enum evq_status evq_codec_read_nomem(const struct evq_codec_reader *reader);
 enum evq_status evq_codec_read_keys(const struct evq_codec_reader *reader,
                                     const struct evq_codec_where *where,
                                     const msgpack_object_map *map);
-/* where NULL: the record itself. Unknown keys are passed over. */
+/* where NULL: the record itself. Unknown keys are passed over; *ret_unknown, which may be NULL:
+ * whether there was one, other than "version". */
 enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
                                       const struct evq_schema *schema,
                                       const struct evq_codec_where *where,
-                                      const msgpack_object_map *map, void *base);
+                                      const msgpack_object_map *map, void *base, bool *ret_unknown);
 enum evq_status evq_codec_read_version(const struct evq_codec_reader *reader,
                                        const msgpack_object_map *map, int64_t version_max);
 /* The pairs whose keys the schema does not have, byte for byte, into the reader's arena. */

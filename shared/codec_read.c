@@ -257,7 +257,7 @@ static enum evq_status read_items(const struct evq_codec_reader *reader,
             status = read_mismatch(reader, &inner, "map", &array->ptr[i]);
         } else {
             memcpy(item, field->table->defaults, item_bytes);
-            status = evq_codec_read_struct(reader, field->table, &inner, &map, item);
+            status = evq_codec_read_struct(reader, field->table, &inner, &map, item, NULL);
         }
     }
     *ret_items = items;
@@ -332,7 +332,7 @@ static enum evq_status read_field(const struct evq_codec_reader *reader,
         return read_word(reader, field, where, object, base);
     case EVQ_SCHEMA_STRUCT:
         return object_map(object, &map)
-                   ? evq_codec_read_struct(reader, field->table, where, &map, at)
+                   ? evq_codec_read_struct(reader, field->table, where, &map, at, NULL)
                    : read_mismatch(reader, where, "map", object);
     case EVQ_SCHEMA_TEXTS:
     case EVQ_SCHEMA_PAIRS:
@@ -357,11 +357,15 @@ const struct evq_schema_field *evq_codec_schema_find(const struct evq_schema *sc
 enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
                                       const struct evq_schema *schema,
                                       const struct evq_codec_where *where,
-                                      const msgpack_object_map *map, void *base)
+                                      const msgpack_object_map *map, void *base, bool *ret_unknown)
 {
+    bool unknown = false;
+
     enum evq_status status = evq_codec_read_keys(reader, where, map);
     for (uint32_t i = 0; i < map->size && status == EVQ_OK; i++) {
-        const struct evq_schema_field *field = evq_codec_schema_find(schema, &map->ptr[i].key);
+        const msgpack_object *key = &map->ptr[i].key;
+        const struct evq_schema_field *field = evq_codec_schema_find(schema, key);
+        unknown = unknown || (field == NULL && !evq_codec_object_is(key, "version"));
         if (field == NULL || map->ptr[i].val.type == MSGPACK_OBJECT_NIL) {
             continue;
         }
@@ -371,6 +375,9 @@ enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
             bool flag = field->flag == EVQ_SCHEMA_WHEN_SET;
             memcpy((unsigned char *)base + field->flag_offset, &flag, sizeof flag);
         }
+    }
+    if (ret_unknown != NULL) {
+        *ret_unknown = unknown;
     }
     return status;
 }

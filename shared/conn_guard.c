@@ -138,6 +138,26 @@ static enum evq_status begin_value(struct evq_conn_guard *guard, char type, stru
     return EVQ_OK;
 }
 
+/* The bytes of a string that begins here and lies here to its end, as most do; 0: it is none, or
+ * has to be followed piece by piece. */
+static size_t whole_string(const char *data, size_t bytes)
+{
+    const size_t digits_max = 7; // Longer ones are judged by line_number().
+    size_t length = 0;
+    size_t at = 1;
+
+    if (data[0] != '$') {
+        return 0;
+    }
+    for (; at < bytes && at <= digits_max && data[at] >= '0' && data[at] <= '9'; at++) {
+        length = length * 10 + (size_t)(data[at] - '0');
+    }
+    if (at == 1 || bytes - at < 4 + length || data[at] != '\r' || data[at + 1] != '\n') {
+        return 0;
+    }
+    return at + 4 + length; // Each line end is CR LF.
+}
+
 enum evq_status evq_conn_guard_feed(struct evq_conn_guard *guard, const char *data, size_t bytes,
                                     size_t *ret_replies, struct evq_error *err)
 {
@@ -146,7 +166,11 @@ enum evq_status evq_conn_guard_feed(struct evq_conn_guard *guard, const char *da
     while (bytes > 0 && status == EVQ_OK) {
         size_t used = 1;
         size_t before = *ret_replies;
-        if (guard->place == EVQ_GUARD_TYPE) {
+        const size_t whole = guard->place == EVQ_GUARD_TYPE ? whole_string(data, bytes) : 0;
+        if (whole > 0) {
+            used = whole;
+            end_value(guard, ret_replies);
+        } else if (guard->place == EVQ_GUARD_TYPE) {
             status = begin_value(guard, *data, err);
         } else if (guard->place == EVQ_GUARD_LINE) {
             status = feed_line(guard, data, bytes, &used, ret_replies, err);

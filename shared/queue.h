@@ -397,17 +397,19 @@ enum evq_status evq_queue_sink_remove(struct evq_queue *queue, const char *sink,
 
 struct evq_entry { // One entry of the results stream.
     char id[32];   // Stream id.
-    // NULL: malformed or trimmed; set aside in the bad stream and acknowledged already.
+    // NULL: malformed or trimmed, set aside in the bad stream and acknowledged already; or the end
+    // of a job, where ends were not asked for.
     struct evq_result *result;
 };
 /*
  * Up to entries_max entries for this sink: first those delivered before but never acknowledged
  * (pending true: from the start of the pending list; the caller passes true until it gets none),
- * then new ones, waiting up to timeout_ms. The caller frees each result. EVQ_E_NOT_FOUND: the group
- * is gone (new epoch): sink_open again.
+ * then new ones, waiting up to timeout_ms. ends: the ends of jobs too; else they come without what
+ * they hold. The caller frees each result. EVQ_E_NOT_FOUND: the group is gone (new epoch):
+ * sink_open again.
  */
 enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, bool pending,
-                                    int64_t timeout_ms, struct evq_entry *ret_entries,
+                                    bool ends, int64_t timeout_ms, struct evq_entry *ret_entries,
                                     uint32_t entries_max, uint32_t *ret_count,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 /* Acknowledges, notes lag and last error ("" clears it), trims what every registered sink has

@@ -141,9 +141,11 @@ enum evq_status evq_queue_sink_ack(struct evq_queue *queue, const char *sink,
 /* The value of a field of a stream entry; NULL when it has none. */
 static const struct evq_reply *entry_field(const struct evq_reply *fields, const char *name)
 {
+    const size_t bytes = strlen(name);
+
     for (size_t i = 0; fields != NULL && i + 1 < fields->item_count; i += 2) {
         const char *text = evq_queue_reply_text(fields->items[i]);
-        if (text != NULL && strcmp(text, name) == 0) {
+        if (text != NULL && fields->items[i]->bytes == bytes && memcmp(text, name, bytes) == 0) {
             return fields->items[i + 1];
         }
     }
@@ -168,7 +170,7 @@ static enum evq_status set_aside(struct evq_queue *queue, const char *sink,
 }
 
 /* One [id, [field, value, ...]] of the stream; fields nil: trimmed while it was pending. */
-static enum evq_status read_entry(struct evq_queue *queue, const char *sink,
+static enum evq_status read_entry(struct evq_queue *queue, const char *sink, bool ends,
                                   const struct evq_reply *reply, struct evq_entry *entry,
                                   struct evq_error *err)
 {
@@ -183,6 +185,9 @@ static enum evq_status read_entry(struct evq_queue *queue, const char *sink,
     if (fields->type != EVQ_REPLY_ARRAY) {
         // The loss was recorded by whoever trimmed it; nobody can deliver it any more.
         return evq_queue_sink_ack(queue, sink, entry, 1, "", err);
+    }
+    if (!ends && evq_queue_reply_is(entry_field(fields, "task"), "")) {
+        return EVQ_OK; // The end of a job has no task.
     }
     const struct evq_reply *record = entry_field(fields, "record");
     if (evq_queue_reply_text(record) != NULL) {
@@ -236,7 +241,7 @@ static enum evq_status read_stream(struct evq_queue *queue, const char *sink, bo
 }
 
 enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, bool pending,
-                                    int64_t timeout_ms, struct evq_entry *ret_entries,
+                                    bool ends, int64_t timeout_ms, struct evq_entry *ret_entries,
                                     uint32_t entries_max, uint32_t *ret_count,
                                     struct evq_error *err)
 {
@@ -263,7 +268,7 @@ enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, b
         goto out;
     }
     for (size_t i = 0; i < list->item_count && status == EVQ_OK; i++) {
-        status = read_entry(queue, sink, list->items[i], &ret_entries[i], err);
+        status = read_entry(queue, sink, ends, list->items[i], &ret_entries[i], err);
         count += status == EVQ_OK ? 1 : 0;
     }
     if (status == EVQ_OK) {

@@ -168,31 +168,23 @@ void evq_result_metric_key(const struct evq_result *result, const struct evq_met
     }
 }
 
-/* key is one of ours: nothing in it to escape. */
-static void json_key(struct evq_buffer *out, const char *key)
-{
-    evq_buffer_append(out, ",\"", 2);
-    evq_buffer_text(out, key);
-    evq_buffer_append(out, "\":", 2);
-}
-
+/* key: as it stands there, with the comma before it and the colon: a line has some thirty. */
 static void json_text(struct evq_buffer *out, const char *key, const char *text)
 {
-    json_key(out, key);
+    evq_buffer_text(out, key);
     evq_buffer_json_text(out, text);
 }
 
 static void json_integer(struct evq_buffer *out, const char *key, int64_t value)
 {
-    json_key(out, key);
+    evq_buffer_text(out, key);
     evq_buffer_integer(out, value);
 }
 
 static void json_metrics(const struct evq_result *result, struct evq_buffer *out)
 {
     bool detail = false;
-    json_key(out, "metrics");
-    evq_buffer_text(out, "{");
+    evq_buffer_text(out, ",\"metrics\":{");
     for (size_t i = 0; i < result->metric_count; i++) {
         const struct evq_metric *metric = &result->metrics[i];
         evq_buffer_text(out, i > 0 ? "," : "");
@@ -205,8 +197,7 @@ static void json_metrics(const struct evq_result *result, struct evq_buffer *out
     if (!detail) {
         return;
     }
-    json_key(out, "metrics_detail");
-    const char *comma = "{";
+    const char *comma = ",\"metrics_detail\":{";
     for (size_t i = 0; i < result->metric_count; i++) {
         const struct evq_metric *metric = &result->metrics[i];
         if (evq_metric_direction(metric) < 0 && isnan(metric->std_error)) {
@@ -232,8 +223,7 @@ static void json_metrics(const struct evq_result *result, struct evq_buffer *out
 
 static void json_sums(const struct evq_result *result, struct evq_buffer *out)
 {
-    json_key(out, "sums");
-    evq_buffer_text(out, "{");
+    evq_buffer_text(out, ",\"sums\":{");
     for (size_t i = 0; i < result->sum_count; i++) {
         const struct evq_sum *sum = &result->sums[i];
         evq_buffer_text(out, i > 0 ? "," : "");
@@ -253,25 +243,24 @@ static void json_provenance(const struct evq_result *result, struct evq_buffer *
     const struct evq_timing *timing = &result->timing;
     evq_buffer_text(out, ",\"timing\":{\"queued_ms\":");
     evq_buffer_integer(out, timing->queued_ms);
-    json_integer(out, "load_us", timing->load_us);
-    json_integer(out, "compute_us", timing->compute_us);
-    json_integer(out, "bytes", timing->bytes);
-    json_integer(out, "samples", timing->samples);
-    json_integer(out, "tokens", timing->tokens);
+    json_integer(out, ",\"load_us\":", timing->load_us);
+    json_integer(out, ",\"compute_us\":", timing->compute_us);
+    json_integer(out, ",\"bytes\":", timing->bytes);
+    json_integer(out, ",\"samples\":", timing->samples);
+    json_integer(out, ",\"tokens\":", timing->tokens);
     evq_buffer_text(out, "}");
-    json_text(out, "weights_digest", result->weights_digest);
-    json_text(out, "suite_digest", result->suite_digest);
-    json_text(out, "data_digest", result->data_digest);
-    json_text(out, "backend", result->backend);
-    json_text(out, "device", result->device);
-    json_text(out, "note", result->note);
-    json_text(out, "worker", result->worker);
-    json_text(out, "evalq_version", result->evalq_version);
-    json_integer(out, "attempt", result->attempt);
-    json_integer(out, "finished_ms", result->finished_ms);
-    json_text(out, "checkpoint", result->checkpoint);
-    json_key(out, "trackers");
-    evq_buffer_text(out, "{");
+    json_text(out, ",\"weights_digest\":", result->weights_digest);
+    json_text(out, ",\"suite_digest\":", result->suite_digest);
+    json_text(out, ",\"data_digest\":", result->data_digest);
+    json_text(out, ",\"backend\":", result->backend);
+    json_text(out, ",\"device\":", result->device);
+    json_text(out, ",\"note\":", result->note);
+    json_text(out, ",\"worker\":", result->worker);
+    json_text(out, ",\"evalq_version\":", result->evalq_version);
+    json_integer(out, ",\"attempt\":", result->attempt);
+    json_integer(out, ",\"finished_ms\":", result->finished_ms);
+    json_text(out, ",\"checkpoint\":", result->checkpoint);
+    evq_buffer_text(out, ",\"trackers\":{");
     for (size_t i = 0; i < result->tracker_count; i++) {
         evq_buffer_text(out, i > 0 ? "," : "");
         evq_buffer_json_text(out, result->trackers[i].key);
@@ -290,29 +279,28 @@ void evq_result_json(const struct evq_result *result, struct evq_buffer *out)
     evq_clock_iso(result->finished_ms, finished);
     evq_buffer_text(out, "{\"result_id\":");
     evq_buffer_json_text(out, id);
-    json_integer(out, "global_step", result->step);
-    json_text(out, "finished_at", finished);
-    json_text(out, "job", result->job);
-    json_text(out, "task", result->task);
-    json_text(out, "run", result->run);
-    json_integer(out, "step", result->step);
-    json_key(out, "epoch");
+    json_integer(out, ",\"global_step\":", result->step);
+    json_text(out, ",\"finished_at\":", finished);
+    json_text(out, ",\"job\":", result->job);
+    json_text(out, ",\"task\":", result->task);
+    json_text(out, ",\"run\":", result->run);
+    json_integer(out, ",\"step\":", result->step);
     if (isnan(result->epoch)) {
-        evq_buffer_text(out, "null");
+        evq_buffer_text(out, ",\"epoch\":null");
     } else {
+        evq_buffer_text(out, ",\"epoch\":");
         evq_buffer_json_double(out, result->epoch);
     }
-    json_text(out, "variant", result->variant);
-    json_text(out, "suite", result->suite);
-    json_text(out, "state", evq_job_state_name(result->state));
-    json_text(out, "reason", result->reason);
-    json_text(out, "metric_prefix", result->metric_prefix);
+    json_text(out, ",\"variant\":", result->variant);
+    json_text(out, ",\"suite\":", result->suite);
+    json_text(out, ",\"state\":", evq_job_state_name(result->state));
+    json_text(out, ",\"reason\":", result->reason);
+    json_text(out, ",\"metric_prefix\":", result->metric_prefix);
     json_metrics(result, out);
     if (result->n < 0) {
-        json_key(out, "n");
-        evq_buffer_text(out, "null");
+        evq_buffer_text(out, ",\"n\":null");
     } else {
-        json_integer(out, "n", result->n);
+        json_integer(out, ",\"n\":", result->n);
     }
     json_sums(result, out);
     json_provenance(result, out);

@@ -208,5 +208,5 @@ static enum evq_status exec_flush(void *state, struct evq_error *err)
 
 static const char *const options[] = {"command.", "timeout_seconds", NULL};
 
-const struct evq_sink_ops evq_sink_exec = {"exec",    options,    false,      false,
+const struct evq_sink_ops evq_sink_exec = {"exec",    options,    false,      false,     true,
                                            exec_open, exec_write, exec_flush, exec_close};

@@ -279,5 +279,5 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
 
 static const char *const options[] = {NULL};
 
-const struct evq_sink_ops evq_sink_jsonl = {"jsonl",    options,     false,       true,
+const struct evq_sink_ops evq_sink_jsonl = {"jsonl",    options,     false,       true,       true,
                                             jsonl_open, jsonl_write, jsonl_flush, jsonl_close};

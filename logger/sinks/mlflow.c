@@ -367,5 +367,5 @@ static const char *const options[] = {
     "token_file", "ca_file",    "timeout_seconds", "own_run",
     NULL};
 
-const struct evq_sink_ops evq_sink_mlflow = {"mlflow",    options,      false,        false,
-                                             mlflow_open, mlflow_write, mlflow_flush, mlflow_close};
+const struct evq_sink_ops evq_sink_mlflow = {
+    "mlflow", options, false, false, false, mlflow_open, mlflow_write, mlflow_flush, mlflow_close};

@@ -176,5 +176,5 @@ static enum evq_status tensorboard_flush(void *state, struct evq_error *err)
 static const char *const options[] = {"directory", "subdirectory", "max_hold_seconds", NULL};
 
 const struct evq_sink_ops evq_sink_tensorboard = {
-    "tensorboard",     options,          false, true, tensorboard_open, tensorboard_write,
+    "tensorboard",     options,          false, true, false, tensorboard_open, tensorboard_write,
     tensorboard_flush, tensorboard_close};

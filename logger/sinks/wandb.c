@@ -244,5 +244,5 @@ static const char *const options[] = {"command.", "project",   "entity",        
                                       "shared",   "directory", "timeout_seconds", "close_seconds",
                                       NULL};
 
-const struct evq_sink_ops evq_sink_wandb = {"wandb",    options,     false,       false,
+const struct evq_sink_ops evq_sink_wandb = {"wandb",    options,     false,       false,      false,
                                             wandb_open, wandb_write, wandb_flush, wandb_close};

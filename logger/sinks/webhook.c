@@ -253,5 +253,6 @@ static enum evq_status webhook_flush(void *state, struct evq_error *err)
 static const char *const options[] = {"url",     "url_file",        "secret_file", "allow_private",
                                       "ca_file", "timeout_seconds", NULL};
 
-const struct evq_sink_ops evq_sink_webhook = {
-    "webhook", options, true, false, webhook_open, webhook_write, webhook_flush, webhook_close};
+const struct evq_sink_ops evq_sink_webhook = {"webhook",     options,       true,
+                                              false,         true,          webhook_open,
+                                              webhook_write, webhook_flush, webhook_close};

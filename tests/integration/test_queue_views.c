@@ -208,7 +208,8 @@ static void results_of_a_run_hold_ends_that_decode(void **state)
     assert_status(evq_queue_sink_open(fx->queue, "s", NULL), EVQ_OK);
     (void)fixture_submit(fx, ID);
     assert_status(evq_queue_cancel(fx->queue, ID, "not wanted", &after, NULL), EVQ_OK);
-    assert_status(evq_queue_sink_read(fx->queue, "s", false, 0, entries, 8, &count, NULL), EVQ_OK);
+    assert_status(evq_queue_sink_read(fx->queue, "s", false, true, 0, entries, 8, &count, NULL),
+                  EVQ_OK);
     assert_int_equal(count, 1);
     assert_non_null(entries[0].result);
     assert_string_equal(entries[0].result->job, ID);
@@ -217,6 +218,27 @@ static void results_of_a_run_hold_ends_that_decode(void **state)
     assert_string_equal(entries[0].result->reason, "not wanted");
     assert_int_equal(entries[0].result->step, 100);
     assert_true(entries[0].result->finished_ms > 1500000000000);
+    evq_result_free(entries[0].result);
+}
+
+/* A sink that draws numbers has no use for ends: they come, to be acknowledged, and nothing more.
+ */
+static void results_hold_no_end_for_whom_has_no_use_for_it(void **state)
+{
+    struct fixture *fx = *state;
+    static struct evq_entry entries[8];
+    uint32_t count = 0;
+
+    assert_status(evq_queue_sink_open(fx->queue, "s", NULL), EVQ_OK);
+    fixture_finish(fx, ID, 0.5);
+    assert_status(evq_queue_sink_read(fx->queue, "s", false, false, 0, entries, 8, &count, NULL),
+                  EVQ_OK);
+    assert_int_equal(count, 2);
+    assert_non_null(entries[0].result);
+    assert_string_not_equal(entries[0].result->task, "");
+    assert_null(entries[1].result);
+    assert_status(evq_queue_sink_ack(fx->queue, "s", entries, count, "", NULL), EVQ_OK);
+    assert_int_equal(fixture_entries(fx), 0);
     evq_result_free(entries[0].result);
 }
 
@@ -230,6 +252,7 @@ int main(void)
         VIEW_TEST(claim_skips_steps_that_turn_out_not_to_be_due),
         VIEW_TEST(put_submits_a_message_that_workers_can_read),
         VIEW_TEST(results_of_a_run_hold_ends_that_decode),
+        VIEW_TEST(results_hold_no_end_for_whom_has_no_use_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

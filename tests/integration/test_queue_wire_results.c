@@ -419,8 +419,9 @@ static uint32_t read_sink(const char *sink, bool pending, struct evq_entry *entr
 {
     struct evq_error err = {EVQ_OK, ""};
     uint32_t count = 0;
-    assert_status_err(evq_queue_sink_read(fx->queue, sink, pending, 1, entries, max, &count, &err),
-                      EVQ_OK, &err);
+    assert_status_err(
+        evq_queue_sink_read(fx->queue, sink, pending, true, 1, entries, max, &count, &err), EVQ_OK,
+        &err);
     return count;
 }
 
@@ -439,7 +440,7 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
     struct evq_entry entries[16];
     uint32_t count = 0;
 
-    assert_status(evq_queue_sink_read(fx->queue, "none", false, 1, entries, 16, &count, &err),
+    assert_status(evq_queue_sink_read(fx->queue, "none", false, true, 1, entries, 16, &count, &err),
                   EVQ_E_NOT_FOUND);
     assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);
     assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);

@@ -138,6 +138,7 @@ static void conn_reader_refuses_what_is_no_reply(void **state)
         {"$1x\r\n", "length"},
         {"$\r\n", "length"},
         {"$99999999999999999999\r\n", "length"},
+        {"$18446744073709551613\r\nab\r\n", "length"}, // With both line ends, 1 more than nothing.
         {"*1048577\r\n", "1048577"},
         {"*4294967295\r\n", "4294967295"},
         {"*999999999999999999999999999999\r\n", "number"},

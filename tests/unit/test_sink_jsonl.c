@@ -253,6 +253,18 @@ static void sink_jsonl_begins_anew_when_a_write_misses_its_directory(void **stat
     fixture_dir_remove(directory);
 }
 
+/* What sinks tell of ends would be missed by nobody here: a sink's flag alone has them read. */
+static void sinks_that_tell_of_ends_are_given_them(void **state)
+{
+    static const char *const telling[] = {"jsonl", "exec", "webhook"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof telling / sizeof telling[0]; i++) {
+        const struct evq_sink_ops *ops = evq_sink_find(telling[i]);
+        assert_true(ops == NULL || ops->ends); // A build without libcurl has no webhook.
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -262,6 +274,7 @@ int main(void)
         cmocka_unit_test(sink_jsonl_refuses_a_directory_that_another_holds),
         cmocka_unit_test(sink_jsonl_begins_anew_when_its_directory_was_removed),
         cmocka_unit_test(sink_jsonl_begins_anew_when_a_write_misses_its_directory),
+        cmocka_unit_test(sinks_that_tell_of_ends_are_given_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
