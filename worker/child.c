@@ -62,12 +62,11 @@ static void ahead_take(struct child *child, const struct evq_note *note)
         return;
     }
     const struct evq_root *root = evq_config_root_find(child->config, job->root);
-    const int fd = root != NULL ? open(root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd < 0) {
+    if (root == NULL) {
         evq_job_free(job);
         return;
     }
-    evq_runner_ahead(child->runner, suite, job, fd);
+    evq_runner_ahead(child->runner, suite, job, root->path);
 }
 
 /* The other side's words while a job runs: an end of it, or what may come next. */

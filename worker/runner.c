@@ -10,7 +10,6 @@
 #include "worker/evaluators/native.h"
 #include "worker/evaluators/persistent.h"
 #include "worker/evaluators/prepare.h"
-#include "worker/place.h"
 #include "worker/scratch.h"
 
 struct evq_runner {
@@ -118,19 +117,18 @@ enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_
 }
 
 void evq_runner_ahead(struct evq_runner *runner, const struct evq_suite *suite, struct evq_job *job,
-                      int root_fd)
+                      const char *root_path)
 {
     if (runner->native != NULL && suite_is_native(suite) && suite->prepare[0] == '\0') {
         const struct evq_eval_request request = {.config = runner->config.config,
                                                  .suite = suite,
                                                  .job = job,
-                                                 .root_fd = root_fd,
-                                                 .path = evq_place_pick(root_fd, job)};
+                                                 .root_fd = -1,
+                                                 .root_path = root_path};
         evq_native_load_ahead(runner->native, job, &request);
         return;
     }
     evq_job_free(job);
-    (void)close(root_fd); // A directory: nothing to lose.
 }
 
 /*

@@ -28,9 +28,10 @@ enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The job that may come next: where evalq's own evaluator can, it loads its weights beside the
- * present ones. Takes job and root_fd, the directory of its root, over. */
+ * present ones. Takes job over; root_path, the directory of its root, is the configuration's. Waits
+ * for no file. */
 void evq_runner_ahead(struct evq_runner *runner, const struct evq_suite *suite, struct evq_job *job,
-                      int root_fd);
+                      const char *root_path);
 
 /*
  * Checks that the checkpoint is there, complete and the one that was submitted, prepares it where

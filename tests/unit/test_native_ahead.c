@@ -162,12 +162,9 @@ static struct evq_job *job_new(int64_t step, const char *path)
 
 static void ahead_begin(struct scene *scene, int64_t step, const char *path)
 {
-    const int root_fd = dup(scene->fx->root_fd);
-
-    assert_true(root_fd >= 0);
     struct evq_job *job = job_new(step, path);
     const struct evq_eval_request request = {
-        .suite = &scene->suite, .job = job, .root_fd = root_fd, .path = path};
+        .suite = &scene->suite, .job = job, .root_fd = -1, .root_path = scene->fx->directory};
     evq_native_load_ahead(scene->fx->native, job, &request);
 }
 
@@ -220,6 +217,15 @@ static double evaluate(struct scene *scene, int64_t step, const char *path)
     return metric(scene->fx, "loss");
 }
 
+static void ahead_new(struct evq_native *native, int64_t patience_ms)
+{
+    struct evq_error err = {0};
+
+    assert_status(evq_native_ahead_new(&native->backend, 2, patience_ms, &native->ahead, &err),
+                  EVQ_OK);
+    assert_non_null(native->ahead);
+}
+
 /* The evaluator of the fixture on the twins. */
 static int setup_scene(void **state)
 {
@@ -249,8 +255,7 @@ static int setup_scene(void **state)
     evq_loader_free(native->loader);
     native->backend.ops->close(native->state);
     native->backend.ops = &twins;
-    assert_status(evq_native_ahead_new(&native->backend, 2, &native->ahead, &err), EVQ_OK);
-    assert_non_null(native->ahead);
+    ahead_new(native, 60000);
     assert_status(evq_backend_open(&native->backend, 2, &native->state, &err), EVQ_OK);
     assert_status(evq_loader_new(native->backend.ops, native->state, 2, &native->loader, &err),
                   EVQ_OK);
@@ -375,27 +380,113 @@ static void second_set_goes_when_the_present_job_lacks_memory(void **state)
     assert_int_equal(atomic_load(&opens), 1);
 }
 
-/* Who comes before the weights are there waits for the rest of them; another's job, or the end,
- * waits until they can be forgotten. */
+/* A load ahead that stands still, as on a dead file system, until gate_open(). */
+static void hang(struct scene *scene, int64_t step, const char *path)
+{
+    atomic_store(&gated, true);
+    (void)pthread_mutex_lock(&gate);
+    atomic_store(&puts_there, 0);
+    ahead_begin(scene, step, path);
+    FIXTURE_UNTIL(atomic_load(&puts_there) > 0);
+}
+
+static void gate_open(void)
+{
+    atomic_store(&gated, false);
+    (void)pthread_mutex_unlock(&gate);
+}
+
+/* Whether a load ahead is begun, and used by its job. */
+static bool loads_ahead(struct scene *scene)
+{
+    ahead_begin(scene, 5, "gpt");
+    (void)evaluate(scene, 5, "gpt");
+    return atomic_load(&puts_here) == 0;
+}
+
+/* Who comes before the weights are there waits for the rest of them; another's job does not take
+ * them; the end comes all the same. */
 static void load_in_the_middle_is_awaited(void **state)
 {
     struct scene *scene = *state;
     const struct truth truth = truth_of(scene, "next");
 
     for (int turn = 0; turn < 3; turn++) {
-        atomic_store(&puts_there, 0);
-        atomic_store(&gated, true);
-        (void)pthread_mutex_lock(&gate);
-        ahead_begin(scene, 2, "next");
-        FIXTURE_UNTIL(atomic_load(&puts_there) > 0);
+        hang(scene, 2, "next");
         assert_int_equal(atomic_load(&puts_there), 1);
-        atomic_store(&gated, false);
-        (void)pthread_mutex_unlock(&gate);
+        gate_open();
         if (turn < 2) {
             assert_true_again(scene, evaluate(scene, turn == 0 ? 2 : 3, "next"), &truth);
             assert_true((atomic_load(&puts_here) == 0) == (turn == 0));
-        } // Else the evaluator closes.
+            FIXTURE_UNTIL(loads_ahead(scene)); // The one that was not wanted has ended.
+        }                                      // Else the evaluator closes.
     }
+}
+
+static int setup_impatient(void **state)
+{
+    if (setup_scene(state) != 0) {
+        return -1;
+    }
+    const struct scene *scene = *state;
+    evq_native_ahead_free(scene->fx->native->ahead);
+    ahead_new(scene->fx->native, 50);
+    return 0;
+}
+
+static void load_that_hangs_does_not_hold_another_job(void **state)
+{
+    struct scene *scene = *state;
+    const struct truth truth = truth_of(scene, "gpt");
+
+    hang(scene, 2, "next");
+    assert_true_again(scene, evaluate(scene, 3, "gpt"), &truth);
+    ahead_begin(scene, 4, "gpt"); // Nor is there a second load beside it.
+    assert_true_again(scene, evaluate(scene, 4, "gpt"), &truth);
+    assert_true(atomic_load(&puts_here) > 0);
+    assert_int_equal(atomic_load(&puts_there), 1);
+    gate_open();
+    FIXTURE_UNTIL(loads_ahead(scene)); // When it has ended after all.
+}
+
+static void load_that_hangs_does_not_hold_its_own_job(void **state)
+{
+    struct scene *scene = *state;
+    const struct truth truth = truth_of(scene, "next");
+
+    hang(scene, 2, "next");
+    assert_true_again(scene, evaluate(scene, 2, "next"), &truth);
+    assert_true(atomic_load(&puts_here) > 0);
+    gate_open();
+    FIXTURE_UNTIL(loads_ahead(scene));
+}
+
+/* Its memory is gone until it ends: the present job makes do with smaller batches. */
+static void load_that_hangs_keeps_its_memory(void **state)
+{
+    struct scene *scene = *state;
+    const struct truth truth = truth_of(scene, "gpt");
+
+    hang(scene, 2, "next");
+    prepares_without = 1;
+    assert_near(evaluate(scene, 3, "gpt"), truth.loss, 1e-6);
+    assert_int_equal(prepares_without, 0);
+    assert_string_not_equal(scene->fx->seen.result->note, "");
+    assert_int_equal(atomic_load(&opens), 2);
+    gate_open();
+    FIXTURE_UNTIL(loads_ahead(scene));
+}
+
+static void load_that_hangs_does_not_hold_the_end(void **state)
+{
+    struct scene *scene = *state;
+
+    hang(scene, 2, "next");
+    evq_native_ahead_free(scene->fx->native->ahead);
+    scene->fx->native->ahead = NULL;
+    assert_int_equal(atomic_load(&opens), 2);
+    gate_open();
+    FIXTURE_UNTIL(atomic_load(&opens) == 1); // It frees what it held.
 }
 
 /* A load that is told of: of several megabytes, most of them for the digest alone. */
@@ -423,13 +514,8 @@ static void progress_of_a_load_ahead_may_begin_and_stop(void **state)
     const struct truth truth = truth_of(scene, "gpt");
     ahead_begin(scene, 2, "gpt");
     (void)evaluate(scene, 2, "gpt"); // From here on the second state is there.
-    atomic_store(&gated, true);
-    (void)pthread_mutex_lock(&gate);
-    atomic_store(&puts_there, 0);
-    ahead_begin(scene, 3, "gpt");
-    FIXTURE_UNTIL(atomic_load(&puts_there) > 0);
-    atomic_store(&gated, false);
-    (void)pthread_mutex_unlock(&gate);
+    hang(scene, 3, "gpt");
+    gate_open();
     scene->ahead_step = 4;
     scene->ahead_path = "gpt";
     assert_true_again(scene, evaluate(scene, 3, "gpt"), &truth);
@@ -445,7 +531,8 @@ static void progress_of_a_load_ahead_may_begin_and_stop(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup_scene, teardown_scene)
+#define TEST(name)      cmocka_unit_test_setup_teardown(name, setup_scene, teardown_scene)
+#define IMPATIENT(name) cmocka_unit_test_setup_teardown(name, setup_impatient, teardown_scene)
     const struct CMUnitTest tests[] = {
         TEST(next_weights_are_there_when_their_job_comes),
         TEST(weights_of_another_job_are_not_taken),
@@ -454,6 +541,10 @@ int main(void)
         TEST(second_set_goes_when_the_present_job_lacks_memory),
         TEST(load_in_the_middle_is_awaited),
         TEST(progress_of_a_load_ahead_may_begin_and_stop),
+        IMPATIENT(load_that_hangs_does_not_hold_another_job),
+        IMPATIENT(load_that_hangs_does_not_hold_its_own_job),
+        IMPATIENT(load_that_hangs_keeps_its_memory),
+        IMPATIENT(load_that_hangs_does_not_hold_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

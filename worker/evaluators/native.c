@@ -11,6 +11,8 @@
 #include "worker/evaluators/native_run.h"
 #include "worker/evaluators/native_tokenizer.h"
 
+#define AHEAD_PATIENCE_MS 2000 // Less than a child has to end.
+
 static void free_dataset(void *thing)
 {
     evq_dataset_free(thing);
@@ -34,7 +36,8 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
     native->tokenizers.free = evq_native_tokenizer_free;
     enum evq_status status = evq_backend_load(0, gpus, &native->backend, ret_note, note_bytes, err);
     if (status == EVQ_OK) {
-        status = evq_native_ahead_new(&native->backend, threads, &native->ahead, err);
+        status =
+            evq_native_ahead_new(&native->backend, threads, AHEAD_PATIENCE_MS, &native->ahead, err);
     }
     if (status == EVQ_OK) {
         status = evq_backend_open(&native->backend, threads, &native->state, err);
@@ -59,7 +62,6 @@ void evq_native_load_ahead(struct evq_native *native, struct evq_job *job,
         return;
     }
     evq_job_free(job);
-    (void)close(request->root_fd); // A directory: nothing to lose.
 }
 
 enum evq_status evq_native_check(const struct evq_suite *suite, struct evq_error *err)

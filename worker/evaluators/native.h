@@ -28,8 +28,9 @@ enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval
 /*
  * The job that may come next, of a suite that wants no `prepare`: its weights are loaded into a
  * second set of the device's memory while the present job computes. Where there is no device or no
- * memory for it, nothing happens. Takes job and request->root_fd over; request is the job's,
- * its path the job's own text, its config and suite outlive native.
+ * memory for it, nothing happens. Takes job over; request is the job's: the directory root_path is
+ * opened, and the job's path beneath it found, by the load. Its config, suite and root_path outlive
+ * native. Does not wait for any file.
  */
 void evq_native_load_ahead(struct evq_native *native, struct evq_job *job,
                            const struct evq_eval_request *request);

@@ -13,23 +13,28 @@
 
 struct evq_native_ahead;
 
-/* backend: as evq_backend_load() gave it, not opened; threads: as for evq_loader_new(). *ret_ahead
- * NULL: nothing can be loaded ahead there. EVQ_E_NOMEM. */
+/* backend: as evq_backend_load() gave it, not opened; threads: as for evq_loader_new().
+ * patience_ms: how long a load in which nothing moves is waited for where something waits; the
+ * present job is never held longer by one that hangs (a dead file system). *ret_ahead NULL: nothing
+ * can be loaded ahead there. EVQ_E_NOMEM. */
 enum evq_status evq_native_ahead_new(const struct evq_backend *backend, int32_t threads,
-                                     struct evq_native_ahead **ret_ahead,
+                                     int64_t patience_ms, struct evq_native_ahead **ret_ahead,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_native_ahead_free(struct evq_native_ahead *ahead); // Accepts NULL. Waits for its thread.
+/* Accepts NULL. A load that hangs is left to itself: it keeps its memory until it ends. */
+void evq_native_ahead_free(struct evq_native_ahead *ahead);
 
 /* As evq_native_load_ahead(), in place of what was loaded for another job; for the first task of
- * the suite. What cannot be loaded is not missed. */
+ * the suite. What cannot be loaded is not missed; nor is what comes while the load before it,
+ * told to stop, does not end within a twentieth of patience. */
 void evq_native_ahead_begin(struct evq_native_ahead *ahead, struct evq_job *job,
                             const struct evq_eval_request *request);
 
-/* What is loaded for another job than the request's is given up. */
+/* What is loaded for another job than the request's is given up. Does not wait. */
 void evq_native_ahead_meet(struct evq_native_ahead *ahead, const struct evq_eval_request *request);
 
 /*
- * Waits until the weights of the request's job are there, telling `progress` as they come; where
+ * Waits until the weights of the request's job are there, telling `progress` as they come, but no
+ * longer than patience where nothing moves; where
  * they are those of the checkpoint just opened with this key and base, exchanges them for those of
  * `state`, and this checkpoint for the one they were loaded from: *checkpoint is that one then,
  * *ret_model (whose plan is not prepared) and *ret_loaded say what `state` holds, the caller's.
@@ -42,7 +47,8 @@ enum evq_status evq_native_ahead_take(struct evq_native_ahead *ahead,
                                       struct evq_model **ret_model, struct evq_loaded *ret_loaded,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* The present job lacks memory: frees the second set, for good. False: there was none. */
+/* The present job lacks memory: frees the second set, for good. False: there was none, or a load
+ * that hangs has it. */
 bool evq_native_ahead_drop(struct evq_native_ahead *ahead); // Accepts NULL.
 
 #endif
