@@ -199,8 +199,8 @@ static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
 {
     if (supervisor->request[0] == '\0') {
         (void)snprintf(supervisor->request, sizeof(supervisor->request), "%016llx%016llx",
-                       (unsigned long long)evq_clock_random(),
-                       (unsigned long long)evq_clock_random());
+                       (unsigned long long)supervisor->request_nonce,
+                       (unsigned long long)++supervisor->request_number);
     }
     return (struct evq_claim_request){.worker = supervisor->name,
                                       .request = supervisor->request,

@@ -34,6 +34,7 @@ static void name_make(struct evq_supervisor *supervisor)
     evq_job_map_name(supervisor->host, sizeof(host) - 1, host);
     (void)snprintf(supervisor->name, sizeof(supervisor->name), "%s-%016llx", host,
                    (unsigned long long)evq_clock_random());
+    supervisor->request_nonce = evq_clock_random();
 }
 
 static int32_t threads_of(const struct evq_supervisor *supervisor)
@@ -307,7 +308,8 @@ static void signals_take(struct evq_supervisor *supervisor)
 
     while (read(supervisor->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGCHLD) {
-            continue; // All children are looked at later.
+            supervisor->bereft = true; // Several deaths may be one signal: all are looked at.
+            continue;
         }
         supervisor->told = true;
         if (supervisor->draining && !supervisor->forced) {
@@ -427,8 +429,11 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
             evq_children_read(supervisor, slot);
         }
     }
-    evq_children_reap(supervisor);
-    evq_ahead_reap(supervisor);
+    if (supervisor->bereft) {
+        supervisor->bereft = false;
+        evq_children_reap(supervisor);
+        evq_ahead_reap(supervisor);
+    }
     evq_dispatch_wake(supervisor, items[1].revents != 0);
 }
 

@@ -68,7 +68,9 @@ struct evq_supervisor {
     struct evq_lease *leases; // All jobs held, in the order of their claims.
 
     struct evq_ahead ahead;
-    char request[33]; // Of the next claim, or of one whose answer was lost.
+    char request[33];        // Of the next claim, or of one whose answer was lost.
+    uint64_t request_nonce;  // Of this process: the first half of each,
+    uint64_t request_number; // and of the last one, the second.
     bool claim_due;
     int64_t claim_again_ms; // Something delayed falls due then; 0: unknown.
     int64_t jobs_taken;
@@ -78,6 +80,7 @@ struct evq_supervisor {
 
     bool draining;
     bool told;        // By a signal.
+    bool bereft;      // A SIGCHLD came: some process of ours may have died.
     bool forced;      // A second signal.
     int64_t drain_ms; // Monotonic end of the drain.
     int64_t idle_since_ms;
