@@ -135,4 +135,5 @@ def main() -> None:
         measure(here, jobs, slots)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=OFF >/dev/null
 case $only in
 engine | mlp | lm | load | ahead | tiny | queue | fetch | tokenizer) ;;
 *)
-    ninja -C "$build" bench_queue bench_submit bench_idle bench_depth noop_evaluator evalq_noop publish_results evalq_cli evalq evalq-worker evalq-gateway \
+    ninja -C "$build" bench_queue bench_submit bench_idle bench_depth bench_start noop_evaluator evalq_noop publish_results evalq_cli evalq evalq-worker evalq-gateway \
         evalq-logger >/dev/null
     export EVALQ_TEST_BUILD="$(pwd)/$build"
     if [ "$only" = soak ]; then
