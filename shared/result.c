@@ -8,8 +8,6 @@
 #include "shared/buffer.h"
 #include "shared/clock.h"
 
-#define METRIC_NAME_BYTES_MAX 128
-
 static const struct evq_result defaults = {
     .job = "",
     .task = "",
@@ -61,25 +59,36 @@ void evq_result_free(struct evq_result *result)
     }
 }
 
+size_t evq_metric_name_printable(const char *name)
+{
+    const size_t bytes = strlen(name);
+    size_t at = 0;
+
+    while (at < bytes) {
+        const size_t length = evq_buffer_utf8(name + at, bytes - at);
+        const unsigned char byte = (unsigned char)name[at];
+        const bool control =
+            byte < 0x20 || byte == 0x7f || (byte == 0xc2 && (unsigned char)name[at + 1] < 0xa0);
+        if (length == 0 || control) {
+            break;
+        }
+        at += length;
+    }
+    return at;
+}
+
 static enum evq_status check_metric_name(const char *field, size_t index, const char *name,
                                          struct evq_error *err)
 {
     size_t bytes = name != NULL ? strlen(name) : 0;
-    if (bytes == 0 || bytes > METRIC_NAME_BYTES_MAX) {
+    if (bytes == 0 || bytes > EVQ_METRIC_NAME_BYTES_MAX) {
         return evq_error_set(err, EVQ_E_INVALID, "%s[%zu].name has %zu bytes, expected 1 to %d",
-                             field, index, bytes, METRIC_NAME_BYTES_MAX);
+                             field, index, bytes, EVQ_METRIC_NAME_BYTES_MAX);
     }
-    for (size_t at = 0; at < bytes;) {
-        size_t length = evq_buffer_utf8(name + at, bytes - at);
-        unsigned char byte = (unsigned char)name[at];
-        bool control =
-            byte < 0x20 || byte == 0x7f || (byte == 0xc2 && (unsigned char)name[at + 1] < 0xa0);
-        if (length == 0 || control) {
-            return evq_error_set(err, EVQ_E_INVALID,
-                                 "%s[%zu].name is not printable UTF-8 at byte %zu", field, index,
-                                 at);
-        }
-        at += length;
+    const size_t printable = evq_metric_name_printable(name);
+    if (printable < bytes) {
+        return evq_error_set(err, EVQ_E_INVALID, "%s[%zu].name is not printable UTF-8 at byte %zu",
+                             field, index, printable);
     }
     return EVQ_OK;
 }

@@ -101,6 +101,12 @@ void evq_result_metric_key(const struct evq_result *result, const struct evq_met
 struct evq_buffer;
 void evq_result_json(const struct evq_result *result, struct evq_buffer *out);
 
+#define EVQ_METRIC_NAME_BYTES_MAX 128
+
+/* How many of its bytes, from the first, are printable UTF-8: all of a name that may be published.
+ * Control characters are not, U+0080 to U+009F among them. */
+size_t evq_metric_name_printable(const char *name);
+
 /* 1 if higher is better, 0 if lower: as the metric says, else by its name (loss, error, perplexity,
  * ... : lower). -1: neither, it tells how long the evaluation took (runtime, samples_per_second).
  */

@@ -159,6 +159,7 @@ static void results_refuses_each_fault_with_its_sentence(void **state)
         {&one, "{\"acc\": 1, \"n\": -3}", EVQ_E_INVALID, "count of samples"},
         {&one, "{\"n\": 3}", EVQ_E_INVALID, "no metric"},
         {&one, "{\"a\\u0007b\": 1}", EVQ_E_INVALID, "control characters"},
+        {&one, "{\"a\\u0086b\": 1}", EVQ_E_INVALID, "control characters"}, // A terminal's, too.
         {&one, "{\"\": 1}", EVQ_E_INVALID, "control characters"},
         {&one, "{\"tt\": {\"acc\": 1}}", EVQ_E_INVALID, "'tt' is no task of suite 'one'"},
         {&two, "{\"acc\": 1}", EVQ_E_INVALID, "has 2 tasks"},

@@ -10,7 +10,6 @@
 #include "worker/evaluators/results_directory.h"
 
 #define FILE_BYTES_MAX   (16U << 20)
-#define METRIC_NAME_MAX  128
 #define STD_ERROR_SUFFIX "_stderr"
 #define TASKS_MAX        256
 
@@ -23,27 +22,23 @@ void evq_results_free(struct evq_results *results)
     *results = (struct evq_results){0};
 }
 
-static bool name_printable(const char *name)
+static bool name_valid(const char *name)
 {
     const size_t bytes = strlen(name);
 
-    for (size_t i = 0; i < bytes; i++) {
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f) {
-            return false;
-        }
-    }
-    return bytes > 0 && bytes <= METRIC_NAME_MAX;
+    return bytes > 0 && bytes <= EVQ_METRIC_NAME_BYTES_MAX &&
+           evq_metric_name_printable(name) == bytes;
 }
 
 /* "acc_stderr" belongs to "acc", "acc_stderr,none" to "acc,none". Returns whether name is such a
  * name. */
-static bool name_of_std_error(const char *name, char out[METRIC_NAME_MAX + 1])
+static bool name_of_std_error(const char *name, char out[EVQ_METRIC_NAME_BYTES_MAX + 1])
 {
     const char *comma = strchr(name, ',');
     const size_t head = comma != NULL ? (size_t)(comma - name) : strlen(name);
     const size_t suffix = strlen(STD_ERROR_SUFFIX);
 
-    if (head <= suffix || strlen(name) > METRIC_NAME_MAX ||
+    if (head <= suffix || strlen(name) > EVQ_METRIC_NAME_BYTES_MAX ||
         memcmp(name + head - suffix, STD_ERROR_SUFFIX, suffix) != 0) {
         return false;
     }
@@ -54,7 +49,7 @@ static bool name_of_std_error(const char *name, char out[METRIC_NAME_MAX + 1])
 
 static double std_error_find(const json_t *metrics, const char *metric)
 {
-    char owner[METRIC_NAME_MAX + 1];
+    char owner[EVQ_METRIC_NAME_BYTES_MAX + 1];
     const char *key;
     json_t *value;
     double number;
@@ -73,13 +68,13 @@ static enum evq_status metric_add(struct evq_result *result, struct evq_metric *
                                   const json_t *all, const char *key, const json_t *value,
                                   const char *where, struct evq_error *err)
 {
-    char owner[METRIC_NAME_MAX + 1];
+    char owner[EVQ_METRIC_NAME_BYTES_MAX + 1];
     double number;
 
-    if (!name_printable(key)) {
+    if (!name_valid(key)) {
         return evq_error_set(err, EVQ_E_INVALID,
                              "%s: a metric's name must be 1 to %d bytes without control characters",
-                             where, METRIC_NAME_MAX);
+                             where, EVQ_METRIC_NAME_BYTES_MAX);
     }
     if (name_of_std_error(key, owner) && json_object_get(all, owner) != NULL) {
         return EVQ_OK; // Told with its metric.
