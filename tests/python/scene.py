@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -41,11 +42,26 @@ def until(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) ->
         pause = min(pause * 1.5, 0.1)
 
 
+_ports: List[socket.socket] = []  # Those that this process was given, each by the name that holds it.
+
+
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A loopback port that is free, and this process's until it ends: no other test is given it, in C neither, and the system gives
+    no connection a port so low."""
+    while True:
+        port = random.randrange(10000, 32768)
+        with contextlib.ExitStack() as stack:
+            name = stack.enter_context(socket.socket(socket.AF_UNIX))
+            one = stack.enter_context(socket.socket())
+            try:
+                name.bind(f"\0evalq-test-port-{port}")
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            _ports.append(name)
+            one.close()
+            stack.pop_all()
+            return port
 
 
 class Scene:

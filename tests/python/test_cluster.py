@@ -15,14 +15,14 @@ from scene import BIN, DEADLINE, NATIVE, Scene, free_port, until
 class Cluster(Scene):
     def __init__(self) -> None:
         super().__init__()
-        self.ports = [self.pair() for _ in range(3)]
+        self.ports = [free_port() for _ in range(3)]
         self.url = f"redis://127.0.0.1:{self.ports[0]}"
         self.write_config(NATIVE + "logger: {directory: $OUT/results, sinks: [{kind: jsonl}]}\n")
         for port in self.ports:
             directory = os.path.join(self.directory, str(port))
             os.mkdir(directory)
             words = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", directory, "--save", ""]
-            words += ["--cluster-enabled", "yes", "--cluster-port", str(port + 1), "--cluster-node-timeout", "30000"]
+            words += ["--cluster-enabled", "yes", "--cluster-port", str(free_port()), "--cluster-node-timeout", "30000"]
             with open(os.path.join(directory, "log"), "ab") as log:
                 self.processes.append(subprocess.Popen(words, stdout=log, stderr=log))
         for port in self.ports:
@@ -32,12 +32,6 @@ class Cluster(Scene):
         subprocess.run(words, check=True, capture_output=True, timeout=DEADLINE)
         for port in self.ports:
             until(lambda port=port: "cluster_state:ok" in self.ask(port, "cluster", "info"), "the cluster is whole")
-
-    @staticmethod
-    def pair() -> int:
-        """A free port whose neighbour is free for the cluster's own use."""
-        port = free_port()
-        return port if port < 65535 else free_port()
 
     @staticmethod
     def ask(port: int, *words: str) -> str:
