@@ -115,7 +115,7 @@ static void client_wait_looks_at_the_configuration_once_more(void **state)
     snprintf(line, sizeof(line), "  other: %s\n", elsewhere);
     config_add_root(scene, line);
     assert_int_equal(evalq_client_wait(client, NULL, NULL, 4000), EVALQ_TIMEOUT); // For the job.
-    assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
+    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 1);
     evalq_client_close(client);
     fixture_dir_remove(elsewhere);
 }
@@ -183,12 +183,22 @@ static void client_withdraws_only_what_no_worker_has_begun(void **state)
     struct evq_claim *claim = fixture_claim(scene->fx);
     submit_step(scene, client, 20);
     assert_flushed(client);
-    assert_int_equal(evalq_client_withdraw(client, 10, "", "quick", "no room", 2000), EVALQ_BUSY);
-    assert_int_equal(evalq_client_withdraw(client, 20, NULL, "quick", "no room", 2000), EVALQ_OK);
-    assert_int_equal(evalq_client_withdraw(client, 20, NULL, "quick", "no room", 2000), EVALQ_OK);
+    assert_int_equal(
+        evalq_client_withdraw(client, 10, "", "quick", "no room", (int)fixture_patience_ms()),
+        EVALQ_BUSY);
+    assert_int_equal(
+        evalq_client_withdraw(client, 20, NULL, "quick", "no room", (int)fixture_patience_ms()),
+        EVALQ_OK);
+    assert_int_equal(
+        evalq_client_withdraw(client, 20, NULL, "quick", "no room", (int)fixture_patience_ms()),
+        EVALQ_OK);
     fixture_assert_state(scene->fx, "digits/20/regular/quick", "skipped");
-    assert_int_equal(evalq_client_withdraw(client, 30, NULL, "quick", "", 2000), EVALQ_NOT_FOUND);
-    assert_int_equal(evalq_client_withdraw(client, 20, "a b", "quick", "", 2000), EVALQ_INVALID);
+    assert_int_equal(
+        evalq_client_withdraw(client, 30, NULL, "quick", "", (int)fixture_patience_ms()),
+        EVALQ_NOT_FOUND);
+    assert_int_equal(
+        evalq_client_withdraw(client, 20, "a b", "quick", "", (int)fixture_patience_ms()),
+        EVALQ_INVALID);
     evq_claim_free(claim);
     evalq_client_close(client);
 }
@@ -204,15 +214,16 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
 
     submit_step(scene, client, 10);
     assert_flushed(client);
-    assert_int_equal(evalq_client_poll(client, see, &seen, 2000), EVALQ_OK);
+    assert_int_equal(evalq_client_poll(client, see, &seen, (int)fixture_patience_ms()), EVALQ_OK);
     assert_int_equal(seen.metrics + seen.ends, 0);
     assert_int_equal(evalq_client_wait(client, see, &seen, 100), EVALQ_TIMEOUT);
-    assert_int_equal(evalq_client_best(client, "", &value, &step, path, sizeof(path), 2000),
+    assert_int_equal(evalq_client_best(client, "", &value, &step, path, sizeof(path),
+                                       (int)fixture_patience_ms()),
                      EVALQ_NOT_FOUND);
 
     struct evq_claim *claim = fixture_claim(scene->fx);
     fixture_publish(scene->fx, claim, "digits", 0.75);
-    assert_int_equal(evalq_client_poll(client, see, &seen, 2000), EVALQ_OK);
+    assert_int_equal(evalq_client_poll(client, see, &seen, (int)fixture_patience_ms()), EVALQ_OK);
     assert_int_equal(seen.metrics, 1);
     assert_near(seen.value, 0.75, 0.0);
     assert_string_equal(seen.key, "eval/digits/accuracy");
@@ -228,7 +239,8 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
     snprintf(best.job, sizeof(best.job), "%s", claim->id);
     snprintf(best.checkpoint, sizeof(best.checkpoint), "test:out/step-10.safetensors");
     assert_status(evq_queue_best_put(scene->fx->queue, &best, NULL), EVQ_OK);
-    assert_int_equal(evalq_client_best(client, NULL, &value, &step, path, sizeof(path), 2000),
+    assert_int_equal(evalq_client_best(client, NULL, &value, &step, path, sizeof(path),
+                                       (int)fixture_patience_ms()),
                      EVALQ_OK);
     assert_near(value, 0.75, 0.0);
     assert_int_equal(step, 10);

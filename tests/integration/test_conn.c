@@ -418,12 +418,13 @@ static void conn_call_waits_out_a_server_that_loads(void **state)
 
     // Loading takes a while, and looks at its clients meanwhile.
     evq_reply_free(fixture_call(conn, "DEBUG", "POPULATE", "2000", NULL));
-    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "key-load-delay", "500", NULL));
+    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "key-load-delay", "10000", NULL));
     evq_reply_free(
         fixture_call(conn, "CONFIG", "SET", "loading-process-events-interval-bytes", "1024", NULL));
     assert_int_equal(pthread_create(&hog.thread, NULL, hog_main, &hog), 0);
     FIXTURE_UNTIL(ping(conn, &err) == EVQ_E_RETRY);
     assert_holds(err.message, "LOADING");
+    evq_reply_free(fixture_call(conn, "CONFIG", "SET", "key-load-delay", "0", NULL));
     FIXTURE_UNTIL(ping(conn, &err) == EVQ_OK);
     assert_int_equal(pthread_join(hog.thread, NULL), 0);
     evq_conn_close(conn);

@@ -38,9 +38,16 @@ static int setup_impatient(void **state)
     return 0;
 }
 
+static int setup_patient(void **state)
+{
+    *state =
+        fixture_gateway_open(BIN, "--tokens", "tokens", "--rate", "0", "--patience", "600", NULL);
+    return 0;
+}
+
 static int setup_counting(void **state)
 {
-    *state = fixture_gateway_open(BIN, "--tokens", "tokens", "--rate", "20", NULL);
+    *state = fixture_gateway_open(BIN, "--tokens", "tokens", "--rate", "2", NULL);
     return 0;
 }
 
@@ -124,17 +131,23 @@ static void who_drips_is_cut_while_others_are_served(void **state)
 static void who_asks_again_in_time_is_not_cut(void **state)
 {
     struct fixture_gateway *gateway = *state;
-    const int fd = fixture_http_connect(gateway);
-    const int64_t end =
-        fixture_now_ms() + 2500; // Longer than the patience, which each reply renews.
-    int count = 0;
-    while (fixture_now_ms() < end) {
+    int fd = fixture_http_connect(gateway);
+    int64_t last_ms = fixture_now_ms(); // When the request was sent whose reply came last.
+    int64_t end_ms = last_ms + 2500;    // Longer than the patience, which each reply renews.
+    while (fixture_now_ms() < end_ms) {
+        const int64_t asked_ms = fixture_now_ms();
         send_text(fd, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_true(fixture_http_read(fd, &reply));
+        if (!fixture_http_read(fd, &reply)) {
+            assert_true(fixture_now_ms() - last_ms >= 1000); // This test was late itself: again.
+            (void)close(fd);
+            fd = fixture_http_connect(gateway);
+            last_ms = fixture_now_ms();
+            end_ms = last_ms + 2500;
+            continue;
+        }
         assert_int_equal(reply.code, 200);
-        count++;
+        last_ms = asked_ms;
     }
-    assert_true(count > 1);
     (void)close(fd);
 }
 
@@ -452,7 +465,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_no_http_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(random_bytes_change_nothing, setup_impatient, teardown),
         cmocka_unit_test_setup_teardown(pipelined_requests_are_answered_in_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(thousands_of_connections_leave_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(thousands_of_connections_leave_room, setup_patient,
+                                        teardown),
         cmocka_unit_test_setup_teardown(who_reads_nothing_holds_nobody_up, setup, teardown),
         cmocka_unit_test_setup_teardown(redis_that_stands_still_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(who_asks_too_much_is_told_to_wait, setup_counting,
