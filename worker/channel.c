@@ -94,6 +94,15 @@ void evq_channel_fill(struct evq_channel *channel)
     channel->ended = channel->ended || channel->in.failed;
 }
 
+/* What follows a note that was lost counts no more: "done" behind a lost result would stand for it.
+ */
+static enum evq_status channel_lose(struct evq_channel *channel, enum evq_status status)
+{
+    channel->ended = true;
+    evq_buffer_consume(&channel->in, channel->in.bytes);
+    return status;
+}
+
 enum evq_status evq_channel_next(struct evq_channel *channel, struct evq_note **ret_note,
                                  struct evq_error *err)
 {
@@ -106,20 +115,20 @@ enum evq_status evq_channel_next(struct evq_channel *channel, struct evq_note **
     const size_t bytes = (size_t)in->data[0] | (size_t)in->data[1] << 8 |
                          (size_t)in->data[2] << 16 | (size_t)in->data[3] << 24;
     if (bytes > EVQ_CODEC_NOTE_BYTES_MAX) {
-        channel->ended = true;
-        return evq_error_set(err, EVQ_E_CORRUPT, "a note of %zu bytes, allowed %zu", bytes,
-                             EVQ_CODEC_NOTE_BYTES_MAX);
+        return channel_lose(channel,
+                            evq_error_set(err, EVQ_E_CORRUPT, "a note of %zu bytes, allowed %zu",
+                                          bytes, EVQ_CODEC_NOTE_BYTES_MAX));
     }
     if (in->bytes - PREFIX_BYTES < bytes) {
         return EVQ_OK;
     }
     const enum evq_status status =
         evq_codec_note_decode(in->data + PREFIX_BYTES, bytes, ret_note, err);
-    if (status == EVQ_E_CORRUPT) {
-        channel->ended = true;
+    if (status != EVQ_OK) {
+        return channel_lose(channel, status);
     }
     evq_buffer_consume(&channel->in, PREFIX_BYTES + bytes);
-    return status;
+    return EVQ_OK;
 }
 
 struct evq_field evq_channel_text(const char *key, const char *text)

@@ -21,7 +21,7 @@ struct evq_channel {
     int fd; // Non-blocking; owned. -1: closed.
     struct evq_buffer in;
     struct evq_buffer out; // What the other side has not taken yet.
-    bool ended;            // The other side has closed, or broke the framing.
+    bool ended;            // The other side has closed, or broke the framing, or a note was lost.
 };
 
 /* Takes fd over and makes it non-blocking. */
@@ -41,8 +41,8 @@ enum evq_status evq_channel_flush(struct evq_channel *channel, struct evq_error 
 
 /* Takes in what is there, without waiting; sets `ended`. */
 void evq_channel_fill(struct evq_channel *channel);
-/* The next whole note of what was taken in; *ret_note NULL: none. The caller frees it.
- * EVQ_E_CORRUPT. */
+/* The next whole note of what was taken in; *ret_note NULL: none. The caller frees it. After
+ * EVQ_E_CORRUPT or EVQ_E_NOMEM there is none any more. */
 enum evq_status evq_channel_next(struct evq_channel *channel, struct evq_note **ret_note,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 

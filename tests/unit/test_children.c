@@ -152,6 +152,22 @@ static void job_whose_result_was_lost_for_want_of_memory_does_not_complete(void 
     assert_null(scene->lease->first->next);
 }
 
+/* The result's note cannot be read, the next one could: its child is killed, and what it said is
+ * looked at once more when it has died. */
+static void job_whose_result_could_not_be_read_does_not_complete(void **state)
+{
+    struct scene *scene = *state;
+
+    child_finishes(scene);
+    evq_channel_fill(&scene->slot.channel);
+    fixture_memory_refuse(0, SIZE_MAX - 1);
+    evq_children_read(&scene->supervisor, &scene->slot);
+    assert_true(fixture_memory_give() > 0);
+    evq_children_read(&scene->supervisor, &scene->slot);
+    assert_null(scene->lease->first);
+    assert_ptr_equal(scene->slot.lease, scene->lease);
+}
+
 static void child_that_can_no_longer_be_heard_is_killed(void **state)
 {
     struct scene *scene = *state;
@@ -251,6 +267,7 @@ int main(void)
         CHILDREN_TEST(lease_that_failed_says_so_without_memory),
         CHILDREN_TEST(job_with_its_result_completes),
         CHILDREN_TEST(job_whose_result_was_lost_for_want_of_memory_does_not_complete),
+        CHILDREN_TEST(job_whose_result_could_not_be_read_does_not_complete),
         CHILDREN_TEST(child_that_can_no_longer_be_heard_is_killed),
         CHILDREN_TEST(dead_child_is_given_no_further_job),
         CHILDREN_TEST(job_that_found_no_room_goes_back_and_its_suite_waits),
