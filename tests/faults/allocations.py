@@ -16,7 +16,7 @@ from typing import Dict, List, Optional, Tuple
 
 import parts
 import sink_files
-from stage import BIN, TOOLS, arguments, free_port, until
+from stage import BIN, DEADLINE, TOOLS, arguments, free_port, until
 
 CODES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
 KNOWN = (  # No fault of evalq's.
@@ -77,7 +77,7 @@ class Part(parts.Part):
     def run(self, at: int, *words: str, path: str = "") -> Struck:
         done = subprocess.run(
             [path or os.path.join(BIN, self.program), *words], env=self.environment(at, word=self.word),
-            cwd=self.stage.directory, capture_output=True, text=True, timeout=60, check=False, errors="replace",
+            cwd=self.stage.directory, capture_output=True, text=True, timeout=DEADLINE, check=False, errors="replace",
         )  # fmt: skip
         struck = Struck(done, *self.report())
         self.ended_well(struck.code, struck.err)
@@ -229,7 +229,7 @@ class Service(Part):
 
     def end(self, process: "subprocess.Popen[str]") -> Tuple[int, bool]:
         process.terminate()
-        code = process.wait(60)
+        code = process.wait(DEADLINE)
         calls, callers = self.report()
         with open(self.stage.path("struck.log"), encoding="utf-8", errors="replace") as file:
             log = file.read()

@@ -20,7 +20,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -32,9 +31,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import history
 import history_check
 from campaign_site import PREFIX, SOURCE, Broken, Member, Site, until
+from stage import free_port
 
 LEASE_MS = 300
 CROWD_LEASE_MS = 900  # A job whose lease lapses again and again waits for minutes: a crowd has no time for them.
+STORM_MORE_S = 300
+STALE = "checked stale_refused"
 TOKEN = "a-token-of-the-fault-campaign"
 
 # Of all requests of a round, by chance; how long those last that do.
@@ -67,13 +69,19 @@ class Storm:
     def __init__(self, site: Site, random_: random.Random, actions: List[Tuple[float, Callable[[], None]]], pause_s: Tuple[float, float]) -> None:
         self.site, self.random, self.actions, self.pause_s = site, random_, actions, pause_s
 
-    def run(self, over: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+    def run(self, over: Callable[[], bool], seconds: float, enough: Callable[[], bool]) -> None:
+        """Until all is over, or for so long; and, where the machine is so slow that not enough has happened by then, longer."""
+        end = time.monotonic() + seconds
+        last = end + STORM_MORE_S
         looked = 0.0
         weights = [weight for weight, _ in self.actions]
         first = [*self.random.sample(self.actions[1:], len(self.actions) - 1), self.actions[0]]  # Each once, the last of these first; then by chance.
-        while time.monotonic() < deadline:
+        while True:
             self.site.tend()
+            if time.monotonic() >= end:
+                if time.monotonic() >= last or enough():
+                    return
+                end = time.monotonic() + 2
             if time.monotonic() > looked + 0.3:
                 looked = time.monotonic()
                 if over():
@@ -107,14 +115,37 @@ def ended(site: Site, submitters: Callable[[], bool]) -> bool:
     return submitters() and site.open_jobs() == 0
 
 
-def calm_and_check(site: Site, submitters: Callable[[], bool], sinks: List[str], verbs: List[str], seconds: float) -> history_check.Report:
-    """No more faults but a cut reply of each verb: everything ends, the sinks get everything, the programs stop in order, and
-    the checker looks."""
+def enough(kind: str, site: Site) -> bool:
+    """Whether all has happened but what the calm sees to."""
+    return not missing(kind, {**site.counts, **site.proxy.counts(), STALE: 1})
+
+
+class Sleeper:
+    """Stops a worker for so long that its jobs become another's, again and again until one that woke was refused."""
+
+    def __init__(self, site: Site, random_: random.Random, lease_ms: int) -> None:
+        self.site, self.random, self.lease_ms = site, random_, lease_ms
+        self.looked = 0.0
+        self.needed = True
+
+    def tend(self) -> None:
+        if not self.needed or time.monotonic() < self.looked + 1:
+            return
+        self.looked = time.monotonic()
+        self.needed = not any(map(history_check.refused, history.read(glob.glob(self.site.path("*.history")))))
+        member = pick(self.site, self.random, "worker") if self.needed else None
+        if member is not None and member.process.poll() is None:
+            member.pause(5 * self.lease_ms / 1000)
+
+
+def calm_and_check(site: Site, submitters: Callable[[], bool], sinks: List[str], verbs: List[str], sleeper: Sleeper) -> history_check.Report:
+    """No more faults but one of each kind and a cut reply of each verb, and a stale write if the storm had none: everything ends, the
+    sinks get everything, the programs stop in order, and the checker looks."""
     site.took("storm")
-    site.counts["ended in storm"] = sum(until(site.ended_jobs, "Redis says what has ended", 60))
+    site.counts["ended in storm"] = sum(until(site.ended_jobs, "Redis says what has ended", 120))
     site.proxy.say("clear")
-    for verb in verbs:
-        site.proxy.say(f"rule cut_reply:{verb}:k=2")
+    for rule in surely(verbs):
+        site.proxy.say("rule " + rule)
     for member in site.members:
         member.wake()
         if member.kind == "operator":
@@ -122,13 +153,14 @@ def calm_and_check(site: Site, submitters: Callable[[], bool], sinks: List[str],
 
     def over() -> bool:
         site.tend()
+        sleeper.tend()
         return ended(site, submitters)
 
     def recorded() -> bool:
         site.tend()  # A logger that found no Redis when it started is started again, as before.
         return site.sinks_behind(sinks) == 0
 
-    until(over, "every job has ended", seconds)
+    until(over, "every job has ended", 600)
     site.took("calm")
     until(recorded, "the sinks have everything", 600)
     site.took("sinks")
@@ -150,11 +182,15 @@ def calm_and_check(site: Site, submitters: Callable[[], bool], sinks: List[str],
     return report
 
 
+def surely(verbs: List[str]) -> List[str]:
+    """Once for each verb that must have its reply cut, and for each kind."""
+    return [f"cut_reply:{verb}:k=2" for verb in verbs] + [
+        f"{kind}:publish:k={10 + 5 * number}{LASTS.get(kind, '')}" for number, kind in enumerate(CHANCES)]
+
+
 def rules(verbs: List[str], thin: int = 1) -> List[str]:
-    """By chance, and surely once for each verb that must have its reply cut, and for each kind."""
-    surely = [f"cut_reply:{verb}:k=2" for verb in verbs]
-    surely += [f"{kind}:publish:k={10 + 5 * number}{LASTS.get(kind, '')}" for number, kind in enumerate(CHANCES)]
-    return surely + [f"{kind}:*:p={chance / thin:.6f}{LASTS.get(kind, '')}" for kind, chance in CHANCES.items()]
+    """Those, and by chance."""
+    return surely(verbs) + [f"{kind}:*:p={chance / thin:.6f}{LASTS.get(kind, '')}" for kind, chance in CHANCES.items()]
 
 
 def round_load(site: Site, random_: random.Random, size: int, seconds: float, traced: bool, mutant: str = "", thin: int = 1,
@@ -185,8 +221,8 @@ def round_load(site: Site, random_: random.Random, size: int, seconds: float, tr
                                   (0.4, act(site, random_, "logger", "pause")), (1, act(site, random_, "operator", "kill")),
                                   (0.12 if thin == 1 else 0.04, site.redis_kill)],  # It reads a crowd's file for half a minute.
                   (0.005 * thin, 0.04 * thin))
-    storm.run(lambda: ended(site, done), seconds)
-    return calm_and_check(site, done, ["jsonl", "tensorboard"], VERBS["load"], 600)
+    storm.run(lambda: ended(site, done), seconds, lambda: bool(mutant) or enough("load", site))
+    return calm_and_check(site, done, ["jsonl", "tensorboard"], VERBS["load"], Sleeper(site, random_, lease_ms))
 
 
 # ---- real programs ----
@@ -290,12 +326,6 @@ class Poster(threading.Thread):
                 time.sleep(0.02)
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def programs_config(site: Site) -> str:
     results = site.path("results")
     return site.write("evalq.yaml", f"""roots: {{ckpt: {site.path("ckpt")}}}
@@ -342,13 +372,13 @@ def round_programs(site: Site, random_: random.Random, size: int, seconds: float
     storm = Storm(site, random_, [(4, act(site, random_, "trainer", "kill")), (2, act(site, random_, "worker", "kill")), (3, act(site, random_, "worker", "pause")),
                                   (0.5, act(site, random_, "worker", "drain")), (3, below.kill), (3, below.pause), (1.5, act(site, random_, "logger", "kill")),
                                   (1, act(site, random_, "logger", "pause")), (2, act(site, random_, "gateway", "kill")), (0.4, site.redis_kill)], (0.02, 0.1))
-    storm.run(lambda: ended(site, done), seconds)
+    storm.run(lambda: ended(site, done), seconds, lambda: enough("programs", site))
     below.wake(True)
     site.counts["posts repeated"] = poster.again
     for member in site.members:  # One on which several jobs crashed claims no more.
         if member.kind == "worker":
             member.drain()
-    return calm_and_check(site, done, ["jsonl", "tensorboard", "best"], VERBS["programs"], 600)
+    return calm_and_check(site, done, ["jsonl", "tensorboard", "best"], VERBS["programs"], Sleeper(site, random_, LEASE_MS))
 
 
 def round_crowd(*site_and_more: Any, **more: str) -> history_check.Report:
@@ -392,7 +422,7 @@ def missing(kind: str, counts: Dict[str, int]) -> List[str]:
     for fault in CHANCES:
         if not any(name.startswith(f"fault {fault} ") for name in counts):
             lacking.append("fault " + fault)
-    if counts.get("checked stale_refused", 0) == 0:
+    if counts.get(STALE, 0) == 0:
         lacking.append("a stale write to refuse")
     return lacking
 

@@ -20,6 +20,7 @@ PREFIX = "evalq:{main}:"
 PR_SET_PDEATHSIG = 1
 UNREACHABLE = 5  # How a program ends that finds no Redis when it starts (docs/troubleshooting.md),
 INTERRUPTED = 130  # and one that is told to stop meanwhile.
+TOLD = (0, -signal.SIGTERM, UNREACHABLE, INTERRUPTED)  # How one ends that is told to. All but 0: it had only begun.
 libc = ctypes.CDLL(None)
 
 
@@ -74,7 +75,7 @@ class Member:
         """An orderly end, and a new start."""
         self.wake()
         self.process.terminate()
-        self.look(self.process.wait(60), (0, -signal.SIGTERM, UNREACHABLE, INTERRUPTED))  # All but 0: it had only begun.
+        self.look(self.process.wait(120), TOLD)
         self.site.counts["drain " + self.kind] += 1
         self.start()
 
@@ -107,7 +108,7 @@ class Member:
         if not self.done:
             self.wake()
             self.process.terminate()
-            self.look(self.process.wait(60), (0, UNREACHABLE, INTERRUPTED))  # All but 0: it had only begun.
+            self.look(self.process.wait(120), TOLD)
             self.done = True
 
 
@@ -238,7 +239,7 @@ class Site:
 
     def begin(self, rules: List[str], wire: bool) -> None:
         self.redis_start()
-        until(self.redis_answers, "Redis answers", 30)
+        until(self.redis_answers, "Redis answers", 120)
         installed = subprocess.run([self.program("evalq"), "admin", "install", "--url", "unix://" + self.socket], capture_output=True, text=True, check=False)
         if installed.returncode != 0:
             raise Broken(installed.stderr)

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from stage import CONFIG, ENDS, TOOLS, Stage, arguments, until
+from stage import CONFIG, DEADLINE, ENDS, TOOLS, Stage, arguments, until
 
 HOUR_US = 3_600_000_000
 FAILS = """#!/bin/sh
@@ -83,7 +83,7 @@ def one(hours: float, jobs: int) -> int:
             raise AssertionError(f"{stolen} jobs of a worker that lived were taken from it")
         for program in (worker, logger):
             program.terminate()
-            if program.wait(60) != 0:
+            if program.wait(DEADLINE) != 0:
                 raise AssertionError(f"a program ended with {program.returncode}")
         return len(stage.runs)
     finally:

@@ -17,7 +17,7 @@ from typing import List, Tuple
 
 import parts
 import sink_files
-from stage import BIN, PREFIX, TOOLS, Stage, arguments, free_port, until
+from stage import BIN, DEADLINE, PREFIX, TOOLS, Stage, arguments, free_port, until
 from trial import Trial, run_all
 
 CODES = (0, 1, 5, 8, 9)  # docs/troubleshooting.md
@@ -59,7 +59,7 @@ class AtStart(Trial):
                 until(lambda: process.poll() is not None or self.works(self.told()), f"{self.program} works or ends with {limit}")
             finally:
                 process.terminate()
-                code = process.wait(60)
+                code = process.wait(DEADLINE)
         return code, self.told()
 
     def told(self) -> str:
@@ -83,7 +83,7 @@ class AtStart(Trial):
         worker = self.stage.start_worker()
         until(self.stage.ended, "every job ends")
         worker.terminate()
-        worker.wait(60)
+        worker.wait(DEADLINE)
         self.stage.audit()
 
 
@@ -135,7 +135,7 @@ class ScanAtStart(AtStart):
         worker = self.stage.start_worker()
         until(self.stage.ended, "every job ends")
         worker.terminate()
-        worker.wait(60)
+        worker.wait(DEADLINE)
         self.stage.audit()
 
 
@@ -164,7 +164,7 @@ class TrainingAtStart(Trial):
         worker = stage.start_worker()
         until(stage.ended, "every job ends")
         worker.terminate()
-        worker.wait(60)
+        worker.wait(DEADLINE)
         stage.verify()
 
 
@@ -199,7 +199,7 @@ class Midst(Trial):
 
     def ends_well(self, process: "subprocess.Popen[bytes]") -> None:
         process.terminate()
-        if process.wait(60) != 0:
+        if process.wait(DEADLINE) != 0:
             raise AssertionError(f"a program ended with {process.returncode}")
 
 
@@ -366,7 +366,7 @@ class NoConnection(Trial):
                 raise AssertionError(f"it said {lines}")
             self.struck += 1
             self.sentence = lines[1]
-        if logger.wait(60) != 5 or len(loud(stage.log("evalq-logger"))) != 1:  # Its service starts it again.
+        if logger.wait(DEADLINE) != 5 or len(loud(stage.log("evalq-logger"))) != 1:  # Its service starts it again.
             raise AssertionError(f"the logger ended with {logger.returncode}: {stage.log('evalq-logger')}")
         if stage.trainer("run", 1, 3, flush_ms=1000) != [1, 2, 3]:
             raise AssertionError("the training's submits were not accepted")
@@ -378,7 +378,7 @@ class NoConnection(Trial):
         stage.expect("scanned", [1], "echo")
         until(stage.ended, "the worker, which waits at its start, goes on")
         worker.terminate()
-        if worker.wait(60) != 0:
+        if worker.wait(DEADLINE) != 0:
             raise AssertionError(f"the worker ended with {worker.returncode}")
         stage.verify()
 

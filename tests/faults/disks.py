@@ -16,7 +16,7 @@ from typing import Dict, List, Set
 
 import sink_files
 from small_disk import SmallDisk
-from stage import CONFIG, PREFIX, TOOLS, Stage, arguments, until
+from stage import CONFIG, DEADLINE, PREFIX, TOOLS, Stage, arguments, until
 from trial import Trial, run_all
 
 
@@ -102,7 +102,7 @@ class Sinks(Trial):
         until(self.all_recorded, "all is recorded once there is room")
         for program in (logger, worker):
             program.terminate()
-            if program.wait(60) != 0:
+            if program.wait(DEADLINE) != 0:
                 raise AssertionError(f"a program ended with {program.returncode}")
         self.check()
 
@@ -224,7 +224,7 @@ class Scratch(Trial):
         self.end()
         until(stage.ended, "every job ends once there is room")
         worker.terminate()
-        if worker.wait(60) != 0:
+        if worker.wait(DEADLINE) != 0:
             raise AssertionError(f"the worker ended with {worker.returncode}")
         stage.verify()
         for run, step, suite in stage.runs:
@@ -270,7 +270,7 @@ class ScratchGone(Scratch):
         stage.put("during", range(1, 5))
         until(stage.ended, "what comes afterwards ends")
         worker.terminate()
-        if worker.wait(60) != 0:
+        if worker.wait(DEADLINE) != 0:
             raise AssertionError(f"the worker ended with {worker.returncode}")
         stage.verify()
 
@@ -292,7 +292,7 @@ class Training(Trial):
         worker = self.stage.start_worker()
         until(self.stage.ended, "every job ends")
         worker.terminate()
-        worker.wait(60)
+        worker.wait(DEADLINE)
         self.stage.verify()
 
     def warned(self, *sentences: str) -> None:

@@ -139,6 +139,11 @@ def claims_of(lines: List[Line]) -> Dict[str, List[Tuple[int, int, str]]]:
     return claims
 
 
+def refused(line: Line) -> bool:
+    """Whether it tells an attempt that another has its job."""
+    return line.op in WRITES and line.phase == "fail" and line.detail.endswith("stale")
+
+
 def stale(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
     claims = claims_of(lines)
     invoked: Dict[Tuple[str, str, str], int] = {}
@@ -150,7 +155,7 @@ def stale(lines: List[Line], left: Dict[str, Any], report: Report) -> None:
         if line.phase == "invoke":
             invoked[call] = line.ns
             first.setdefault((line.op, line.id, line.token), line.ns)
-        elif line.phase == "fail" and line.detail.endswith("stale"):
+        elif refused(line):
             report.counts["stale_refused"] += 1
         elif line.phase == "ok":
             since = invoked.get(call, line.ns)

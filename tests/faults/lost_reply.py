@@ -8,7 +8,7 @@ import subprocess
 from typing import Any, List
 
 from campaign_site import Proxy
-from stage import BIN, PREFIX, Stage, until
+from stage import BIN, DEADLINE, PREFIX, Stage, until
 from trial import Trial
 
 CONFIG = """
@@ -101,7 +101,7 @@ class Reply(Trial):
 
     def end(self, process: "subprocess.Popen[bytes]") -> None:
         process.terminate()
-        self.same(process.wait(60), 0, "a program's exit code")
+        self.same(process.wait(DEADLINE), 0, "a program's exit code")
 
     def jobs(self) -> int:
         return len(self.stage.call("KEYS", PREFIX + "job:*"))

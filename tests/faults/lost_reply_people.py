@@ -8,7 +8,7 @@ from typing import Any, List
 
 import sink_files
 from lost_reply import Reply
-from stage import PREFIX, until
+from stage import DEADLINE, PREFIX, until
 
 UNREACHABLE, NOT_FOUND = 5, 3  # docs/troubleshooting.md
 
@@ -157,7 +157,7 @@ class ByHand(Reply):
 
     def redis_cli(self) -> "subprocess.CompletedProcess[str]":
         words = ["redis-cli", "-s", self.stage.proxy.listen, self.call, "evalq_v1_" + self.verb, "1", PREFIX, *self.words()]
-        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
     def lose(self, how: str = "every=1") -> None:
         super().lose(how)

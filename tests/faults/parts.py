@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from typing import Any, Dict, List, Optional, Tuple, Type
 
-from stage import Stage, points, until
+from stage import DEADLINE, Stage, points, until
 
 TOKEN = "a-token-of-the-test-which-writes"
 
@@ -66,7 +66,7 @@ class Part:
 
     def end_healer(self, healer: "subprocess.Popen[bytes]") -> None:
         healer.terminate()
-        if healer.wait(60) != 0:
+        if healer.wait(DEADLINE) != 0:
             raise AssertionError(f"the program that healed ended with {healer.returncode}")
         self.stage.processes.remove(healer)
 
@@ -120,7 +120,7 @@ class Front:
             {"Authorization": f"Bearer {TOKEN}"}, method=method,
         )  # fmt: skip
         try:
-            with urllib.request.urlopen(request, timeout=30) as reply:
+            with urllib.request.urlopen(request, timeout=DEADLINE) as reply:
                 return reply.status, json.load(reply)
         except urllib.error.HTTPError as fault:
             return fault.code, None

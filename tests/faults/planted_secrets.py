@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from typing import Dict, Iterator, List, Tuple
 
-from stage import BIN, CONFIG, Redis, Stage, arguments, free_port, until
+from stage import BIN, CONFIG, DEADLINE, Redis, Stage, arguments, free_port, until
 
 SECRETS = {
     name: f"planted-{name}-{os.urandom(12).hex()}"
@@ -52,7 +52,7 @@ class Planted(Stage):
     def say(self, *words: str, **variables: str) -> int:
         done = subprocess.run(
             [os.path.join(BIN, words[0]), *words[1:]], env=dict(self.environment(), **variables), cwd=self.directory,
-            capture_output=True, timeout=60, check=False,
+            capture_output=True, timeout=DEADLINE, check=False,
         )  # fmt: skip
         self.look(" ".join(words), done.stdout + done.stderr)
         return done.returncode
@@ -179,7 +179,7 @@ def run(stage: Planted) -> None:
     for process in started:
         process.terminate()
     for process in started:
-        process.wait(60)
+        process.wait(DEADLINE)
     keys, files = stage.look_at_redis(), stage.look_at_files()
     if not children or not keys or not files:
         raise AssertionError(f"looked at {children} children, {keys} keys, {files} files")

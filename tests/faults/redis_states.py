@@ -15,7 +15,7 @@ import threading
 from typing import Any, List
 
 from small_disk import SmallDisk
-from stage import CONFIG, PREFIX, TOOLS, Redis, Refused, Stage, arguments, free_port, until
+from stage import CONFIG, DEADLINE, PREFIX, TOOLS, Redis, Refused, Stage, arguments, free_port, until
 from trial import Trial, run_all
 
 GATE = '#!/bin/sh\ntouch "$SITE/started"\nwhile [ ! -e "$SITE/go" ]; do sleep 0.02; done\necho \'{"value": 1}\' >"$EVALQ_RESULT"\n'
@@ -97,7 +97,7 @@ class State(Trial):
             raise AssertionError(f"{fault}: {missing}, of {records}") from None
         for program in (worker, logger):
             program.terminate()
-            if program.wait(60) != 0:
+            if program.wait(DEADLINE) != 0:
                 raise AssertionError(f"a program ended with {program.returncode}")
         self.check()
 
@@ -311,7 +311,7 @@ class DeniedEarly(State):
         until(lambda: stage.ended() and stage.taken() and self.recorded(), "every result is recorded")
         for program in (logger, worker):
             program.terminate()
-            if program.wait(60) != 0:
+            if program.wait(DEADLINE) != 0:
                 raise AssertionError(f"a program ended with {program.returncode}")
         self.check()
 
@@ -361,7 +361,7 @@ class FlushedRegistering(State):
         logger = stage.start("evalq-logger")
         calls = self.after_flush(monitor)
         logger.terminate()
-        logger.wait(60)
+        logger.wait(DEADLINE)
         for sink in ("jsonl", "csv"):
             if not any("sink_open" in call and f'"{sink}"' in call for call in calls):
                 raise AssertionError(f"after the flush the sink '{sink}' was not registered before another was read: {calls}")
@@ -446,13 +446,18 @@ class PowerLossLate(PowerLoss):
 
     def begin(self) -> None:
         until(lambda: any(open(self.stage.path("synced"), "rb").read()), "something is synced")
+        assert self.stage.redis is not None
+        pid = self.stage.redis.pid
         step = 5
-        while True:  # Until one is acknowledged and not synced.
+        while True:  # Until one is acknowledged and not synced, which it is not while the server stands still.
             self.stage.put("before", [step])
             step += 1
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)
             with open(self.stage.path("synced"), "rb") as file:
                 if os.path.getsize(self.incr()) > int.from_bytes(file.read(), sys.byteorder):
                     break
+            os.kill(pid, signal.SIGCONT)
         super().begin()
 
     def during(self) -> None:

@@ -18,7 +18,7 @@ import lost_reply_people
 import sink_files
 from lost_reply import Reply
 from redis_states import GATE
-from stage import PREFIX, arguments, until
+from stage import DEADLINE, PREFIX, arguments, until
 from trial import Unable, run_all
 
 
@@ -175,7 +175,7 @@ class Trained(Reply):
         self.client = self.stage.client("run")
 
     def ask(self) -> None:
-        self.must(self.client.wait(60), "wait() was not through")
+        self.must(self.client.wait(DEADLINE), "wait() was not through")
 
     def check(self) -> None:
         found = sorted((result.step, result.metric) for result in self.client.results())

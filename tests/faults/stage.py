@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "python"))
 
-from scene import BIN, BUILD, DATA, Scene, free_port, until  # noqa: E402,F401
+from scene import BIN, BUILD, DATA, DEADLINE, Scene, free_port, until  # noqa: E402,F401
 
 PREFIX = "evalq:{main}:"
 ENDS = ("done", "dead", "skipped", "cancelled")
@@ -172,7 +172,7 @@ class Stage(Scene):
         words = [run, self.ring, str(first), str(count), directory, suite, str(flush_ms)]
         done = subprocess.run(
             [os.path.join(TOOLS, "trainer"), *words], env=self.environment(), cwd=self.directory,
-            capture_output=True, text=True, timeout=60, check=False, preexec_fn=self.descriptors_limit,
+            capture_output=True, text=True, timeout=DEADLINE, check=False, preexec_fn=self.descriptors_limit,
         )  # fmt: skip
         if done.returncode != 0 or not done.stdout.endswith("trained\n"):
             raise AssertionError(f"the training ended with {done.returncode}: {done.stdout} {done.stderr}")
@@ -182,7 +182,7 @@ class Stage(Scene):
         self.expect(run, accepted, suite)
         return accepted
 
-    def evalq(self, *words: str, code: Optional[int] = None, seconds: float = 60) -> "subprocess.CompletedProcess[str]":
+    def evalq(self, *words: str, code: Optional[int] = None, seconds: float = DEADLINE) -> "subprocess.CompletedProcess[str]":
         """Runs the program to its end; code: what it must end with."""
         done = subprocess.run(
             [os.path.join(BIN, "evalq"), *words],

@@ -13,7 +13,7 @@ from typing import List, Tuple
 
 import parts
 import sink_files
-from stage import BIN, TOOLS, arguments, free_port, until
+from stage import BIN, DEADLINE, TOOLS, arguments, free_port, until
 
 
 class Part(parts.Part):
@@ -45,7 +45,7 @@ class Part(parts.Part):
             _, calls, _, killed = file.read().split()
         return int(calls), killed != "0"
 
-    def end(self, process: "subprocess.Popen[str]", seconds: float = 60) -> Tuple[int, bool]:
+    def end(self, process: "subprocess.Popen[str]", seconds: float = DEADLINE) -> Tuple[int, bool]:
         """Calls and kills. It ends with the last process of the program: one that stays is a failure."""
         self.said = process.communicate(timeout=seconds)[0]
         return self.report()
