@@ -1,7 +1,7 @@
 /*
  * A set of texts, kept as 64-bit hashes (XXH3): a few thousand in memory, 64 KiB, the others in a
- * table on disk (idtable.h), some 20 bytes each. Two ids of one run share a hash with a probability
- * of 3e-8 at a million ids. One thread.
+ * table on disk (idtable.h), some 20 bytes each, and 64 KiB more. Two ids of one run share a hash
+ * with a probability of 3e-8 at a million ids. One thread.
  */
 #ifndef EVQ_LOGGER_IDSET_H
 #define EVQ_LOGGER_IDSET_H

@@ -1,6 +1,7 @@
 #include "logger/idtable.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -9,8 +10,9 @@
 
 #define NAME        "table of result ids"
 #define SLOTS_FIRST ((uint64_t)1 << 16)
-#define LOOK_SLOTS  64  // Read at a time to look for one;
-#define BLOCK_SLOTS 512 // to add many.
+#define LOOK_SLOTS  64                  // Read at a time to look for one;
+#define BLOCK_SLOTS 512                 // to add many.
+#define MAYBE_BITS  ((uint64_t)1 << 19) // With 100,000 hashes a tenth of what is not there has both.
 
 struct block { // A part of the file while hashes are added.
     uint64_t index;
@@ -25,6 +27,24 @@ static uint64_t home(const struct evq_idtable *table, uint64_t hash)
     return hash >> (64 - __builtin_ctzll(table->slot_count));
 }
 
+/* Its two bits lie where the place in the table does not. */
+static uint64_t *maybe_word(uint64_t *maybe, uint64_t bit)
+{
+    return &maybe[bit % MAYBE_BITS / 64];
+}
+
+static void maybe_add(uint64_t *maybe, uint64_t hash)
+{
+    *maybe_word(maybe, hash) |= UINT64_C(1) << hash % 64;
+    *maybe_word(maybe, hash >> 19) |= UINT64_C(1) << (hash >> 19) % 64;
+}
+
+static bool maybe_has(uint64_t *maybe, uint64_t hash)
+{
+    return (*maybe_word(maybe, hash) >> hash % 64 & 1) != 0 &&
+           (*maybe_word(maybe, hash >> 19) >> (hash >> 19) % 64 & 1) != 0;
+}
+
 enum evq_status evq_idtable_has(const struct evq_idtable *table, uint64_t hash, bool *ret_has,
                                 struct evq_error *err)
 {
@@ -32,7 +52,7 @@ enum evq_status evq_idtable_has(const struct evq_idtable *table, uint64_t hash, 
     uint64_t found = 0;
     bool loaded = false;
 
-    if (table->fd < 0) {
+    if (table->fd < 0 || !maybe_has(table->maybe, hash)) {
         *ret_has = false;
         return EVQ_OK;
     }
@@ -97,6 +117,9 @@ static enum evq_status slots_add(struct evq_idtable *table, struct block *block,
                 *slot = slots[i];
                 block->changed = true;
                 table->count++;
+                if (table->maybe != NULL) { // Else it grows: the smaller one's bits hold for it.
+                    maybe_add(table->maybe, slots[i]);
+                }
             }
             placed = status == EVQ_OK && *slot == slots[i];
         }
@@ -112,6 +135,10 @@ static enum evq_status grow(struct evq_idtable *table, const char *directory, st
     struct block block = {0};
     uint64_t slots[BLOCK_SLOTS];
 
+    if (table->maybe == NULL &&
+        (table->maybe = calloc(MAYBE_BITS / 64, sizeof(*table->maybe))) == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a %s", NAME);
+    }
     enum evq_status status = evq_scratch_open(directory, &grown.fd, err);
     if (status == EVQ_OK && ftruncate(grown.fd, (off_t)(grown.slot_count * sizeof(*slots))) != 0) {
         status = evq_error_set(err, EVQ_E_IO, "make room for the %s: %s", NAME, strerror(errno));
@@ -130,6 +157,8 @@ static enum evq_status grow(struct evq_idtable *table, const char *directory, st
         evq_idtable_close(&grown);
         return status;
     }
+    grown.maybe = table->maybe;
+    table->maybe = NULL;
     evq_idtable_close(table);
     *table = grown;
     return EVQ_OK;
@@ -155,5 +184,6 @@ void evq_idtable_close(struct evq_idtable *table)
     if (table->fd >= 0) {
         (void)close(table->fd); // Nothing in it is of use to anybody else.
     }
+    free(table->maybe);
     *table = EVQ_IDTABLE_EMPTY;
 }

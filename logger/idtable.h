@@ -1,6 +1,6 @@
 /*
- * 64-bit hashes in a hash table on disk, in a scratch file: any number of them costs no memory; a
- * look costs one read. One thread.
+ * 64-bit hashes in a hash table on disk, in a scratch file: any number of them costs 64 KiB of
+ * memory; a look costs one read, or none for most of those that are not there. One thread.
  */
 #ifndef EVQ_LOGGER_IDTABLE_H
 #define EVQ_LOGGER_IDTABLE_H
@@ -15,6 +15,7 @@ struct evq_idtable {
     int fd;              // -1: no file yet, nothing in it.
     uint64_t slot_count; // Power of two.
     uint64_t count;
+    uint64_t *maybe; // Bits: what lacks one of its two is not there. NULL: nothing is.
 };
 
 #define EVQ_IDTABLE_EMPTY ((struct evq_idtable){.fd = -1})

@@ -1,10 +1,12 @@
 /* The ids of a run's results: exact also where most of them lie on disk. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -55,6 +57,35 @@ static void idset_knows_exactly_what_was_added_when_it_grows(void **state)
     assert_true(set->table.count > 90000); // They went to disk,
     assert_true(set->slot_count <= MEMORY_SLOTS);
     assert_true(2 * set->table.count <= set->table.slot_count); // which grew.
+    evq_idset_free(set);
+    fixture_dir_remove(directory);
+}
+
+/* Each new result is looked for: most of them must not cost a read. */
+static void idset_reads_nothing_for_most_that_is_not_there(void **state)
+{
+    (void)state;
+    char directory[64];
+    int reads = 0;
+
+    fixture_dir_make(directory);
+    struct evq_idset *set = evq_idset_new(directory);
+    assert_non_null(set);
+    for (int i = 0; i < 100000; i++) {
+        add(set, i);
+    }
+    const int fd = set->table.fd;
+    set->table.fd = open("/dev/null", O_RDONLY); // Every read fails.
+    for (int i = 100000; i < 110000; i++) {
+        char id[32];
+        bool found = false;
+        (void)snprintf(id, sizeof(id), "run/%d/regular/s#t", i);
+        reads += evq_idset_has(set, id, strlen(id), &found, NULL) != EVQ_OK;
+        assert_false(found);
+    }
+    assert_in_range(reads, 500, 1500); // A tenth: (1 - e^-0.36)^2.
+    (void)close(set->table.fd);
+    set->table.fd = fd;
     evq_idset_free(set);
     fixture_dir_remove(directory);
 }
@@ -115,6 +146,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(idset_knows_exactly_what_was_added_when_it_grows),
+        cmocka_unit_test(idset_reads_nothing_for_most_that_is_not_there),
         cmocka_unit_test(idset_says_when_there_is_no_room_on_disk_and_goes_on_after),
         cmocka_unit_test(idset_says_when_its_directory_is_gone),
     };
