@@ -16,7 +16,7 @@ static void server_gives_nothing_without_the_token(void **state)
     assert_int_equal(answer_of(scene, line, got, sizeof(got)), 5);
     assert_memory_equal(got, "gone\n", 5);
     scene->job->snapshot.token = request.token;
-    assert_refused(scene, EVQ_E_GONE, "has dropped it");
+    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has dropped it");
 
     memcpy(request.token, scene->offer.token, sizeof(request.token)); // Right, but beyond the end.
     request.offset = (int64_t)FILE_BYTES + 1;
@@ -53,11 +53,11 @@ static void server_serves_no_file_that_took_the_place(void **state)
     (void)snprintf(other, sizeof(other), "%s.new", scene->path);
     file_write(other, scene->data, FILE_BYTES);
     assert_int_equal(rename(other, scene->path), 0);
-    assert_refused(scene, EVQ_E_GONE, "has dropped it");
+    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has dropped it");
     assert_int_equal(unlink(scene->path), 0);
-    assert_refused(scene, EVQ_E_GONE, "has dropped it");
+    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has dropped it");
     assert_int_equal(symlink("/etc/passwd", scene->path), 0);
-    assert_refused(scene, EVQ_E_GONE, "has dropped it");
+    assert_refused(scene, &patient_limits, EVQ_E_GONE, "has dropped it");
 }
 
 static void server_keeps_the_token_of_a_file_it_knows(void **state)
@@ -109,7 +109,7 @@ static void server_bounds_its_connections(void **state)
     for (size_t i = 0; i < EVQ_SNAPSHOT_SERVER_PEERS_MAX; i++) {
         fds[i] = ask_and_take_one_byte(scene);
     }
-    assert_refused(scene, EVQ_E_RETRY, "is busy");
+    assert_refused(scene, &patient_limits, EVQ_E_RETRY, "is busy");
     for (size_t i = 0; i < EVQ_SNAPSHOT_SERVER_PEERS_MAX; i++) {
         (void)close(fds[i]);
     }
@@ -131,7 +131,7 @@ static void server_serves_who_asks_before_who_says_nothing(void **state)
         fds[i] = connect_to(scene->place);
         assert_true(fds[i] >= 0);
     }
-    assert_status_err(fetch(scene, &short_limits, &fetched, &err), EVQ_OK, &err);
+    assert_status_err(fetch(scene, &patient_limits, &fetched, &err), EVQ_OK, &err);
     assert_fetched(scene, &fetched);
     evq_fetch_close(&fetched);
     assert_int_equal(recv(fds[0], &byte, 1, 0), 0); // Closed without a word.

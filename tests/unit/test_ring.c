@@ -488,7 +488,7 @@ static void ring_loses_nothing_when_threads_push_at_once(void **state)
         pushers[at] = (struct pusher){.ring = ring, .number = at};
         assert_int_equal(pthread_create(&threads[at], NULL, push_all, &pushers[at]), 0);
     }
-    int64_t deadline = fixture_now_ms() + 60000;
+    int64_t deadline = fixture_now_ms() + fixture_patience_ms();
     for (uint64_t taken = 0; taken < THREADS * PER_THREAD;) {
         if (evq_ring_take(ring, &cursor, payload, &bytes) != EVQ_OK) {
             assert_true(fixture_now_ms() < deadline);
