@@ -16,6 +16,8 @@ import sys
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
+import sink_files
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "python"))
 
@@ -258,16 +260,8 @@ class Stage(Scene):
                 raise AssertionError(f"{job} is '{self.state(*job)}'")
 
     def recorded(self, directory: str = "results") -> Dict[str, int]:
-        """How often each result stands in the JSONL files, by its id."""
-        found: Dict[str, int] = {}
-        for place, _, names in os.walk(self.path(directory)):
-            for name in names:
-                if name == "results.jsonl":
-                    with open(os.path.join(place, name), encoding="utf-8") as file:
-                        for line in file:
-                            result = json.loads(line)["result_id"]
-                            found[result] = found.get(result, 0) + 1
-        return found
+        """How often each result stands in whole lines of the JSONL files, by its id."""
+        return sink_files.recorded(self.path(directory))
 
     def close(self) -> None:
         self.hang_up()

@@ -330,7 +330,7 @@ class RolesTest(unittest.TestCase):
             for name in names:
                 if name.endswith(".jsonl"):
                     with open(os.path.join(at, name), encoding="utf-8") as file:
-                        found += sum(1 for line in file if json.loads(line))
+                        found += sum(1 for line in file if line.endswith("\n") and json.loads(line))
         return found
 
     def gateway(self, port: int) -> None:
