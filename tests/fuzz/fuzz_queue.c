@@ -65,9 +65,10 @@ enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms,
     return evq_conn_call(conn, 1, words, NULL, deadline_ms, ret_reply, err);
 }
 
-bool evq_conn_retryable(enum evq_status status)
+bool evq_conn_passes(enum evq_status status)
 {
-    return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY;
+    return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY ||
+           status == EVQ_E_VERSION || status == EVQ_E_AUTH || status == EVQ_E_STOPPED;
 }
 
 int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms)
