@@ -40,7 +40,7 @@ local FEW = 8
 local P, NOW = '', 0
 local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
 local TIME = { '0', '0' } -- The same as Redis told it: seconds, microseconds.
-local META, CHANGED, BUMPS, RUNS, RUN_BUMPS, LEASES, ENDS = nil, {}, {}, {}, {}, {}, {}
+local META, CHANGED, BUMPS, RUNS, RUN_BUMPS, LEASES, ENDS, COSTS = nil, {}, {}, {}, {}, {}, {}, {}
 local CLAIMS = false -- This call claims: of a run it will want more.
 local FLOWS, CLASSES = {}, {} -- What submits of one call read, for those that come after in it.
 
@@ -48,16 +48,17 @@ local FLOWS, CLASSES = {}, {} -- What submits of one call read, for those that c
 -- R results and sinks, V what the verbs share with one another, W what views share.
 local Q, J, F, L, R, V, W = {}, {}, {}, {}, {}, {}, {}
 
-local find, match, format, byte, floor, max -- As Lua has them; set with the first call, when they are there.
+local find, match, format, byte, char, floor, max -- As Lua has them; set with the first call, when they are there.
 local SMALL, SMALL_OF = { [-1] = '-1' }, {} -- Small integers as text, and back.
 local TEXT_HEAD = {} -- What msgpack puts before a text of so many bytes, up to 255.
 
 local function lua_ready()
-    find, match, format, byte, floor, max = string.find, string.match, string.format, string.byte, math.floor, math.max
+    find, match, format, byte, char = string.find, string.match, string.format, string.byte, string.char
+    floor, max = math.floor, math.max
     for number = 0, 255 do
         SMALL[number] = format('%d', number)
         SMALL_OF[SMALL[number]] = number
-        TEXT_HEAD[number] = number < 32 and string.char(160 + number) or '\217' .. string.char(number)
+        TEXT_HEAD[number] = number < 32 and char(160 + number) or '\217' .. char(number)
     end
 end
 
@@ -281,6 +282,11 @@ local function flush()
             flush_known(run, record)
         end
     end
+    for suite, cost in pairs(COSTS) do
+        if cost.learned then
+            call('HSET', P .. 'cost', suite, text_of(cost.seconds))
+        end
+    end
     if next(CHANGED) then
         local list = {}
         for field, value in pairs(CHANGED) do
@@ -299,7 +305,7 @@ end
 local function forget()
     META = META and next(META) == nil and META or setmetatable({}, META_INDEX)
     CHANGED, BUMPS, RUNS, RUN_BUMPS = emptied(CHANGED), emptied(BUMPS), emptied(RUNS), emptied(RUN_BUMPS)
-    LEASES, ENDS, FLOWS, CLASSES = emptied(LEASES), emptied(ENDS), emptied(FLOWS), emptied(CLASSES)
+    LEASES, ENDS, FLOWS, CLASSES, COSTS = emptied(LEASES), emptied(ENDS), emptied(FLOWS), emptied(CLASSES), emptied(COSTS)
 end
 
 local prefix_known -- The last prefix that was looked at and found good.

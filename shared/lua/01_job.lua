@@ -248,6 +248,12 @@ function J.shards_drop(parent)
     F.run_freed(parent.run)
 end
 
+-- An end in the job's hash, where its verb has no fields of its own to add.
+function J.end_write(j, state, reason, last)
+    call('HSET', j.key or P .. 'job:' .. j.id, 'state', state, 'reason', reason, 'ended', NOW_TEXT, 'token', '', 'last', last)
+    j.state, j.reason, j.ended, j.token = state, reason, NOW, nil
+end
+
 --[[
 The end of a job: done, dead, skipped or cancelled, with its entry in the stream and in the run's index. The end of a
 shard that is not done is the end of its parent. more: further fields of the hash.
@@ -279,19 +285,11 @@ function J.finish(j, state, reason, word, more)
     if OPEN[j.state] then
         J.leave(j)
     end
-    local fields = more
     reason = reason ~= '' and short_text(reason) or ''
-    if not fields then
-        call('HSET', j.key, 'state', state, 'reason', reason, 'ended', NOW_TEXT, 'token', '', 'last',
-            word and J.last(j, word) or j.last or '')
-    else
-        for _, value in ipairs({ 'state', state, 'reason', reason, 'ended', NOW_TEXT, 'token', '', 'last',
-            word and J.last(j, word) or j.last or '' }) do
-            fields[#fields + 1] = value
-        end
-        call('HSET', P .. 'job:' .. j.id, unpack(fields))
+    if more then
+        call('HSET', P .. 'job:' .. j.id, unpack(more))
     end
-    j.state, j.reason, j.ended, j.token = state, reason, NOW, nil
+    J.end_write(j, state, reason, word and J.last(j, word) or j.last or '')
     call('ZREM', J.open_key(j), j.tag)
     Q.ended(state, j.id)
     J.count(j, state, 1)

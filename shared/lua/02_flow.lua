@@ -158,6 +158,30 @@ function F.run_freed(name)
     end
 end
 
+local function cost_read(suite)
+    local cost = COSTS[suite]
+    if not cost then
+        cost = { seconds = tonumber(call('HGET', P .. 'cost', suite)), learned = false }
+        COSTS[suite] = cost
+    end
+    return cost
+end
+
+-- Seconds that a job of the suite takes, for fairness.
+function F.cost(suite)
+    return math.min(max(cost_read(suite).seconds or 1, 1), 86400)
+end
+
+-- Learned from attempts of a second or more, and written at the end of the call. started: as text, or what is none.
+function F.cost_learn(suite, started)
+    local seconds = floor((NOW - (started and tonumber(started) or NOW)) / 1000)
+    if seconds >= 1 then
+        local cost = cost_read(suite)
+        cost.seconds = max(1, floor((cost.seconds or seconds) * 0.75 + seconds * 0.25 + 0.5))
+        cost.learned = true
+    end
+end
+
 -- Which classes may not be claimed: those of suites that are paused or at their cap.
 function F.suite_settle(suite)
     local v = call('HMGET', P .. 'suite:' .. suite, 'paused', 'cap')

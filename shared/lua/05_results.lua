@@ -8,7 +8,7 @@ local ENTRY_OWN = { job = true, task = true, run = true, step = true, variant = 
     reason = true, finished_ms = true, record = true }
 
 -- One entry of the stream: text that people can read, and the record. extra: further fields, or nil.
-function R.entry(j, task, state, reason, extra, record)
+function R.add(j, task, state, reason, extra, record)
     if not extra then
         call('XADD', P .. 'results', '*', 'job', j.id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant,
             'suite', j.suite, 'state', state, 'reason', reason, 'finished_ms', NOW_TEXT, 'record', record)
@@ -25,7 +25,15 @@ function R.entry(j, task, state, reason, extra, record)
         fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = 'finished_ms', NOW_TEXT, 'record', record
         call('XADD', P .. 'results', '*', unpack(fields))
     end
-    call('RPUSH', P .. 'index:' .. j.run, NOW_TEXT .. ' ' .. j.id .. '#' .. task)
+end
+
+-- The row of the run's index that goes with it.
+function R.row(id, task)
+    return NOW_TEXT .. ' ' .. id .. '#' .. task
+end
+
+function R.index(j, task)
+    call('RPUSH', P .. 'index:' .. j.run, R.row(j.id, task))
 end
 
 -- Anybody can write long rubbish into a hash; what evalq writes there is no longer than this.
@@ -33,24 +41,45 @@ local function clipped(text)
     return text and (#text <= 64 and text or text:sub(1, 64)) or ''
 end
 
-local ended_number, ended_packed -- The last end and its bytes: that of a whole call, mostly.
+-- As cmsgpack.pack() writes an integer.
+local function integer_packed(number)
+    if number >= 65536 or number < 0 then
+        return cmsgpack.pack(number)
+    elseif number < 128 then
+        return char(number)
+    elseif number < 256 then
+        return char(204, number)
+    end
+    return char(205, floor(number / 256), number % 256)
+end
+
+-- The last end and flow and their bytes: those of a whole call, mostly.
+local ended_number, ended_packed, record_flow, record_run, record_suite
 
 -- The record of how a job ended, with the field names of every result record: put together by hand, as cmsgpack would do it.
 function R.end_record(j)
     local head, reason, worker, weights = TEXT_HEAD, clipped(j.reason), clipped(j.worker), clipped(j.weights)
     local ended = tonumber(j.ended)
     if ended ~= ended_number then
-        ended_number, ended_packed = ended, cmsgpack.pack(ended)
+        ended_number, ended_packed = ended, '\171finished_ms' .. cmsgpack.pack(ended)
     end
-    return '\141\167version\1\163job' .. head[#j.id] .. j.id .. '\164task\160\163run' .. head[#j.run] .. j.run .. '\164step' ..
-        cmsgpack.pack(tonumber(j.step)) .. '\167variant' .. head[#j.variant] .. j.variant .. '\165suite' ..
-        head[#j.suite] .. j.suite .. '\165state' .. head[#j.state] .. j.state .. '\166reason' .. head[#reason] .. reason ..
-        '\167attempt' .. cmsgpack.pack(j.attempts) .. '\166worker' .. head[#worker] .. worker .. '\174weights_digest' ..
-        head[#weights] .. weights .. '\171finished_ms' .. ended_packed
+    if j.flow ~= record_flow then
+        record_flow, record_run = j.flow, '\164task\160\163run' .. head[#j.run] .. j.run .. '\164step'
+        record_suite = '\167variant' .. head[#j.variant] .. j.variant .. '\165suite' .. head[#j.suite] .. j.suite .. '\165state'
+    end
+    return '\141\167version\1\163job' .. head[#j.id] .. j.id .. record_run .. integer_packed(tonumber(j.step)) ..
+        record_suite .. head[#j.state] .. j.state .. '\166reason' .. head[#reason] .. reason .. '\167attempt' ..
+        integer_packed(j.attempts) .. '\166worker' .. head[#worker] .. worker .. '\174weights_digest' .. head[#weights] ..
+        weights .. ended_packed
+end
+
+function R.end_add(j)
+    R.add(j, '', j.state, j.reason or '', nil, R.end_record(j))
 end
 
 function R.publish_end(j)
-    R.entry(j, '', j.state, j.reason or '', nil, R.end_record(j))
+    R.end_add(j)
+    R.index(j, '')
 end
 
 --[[

@@ -12,7 +12,8 @@ ARGV[6...] class  numbers of the classes that fit
 Returns {"jobs" | "none", now, classes_version, due_ms, {id, token, record, attempt, shard, shards, merge, alone,
         queued_ms, task_done...}...}.
 Holds   an unfinished job is in exactly one of wait, begun, delayed, leases, sharded, before and after.
-Cost    O(C + log n) a job, C classes named; at most 8 looks and 8 promotions besides.
+Cost    O(C + log n) a job, C classes named, and less where jobs of one flow come one after another; at most 8 looks and 8
+        promotions besides.
 --]]
 
 -- nclasses class..., the last arguments, from args[at].
@@ -40,11 +41,11 @@ end
 local function head(c, class, band)
     local ready = P .. 'ready:' .. class .. ':' .. SMALL[band]
     for _ = 1, 4 * FEW do
-        local row = call('ZRANGE', ready, '0', '0', 'WITHSCORES')
-        if not row[1] then
+        local rows = call('ZRANGE', ready, '0', '1', 'WITHSCORES')
+        if not rows[1] then
             return nil
         end
-        local flow, start = row[1], tonumber(row[2])
+        local flow, start = rows[1], tonumber(rows[2])
         local name, variant, suite = match(flow, '^([^/]+)/([^/]+)/([^/]+)$')
         local run = F.run(name or match(flow, '^[^/]+') or '', band)
         if F.blocked(run) then
@@ -55,7 +56,8 @@ local function head(c, class, band)
             local suffix = flow .. ':' .. class .. ':' .. SMALL[band]
             return { flow = flow, start = start, run = run, class = class, band = band, band_text = SMALL[band],
                 ready = ready, wait = P .. 'wait:' .. suffix, begun = P .. 'begun:' .. suffix, name = name,
-                variant = variant, suite = suite }
+                variant = variant, suite = suite, next = rows[4] and tonumber(rows[4]) or math.huge,
+                cost = false, job = false, head = false, rest = false, started = 0 }
         end
     end
     c.cut = true
@@ -86,30 +88,76 @@ local function choose(c, band)
     return best
 end
 
--- Takes the flow's next job off its waiting set, by the flow's policy.
-local function pop(h)
-    local policy = call('HGET', P .. 'flow:' .. h.flow, 'policy')
-    if policy ~= 'backfill' and policy ~= 'latest' then
-        local popped = call('ZMPOP', '2', h.begun, h.wait, 'MIN')
-        return popped and popped[2][1][1]
-    end
-    local tag = call('ZPOPMIN', h.begun)[1]
-    if tag then
-        return tag
-    end
-    if policy == 'backfill' then
-        return F.backfill.pop(h.flow, h.class, h.band_text)
-    end
-    return call('ZPOPMAX', h.wait)[1]
+local function cost_of(h)
+    h.cost = h.cost or F.cost(h.suite) * 100 / max(h.run.weight, 1)
+    return h.cost
 end
 
-local function cost_of(c, suite)
-    local cost = c.costs[suite]
-    if not cost then
-        cost = math.min(max(tonumber(call('HGET', P .. 'cost', suite)) or 1, 1), 86400)
-        c.costs[suite] = cost
+-- Run's time and band's clock after a job of h has been served, where they stood at vt and clock.
+local function moved_on(vt, clock, start, cost)
+    vt = max(vt, start)
+    return vt + cost, max(clock, vt)
+end
+
+-- Whether no other band has a job for these classes: then the sixteenth claim is as the others.
+local function one_band(c, band)
+    if c.one_band == nil then
+        local keys = {}
+        for i = 1, #c.open do
+            for other = 0, 3 do
+                keys[#keys + 1] = other ~= band and P .. 'ready:' .. c.open[i] .. ':' .. SMALL[other] or nil
+            end
+        end
+        c.one_band = call('EXISTS', unpack(keys)) == 0
     end
-    return cost
+    return c.one_band
+end
+
+-- After how many claims one serves the lowest band first; 0: this one does.
+local function lowest_in()
+    return 15 - Q.meta().served % 16
+end
+
+-- How many jobs of h surely come one after another, before it is another flow's or band's turn.
+local function turns(c, h)
+    local run, most, other = h.run, c.count - #c.rows, h.next
+    if most == 1 or run.paused or run.cap > 0 or META.suites_limited > 0 or not h.suite then
+        return 1
+    end
+    if not one_band(c, h.band) then
+        most = math.min(most, max(lowest_in(), 1))
+    end
+    for i = 1, #c.open do
+        local entry = c.heads[h.band][c.open[i]]
+        if entry and entry ~= h then
+            other = math.min(other, entry.start)
+        end
+    end
+    local vt, clock, start, cost = run[VT_FIELD[h.band]], META[CLOCK_FIELD[h.band]], h.start, cost_of(h)
+    for n = 1, other < math.huge and most - 1 or 0 do
+        vt, clock = moved_on(vt, clock, start, cost)
+        start = max(vt, clock)
+        if start >= other then
+            return n
+        end
+    end
+    return most
+end
+
+-- Takes the flow's next jobs off its waiting set, by the flow's policy: tag and place of each, and whether they had not begun.
+local function pop(c, h, most)
+    local policy = call('HGET', P .. 'flow:' .. h.flow, 'policy')
+    if policy ~= 'backfill' and policy ~= 'latest' then
+        local popped = call('ZMPOP', '2', h.begun, h.wait, 'MIN', 'COUNT', text_of(most or turns(c, h)))
+        return popped and popped[2] or {}, popped and popped[1] == h.wait
+    end
+    local tag = call('ZPOPMIN', h.begun)[1]
+    if not tag and policy == 'backfill' then
+        tag = F.backfill.pop(h.flow, h.class, h.band_text)
+    elseif not tag then
+        tag = call('ZPOPMAX', h.wait)[1]
+    end
+    return tag and { { tag } } or {}
 end
 
 -- What a claimer is told of one attempt.
@@ -143,17 +191,58 @@ local function records_read(rows)
     end
 end
 
+function V.every(c, suite)
+    local every = c.every[suite]
+    if not every then
+        every = tonumber(call('HGET', P .. 'class', 'every:' .. suite)) or 1
+        c.every[suite] = every
+    end
+    return every
+end
+
 -- Submitted before any worker had told its suite's `every`: such a step is found not to be due when its turn comes.
 function V.due(c, j)
     if j.keep == '1' or j.shard or j.merge == '1' then
         return true
     end
-    local every = c.every[j.suite]
-    if not every then
-        every = tonumber(call('HGET', P .. 'class', 'every:' .. j.suite)) or 1
-        c.every[j.suite] = every
-    end
+    local every = V.every(c, j.suite)
     return every <= 1 or tonumber(j.step) % every == 0
+end
+
+-- The job's next attempt, in its hash.
+local function attempt_write(c, j, attempts)
+    if not c.token then
+        c.token = Q.meta().token
+        c.nonce = redis.sha1hex(c.worker .. ' ' .. c.request .. ' ' .. Q.seed() .. ' ' .. Q.meta().epoch):sub(1, 16)
+    end
+    c.token = c.token + 1
+    Q.meta_set('token', c.token)
+    local token = text_of(c.token) .. '.' .. c.nonce
+    call('HSET', j.key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
+        NOW_TEXT, 'lease', c.lease_text, 'hb', '0', 'suspect', '')
+    j.state, j.token, j.attempts = 'running', token, attempts
+end
+
+--[[
+As start(), of a job that waits at place and has nothing particular to it; nil where it may have. What it changes in counts is
+counted when all of the flow's jobs are started.
+--]]
+local function start_plain(c, h, tag, place)
+    local j = h.job
+    if not j or not find(tag, '^%d+$') or V.every(c, h.suite) > 1 then
+        return nil
+    end
+    local id = h.head .. tag .. h.rest
+    local key = P .. 'job:' .. id
+    local v = call('HMGET', key, 'state', 'class', 'priority', 'place', 'attempts', 'submitted', 'tasks', 'alone')
+    if v[1] ~= 'queued' or v[2] ~= h.class or v[3] ~= h.band_text or v[4] ~= place or v[7] or v[8] then
+        return nil
+    end
+    j.id, j.key, j.submitted = id, key, v[6]
+    attempt_write(c, j, (SMALL_OF[v[5]] or tonumber(v[5]) or 0) + 1)
+    h.started = h.started + 1
+    Q.lease(c.look, id)
+    return V.claim_row(j, P .. 'msg:' .. id)
 end
 
 -- Makes one popped job an attempt; nil: it was not due, and is skipped.
@@ -168,31 +257,53 @@ local function start(c, h, tag)
         J.finish(j, 'skipped', 'every: step ' .. j.step .. ' is not due')
         return nil
     end
-    if not c.token then
-        c.token = Q.meta().token
-        c.nonce = redis.sha1hex(c.worker .. ' ' .. c.request .. ' ' .. Q.seed() .. ' ' .. Q.meta().epoch):sub(1, 16)
-    end
-    c.token = c.token + 1
-    Q.meta_set('token', c.token)
-    local attempts = j.attempts + 1
-    local token = text_of(c.token) .. '.' .. c.nonce
-    call('HSET', j.key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
-        NOW_TEXT, 'lease', c.lease_text, 'hb', '0', 'suspect', '')
+    attempt_write(c, j, j.attempts + 1)
     J.count(j, 'queued', -1)
     J.count(j, 'running', 1)
-    j.state, j.token, j.attempts = 'running', token, attempts
     J.active(j, 1)
     local row = row_of(j)
     Q.lease(c.look, id) -- Last: a job that is set aside gets none.
     return row
 end
 
--- The run's time moves on by what the job costs, the clock to where it stood; the flow goes to its new place in the line.
-local function served(c, h)
-    local run, time, clock = h.run, VT_FIELD[h.band], CLOCK_FIELD[h.band]
-    local vt = max(run[time], h.start)
-    Q.meta_set(clock, max(META[clock], vt))
-    vt = vt + cost_of(c, h.suite) * 100 / max(run.weight, 1)
+-- Makes the popped jobs attempts, as far as they are jobs and due; returns how many.
+local function start_all(c, h, popped, waited)
+    local before = #c.rows
+    h.job = waited and META.suites_limited == 0 and h.suite and
+        J.fresh(false, h.name, false, h.variant, h.suite, h.flow)
+    if h.job then
+        h.job.class, h.head, h.rest = h.class, h.name .. '/', '/' .. h.variant .. '/' .. h.suite
+    end
+    for i = 1, #popped do
+        local tag = popped[i][1]
+        local ok, row = pcall(start_plain, c, h, tag, popped[i][2])
+        if not ok or not row then
+            ok, row = pcall(start, c, h, tag)
+        end
+        if not ok then
+                pcall(J.set_aside, J.id_of(h.flow, tag) or h.flow, error_text(row), h.class,
+                not tag:find('@') and 'queued:' .. h.class or nil)
+        end
+        c.rows[#c.rows + 1] = ok and row or nil
+    end
+    if h.started > 0 then
+        J.count(h.job, 'queued', -h.started)
+        J.count(h.job, 'running', h.started)
+        J.active(h.job, h.started)
+    end
+    return #c.rows - before
+end
+
+-- The run's time moves on by what n jobs cost, the clock to where it stood; the flow goes to its new place in the line.
+local function served(c, h, n)
+    local run, time, clock_field = h.run, VT_FIELD[h.band], CLOCK_FIELD[h.band]
+    local vt, clock, start = run[time], META[clock_field], h.start
+    for _ = 1, n do
+        vt, clock = moved_on(vt, clock, start, cost_of(h))
+        start = max(vt, clock)
+    end
+    Q.meta_set(clock_field, clock)
+    Q.meta_set('served', Q.meta().served + n)
     if run.moved and run.moved ~= time then -- A claim that serves a run in two bands.
         call('HSET', P .. 'run:' .. h.name, run.moved, number_text(run[run.moved]))
     end
@@ -200,37 +311,29 @@ local function served(c, h)
     if run.paused or run.cap > 0 then
         F.settle(h.flow, h.class, h.band_text, true)
     elseif call('EXISTS', h.wait, h.begun) > 0 then
-        call('ZADD', h.ready, number_text(max(vt, META[clock])), h.flow)
+        call('ZADD', h.ready, number_text(start), h.flow)
     else
         call('ZREM', h.ready, h.flow)
     end
 end
 
--- Serves one job of band, or returns nil when the band is empty for these classes.
+-- Serves a flow of band: how many of its jobs, or 0 when the band is empty for these classes.
 local function serve(c, band)
-    for _ = 1, 4 * FEW do
+    for try = 1, 4 * FEW do
         local h = choose(c, band)
         if not h then
-            return nil
+            return 0
         end
+        local ok, popped, waited = pcall(pop, c, h, try > 1 and 1)
         c.heads[band][h.class] = nil
-        local tag, row
-        local ok, problem = pcall(pop, h)
-        if ok and problem then
-            tag = problem
-            ok, problem = pcall(start, c, h, tag)
-            row = ok and problem
-        end
-        if row then
-            served(c, h)
-            return row
+        local n = ok and start_all(c, h, popped, waited) or 0
+        if n > 0 then
+            served(c, h, n)
+            return n
         end
         if not ok then
-            J.set_aside(tag and J.id_of(h.flow, tag) or h.flow, error_text(problem), h.class,
-                tag and not tag:find('@') and ('queued:' .. h.class) or nil)
-            if not tag then
-                pcall(call, 'ZREM', h.ready, h.flow)
-            end
+            J.set_aside(h.flow, error_text(popped), h.class)
+            pcall(call, 'ZREM', h.ready, h.flow)
         end
         -- An empty flow leaves its ready set: trap of every fair queue. So does what is no flow.
         if not pcall(F.settle, h.flow, h.class, h.band_text) then
@@ -238,7 +341,7 @@ local function serve(c, band)
         end
     end
     c.cut = true
-    return nil
+    return 0
 end
 
 -- Classes of suites that are neither paused nor at their cap.
@@ -296,32 +399,32 @@ function V.claim(c)
         return answer(before)
     end
     L.looks_and_promotions()
-    local rows, claims = {}, {}
-    c.heads, c.costs, c.every, c.open = { [0] = {}, {}, {}, {} }, {}, {}, {}
+    local rows = {}
+    c.rows, c.heads, c.every, c.open = rows, { [0] = {}, {}, {}, {} }, {}, {}
     c.lease_text, c.look = text_of(c.lease), text_of(NOW + c.lease)
     if Q.meta().paused ~= 1 then
         c.open = V.classes_open(c.classes)
     end
     while #rows < c.count and #c.open > 0 do
-        local lowest_first = (Q.meta().served + 1) % 16 == 0
-        local row
+        local lowest_first, n = lowest_in() == 0, 0
         for i = 0, 3 do
-            row = serve(c, lowest_first and 3 - i or i)
-            if row then
+            n = serve(c, lowest_first and 3 - i or i)
+            if n > 0 then
                 break
             end
         end
-        if not row then
+        if n == 0 then
             break
         end
-        rows[#rows + 1] = row
-        claims[#claims + 1] = row[1] .. ' ' .. row[2] .. '\n'
-        Q.meta_set('served', Q.meta().served + 1)
         if Q.meta().suites_limited > 0 then
             c.open = V.classes_open(c.classes)
         end
     end
     if #rows > 0 then
+        local claims = {}
+        for i, row in ipairs(rows) do
+            claims[i] = row[1] .. ' ' .. row[2] .. '\n'
+        end
         call('HSET', P .. 'worker:' .. c.worker, 'request', c.request, 'claims', table.concat(claims))
         call('PEXPIRE', P .. 'worker:' .. c.worker, '86400000')
         if Q.meta().served % 64 < #rows then

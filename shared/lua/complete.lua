@@ -11,15 +11,6 @@ Holds   the part is stored by shard number; the one that fills the last place qu
 Cost    O(log n).
 --]]
 
--- Seconds that a job of the suite takes, for fairness: learned from attempts of a second or more.
-local function learn_cost(j)
-    local seconds = floor((NOW - (j.started and tonumber(j.started) or NOW)) / 1000)
-    if seconds >= 1 then
-        local before = tonumber(call('HGET', P .. 'cost', j.suite)) or seconds
-        call('HSET', P .. 'cost', j.suite, math.max(1, math.floor(before * 0.75 + seconds * 0.25 + 0.5)))
-    end
-end
-
 local function shard_done(j, part)
     local parent = J.load(j.parent)
     if not parent or parent.state ~= 'running' or not parent.shards then
@@ -42,7 +33,7 @@ function V.complete(parsed, token, part)
         end
         return 'stale'
     end
-    learn_cost(j)
+    F.cost_learn(j.suite, j.started)
     if j.shard then
         return shard_done(j, part)
     end

@@ -79,7 +79,8 @@ verb('publish', 'drain', function(args)
     for i = 8, #args do
         extra[#extra + 1] = args[i]
     end
-    R.entry(j, task, 'done', '', extra, args[6])
+    R.add(j, task, 'done', '', extra, args[6])
+    R.index(j, task)
     Q.bump('published', 1)
     return 'ok'
 end)
