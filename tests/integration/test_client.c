@@ -260,9 +260,7 @@ static void client_sends_each_once_when_two_threads_submit(void **state)
     for (int at = 0; at < 2; at++) {
         pthread_join(threads[at], NULL);
     }
-    if (evalq_client_flush(client, 120000) != EVALQ_OK) {
-        fail_msg("flush: %s", evalq_client_error(client));
-    }
+    assert_flushed(client);
     struct evalq_stats stats = stats_of(client);
     assert_int_equal(stats.submitted, 2 * SUBMITS_EACH);
     assert_int_equal(stats.sent, 2 * SUBMITS_EACH); // An answer for each, and as many jobs:
