@@ -1,15 +1,22 @@
 """Mutation of the guards: guards.txt names each, with the test that must fail without it. See run.sh."""
+import functools
+import hashlib
+import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPY = ROOT / "build" / "mutants" / "tree"
 BUILD = ROOT / "build" / "mutants" / "build"
-SECONDS = 300  # For one test program.
+TRIED = ROOT / "build" / "mutants" / "tried.jsonl"  # A line for each entry and commit.
+ONLY = BUILD / "only.so"
+SECONDS = 120  # For one case.
+PROGRAMS = ("evalq-worker", "evalq-logger", "evalq-gateway", "evalq_cli", "evalq")
 
 
 def guards():
@@ -24,6 +31,12 @@ def guards():
         yield file, program, case, before, after
 
 
+def test_source(program):
+    """The file of a test program."""
+    places = [ROOT / "tests/python" / program] + [ROOT / "tests" / kind / (program + ".c") for kind in ("unit", "integration")]
+    return next(place for place in places if place.is_file())
+
+
 def copy_tree():
     """The tracked files as they are now, so that nothing of the working tree is touched."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
@@ -31,29 +44,50 @@ def copy_tree():
         source, target = ROOT / name, COPY / name
         if name and source.is_file() and not (target.is_file() and target.read_bytes() == source.read_bytes()):
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)
+            shutil.copy(source, target)
     launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     subprocess.run(["cmake", "-S", COPY, "-B", BUILD, "-G", "Ninja", "-DEVQ_TESTS=ON", "-DEVQ_CUDA=OFF", *launcher],
                    check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", ONLY, ROOT / "tests/mutants/only.c"], check=True)
 
 
 def build(program):
     """The program under test and the programs that it starts; the end of the compiler's words when it fails."""
-    targets = [program] + (["evalq-worker"] if "worker" in program else [])
+    source = test_source(program)
+    alone = source.parent.name == "unit" and "EVQ_TEST_BIN" not in source.read_text()
+    targets = ([] if program.endswith(".py") else [program]) + ([] if alone else list(PROGRAMS))
     done = subprocess.run(["ninja", "-j2", "-C", BUILD, *targets], capture_output=True, text=True)
     return None if done.returncode == 0 else done.stdout[-400:]
 
 
-def failed_cases(program):
-    """Names of the cases that failed, and whether the program ended in time: a mutant can make a later case hang."""
+def case_fails(program, case):
+    """Runs one case: whether it failed (None: no end in time), and the end of what it said."""
+    environment = {**os.environ, "EVALQ_TEST_BUILD": str(BUILD), "EVALQ_TEST_DEADLINE": "30", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, COPY / "tests/python" / program, "-k", case]
+    if not program.endswith(".py"):
+        command = [BUILD / "bin" / program]
+        environment.update(EVQ_TEST_ONLY=case, LD_PRELOAD=str(ONLY))
+    test = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=BUILD, env=environment,
+                            start_new_session=True)
     try:
-        done = subprocess.run([BUILD / "bin" / program], capture_output=True, timeout=SECONDS, cwd=BUILD,
-                              env={**os.environ, "EVALQ_TEST_BUILD": str(BUILD), "EVALQ_TEST_DEADLINE": "30"})
-        ended = True
-    except subprocess.TimeoutExpired as late:
-        done, ended = late, False
-    said = ((done.stdout or b"") + (done.stderr or b"")).decode(errors="replace")
-    return sorted(set(re.findall(r"^\[  FAILED  \] (\w+)$", said, re.M))), ended
+        said = test.communicate(timeout=SECONDS)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        os.killpg(test.pid, signal.SIGKILL)
+        return None, test.communicate()[0].decode(errors="replace")
+    if not re.search(r"^\[ RUN      \] %s$|^Ran [1-9]" % case, said, re.M):
+        return None, "no such case was run"
+    failed = re.search(r"^(\[  FAILED  \] %s$|(FAIL|ERROR): %s )" % (case, case), said, re.M)
+    return bool(failed) or test.returncode < 0, said
+
+
+@functools.lru_cache(maxsize=None)
+def passes_unchanged(program, case):
+    """What is wrong with the case where no guard is missing; None: it passes."""
+    problem = build(program)
+    if problem:
+        return problem
+    failed, said = case_fails(program, case)
+    return None if failed is False else said[-400:]
 
 
 def try_one(file, program, case, before, after):
@@ -62,19 +96,20 @@ def try_one(file, program, case, before, after):
     text = path.read_text()
     if text.count(before) != 1:
         return "NOT THERE", "its text is there %d times" % text.count(before)
+    problem = passes_unchanged(program, case)
+    if problem:
+        return "FAILS ANYHOW", problem
     path.write_text(text.replace(before, after))
     try:
         problem = build(program)
         if problem:
             return "NOT BUILT", problem
-        failed, ended = failed_cases(program)
+        failed, said = case_fails(program, case)
     finally:
         path.write_text(text)
-    if case in failed:
-        return "noticed", ", ".join(failed[:4])
-    if not ended:
+    if failed is None:
         return "HUNG", "no end in %d s" % SECONDS
-    return "SURVIVED", "failed instead: " + (", ".join(failed) or "nothing")
+    return ("noticed", "") if failed else ("SURVIVED", said[-400:])
 
 
 def texts_are_there():
@@ -82,21 +117,45 @@ def texts_are_there():
     gone = [guard for guard in guards() if (ROOT / guard[0]).read_text().count(guard[3]) != 1]
     for file, program, case, before, _ in gone:
         print("mutants: %s does not hold this text once, of %s %s: %s" % (file, program, case, before.strip()), file=sys.stderr)
-    return 1 if gone else 0
+    unnamed = [guard for guard in guards() if not re.search(r"\b%s\(" % guard[2], test_source(guard[1]).read_text())]
+    for _, program, case, _, _ in unnamed:
+        print("mutants: %s has no case %s" % (program, case), file=sys.stderr)
+    return 1 if gone or unnamed else 0
+
+
+def try_and_note(guard, commit, noticed_before):
+    """The outcome of one entry, also written to TRIED; what was noticed at this commit is not tried again."""
+    key = hashlib.sha256("\n".join(guard).encode()).hexdigest()[:16]
+    if (commit, key) in noticed_before:
+        return "noticed", "before"
+    outcome, detail = try_one(*guard)
+    with TRIED.open("a") as file:
+        file.write(json.dumps({"commit": commit, "entry": key, "guard": guard[:3], "outcome": outcome}) + "\n")
+    return outcome, detail
+
+
+def noticed_already():
+    """(commit, entry) of what an earlier run saw noticed."""
+    lines = [json.loads(line) for line in TRIED.read_text().splitlines()] if TRIED.is_file() else []
+    return {(line["commit"], line["entry"]) for line in lines if line["outcome"] == "noticed"}
 
 
 def main():
-    if sys.argv[1:] == ["--texts"]:
+    words = sys.argv[1:]
+    if words == ["--texts"]:
         return texts_are_there()
-    words = sys.argv[1:] or [""]
+    resume = words[:1] == ["--resume"]
+    words = words[resume:] or [""]
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     chosen = [guard for guard in guards() if any(word in " ".join(guard) for word in words)]
     copy_tree()
+    earlier = noticed_already() if resume else set()
     counts = {}
     for guard in chosen:
-        outcome, detail = try_one(*guard)
+        outcome, detail = try_and_note(guard, commit, earlier)
         counts[outcome] = counts.get(outcome, 0) + 1
         print("%-9s %s: %s" % (outcome, guard[0], " ".join(guard[3].split())[:100]))
-        print("          %s %s (%s)" % (guard[1], guard[2], detail), flush=True)
+        print("          %s %s%s" % (guard[1], guard[2], " (%s)" % detail if detail else ""), flush=True)
     print("%d mutants: %s" % (len(chosen), ", ".join("%d %s" % (n, o) for o, n in sorted(counts.items()))))
     return 0 if chosen and set(counts) == {"noticed"} else 1
 
