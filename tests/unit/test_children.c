@@ -25,6 +25,7 @@ struct scene {
     struct evq_suite suite;
     struct evq_config config;
     struct evq_room room;
+    bool offered; // The suite, by the worker.
     double seconds;
     struct evq_supervisor supervisor;
     struct evq_slot slot;
@@ -56,6 +57,8 @@ static int setup(void **state)
     scene->config.suites = &scene->suite;
     scene->config.suite_count = 1;
     scene->supervisor.config = &scene->config;
+    scene->supervisor.offer.config = &scene->config;
+    scene->supervisor.offer.suites = &scene->offered;
     scene->supervisor.rooms = &scene->room;
     scene->supervisor.suite_seconds = &scene->seconds;
     scene->supervisor.slots = &scene->slot;
@@ -168,29 +171,44 @@ static void job_whose_result_could_not_be_read_does_not_complete(void **state)
     assert_ptr_equal(scene->slot.lease, scene->lease);
 }
 
-static void child_that_can_no_longer_be_heard_is_killed(void **state)
+/* A process that does nothing. */
+static pid_t child_fork(void)
 {
-    struct scene *scene = *state;
-    int wait_status = 0;
-
     const pid_t pid = fork();
+
     if (pid == 0) {
         (void)alarm(60); // Should the test fail and leave it.
         (void)pause();
         _exit(0);
     }
     assert_true(pid > 0);
-    scene->slot.pid = pid;
+    return pid;
+}
+
+/* The slot's process was killed: it is reaped here. */
+static void child_killed(struct evq_slot *slot)
+{
+    const pid_t pid = slot->pid;
+    int wait_status = 0;
+
+    slot->pid = 0;
+    (void)alarm(60); // One that lives is waited for in vain.
+    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
+    (void)alarm(0);
+    assert_true(WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL);
+}
+
+static void child_that_can_no_longer_be_heard_is_killed(void **state)
+{
+    struct scene *scene = *state;
+
+    scene->slot.pid = child_fork();
     evq_slot_set(&scene->slot, EVQ_SLOT_IDLE);
     assert_status(evq_channel_send(&scene->child, "hello", NULL, 0, NULL), EVQ_OK);
     fixture_memory_refuse(0, SIZE_MAX - 1); // Of what it says nothing can be taken in.
     evq_children_read(&scene->supervisor, &scene->slot);
     assert_true(fixture_memory_give() > 0);
-    scene->slot.pid = 0;
-    (void)alarm(60); // One that lives is waited for in vain.
-    assert_int_equal(waitpid(pid, &wait_status, 0), pid);
-    (void)alarm(0);
-    assert_true(WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL);
+    child_killed(&scene->slot);
 }
 
 /* Its end is not reaped yet: else job after job is claimed and given back, as fast as Redis can. */
@@ -207,10 +225,10 @@ static void dead_child_is_given_no_further_job(void **state)
 }
 
 /* The slot runs the job, and its child says that it failed. */
-static void child_fails(struct scene *scene, enum evq_status status)
+static void child_fails(struct scene *scene, enum evq_status status, bool crash)
 {
     const struct evq_field fields[] = {
-        evq_channel_integer("status", status), evq_channel_integer("crash", 0),
+        evq_channel_integer("status", status), evq_channel_integer("crash", crash),
         evq_channel_text("message", "failed"), evq_channel_text("detail", "")};
 
     scene->slot.lease = scene->lease;
@@ -225,7 +243,7 @@ static void job_that_found_no_room_goes_back_and_its_suite_waits(void **state)
     struct scene *scene = *state;
 
     assert_false(evq_room_held(&scene->supervisor, &scene->suite));
-    child_fails(scene, EVQ_E_FULL);
+    child_fails(scene, EVQ_E_FULL, false);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_RELEASE);
     assert_int_equal(scene->slot.state, EVQ_SLOT_IDLE);
     assert_true(evq_room_held(&scene->supervisor, &scene->suite));
@@ -242,7 +260,7 @@ static void slots_that_find_no_room_at_once_wait_as_one(void **state)
 {
     struct scene *scene = *state;
 
-    child_fails(scene, EVQ_E_FULL);
+    child_fails(scene, EVQ_E_FULL, false);
     const int64_t due_ms = evq_room_due_ms(&scene->supervisor);
     evq_room_lack(&scene->supervisor, &scene->suite, "no room");
     assert_int_equal(evq_room_due_ms(&scene->supervisor), due_ms);
@@ -254,9 +272,158 @@ static void job_that_fails_of_its_own_has_found_room(void **state)
     struct scene *scene = *state;
 
     evq_room_lack(&scene->supervisor, &scene->suite, "no room");
-    child_fails(scene, EVQ_E_CORRUPT);
+    child_fails(scene, EVQ_E_CORRUPT, false);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_FAIL);
     assert_false(evq_room_lacks(&scene->supervisor));
+}
+
+/* What comes in after the lease is gone is no result of ours, and no end of it either. */
+static void job_that_is_no_longer_ours_publishes_nothing(void **state)
+{
+    struct scene *scene = *state;
+
+    child_finishes(scene);
+    scene->slot.ending = EVQ_ENDING_CANCELLED;
+    evq_children_read(&scene->supervisor, &scene->slot);
+    assert_null(scene->supervisor.leases); // Left, not ended: nothing of it is said to Redis.
+    scene->lease = NULL;
+}
+
+/* The result of a job that was cancelled does not even wait in the outbox. */
+static void result_of_a_cancelled_job_is_dropped(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_buffer record;
+    struct evq_result *result = fixture_result(scene->lease->claim, "t", 0.5);
+
+    evq_buffer_init(&record, 0);
+    assert_status(evq_codec_result_encode(result, &record, NULL), EVQ_OK);
+    const struct evq_field field = evq_channel_bytes("result", record.data, record.bytes);
+    assert_status(evq_channel_send(&scene->child, "task", &field, 1, NULL), EVQ_OK);
+    scene->slot.lease = scene->lease;
+    evq_slot_set(&scene->slot, EVQ_SLOT_RUNNING);
+    scene->slot.ending = EVQ_ENDING_CANCELLED;
+    evq_children_read(&scene->supervisor, &scene->slot);
+    assert_null(scene->lease->first);
+    evq_buffer_free(&record);
+    evq_result_free(result);
+}
+
+/* A job that is stopped for its time limit, and whose lease is lost meanwhile, is no longer ours to
+ * speak of. */
+static void job_that_was_lost_while_it_was_stopped_is_not_spoken_of(void **state)
+{
+    struct scene *scene = *state;
+
+    evq_slot_set(&scene->slot, EVQ_SLOT_RUNNING);
+    scene->slot.lease = scene->lease;
+    evq_slot_cancel(&scene->slot, EVQ_ENDING_TIMEOUT, 1000);
+    assert_int_equal(scene->slot.ending, EVQ_ENDING_TIMEOUT);
+    evq_slot_cancel(&scene->slot, EVQ_ENDING_STALE, 1000);
+    assert_int_equal(scene->slot.ending, EVQ_ENDING_STALE);
+    evq_slot_cancel(&scene->slot, EVQ_ENDING_TIMEOUT, 1000);
+    assert_int_equal(scene->slot.ending, EVQ_ENDING_STALE);
+    scene->slot.lease = NULL;
+}
+
+static void result_of_no_task_of_the_suite_is_not_kept(void **state)
+{
+    struct scene *scene = *state;
+    struct scene other = {.task = {.name = "other"}};
+
+    child_finishes(scene);
+    scene->suite.tasks = &other.task;
+    evq_children_read(&scene->supervisor, &scene->slot);
+    assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_FAIL);
+    assert_null(scene->lease->first->next);
+}
+
+/* It is the job that is sick, however often it crashes. */
+static void worker_is_sick_of_different_jobs_alone(void **state)
+{
+    struct scene *scene = *state;
+
+    for (int i = 0; i < 2 * EVQ_SUPERVISOR_SICK_JOBS; i++) {
+        child_fails(scene, EVQ_E_RETRY, true);
+    }
+    assert_false(scene->supervisor.sick);
+    for (int i = 1; i < EVQ_SUPERVISOR_SICK_JOBS; i++) {
+        scene->lease->claim->id[0]++; // Another job.
+        child_fails(scene, EVQ_E_RETRY, true);
+    }
+    assert_true(scene->supervisor.sick);
+}
+
+static void job_starts_only_where_its_needs_fit(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_job *job = scene->lease->claim->job;
+
+    job->needs_given = true;
+    job->needs = (struct evq_needs){.gpus = 2, .gpu_memory_bytes = 1000};
+    scene->slot.gpus = 2;
+    scene->slot.memory_bytes = 1000;
+    assert_true(evq_claims_fits(&scene->supervisor, job, &scene->slot));
+    scene->slot.gpus = 1;
+    assert_false(evq_claims_fits(&scene->supervisor, job, &scene->slot));
+    scene->slot.gpus = 2;
+    scene->slot.memory_bytes = 999;
+    assert_false(evq_claims_fits(&scene->supervisor, job, &scene->slot));
+}
+
+/* A child gets no address and no password of Redis, whatever the worker was given. */
+static void child_is_told_nothing_of_redis(void **state)
+{
+    char line[] = "CUDA_VISIBLE_DEVICES=7";
+    size_t kept = 0;
+
+    (void)state;
+    assert_int_equal(setenv("EVALQ_URL", "redis://user:told-to-nobody@host", 1), 0);
+    assert_int_equal(setenv("EVALQ_REDIS_PASSWORD", "told-to-nobody", 1), 0);
+    assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "0", 1), 0);
+    assert_int_equal(setenv("EVALQ_TEST_KEPT", "1", 1), 0);
+    char **environment = evq_slot_environment(line);
+    assert_non_null(environment);
+    for (char **at = environment; *at != NULL; at++) {
+        assert_null(strstr(*at, "told-to-nobody"));
+        assert_string_not_equal(*at, "CUDA_VISIBLE_DEVICES=0");
+        kept += strcmp(*at, "EVALQ_TEST_KEPT=1") == 0 || strcmp(*at, line) == 0;
+    }
+    assert_int_equal(kept, 2);
+    free(environment);
+    (void)unsetenv("EVALQ_URL"); // Names that are well formed.
+    (void)unsetenv("EVALQ_REDIS_PASSWORD");
+}
+
+/* The time limit, then silence: the child is asked to stop, and killed when it does not. */
+static void job_ends_at_its_limit_and_of_silence(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_slot *slot = &scene->slot;
+
+    slot->lease = scene->lease;
+    evq_slot_set(slot, EVQ_SLOT_RUNNING);
+    slot->heard_ms = 1000;
+    slot->limit_ms = 2000;
+    evq_children_tick(&scene->supervisor, 1999);
+    assert_int_equal(slot->ending, EVQ_ENDING_NONE);
+    evq_children_tick(&scene->supervisor, 2000);
+    assert_int_equal(slot->ending, EVQ_ENDING_TIMEOUT);
+    slot->ending = EVQ_ENDING_NONE;
+    slot->kill_ms = 0;
+    slot->limit_ms = INT64_MAX;
+    evq_children_tick(&scene->supervisor, 1000 + EVQ_SLOT_HANG_MS - 1);
+    assert_int_equal(slot->ending, EVQ_ENDING_NONE);
+    evq_children_tick(&scene->supervisor, 1000 + EVQ_SLOT_HANG_MS);
+    assert_int_equal(slot->ending, EVQ_ENDING_HANG);
+    const int64_t kill_ms = slot->kill_ms;
+    assert_true(kill_ms > 0);
+    slot->pid = child_fork();
+    evq_children_tick(&scene->supervisor, kill_ms - 1);
+    assert_int_equal(slot->kill_ms, kill_ms);
+    evq_children_tick(&scene->supervisor, kill_ms);
+    child_killed(slot);
+    slot->lease = NULL;
 }
 
 int main(void)
@@ -273,6 +440,14 @@ int main(void)
         CHILDREN_TEST(job_that_found_no_room_goes_back_and_its_suite_waits),
         CHILDREN_TEST(slots_that_find_no_room_at_once_wait_as_one),
         CHILDREN_TEST(job_that_fails_of_its_own_has_found_room),
+        CHILDREN_TEST(job_that_is_no_longer_ours_publishes_nothing),
+        CHILDREN_TEST(result_of_a_cancelled_job_is_dropped),
+        CHILDREN_TEST(job_that_was_lost_while_it_was_stopped_is_not_spoken_of),
+        CHILDREN_TEST(result_of_no_task_of_the_suite_is_not_kept),
+        CHILDREN_TEST(worker_is_sick_of_different_jobs_alone),
+        CHILDREN_TEST(job_starts_only_where_its_needs_fit),
+        CHILDREN_TEST(child_is_told_nothing_of_redis),
+        CHILDREN_TEST(job_ends_at_its_limit_and_of_silence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,12 @@ enum deed {
     LARGER,  // Has more than was announced.
     ENDLESS, // Says what was announced and sends on and on.
     FLIPPED, // One bit is another.
-    MUTE     // Never answers.
+    MUTE,    // Never answers.
+    HASTY    // Has a few bytes, and sends more of them in one go with its answer.
 };
+
+#define HASTY_BYTES 16
+#define DROPS_MAX   150 // Ten times as long as is waited for them.
 
 struct villain {
     struct scene *scene;
@@ -66,6 +70,13 @@ static void villain_serve(struct villain *villain, int fd)
         villain_send(fd, "HTTP/1.1 400 Bad Request\r\n\r\n", 28);
         return;
     }
+    if (villain->deed == HASTY) {
+        reply.bytes = HASTY_BYTES;
+        const size_t head = evq_snapshot_reply_format(&reply, line);
+        memcpy(line + head, from, 2 * HASTY_BYTES);
+        villain_send(fd, line, head + 2 * HASTY_BYTES);
+        return;
+    }
     reply.bytes = villain->deed == LARGER ? (int64_t)FILE_BYTES * 2 : (int64_t)FILE_BYTES;
     villain_send(fd, line, evq_snapshot_reply_format(&reply, line));
     switch (villain->deed) {
@@ -77,7 +88,7 @@ static void villain_serve(struct villain *villain, int fd)
         villain_linger(fd);
         break;
     case DROPS:
-        for (size_t i = 0; i < left && !atomic_load(&villain->stop); i++) {
+        for (size_t i = 0; i < DROPS_MAX && !atomic_load(&villain->stop); i++) {
             if (send(fd, from + i, 1, MSG_NOSIGNAL) != 1) {
                 break;
             }
@@ -196,7 +207,7 @@ static void fetch_gives_up_a_peer_that_is_too_slow(void **state)
     for (size_t i = 0; i < sizeof(slow) / sizeof(slow[0]); i++) {
         struct villain villain;
         villain_start(&villain, scene, slow[i]);
-        assert_refused(scene, &short_limits, EVQ_E_RETRY, "cut 3 times");
+        assert_refused(scene, &short_limits, EVQ_E_RETRY, "nothing came for");
         assert_int_equal(villain_stop(&villain), 3);
     }
 }
@@ -214,6 +225,16 @@ static void fetch_takes_no_byte_more_than_announced(void **state)
     villain_start(&villain, scene, ENDLESS);
     assert_status_err(fetch(scene, &patient_limits, &fetched, &err), EVQ_OK, &err);
     assert_fetched(scene, &fetched);
+    evq_fetch_close(&fetched);
+    (void)villain_stop(&villain);
+
+    char checksum[EVQ_SNAPSHOT_CHECKSUM_CHARS + 1];
+    const XXH128_hash_t hash = XXH3_128bits(scene->data, HASTY_BYTES);
+    evq_hex_128(hash.high64, hash.low64, checksum);
+    scene->job->snapshot.bytes = HASTY_BYTES;
+    scene->job->snapshot.checksum = checksum;
+    villain_start(&villain, scene, HASTY);
+    assert_status_err(fetch(scene, &patient_limits, &fetched, &err), EVQ_OK, &err);
     evq_fetch_close(&fetched);
     (void)villain_stop(&villain);
 

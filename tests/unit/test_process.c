@@ -127,9 +127,12 @@ static void process_sweeps_the_group_when_the_leader_ends(void **state)
     assert_ends(&run, "exit status 0"); // run_wait: the pipe closed, so the sleep is gone.
 }
 
+/* The program dies with its guard, which the kernel sees to; what it started in its group does not.
+ */
 static void process_takes_over_when_its_guard_is_killed(void **state)
 {
-    static const char *const argv[] = {"sh", "-c", "echo $$; while :; do sleep 1; done", NULL};
+    static const char *const argv[] = {"sh", "-c",
+                                       "sh -c 'while :; do sleep 1; done' & echo $$; wait", NULL};
     struct run run;
 
     run_start(&run, *state, argv);
