@@ -1,6 +1,7 @@
 /* Headers, indexes and directories that mean harm or are none: each refused with its fault; no
  * changed byte crashes a reader. */
 #include "hostile_checkpoint.h"
+#include "shared/checkpoint/directory.h"
 
 #define T(dtype, shape, offsets)                                                                   \
     "{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" offsets "]}"
@@ -173,6 +174,36 @@ static void safetensors_refuses_every_hostile_header_with_the_fault(void **state
         refuse(*state, "x.safetensors", headers[i].header, headers[i].status, headers[i].holds);
     }
     print_message("%zu hostile headers refused\n", sizeof(headers) / sizeof(headers[0]));
+}
+
+/* Whatever a reader took for the place of a tensor: it lies in the file, or nothing is read. */
+static void directory_refuses_a_tensor_past_the_end_of_its_file(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    struct evq_checkpoint *checkpoint = NULL;
+    struct evq_tensor tensor = {.name = "w", .dtype = EVQ_DTYPE_U8, .bytes = 4, .rank = 1};
+    struct evq_error err;
+    struct stat info;
+
+    fixture_folder_write(folder, "x", "12345678", 8);
+    const int fd = openat(folder->fd, "x", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(fstat(fd, &info), 0);
+    assert_status_err(evq_directory_new("x", &checkpoint, &err), EVQ_OK, &err);
+    assert_status_err(evq_directory_add_file(checkpoint, "x", fd, &info, &tensor.file, &err),
+                      EVQ_OK, &err);
+    tensor.shape[0] = 4;
+    tensor.offset = 4;
+    assert_status_err(evq_directory_add_tensor(checkpoint, &tensor, &err), EVQ_OK, &err);
+    tensor.offset = 5;
+    assert_status(evq_directory_add_tensor(checkpoint, &tensor, &err), EVQ_E_CORRUPT);
+    assert_holds(err.message, "lie past the end of the file");
+    tensor.offset = 0;
+    tensor.bytes = 9;
+    assert_status(evq_directory_add_tensor(checkpoint, &tensor, &err), EVQ_E_CORRUPT);
+    tensor.offset = UINT64_MAX;
+    tensor.bytes = 2;
+    assert_status(evq_directory_add_tensor(checkpoint, &tensor, &err), EVQ_E_CORRUPT);
+    evq_checkpoint_close(checkpoint);
 }
 
 static void safetensors_refuses_lengths_that_cannot_be(void **state)
@@ -423,6 +454,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(safetensors_refuses_every_hostile_header_with_the_fault),
+        TEST(directory_refuses_a_tensor_past_the_end_of_its_file),
         TEST(safetensors_refuses_lengths_that_cannot_be),
         TEST(safetensors_refuses_depth_long_names_and_too_many_levels),
         TEST(index_refuses_every_hostile_file_with_the_fault),

@@ -109,6 +109,12 @@ static void scan_bounds_depth_nodes_and_bytes(void **state)
     memcpy(data, "\x92\xdc\x08\x00", 4);
     memcpy(data + 4 + 2048, "\xdc\x08\x00", 3);
     scan_refused(data, 4 + 2048 + 3 + 2048, "more than 4096");
+    // What is declared is judged where it is declared, and by what is left.
+    scan_refused((const uint8_t *)"\xdd\xff\xff\xff\xff", 5, "declares 4294967295 bytes");
+    scan_refused((const uint8_t *)"\xc6\xff\xff\xff\xff", 5, "declares 4294967295 bytes");
+    memset(data, 0x01, sizeof data);
+    data[0] = 0x99;
+    assert_status(evq_codec_scan(data, 10, 10, NULL), EVQ_OK);
     assert_status(evq_codec_scan(data, 10, 9, NULL), EVQ_E_CORRUPT);
 }
 
