@@ -70,9 +70,34 @@ static void rundirs_close_a_run_whose_write_failed_but_for_what_was_written(void
     fixture_dir_remove(directory);
 }
 
+/* A run's name comes from Redis: what is no name makes no directory, least of all elsewhere. */
+static void rundirs_open_no_directory_outside_their_base(void **state)
+{
+    (void)state;
+    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
+    static const char *const names[] = {"..", ".", "", "../out", "a/b", "/tmp", "a b"};
+    struct counts counts = {0};
+    struct evq_rundirs *dirs = NULL;
+    struct evq_error err;
+    char directory[64];
+    void *run = NULL;
+
+    fixture_dir_make(directory);
+    assert_status_err(evq_rundirs_open(directory, "", ".lock", 4, &ops, &counts, &dirs, &err),
+                      EVQ_OK, &err);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        assert_status(evq_rundirs_get(dirs, names[i], &run, &err), EVQ_E_INVALID);
+        assert_holds(err.message, "cannot name a run's directory");
+    }
+    assert_int_equal(counts.opened, 0);
+    evq_rundirs_close(dirs);
+    fixture_dir_remove(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rundirs_open_no_directory_outside_their_base),
         cmocka_unit_test(rundirs_close_a_run_whose_write_failed_but_for_what_was_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

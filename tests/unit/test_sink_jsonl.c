@@ -133,8 +133,10 @@ static void sink_jsonl_cuts_a_torn_line_at_every_byte(void **state)
     for (off_t bytes = info.st_size - 1; bytes >= first; bytes--) {
         assert_int_equal(truncate(path, bytes), 0);
         sink = opened(directory, &context);
-        give(sink, 0);
-        give(sink, 1); // Not acknowledged, so it comes again.
+        give(sink, 0); // There already: nothing is written.
+        assert_int_equal(stat(path, &info), 0);
+        assert_int_equal(info.st_size, first); // Whatever shorter line is to follow.
+        give(sink, 1);                         // Not acknowledged, so it comes again.
         flush(sink);
         evq_sink_jsonl.close(sink);
         assert_lines(directory, 2);

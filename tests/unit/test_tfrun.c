@@ -21,6 +21,7 @@
 #include "logger/tfevent.h"
 #include "logger/tfrun.h"
 #include "shared/clock.h"
+#include "tests/fixture/limit.h"
 
 #define STEPS 200
 
@@ -233,6 +234,55 @@ static void tfrun_survives_a_torn_tail_at_every_byte(void **state)
     }
 }
 
+/* A disk was full in the midst of a record: what comes again goes to another file, for nobody reads
+ * on behind the torn one. */
+static void tfrun_writes_nothing_behind_a_torn_record(void **state)
+{
+    (void)state;
+    static char names[512][NAME_MAX + 1];
+    char path[PATH_MAX + NAME_MAX];
+    struct evq_point point = {1, 1001.0, 0.5f};
+    struct shown shown;
+    struct evq_error err;
+    struct stat info;
+    struct evq_tfrun *run = opened();
+
+    put(run, 0);
+    assert_int_equal(files(names), 1);
+    (void)snprintf(path, sizeof(path), "%s/%s", directory, names[0]);
+    assert_int_equal(stat(path, &info), 0);
+    fixture_limit_files((uint64_t)info.st_size + 10);
+    assert_int_equal(evq_tfrun_put(run, "eval/acc", &point, &err), EVQ_OK);
+    assert_int_equal(evq_tfrun_flush(run, &err), EVQ_E_IO);
+    fixture_limit_files(UINT64_MAX);
+    put(run, 1);
+    load(&shown, "eval/acc");
+    assert_int_equal(shown.count, 2);
+    evq_tfrun_close(run);
+}
+
+/* Damage at its beginning makes the rest of a file worthless, however large it is; not the run. */
+static void tfrun_opens_where_a_large_file_is_damaged(void **state)
+{
+    (void)state;
+    static char names[512][NAME_MAX + 1];
+    char path[PATH_MAX + NAME_MAX];
+    struct evq_tfrun *run = opened();
+
+    put(run, 0);
+    evq_tfrun_close(run);
+    assert_int_equal(files(names), 1);
+    (void)snprintf(path, sizeof(path), "%s/%s", directory, names[0]);
+    const int fd = open(path, O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "damage", 6, 0), 6);
+    (void)close(fd);
+    assert_int_equal(truncate(path, 3 * (off_t)EVQ_TFEVENT_RECORD_BYTES_MAX), 0); // Takes no room.
+    run = opened();
+    put(run, 0);
+    evq_tfrun_close(run);
+}
+
 static void tfrun_completes_what_a_kill_cut_off_after_a_late_point(void **state)
 {
     (void)state;
@@ -339,6 +389,8 @@ int main(void)
             teardown),
         cmocka_unit_test_setup_teardown(tfrun_compact_leaves_one_ascending_file, setup, teardown),
         cmocka_unit_test_setup_teardown(tfrun_survives_a_torn_tail_at_every_byte, setup, teardown),
+        cmocka_unit_test_setup_teardown(tfrun_writes_nothing_behind_a_torn_record, setup, teardown),
+        cmocka_unit_test_setup_teardown(tfrun_opens_where_a_large_file_is_damaged, setup, teardown),
         cmocka_unit_test_setup_teardown(tfrun_completes_what_a_kill_cut_off_after_a_late_point,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(tfrun_writes_many_late_points_once, setup, teardown),
