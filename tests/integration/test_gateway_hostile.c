@@ -453,6 +453,21 @@ static void who_asks_too_much_is_told_to_wait(void **state)
     assert_int_equal(reply.code, 429); // Guessing is dear.
 }
 
+/* A wrong token costs as much as many requests: guesses run out long before questions do. */
+static void who_guesses_tokens_is_told_to_wait_sooner(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    int guesses = 0;
+
+    do {
+        fixture_http(gateway, "GET", "/v1/queue", "guess-0123456789-guess", NULL, &reply);
+        assert_true(reply.code == 401 || reply.code == 429);
+        guesses++;
+    } while (reply.code == 401 && guesses < 1000);
+    assert_true(guesses < 20);
+    assert_serves(gateway); // Who has one is not held up by them.
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -470,6 +485,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_reads_nothing_holds_nobody_up, setup, teardown),
         cmocka_unit_test_setup_teardown(redis_that_stands_still_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(who_asks_too_much_is_told_to_wait, setup_counting,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(who_guesses_tokens_is_told_to_wait_sooner, setup_counting,
                                         teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

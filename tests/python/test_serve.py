@@ -51,6 +51,13 @@ def evaluate(checkpoint, task, report):
         thread = threading.Thread(target=late, args=(5, 5, "late"))
         thread.start()
         thread.join()
+    if what == "fork":  # A child that goes on in the function's code, as a data loader's may.
+        child = os.fork()
+        if child == 0:
+            report._told = 0.0
+            report(9, 9, "from the child")
+            os._exit(0)
+        os.waitpid(child, 0)
     if what == "loop":
         while True:
             time.sleep(0.01)
@@ -140,6 +147,11 @@ class ProtocolTest(unittest.TestCase):
         lines = self.answer()
         self.assertEqual([line["turn"] for line in lines if line.get("status") == "late"], [7])
         self.assertEqual({line["turn"] for line in lines if line.get("status") != "late"}, {8})
+
+    def test_forked_child_of_the_function_says_nothing(self) -> None:
+        self.peer.job(1, what="fork")
+        lines = self.answer()
+        self.assertEqual([line["type"] for line in lines], ["progress", "task", "done"])
 
     def test_exceptions_become_errors(self) -> None:
         for what, message, retry in (

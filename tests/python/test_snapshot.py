@@ -22,7 +22,7 @@ try:
 except ImportError:
     numpy = None  # type: ignore[assignment]
 
-from evalq import _state_copy, snapshot
+from evalq import EvalqError, _state_copy, snapshot
 from evalq._tensors import read_safetensors
 
 MODEL = os.path.join(DATA, "mlp_784_512_128_32_10.safetensors")
@@ -107,6 +107,16 @@ class BoundTest(SceneTest):
             worker.terminate()
         self.assertIn("step 1: the snapshot was dropped: step 3 needs its room", "\n".join(logs.output))
 
+    def test_what_is_to_be_kept_is_not_dropped_for_a_newer_one(self) -> None:
+        with self.scene.client("keeps", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:
+            self.assertTrue(client.submit_state_dict(weights(), step=1, suites="nobody", keep=True))
+            self.assertTrue(client.flush(DEADLINE))
+            client.submit_state_dict(weights(), step=2, suites="nobody", policy="all")
+            self.assertTrue(client.flush(DEADLINE))
+            self.assertEqual((client.stats().snapshots, client.stats().snapshots_dropped), (1, 1))
+            self.assertEqual([one.submit.step for one in client._snapshots._kept], [1])
+        self.assertIn("step 2: the snapshot was dropped: the 1 snapshots that are allowed", "\n".join(logs.output))
+
     def test_nothing_stays_in_shared_memory_when_the_client_closes(self) -> None:
         client = self.scene.client("closes")
         client.submit_state_dict(weights(), step=1, suites="nobody")
@@ -118,6 +128,46 @@ class BoundTest(SceneTest):
             client.close()
         self.assertFalse(os.path.exists(directory))
         self.assertIn("ended before its state dict was evaluated", logs.output[0])
+
+
+class DirectoryTest(unittest.TestCase):
+    """Where snapshots lie: this user's alone, and swept of what dead trainers left."""
+
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.root = directory.name
+        self.store = snapshot.Snapshots(
+            open_handle=mock.Mock(), limit=1, submitted=mock.Mock(), log=None, directory=self.root
+        )
+        self.addCleanup(self.store.close)
+
+    def left(self, name: str, held: bool, old: bool) -> str:
+        """A directory as a trainer leaves it, whose lock is held while it lives."""
+        path = os.path.join(self.root, "snapshots-" + name)
+        os.mkdir(path)
+        fd = os.open(os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT)
+        self.addCleanup(os.close, fd)
+        if held:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        if old:
+            os.utime(path, (1, 1))
+        return path
+
+    def test_snapshots_of_the_living_stay_and_those_of_the_dead_go(self) -> None:
+        dead = self.left("dead", held=False, old=True)
+        living = self.left("living", held=True, old=True)
+        new = self.left("new", held=False, old=False)  # May be read still.
+        self.store._make_directory()
+        self.assertEqual([os.path.exists(path) for path in (dead, living, new)], [False, True, True])
+
+    def test_directory_that_others_may_write_to_is_refused(self) -> None:
+        for mode in (0o720, 0o702):
+            os.chmod(self.root, mode)
+            with self.assertRaisesRegex(EvalqError, "not this user's alone"):
+                self.store._make_directory()
+        os.chmod(self.root, 0o755)
+        self.store._make_directory()
 
 
 @unittest.skipIf(numpy is None, "numpy is not installed")

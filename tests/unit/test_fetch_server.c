@@ -18,6 +18,13 @@ static void server_gives_nothing_without_the_token(void **state)
     scene->job->snapshot.token = request.token;
     assert_refused(scene, &patient_limits, EVQ_E_GONE, "has dropped it");
 
+    for (size_t i = 0; i < EVQ_SNAPSHOT_TOKEN_CHARS; i++) { // Right but for one of its letters.
+        memcpy(request.token, scene->offer.token, sizeof(request.token));
+        request.token[i] = request.token[i] == '0' ? '1' : '0';
+        (void)evq_snapshot_request_format(&request, line);
+        assert_int_equal(answer_of(scene, line, got, sizeof(got)), 5);
+        assert_memory_equal(got, "gone\n", 5);
+    }
     memcpy(request.token, scene->offer.token, sizeof(request.token)); // Right, but beyond the end.
     request.offset = (int64_t)FILE_BYTES + 1;
     (void)evq_snapshot_request_format(&request, line);
@@ -144,10 +151,12 @@ static void server_closes_who_says_nothing_in_time(void **state)
 {
     struct scene *scene = *state;
     const int64_t start_ms = evq_clock_mono_ms();
+    const struct timeval limit = {.tv_sec = (EVQ_SNAPSHOT_PEER_REQUEST_MS + DEADLINE) / 1000};
     const int fd = connect_to(scene->place);
     char byte;
 
     assert_true(fd >= 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
     assert_int_equal(send(fd, "evalq", 5, MSG_NOSIGNAL), 5); // Half a request is none.
     assert_int_equal(recv(fd, &byte, 1, 0), 0);
     const int64_t took_ms = evq_clock_mono_ms() - start_ms;

@@ -95,7 +95,9 @@ static void rate_lets_a_burst_pass_then_so_many_a_second(void **state)
         passed += evq_rate_take(rate, "a", 1, now + 1000);
     }
     assert_true(passed <= 11);
-    assert_false(evq_rate_take(rate, "b", 21, now + 100000)); // Dearer than a burst.
+    assert_false(evq_rate_take(rate, "b", 21, now + 100000)); // Dearer than a burst,
+    assert_false(evq_rate_take(rate, "a", 21, now + 101000)); // however long one was quiet.
+    assert_true(evq_rate_take(rate, "a", 20, now + 101000));
     evq_rate_free(rate);
     rate = evq_rate_new(0, 0);
     for (int i = 0; i < 1000; i++) {
@@ -162,7 +164,16 @@ static void tokens_are_told_apart_and_faults_named(void **state)
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
         assert_false(evq_tokens_check(tokens, none[i], &rights, name));
     }
+    for (int i = 0; i < 1000; i++) { // Digests that begin alike are of different tokens.
+        char guess[64];
+        (void)snprintf(guess, sizeof guess, "Bearer guess-0123456789-%d", i);
+        assert_false(evq_tokens_check(tokens, guess, &rights, name));
+    }
     evq_tokens_free(tokens);
+    assert_int_equal(chmod(path, 0644), 0);
+    assert_status(evq_tokens_open(path, &tokens, &err), EVQ_E_INVALID);
+    assert_holds(err.message, "readable by every user");
+    assert_int_equal(chmod(path, 0600), 0);
     static const char *const wrong[][2] = {
         {"a read\n", ":1: expected NAME ROLE TOKEN"},
         {"a read 0123456789abcdef more\n", ":1: expected NAME ROLE TOKEN"},

@@ -407,6 +407,33 @@ static void ring_sets_foreign_file_aside_when_it_is_no_ring(void **state)
     }
 }
 
+/* With another nonce no record would be one: its file is kept for people to look at. */
+static void ring_sets_its_file_aside_when_its_header_is_damaged(void **state)
+{
+    struct scratch *scratch = *state;
+    char path[128];
+    char aside[160];
+    const size_t end = offsetof(struct evq_ring_header, checksum) + sizeof(uint64_t);
+    uint8_t byte = 0;
+
+    for (off_t at = 0; at < (off_t)end; at++) {
+        struct evq_ring *ring = ring_of(scratch, EVQ_RING_BYTES_MIN);
+        assert_status(evq_ring_push(ring, "payload", 7), EVQ_OK);
+        snprintf(path, sizeof(path), "%s", evq_ring_path(ring));
+        evq_ring_close(ring, false);
+        const int fd = open(path, O_RDWR);
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        close(fd);
+        ring = ring_of(scratch, EVQ_RING_BYTES_MIN);
+        assert_int_equal(evq_ring_tail(ring), 0);
+        evq_ring_close(ring, true);
+        snprintf(aside, sizeof(aside), "%s.bad", path);
+        assert_int_equal(unlink(aside), 0);
+    }
+}
+
 static void ring_directory_is_private_when_made(void **state)
 {
     struct scratch *scratch = *state;
@@ -414,6 +441,10 @@ static void ring_directory_is_private_when_made(void **state)
     struct stat info;
 
     snprintf(path, sizeof(path), "%s/a/b/c", scratch->directory);
+    assert_status(evq_ring_directory(path, NULL), EVQ_OK);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0700);
+    assert_int_equal(chmod(path, 0755), 0); // Made by another program.
     assert_status(evq_ring_directory(path, NULL), EVQ_OK);
     assert_int_equal(stat(path, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0700);
@@ -543,6 +574,7 @@ int main(void)
         RING_TEST(ring_skips_torn_record_at_every_byte),
         RING_TEST(ring_refuses_damaged_payload_at_every_byte),
         RING_TEST(ring_goes_to_own_file_when_another_process_owns_the_run),
+        RING_TEST(ring_sets_its_file_aside_when_its_header_is_damaged),
         RING_TEST(ring_sets_foreign_file_aside_when_it_is_no_ring),
         RING_TEST(ring_directory_is_private_when_made),
         RING_TEST(ring_list_names_each_run_once),

@@ -191,6 +191,28 @@ static void spool_goes_on_behind_damage_at_every_byte(void **state)
     }
 }
 
+/* What a dead owner left torn lacks the very bytes with which the next record begins: it is torn
+ * all the same, and takes nothing of what came since. */
+static void spool_keeps_what_was_left_apart_from_what_comes(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_spool *spool = spool_of(scene, BYTES_MAX);
+    uint64_t offset = 0;
+    struct stat info;
+
+    append(spool, 1);
+    assert_status(evq_spool_append(spool, "record EQRC", 11, NULL), EVQ_OK);
+    evq_spool_close(spool);
+    assert_int_equal(stat(scene->spool, &info), 0);
+    assert_int_equal(truncate(scene->spool, info.st_size - 4), 0);
+    spool = spool_of(scene, BYTES_MAX);
+    append(spool, 3);
+    assert_next(spool, &offset, 1);
+    assert_next(spool, &offset, 3);
+    assert_end(spool, &offset);
+    evq_spool_close(spool);
+}
+
 static void spool_sets_foreign_file_aside_when_it_is_none(void **state)
 {
     struct scene *scene = *state;
@@ -215,6 +237,7 @@ int main(void)
         SPOOL_TEST(spool_says_full_when_past_its_bound),
         SPOOL_TEST(spool_skips_torn_record_at_every_byte),
         SPOOL_TEST(spool_goes_on_behind_damage_at_every_byte),
+        SPOOL_TEST(spool_keeps_what_was_left_apart_from_what_comes),
         SPOOL_TEST(spool_sets_foreign_file_aside_when_it_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
