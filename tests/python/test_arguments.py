@@ -103,17 +103,23 @@ class ArgumentsTest(SceneTest):
 
     def test_what_is_wrong_is_said_with_its_name(self) -> None:
         good = self.good()["submit"]
-        said = {
-            "step": (1.5, "step is 1.5, expected a whole number"),
-            "suites": (b"quick", "suites is b'quick', expected text"),
-            "variant": (3, "variant is 3, expected text"),
-            "path": ("a\0b", "path holds a NUL"),
-            "params": ([1], "params is \\[1\\], expected a mapping"),
-        }
-        for name, (value, sentence) in said.items():
+        for name, value, sentence in (
+            ("step", 1.5, "step is 1.5, expected a whole number"),
+            ("step", 2**64 + 1, "step is 18446744073709551617, expected a number of 64 bits"),  # Not step 1.
+            ("suites", b"quick", "suites is b'quick', expected text"),
+            ("variant", 3, "variant is 3, expected text"),
+            ("path", "a\0b", "path holds a NUL"),
+            ("params", [1], "params is \\[1\\], expected a mapping"),
+        ):
             with self.scene.client("said", raise_errors=True) as client:
                 with self.assertRaisesRegex(evalq.EvalqError, sentence):
                     client.submit(**{**good, name: value})
+
+    def test_a_time_that_is_no_number_is_none_to_wait_for(self) -> None:
+        with self.scene.client("nan", raise_errors=True) as client:
+            for wait in (client.wait, client.flush, client.ended):
+                with self.assertRaisesRegex(evalq.EvalqError, "timeout is nan, expected a number of seconds"):
+                    wait(math.nan)
 
     def test_client_of_wrong_arguments_does_not_raise(self) -> None:
         good = {"url": self.scene.url, "run": "made", "config": self.scene.config, "ring_directory": self.scene.ring}

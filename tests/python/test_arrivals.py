@@ -88,6 +88,7 @@ class ArrivalsTest(unittest.TestCase):
             for step in range(2, 9):
                 arrivals.expect(step, "regular", f"/out/{step}")
                 arrivals.take(result(step, 0.1 * step / 10))
+        self.assertEqual(list(arrivals._paths), [6, 7, 8])
         best = arrivals.best("eval/t/accuracy", "max")
         assert best is not None
         self.assertEqual((best.step, best.path), (1, "/out/1"))  # It came with the result.

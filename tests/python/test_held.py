@@ -53,6 +53,12 @@ class HeldTest(unittest.TestCase):
         kept = self.held.take(5, path)
         self.assertEqual(self.text(kept or ""), "model.safetensors new")
 
+    def test_of_what_an_earlier_life_held_only_what_is_wanted_stays(self) -> None:
+        paths = {step: self.save(step, str(step)) for step in (5, 6)}
+        kept = {step: Held().take(step, path) or "" for step, path in paths.items()}
+        self.held.adopt(os.path.dirname(paths[5]), [paths[6]])
+        self.assertEqual([os.path.exists(kept[step]) for step in (5, 6)], [False, True])
+
     def test_files_that_came_later_are_held_too(self) -> None:
         path = self.save(5)
         kept = self.held.take(5, path) or ""

@@ -11,6 +11,7 @@
 
 struct counts {
     int opened;
+    int flushed;
     int closed;
 };
 
@@ -27,7 +28,8 @@ static enum evq_status run_open(void *context, const char *path, void **ret_run,
 
 static enum evq_status run_flush(void *run, struct evq_error *err)
 {
-    (void)run, (void)err;
+    (void)err;
+    ((struct counts *)run)->flushed++;
     return EVQ_OK;
 }
 
@@ -65,6 +67,7 @@ static void rundirs_close_a_run_whose_write_failed_but_for_what_was_written(void
     assert_int_equal(counts.opened, 2);
     assert_status_err(evq_rundirs_get(dirs, "other", &run, &err), EVQ_OK, &err);
     assert_int_equal(counts.closed, 2); // One has room: the count of open runs is right.
+    assert_int_equal(counts.flushed, 1);
     evq_rundirs_close(dirs);
     assert_int_equal(counts.closed, 3);
     fixture_dir_remove(directory);
