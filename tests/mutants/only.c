@@ -1,6 +1,7 @@
 /*
- * Loaded before a test program (LD_PRELOAD): of its cases only the one that $EVQ_TEST_ONLY names is run. cmocka has the
- * filter, but nothing outside the program to set it with. In programs without cmocka it does nothing.
+ * Loaded before a test program (LD_PRELOAD): of its cases only the one that $EVQ_TEST_ONLY names is
+ * run. cmocka has the filter, but nothing outside the program to set it with. In programs without
+ * cmocka it does nothing.
  */
 #include <stdlib.h>
 
