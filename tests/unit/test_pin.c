@@ -19,7 +19,6 @@
 
 #include "producer/pin.h"
 #include "producer/tree.h"
-#include "shared/checkpoint/checkpoint.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/redis.h"
 
@@ -450,40 +449,6 @@ static void pin_stays_when_its_job_was_lost(void **state)
     }
 }
 
-/* What was pinned is what was asked for, or there is no pin: the trainer may have written
- * meanwhile. */
-static void pin_goes_again_when_its_checkpoint_changed_meanwhile(void **state)
-{
-    static const char header[] = "{\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
-    struct scene *scene = *state;
-    struct evq_pin_request request = request_of(scene, "out/step-100.safetensors");
-    const uint64_t bytes = strlen(header);
-    char path[SCENE_PATH_BYTES];
-    char fingerprint[33];
-    struct evq_error error;
-
-    path_of(scene, "out/step-100.safetensors", path);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_int_equal(fwrite(&bytes, sizeof(bytes), 1, file), 1);
-    assert_true(fprintf(file, "%s1", header) > 0);
-    assert_int_equal(fclose(file), 0);
-    const int root = open(scene->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    assert_status_err(evq_checkpoint_fingerprint(root, request.path, fingerprint, NULL, &error),
-                      EVQ_OK, &error);
-    (void)close(root);
-    request.fingerprint = fingerprint;
-    struct evq_pin pin = pin_make(&request);
-    assert_status_err(evq_pin_verify(&request, &pin, &error), EVQ_OK, &error);
-    assert_int_equal(pins_there(scene), 1);
-    request.fingerprint = "00112233445566778899aabbccddeeff"; // As it was before.
-    pin = pin_make(&request);
-    assert_int_equal(pins_there(scene), 2);
-    assert_status(evq_pin_verify(&request, &pin, &error), EVQ_E_CHANGED);
-    assert_holds(error.message, "changed while it was pinned");
-    assert_int_equal(pins_there(scene), 1);
-}
-
 static void pin_refuses_to_be_made_out_of_the_root(void **state)
 {
     struct scene *scene = *state;
@@ -598,7 +563,6 @@ int main(void)
         PIN_TEST(pin_leaves_nothing_when_stopped_or_gone),
         PIN_TEST(pin_holds_every_file_when_checkpoint_is_a_directory),
         PIN_TEST(pin_refuses_link_that_leaves_the_root),
-        PIN_TEST(pin_goes_again_when_its_checkpoint_changed_meanwhile),
         PIN_TEST(pin_is_found_again_when_checkpoint_is_the_same),
         PIN_TEST(pin_is_released_when_all_its_jobs_ended),
         PIN_TEST(pin_is_released_when_its_job_was_refused_or_never_sent),
