@@ -4,10 +4,10 @@ set(missing ${CMAKE_BINARY_DIR}/standin/missing)
 add_executable(cuda_missing standin/missing.c)
 target_link_libraries(cuda_missing PRIVATE evq_cuda_emulated evq_kernels_cpu)
 set_target_properties(cuda_missing PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX)
-add_dependencies(cuda_missing emulated_cublas)
 add_library(empty_cublaslt SHARED standin/empty.c)
 target_link_libraries(empty_cublaslt PRIVATE evq_flags)
 set_target_properties(empty_cublaslt PROPERTIES OUTPUT_NAME cublasLt SUFFIX .so.13 LIBRARY_OUTPUT_DIRECTORY ${missing}/empty)
+add_dependencies(cuda_missing emulated_cublas empty_cublaslt)
 add_custom_command(TARGET cuda_missing POST_BUILD
     COMMAND ${CMAKE_COMMAND} -E make_directory ${missing}/none ${missing}/half ${missing}/empty
     COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:emulated_cublas> ${missing}/half

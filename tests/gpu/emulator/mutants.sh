@@ -32,6 +32,8 @@ attention_tiles.cu~attention~(int64_t)(head / shape.group) * SIZE~(int64_t)(head
 attention_tiles.cu~attention~next <= first + 1 &&~next <= first + 32 &&
 attention.cu~attention~window <= position~window < position - 1
 norm.cu~kernels~sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f~sum += values[p][i] * values[p][i]
+norm.cu~kernels~ && column % 8 == 0~
+norm.cu~kernels~in->stride % 8 == 0 && out->stride % 8 == 0;~true;
 norm.cu~kernels~__syncthreads(); // What sums held before has been read.~
 turn.cu~kernels~head < turn.first_heads~head <= turn.first_heads
 turn.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
@@ -39,7 +41,9 @@ logsum.cu~kernels~b.arg < a.arg~b.arg > a.arg
 logsum.cu~kernels~isnan(sum) ? -1 : mine.arg~mine.arg
 logsum.cu~kernels~mine.total * expf(mine.top - base) :~mine.total :
 convert.cu~kernels~tile[x * (TILE + 1) + line]~tile[line * (TILE + 1) + x]
+embed.cu~kernels~op->n % 8 == 0 && table->stride % 8 == 0 && out->stride % 8 == 0~op->n % 8 == 0
 embed.cu~kernels~which[row]~which[row] + 1
+pointwise.cu~kernels~n % 8 == 0 && in->stride % 8 == 0 && out->stride % 8 == 0;~n % 4 == 0;
 pointwise.cu~kernels~row * residual_stride~row * out_stride
 ops.cu~backend~c < label~c <= label
 step.c~backend~.adds = op->residual != 0,~.adds = 0,
