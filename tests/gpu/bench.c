@@ -161,7 +161,6 @@ static void tell(const struct bench *bench, const struct lm *lm, int32_t rows, i
                  lm->shape->name, lm->plan.compute == EVQ_COMPUTE_BF16 ? "bf16" : "fp32", (int)rows,
                  (int)length, tokens, rows / best, tflops, put_rate,
                  bar != NULL ? bar->tokens : 0.0);
-    (void)fflush(stdout);
 }
 
 /* False: the losses are no numbers. */
@@ -273,6 +272,7 @@ int main(int argc, char **argv)
                               "[--rounds N] [--copy GB/S] [--gemm TFLOP/S]\n");
         return 2;
     }
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); // What was measured stays if a kernel hangs or crashes.
     if (evq_backend_load(bench.device, 1, &cuda, note, sizeof(note), &err) != EVQ_OK) {
         (void)printf("FAIL %s\n", err.message);
         return 1;

@@ -18,7 +18,7 @@ LARGE = {"llama-3-8b": {"eager": 1.2, "compiled": 1.1}}
 
 def ratios(lines: List[Dict[str, Any]]) -> Iterator[Tuple[str, str, float, float, float]]:
     """Model, kind of peer, evalq's tokens/s, the peer's, the bar. Of several measurements of one thing the last."""
-    ours = {line["bench"]: float(line["tokens_s"]) for line in lines if "bench" in line and line["compute"] == "bf16"}
+    ours = {line["bench"]: float(line["tokens_s"]) for line in lines if "bench" in line and line.get("compute") == "bf16"}
     theirs = {(line["peer"], line["kind"]): float(line["tokens_s"]) for line in lines if "peer" in line}
     for (name, kind), rate in theirs.items():
         if name in ours and rate > 0:

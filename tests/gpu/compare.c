@@ -60,6 +60,7 @@ int main(int argc, char **argv)
                               "[--dump DIRECTORY]\n");
         return 2;
     }
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); // What was found stays if a kernel hangs or crashes.
     if (evq_backend_load(device, 1, &cuda, note, sizeof(note), &err) != EVQ_OK) {
         (void)printf("FAIL %s\n", err.message); // Wrong numbers are no reason to skip.
         return 1;

@@ -76,6 +76,7 @@ int main(int argc, char **argv)
                           .repeats = 1};
     struct evq_error err = {0};
 
+    (void)setvbuf(stdout, NULL, _IOLBF, 0); // What was found stays if the emulator ends it.
     lm_must(sides.cpu.ops->open(&config, &sides.cpu.state, &err), &err);
     lm_must(sides.device.ops->open(&config, &sides.device.state, &err), &err);
     const int faults = run(argc > 1 ? argv[1] : "models", &sides);

@@ -193,7 +193,6 @@ void compare_tell(const char *group, int cases, int faults, int refused, double 
                  faults == 0 ? "ok  " : "FAIL", group, cases, refused, worst);
     (void)printf("json {\"test\": \"%s\", \"cases\": %d, \"failed\": %d, \"refused\": %d}\n", group,
                  cases, faults, refused);
-    (void)fflush(stdout); // What was found stays if the next one crashes.
 }
 
 int compare_samples(const struct sides *sides)

@@ -32,7 +32,7 @@ def beside(*lines: Dict[str, Any]) -> Tuple[int, List[Dict[str, Any]]]:
 class GpuBesideTest(unittest.TestCase):
     def test_each_kind_has_its_bar_and_a_large_model_others(self) -> None:
         code, found = beside(
-            {"backend": "cuda", "device": "one"}, ours("gpt2-124m", 1499), ours("llama-3-8b", 1100),
+            {"backend": "cuda", "device": "one"}, {"bench": "of something else", "milliseconds": 5}, ours("gpt2-124m", 1499), ours("llama-3-8b", 1100),
             theirs("gpt2-124m", "eager", 1000), theirs("gpt2-124m", "compiled", 1000), theirs("llama-3-8b", "compiled", 1000),
         )  # fmt: skip
         self.assertEqual(code, 0)
