@@ -58,11 +58,10 @@ static void reply_refused(struct evq_http_reply *reply, enum evq_status status,
 
 /* Redis is away, perhaps for a moment: clients, which give up at the first error and set no time
  * limit, are answered later. false: not that, or for too long. */
-static bool answer_later(const struct evq_http_request *request, enum evq_status status,
-                         int64_t patience_ms, struct evq_http_reply *reply)
+static bool answer_later(int64_t since_ms, enum evq_status status, int64_t patience_ms,
+                         struct evq_http_reply *reply)
 {
-    const bool away = status == EVQ_E_IO || status == EVQ_E_RETRY || status == EVQ_E_TIMEOUT;
-    if (!away || evq_clock_mono_ms() - request->started_ms > patience_ms) {
+    if (!evq_conn_retryable(status) || evq_clock_mono_ms() - since_ms > patience_ms) {
         return false;
     }
     reply->again_ms = AWAY_LOOK_MS;
@@ -159,7 +158,7 @@ void evq_lmms_evaluate(struct evq_api *api, struct evq_http_request *request,
     }
     status = evq_lmms_submit(api->config, api->queue, api->pins, asked, sent, &err);
     evq_lmms_request_free(asked);
-    if (answer_later(request, status, AWAY_SUBMIT_MS, reply)) {
+    if (answer_later(request->started_ms, status, AWAY_SUBMIT_MS, reply)) {
         return;
     }
     if (status != EVQ_OK) {
@@ -185,7 +184,7 @@ void evq_lmms_job(struct evq_api *api, struct evq_http_request *request,
                                        : EVQ_E_NOT_FOUND;
     if (status == EVQ_E_NOT_FOUND || (status == EVQ_OK && ticket->state == EVQ_TICKET_GONE)) {
         reply_not_found(reply, id);
-    } else if (answer_later(request, status, AWAY_POLL_MS, reply)) {
+    } else if (answer_later(request->started_ms, status, AWAY_POLL_MS, reply)) {
         // The ticket is asked for again.
     } else if (status != EVQ_OK) {
         evq_http_reply_fail(reply, status, &err);
@@ -268,6 +267,7 @@ void evq_lmms_models(struct evq_api *api, struct evq_http_request *request,
 struct merging { // Of one POST /merge, which is held open until its job ends.
     struct evq_lmms_merging job;
     int64_t sent_ms; // Monotonic; 0: not yet.
+    int64_t seen_ms; // When Redis last answered.
 };
 
 static void merge_begin(struct evq_api *api, struct evq_http_request *request,
@@ -285,12 +285,15 @@ static void merge_begin(struct evq_api *api, struct evq_http_request *request,
     }
     status = evq_lmms_submit_merge(api->config, api->queue, api->pins, &asked, &merging->job, &err);
     evq_lmms_merge_free(&asked);
+    if (answer_later(request->started_ms, status, AWAY_SUBMIT_MS, reply)) {
+        return;
+    }
     if (status == EVQ_E_GONE) {
         evq_http_reply_error(reply, 404, "gone", "%s", err.message);
     } else if (status != EVQ_OK) {
         reply_refused(reply, status, &err);
     } else {
-        merging->sent_ms = evq_clock_mono_ms();
+        merging->sent_ms = merging->seen_ms = evq_clock_mono_ms();
         reply->again_ms = MERGE_LOOK_MS;
     }
 }
@@ -315,8 +318,7 @@ static bool merge_is_hopeless(struct evq_api *api, const struct merging *merging
     return hopeless;
 }
 
-static void merge_look(struct evq_api *api, const struct merging *merging,
-                       struct evq_http_reply *reply)
+static void merge_look(struct evq_api *api, struct merging *merging, struct evq_http_reply *reply)
 {
     struct evq_error err = {EVQ_OK, ""};
     enum evq_ticket_state state;
@@ -325,10 +327,14 @@ static void merge_look(struct evq_api *api, const struct merging *merging,
     bool done = false;
 
     const enum evq_status status = evq_queue_ticket(api->queue, merging->job.id, &ticket, &err);
+    if (answer_later(merging->seen_ms, status, AWAY_POLL_MS, reply)) {
+        return;
+    }
     if (status != EVQ_OK) {
         evq_http_reply_fail(reply, status, &err);
         return;
     }
+    merging->seen_ms = evq_clock_mono_ms();
     if (merge_is_hopeless(api, merging, ticket, why, sizeof why)) {
         evq_http_reply_error(reply, 500, "no_worker", "lmms_engine not available: %s", why);
         if (evq_queue_ticket_cancel(api->queue, merging->job.id, true, "nobody can merge", &done,

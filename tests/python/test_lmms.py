@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import unittest
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from lmms_client import EvalClient, EvalServerBackend, HttpError, exchange, metrics_of
 from scene import BIN, DEADLINE, SOURCE, SceneTest, until
@@ -468,6 +468,34 @@ class LmmsTest(SceneTest):
         self.assertIn("not found", self.refused(404, self.client.merge_checkpoint, path + "-none")["detail"])
         plain = self.save("merge-plain/checkpoint-1")
         self.assertIn("Checkpoint type 'ema' not found", self.refused(400, self.client.merge_checkpoint, plain, None, "ema")["detail"])
+
+    def test_merge_waits_while_redis_is_away(self) -> None:
+        """As it asks for its job, and as it looks for its end: its client hears of the merge alone."""
+        path = self.save_shards("merge-away/checkpoint-10")
+        done: List[Any] = []
+
+        def away(meanwhile: Callable[[], object]) -> None:
+            self.scene.stop_redis()
+            meanwhile()
+            said: List[bool] = []  # So often that a merge has looked for its end meanwhile.
+            until(lambda: said.append(self.client.is_healthy()) or said.count(False) > 12, "the gateway says that Redis is away")
+            self.scene.start_redis()
+
+        def ask() -> threading.Thread:
+            merge = threading.Thread(target=lambda: done.append(self.client.merge_checkpoint(path)))
+            merge.start()
+            return merge
+
+        evalq = [os.path.join(BIN, "evalq")]
+        subprocess.run([*evalq, "pause", "suite", "lmms-merge"], env=self.scene.environment(), check=True, capture_output=True)
+        before = self.scene.redis_call("KEYS", "*").count(b"job:merge-")
+        merges = [ask()]
+        until(lambda: self.scene.redis_call("KEYS", "*").count(b"job:merge-") > before, "the merge is queued")
+        away(lambda: merges.append(ask()))
+        subprocess.run([*evalq, "resume", "suite", "lmms-merge"], env=self.scene.environment(), check=True, capture_output=True)
+        for merge in merges:
+            merge.join(60)
+        self.assertEqual([one["success"] for one in done], [True, True])
 
     # ---- answers to what is wrong
 
