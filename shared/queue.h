@@ -319,7 +319,10 @@ enum evq_status evq_queue_cancel(struct evq_queue *queue, const char *id, const 
 enum evq_status evq_queue_withdraw(struct evq_queue *queue, const char *id, const char *reason,
                                    enum evq_job_state *ret_state,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id,
+/* EVQ_E_CONFLICT: the job is not one that ended without a result. Not while what an earlier retry
+ * of it queued has not ended, nor when the same request (at most 40 bytes; "": of none) is
+ * repeated: then *ret_id is what it was. */
+enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id, const char *request,
                                 char ret_id[EVQ_JOB_ID_BYTES_MAX],
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_pause_kind { EVQ_PAUSE_QUEUE, EVQ_PAUSE_SUITE, EVQ_PAUSE_RUN };

@@ -51,13 +51,14 @@ enum evq_status evq_queue_withdraw(struct evq_queue *queue, const char *id, cons
     return job_end(queue, id, reason, true, ret_state, err);
 }
 
-enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id,
+enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id, const char *request,
                                 char ret_id[EVQ_JOB_ID_BYTES_MAX], struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
 
     evq_queue_call_begin(queue, "retry", false);
     evq_queue_call_text(queue, id);
+    evq_queue_call_text(queue, request);
     enum evq_status status = evq_queue_call_send(queue, &reply, err);
     if (status != EVQ_OK) {
         return status;

@@ -152,7 +152,7 @@ static enum evq_status retry_one(struct evq_cli *cli, const char *id, json_t *do
                                  struct evq_error *err)
 {
     char again[EVQ_JOB_ID_BYTES_MAX];
-    enum evq_status status = evq_queue_retry(cli->queue, id, again, err);
+    enum evq_status status = evq_queue_retry(cli->queue, id, "", again, err);
     if (status == EVQ_OK) {
         say_done(cli, done, again, "queued");
     }

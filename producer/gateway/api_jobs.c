@@ -7,6 +7,7 @@
 
 #include "producer/gateway/body.h"
 #include "producer/gateway/routes.h"
+#include "shared/clock.h"
 #include "shared/job_log.h"
 #include "shared/json_memory.h"
 
@@ -16,6 +17,7 @@
 #define LOOKS_MAX         20 // Calls to Redis for one page: each looks at up to 2,000 jobs.
 #define LOG_BYTES_DEFAULT 16384
 #define LOG_BYTES_MAX     (1 << 20)
+#define RETRY_NAME_BYTES  33
 
 static const char *const states[] = {"running", "queued",    "delayed", "dead",
                                      "skipped", "cancelled", "done"};
@@ -288,10 +290,19 @@ void evq_api_job_retry(struct evq_api *api, struct evq_http_request *request,
     struct evq_error err = {EVQ_OK, ""};
     char again[EVQ_JOB_ID_BYTES_MAX];
     const char *id = job_of(request, reply);
+    char *name = evq_http_memory(request, RETRY_NAME_BYTES); // The same when it is called again.
     if (id == NULL) {
         return;
     }
-    enum evq_status status = evq_queue_retry(api->queue, id, again, &err);
+    if (name == NULL) {
+        evq_http_reply_error(reply, 500, "nomem", "no memory for the request");
+        return;
+    }
+    if (name[0] == '\0') {
+        (void)snprintf(name, RETRY_NAME_BYTES, "%016" PRIx64 "%016" PRIx64, evq_clock_random(),
+                       evq_clock_random());
+    }
+    enum evq_status status = evq_queue_retry(api->queue, id, name, again, &err);
     if (status == EVQ_OK) {
         write_state(reply, again, "queued");
         return;

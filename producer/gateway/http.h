@@ -94,6 +94,8 @@ void evq_http_reply_fail(struct evq_http_reply *reply, enum evq_status status,
 /* Takes JSON text from malloc() as the whole body. */
 void evq_http_reply_take(struct evq_http_reply *reply, char *json);
 
+/* What a handler keeps between two calls for one request: zeroed at first. NULL: out of memory. */
+void *evq_http_memory(struct evq_http_request *request, size_t bytes);
 /* The value of a query parameter, the last one given; fallback when absent. */
 const char *evq_http_query(const struct evq_http_request *request, const char *name,
                            const char *fallback);

@@ -190,6 +190,14 @@ const char *evq_http_query(const struct evq_http_request *request, const char *n
     return value;
 }
 
+void *evq_http_memory(struct evq_http_request *request, size_t bytes)
+{
+    if (request->memory == NULL) {
+        request->memory = calloc(1, bytes);
+    }
+    return request->memory;
+}
+
 bool evq_http_query_integer(const struct evq_http_request *request, struct evq_http_reply *reply,
                             const char *name, int64_t min, int64_t max, int64_t *ret)
 {

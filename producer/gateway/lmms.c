@@ -132,15 +132,6 @@ void evq_lmms_queue(struct evq_api *api, struct evq_http_request *request,
     free(tickets);
 }
 
-/* What is kept between two calls for one request, so that a repeated one makes no second job. */
-static void *memory_of(struct evq_http_request *request, size_t bytes)
-{
-    if (request->memory == NULL) {
-        request->memory = calloc(1, bytes);
-    }
-    return request->memory;
-}
-
 void evq_lmms_evaluate(struct evq_api *api, struct evq_http_request *request,
                        struct evq_http_reply *reply)
 {
@@ -148,7 +139,7 @@ void evq_lmms_evaluate(struct evq_api *api, struct evq_http_request *request,
     struct evq_lmms_request *asked = NULL;
     json_t *fault = NULL;
 
-    struct evq_lmms_sent *sent = memory_of(request, sizeof *sent);
+    struct evq_lmms_sent *sent = evq_http_memory(request, sizeof *sent);
     enum evq_status status =
         sent == NULL ? EVQ_E_NOMEM
                      : evq_lmms_request_read(request->body, request->body_len, &asked, &fault);
@@ -202,7 +193,7 @@ void evq_lmms_cancel(struct evq_api *api, struct evq_http_request *request,
     const char *id = request->params[0];
     bool done = false;
 
-    bool *lost = memory_of(request, sizeof *lost); // This request was sent, its answer lost.
+    bool *lost = evq_http_memory(request, sizeof *lost); // This request was sent, its answer lost.
     const enum evq_status status =
         strlen(id) == EVQ_LMMS_ID_BYTES - 1
             ? evq_queue_ticket_cancel(api->queue, id, api->config->gateway.lmms.cancel_running,
@@ -357,7 +348,7 @@ static void merge_look(struct evq_api *api, struct merging *merging, struct evq_
 void evq_lmms_merge(struct evq_api *api, struct evq_http_request *request,
                     struct evq_http_reply *reply)
 {
-    struct merging *merging = memory_of(request, sizeof *merging);
+    struct merging *merging = evq_http_memory(request, sizeof *merging);
 
     if (merging == NULL) {
         evq_http_reply_error(reply, 500, "nomem", "no memory for a request");

@@ -112,7 +112,7 @@ static enum evq_status job_submit(struct evq_queue *queue, const struct evq_job 
          submitted->state != EVQ_JOB_CANCELLED)) {
         return status;
     }
-    status = evq_queue_retry(queue, submitted->id, again, err);
+    status = evq_queue_retry(queue, submitted->id, "", again, err);
     if (status == EVQ_OK) {
         memcpy(submitted->id, again, sizeof again);
         submitted->state = EVQ_JOB_QUEUED;

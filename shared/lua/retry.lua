@@ -1,15 +1,30 @@
 --[[
 retry: a job that ended without a result is wanted again, by hand.
 
-KEYS[1] prefix "evalq:{queue}:"
-ARGV[1] id     job that is dead, skipped or cancelled
+KEYS[1] prefix  "evalq:{queue}:"
+ARGV[1] id      job that is dead, skipped or cancelled
+ARGV[2] request "", or of its caller's; the same again returns the same (lost reply). May be left out
 
-Returns {"queued", id}: id is a new generation when something had been published; {"not_found"}; {"refused", reason}.
+Returns {"queued", id}: id is a new generation when something had been published, and the same while what an earlier
+        retry of the job queued has not ended; {"not_found"}; {"refused", reason}.
 Holds   the place is computed anew: the same.
 Cost    O(log n).
 --]]
 local FORGOTTEN = { 'crashes', 'crashed_on', 'lost', 'incomplete', 'alone', 'cancel', 'ended', 'suspect', 'hb', 'due',
     'shards', 'merge', 'started', 'worker', 'status', 'progress', 'total', 'reason', 'last' }
+
+-- What a retry before this one queued, where the same answer is due.
+local function repeated(j, request)
+    local gen, before = (call('HGET', P .. 'job:' .. j.id, 'retried') or ''):match('^(%d+) (.*)$')
+    if not gen then
+        return nil
+    end
+    local id = tonumber(gen) == j.gen and j.id or j.base .. '~' .. gen
+    if (request ~= '' and request == before) or OPEN[call('HGET', P .. 'job:' .. id, 'state')] then
+        return id
+    end
+    return nil
+end
 
 local function again(j)
     call('ZREM', P .. 'ended:' .. j.state, j.id)
@@ -38,7 +53,12 @@ local function next_generation(j)
 end
 
 verb('retry', 'drain', function(args)
-    args_exactly(args, 1, 'id')
+    local request = args[2] or ''
+    if #args ~= 2 then
+        args_exactly(args, 1, 'id, then a request or nothing')
+    elseif request ~= '' then
+        label_arg(args, 2, 40, 'request')
+    end
     local key = J.parse(args[1])
     if not key or key.shard then
         refuse('\'' .. args[1]:sub(1, 60) .. '\' is no job id')
@@ -46,6 +66,10 @@ verb('retry', 'drain', function(args)
     local j = J.load(args[1])
     if not j or not J.sane(j) then
         return { 'not_found' }
+    end
+    local before = repeated(j, request)
+    if before then
+        return { 'queued', before }
     end
     if j.state ~= 'dead' and j.state ~= 'skipped' and j.state ~= 'cancelled' then
         return { 'refused', 'it is ' .. j.state }
@@ -58,7 +82,9 @@ verb('retry', 'drain', function(args)
         return { 'refused', 'its message is gone' }
     end
     local id
-    if (tonumber(j.tasks) or 0) > 0 then
+    local further = (tonumber(j.tasks) or 0) > 0
+    call('HSET', P .. 'job:' .. j.id, 'retried', text_of(j.gen + (further and 1 or 0)) .. ' ' .. request)
+    if further then
         id, j = next_generation(j)
     else
         id = again(j)

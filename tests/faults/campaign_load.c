@@ -175,7 +175,7 @@ static void operate(struct load *load, const char *id)
         history_line(&load->history, call, "invoke", op, id, NULL, NULL);
         history_flush(&load->history);
         status = cancel ? evq_queue_cancel(load->queue, id, "not wanted", &state, &err)
-                        : evq_queue_retry(load->queue, id, again, &err);
+                        : evq_queue_retry(load->queue, id, "", again, &err);
         history_line(&load->history, call,
                      evq_conn_retryable(status) ? "unknown"
                      : status == EVQ_OK         ? "ok"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from typing import List
 
 import parts
 from campaign_site import SOURCE
 from lost_reply import Reply
-from stage import PREFIX, free_port, until
+from stage import PREFIX, Redis, free_port, until
 
 SHARD = os.path.join(SOURCE, "tests", "data", "checkpoints", "torch_zip", "bfloat16.pt")
 
@@ -67,6 +69,40 @@ class AskedTickets(Asked):
 
     def good(self) -> None:
         self.same(self.answer["queue_size"], 0, "tickets")
+
+
+class Retried(Asked):
+    """Also where a worker has had the job before it is asked again: by this POST it was queued, once, and so it is told."""
+
+    verb = "retry"
+    path = "/v1/jobs/run/1/regular/echo"
+
+    def prepare(self) -> None:
+        self.stage.put("run", [1])
+        self.stage.function("cancel", "run/1/regular/echo", "")
+        self.worker = self.stage.start_worker()
+        until(lambda: len(json.loads(self.stage.function("stats"))["workers"]) == 1, "the worker is there")
+        self.start_gateway()
+
+    def ask(self) -> None:
+        monitor = Redis(self.stage.socket)
+        monitor.call("MONITOR")
+        status, self.answer = self.front.ask(self.path + "/retry", method="POST")
+        self.same((status, self.answer), (200, {"id": "run/1/regular/echo", "state": "queued"}), "POST .../retry")
+        asked: List[str] = []
+        while len(asked) < 2:
+            line = monitor.read().decode()
+            asked += [line.split()[-1]] if "evalq_v1_retry" in line else []
+        monitor.close()
+        self.same(asked[0], asked[1], "the name of the request")
+        self.sentence = "200"
+
+    def good(self) -> None:
+        until(self.stage.ended, "the job ends")
+        self.same(self.stage.state("run", 1, "echo"), "done", "its state")
+        self.same(len([name for name in self.stage.entries() if name.endswith("#one")]), 1, "results")
+        self.same(self.front.ask(self.path + "/retry", method="POST")[0], 409, "POST .../retry of what is done")
+        self.end(self.worker)
 
 
 class Evaluated(Asked):
@@ -155,4 +191,4 @@ class MergeLooked(Merged):
     verb = "ticket"
 
 
-TRIALS = [AskedRuns, AskedResults, AskedShow, AskedTickets, Evaluated, Polled, Cancelled, Merged, MergeLooked]
+TRIALS = [AskedRuns, AskedResults, AskedShow, AskedTickets, Retried, Evaluated, Polled, Cancelled, Merged, MergeLooked]

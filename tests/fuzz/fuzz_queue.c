@@ -334,7 +334,7 @@ static enum evq_status try_operate(struct evq_queue *queue, struct evq_error *er
     enum evq_job_state state = EVQ_JOB_QUEUED;
     int64_t left = 0;
 
-    if (evq_queue_retry(queue, "r/1/regular/s", id, err) == EVQ_OK) {
+    if (evq_queue_retry(queue, "r/1/regular/s", "", id, err) == EVQ_OK) {
         check(id[0] != '\0');
         return EVQ_OK;
     }

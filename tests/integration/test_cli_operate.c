@@ -52,8 +52,8 @@ static void job_verbs_act_on_jobs(void **state)
     EXPECT(site, 0, "logs", "r/1/regular/quick", "--json");
     EXPECT(site, 0, "retry", "--dead", "--run", "r");
     assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
-    EXPECT(site, 1, "retry", "r/1/regular/quick");
-    fixture_user_one_line(site);
+    EXPECT(site, 0, "retry", "r/1/regular/quick"); // As one whose first answer was lost.
+    assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
     EXPECT(site, 3, "retry", "r/3/regular/quick");
     EXPECT(site, 0, "--plain", "cancel", "r/1/regular/quick", "--reason", "why not");
     assert_string_equal(site->output.out, "r/1/regular/quick\tcancelled\n");

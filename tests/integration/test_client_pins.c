@@ -192,7 +192,8 @@ static void client_keeps_pin_of_a_dead_job_for_its_retry(void **state)
     die(scene, pin);
     evalq_client_close(client); // Looks at its pins once more.
     assert_int_equal(access(pin, R_OK), 0);
-    assert_status(evq_queue_retry(scene->fx->queue, "digits/1/regular/quick", id, NULL), EVQ_OK);
+    assert_status(evq_queue_retry(scene->fx->queue, "digits/1/regular/quick", "", id, NULL),
+                  EVQ_OK);
     client = scene_client(scene);
     submit_step(scene, client, 2); // From here on it looks after what lies in the directory.
     assert_flushed(client);

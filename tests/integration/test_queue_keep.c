@@ -152,7 +152,7 @@ static void shards_end_together_when_one_is_dead_or_the_job_is_cancelled(void **
     }
     assert_holds(fixture_job_field(fx, "r/0/regular/quick", "reason").text, "shard 1: broken");
     assert_status(
-        evq_queue_retry(fx->queue, "r/0/regular/quick", (char[EVQ_JOB_ID_BYTES_MAX]){0}, NULL),
+        evq_queue_retry(fx->queue, "r/0/regular/quick", "", (char[EVQ_JOB_ID_BYTES_MAX]){0}, NULL),
         EVQ_OK);
     split(fx, 2); // From the start.
     fixture_audit(fx);

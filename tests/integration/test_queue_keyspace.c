@@ -105,12 +105,14 @@ static void keyspace_changes_as_written_over_the_life_of_a_job(void **state)
     fail_as(&w, claim, EVQ_FAIL_FATAL, EVQ_JOB_DEAD);
     step(&w, "fail for good");
     evq_claim_free(claim);
-    assert_status_err(evq_queue_retry(fx->queue, "r/100/regular/quick~2", id, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_retry(fx->queue, "r/100/regular/quick~2", "", id, &err), EVQ_OK,
+                      &err);
     assert_string_equal(id, "r/100/regular/quick~2");
     step(&w, "retry");
     assert_status_err(evq_queue_cancel(fx->queue, id, "not wanted", &after, &err), EVQ_OK, &err);
     step(&w, "cancel");
-    assert_status_err(evq_queue_retry(fx->queue, "r/100/regular/quick~2", id, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_retry(fx->queue, "r/100/regular/quick~2", "", id, &err), EVQ_OK,
+                      &err);
     claim = fixture_claim(fx);
     step(&w, "retry and claim");
     assert_status_err(evq_queue_cancel(fx->queue, id, "not wanted", &after, &err), EVQ_OK, &err);

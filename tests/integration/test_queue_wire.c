@@ -417,10 +417,11 @@ static void queue_operates_on_jobs_by_hand(void **state)
     assert_status_err(evq_queue_cancel(fx->queue, "r/1/regular/quick", "by hand", &now, &err),
                       EVQ_OK, &err);
     assert_int_equal(now, EVQ_JOB_CANCELLED);
-    assert_status_err(evq_queue_retry(fx->queue, "r/1/regular/quick", id, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_retry(fx->queue, "r/1/regular/quick", "", id, &err), EVQ_OK, &err);
     assert_string_equal(id, "r/1/regular/quick");
-    assert_status(evq_queue_retry(fx->queue, "r/1/regular/quick", id, &err), EVQ_E_CONFLICT);
-    assert_status(evq_queue_retry(fx->queue, "r/3/regular/quick", id, &err), EVQ_E_NOT_FOUND);
+    assert_status_err(evq_queue_retry(fx->queue, "r/1/regular/quick", "", id, &err), EVQ_OK, &err);
+    assert_string_equal(id, "r/1/regular/quick");
+    assert_status(evq_queue_retry(fx->queue, "r/3/regular/quick", "", id, &err), EVQ_E_NOT_FOUND);
 
     assert_status_err(evq_queue_pause(fx->queue, EVQ_PAUSE_RUN, "r", true, &err), EVQ_OK, &err);
     fixture_claim_none(fx);
@@ -452,6 +453,53 @@ static void queue_operates_on_jobs_by_hand(void **state)
     fixture_audit(fx);
 }
 
+static void cancel(const char *id)
+{
+    enum evq_job_state now = EVQ_JOB_STATE_COUNT;
+
+    assert_status(evq_queue_cancel(fx->queue, id, "", &now, NULL), EVQ_OK);
+}
+
+/* Whoever lost the answer asks again: it was queued once, and what became of it since changes
+ * nothing. Another request is another one. */
+static void queue_retry_repeated_answers_as_the_first_time(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    const char *id = "r/1/regular/quick";
+    char first[EVQ_JOB_ID_BYTES_MAX];
+    char again[EVQ_JOB_ID_BYTES_MAX];
+
+    (void)fixture_submit(fx, id);
+    assert_status(evq_queue_retry(fx->queue, id, "one", first, &err), EVQ_E_CONFLICT);
+    cancel(id);
+    assert_status(evq_queue_retry(fx->queue, id, "one", first, &err), EVQ_OK);
+    cancel(id);
+    assert_status(evq_queue_retry(fx->queue, id, "one", again, &err), EVQ_OK);
+    assert_string_equal(first, again);
+    fixture_assert_state(fx, id, "cancelled");
+    assert_status(evq_queue_retry(fx->queue, id, "two", first, &err), EVQ_OK);
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status(evq_queue_retry(fx->queue, id, "", first, &err), EVQ_OK);
+    fixture_assert_state(fx, id, "running");
+    fixture_publish(fx, claim, "t", 0.5);
+    assert_status(evq_queue_fail(fx->queue, id, claim->token, EVQ_FAIL_FATAL, "it broke", "",
+                                 (enum evq_job_state[]){EVQ_JOB_DEAD}, &err),
+                  EVQ_OK);
+    evq_claim_free(claim);
+    assert_status(evq_queue_retry(fx->queue, id, "three", first, &err), EVQ_OK);
+    assert_string_equal(first, "r/1/regular/quick~2");
+    assert_status(evq_queue_retry(fx->queue, id, "", again, &err), EVQ_OK);
+    assert_string_equal(first, again);
+    cancel(first);
+    assert_status(evq_queue_retry(fx->queue, id, "three", again, &err), EVQ_OK);
+    assert_string_equal(first, again);
+    fixture_assert_state(fx, first, "cancelled");
+    assert_status(evq_queue_retry(fx->queue, id, "", again, &err), EVQ_E_CONFLICT);
+    assert_holds(err.message, "it was followed by");
+    fixture_audit(fx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -468,6 +516,7 @@ int main(void)
         cmocka_unit_test_setup(queue_heartbeat_answers_each_attempt, fresh),
         cmocka_unit_test_setup(queue_heartbeat_bounds_a_description, fresh),
         cmocka_unit_test_setup(queue_operates_on_jobs_by_hand, fresh),
+        cmocka_unit_test_setup(queue_retry_repeated_answers_as_the_first_time, fresh),
     };
     return cmocka_run_group_tests(tests, start, end);
 }

@@ -194,7 +194,7 @@ static void check_corrupt(const char *body)
     assert_status(evq_queue_split(q, "r/1/regular/quick", "t", 2, &err), EVQ_E_IO);
     assert_status(evq_queue_parts(q, "r/1/regular/quick", "t", &reply, &err), EVQ_E_IO);
     assert_status(evq_queue_cancel(q, "r/1/regular/quick", "", &now, &err), EVQ_E_IO);
-    assert_status(evq_queue_retry(q, "r/1/regular/quick", id, &err), EVQ_E_IO);
+    assert_status(evq_queue_retry(q, "r/1/regular/quick", "", id, &err), EVQ_E_IO);
     assert_status(evq_queue_forget(q, "r", &number, &err), EVQ_E_IO);
     assert_status(evq_queue_gc(q, &number, &err), EVQ_E_IO);
     assert_status(evq_queue_stats(q, &text, &err), EVQ_E_IO);
