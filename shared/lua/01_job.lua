@@ -286,7 +286,7 @@ function J.finish(j, state, reason, word, more)
         J.leave(j)
     end
     reason = reason ~= '' and short_text(reason) or ''
-    if more then
+    if more and more[1] then
         call('HSET', P .. 'job:' .. j.id, unpack(more))
     end
     J.end_write(j, state, reason, word and J.last(j, word) or j.last or '')

@@ -311,6 +311,30 @@ static void fail_of_each_kind_ends_as_designed(void **state)
     fixture_audit(fx);
 }
 
+/* However it failed the last time. */
+static void fail_of_the_last_attempt_ends_in_dead(void **state)
+{
+    struct fixture *fx = *state;
+    static const enum evq_fail_kind kinds[] = {EVQ_FAIL_RETRY, EVQ_FAIL_TIMEOUT, EVQ_FAIL_CRASH};
+
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        char id[EVQ_JOB_ID_BYTES_MAX];
+        (void)snprintf(id, sizeof id, "run%zu/1/regular/quick", i);
+        (void)fixture_submit(fx, id);
+        for (int attempt = 1; attempt <= 3; attempt++) {
+            struct evq_claim *claim = fixture_claim(fx);
+            assert_int_equal(fail_as(fx, claim, attempt < 3 ? EVQ_FAIL_RETRY : kinds[i]),
+                             attempt < 3 ? EVQ_JOB_DELAYED : EVQ_JOB_DEAD);
+            evq_claim_free(claim);
+            if (attempt < 3) {
+                fixture_due(fx, id);
+            }
+        }
+    }
+    assert_int_equal(fixture_ends(fx, "dead"), 3);
+    fixture_audit(fx);
+}
+
 static void cancel_reaches_the_holder_and_outruns_its_release(void **state)
 {
     struct fixture *fx = *state;
@@ -505,6 +529,7 @@ int main(void)
         FENCE_TEST(crash_on_two_workers_runs_alone_next_then_ends),
         FENCE_TEST(fail_incomplete_is_not_charged_and_bounded),
         FENCE_TEST(fail_of_each_kind_ends_as_designed),
+        FENCE_TEST(fail_of_the_last_attempt_ends_in_dead),
         FENCE_TEST(cancel_reaches_the_holder_and_outruns_its_release),
         FENCE_TEST(withdraw_ends_only_what_nobody_has_begun),
         FENCE_TEST(adopt_makes_a_forgotten_job_run_again),
