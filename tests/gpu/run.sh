@@ -98,10 +98,13 @@ fi
 generator=$(command -v ninja >/dev/null 2>&1 && echo Ninja || echo "Unix Makefiles")
 if ! stage "configure" 120 cmake -S tests/gpu -B "$build/tree" -G "$generator" ||
     ! stage "build" 300 cmake --build "$build/tree" -j "$(nproc)"; then
+    faults="$faults build,"
     finish 1 "FAIL: it does not build"
 fi
 if [ ! -e "$build/tree/lib/libevalq_cuda.so" ]; then
-    grep -h -i -m 5 -e error -e unsupported "$build"/tree/CMakeFiles/CMake*.log "$build/tree/CMakeFiles/CMakeConfigureLog.yaml" 2>/dev/null || true
+    grep -h -m 3 -e 'error:' -e 'error --' "$build"/tree/CMakeFiles/CMakeError.log "$build/tree/CMakeFiles/CMakeConfigureLog.yaml" \
+        2>/dev/null | cut -c1-200 || true
+    faults="$faults build,"
     finish 1 "FAIL: nvcc is there, and CMake could not use it (another host compiler: CUDAHOSTCXX=g++-N, and remove $build/tree)"
 fi
 resources() { must "registers, spills, exported symbols" 240 sh tests/gpu/resources.sh "$build/tree/lib/libevalq_cuda.so"; }
