@@ -3,7 +3,7 @@
 # backend, plain loops and, where it is installed, PyTorch; runs the small cases under compute-sanitizer; then benchmarks, beside
 # Transformers where that is installed. Needs CMake, a C compiler, nvcc, a GPU, cuBLAS; no network and none of the other libraries.
 #   sh tests/gpu/run.sh [DEVICE]
-#   EVALQ_BIN=DIR       where evalq, evalq-worker and evalq-logger are: the whole path through Redis too, with the module built here
+#   EVALQ_BIN=DIR       where evalq, evalq-worker and evalq-logger are: the whole path through Redis too (where they have no module, with this one)
 #   EVQ_GPU_PYTHON=FILE the Python that may have PyTorch and Transformers (python3)
 # Right numbers come first, then rates and the path through Redis, then what takes long; what no time is left for is said.
 # Prints a table; the same as one JSON file: build/gpu/result.json. Exit status 0: all is well; 1: not; 77: no nvcc, or no device.
