@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Secrets of their own kind are planted where evalq takes secrets: the password of Redis in a file and in the
-environment, tokens of the gateway, the key of a webhook, user, password and token of MLflow. All programs work and fail
+environment, the key of a certificate, tokens of the gateway, the key of a webhook, user, password and token of MLflow, the key
+of W&B, which its helper alone is to have. All programs work and fail
 with them, at the log level debug. Then none may stand in a log, in what a program prints, in the arguments of a process,
 in the environment of a child, in a job's log, in a file of results, or anywhere in Redis."""
 
@@ -15,16 +16,27 @@ import urllib.request
 from typing import Dict, Iterator, List, Tuple
 
 from stage import BIN, CONFIG, DEADLINE, Redis, Stage, arguments, free_port, until
+from tls import Authority
 
 SECRETS = {
     name: f"planted-{name}-{os.urandom(12).hex()}"
-    for name in ("redis", "wrong", "gateway", "webhook", "mlflow-password", "mlflow-token")
+    for name in ("redis", "wrong", "gateway", "webhook", "mlflow-password", "mlflow-token", "wandb")
 }
 SINKS = (
     "{kind: jsonl}, {kind: webhook, url: 'http://127.0.0.1:1/hook', secret_file: $SITE/webhook, allow_private: true}, "
     "{name: one, kind: mlflow, uri: 'http://127.0.0.1:1', username: me, password_file: $SITE/mlflow-password}, "
-    "{name: two, kind: mlflow, uri: 'http://127.0.0.1:1', token_file: $SITE/mlflow-token}"
+    "{name: two, kind: mlflow, uri: 'http://127.0.0.1:1', token_file: $SITE/mlflow-token}, "
+    "{kind: wandb, command: [$SITE/wandb.sh]}"
 )
+REDIS = "redis: {password_file: redis, tls: {ca: $SITE/tls/ca.pem, cert: $SITE/tls/127.0.0.1.pem, key: $SITE/tls/127.0.0.1.key}}\n"
+# Takes what it gets and does not answer before it is let go; then says no, as the SDK does with a wrong key.
+HELPER = """#!/bin/sh
+touch "$SITE/helper"
+while read -r line; do
+    while [ ! -e "$SITE/seen" ]; do sleep 0.02; done
+    case $line in *flush*) echo '{"error": "the key was refused"}' ;; esac
+done
+"""
 WAITS = '#!/bin/sh\nenv\ntouch "$SITE/started"\nwhile [ ! -e "$SITE/go" ]; do sleep 0.02; done\necho \'{"value": 1}\' >"$EVALQ_RESULT"\n'
 
 
@@ -33,16 +45,26 @@ class Planted(Stage):
 
     def __init__(self) -> None:
         config = CONFIG.replace("{kind: jsonl}, {kind: csv}, {kind: tensorboard}", SINKS)
-        super().__init__(config + "redis: {password_file: redis}\n")  # Beside the file of configuration.
+        super().__init__(config + REDIS)  # The password's file is beside that of configuration.
+        self.authority = Authority(self.path("tls"))
+        with open(self.authority.key, encoding="ascii") as file:
+            self.key = file.read()
+        SECRETS["tls"] = self.key.splitlines()[1]  # The first line of what it holds.
         self.started: List["subprocess.Popen[bytes]"] = []
         for name, secret in SECRETS.items():
-            self.write(name, secret + "\n", 0o600)
+            if name not in ("tls", "wandb"):
+                self.write(name, secret + "\n", 0o600)
+        self.write("wandb.sh", HELPER.replace("$SITE", self.directory), 0o755)
         self.write("tokens", f"me write {SECRETS['gateway']}\n", 0o600)
         self.write("echo.sh", WAITS.replace("$SITE", self.directory), 0o755)
         self.pages: List[Tuple[str, bytes]] = []  # What was seen, and where.
+        self.helpers = 0  # Of W&B, that had its key.
 
     def begin(self) -> None:
-        self.start_redis()
+        self.port = free_port()
+        files = [self.authority.ca, self.authority.certificate, self.authority.key]
+        names = ["--tls-ca-cert-file", "--tls-cert-file", "--tls-key-file"]
+        self.start_redis("--tls-port", str(self.port), "--bind", "127.0.0.1", *(word for pair in zip(names, files) for word in pair))
         self.connection = Redis(self.socket)
         self.call("CONFIG", "SET", "requirepass", SECRETS["redis"])
 
@@ -78,6 +100,11 @@ class Planted(Stage):
         for pid in mine:
             yield pid, parents.get(pid, 0)
 
+    def is_helper(self, pid: int) -> bool:
+        """Or of its group."""
+        with open(f"/proc/{os.getpgid(pid)}/cmdline", "rb") as file:
+            return b"wandb.sh" in file.read()
+
     def look_at_processes(self) -> int:
         """Arguments of all; the environment of those that a program of evalq's started. How many of the latter."""
         children = 0
@@ -86,7 +113,11 @@ class Planted(Stage):
             for what in ("cmdline", "environ") if pid not in started else ("cmdline",):
                 try:
                     with open(f"/proc/{pid}/{what}", "rb") as file:
-                        self.look(f"{what} of {pid}", file.read())
+                        data = file.read()
+                        if what == "environ" and self.is_helper(pid):
+                            self.helpers += SECRETS["wandb"].encode() in data
+                            data = data.replace(SECRETS["wandb"].encode(), b"")
+                        self.look(f"{what} of {pid}", data)
                         children += what == "environ"
                 except OSError:
                     pass
@@ -116,7 +147,7 @@ class Planted(Stage):
         for place, _, names in os.walk(self.directory):
             for name in names:
                 path = os.path.join(place, name)
-                if name in SECRETS or name == "tokens" or not os.path.isfile(path) or "appendonly" in path:
+                if name in SECRETS or name == "tokens" or name.endswith(".key") or not os.path.isfile(path) or "appendonly" in path:
                     continue
                 files += 1
                 with open(path, "rb") as file:
@@ -150,6 +181,7 @@ def run(stage: Planted) -> None:
     stage.put("run", [1, 2])
     stage.put("run", [1], "native")
     port = free_port()
+    stage.variables = {"WANDB_API_KEY": SECRETS["wandb"]}
     started.append(stage.start("evalq-logger", "--log-level", "debug"))
     stage.variables = {"EVALQ_REDIS_PASSWORD": SECRETS["redis"]}  # And by the environment.
     started.append(stage.start("evalq-worker", "--log-level", "debug"))
@@ -160,12 +192,21 @@ def run(stage: Planted) -> None:
     children = stage.look_at_processes()
     stage.write("go", "")
     until(stage.ended, "the jobs end")
-    until(lambda: all(f"sink={name} " in stage.log("evalq-logger") for name in ("webhook", "one", "two")), "the sinks fail")
+    until(lambda: os.path.exists(stage.path("helper")), "the helper of W&B is asked")
+    children += stage.look_at_processes()
+    stage.write("seen", "")
+    until(lambda: all(f"sink={name} " in stage.log("evalq-logger") for name in ("webhook", "one", "two", "wandb")), "the sinks fail")
+    over_tls = ["evalq", "status", "--url", f"rediss://127.0.0.1:{stage.port}"]
+    if stage.say(*over_tls) != 0:
+        raise AssertionError(f"evalq status over TLS: {stage.pages[-1][1].decode()}")
     for words in (["status"], ["doctor"], ["show", "run/1/regular/echo", "--json"], ["logs", "run/1/regular/echo"], ["results", "run"]):
         stage.say("evalq", *words)
     # And what goes wrong: a wrong password by each way, a wrong token, a secret that everybody may read, one in a URL.
     wrong = {"EVALQ_REDIS_PASSWORD": SECRETS["wrong"]}
     codes = [stage.say("evalq", "status", **wrong)]
+    for key in (stage.key[:150] + "\n", stage.key.replace("PRIVATE", "PUBLIC"), stage.key[:40] + stage.key[41:]):
+        stage.write("tls/127.0.0.1.key", key, 0o600)
+        codes.append(stage.say(*over_tls))
     stage.write("redis", SECRETS["wrong"] + "\n", 0o600)
     for program in (["evalq", "status"], ["evalq-worker"], ["evalq-logger"], ["evalq", "doctor"]):
         codes.append(stage.say(*program))
@@ -181,13 +222,13 @@ def run(stage: Planted) -> None:
     for process in started:
         process.wait(DEADLINE)
     keys, files = stage.look_at_redis(), stage.look_at_files()
-    if not children or not keys or not files:
+    if not children or not keys or not files or not stage.helpers:
         raise AssertionError(f"looked at {children} children, {keys} keys, {files} files")
     found = stage.found()
     if found:
         raise AssertionError("found: " + "; ".join(found))
     total = sum(len(data) for _, data in stage.pages)
-    print(f"secrets: {len(SECRETS)} planted, none in {children} children, {keys} keys, {files} files, {total} bytes")
+    print(f"secrets: {len(SECRETS)} planted, none in {children} children (W&B's key in its helper's environment alone), {keys} keys, {files} files, {total} bytes")
 
 
 def main() -> int:
