@@ -211,10 +211,8 @@ static void wait_a_moment(int64_t ms, int64_t deadline_ms)
     (void)nanosleep(&moment, NULL); // A signal of the trainer's may cut it short.
 }
 
-static bool all_submitted(const struct evalq_client *client, struct evq_error *err)
+static bool all_submitted(uint64_t parked, struct evq_error *err)
 {
-    const uint64_t parked = atomic_load(&client->sender->parked);
-
     if (parked > 0) {
         (void)evq_error_set(err, EVQ_E_NOT_FOUND,
                             "%llu of the checkpoints lies beneath no root: submitted when the "
@@ -242,10 +240,11 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
         struct evq_run_counts counts = {.open = 1};
         uint64_t before = delivery.count;
         uint64_t position = evq_ring_tail(client->sender->ring);
-        bool sent = evq_sender_idle(client->sender, position);
+        uint64_t parked = 0; // As it was before the counts: what is submitted since is not in them.
+        bool sent = evq_sender_through(client->sender, position, &parked);
         enum evq_status status = results_round(client, &delivery, deadline, &counts, &error);
         if (status == EVQ_OK && sent && counts.open == 0) {
-            if (all_submitted(client, &error)) {
+            if (all_submitted(parked, &error)) {
                 return EVALQ_OK;
             }
             status = evq_clock_mono_ms() < roots_seen ? EVQ_E_RETRY : EVQ_E_NOT_FOUND;

@@ -220,9 +220,11 @@ static bool settled_note(struct evq_sender *sender)
     }
     bool moved =
         atomic_load(&sender->settled) != settled || atomic_load(&sender->adopted) != adopted;
-    atomic_store(&sender->parked, parked); // First: who sees the rest settled sees this too.
+    pthread_mutex_lock(&sender->progress_lock); // evq_sender_through() sees them of one moment.
+    atomic_store(&sender->parked, parked);
     atomic_store(&sender->settled, settled);
     atomic_store(&sender->adopted, adopted);
+    pthread_mutex_unlock(&sender->progress_lock);
     return moved;
 }
 
@@ -476,6 +478,15 @@ bool evq_sender_idle(struct evq_sender *sender, uint64_t ring_position)
 {
     return atomic_load(&sender->adopted) == 0 && atomic_load(&sender->settled) >= ring_position &&
            atomic_load(&sender->spooled) == 0;
+}
+
+bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked)
+{
+    pthread_mutex_lock(&sender->progress_lock);
+    const bool idle = evq_sender_idle(sender, ring_position);
+    *ret_parked = atomic_load(&sender->parked);
+    pthread_mutex_unlock(&sender->progress_lock);
+    return idle;
 }
 
 static void progress_wait(struct evq_sender *sender, int64_t until_ms)

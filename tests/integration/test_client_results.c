@@ -120,6 +120,50 @@ static void client_wait_looks_at_the_configuration_once_more(void **state)
     fixture_dir_remove(elsewhere);
 }
 
+struct late_root {
+    struct scene *scene;
+    char line[160];
+    bool added;
+};
+
+/* Called when the open jobs were counted: only then the missing root is there, and its job. */
+static void root_comes(void *context, const struct evalq_metric_view *metric)
+{
+    struct late_root *late = context;
+
+    (void)metric;
+    if (!late->added) {
+        late->added = true;
+        config_add_root(late->scene, late->line);
+        FIXTURE_UNTIL(jobs_in(late->scene, EVQ_JOB_QUEUED) == 1);
+    }
+}
+
+static void client_waits_for_what_was_submitted_since_the_jobs_were_counted(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    struct late_root late = {.scene = scene};
+    char elsewhere[64];
+    char path[128];
+
+    checkpoint_elsewhere(scene, elsewhere, path);
+    const struct evalq_checkpoint checkpoint = {.path = path, .step = 1, .suites = "quick"};
+    submit_step(scene, client, 2);
+    assert_flushed(client);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    fixture_publish(scene->fx, claim, "digits", 0.5);
+    assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+    assert_int_equal(evalq_client_submit(client, &checkpoint), EVALQ_OK);
+    assert_flushed(client);
+    snprintf(late.line, sizeof(late.line), "  other: %s\n", elsewhere);
+    assert_int_equal(evalq_client_wait(client, root_comes, &late, 3000), EVALQ_TIMEOUT);
+    assert_true(late.added);
+    evalq_client_close(client);
+    fixture_dir_remove(elsewhere);
+}
+
 static void client_waits_for_checkpoint_when_it_is_still_written(void **state)
 {
     struct scene *scene = *state;
@@ -288,6 +332,7 @@ int main(void)
         SCENE_TEST(client_submits_once_the_missing_root_is_configured),
         SCENE_TEST(client_wait_says_that_a_root_is_missing),
         SCENE_TEST(client_wait_looks_at_the_configuration_once_more),
+        SCENE_TEST(client_waits_for_what_was_submitted_since_the_jobs_were_counted),
         SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
         SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),
