@@ -209,8 +209,8 @@ function V.due(c, j)
     return every <= 1 or tonumber(j.step) % every == 0
 end
 
--- The job's next attempt, in its hash.
-local function attempt_write(c, j, attempts)
+-- The job's next attempt, in its hash. before: fields of those before it may be there.
+local function attempt_write(c, j, attempts, before)
     if not c.token then
         c.token = Q.meta().token
         c.nonce = redis.sha1hex(c.worker .. ' ' .. c.request .. ' ' .. Q.seed() .. ' ' .. Q.meta().epoch):sub(1, 16)
@@ -218,8 +218,13 @@ local function attempt_write(c, j, attempts)
     c.token = c.token + 1
     Q.meta_set('token', c.token)
     local token = text_of(c.token) .. '.' .. c.nonce
-    call('HSET', j.key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
-        NOW_TEXT, 'lease', c.lease_text, 'hb', '0', 'suspect', '')
+    if before then
+        call('HSET', j.key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
+            NOW_TEXT, 'lease', c.lease_text, 'hb', '0', 'suspect', '')
+    else
+        call('HSET', j.key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
+            NOW_TEXT, 'lease', c.lease_text)
+    end
     j.state, j.token, j.attempts = 'running', token, attempts
 end
 
@@ -239,7 +244,7 @@ local function start_plain(c, h, tag, place)
         return nil
     end
     j.id, j.key, j.submitted = id, key, v[6]
-    attempt_write(c, j, (SMALL_OF[v[5]] or tonumber(v[5]) or 0) + 1)
+    attempt_write(c, j, (SMALL_OF[v[5]] or tonumber(v[5]) or 0) + 1, v[5])
     h.started = h.started + 1
     Q.lease(c.look, id)
     return V.claim_row(j, P .. 'msg:' .. id)
@@ -257,7 +262,7 @@ local function start(c, h, tag)
         J.finish(j, 'skipped', 'every: step ' .. j.step .. ' is not due')
         return nil
     end
-    attempt_write(c, j, j.attempts + 1)
+    attempt_write(c, j, j.attempts + 1, true)
     J.count(j, 'queued', -1)
     J.count(j, 'running', 1)
     J.active(j, 1)

@@ -201,6 +201,29 @@ static void lease_look_that_finds_the_count_moved_waits_a_whole_lease(void **sta
     evq_claim_free(claim);
 }
 
+/* An attempt was suspect when it ended, uncharged; the next one is heard of before it is taken
+ * away.
+ */
+static void fence_next_attempt_is_not_suspect_for_the_one_before(void **state)
+{
+    struct fixture *fx = *state;
+    enum evq_job_state after = EVQ_JOB_STATE_COUNT;
+
+    (void)fixture_submit(fx, ID);
+    struct evq_claim *claim = fixture_claim(fx);
+    fixture_look(fx, ID);
+    assert_status(evq_queue_fail(fx->queue, claim->id, claim->token, EVQ_FAIL_INCOMPLETE, "", "",
+                                 &after, NULL),
+                  EVQ_OK);
+    evq_claim_free(claim);
+    fixture_due(fx, ID);
+    claim = fixture_claim(fx);
+    assert_int_equal(claim->attempt, 1);
+    fixture_look(fx, ID);
+    fixture_assert_state(fx, ID, "running");
+    evq_claim_free(claim);
+}
+
 static void lease_lost_thrice_ends_the_job(void **state)
 {
     struct fixture *fx = *state;
@@ -524,6 +547,7 @@ int main(void)
         FENCE_TEST(fence_answers_repeated_calls_as_the_first_time),
         FENCE_TEST(lease_is_kept_by_a_heartbeat_between_two_looks),
         FENCE_TEST(lease_look_that_finds_the_count_moved_waits_a_whole_lease),
+        FENCE_TEST(fence_next_attempt_is_not_suspect_for_the_one_before),
         FENCE_TEST(lease_lost_thrice_ends_the_job),
         FENCE_TEST(lease_reclaimed_job_completes_with_its_old_token),
         FENCE_TEST(crash_on_two_workers_runs_alone_next_then_ends),
