@@ -14,6 +14,7 @@ import subprocess
 import sys
 from typing import Dict, List, Set
 
+import disks_gateway
 import sink_files
 from small_disk import SmallDisk
 from stage import CONFIG, DEADLINE, PREFIX, TOOLS, Stage, arguments, until
@@ -385,7 +386,7 @@ class PinsFull(Training):
 
 TRIALS = [
     Sinks, SinksFullAtStart, SinksReadOnly, SinksBroken, SinksGone, Scratch, ScratchReadOnly, ScratchGone,
-    RingFull, RingReadOnly, SpoolFull, PinsFull,
+    RingFull, RingReadOnly, SpoolFull, PinsFull, *disks_gateway.TRIALS,
 ]  # fmt: skip
 
 if __name__ == "__main__":

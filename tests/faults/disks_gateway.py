@@ -1,0 +1,111 @@
+"""The gateway where the disk is full: the directory into which it writes what LMMS-Eval's clients look for, and the one in
+which it keeps checkpoints that wait. It writes nothing else; all that it knows is in Redis."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import parts
+from small_disk import SmallDisk
+from stage import CONFIG, Stage, free_port, until
+from trial import Trial
+
+FULL = "No space left on device"
+
+
+class Gateway(Trial):
+    """A client of LMMS-Eval has a checkpoint evaluated."""
+
+    programs = ("evalq-gateway", "evalq-worker")
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.stage = Stage(CONFIG + "gateway: {lmms: {results: $SITE/lmms, suite: echo}}\n")
+        self.front = parts.Front(self.stage)
+
+    def begin(self) -> None:
+        self.stage.start_redis()
+        self.gateway = self.stage.start("evalq-gateway", *self.front.words(free_port()))
+        until(lambda: self.front.ask("/healthz")[0] == 200, "the gateway answers")
+
+    def save(self, step: int) -> str:
+        directory = self.stage.checkpoints(f"run/checkpoint-{step}", [1])
+        os.rename(os.path.join(directory, "step-1.safetensors"), os.path.join(directory, "model.safetensors"))
+        return directory
+
+    def evaluate(self, directory: str) -> str:
+        status, answer = self.front.ask("/evaluate", {"model": "m", "tasks": ["one"], "model_args": {"pretrained": directory}})
+        if status != 200:
+            raise AssertionError(f"POST /evaluate: {status} {answer}")
+        return str(answer["job_id"])
+
+    def poll(self, job: str) -> dict:
+        status, answer = self.front.ask("/jobs/" + job)
+        if status != 200:
+            raise AssertionError(f"GET /jobs: {status} {answer}")
+        return dict(answer)
+
+    def end(self) -> None:
+        self.gateway.terminate()
+        if self.gateway.wait(60) != 0:
+            raise AssertionError(f"the gateway ended with {self.gateway.returncode}")
+        self.stage.audit()
+
+
+class ResultsFull(Gateway):
+    """Each poll has the numbers and says why there is no file; the first one after there is room has it."""
+
+    name = "gateway's results full"
+
+    def run(self) -> None:
+        disk = SmallDisk(self.stage, "lmms")
+        self.begin()
+        worker = self.stage.start("evalq-worker")
+        jobs = [self.evaluate(self.save(step)) for step in (1, 2)]
+        disk.fill()
+        until(lambda: all(self.poll(job)["status"] == "completed" for job in jobs), "both are evaluated")
+        for job in jobs:
+            [entry] = self.poll(job)["result"].values()
+            if FULL not in entry.get("note", "") or entry["results"] is not None or entry["metrics"] != {"one": {"value": 1.0}}:
+                raise AssertionError(f"of a file that could not be written it said {entry}")
+            self.struck += 1
+            self.sentence = entry["note"]
+        left = [name for _, _, names in os.walk(disk.path) for name in names if name != "filler"]
+        if left:
+            raise AssertionError(f"half a file is left: {left}")
+        disk.make_room()
+        for job in jobs:
+            [entry] = self.poll(job)["result"].values()
+            with open(entry["results"], encoding="utf-8") as file:
+                if "one" not in json.load(file)["results"]:
+                    raise AssertionError(f"{entry['results']} has not the task")
+        worker.terminate()
+        worker.wait(60)
+        self.end()
+
+
+class PinsFull(Gateway):
+    """What cannot be kept is evaluated where it lies, and the log says so."""
+
+    name = "gateway's pins full"
+
+    def run(self) -> None:
+        disk = SmallDisk(self.stage, "out")
+        directories = [self.save(step) for step in (1, 2)]
+        self.begin()
+        disk.fill()
+        jobs = [self.evaluate(directory) for directory in directories]
+        told = [line for line in self.stage.log("evalq-gateway").splitlines() if "event=unpinned" in line]
+        if len(told) != len(jobs) or "has 0 MiB left" not in told[0]:
+            raise AssertionError(f"of {len(jobs)} checkpoints that it could not keep it said {told}")
+        self.struck, self.sentence = len(told), told[0]
+        worker = self.stage.start("evalq-worker")
+        until(lambda: all(self.poll(job)["status"] == "completed" for job in jobs), "both are evaluated")
+        disk.make_room()
+        worker.terminate()
+        worker.wait(60)
+        self.end()
+
+
+TRIALS = [ResultsFull, PinsFull]
