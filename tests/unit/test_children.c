@@ -224,6 +224,26 @@ static void dead_child_is_given_no_further_job(void **state)
     assert_int_not_equal(scene->slot.state, EVQ_SLOT_IDLE);
 }
 
+/* Else what the slot could run would never be claimed for it. */
+static void class_whose_needs_found_no_memory_is_asked_for_again(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_offer *offer = &scene->supervisor.offer;
+    bool offered = true;
+
+    offer->config = &scene->config;
+    offer->suites = &offered;
+    offer->class_count = 1;
+    offer->classes[0].number = 3;
+    (void)strcpy(offer->classes[0].suite, "quick");
+    fixture_memory_refuse(0, SIZE_MAX - 1);
+    assert_status(evq_offer_fit(offer, &scene->slot), EVQ_E_NOMEM);
+    assert_true(fixture_memory_give() > 0);
+    assert_int_equal(scene->slot.fits, 0);
+    assert_status(evq_offer_fit(offer, &scene->slot), EVQ_OK);
+    assert_int_equal(scene->slot.fits, evq_offer_bit(3));
+}
+
 /* The slot runs the job, and its child says that it failed. */
 static void child_fails(struct scene *scene, enum evq_status status, bool crash)
 {
@@ -437,6 +457,7 @@ int main(void)
         CHILDREN_TEST(job_whose_result_could_not_be_read_does_not_complete),
         CHILDREN_TEST(child_that_can_no_longer_be_heard_is_killed),
         CHILDREN_TEST(dead_child_is_given_no_further_job),
+        CHILDREN_TEST(class_whose_needs_found_no_memory_is_asked_for_again),
         CHILDREN_TEST(job_that_found_no_room_goes_back_and_its_suite_waits),
         CHILDREN_TEST(slots_that_find_no_room_at_once_wait_as_one),
         CHILDREN_TEST(job_that_fails_of_its_own_has_found_room),
