@@ -173,6 +173,29 @@ static void claims_together_take_what_single_claims_take(void **state)
     assert_true(taken > 8 * ROUNDS);
 }
 
+/* Of a flow that is alone in its band, no more are taken together than come before the sixteenth.
+ */
+static void claims_together_leave_the_sixteenth_to_the_lowest_band(void **state)
+{
+    struct fixture *fx = *state;
+    char id[EVQ_JOB_ID_BYTES_MAX];
+    struct held held;
+
+    for (int step = 1; step <= TAKEN; step++) {
+        (void)snprintf(id, sizeof id, "%s/%d/regular/quick", step <= 2 ? "low" : "a", step);
+        struct evq_job *job = fixture_job(id);
+        job->priority = step <= 2 ? 3 : 2;
+        (void)fixture_submit_job(fx, job);
+        evq_job_free(job);
+    }
+    take(fx, TOGETHER, &held);
+    assert_int_equal(held.count, TAKEN);
+    for (size_t i = 0; i < TAKEN; i++) {
+        assert_int_equal(strncmp(held.claims[i]->id, "low/", 4) == 0, i % 16 == 15);
+    }
+    held_free(&held);
+}
+
 /* What may have become of an attempt when its end is told. */
 static void happen(struct fixture *fx, const struct evq_claim *claim)
 {
@@ -386,6 +409,7 @@ int main(void)
 #define MANY_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         MANY_TEST(claims_together_take_what_single_claims_take),
+        MANY_TEST(claims_together_leave_the_sixteenth_to_the_lowest_band),
         MANY_TEST(claims_set_rubbish_aside_and_take_the_rest),
         MANY_TEST(ends_together_leave_what_single_ends_leave),
         MANY_TEST(end_of_a_merge_among_many_drops_its_shards),
