@@ -71,8 +71,7 @@ class State(Trial):
         stage = self.stage
         self.prepare()
         stage.put("before", range(1, 5))
-        worker, logger = stage.start("evalq-worker"), stage.start("evalq-logger")
-        until(lambda: os.path.exists(stage.path("started")), "a job is under way")
+        worker, logger = self.working(), stage.start("evalq-logger")
         until(lambda: len(json.loads(stage.function("stats"))["sinks"]) == 3, "the logger has its sinks")
         self.begin()
         training = threading.Thread(target=stage.trainer, args=("during", 1, 3, "echo", self.flush_ms))
@@ -100,6 +99,15 @@ class State(Trial):
             if program.wait(DEADLINE) != 0:
                 raise AssertionError(f"a program ended with {program.returncode}")
         self.check()
+
+    def working(self) -> "subprocess.Popen[bytes]":
+        """A worker with a job under way. On a busy machine Redis may not answer it at its start within half a second."""
+        while True:
+            worker = self.stage.start("evalq-worker")
+            until(lambda: os.path.exists(self.stage.path("started")) or worker.poll() is not None, "a job is under way")
+            if worker.poll() != 5:
+                return worker
+            self.stage.processes.remove(worker)
 
     def summary(self) -> str:
         return super().summary() + (f", {self.lost} jobs lost and brought again" if self.lossy else "")
