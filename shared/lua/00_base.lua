@@ -249,9 +249,6 @@ local function flush_known(run, record)
 end
 
 local function flush()
-    for state, list in pairs(ENDS) do
-        call('ZADD', P .. 'ended:' .. state, unpack(list))
-    end
     for name, flow in pairs(FLOWS) do
         if flow.other then
             call('HSET', P .. 'flow:' .. name, 'policy', flow.policy, 'submitted', NOW_TEXT, 'session', text_of(flow.session),
@@ -294,6 +291,9 @@ local function flush()
             list[#list + 1] = type(value) == 'number' and number_text(value) or value
         end
         call('HSET', P .. 'meta', unpack(list))
+    end
+    for state, list in pairs(ENDS) do -- Last: where such a set is rubbish, the counts are right all the same.
+        call('ZADD', P .. 'ended:' .. state, unpack(list))
     end
 end
 

@@ -99,14 +99,30 @@ function V.ends.one(e, i)
     return V.complete(job, e.args[at + 1], e.args[at + 2])
 end
 
+-- What was gathered in the line is not written, or not all that goes with it: its ends are answered so.
+local function tell(e, line, problem)
+    for k = 1, line.n do
+        e.words[line.at[k]] = 'error ' .. error_text(problem)
+    end
+end
+
+local function count(group)
+    local n = group.count
+    group.count = 0
+    J.count(group.job, 'running', -n)
+    J.count(group.job, 'done', n)
+    J.active(group.job, -n) -- Last: it looks at the suite, which may be rubbish.
+end
+
 -- Writes what was gathered. The ends that needed a key of another type are answered so.
 function V.ends.write(e)
     for _, group in ipairs(e.groups) do
+        local ok, problem = true, nil
         if group.count > 0 then
-            J.count(group.job, 'running', -group.count)
-            J.count(group.job, 'done', group.count)
-            J.active(group.job, -group.count)
-            group.count = 0
+            ok, problem = pcall(count, group)
+        end
+        if not ok then
+            tell(e, group.open, problem)
         end
     end
     for _, line in ipairs(e.lines) do
@@ -114,8 +130,8 @@ function V.ends.write(e)
         if line.n > 0 then
             ok, problem = pcall(call, unpack(line, 1, line.n + 2))
         end
-        for k = 1, ok and 0 or line.n do
-            e.words[line.at[k]] = 'error ' .. error_text(problem)
+        if not ok then
+            tell(e, line, problem)
         end
         line.n = 0
     end

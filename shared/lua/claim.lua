@@ -89,7 +89,7 @@ local function choose(c, band)
 end
 
 local function cost_of(h)
-    h.cost = h.cost or F.cost(h.suite) * 100 / max(h.run.weight, 1)
+    h.cost = h.cost or (h.suite and F.cost(h.suite) or 1) * 100 / max(h.run.weight, 1)
     return h.cost
 end
 
@@ -263,11 +263,11 @@ local function start(c, h, tag)
         return nil
     end
     attempt_write(c, j, j.attempts + 1, true)
+    local row = row_of(j) -- Before it is counted: a job that is set aside leaves `queued` once, and gets no lease.
     J.count(j, 'queued', -1)
     J.count(j, 'running', 1)
     J.active(j, 1)
-    local row = row_of(j)
-    Q.lease(c.look, id) -- Last: a job that is set aside gets none.
+    Q.lease(c.look, id)
     return row
 end
 
@@ -286,7 +286,7 @@ local function start_all(c, h, popped, waited)
             ok, row = pcall(start, c, h, tag)
         end
         if not ok then
-                pcall(J.set_aside, J.id_of(h.flow, tag) or h.flow, error_text(row), h.class,
+            pcall(J.set_aside, J.id_of(h.flow, tag) or h.flow, error_text(row), h.class,
                 not tag:find('@') and 'queued:' .. h.class or nil)
         end
         c.rows[#c.rows + 1] = ok and row or nil
@@ -310,7 +310,7 @@ local function served(c, h, n)
     Q.meta_set(clock_field, clock)
     Q.meta_set('served', Q.meta().served + n)
     if run.moved and run.moved ~= time then -- A claim that serves a run in two bands.
-        call('HSET', P .. 'run:' .. h.name, run.moved, number_text(run[run.moved]))
+        call('HSET', P .. 'run:' .. run.name, run.moved, number_text(run[run.moved]))
     end
     run[time], run.moved, run.touched = vt, time, true
     if run.paused or run.cap > 0 then
@@ -336,9 +336,9 @@ local function serve(c, band)
             served(c, h, n)
             return n
         end
-        if not ok then
+        if not ok then -- Its turn is over: it would stand before all others for ever.
             J.set_aside(h.flow, error_text(popped), h.class)
-            pcall(call, 'ZREM', h.ready, h.flow)
+            served(c, h, 1)
         end
         -- An empty flow leaves its ready set: trap of every fair queue. So does what is no flow.
         if not pcall(F.settle, h.flow, h.class, h.band_text) then

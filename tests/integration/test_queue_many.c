@@ -307,6 +307,18 @@ static void ends_together_leave_what_single_ends_leave(void **state)
     assert_true(ends > 4 * ROUNDS);
 }
 
+/* Another type stands where the key is wanted; what it held is gone. */
+static void spoil(struct fixture *fx, const char *key)
+{
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, key), NULL));
+    evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, key), "rubbish", NULL));
+}
+
+static void unspoil(struct fixture *fx, const char *key)
+{
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, key), NULL));
+}
+
 /* What an end cannot write for a key of another type, it alone is answered; the others are whole.
  */
 static void ends_are_whole_where_a_key_is_rubbish(void **state)
@@ -327,18 +339,67 @@ static void ends_are_whole_where_a_key_is_rubbish(void **state)
             claims[i] = fixture_claim(fx);
             done[i] = (struct evq_completion){.id = claims[i]->id, .token = claims[i]->token};
         }
-        evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, spoiled[round]), NULL));
-        evq_reply_free(
-            fixture_call(fx->raw, "SET", fixture_key(fx, spoiled[round]), "rubbish", NULL));
+        spoil(fx, spoiled[round]);
         assert_status(evq_queue_complete_many(fx->queue, done, 3, NULL), EVQ_OK);
         for (int i = 0; i < 3; i++) {
             assert_status(done[i].status, done[i].id[0] == 'a' ? EVQ_E_CORRUPT : EVQ_OK);
             evq_claim_free(claims[i]);
         }
-        evq_reply_free(fixture_call(fx->raw, "DEL", fixture_key(fx, spoiled[round]), NULL));
+        unspoil(fx, spoiled[round]);
         fixture_audit(fx);
         assert_int_equal(fixture_ends(fx, "done"), 3);
     }
+}
+
+/* Some suite has a cap, so that of each that ends is looked at whether it has one. */
+static void ends_are_whole_where_their_suite_is_rubbish(void **state)
+{
+    struct fixture *fx = *state;
+    static const char *const ids[] = {"a/1/regular/quick", "b/1/regular/quick", "a/1/regular/rare",
+                                      "a/2/regular/quick"};
+    struct evq_claim *claims[4];
+    struct evq_completion done[4];
+
+    (void)fixture_suite(fx, "rare");
+    assert_status(evq_queue_limit(fx->queue, "cap_suite", "rare", 5, NULL), EVQ_OK);
+    for (int i = 0; i < 4; i++) {
+        (void)fixture_submit(fx, ids[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        claims[i] = fixture_claim(fx);
+        done[i] = (struct evq_completion){.id = claims[i]->id, .token = claims[i]->token};
+    }
+    spoil(fx, "suite:quick");
+    assert_status(evq_queue_complete_many(fx->queue, done, 4, NULL), EVQ_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_status(done[i].status, strstr(done[i].id, "quick") != NULL ? EVQ_E_CORRUPT : EVQ_OK);
+    }
+    unspoil(fx, "suite:quick");
+    for (int i = 0; i < 4; i++) { // As the worker does then.
+        assert_status(evq_queue_complete(fx->queue, done[i].id, done[i].token, NULL), EVQ_OK);
+        evq_claim_free(claims[i]);
+    }
+    fixture_audit(fx);
+    assert_int_equal(fixture_ends(fx, "done"), 4);
+}
+
+/* They are not noted as ended, but a run's cap counts them no more. */
+static void ends_are_counted_where_the_ended_are_rubbish(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_completion done[1];
+
+    assert_status(evq_queue_limit(fx->queue, "cap_run", "a", 1, NULL), EVQ_OK);
+    (void)fixture_submit(fx, "a/1/regular/quick");
+    (void)fixture_submit(fx, "a/2/regular/quick");
+    struct evq_claim *claim = fixture_claim(fx);
+    done[0] = (struct evq_completion){.id = claim->id, .token = claim->token};
+    spoil(fx, "ended:done");
+    assert_true(evq_queue_complete_many(fx->queue, done, 1, NULL) != EVQ_OK);
+    unspoil(fx, "ended:done");
+    assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+    evq_claim_free(fixture_claim(fx));
 }
 
 static void end_of_a_merge_among_many_drops_its_shards(void **state)
@@ -394,6 +455,42 @@ static void claims_set_rubbish_aside_and_take_the_rest(void **state)
     }
 }
 
+/* Its results have been spoiled: it is set aside, and counted where it was. */
+static void claim_of_a_job_whose_results_are_rubbish_sets_it_aside(void **state)
+{
+    struct fixture *fx = *state;
+
+    (void)fixture_submit(fx, "a/1/regular/quick");
+    struct evq_claim *claim = fixture_claim(fx);
+    fixture_publish(fx, claim, "t", 0.5);
+    assert_status(evq_queue_release(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+    evq_claim_free(claim);
+    spoil(fx, "res:a/1/regular/quick");
+    fixture_claim_none(fx);
+    fixture_assert_state(fx, "a/1/regular/quick", "bad");
+    fixture_audit(fx);
+}
+
+/* The first flow in the line has been spoiled: the others have their turns, and it has its own when
+ * it is mended. */
+static void claims_go_round_a_flow_that_is_rubbish(void **state)
+{
+    struct fixture *fx = *state;
+    struct held held;
+
+    (void)fixture_submit(fx, "a/1/regular/quick");
+    (void)fixture_submit(fx, "b/1/regular/quick");
+    (void)fixture_submit(fx, "c/1/regular/quick");
+    spoil(fx, "flow:a/regular/quick");
+    take(fx, TOGETHER, &held);
+    assert_int_equal(held.count, 2);
+    assert_string_equal(held.claims[0]->id, "b/1/regular/quick");
+    held_free(&held);
+    unspoil(fx, "flow:a/regular/quick");
+    evq_claim_free(fixture_claim(fx));
+    fixture_audit(fx);
+}
+
 static int seed(void **state)
 {
     (void)state;
@@ -414,6 +511,10 @@ int main(void)
         MANY_TEST(ends_together_leave_what_single_ends_leave),
         MANY_TEST(end_of_a_merge_among_many_drops_its_shards),
         MANY_TEST(ends_are_whole_where_a_key_is_rubbish),
+        MANY_TEST(ends_are_whole_where_their_suite_is_rubbish),
+        MANY_TEST(ends_are_counted_where_the_ended_are_rubbish),
+        MANY_TEST(claim_of_a_job_whose_results_are_rubbish_sets_it_aside),
+        MANY_TEST(claims_go_round_a_flow_that_is_rubbish),
     };
     return cmocka_run_group_tests(tests, seed, NULL);
 }
