@@ -10,8 +10,8 @@
 
 /*
  * No core dumps, which would hold passwords and weights; a peer that left is an error, not a
- * signal; and Jansson's memory is watched. true: argv asked for the manual pages (--write-man DIR,
- * when evalq is built), and *ret_code is the exit code.
+ * signal; the death of a child is told; and Jansson's memory is watched. true: argv asked for the
+ * manual pages (--write-man DIR, when evalq is built), and *ret_code is the exit code.
  */
 bool evq_program_begin(const struct evq_man *man, int argc, char **argv, int *ret_code);
 /*

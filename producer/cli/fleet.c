@@ -102,6 +102,7 @@ enum evq_status evq_fleet_open(struct evq_fleet *fleet, struct evq_cli *cli, con
         (void)sigaddset(&set, signals[i]);
     }
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGCHLD, SIG_DFL); // Ignored by who started us, no death would be told.
     if (sigprocmask(SIG_BLOCK, &set, NULL) != 0 ||
         (fleet->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
         return evq_error_set(err, EVQ_E_IO, "take signals: %s", strerror(errno));

@@ -182,11 +182,9 @@ static void worker_says_that_a_redis_which_stands_still_is_unreachable(void **st
     fixture_redis_resume(site->fx->redis);
 }
 
-static void worker_restarts_a_killed_child_at_once(void **state)
+static void assert_restarts(struct fixture_site *site, struct fixture_worker *worker)
 {
-    struct fixture_site *site = *state;
     const char *id = "run/1/regular/gate";
-    struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
     FIXTURE_UNTIL(gate_starts(site) == 1);
@@ -201,6 +199,21 @@ static void worker_restarts_a_killed_child_at_once(void **state)
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
+}
+
+static void worker_restarts_a_killed_child_at_once(void **state)
+{
+    assert_restarts(*state, fixture_site_worker(*state, "--suites", "gate", NULL));
+}
+
+/* A launcher that wants no zombies ignores SIGCHLD, and what it starts begins so. */
+static void worker_hears_of_deaths_though_its_parent_ignores_them(void **state)
+{
+    (void)signal(SIGCHLD, SIG_IGN);
+    struct fixture_worker *worker = fixture_site_worker(*state, "--suites", "gate", NULL);
+    (void)signal(SIGCHLD, SIG_DFL);
+
+    assert_restarts(*state, worker);
 }
 
 /* The worker and its child stand still beyond the lease; another does the job; then they wake. */
@@ -524,6 +537,7 @@ int main(void)
         TEST(worker_runs_nothing_when_all_tasks_were_published),
         TEST(worker_says_that_a_redis_which_stands_still_is_unreachable),
         TEST(worker_restarts_a_killed_child_at_once),
+        TEST(worker_hears_of_deaths_though_its_parent_ignores_them),
         TEST(worker_that_slept_through_its_lease_publishes_nothing),
         TEST(worker_stops_a_cancelled_job),
         TEST(worker_kills_what_runs_past_its_limit),
