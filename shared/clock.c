@@ -99,7 +99,7 @@ uint64_t evq_clock_random(void)
 }
 
 /* So many digits of value, and what stands behind them: every result has a time, and strftime()
- * takes ten times as long. */
+ * costs more than all the rest of it. */
 static char *digits_put(char *out, size_t count, unsigned value, char behind)
 {
     for (size_t at = count; at > 0; at--) {

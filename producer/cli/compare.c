@@ -214,8 +214,7 @@ static enum evq_status read_runs(struct comparison *to, struct evq_error *none,
 static enum evq_status compare_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct comparison to = {.cli = cli, .filter = evq_option_text(&cli->options, "metric", NULL)};
-    struct evq_error none = {
-        .status = EVQ_OK}; // The first run without a result: said when the others are printed.
+    struct evq_error none = {.status = EVQ_OK}; // Of a run without a result; said after the others.
     enum evq_status status = evq_cli_open(cli, err);
 
     if (status == EVQ_OK) {

@@ -8,7 +8,7 @@ import os
 
 import parts
 from small_disk import SmallDisk
-from stage import CONFIG, Stage, free_port, until
+from stage import CONFIG, DEADLINE, Stage, free_port, until
 from trial import Trial
 
 FULL = "No space left on device"
@@ -48,7 +48,7 @@ class Gateway(Trial):
 
     def end(self) -> None:
         self.gateway.terminate()
-        if self.gateway.wait(60) != 0:
+        if self.gateway.wait(DEADLINE) != 0:
             raise AssertionError(f"the gateway ended with {self.gateway.returncode}")
         self.stage.audit()
 
@@ -81,7 +81,7 @@ class ResultsFull(Gateway):
                 if "one" not in json.load(file)["results"]:
                     raise AssertionError(f"{entry['results']} has not the task")
         worker.terminate()
-        worker.wait(60)
+        worker.wait(DEADLINE)
         self.end()
 
 
@@ -104,7 +104,7 @@ class PinsFull(Gateway):
         until(lambda: all(self.poll(job)["status"] == "completed" for job in jobs), "both are evaluated")
         disk.make_room()
         worker.terminate()
-        worker.wait(60)
+        worker.wait(DEADLINE)
         self.end()
 
 

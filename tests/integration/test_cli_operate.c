@@ -59,6 +59,8 @@ static void job_verbs_act_on_jobs(void **state)
     assert_string_equal(site->output.out, "r/1/regular/quick\tcancelled\n");
     EXPECT(site, 3, "cancel", "r/3/regular/quick");
     (void)fixture_submit(fx, "r/4/regular/quick");
+    EXPECT(site, 1, "retry", "r/4/regular/quick"); // Nobody had to.
+    fixture_user_one_line(site);
     EXPECT(site, 3, "logs", "r/4/regular/quick", "--json"); // It has none.
     fixture_user_one_line(site);
     assert_string_equal(site->output.out, "");

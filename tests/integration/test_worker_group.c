@@ -36,11 +36,14 @@ static const char gate_sh[] = "#!/bin/sh\n"
                               "echo $$ > $DIR/started\n"
                               "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
                               "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
-/* these for ever, the second deaf to SIGTERM. */
+/* these for ever, the second deaf to SIGTERM; what tells its pid there is the last of its group. */
 static const char kept_sh[] = "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\n"
                               "echo $$ > $DIR/started\nwhile :; do sleep 0.02; done\n";
 static const char hang_sh[] =
-    "#!/bin/sh\ntrap '' TERM\necho $$ > $DIR/started\nwhile :; do sleep 0.02; done\n";
+    "#!/bin/sh\n"
+    "trap '' TERM\n"
+    "sh -c \"trap '' TERM; echo \\$\\$ > $DIR/started; while :; do sleep 0.02; done\" &\n"
+    "while :; do sleep 0.02; done\n";
 
 static int setup(void **state)
 {

@@ -494,7 +494,7 @@ class LmmsTest(SceneTest):
         away(lambda: merges.append(ask()))
         subprocess.run([*evalq, "resume", "suite", "lmms-merge"], env=self.scene.environment(), check=True, capture_output=True)
         for merge in merges:
-            merge.join(60)
+            merge.join(DEADLINE)
         self.assertEqual([one["success"] for one in done], [True, True])
 
     # ---- answers to what is wrong

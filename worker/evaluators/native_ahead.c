@@ -14,8 +14,8 @@
 #include "worker/evaluators/native_model.h"
 #include "worker/place.h"
 
-#define TURN_SHARE                                                                                 \
-    20 // Of patience: so long the next load waits for the piece of the one before it.
+/* Of patience: so long the next load waits for the piece of the one before it. */
+#define TURN_SHARE 20
 
 struct evq_native_ahead {
     struct evq_backend backend; // Opened when something is loaded for the first time.
