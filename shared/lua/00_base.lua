@@ -248,6 +248,12 @@ local function flush_known(run, record)
     end
 end
 
+local function flush_ends()
+    for state, list in pairs(ENDS) do
+        call('ZADD', P .. 'ended:' .. state, unpack(list))
+    end
+end
+
 local function flush()
     for name, flow in pairs(FLOWS) do
         if flow.other then
@@ -291,9 +297,6 @@ local function flush()
             list[#list + 1] = type(value) == 'number' and number_text(value) or value
         end
         call('HSET', P .. 'meta', unpack(list))
-    end
-    for state, list in pairs(ENDS) do -- Last: where such a set is rubbish, the counts are right all the same.
-        call('ZADD', P .. 'ended:' .. state, unpack(list))
     end
 end
 
@@ -352,9 +355,10 @@ local function verb(name, kind, body)
         forget() -- What an earlier call left must not be written for this one.
         local ok, reply = pcall(run, keys, args)
         if kind ~= 'ro' then
+            local noted, trouble = pcall(flush_ends) -- Where a set of ends is rubbish, the counts are right all the same.
             local flushed, problem = pcall(flush)
-            if ok and not flushed then
-                ok, reply = false, problem
+            if ok and not (noted and flushed) then
+                ok, reply = false, not noted and trouble or problem
             end
         end
         if not ok then
