@@ -70,7 +70,5 @@ enum evq_status evq_codec_read_version(const struct evq_codec_reader *reader,
 enum evq_status evq_codec_read_extra(const struct evq_codec_reader *reader,
                                      const struct evq_schema *schema, const uint8_t *data,
                                      size_t bytes, struct evq_codec_extra *ret_extra);
-const struct evq_schema_field *evq_codec_schema_find(const struct evq_schema *schema,
-                                                     const msgpack_object *key);
 
 #endif

@@ -342,8 +342,8 @@ static enum evq_status read_field(const struct evq_codec_reader *reader,
     return evq_error_set(reader->err, EVQ_E_BUG, "codec: field type %d", (int)field->type);
 }
 
-const struct evq_schema_field *evq_codec_schema_find(const struct evq_schema *schema,
-                                                     const msgpack_object *key)
+static const struct evq_schema_field *schema_find(const struct evq_schema *schema,
+                                                  const msgpack_object *key)
 {
     for (size_t i = 0; i < schema->field_count; i++) {
         if (evq_codec_object_is(key, schema->fields[i].name)) {
@@ -364,7 +364,7 @@ enum evq_status evq_codec_read_struct(const struct evq_codec_reader *reader,
     enum evq_status status = evq_codec_read_keys(reader, where, map);
     for (uint32_t i = 0; i < map->size && status == EVQ_OK; i++) {
         const msgpack_object *key = &map->ptr[i].key;
-        const struct evq_schema_field *field = evq_codec_schema_find(schema, key);
+        const struct evq_schema_field *field = schema_find(schema, key);
         unknown = unknown || (field == NULL && !evq_codec_object_is(key, "version"));
         if (field == NULL || map->ptr[i].val.type == MSGPACK_OBJECT_NIL) {
             continue;
@@ -430,7 +430,7 @@ enum evq_status evq_codec_read_extra(const struct evq_codec_reader *reader,
         bool good =
             msgpack_unpack_next(&key, (const char *)data, bytes, &at) == MSGPACK_UNPACK_SUCCESS;
         bool known = good && (evq_codec_object_is(&key.data, "version") ||
-                              evq_codec_schema_find(schema, &key.data) != NULL);
+                              schema_find(schema, &key.data) != NULL);
         end = at;
         good = good &&
                msgpack_unpack_next(&key, (const char *)data, bytes, &end) == MSGPACK_UNPACK_SUCCESS;
