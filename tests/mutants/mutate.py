@@ -38,11 +38,14 @@ def test_source(program):
 
 
 def copy_tree():
-    """The tracked files as they are now, so that nothing of the working tree is touched."""
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
-    for name in names.decode().split("\0"):
+    """The tracked files as they are now, and no others, so that nothing of the working tree is touched."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
+    names = {name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()}
+    for path in [path for path in COPY.rglob("*") if path.is_file() and str(path.relative_to(COPY)) not in names]:
+        path.unlink()  # Of an earlier commit: CMake would build it still.
+    for name in sorted(names):
         source, target = ROOT / name, COPY / name
-        if name and source.is_file() and not (target.is_file() and target.read_bytes() == source.read_bytes()):
+        if not (target.is_file() and target.read_bytes() == source.read_bytes()):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
     launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
@@ -123,6 +126,12 @@ def texts_are_there():
     return 1 if gone or unnamed else 0
 
 
+def commit_here():
+    """HEAD, and whether tracked files differ from it: nobody knows later what was tried then."""
+    describe = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    return subprocess.run(describe, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def try_and_note(guard, commit, noticed_before):
     """The outcome of one entry, also written to TRIED; what was noticed at this commit is not tried again."""
     key = hashlib.sha256("\n".join(guard).encode()).hexdigest()[:16]
@@ -146,10 +155,10 @@ def main():
         return texts_are_there()
     resume = words[:1] == ["--resume"]
     words = words[resume:] or [""]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    commit = commit_here()
     chosen = [guard for guard in guards() if any(word in " ".join(guard) for word in words)]
     copy_tree()
-    earlier = noticed_already() if resume else set()
+    earlier = noticed_already() if resume and not commit.endswith("-dirty") else set()
     counts = {}
     for guard in chosen:
         outcome, detail = try_and_note(guard, commit, earlier)
