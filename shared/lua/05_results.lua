@@ -157,7 +157,8 @@ end
 
 --[[
 How long others took results while the sink did not call. Each look adds what passed since the one before, an hour (of
-seven days) at most: neither a clock that jumps nor weeks in which nothing was published make a sink silent.
+seven days) at most: neither a clock that jumps nor weeks in which nothing was published make a sink silent, though another
+tries all the time to get rid of what it has.
 --]]
 local SILENT_LOOKS = 7 * 24
 
@@ -176,6 +177,11 @@ end
 
 local function first_id()
     local entry = call('XRANGE', P .. 'results', '-', '+', 'COUNT', 1)[1]
+    return entry and entry[1]
+end
+
+local function last_id()
+    local entry = call('XREVRANGE', P .. 'results', '+', '-', 'COUNT', 1)[1]
     return entry and entry[1]
 end
 
@@ -212,12 +218,12 @@ local function lose(needs, first, to, why)
     end
 end
 
--- Trims what every sink has acknowledged; sinks silent for days are not waited for.
+-- Trims what every sink has acknowledged; sinks silent for days are not waited for. One that has taken all has nothing to say.
 function R.trim()
-    local needs, low = R.needs(), nil
+    local needs, last, low = R.needs(), last_id(), nil
     local silent = {}
     for _, need in ipairs(needs) do
-        if still_ms(need.sink) >= Q.meta().sink_silent_ms then
+        if last and not id_less(last, need.low) and still_ms(need.sink) >= Q.meta().sink_silent_ms then
             silent[#silent + 1] = need
         elseif not low or id_less(need.low, low) then
             low = need.low

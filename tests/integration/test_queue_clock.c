@@ -203,6 +203,31 @@ static void sink_is_silent_after_a_week_of_looks(void **state)
     assert_int_equal(fixture_entries(fx), 0);
 }
 
+/* Another sink tries for weeks to store its last results, and says so; then there are new ones. */
+static void sink_that_has_taken_all_is_not_silent(void **state)
+{
+    struct fixture *fx = *state;
+
+    sinks_open(fx);
+    assert_status(evq_queue_sink_open(fx->queue, "stuck", NULL), EVQ_OK);
+    fixture_finish(fx, ID, 0.5);
+    sink_take(fx, "fast");
+    sink_take(fx, "slow");
+    for (int hour = 1; hour <= 200; hour++) {
+        set_looked(fx, "fast", HOUR_MS);
+        set_looked(fx, "slow", HOUR_MS);
+        assert_status(evq_queue_sink_ack(fx->queue, "stuck", NULL, 0, "it is away", NULL), EVQ_OK);
+    }
+    fixture_finish(fx, "digits/200/regular/quick", 0.5);
+    sink_take(fx, "stuck");
+    assert_int_equal(fixture_entries(fx), 2);
+    sink_take(fx, "fast");
+    assert_int_equal(fixture_entries(fx), 2);
+    sink_take(fx, "slow");
+    assert_int_equal(fixture_entries(fx), 0);
+    assert_int_equal(losses(fx), 0);
+}
+
 int main(void)
 {
 #define CLOCK_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -213,6 +238,7 @@ int main(void)
         CLOCK_TEST(retry_put_off_by_a_clock_that_was_ahead_is_pulled_back),
         CLOCK_TEST(sink_is_not_silent_for_a_month_that_nobody_saw),
         CLOCK_TEST(sink_is_silent_after_a_week_of_looks),
+        CLOCK_TEST(sink_that_has_taken_all_is_not_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
