@@ -155,10 +155,11 @@ static bool lines_send(const struct exec *sink, int fd, int64_t deadline_ms)
     return true;
 }
 
-/* Waits for pid until the deadline, then kills its group. Returns the wait status. */
+/* Waits for pid until the deadline, then kills its group. Returns the wait status; -1: nobody knows
+ * how it ended, for SIGCHLD is ignored here or somebody else waited for it. */
 static int command_reap(pid_t pid, int64_t deadline_ms, bool *ret_killed)
 {
-    int wait_status = 0;
+    int wait_status = -1;
 
     *ret_killed = false;
     for (;;) {
@@ -195,6 +196,9 @@ static enum evq_status exec_flush(void *state, struct evq_error *err)
             status =
                 evq_error_set(err, EVQ_E_TIMEOUT, "sink '%s': '%s' ran over %lld ms and was killed",
                               sink->name, sink->argv[0], (long long)sink->timeout_ms);
+        } else if (code < 0) {
+            status = evq_error_set(err, EVQ_E_IO, "sink '%s': how '%s' ended is not known",
+                                   sink->name, sink->argv[0]);
         } else if (!WIFEXITED(code) || WEXITSTATUS(code) != 0 || !sent) {
             status = evq_error_set(err, EVQ_E_IO, "sink '%s': '%s' ended with %s %d%s", sink->name,
                                    sink->argv[0], WIFSIGNALED(code) ? "signal" : "status",

@@ -1,6 +1,7 @@
 /* The exec sink: exit status 0 is the acknowledgement; a command that fails, hangs or reads nothing
  * is not one. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -109,6 +110,23 @@ static void sink_exec_reports_the_exit_status_when_the_command_fails(void **stat
     scene_close(&scene);
 }
 
+/* Whether it took them nobody can say, so they come again. */
+static void sink_exec_does_not_take_an_unknown_end_for_success(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct evq_error err;
+
+    scene_open(&scene, "cat >/dev/null; exit 3", "30");
+    give(&scene, 1);
+    (void)signal(SIGCHLD, SIG_IGN); // Children are reaped unseen.
+    const enum evq_status status = evq_sink_exec.flush(scene.sink, &err);
+    (void)signal(SIGCHLD, SIG_DFL);
+    assert_int_equal(status, EVQ_E_IO);
+    assert_holds(err.message, "is not known");
+    scene_close(&scene);
+}
+
 static void sink_exec_survives_a_command_that_reads_nothing(void **state)
 {
     (void)state;
@@ -153,6 +171,7 @@ int main(void)
         cmocka_unit_test(
             sink_exec_gives_one_line_a_result_and_none_twice_when_the_command_succeeds),
         cmocka_unit_test(sink_exec_reports_the_exit_status_when_the_command_fails),
+        cmocka_unit_test(sink_exec_does_not_take_an_unknown_end_for_success),
         cmocka_unit_test(sink_exec_survives_a_command_that_reads_nothing),
         cmocka_unit_test(sink_exec_kills_a_command_past_its_time),
         cmocka_unit_test(sink_exec_refuses_a_configuration_without_command),
