@@ -508,9 +508,12 @@ enum evq_exit evq_child_main(const struct evq_options *options)
         } // A cancel that crossed the job's end is late: nothing to do.
         evq_codec_note_free(note);
     }
-    evq_runner_close(child.runner);
+    const bool whole = evq_runner_close(child.runner);
     scratch_drop(&child);
-    evq_config_free(child.config);
     evq_channel_close(&child.channel);
+    if (!whole) {
+        _exit((int)code); // What hangs may go on before a process that frees all is gone.
+    }
+    evq_config_free(child.config);
     return code;
 }

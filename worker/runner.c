@@ -45,17 +45,18 @@ enum evq_status evq_runner_open(const struct evq_runner_config *config,
     return EVQ_OK;
 }
 
-void evq_runner_close(struct evq_runner *runner)
+bool evq_runner_close(struct evq_runner *runner)
 {
     if (runner == NULL) {
-        return;
+        return true;
     }
     for (size_t i = 0; i < runner->config.config->evaluator_count; i++) {
         evq_persistent_free(runner->persistents[i]);
     }
-    evq_native_close(runner->native);
+    const bool whole = evq_native_close(runner->native);
     free(runner->persistents);
     free(runner);
+    return whole;
 }
 
 static bool suite_is_native(const struct evq_suite *suite)

@@ -20,7 +20,8 @@ struct evq_runner_config {
 enum evq_status evq_runner_open(const struct evq_runner_config *config,
                                 struct evq_runner **ret_runner,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_runner_close(struct evq_runner *runner); // Accepts NULL. Ends persistent programs.
+/* Accepts NULL. Ends persistent programs. False: as evq_native_close(). */
+bool evq_runner_close(struct evq_runner *runner);
 
 /* Opens the native engine ahead of the first job. ret_note: what people should know ("no GPU:
  * ..."), "" nothing. */

@@ -46,7 +46,7 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
         status = evq_loader_new(native->backend.ops, native->state, threads, &native->loader, err);
     }
     if (status != EVQ_OK) {
-        evq_native_close(native);
+        (void)evq_native_close(native); // Nothing was loaded ahead.
         return status;
     }
     native->backend.ops->caps(native->state, &native->caps);
@@ -94,23 +94,26 @@ enum evq_status evq_native_check(const struct evq_suite *suite, struct evq_error
     return status;
 }
 
-void evq_native_close(struct evq_native *native)
+bool evq_native_close(struct evq_native *native)
 {
     if (native == NULL) {
-        return;
+        return true;
     }
-    evq_native_ahead_free(native->ahead);
+    const bool whole = evq_native_ahead_free(native->ahead);
     if (native->inputs != NULL) {
         native->backend.ops->free(native->state, native->inputs);
     }
     evq_loader_free(native->loader);
     native->backend.ops->close(native->state);
-    evq_backend_unload(&native->backend);
+    if (whole) {
+        evq_backend_unload(&native->backend);
+    }
     evq_model_free(native->model);
     evq_warm_clear(&native->datasets);
     evq_warm_clear(&native->corpora);
     evq_warm_clear(&native->tokenizers);
     free(native);
+    return whole;
 }
 
 static void forget_checkpoint(struct evq_native_run *run)

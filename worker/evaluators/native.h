@@ -15,7 +15,9 @@ struct evq_native;
 enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native **ret_native,
                                 char *ret_note, size_t note_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_native_close(struct evq_native *native); // Accepts NULL.
+/* Accepts NULL. False: a load ahead hangs still, in the backend's code and with the configuration
+ * of its job: both stay, and the process ends by _exit(). */
+bool evq_native_close(struct evq_native *native);
 
 /* Runs the suite's tasks. EVQ_E_GONE, EVQ_E_CHANGED, EVQ_E_INCOMPLETE as the checkpoint says;
  * EVQ_E_INVALID, EVQ_E_UNSUPPORTED, EVQ_E_CORRUPT, EVQ_E_LIMIT are final; EVQ_E_NOMEM,

@@ -392,10 +392,10 @@ bool evq_native_ahead_drop(struct evq_native_ahead *ahead)
     return ahead->dropped;
 }
 
-void evq_native_ahead_free(struct evq_native_ahead *ahead)
+bool evq_native_ahead_free(struct evq_native_ahead *ahead)
 {
     if (ahead == NULL) {
-        return;
+        return true;
     }
     forget_within(ahead, ahead->patience_ms);
     if (ahead->begun) {
@@ -406,9 +406,10 @@ void evq_native_ahead_free(struct evq_native_ahead *ahead)
         (void)pthread_mutex_unlock(&ahead->lock);
         if (left) {
             (void)pthread_detach(thread); // Fails for no thread of ours.
-            return;
+            return false;
         }
         forget(ahead); // It has ended just now.
     }
     ahead_destroy(ahead);
+    return true;
 }

@@ -20,8 +20,9 @@ struct evq_native_ahead;
 enum evq_status evq_native_ahead_new(const struct evq_backend *backend, int32_t threads,
                                      int64_t patience_ms, struct evq_native_ahead **ret_ahead,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
-/* Accepts NULL. A load that hangs is left to itself: it keeps its memory until it ends. */
-void evq_native_ahead_free(struct evq_native_ahead *ahead);
+/* Accepts NULL. False: a load hangs and is left to itself; it keeps its memory, and uses the
+ * backend and what its request points to, until it ends. */
+bool evq_native_ahead_free(struct evq_native_ahead *ahead);
 
 /* As evq_native_load_ahead(), in place of what was loaded for another job; for the first task of
  * the suite. What cannot be loaded is not missed; nor is what comes while the load before it,
