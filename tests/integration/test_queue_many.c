@@ -196,6 +196,32 @@ static void claims_together_leave_the_sixteenth_to_the_lowest_band(void **state)
     held_free(&held);
 }
 
+/* Nor more than its run, or its suite, may have at work. */
+static void check_cap(struct fixture *fx, const char *what, const char *name)
+{
+    char id[EVQ_JOB_ID_BYTES_MAX];
+    struct held held;
+
+    for (int step = 1; step <= 8; step++) {
+        (void)snprintf(id, sizeof id, "a/%d/regular/quick", step);
+        (void)fixture_submit(fx, id);
+    }
+    assert_status(evq_queue_limit(fx->queue, what, name, 3, NULL), EVQ_OK);
+    take(fx, TOGETHER, &held);
+    assert_int_equal(held.count, 3);
+    held_free(&held);
+}
+
+static void claims_together_keep_the_cap_of_a_run(void **state)
+{
+    check_cap(*state, "cap_run", "a");
+}
+
+static void claims_together_keep_the_cap_of_a_suite(void **state)
+{
+    check_cap(*state, "cap_suite", "quick");
+}
+
 /* What may have become of an attempt when its end is told. */
 static void happen(struct fixture *fx, const struct evq_claim *claim)
 {
@@ -520,6 +546,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         MANY_TEST(claims_together_take_what_single_claims_take),
         MANY_TEST(claims_together_leave_the_sixteenth_to_the_lowest_band),
+        MANY_TEST(claims_together_keep_the_cap_of_a_run),
+        MANY_TEST(claims_together_keep_the_cap_of_a_suite),
         MANY_TEST(claims_set_rubbish_aside_and_take_the_rest),
         MANY_TEST(ends_together_leave_what_single_ends_leave),
         MANY_TEST(end_of_a_merge_among_many_drops_its_shards),

@@ -442,6 +442,8 @@ static void queue_operates_on_jobs_by_hand(void **state)
     struct evq_claim *claim = fixture_claim(fx);
     assert_status(evq_queue_forget(fx->queue, "r", &number, &err), EVQ_E_CONFLICT);
     assert_status_err(evq_queue_complete(fx->queue, claim->id, claim->token, &err), EVQ_OK, &err);
+    assert_status(evq_queue_retry(fx->queue, claim->id, "", id, &err), EVQ_E_CONFLICT);
+    assert_holds(err.message, "it is done");
     evq_claim_free(claim);
     do {
         assert_status_err(evq_queue_forget(fx->queue, "r", &number, &err), EVQ_OK, &err);
