@@ -44,6 +44,7 @@ static uint32_t suite(struct evq_queue *queue)
 static void submit(struct evq_queue *queue, long count, long batch)
 {
     static struct evq_submitted submitted[EVQ_QUEUE_BATCH_MAX];
+    static char prints[EVQ_QUEUE_BATCH_MAX][EVQ_JOB_FINGERPRINT_CHARS + 1];
 
     for (long at = 0; at < count; at += batch) {
         struct evq_job *jobs[EVQ_QUEUE_BATCH_MAX];
@@ -58,6 +59,8 @@ static void submit(struct evq_queue *queue, long count, long batch)
             jobs[i]->suite = "quick";
             jobs[i]->root = "here";
             jobs[i]->path = "step.safetensors";
+            (void)snprintf(prints[i], sizeof prints[i], "%032ld", at + (long)i);
+            jobs[i]->fingerprint = prints[i]; // As every checkpoint's that its client has read.
         }
         check(evq_queue_submit_batch(queue, (const struct evq_job *const *)jobs, jobs_now,
                                      submitted, NULL, &error));
