@@ -121,9 +121,11 @@ static struct fixture_worker *machine_start(struct fixture_site *site, int numbe
     FIXTURE_UNTIL(fixture_site_has(site, name));
     assert_int_equal(atoi(fixture_site_text(site, name).text), worker->pid);
     (void)snprintf(script, sizeof(script),
+                   "ip link del evq%d 2>/dev/null; "
                    "ip link add evq%d type veth peer name evq%dn netns %d && "
                    "ip addr add 10.213.%d.1/24 dev evq%d && ip link set evq%d up",
-                   number, number, (int)worker->pid, number, number, number);
+                   number, number, number, (int)worker->pid, number, number, number);
+    // The kernel takes its time to sweep a dead machine's end of the cable, and ours with it.
     assert_true(shell(script));
     (void)snprintf(script, sizeof(script), "ip link show evq%d | grep -q 'state UP'", number);
     FIXTURE_UNTIL(shell(script)); // A cable carries nothing for a moment.
