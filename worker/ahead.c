@@ -246,7 +246,7 @@ bool evq_ahead_look(struct evq_supervisor *supervisor)
         evq_offer_classes(&supervisor->offer, evq_claims_classes(supervisor, mask), classes);
     const enum evq_status status =
         evq_queue_peek(supervisor->link.queue, classes, count, &peeked, &err);
-    if (!evq_link_note(&supervisor->link, status, &err)) {
+    if (!evq_link_note_read(&supervisor->link, status, &err)) {
         return false;
     }
     ahead->look_ms = evq_clock_mono_ms() + supervisor->heartbeat_ms; // Others come and go.

@@ -42,7 +42,7 @@ static bool stale_is_flush(struct evq_supervisor *supervisor, const struct evq_b
         return false;
     }
     const enum evq_status status = evq_link_check(&supervisor->link, true, &new_epoch, &err);
-    if (!evq_link_note(&supervisor->link, status, &err)) {
+    if (!evq_link_note_read(&supervisor->link, status, &err)) {
         return true; // Not known yet: the next heartbeat asks again.
     }
     if (new_epoch) {
@@ -121,7 +121,7 @@ static bool offer_renew(struct evq_supervisor *supervisor)
         supervisor->registered
             ? evq_offer_refresh(&supervisor->offer, supervisor->link.queue, &err)
             : evq_offer_register(&supervisor->offer, supervisor->link.queue, &err);
-    if (!evq_link_note(&supervisor->link, status, &err)) {
+    if (!evq_link_note_read(&supervisor->link, status, &err)) { // Renewed by reading alone.
         return false;
     }
     if (status != EVQ_OK) {
@@ -137,7 +137,7 @@ static bool offer_renew(struct evq_supervisor *supervisor)
     if (!supervisor->registered) {
         // The first write of a keyspace gives it its epoch: that is not another keyspace.
         const enum evq_status again = evq_link_check(&supervisor->link, true, &ignored, &err);
-        if (!evq_link_note(&supervisor->link, again, &err)) {
+        if (!evq_link_note_read(&supervisor->link, again, &err)) {
             return false;
         }
     }
@@ -187,7 +187,7 @@ static bool link_check(struct evq_supervisor *supervisor)
     bool new_epoch = false;
 
     const enum evq_status status = evq_link_check(&supervisor->link, false, &new_epoch, &err);
-    if (!evq_link_note(&supervisor->link, status, &err)) {
+    if (!evq_link_note_read(&supervisor->link, status, &err)) {
         return false;
     }
     if (status != EVQ_OK) {
@@ -242,7 +242,7 @@ static void wait_begin(struct evq_supervisor *supervisor)
     }
     const enum evq_status status =
         evq_link_wait(&supervisor->link, classes, count, block_ms, quiet, &err);
-    (void)evq_link_note(&supervisor->link, status, &err);
+    (void)evq_link_note_read(&supervisor->link, status, &err); // A failure puts the next try off.
 }
 
 void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable)

@@ -72,6 +72,11 @@ bool evq_link_note(struct evq_link *link, enum evq_status status, const struct e
     return false;
 }
 
+bool evq_link_note_read(struct evq_link *link, enum evq_status status, const struct evq_error *err)
+{
+    return !evq_conn_passes(status) || evq_link_note(link, status, err);
+}
+
 enum evq_status evq_link_check(struct evq_link *link, bool force, bool *ret_new_epoch,
                                struct evq_error *err)
 {

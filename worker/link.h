@@ -46,6 +46,12 @@ enum evq_status evq_link_check(struct evq_link *link, bool force, bool *ret_new_
  * until a later try. */
 bool evq_link_note(struct evq_link *link, enum evq_status status, const struct evq_error *err);
 
+/*
+ * The same of what asks for nothing or only reads. A Redis that refuses every change (READONLY,
+ * MISCONF, NOREPLICAS) answers it as ever: only a command that may write ends what one began.
+ */
+bool evq_link_note_read(struct evq_link *link, enum evq_status status, const struct evq_error *err);
+
 /* Begins to block for a wake marker of the classes; quiet: nothing else will use the connection
  * meanwhile. */
 enum evq_status evq_link_wait(struct evq_link *link, const uint32_t *classes, uint32_t class_count,
