@@ -114,8 +114,7 @@ static void worker_says_once_that_the_library_is_missing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(worker_says_once_that_changes_are_refused, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(worker_says_once_that_changes_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(worker_says_once_that_the_library_is_missing, setup,
                                         teardown),
     };
