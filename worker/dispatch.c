@@ -9,6 +9,7 @@
 #define BLOCK_MS     5000
 #define ROUND_CLAIMS 64 // Claims of one round, so that the children are looked after in between.
 #define BEATS_MAX    512
+#define RECLASS_MS   1000 // From a look at classes without memory for it to the next one.
 
 /* ---- heartbeats ---- */
 
@@ -103,18 +104,23 @@ static void slots_fit(struct evq_supervisor *supervisor)
         if (!supervisor->slots[i].waits &&
             evq_offer_fit(&supervisor->offer, &supervisor->slots[i]) != EVQ_OK) {
             supervisor->reclass = true; // Else what it did not find out would never be claimed.
-            supervisor->link.retry_ms = evq_clock_mono_ms() + 1000;
+            supervisor->reclass_ms = evq_clock_mono_ms() + RECLASS_MS;
         }
     }
     supervisor->claim_due = true;
 }
 
-static bool offer_renew(struct evq_supervisor *supervisor)
+static bool reclass_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    return supervisor->reclass && now_ms >= supervisor->reclass_ms;
+}
+
+static bool offer_renew(struct evq_supervisor *supervisor, int64_t now_ms)
 {
     struct evq_error err;
     bool ignored = false;
 
-    if (supervisor->registered && !supervisor->reclass) {
+    if (supervisor->registered && !reclass_is_due(supervisor, now_ms)) {
         return true;
     }
     const enum evq_status status =
@@ -275,7 +281,7 @@ static bool beat_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
 
 static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
-    return !supervisor->registered || supervisor->reclass || supervisor->adopt ||
+    return !supervisor->registered || reclass_is_due(supervisor, now_ms) || supervisor->adopt ||
            evq_outboxes_wait(supervisor) || now_ms >= supervisor->beat_due_ms ||
            (supervisor->claim_due && evq_claims_allowed(supervisor)) ||
            now_ms >= evq_ahead_due_ms(supervisor) || supervisor->link.waiting == NULL;
@@ -298,7 +304,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
         !evq_claims_allowed(supervisor)) {
         evq_link_wait_drop(link);
     }
-    if (!link_check(supervisor) || !offer_renew(supervisor) ||
+    if (!link_check(supervisor) || !offer_renew(supervisor, now_ms) ||
         !(evq_gpus_current(supervisor) || evq_gpus_renew(supervisor)) ||
         !leases_adopt(supervisor) || !evq_outboxes_flush(supervisor)) {
         return;
@@ -338,8 +344,10 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
         evq_children_count(supervisor, EVQ_SLOT_IDLE) > 0) {
         due_ms = 0;
     }
-    if (evq_outboxes_wait(supervisor) || !supervisor->registered || supervisor->reclass ||
-        supervisor->adopt) {
+    if (supervisor->reclass && supervisor->reclass_ms < due_ms) {
+        due_ms = supervisor->reclass_ms;
+    }
+    if (evq_outboxes_wait(supervisor) || !supervisor->registered || supervisor->adopt) {
         due_ms = 0;
     }
     if (supervisor->link.waiting != NULL && supervisor->link.wait_end_ms < due_ms) {

@@ -55,9 +55,10 @@ struct evq_supervisor {
 
     struct evq_link link;
     struct evq_offer offer;
-    bool registered; // Our suites are in the present keyspace.
-    bool reclass;    // The queue's classes changed: read them again.
-    bool adopt;      // A new keyspace: our running jobs are to be put back.
+    bool registered;    // Our suites are in the present keyspace.
+    bool reclass;       // The queue's classes changed: read them again,
+    int64_t reclass_ms; // but not before, monotonic.
+    bool adopt;         // A new keyspace: our running jobs are to be put back.
     int64_t beat_due_ms;
 
     struct evq_gpus gpus;

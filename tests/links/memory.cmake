@@ -1,7 +1,14 @@
-# Tests that run out of memory where they want to: tests/fixture/memory.h.
-evq_test_link(test_children evq_worker)
-foreach(test test_children test_sink_csv)
+# Tests that run out of memory where they want to: tests/fixture/memory.h. wraps_NAME: where, if not wherever so many bytes are
+# asked for; the test stands between those functions and who calls them.
+set(wraps_test_child evq_channel_send)
+set(wraps_test_worker_dispatch evq_offer_fit)
+foreach(test test_children test_child test_worker_dispatch)
+    evq_test_link(${test} evq_worker)
+endforeach()
+foreach(test test_children test_child test_worker_dispatch test_sink_csv)
     if(TARGET ${test})
-        target_link_options(${test} PRIVATE LINKER:--wrap=malloc,--wrap=calloc,--wrap=realloc)
+        foreach(name malloc calloc realloc ${wraps_${test}})
+            target_link_options(${test} PRIVATE LINKER:--wrap=${name})
+        endforeach()
     endif()
 endforeach()

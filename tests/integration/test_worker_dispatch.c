@@ -1,0 +1,176 @@
+/*
+ * A supervisor reads the queue's classes again for as long as it does not know them all: what it
+ * does not know it never claims.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/fixture/memory.h"
+#include "tests/fixture/queue.h"
+#include "worker/supervisor.h"
+
+#define DAY_MS INT64_C(86400000)
+
+struct scene {
+    struct fixture *fx;
+    struct evq_options options;
+    struct evq_suite suite;
+    struct evq_config config;
+    struct evq_room room;
+    bool offered;
+    double seconds;
+    struct evq_slot slot;
+    struct evq_supervisor supervisor;
+};
+
+static bool starving; // The next look at what a slot fits finds no memory.
+
+/* The linker's names: tests/links/memory.cmake. */
+enum evq_status __real_evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot);
+enum evq_status __wrap_evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot);
+
+enum evq_status __wrap_evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot)
+{
+    if (!starving) {
+        return __real_evq_offer_fit(offer, slot);
+    }
+    starving = false;
+    fixture_memory_refuse(0, SIZE_MAX - 1);
+    const enum evq_status status = __real_evq_offer_fit(offer, slot);
+    assert_true(fixture_memory_give() > 0);
+    return status;
+}
+
+/* An idle worker of one slot that offers the suite "own". */
+static int setup(void **state)
+{
+    struct scene *scene = calloc(1, sizeof *scene);
+    struct evq_supervisor *supervisor = &scene->supervisor;
+
+    assert_non_null(scene);
+    scene->fx = fixture_open(NULL);
+    scene->offered = true;
+    scene->suite = (struct evq_suite){.name = "own",
+                                      .digest = "0123456789abcdef0123456789abcdef",
+                                      .definition = "{}",
+                                      .evaluator = "native",
+                                      .prepare = "",
+                                      .shards = 1,
+                                      .every = 1};
+    scene->config.suites = &scene->suite;
+    scene->config.suite_count = 1;
+    evq_slot_init(&scene->slot, 0);
+    scene->slot.state = EVQ_SLOT_IDLE;
+    supervisor->options = &scene->options;
+    supervisor->config = &scene->config;
+    supervisor->offer = (struct evq_offer){
+        .config = &scene->config, .suites = &scene->offered, .where = "here", .version = -1};
+    (void)strcpy(supervisor->name, "worker-1");
+    supervisor->lease_ms = 15000;
+    supervisor->heartbeat_ms = DAY_MS;
+    supervisor->beat_due_ms = INT64_MAX;
+    supervisor->link.conn = scene->fx->conn;
+    supervisor->link.queue = scene->fx->queue;
+    supervisor->link.call_timeout_ms = 5000;
+    supervisor->slots = &scene->slot;
+    supervisor->slot_count = 1;
+    supervisor->suite_seconds = &scene->seconds;
+    supervisor->rooms = &scene->room;
+    supervisor->ahead.refused = true;
+    *state = scene;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct scene *scene = *state;
+
+    starving = false;
+    (void)fixture_memory_give();
+    fixture_close(scene->fx);
+    free(scene);
+    return 0;
+}
+
+/* One round, at once. */
+static void round_run(struct scene *scene)
+{
+    scene->supervisor.link.retry_ms = 0;
+    scene->supervisor.reclass_ms = 0;
+    evq_dispatch_round(&scene->supervisor);
+    evq_link_wait_drop(&scene->supervisor.link); // The connection is the fixture's, too.
+}
+
+/* Which classes the supervisor knows, and that it is content with them. */
+static void assert_knows(const struct scene *scene, uint32_t classes)
+{
+    assert_int_equal(scene->supervisor.offer.class_count, classes);
+    assert_false(scene->supervisor.reclass);
+}
+
+static void slot_whose_fit_found_no_memory_is_looked_at_again(void **state)
+{
+    struct scene *scene = *state;
+
+    starving = true;
+    round_run(scene);
+    assert_false(starving);
+    assert_int_equal(scene->slot.fits, 0);
+    assert_true(scene->supervisor.reclass);
+    assert_true(evq_dispatch_due_ms(&scene->supervisor) > 0); // Not as fast as Redis answers.
+    round_run(scene);
+    assert_int_not_equal(scene->slot.fits, 0);
+    assert_knows(scene, 2); // The fixture's own is one of them.
+}
+
+static void class_that_came_is_read_after_the_next_heartbeat(void **state)
+{
+    struct scene *scene = *state;
+
+    round_run(scene);
+    assert_knows(scene, 2);
+    (void)fixture_suite(scene->fx, "later");
+    scene->supervisor.claim_due = false; // A claim would tell of it too.
+    round_run(scene);
+    assert_knows(scene, 2);
+    scene->supervisor.beat_due_ms = 0;
+    round_run(scene);
+    round_run(scene);
+    assert_knows(scene, 3);
+}
+
+static void classes_are_read_again_after_a_claim_was_refused(void **state)
+{
+    struct scene *scene = *state;
+    struct fixture *fx = scene->fx;
+
+    round_run(scene);
+    (void)fixture_suite(fx, "later");
+    evq_reply_free(
+        fixture_call(fx->raw, "SET", fixture_key(fx, "worker:worker-1"), "rubbish", NULL));
+    scene->supervisor.claim_due = true;
+    round_run(scene);
+    assert_int_equal(scene->supervisor.offer.class_count, 2);
+    assert_true(scene->supervisor.link.retry_ms > 0);
+    evq_reply_free(fixture_call(fx->raw, "DEL", fixture_key(fx, "worker:worker-1"), NULL));
+    scene->supervisor.claim_due = false;
+    round_run(scene);
+    assert_knows(scene, 3);
+}
+
+#define DISPATCH_TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        DISPATCH_TEST(slot_whose_fit_found_no_memory_is_looked_at_again),
+        DISPATCH_TEST(class_that_came_is_read_after_the_next_heartbeat),
+        DISPATCH_TEST(classes_are_read_again_after_a_claim_was_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
