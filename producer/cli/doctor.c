@@ -234,6 +234,26 @@ static void check_functions(struct evq_cli *cli, json_t *checks)
 }
 
 /* EVQ_E_IO and the like become a failed check: the list is still worth printing. */
+static void connection_failed(struct evq_cli *cli, enum evq_status status,
+                              const struct evq_error *why, json_t *checks)
+{
+    const char *advice = "is the server running, and the address right? `evalq up` starts one";
+    if (status == EVQ_E_AUTH || cli->exit_code == EVQ_EXIT_CONFIG) {
+        advice = "check address, user and password file";
+    } else if (status == EVQ_E_RETRY) {
+        advice = ""; // It runs, and has said itself what it waits for.
+    }
+    evq_health_add(checks, "connection", EVQ_HEALTH_FAIL, advice, "%s", why->message);
+    cli->exit_code = cli->exit_code != 0 ? cli->exit_code : (int)evq_status_exit(status);
+    if (cli->exit_code == EVQ_EXIT_TIMEOUT) {
+        cli->exit_code = EVQ_EXIT_UNREACHABLE;
+    }
+    struct evq_error busy = {EVQ_OK, ""};
+    if (status == EVQ_E_RETRY && evq_health_server(cli, checks, &busy) != EVQ_OK) {
+        evq_health_add(checks, "server", EVQ_HEALTH_NOTE, "", "%s", busy.message);
+    }
+}
+
 static enum evq_status check_server(struct evq_cli *cli, json_t *checks, struct evq_error *err)
 {
     static const char *const ping[] = {"PING"};
@@ -245,15 +265,7 @@ static enum evq_status check_server(struct evq_cli *cli, json_t *checks, struct 
     }
     evq_reply_free(reply);
     if (status != EVQ_OK) {
-        evq_health_add(checks, "connection", EVQ_HEALTH_FAIL,
-                       status == EVQ_E_AUTH || cli->exit_code == EVQ_EXIT_CONFIG
-                           ? "check address, user and password file"
-                           : "is the server running, and the address right? `evalq up` starts one",
-                       "%s", err->message);
-        cli->exit_code = cli->exit_code != 0 ? cli->exit_code : (int)evq_status_exit(status);
-        if (cli->exit_code == EVQ_EXIT_TIMEOUT) {
-            cli->exit_code = EVQ_EXIT_UNREACHABLE;
-        }
+        connection_failed(cli, status, err, checks);
         return EVQ_OK;
     }
     evq_health_add(checks, "connection", EVQ_HEALTH_OK, "", "%s, queue %s",

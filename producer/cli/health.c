@@ -71,11 +71,56 @@ static void check_version(const char *info, json_t *checks)
                                      : "unknown");
 }
 
+/* A setting of the server; false when this user may not ask. */
+static bool config_value(struct evq_cli *cli, const char *name, char out[64])
+{
+    struct evq_reply *reply = NULL;
+    const bool told = evq_cli_call(cli, &reply, NULL, 3, "CONFIG", "GET", name) == EVQ_OK &&
+                      reply->type == EVQ_REPLY_ARRAY && reply->item_count == 2 &&
+                      reply->items[1]->text != NULL;
+    (void)snprintf(out, 64, "%.63s", told ? reply->items[1]->text : "");
+    evq_reply_free(reply);
+    return told;
+}
+
+/* A server that answers all that reads, and refuses all that writes: nothing else tells of it. */
+static void check_changes(struct evq_cli *cli, const char *info, json_t *checks)
+{
+    char value[64];
+    char other[64];
+    if (strcmp(info_field(info, "role", value), "slave") == 0) {
+        evq_health_add(checks, "changes", EVQ_HEALTH_FAIL,
+                       "give the primary's address; or, where this one is to be it, REPLICAOF NO "
+                       "ONE",
+                       "this Redis is a replica of %s: it refuses every change",
+                       info_field(info, "master_host", other));
+    }
+    if (strcmp(info_field(info, "rdb_last_bgsave_status", value), "err") == 0 &&
+        !(config_value(cli, "stop-writes-on-bgsave-error", value) && strcmp(value, "no") == 0) &&
+        !(config_value(cli, "save", value) && value[0] == '\0')) {
+        evq_health_add(checks, "changes", EVQ_HEALTH_FAIL,
+                       "look at the disk of the Redis server; where the append-only file is on, "
+                       "CONFIG SET save \"\" does without snapshots",
+                       "Redis could not save its snapshot, and refuses every change until it can");
+    }
+    if (info_field(info, "min_slaves_good_slaves", value)[0] != '\0') {
+        const bool told = config_value(cli, "min-replicas-to-write", other);
+        const int64_t good = strtoll(value, NULL, 10);
+        const int64_t wanted = told ? strtoll(other, NULL, 10) : 1;
+        if (good < wanted) {
+            evq_health_add(checks, "changes", EVQ_HEALTH_FAIL,
+                           "start its replicas, or CONFIG SET min-replicas-to-write",
+                           "Redis has %" PRId64 " good replicas of the %" PRId64
+                           " that it wants, and refuses every change until it has them",
+                           good, wanted);
+        }
+    }
+}
+
 static void check_durability(struct evq_cli *cli, const char *info, json_t *checks)
 {
     char text[64];
-    char fsync[32] = "unknown";
-    struct evq_reply *reply = NULL;
+    char fsync[64];
     if (info_field(info, "loading", text)[0] == '1') {
         evq_health_add(checks, "append-only file", EVQ_HEALTH_WARN, "wait",
                        "Redis is loading its data");
@@ -88,11 +133,9 @@ static void check_durability(struct evq_cli *cli, const char *info, json_t *chec
             "AOF is off: a restart of Redis loses jobs and results");
         return;
     }
-    if (evq_cli_call(cli, &reply, NULL, 3, "CONFIG", "GET", "appendfsync") == EVQ_OK &&
-        reply->type == EVQ_REPLY_ARRAY && reply->item_count == 2) {
-        (void)snprintf(fsync, sizeof fsync, "%.31s", reply->items[1]->text);
+    if (!config_value(cli, "appendfsync", fsync)) {
+        (void)snprintf(fsync, sizeof fsync, "unknown");
     }
-    evq_reply_free(reply);
     bool failed =
         strcmp(info_field(info, "aof_last_write_status", text), "ok") != 0 && text[0] != '\0';
     if (failed) {
@@ -148,6 +191,14 @@ static void check_memory(const char *info, json_t *checks)
         evq_health_add(checks, "eviction", EVQ_HEALTH_OK, "", "%s",
                        policy[0] != '\0' ? policy : "unknown");
     }
+    if (strtoll(info_field(info, "evicted_keys", text), NULL, 10) > 0) {
+        evq_health_add(
+            checks, "eviction", EVQ_HEALTH_WARN,
+            "`evalq scan` submits what is missing; CONFIG RESETSTAT begins to count anew",
+            "Redis has thrown away %s keys since it was started: jobs and results may "
+            "be among them",
+            text);
+    }
     char a[EVQ_TERMINAL_SPAN_BYTES];
     char b[EVQ_TERMINAL_SPAN_BYTES];
     evq_terminal_bytes(used, a);
@@ -172,6 +223,7 @@ enum evq_status evq_health_server(struct evq_cli *cli, json_t *checks, struct ev
     }
     if (status == EVQ_OK) {
         check_version(reply->text, checks);
+        check_changes(cli, reply->text, checks);
         check_durability(cli, reply->text, checks);
         check_default_user(cli, reply->text, checks);
         check_memory(reply->text, checks);

@@ -15,8 +15,8 @@ void evq_health_add(json_t *checks, const char *check, enum evq_health_level lev
                     const char *advice, const char *format, ...) EVQ_PRINTF(5, 6);
 enum evq_health_level evq_health_level(const json_t *check);
 
-/* The server: version, append-only file, eviction, memory. Needs a connection; what it may not ask
- * is a note. */
+/* The server: version, whether it takes changes, append-only file, eviction, memory. Needs a
+ * connection; what it may not ask is a note. */
 enum evq_status evq_health_server(struct evq_cli *cli, json_t *checks,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 /* The queue, from what evq_view_stats() gave: loss, waiting without workers, silent workers, sinks,

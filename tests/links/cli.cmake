@@ -1,5 +1,5 @@
 # These run the programs themselves.
-foreach(test test_cli test_cli_operate test_cli_up test_bad_commands)
+foreach(test test_cli test_cli_health test_cli_operate test_cli_up test_bad_commands)
     if(TARGET ${test})
         add_dependencies(${test} evalq_cli evalq-worker evalq-logger)
     endif()

@@ -1,0 +1,95 @@
+/*
+ * What status and doctor say of a Redis that answers, and is not well.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/fixture/user.h"
+
+static int setup(void **state)
+{
+    return fixture_user_setup(state, EVQ_TEST_BIN "/evalq");
+}
+
+static bool info_holds(const struct site *site, const char *words)
+{
+    struct evq_reply *reply = fixture_call(site->fx->raw, "INFO", NULL);
+    const bool holds = strstr(reply->text, words) != NULL;
+    evq_reply_free(reply);
+    return holds;
+}
+
+/* Redis answers all that status reads, and refuses all that the queue would write. */
+static void status_says_that_changes_are_refused(void **state)
+{
+    struct site *site = *state;
+    struct evq_conn *raw = site->fx->raw;
+    EXPECT(site, 0, "status");
+    assert_null(strstr(site->output.out, "every change"));
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "min-replicas-to-write", "2", NULL));
+    EXPECT(site, 0, "status");
+    assert_holds(site->output.out, "problem: Redis has 0 good replicas of the 2 that it wants");
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "min-replicas-to-write", "0", NULL));
+    evq_reply_free(fixture_call(raw, "REPLICAOF", "127.0.0.1", "1", NULL));
+    EXPECT(site, 0, "status");
+    assert_holds(site->output.out, "problem: this Redis is a replica of 127.0.0.1");
+    evq_reply_free(fixture_call(raw, "REPLICAOF", "NO", "ONE", NULL));
+    EXPECT(site, 0, "status");
+    assert_null(strstr(site->output.out, "every change"));
+}
+
+/* A directory stands where the snapshot is to be. */
+static void doctor_says_why_a_redis_that_cannot_save_refuses(void **state)
+{
+    struct site *site = *state;
+    struct evq_conn *raw = site->fx->raw;
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/dump.rdb", site->fx->redis->dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "save", "3600 1", NULL));
+    evq_reply_free(fixture_call(raw, "BGSAVE", NULL));
+    FIXTURE_UNTIL(info_holds(site, "rdb_last_bgsave_status:err"));
+    EXPECT(site, 0, "status");
+    assert_holds(site->output.out, "problem: Redis could not save its snapshot");
+    EXPECT(site, 5, "doctor");
+    assert_holds(site->output.out, "MISCONF");
+    assert_holds(site->output.out, "Redis could not save its snapshot");
+    assert_null(strstr(site->output.out, "is the server running"));
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "stop-writes-on-bgsave-error", "no", NULL));
+    EXPECT(site, 0, "status");
+    assert_null(strstr(site->output.out, "every change"));
+}
+
+static void status_says_that_keys_were_evicted(void **state)
+{
+    struct site *site = *state;
+    struct evq_conn *raw = site->fx->raw;
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru", NULL));
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "maxmemory", "1", NULL));
+    FIXTURE_UNTIL(!info_holds(site, "evicted_keys:0"));
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "maxmemory", "0", NULL));
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "maxmemory-policy", "noeviction", NULL));
+    EXPECT(site, 0, "status");
+    assert_holds(site->output.out, "warning: Redis has thrown away ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(status_says_that_changes_are_refused, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(doctor_says_why_a_redis_that_cannot_save_refuses, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(status_says_that_keys_were_evicted, setup,
+                                        fixture_user_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
