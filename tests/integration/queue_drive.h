@@ -14,10 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/fixture/queue.h"
 #include "tests/fixture/queue_model.h"
+#include "tests/fixture/random.h"
 
 enum { OPERATIONS = 24000, ROUND = 240, TOKENS_MAX = 512, WORDS_MAX = 64 };
 
@@ -86,10 +86,7 @@ struct drive {
 
 static inline uint64_t roll(struct drive *d, uint64_t below)
 {
-    d->random ^= d->random << 13;
-    d->random ^= d->random >> 7;
-    d->random ^= d->random << 17;
-    return d->random % below;
+    return fixture_random(&d->random) % below;
 }
 
 static inline void broken(struct drive *d, const char *want, const char *got)

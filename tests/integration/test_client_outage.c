@@ -19,8 +19,8 @@
 #include <cmocka.h>
 
 #include "producer/leftovers.h"
-#include "shared/clock.h"
 #include "tests/fixture/client.h"
+#include "tests/fixture/random.h"
 
 static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
 {
@@ -124,10 +124,9 @@ static void client_sends_what_killed_trainer_left_when_run_is_opened_again(void 
 static void client_keeps_what_it_accepted_when_trainer_is_killed_anywhere(void **state)
 {
     struct scene *scene = *state;
-    uint64_t seed = evq_clock_random();
+    uint64_t seed = fixture_seed();
     int64_t accepted = 0;
 
-    printf("seed %llu\n", (unsigned long long)seed);
     void *page = mmap(NULL, sizeof(_Atomic int64_t), PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(page != MAP_FAILED);
@@ -156,9 +155,7 @@ static void client_keeps_what_it_accepted_when_trainer_is_killed_anywhere(void *
                 pause();
             }
         }
-        int64_t kill_at = (int64_t)(seed % 300);
-        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
-        seed ^= seed >> 33;
+        const int64_t kill_at = (int64_t)(fixture_random(&seed) % 300);
         FIXTURE_UNTIL(atomic_load(count) >= kill_at);
         assert_int_equal(kill(child, SIGKILL), 0);
         assert_int_equal(waitpid(child, &status, 0), child);

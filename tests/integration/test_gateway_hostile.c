@@ -16,8 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "shared/clock.h"
 #include "tests/fixture/http.h"
+#include "tests/fixture/random.h"
 
 #define BIN        EVQ_TEST_BIN "/evalq-gateway"
 #define MANY       1000
@@ -289,14 +289,12 @@ static void random_bytes_change_nothing(void **state)
                                         "Transfer-Encoding: chunked\r\n",
                                         "\xff",
                                         "a"};
-    uint64_t seed = evq_clock_random();
-    print_message("seed %llu\n", (unsigned long long)seed);
+    uint64_t seed = fixture_seed();
     for (int round = 0; round < 300; round++) {
         char text[2048];
         size_t used = 0;
         while (used < 1024) {
-            seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-            const unsigned pick = (unsigned)(seed >> 40);
+            const unsigned pick = (unsigned)(fixture_random(&seed) % (1 << 24));
             if (pick % 4 == 0) {
                 text[used++] = (char)(pick >> 8);
                 continue;

@@ -27,6 +27,7 @@
 #include "shared/functions.h"
 #include "shared/queue.h"
 #include "tests/fixture/program.h"
+#include "tests/fixture/random.h"
 #include "tests/fixture/redis.h"
 
 #define STEPS 120
@@ -85,8 +86,7 @@ static int setup_on(void **state, const struct fixture_redis_config *config)
     int64_t build;
 
     assert_non_null(scene);
-    scene->random = evq_clock_random();
-    print_message("seed %llu\n", (unsigned long long)scene->random);
+    scene->random = fixture_seed();
     scene->logger = -1;
     scene->redis = fixture_redis_start(config);
     scene->conn = fixture_redis_conn(scene->redis);

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/fixture/keyspace.h"
+#include "tests/fixture/random.h"
 
 /* Many submits in one call: what they share is looked up and written once, and nobody may see that.
  */
@@ -20,10 +20,7 @@ static uint64_t random_state;
 
 static unsigned draw(unsigned below)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (unsigned)(random_state >> 33) % below;
+    return (unsigned)(fixture_random(&random_state) % below);
 }
 
 /* Mostly what a trainer's client sends, rising steps of one run and two suites; now and then
@@ -201,10 +198,7 @@ static void batch_keeps_the_class_that_it_uses(void **state)
 static int seed(void **state)
 {
     (void)state;
-    const char *given = getenv("EVQ_TEST_SEED");
-    random_state = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    print_message("test_queue_batch: EVQ_TEST_SEED=%llu\n", (unsigned long long)random_state);
-    random_state = random_state * 2654435761u + 1;
+    random_state = fixture_seed();
     return 0;
 }
 

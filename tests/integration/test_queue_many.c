@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "tests/fixture/keyspace.h"
+#include "tests/fixture/random.h"
 
 /* Claims and ends that go together: what is taken in one go and written once, and nobody may see
  * that. The same random history is gone through twice. */
@@ -20,10 +20,7 @@ static uint64_t random_state;
 
 static unsigned draw(unsigned below)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (unsigned)(random_state >> 33) % below;
+    return (unsigned)(fixture_random(&random_state) % below);
 }
 
 struct held {
@@ -533,10 +530,7 @@ static void claims_go_round_a_flow_that_is_rubbish(void **state)
 static int seed(void **state)
 {
     (void)state;
-    const char *given = getenv("EVQ_TEST_SEED");
-    random_state = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    print_message("test_queue_many: EVQ_TEST_SEED=%llu\n", (unsigned long long)random_state);
-    random_state = random_state * 2654435761u + 1;
+    random_state = fixture_seed();
     return 0;
 }
 

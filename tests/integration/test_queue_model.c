@@ -1,6 +1,6 @@
 /*
  * The same random operations go to the server and to the model in memory; after each, answers,
- * states, places, tokens and counters must be the same. $EVQ_TEST_SEED repeats a run.
+ * states, places, tokens and counters must be the same. $EVALQ_TEST_SEED repeats a run.
  */
 
 #include "queue_drive.h"
@@ -449,10 +449,8 @@ static void queue_agrees_with_a_model_over_random_operations(void **state)
     d->m = calloc(1, sizeof *d->m);
     assert_non_null(d->m);
     d->fx = *state;
-    const char *seed = getenv("EVQ_TEST_SEED");
-    d->seed = seed != NULL ? strtoull(seed, NULL, 10) : (uint64_t)time(NULL);
-    d->random = d->seed * 2654435761U + 88172645463325252U;
-    print_message("seed %llu\n", (unsigned long long)d->seed);
+    d->seed = fixture_seed();
+    d->random = d->seed;
 
     for (d->operation = 0; d->operation < OPERATIONS; d->operation++) {
         if (d->operation % ROUND == 0) {

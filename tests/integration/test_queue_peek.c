@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
 #include "tests/fixture/keyspace.h"
+#include "tests/fixture/random.h"
 
 /* What would be claimed next is told as the claim then does it, and nothing is written for it. */
 
@@ -49,26 +49,21 @@ static void peek(struct fixture *fx, char ret_id[EVQ_JOB_ID_BYTES_MAX])
     free(after);
 }
 
-static uint64_t pick(uint64_t *seed, uint64_t below)
-{
-    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (*seed >> 33) % below;
-}
-
 static void submit_some(struct fixture *fx, uint64_t *seed, int count)
 {
     char id[EVQ_JOB_ID_BYTES_MAX];
 
     for (int i = 0; i < count; i++) {
-        const uint64_t run = pick(seed, 4);
+        const uint64_t run = fixture_random(seed) % 4;
         (void)snprintf(id, sizeof id, "%s/%llu/regular/%s", runs[run],
-                       (unsigned long long)pick(seed, 1000), suites[pick(seed, 3)]);
+                       (unsigned long long)(fixture_random(seed) % 1000),
+                       suites[fixture_random(seed) % 3]);
         struct evq_job *job = fixture_job(id);
         // One policy a run, so that each keeps its own order.
         job->policy = run == 0   ? EVQ_POLICY_LATEST
                       : run == 1 ? EVQ_POLICY_BACKFILL
                                  : EVQ_POLICY_ALL;
-        job->priority = (int32_t)pick(seed, 4);
+        job->priority = (int32_t)(fixture_random(seed) % 4);
         (void)fixture_submit_job(fx, job);
         evq_job_free(job);
     }
@@ -77,21 +72,19 @@ static void submit_some(struct fixture *fx, uint64_t *seed, int count)
 static void peek_agrees_with_the_next_claim(void **state)
 {
     struct fixture *fx = *state;
-    const char *given = getenv("EVQ_TEST_SEED");
-    uint64_t seed = given != NULL ? strtoull(given, NULL, 10) : evq_clock_random();
+    uint64_t seed = fixture_seed();
     struct evq_error err = {EVQ_OK, ""};
     char id[EVQ_JOB_ID_BYTES_MAX];
     int claimed = 0;
     int untold = 0;
 
-    print_message("seed %llu\n", (unsigned long long)seed);
     (void)fixture_suite(fx, "deep");
     (void)fixture_suite(fx, "slow");
     assert_status_err(evq_queue_limit(fx->queue, "weight", "c", 300, &err), EVQ_OK, &err);
     assert_status_err(evq_queue_limit(fx->queue, "cap_run", "d", 2, &err), EVQ_OK, &err);
     submit_some(fx, &seed, JOBS / 4);
     for (int i = 0; i < JOBS; i++) {
-        submit_some(fx, &seed, (int)pick(&seed, 2));
+        submit_some(fx, &seed, (int)(fixture_random(&seed) % 2));
         if (i % 32 == 0) { // It reads every key.
             peek(fx, id);
         } else {
@@ -109,7 +102,7 @@ static void peek_agrees_with_the_next_claim(void **state)
         } else if (strcmp(id, claim->id) != 0) {
             fail_msg("claim %d gave %s where %s was told", claimed, claim->id, id);
         }
-        if (pick(&seed, 4) > 0) { // The others go on running, which counts for the cap.
+        if (fixture_random(&seed) % 4 > 0) { // The others go on running, which counts for the cap.
             assert_status_err(evq_queue_complete(fx->queue, claim->id, claim->token, &err), EVQ_OK,
                               &err);
         }

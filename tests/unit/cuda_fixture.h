@@ -11,17 +11,10 @@
 #include <string.h>
 
 #include "kernels/cuda/tokens.h"
+#include "tests/fixture/random.h"
 #include "tests/gpu/emulator/control.h"
 
 static uint64_t random_state = 20261122;
-
-static inline uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
 
 static inline float of_bf16(uint16_t bits)
 {
@@ -44,7 +37,7 @@ static inline uint16_t to_bf16(float value)
 /* In (-scale, scale), as a bf16 value. */
 static inline float random_value(float scale)
 {
-    return of_bf16(to_bf16(scale * (float)((double)(next_random() >> 40) / (1 << 23) - 1.0)));
+    return of_bf16(to_bf16(scale * fixture_random_float(&random_state)));
 }
 
 static inline void must_cuda(cudaError_t code)

@@ -164,10 +164,11 @@ static inline void add_batch(struct model *model, const int32_t *lengths, int32_
         model->starts[++batch->sequences] = batch->rows;
     }
     for (int32_t r = 0; r < batch->rows; r++) {
-        model->tokens[r] = (int32_t)(next_random() % (uint64_t)vocabulary);
+        model->tokens[r] = (int32_t)(fixture_random(&random_state) % (uint64_t)vocabulary);
         for (int32_t again = 0; again < 1 + (r % 7 == 0); again++) {
             model->score_rows[batch->scores] = r;
-            model->score_targets[batch->scores++] = (int32_t)(next_random() % (uint64_t)vocabulary);
+            model->score_targets[batch->scores++] =
+                (int32_t)(fixture_random(&random_state) % (uint64_t)vocabulary);
         }
     }
 }

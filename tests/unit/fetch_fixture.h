@@ -30,6 +30,7 @@
 #include "shared/checkpoint/hex.h"
 #include "shared/clock.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/random.h"
 #include "worker/fetch.h"
 
 #define FILE_BYTES ((size_t)5 << 20)
@@ -63,10 +64,9 @@ static inline void file_write(const char *path, const void *data, size_t bytes)
 static inline int setup(void **state)
 {
     struct scene *scene = calloc(1, sizeof(*scene));
-    uint64_t seed = evq_clock_random();
+    uint64_t seed = fixture_seed();
     struct evq_error err = {.message = ""};
 
-    print_message("seed %llu\n", (unsigned long long)seed);
     assert_non_null(scene);
     (void)snprintf(scene->directory, sizeof(scene->directory), "/dev/shm/evq-fetch-XXXXXX");
     assert_non_null(mkdtemp(scene->directory));

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "tests/fixture/random.h"
 #include "worker/evaluators/native_run.h"
 
 #define VOCABULARY 370
@@ -21,12 +22,6 @@ static const char gpt_config[] =
     "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\","
     " \"vocab_size\": 370, \"n_positions\": 32, \"n_embd\": 16,"
     " \"n_head\": 2, \"n_layer\": 1}";
-
-static inline float uniform(uint64_t *seed)
-{
-    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (float)(*seed >> 40) / (float)(1 << 24) - 0.5f;
-}
 
 static inline void write_file(const struct fixture *fx, const char *name, const char *text)
 {
@@ -85,7 +80,7 @@ static inline void write_gpt_with(const struct fixture *fx, float first,
     for (size_t i = 0; i < PARTS; i++) {
         const int64_t rows = shapes[i].rows > 0 ? shapes[i].rows : 1;
         for (int64_t v = 0; v < rows * shapes[i].columns; v++) {
-            values[i][v] = 2.0f * uniform(&seed);
+            values[i][v] = fixture_random_float(&seed);
         }
         tensors[i] = (struct evq_writer_tensor){.name = shapes[i].name,
                                                 .dtype = EVQ_DTYPE_F32,

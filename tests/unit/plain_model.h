@@ -17,6 +17,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/machine.h"
+#include "tests/fixture/random.h"
 #include "tests/unit/plain_plan.h"
 
 #define SEED      20261121
@@ -27,17 +28,9 @@ static const struct evq_backend_ops *const cpu = &evq_backend_cpu;
 
 static uint64_t random_state = SEED;
 
-static inline uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
 static inline float random_float(float scale)
 {
-    return scale * (float)((double)(next_random() >> 40) / (double)(1 << 23) - 1.0);
+    return scale * fixture_random_float(&random_state);
 }
 
 static inline float *random_floats(size_t count, float scale)
@@ -101,7 +94,7 @@ static inline struct model *model_new(const int32_t *lengths, int32_t vocabulary
         model->starts[count + 1] = rows;
     }
     for (int32_t i = 0; i < rows; i++) {
-        model->tokens[i] = (int32_t)(next_random() % (uint64_t)vocabulary);
+        model->tokens[i] = (int32_t)(fixture_random(&random_state) % (uint64_t)vocabulary);
     }
     model->plan = (struct evq_plan){.ops = model->ops,
                                     .slots = model->slots,

@@ -12,18 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
 #include "shared/codec.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/random.h"
 
 static uint64_t random_state;
 
 static uint64_t random_below(uint64_t limit)
 {
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return (random_state * UINT64_C(0x2545f4914f6cdd1d) >> 11) % limit;
+    return fixture_random(&random_state) % limit;
 }
 
 static void random_seed(uint64_t seed)
@@ -75,7 +72,7 @@ static size_t random_pairs(struct evq_arena *arena, const struct evq_pair **ret)
     struct evq_pair *pairs = evq_arena_array(arena, count, sizeof *pairs);
     assert_non_null(pairs);
     for (size_t i = 0; i < count; i++) {
-        pairs[i].key = evq_arena_printf(arena, "%zu%s", i, random_text(arena, 5));
+        pairs[i].key = evq_arena_printf(arena, "%zu.%s", i, random_text(arena, 5));
         pairs[i].value = random_text(arena, 30);
     }
     *ret = pairs;

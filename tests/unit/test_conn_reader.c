@@ -11,6 +11,7 @@
 #include "shared/conn_guard.h"
 #include "shared/conn_reader.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/random.h"
 
 #define REFUSED_BYTES 128
 
@@ -80,8 +81,7 @@ static void check_stream(struct evq_conn_reader *reader)
 static void conn_reader_reads_alike_however_the_bytes_are_cut(void **state)
 {
     (void)state;
-    uint64_t seed = evq_clock_random();
-    print_message("seed %llu\n", (unsigned long long)seed);
+    uint64_t seed = fixture_seed();
 
     for (int round = 0; round < 500; round++) {
         struct evq_conn_reader *reader = evq_conn_reader_new();

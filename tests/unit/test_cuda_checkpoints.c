@@ -248,7 +248,8 @@ static void order_of_threads_changes_no_bit(void **unused)
     emulator_order(EMULATOR_FORWARD, 1);
     run(cuda, state, model, EVQ_COMPUTE_BF16, wanted);
     for (uint64_t turn = 0; turn < 3; turn++) {
-        emulator_order(turn == 0 ? EMULATOR_BACKWARD : EMULATOR_RANDOM, next_random());
+        emulator_order(turn == 0 ? EMULATOR_BACKWARD : EMULATOR_RANDOM,
+                       fixture_random(&random_state));
         run(cuda, state, model, EVQ_COMPUTE_BF16, results);
         assert_same_bits(model, results, wanted);
     }

@@ -109,8 +109,8 @@ static void embeddings_and_gathers_equal_plain_loops(void **unused)
         struct table copies = table_new(rows, n, room_for(n, turn), turn / 3 % 2 == 0, 0.0f);
         int32_t tokens[70], positions[70];
         for (int32_t r = 0; r < rows; r++) {
-            tokens[r] = (int32_t)(next_random() % 41);
-            positions[r] = (int32_t)(next_random() % 9);
+            tokens[r] = (int32_t)(fixture_random(&random_state) % 41);
+            positions[r] = (int32_t)(fixture_random(&random_state) % 9);
         }
         void *d_tokens = device_new(tokens, sizeof(tokens));
         void *d_positions = device_new(positions, sizeof(positions));
@@ -258,7 +258,7 @@ static void turns_equal_plain_loops(void **unused)
             frequencies[i] = (float)pow(10000.0, -2.0 * i / n);
         }
         for (int32_t r = 0; r < ROWS; r++) {
-            positions[r] = (int32_t)(next_random() % POSITIONS);
+            positions[r] = (int32_t)(fixture_random(&random_state) % POSITIONS);
         }
         void *d_frequencies = device_new(frequencies, (size_t)(n / 2) * sizeof(float));
         void *d_positions = device_new(positions, sizeof(positions));
@@ -339,10 +339,10 @@ static void logsums_equal_plain_loops(void **unused)
         int32_t targets[ROWS];
         float *rows = logits.rows.d_data;
         for (int32_t r = 0; r < ROWS; r++) {
-            targets[r] = (int32_t)(next_random() % (uint64_t)n);
+            targets[r] = (int32_t)(fixture_random(&random_state) % (uint64_t)n);
         }
         if (turn % 3 == 0) { // A tie, the largest first, a NaN, and logits that are nothing.
-            const int32_t at = (int32_t)(next_random() % (uint64_t)n);
+            const int32_t at = (int32_t)(fixture_random(&random_state) % (uint64_t)n);
             rows[at] = rows[n / 2] = *table_at(&logits, 0, at) = *table_at(&logits, 0, n / 2) = 30;
             rows[2 * logits.rows.stride + n - 1] = *table_at(&logits, 2, n - 1) = NAN;
             rows[3 * logits.rows.stride] = *table_at(&logits, 3, 0) = n > 1 ? -INFINITY : 0.0f;
@@ -394,11 +394,12 @@ static void conversions_equal_plain_loops(void **unused)
         uint16_t *shorts = malloc(count * sizeof(*shorts));
         assert_true(wanted != NULL && floats != NULL && shorts != NULL);
         for (size_t i = 0; i < count; i++) {
-            floats[i] = (float)((double)(next_random() >> 11) / 4503599627370496.0 - 1.0);
+            floats[i] =
+                (float)((double)(fixture_random(&random_state) >> 11) / 4503599627370496.0 - 1.0);
             shorts[i] = to_bf16(floats[i]);
             wanted[i] = type == EVQ_WEIGHT_F32 ? (double)floats[i] : (double)of_bf16(shorts[i]);
             if (type == EVQ_WEIGHT_F16) {
-                shorts[i] = make_half(next_random(), &wanted[i]);
+                shorts[i] = make_half(fixture_random(&random_state), &wanted[i]);
             }
         }
         void *d_in = type == EVQ_WEIGHT_F32 ? device_new(floats, count * sizeof(*floats))

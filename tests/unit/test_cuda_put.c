@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/state.h"
+#include "tests/fixture/random.h"
 
 enum { ITEMS_MAX = 8192, EVENTS_MAX = 16, STREAMS = 4, SLOTS = 5, PUTS = 300, BUFFERS = 6 };
 enum kind { COPY, CONVERT, RECORD, WAIT };
@@ -44,8 +45,7 @@ static uint64_t seed;
 
 static uint32_t next_random(uint32_t below)
 {
-    seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)(seed >> 33) % below;
+    return (uint32_t)(fixture_random(&seed) % below);
 }
 
 /* One item of a stream, if its turn has come. */

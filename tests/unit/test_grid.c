@@ -1,5 +1,4 @@
 /* Numbers by step and name, and as CSV and back. */
-#include <inttypes.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +11,7 @@
 #include "logger/grid.h"
 #include "shared/clock.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/random.h"
 
 static bool put(struct evq_grid *grid, int64_t step, const char *name, double value)
 {
@@ -57,10 +57,9 @@ static void grid_reads_back_what_it_wrote(void **state)
     struct evq_buffer first;
     struct evq_buffer second;
     struct evq_error err;
-    uint64_t random = evq_clock_random();
+    uint64_t random = fixture_seed();
 
     (void)state;
-    print_message("seed %" PRIu64 "\n", random);
     for (int i = 0; i < 400; i++) {
         const int64_t at = evq_clock_jitter_ms(&random, 1000000, 90);
         const double value = at % 7 == 0 ? (at % 2 ? NAN : -INFINITY) : (double)at / 3.0;

@@ -14,31 +14,19 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/pool.h"
+#include "tests/fixture/random.h"
 #include "tests/unit/plain_plan.h"
 
 static const struct evq_backend_ops *const cpu = &evq_backend_cpu;
 
 static uint64_t random_state = 20261121;
 
-static uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
-
-static float random_float(void)
-{
-    return (float)((double)(next_random() >> 40) / (double)(1 << 23) - 1.0);
-}
-
 static float *random_floats(size_t count)
 {
     float *values = malloc((count > 0 ? count : 1) * sizeof(*values));
     assert_non_null(values);
     for (size_t i = 0; i < count; i++) {
-        values[i] = random_float();
+        values[i] = fixture_random_float(&random_state);
     }
     return values;
 }
@@ -214,7 +202,7 @@ static void kernels_cpu_row_keeps_its_bits_wherever_it_stands(void **unused)
         free(values);
     }
     for (int32_t i = 0; i < ROWS; i++) {
-        labels[i] = (int32_t)(next_random() % CLASSES);
+        labels[i] = (int32_t)(fixture_random(&random_state) % CLASSES);
     }
     const struct evq_batch all = {.rows = ROWS, .inputs = in, .labels = labels};
     assert_int_equal(cpu->exec(state, &all, whole, &err), EVQ_OK);
@@ -244,7 +232,7 @@ static void ops_cross_entropy_equals_plain_loops_for_odd_shapes(void **unused)
         int32_t labels[32] = {0};
         struct evq_row_result results[32];
         for (int32_t r = 0; r < rows; r++) {
-            labels[r] = (int32_t)(next_random() % (uint64_t)classes);
+            labels[r] = (int32_t)(fixture_random(&random_state) % (uint64_t)classes);
         }
         evq_ops_cross_entropy(logits, (size_t)classes, rows, classes, labels, 5, results);
         for (int32_t r = 0; r < rows; r++) {

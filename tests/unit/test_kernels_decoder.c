@@ -163,7 +163,8 @@ static void score_rows(struct model *model, int32_t step, int32_t each, int32_t 
     for (int32_t r = 0; r < model->batch.rows; r += step) {
         for (int32_t i = 0; i < each && count < 4096; i++) {
             model->score_rows[count] = r;
-            model->score_targets[count++] = (int32_t)(next_random() % (uint64_t)vocabulary);
+            model->score_targets[count++] =
+                (int32_t)(fixture_random(&random_state) % (uint64_t)vocabulary);
         }
     }
     model->batch.scores = count;

@@ -10,16 +10,9 @@
 #include <cmocka.h>
 
 #include "kernels/cpu/weights.h"
+#include "tests/fixture/random.h"
 
 static uint64_t random_state = 20261121;
-
-static uint64_t next_random(void)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return random_state;
-}
 
 static double half_value(uint16_t half)
 {
@@ -75,7 +68,7 @@ static void fixture_close(struct fixture *fx)
 /* A value of any finite size, as its bits; what it is worth through ret_value. */
 static uint32_t random_value(enum evq_weight_type type, double *ret_value)
 {
-    uint32_t bits = (uint32_t)next_random();
+    uint32_t bits = (uint32_t)fixture_random(&random_state);
     float value;
 
     if (type == EVQ_WEIGHT_F16) {
@@ -128,9 +121,11 @@ static void check_shape(int32_t rows, int32_t columns, bool matrix, enum evq_com
     for (int32_t turn = 0; turn < 8; turn++) {
         for (int32_t first = 0; first < rows;) {
             const int32_t left = rows - first;
-            const int32_t part = turn < 4 ? left : 1 + (int32_t)(next_random() % (uint64_t)left);
-            put_part(&fx, (enum evq_weight_type)(next_random() % EVQ_WEIGHT_TYPE_COUNT), first,
-                     part, next_random() % 2 == 0, wanted);
+            const int32_t part =
+                turn < 4 ? left : 1 + (int32_t)(fixture_random(&random_state) % (uint64_t)left);
+            put_part(&fx,
+                     (enum evq_weight_type)(fixture_random(&random_state) % EVQ_WEIGHT_TYPE_COUNT),
+                     first, part, fixture_random(&random_state) % 2 == 0, wanted);
             first += part;
             assert_int_equal(fx.weights.items[0].rows_put, first);
         }

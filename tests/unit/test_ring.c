@@ -21,8 +21,8 @@
 #include "producer/ring.h"
 #include "producer/ring_file.h"
 #include "producer/tree.h"
-#include "shared/clock.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/random.h"
 
 struct scratch {
     char directory[64];
@@ -58,14 +58,6 @@ static struct evq_ring *ring_of(const struct scratch *scratch, size_t bytes)
     return ring;
 }
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 /* A payload whose bytes follow from its number and length. */
 static void payload_fill(uint8_t *out, uint64_t number, size_t bytes)
 {
@@ -86,16 +78,15 @@ static void assert_payload(const uint8_t *data, size_t bytes, uint64_t number)
 static void ring_keeps_order_when_it_wraps(void **state)
 {
     struct evq_ring *ring = ring_of(*state, EVQ_RING_BYTES_MIN);
-    uint64_t seed = evq_clock_random();
+    uint64_t seed = fixture_seed();
     uint8_t payload[EVQ_RING_PAYLOAD_BYTES_MAX];
     uint64_t pushed = 0;
     uint64_t taken = 0;
     uint64_t cursor = 0;
     size_t bytes = 0;
 
-    printf("seed %llu\n", (unsigned long long)seed);
     while (taken < 20000) {
-        size_t length = 8 + next_random(&seed) % 3000;
+        size_t length = 8 + fixture_random(&seed) % 3000;
         payload_fill(payload, pushed, length);
         enum evq_status status = evq_ring_push(ring, payload, length);
         if (status == EVQ_OK) {
@@ -103,7 +94,7 @@ static void ring_keeps_order_when_it_wraps(void **state)
         } else {
             assert_int_equal(status, EVQ_E_FULL);
         }
-        if (status == EVQ_E_FULL || next_random(&seed) % 2 == 0) {
+        if (status == EVQ_E_FULL || fixture_random(&seed) % 2 == 0) {
             assert_status(evq_ring_take(ring, &cursor, payload, &bytes), EVQ_OK);
             assert_payload(payload, bytes, taken++);
             evq_ring_release(ring, cursor);

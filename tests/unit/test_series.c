@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "logger/series.h"
-#include "shared/clock.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/random.h"
 #include "tests/fixture/redis.h"
 
 #define STEPS 20000
@@ -24,12 +24,6 @@ struct expected { // By tag and step; wall 0: no point.
     float value[TAGS][STEPS];
     int64_t written[TAGS];
 };
-
-static uint64_t next(uint64_t *random)
-{
-    *random = *random * 6364136223846793005u + 1442695040888963407u;
-    return *random >> 33;
-}
 
 /* Every point, in order; and those above `written` are reached by slices from slice_above() on. */
 static void assert_as(struct evq_series_set *set, const struct expected *expected)
@@ -99,11 +93,10 @@ static void series_are_sorted_whatever_the_order(void **state)
 {
     (void)state;
     char directory[64];
-    uint64_t random = evq_clock_random();
+    uint64_t random = fixture_seed();
     struct expected *expected = calloc(1, sizeof(*expected));
 
     assert_non_null(expected);
-    print_message("seed %llu\n", (unsigned long long)random);
     fixture_dir_make(directory);
     struct evq_series_set set = {.directory = directory};
     for (size_t t = 0; t < TAGS; t++) {
@@ -111,12 +104,14 @@ static void series_are_sorted_whatever_the_order(void **state)
         give(&set, expected, t, STEPS / 2, 5, false);
     }
     for (int round = 0; round < 12; round++) {
-        const int64_t ascending = (int64_t)(next(&random) % STEPS);
+        const int64_t ascending = (int64_t)(fixture_random(&random) % STEPS);
         const bool load = round % 3 == 2;
         for (int i = 0; i < 1500; i++) {
-            const bool stray = round % 2 == 0 || next(&random) % 50 == 0;
-            const int64_t step = stray ? (int64_t)(next(&random) % STEPS) : (ascending + i) % STEPS;
-            give(&set, expected, next(&random) % TAGS, step, 1 + (double)(next(&random) % 4), load);
+            const bool stray = round % 2 == 0 || fixture_random(&random) % 50 == 0;
+            const int64_t step =
+                stray ? (int64_t)(fixture_random(&random) % STEPS) : (ascending + i) % STEPS;
+            give(&set, expected, fixture_random(&random) % TAGS, step,
+                 1 + (double)(fixture_random(&random) % 4), load);
         }
         assert_as(&set, expected);
         for (size_t t = 0; t < TAGS; t++) {

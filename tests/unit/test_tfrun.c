@@ -22,6 +22,7 @@
 #include "logger/tfrun.h"
 #include "shared/clock.h"
 #include "tests/fixture/limit.h"
+#include "tests/fixture/random.h"
 
 #define STEPS 200
 
@@ -149,9 +150,8 @@ static void tfrun_shows_every_point_when_steps_come_in_any_order_with_kills_betw
     int64_t order[STEPS];
     struct shown shown;
     size_t kills = 0;
-    uint64_t random = evq_clock_random();
+    uint64_t random = fixture_seed();
 
-    print_message("seed %llu\n", (unsigned long long)random);
     for (int64_t i = 0; i < STEPS; i++) {
         order[i] = i;
     }
