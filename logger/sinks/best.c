@@ -202,5 +202,12 @@ static void best_close(void *state)
 
 static const char *const options[] = {"metric", "direction", NULL};
 
-const struct evq_sink_ops evq_sink_best = {"best",    options,    true,       false,     false,
-                                           best_open, best_write, best_flush, best_close};
+const struct evq_sink_ops evq_sink_best = {
+    .kind = "best",
+    .options = options,
+    .each = true,
+    .open = best_open,
+    .write = best_write,
+    .flush = best_flush,
+    .close = best_close,
+};

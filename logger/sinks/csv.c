@@ -206,5 +206,12 @@ static enum evq_status csv_flush(void *state, struct evq_error *err)
 
 static const char *const options[] = {"directory", NULL};
 
-const struct evq_sink_ops evq_sink_csv = {"csv",    options,   false,     true,     false,
-                                          csv_open, csv_write, csv_flush, csv_close};
+const struct evq_sink_ops evq_sink_csv = {
+    .kind = "csv",
+    .options = options,
+    .gathers = true,
+    .open = csv_open,
+    .write = csv_write,
+    .flush = csv_flush,
+    .close = csv_close,
+};

@@ -212,5 +212,12 @@ static enum evq_status exec_flush(void *state, struct evq_error *err)
 
 static const char *const options[] = {"command.", "timeout_seconds", NULL};
 
-const struct evq_sink_ops evq_sink_exec = {"exec",    options,    false,      false,     true,
-                                           exec_open, exec_write, exec_flush, exec_close};
+const struct evq_sink_ops evq_sink_exec = {
+    .kind = "exec",
+    .options = options,
+    .ends = true,
+    .open = exec_open,
+    .write = exec_write,
+    .flush = exec_flush,
+    .close = exec_close,
+};

@@ -279,5 +279,13 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
 
 static const char *const options[] = {NULL};
 
-const struct evq_sink_ops evq_sink_jsonl = {"jsonl",    options,     false,       true,       true,
-                                            jsonl_open, jsonl_write, jsonl_flush, jsonl_close};
+const struct evq_sink_ops evq_sink_jsonl = {
+    .kind = "jsonl",
+    .options = options,
+    .gathers = true,
+    .ends = true,
+    .open = jsonl_open,
+    .write = jsonl_write,
+    .flush = jsonl_flush,
+    .close = jsonl_close,
+};

@@ -368,4 +368,10 @@ static const char *const options[] = {
     NULL};
 
 const struct evq_sink_ops evq_sink_mlflow = {
-    "mlflow", options, false, false, false, mlflow_open, mlflow_write, mlflow_flush, mlflow_close};
+    .kind = "mlflow",
+    .options = options,
+    .open = mlflow_open,
+    .write = mlflow_write,
+    .flush = mlflow_flush,
+    .close = mlflow_close,
+};

@@ -176,5 +176,11 @@ static enum evq_status tensorboard_flush(void *state, struct evq_error *err)
 static const char *const options[] = {"directory", "subdirectory", "max_hold_seconds", NULL};
 
 const struct evq_sink_ops evq_sink_tensorboard = {
-    "tensorboard",     options,          false, true, false, tensorboard_open, tensorboard_write,
-    tensorboard_flush, tensorboard_close};
+    .kind = "tensorboard",
+    .options = options,
+    .gathers = true,
+    .open = tensorboard_open,
+    .write = tensorboard_write,
+    .flush = tensorboard_flush,
+    .close = tensorboard_close,
+};

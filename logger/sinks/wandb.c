@@ -244,5 +244,11 @@ static const char *const options[] = {"command.", "project",   "entity",        
                                       "shared",   "directory", "timeout_seconds", "close_seconds",
                                       NULL};
 
-const struct evq_sink_ops evq_sink_wandb = {"wandb",    options,     false,       false,      false,
-                                            wandb_open, wandb_write, wandb_flush, wandb_close};
+const struct evq_sink_ops evq_sink_wandb = {
+    .kind = "wandb",
+    .options = options,
+    .open = wandb_open,
+    .write = wandb_write,
+    .flush = wandb_flush,
+    .close = wandb_close,
+};

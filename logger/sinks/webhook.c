@@ -253,6 +253,13 @@ static enum evq_status webhook_flush(void *state, struct evq_error *err)
 static const char *const options[] = {"url",     "url_file",        "secret_file", "allow_private",
                                       "ca_file", "timeout_seconds", NULL};
 
-const struct evq_sink_ops evq_sink_webhook = {"webhook",     options,       true,
-                                              false,         true,          webhook_open,
-                                              webhook_write, webhook_flush, webhook_close};
+const struct evq_sink_ops evq_sink_webhook = {
+    .kind = "webhook",
+    .options = options,
+    .each = true,
+    .ends = true,
+    .open = webhook_open,
+    .write = webhook_write,
+    .flush = webhook_flush,
+    .close = webhook_close,
+};
