@@ -13,15 +13,9 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/checkpoint.h"
+#include "tests/fuzz/check.h"
 
 #define FUZZ_ELEMENTS_MAX ((size_t)16 << 20) // An expanded view may be larger: legal, but slow.
-
-static inline void fuzz_check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 static inline void fuzz_folder_path(char path[64])
 {
@@ -53,9 +47,9 @@ static inline int fuzz_folder(void)
 
     if (fd < 0) {
         fuzz_folder_path(path);
-        fuzz_check(mkdir(path, 0700) == 0);
+        check(mkdir(path, 0700) == 0);
         fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        fuzz_check(fd >= 0);
+        check(fd >= 0);
         (void)atexit(fuzz_folder_remove);
     }
     return fd;
@@ -65,9 +59,9 @@ static inline void fuzz_write(int folder_fd, const char *name, const void *data,
 {
     int fd = openat(folder_fd, name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 
-    fuzz_check(fd >= 0);
-    fuzz_check(pwrite(fd, data, bytes, 0) == (ssize_t)bytes);
-    fuzz_check(ftruncate(fd, (off_t)bytes) == 0);
+    check(fd >= 0);
+    check(pwrite(fd, data, bytes, 0) == (ssize_t)bytes);
+    check(ftruncate(fd, (off_t)bytes) == 0);
     (void)close(fd);
 }
 
@@ -76,14 +70,14 @@ static inline void fuzz_read_tensor(const struct evq_checkpoint *checkpoint,
 {
     size_t elements = 0;
 
-    fuzz_check(evq_tensor_elements(tensor, &elements));
+    check(evq_tensor_elements(tensor, &elements));
     if (elements > FUZZ_ELEMENTS_MAX) {
         return;
     }
     float *values = malloc(elements * sizeof(*values) + 1);
-    fuzz_check(values != NULL);
+    check(values != NULL);
     enum evq_status status = evq_checkpoint_read_f32(checkpoint, tensor, values, elements, NULL);
-    fuzz_check(status == EVQ_OK || status == EVQ_E_UNSUPPORTED);
+    check(status == EVQ_OK || status == EVQ_E_UNSUPPORTED);
     free(values);
 }
 
@@ -94,13 +88,13 @@ static inline void fuzz_read_all(int folder_fd, const char *path)
     struct evq_error err = {.message = ""};
 
     if (evq_checkpoint_open(folder_fd, path, NULL, &checkpoint, &err) != EVQ_OK) {
-        fuzz_check(err.message[0] != '\0' && checkpoint == NULL);
+        check(err.message[0] != '\0' && checkpoint == NULL);
         return;
     }
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
         fuzz_read_tensor(checkpoint, &checkpoint->tensors[i]);
     }
-    fuzz_check(evq_checkpoint_complete(folder_fd, path, NULL) == EVQ_OK);
+    check(evq_checkpoint_complete(folder_fd, path, NULL) == EVQ_OK);
     evq_checkpoint_close(checkpoint);
 }
 

@@ -11,16 +11,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+#include "tests/fuzz/check.h"
 
 static char fuzz_path[64];
-
-static inline void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 static inline void fuzz_remove(void)
 {

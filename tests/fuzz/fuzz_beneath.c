@@ -11,19 +11,11 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/beneath.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+#include "tests/fuzz/check.h"
 
 static char folder[64];
 static int root_fd = -1;
 static struct stat inside[5]; // root, root/d, root/d/e, root/f, root/d/g
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 static void stop(void)
 {

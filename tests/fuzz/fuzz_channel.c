@@ -5,21 +5,12 @@
  */
 // fuzz: worker
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tests/fuzz/check.h"
 #include "worker/channel.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 /* Takes what is there; how many notes it was, or -1: the channel is of no more use. */
 static int notes_take(struct evq_channel *channel)

@@ -2,19 +2,10 @@
  * Bytes as they come from Redis or a child. The first byte chooses the record; what is decoded must
  * encode again, and decode to the same bytes a second time.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "shared/codec.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
+#include "tests/fuzz/check.h"
 
 static void fuzz_job(const uint8_t *data, size_t bytes)
 {

@@ -1,18 +1,9 @@
 /* A configuration file as a user may write it. A refusal says where, in one line; what is accepted
  * holds what it must. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "shared/config.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
+#include "tests/fuzz/check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {

@@ -4,8 +4,6 @@
  */
 #include "tests/fuzz/checkpoint.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     const int root_fd = fuzz_folder();
@@ -17,9 +15,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     size_t metadata = (size_t)data[0] | (size_t)data[1] << 8;
     metadata = metadata < bytes - 2 ? metadata : bytes - 2;
     if (!linked) {
-        fuzz_check(mkdirat(root_fd, "d", 0700) == 0);
+        check(mkdirat(root_fd, "d", 0700) == 0);
         fuzz_write(root_fd, "d/__0_0.distcp", "", 0);
-        fuzz_check(linkat(root_fd, "d/__0_0.distcp", root_fd, "d/p", 0) == 0);
+        check(linkat(root_fd, "d/__0_0.distcp", root_fd, "d/p", 0) == 0);
         linked = true;
     }
     fuzz_write(root_fd, "d/.metadata", data + 2, metadata);

@@ -17,17 +17,9 @@
 
 #include "logger/tfevent.h"
 #include "logger/tfrun.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+#include "tests/fuzz/check.h"
 
 static char folder[64];
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 static void empty(void)
 {

@@ -7,24 +7,7 @@
 
 #include "producer/gateway/routes.h"
 #include "producer/gateway/submission.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
-
-static void check_clean(const char *text)
-{
-    for (size_t bytes = strlen(text), at = 0; at < bytes;) {
-        const size_t one = evq_buffer_utf8(text + at, bytes - at);
-        check(one > 0 && (unsigned char)text[at] >= 0x20 && text[at] != 0x7f);
-        at += one;
-    }
-}
+#include "tests/fuzz/request.h"
 
 /* A refusal: a code and one JSON object with a sentence. */
 static void check_refusal(struct evq_http_reply *reply)
@@ -46,11 +29,7 @@ static void try_target(struct evq_http_request *request, const char *target)
         check_refusal(&reply);
         return;
     }
-    check_clean(request->path);
-    for (size_t i = 0; i < request->query_count; i++) {
-        check_clean(request->query[i].key);
-        check_clean(request->query[i].value);
-    }
+    check_request(request);
     const struct evq_route *route = evq_route_find(request, target, &reply);
     if (route == NULL) {
         check_refusal(&reply);

@@ -16,19 +16,11 @@
 #include "producer/gateway/http_server.h"
 #include "producer/gateway/submission.h"
 #include "tests/fuzz/file.h"
+#include "tests/fuzz/request.h"
 
 static struct evq_http_server *server;
 static struct sockaddr_un address = {.sun_family = AF_UNIX};
 static struct evq_config *config;
-
-static void check_clean(const char *text)
-{
-    for (size_t bytes = strlen(text), at = 0; at < bytes;) {
-        const size_t one = evq_buffer_utf8(text + at, bytes - at);
-        check(one > 0 && (unsigned char)text[at] >= 0x20 && text[at] != 0x7f);
-        at += one;
-    }
-}
 
 /* A request that the server hands on. A submit goes as far as it can without Redis. */
 bool evq_pool_add(struct evq_pool *pool, struct evq_exchange *exchange)
@@ -38,11 +30,7 @@ bool evq_pool_add(struct evq_pool *pool, struct evq_exchange *exchange)
     struct evq_submission submission;
 
     (void)pool;
-    check_clean(request->path);
-    for (size_t i = 0; i < request->query_count; i++) {
-        check_clean(request->query[i].key);
-        check_clean(request->query[i].value);
-    }
+    check_request(request);
     check(request->body_len <= EVQ_HTTP_BODY_MAX && request->body[request->body_len] == '\0');
     check(strcmp(request->method, exchange->route->method) == 0);
     if (exchange->route->handler != evq_api_submit) {

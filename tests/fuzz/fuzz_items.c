@@ -7,19 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/fuzz/check.h"
 #include "worker/datasets/jsonl.h"
 #include "worker/datasets/template.h"
 #include "worker/datasets/wikitext.h"
 #include "worker/datasets/words.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 /* The first line is the template, the others are objects. */
 static void expand(const char *text, size_t bytes)

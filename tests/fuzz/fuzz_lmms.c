@@ -9,8 +9,7 @@
 #include "producer/gateway/lmms_fields.c"
 
 #include "producer/gateway/lmms_request.c"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+#include "tests/fuzz/check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -19,26 +18,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     json_t *fault = NULL;
 
     if (evq_lmms_request_read((const char *)data, bytes, &request, &fault) == EVQ_OK) {
-        if (request->gpus < 1 || request->gpus > EVQ_LMMS_GPUS_MAX ||
-            strchr(request->model_dir, '/') != NULL ||
-            json_object_get(request->args, "num_gpus") != NULL) {
-            abort();
-        }
+        check(request->gpus >= 1 && request->gpus <= EVQ_LMMS_GPUS_MAX);
+        check(strchr(request->model_dir, '/') == NULL);
+        check(json_object_get(request->args, "num_gpus") == NULL);
         char *text = json_dumps(request->echo, 0);
-        if (text == NULL) {
-            abort(); // What was understood can be shown.
-        }
+        check(text != NULL); // What was understood can be shown.
         free(text);
-    } else if (json_array_size(json_object_get(fault, "detail")) == 0) {
-        abort();
+    } else {
+        check(json_array_size(json_object_get(fault, "detail")) > 0);
     }
     evq_lmms_request_free(request);
     json_decref(fault);
     fault = NULL;
-    if (evq_lmms_merge_read((const char *)data, bytes, &merge, &fault) == EVQ_OK &&
-        strcmp(merge.variant, "ema") != 0 && strcmp(merge.variant, "regular") != 0) {
-        abort();
-    }
+    check(evq_lmms_merge_read((const char *)data, bytes, &merge, &fault) != EVQ_OK ||
+          strcmp(merge.variant, "ema") == 0 || strcmp(merge.variant, "regular") == 0);
     evq_lmms_merge_free(&merge);
     json_decref(fault);
     return 0;

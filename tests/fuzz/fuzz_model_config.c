@@ -10,19 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/fuzz/check.h"
 #include "worker/models/model.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static struct evq_checkpoint *checkpoint;
 static char path[64];
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 static void stop(void)
 {

@@ -10,15 +10,7 @@
 
 #include "shared/conn_url.h"
 #include "shared/job.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
+#include "tests/fuzz/check.h"
 
 static void check_sentence(const struct evq_error *err)
 {

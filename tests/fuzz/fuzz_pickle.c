@@ -1,19 +1,10 @@
 /*
  * A pickle, and what the torch reader makes of it: the dict it selects, every tensor's view.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "shared/checkpoint/torch.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
+#include "tests/fuzz/check.h"
 
 /* What a view promises: its last element lies inside its storage. */
 static enum evq_status visit(void *context, const char *name, const struct evq_pickle_node *tensor,

@@ -11,21 +11,13 @@
 #include "shared/functions.h"
 #include "shared/queue.h"
 #include "shared/queue_ticket.h"
+#include "tests/fuzz/check.h"
 #include "tests/fuzz/reply_text.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 struct evq_conn {
     struct evq_buffer reply; // Of the first call; a later one gets "ok".
     int calls;
 };
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 enum evq_status evq_conn_call(struct evq_conn *conn, size_t arg_count, const char *const *args,
                               const size_t *arg_bytes, int64_t deadline_ms,

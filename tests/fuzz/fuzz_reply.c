@@ -4,21 +4,12 @@
  * with '!' is a reply in the words of reply_text.h.
  */
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "shared/conn_reader.h"
 #include "shared/conn_refusal.h"
+#include "tests/fuzz/check.h"
 #include "tests/fuzz/reply_text.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 /* Its shape and content, to be held against another reading's. */
 static void describe(const struct evq_reply *reply, struct evq_buffer *out)

@@ -10,17 +10,9 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/checkpoint.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+#include "tests/fuzz/check.h"
 
 static int root_fd = -1;
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 static void put(const char *name, const void *data, size_t bytes)
 {

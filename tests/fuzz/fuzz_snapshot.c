@@ -8,15 +8,7 @@
 #include <string.h>
 
 #include "shared/snapshot.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
+#include "tests/fuzz/check.h"
 
 static void request_check(const char *data, size_t bytes)
 {

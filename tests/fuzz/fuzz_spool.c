@@ -19,17 +19,9 @@
 #include "producer/ring_file.h"
 #include "producer/spool.h"
 #include "shared/job.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+#include "tests/fuzz/check.h"
 
 static char folder[64];
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 static const char *path_of(const char *name)
 {

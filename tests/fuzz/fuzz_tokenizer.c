@@ -12,20 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/fuzz/check.h"
 #include "worker/tokenizer/text.h"
 #include "worker/tokenizer/tokenizer.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
 static int root_fd = -1;
 static struct evq_tokenizer_scratch *scratch;
-
-static void check(bool good)
-{
-    if (!good) {
-        abort();
-    }
-}
 
 static void folder(char path[64])
 {

@@ -4,8 +4,6 @@
  */
 #include "tests/fuzz/checkpoint.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     const int root_fd = fuzz_folder();

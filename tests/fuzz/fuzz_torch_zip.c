@@ -7,8 +7,6 @@
 #include "shared/checkpoint/zip.h"
 #include "tests/fuzz/checkpoint.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
 /* Replaces the recorded CRC of each pickle wherever it stands by the true one. */
 static void mend(int folder_fd, uint8_t *data, size_t bytes)
 {
@@ -43,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const int root_fd = fuzz_folder();
     uint8_t *copy = malloc(bytes + 1);
 
-    fuzz_check(copy != NULL);
+    check(copy != NULL);
     memcpy(copy, data, bytes);
     fuzz_write(root_fd, "x.pt", copy, bytes);
     mend(root_fd, copy, bytes);

@@ -1,0 +1,31 @@
+/*
+ * What every handler of the gateway may rely on.
+ */
+#ifndef EVQ_TESTS_FUZZ_REQUEST_H
+#define EVQ_TESTS_FUZZ_REQUEST_H
+
+#include <string.h>
+
+#include "producer/gateway/http.h"
+#include "shared/buffer.h"
+#include "tests/fuzz/check.h"
+
+static inline void check_clean(const char *text)
+{
+    for (size_t bytes = strlen(text), at = 0; at < bytes;) {
+        const size_t one = evq_buffer_utf8(text + at, bytes - at);
+        check(one > 0 && (unsigned char)text[at] >= 0x20 && text[at] != 0x7f);
+        at += one;
+    }
+}
+
+static inline void check_request(const struct evq_http_request *request)
+{
+    check_clean(request->path);
+    for (size_t i = 0; i < request->query_count; i++) {
+        check_clean(request->query[i].key);
+        check_clean(request->query[i].value);
+    }
+}
+
+#endif
