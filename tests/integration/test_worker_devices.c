@@ -71,16 +71,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture_site *site = *state;
-    struct fixture *fx = site->fx;
-
-    fixture_site_close(site);
-    fixture_close(fx);
-    return 0;
-}
-
 static struct fixture_worker *worker_ready(struct fixture_site *site)
 {
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
@@ -481,7 +471,7 @@ static void without_a_driver_nothing_is_said_of_gpus(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_site_teardown)
     const struct CMUnitTest tests[] = {
         TEST(job_is_shared_out_over_the_gpus_of_its_slot),
         TEST(programs_see_all_gpus_of_their_slot_and_no_other),

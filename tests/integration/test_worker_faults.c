@@ -86,29 +86,6 @@ static int setup_aof(void **state)
     return setup_with(state, &config);
 }
 
-static int teardown(void **state)
-{
-    struct fixture_site *site = *state;
-    struct fixture *fx = site->fx;
-
-    fixture_site_touch(site, "go"); // Whatever a test left waiting.
-    fixture_site_close(site);
-    fixture_close(fx);
-    return 0;
-}
-
-/* How many attempts of the gate have begun. */
-static int gate_starts(const struct fixture_site *site)
-{
-    const struct fixture_text text = fixture_site_text(site, "started");
-    int lines = 0;
-
-    for (const char *at = text.text; *at != '\0'; at++) {
-        lines += *at == '\n';
-    }
-    return lines;
-}
-
 static void once_published(struct fixture_site *site, const char *id)
 {
     const struct fixture_published found = fixture_site_published(site, id, "t", "one");
@@ -134,7 +111,7 @@ static void worker_killed_loses_nothing_and_publishes_once(void **state)
     struct fixture_worker *first = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     const pid_t gate = (pid_t)atoi(fixture_site_text(site, "started").text);
     const pid_t child = child_of(first);
     fixture_worker_signal(first, SIGKILL);
@@ -142,7 +119,7 @@ static void worker_killed_loses_nothing_and_publishes_once(void **state)
     FIXTURE_UNTIL(!fixture_process_lives(child));
     FIXTURE_UNTIL(!fixture_process_lives(gate)); // The guard ended it.
     (void)fixture_site_worker(site, "--suites", "gate", NULL);
-    FIXTURE_UNTIL(gate_starts(site) == 2);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 2);
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
@@ -158,7 +135,7 @@ static void worker_runs_nothing_when_all_tasks_were_published(void **state)
     struct evq_claim claim = {.job = fixture_job(id)};
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     fixture_worker_signal(first, SIGSTOP);
     (void)snprintf(claim.id, sizeof claim.id, "%s", id);
     const struct fixture_text token = fixture_job_field(site->fx, id, "token");
@@ -168,7 +145,7 @@ static void worker_runs_nothing_when_all_tasks_were_published(void **state)
     fixture_worker_signal(first, SIGKILL);
     (void)fixture_site_worker(site, "--suites", "gate", NULL);
     SITE_STATE_UNTIL(site, id, "done");
-    assert_int_equal(gate_starts(site), 1);
+    assert_int_equal(fixture_site_lines(site, "started"), 1);
     assert_int_equal(fixture_site_published(site, id, "t", "accuracy").tasks, 1);
 }
 
@@ -187,14 +164,14 @@ static void assert_restarts(struct fixture_site *site, struct fixture_worker *wo
     const char *id = "run/1/regular/gate";
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     const pid_t child = child_of(worker);
     assert_int_equal(kill(child, SIGKILL), 0);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "child_died"));
     SITE_STATE_UNTIL(site, id, "delayed"); // A crash, told at once: not a lapsed lease.
     assert_string_equal(fixture_job_field(site->fx, id, "crashes").text, "1");
     fixture_due(site->fx, id);
-    FIXTURE_UNTIL(gate_starts(site) == 2);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 2);
     assert_int_not_equal(child_of(worker), child);
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
@@ -224,10 +201,11 @@ static void worker_that_slept_through_its_lease_publishes_nothing(void **state)
     struct fixture_worker *late = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     fixture_worker_signal(late, SIGSTOP);
     struct fixture_worker *other = fixture_site_worker(site, "--suites", "gate", NULL);
-    FIXTURE_UNTIL(gate_starts(site) == 2); // The lease lapsed and the other has it.
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") ==
+                  2); // The lease lapsed and the other has it.
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
     fixture_worker_signal(late, SIGCONT); // Its child has finished too: it holds a result.
@@ -246,7 +224,7 @@ static void worker_stops_a_cancelled_job(void **state)
     enum evq_job_state state_after;
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     const pid_t gate = (pid_t)atoi(fixture_site_text(site, "started").text);
     assert_true(fixture_process_lives(gate));
     assert_status_err(evq_queue_cancel(site->fx->queue, id, "not wanted", &state_after, &err),
@@ -400,7 +378,7 @@ static void worker_holds_its_result_while_redis_is_away(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     fixture_redis_kill(site->fx->redis);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_away"));
     fixture_site_touch(site, "go");
@@ -411,7 +389,7 @@ static void worker_holds_its_result_while_redis_is_away(void **state)
     evq_conn_drop(site->fx->raw);
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
-    assert_int_equal(gate_starts(site), 1);
+    assert_int_equal(fixture_site_lines(site, "started"), 1);
 }
 
 /*
@@ -426,7 +404,7 @@ static void worker_repeats_what_redis_may_have_heard(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
 
     fixture_site_submit(site, first);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     fixture_site_submit(site, next);
     fixture_redis_suspend(site->fx->redis);
     fixture_site_touch(site, "go");
@@ -437,7 +415,7 @@ static void worker_repeats_what_redis_may_have_heard(void **state)
     SITE_STATE_UNTIL(site, next, "done");
     once_published(site, first);
     once_published(site, next);
-    assert_int_equal(gate_starts(site), 1);
+    assert_int_equal(fixture_site_lines(site, "started"), 1);
 }
 
 /* FLUSHALL in mid-job: the worker finds another epoch, registers again and puts its running job
@@ -449,13 +427,13 @@ static void worker_adopts_its_job_after_the_keyspace_was_lost(void **state)
     struct fixture_worker *worker = fixture_site_worker(site, "--suites", "gate", NULL);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     evq_reply_free(fixture_call(site->fx->raw, "FLUSHALL", NULL));
     FIXTURE_UNTIL(fixture_worker_logged(worker, "job_adopted"));
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
-    assert_int_equal(gate_starts(site), 1);
+    assert_int_equal(fixture_site_lines(site, "started"), 1);
 }
 
 /* The function library goes while a job runs: the worker keeps its child, waits, and goes on when
@@ -469,7 +447,7 @@ static void worker_waits_while_the_library_is_missing(void **state)
     int64_t build = 0;
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     evq_reply_free(fixture_call(site->fx->raw, "FUNCTION", "FLUSH", NULL));
     FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_away status=version"));
     fixture_site_touch(site, "go");
@@ -477,7 +455,7 @@ static void worker_waits_while_the_library_is_missing(void **state)
     assert_status_err(evq_functions_install(site->fx->conn, &build, &err), EVQ_OK, &err);
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
-    assert_int_equal(gate_starts(site), 1);
+    assert_int_equal(fixture_site_lines(site, "started"), 1);
 }
 
 static size_t log_place(const struct fixture_worker *worker, const char *words)
@@ -506,7 +484,7 @@ static void worker_runs_an_alone_job_with_nothing_beside_it(void **state)
     struct evq_error err;
 
     fixture_site_submit(site, busy);
-    FIXTURE_UNTIL(gate_starts(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     // Marked while nobody may claim it.
     assert_status_err(evq_queue_pause(site->fx->queue, EVQ_PAUSE_SUITE, "gate", true, &err), EVQ_OK,
                       &err);
@@ -531,7 +509,7 @@ static void worker_runs_an_alone_job_with_nothing_beside_it(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_site_teardown)
     const struct CMUnitTest tests[] = {
         TEST(worker_killed_loses_nothing_and_publishes_once),
         TEST(worker_runs_nothing_when_all_tasks_were_published),
@@ -547,7 +525,7 @@ int main(void)
         TEST(worker_is_not_sick_of_a_program_that_does_not_start),
         TEST(worker_exits_when_idle_without_redis),
         cmocka_unit_test_setup_teardown(worker_holds_its_result_while_redis_is_away, setup_aof,
-                                        teardown),
+                                        fixture_site_teardown),
         TEST(worker_repeats_what_redis_may_have_heard),
         TEST(worker_adopts_its_job_after_the_keyspace_was_lost),
         TEST(worker_waits_while_the_library_is_missing),

@@ -48,16 +48,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture_site *site = *state;
-    struct fixture *fx = site->fx;
-
-    fixture_site_close(site);
-    fixture_close(fx);
-    return 0;
-}
-
 /* Names that no driver knows are refused where there is one. */
 static void skip_with_driver(void)
 {
@@ -68,16 +58,6 @@ static void skip_with_driver(void)
         print_message("skipped: this machine has an NVIDIA driver, which knows no GPU-a\n");
         skip();
     }
-}
-
-static int starts_of(struct fixture_site *site)
-{
-    int count = 0;
-
-    for (const char *at = fixture_site_text(site, "started").text; *at != '\0'; at++) {
-        count += *at == '\n';
-    }
-    return count;
 }
 
 /* Of GPU-a to GPU-d, the one in the text's line `line`, from 0: 'a' to 'd'. */
@@ -136,7 +116,7 @@ static void five_start(struct fixture_site *site, struct fixture_worker *workers
         (void)snprintf(id, sizeof(id), "run/%d/regular/gate", step);
         fixture_site_submit(site, id);
     }
-    FIXTURE_UNTIL(starts_of(site) == 4);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 4);
     for (int i = 0; i < 4; i++) {
         const int gpu = start_of(site, i) - 'a';
         assert_true(gpu >= 0 && gpu < 4);
@@ -178,7 +158,7 @@ static void gpu_of_a_dead_worker_comes_free(void **state)
     five_start(site, workers);
     const char gpu = leased_to(workers[2]);
     fixture_worker_signal(workers[2], SIGKILL);
-    FIXTURE_UNTIL(starts_of(site) == 5);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 5);
     assert_int_equal(start_of(site, 4), gpu);
     assert_int_equal(leased_to(workers[4]), gpu);
     assert_false(fixture_site_has(site, "overlap"));
@@ -194,7 +174,7 @@ static void worker_that_leaves_gives_its_gpu_at_once(void **state)
     five_start(site, workers);
     const char gpu = leased_to(workers[1]);
     fixture_worker_signal(workers[1], SIGTERM);
-    FIXTURE_UNTIL(starts_of(site) == 5);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 5);
     assert_int_equal(start_of(site, 4), gpu);
     assert_false(fixture_site_has(site, "overlap"));
     five_end(site);
@@ -214,7 +194,7 @@ static void worker_that_was_away_gives_its_gpu_up(void **state)
     (void)snprintf(on, sizeof(on), "on-GPU-%c", gpu);
     const pid_t command = atoi(fixture_site_text(site, on).text);
     fixture_worker_signal(workers[0], SIGSTOP);
-    FIXTURE_UNTIL(starts_of(site) == 5);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 5);
     assert_int_equal(start_of(site, 4), gpu);
     fixture_worker_signal(workers[0], SIGCONT);
     FIXTURE_UNTIL(fixture_worker_logged(workers[0], "event=gpu_lost"));
@@ -310,11 +290,16 @@ static void gpu_is_looked_at_twice_before_it_is_free(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(gpus_are_taken_whole_renewed_and_freed, setup, teardown),
-        cmocka_unit_test_setup_teardown(gpu_is_looked_at_twice_before_it_is_free, setup, teardown),
-        cmocka_unit_test_setup_teardown(gpu_of_a_dead_worker_comes_free, setup, teardown),
-        cmocka_unit_test_setup_teardown(worker_that_leaves_gives_its_gpu_at_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(worker_that_was_away_gives_its_gpu_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(gpus_are_taken_whole_renewed_and_freed, setup,
+                                        fixture_site_teardown),
+        cmocka_unit_test_setup_teardown(gpu_is_looked_at_twice_before_it_is_free, setup,
+                                        fixture_site_teardown),
+        cmocka_unit_test_setup_teardown(gpu_of_a_dead_worker_comes_free, setup,
+                                        fixture_site_teardown),
+        cmocka_unit_test_setup_teardown(worker_that_leaves_gives_its_gpu_at_once, setup,
+                                        fixture_site_teardown),
+        cmocka_unit_test_setup_teardown(worker_that_was_away_gives_its_gpu_up, setup,
+                                        fixture_site_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

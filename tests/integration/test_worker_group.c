@@ -57,16 +57,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture_site *site = *state;
-    struct fixture *fx = site->fx;
-
-    fixture_site_close(site);
-    fixture_close(fx);
-    return 0;
-}
-
 static pid_t started(const struct fixture_site *site)
 {
     FIXTURE_UNTIL(fixture_site_text(site, "started").text[0] != '\0');
@@ -166,7 +156,7 @@ static void worker_releases_at_once_on_a_second_signal(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_site_teardown)
     const struct CMUnitTest tests[] = {
         TEST(worker_releases_a_command_that_dies_of_the_same_signal),
         TEST(worker_releases_a_persistent_program_that_dies_of_the_same_signal),

@@ -85,17 +85,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture_site *site = *state;
-    struct fixture *fx = site->fx;
-
-    fixture_site_touch(site, "go");
-    fixture_site_close(site);
-    fixture_close(fx);
-    return 0;
-}
-
 /* How many; ret_last: the name of one of them. */
 static int entries(const struct fixture_site *site, const char *name, char ret_last[256])
 {
@@ -229,7 +218,7 @@ static void command_leaves_no_daemon_behind(void **state)
     FIXTURE_UNTIL(!fixture_process_lives(left));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_site_teardown)
 
 int main(void)
 {

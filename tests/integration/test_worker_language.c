@@ -143,16 +143,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture_site *site = *state;
-    struct fixture *fx = site->fx;
-
-    fixture_site_close(site);
-    fixture_close(fx);
-    return 0;
-}
-
 static void submit(struct fixture_site *site, const char *id, const char *root, const char *path)
 {
     struct evq_job *job = fixture_job(id);
@@ -404,7 +394,7 @@ static void worker_says_what_prepares_layouts_that_are_cut(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_site_teardown)
     const struct CMUnitTest tests[] = {
         TEST(worker_scores_language_models_alike_in_any_number_of_shards),
         TEST(worker_flags_nan_weights_and_they_are_never_the_best),

@@ -90,18 +90,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture_site *site = *state;
-
-    if (site != NULL) {
-        struct fixture *fx = site->fx;
-        fixture_site_close(site);
-        fixture_close(fx);
-    }
-    return 0;
-}
-
 /* Starts machine number 1 or 2 and its worker, and plugs its cable in. */
 static struct fixture_worker *machine_start(struct fixture_site *site, int number, char bin[128])
 {
@@ -135,16 +123,6 @@ static struct fixture_worker *machine_start(struct fixture_site *site, int numbe
     return worker;
 }
 
-static int starts_of(struct fixture_site *site)
-{
-    int count = 0;
-
-    for (const char *at = fixture_site_text(site, "started").text; *at != '\0'; at++) {
-        count += *at == '\n';
-    }
-    return count;
-}
-
 static struct fixture_site *site_or_skip(void **state)
 {
     if (*state == NULL) {
@@ -165,7 +143,7 @@ static void machines_share_the_jobs_of_one_redis(void **state)
     // Each has one that waits for the other's.
     fixture_site_submit(site, "run/101/regular/gate");
     fixture_site_submit(site, "run/102/regular/gate");
-    FIXTURE_UNTIL(starts_of(site) == 2);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 2);
     fixture_site_touch(site, "go");
     for (int step = 1; step <= 24; step++) {
         (void)snprintf(id, sizeof(id), "run/%d/regular/good", step);
@@ -193,10 +171,10 @@ static void machine_cut_off_loses_its_job_to_the_other(void **state)
     struct fixture_worker *first = machine_start(site, 1, bin[0]);
 
     fixture_site_submit(site, id);
-    FIXTURE_UNTIL(starts_of(site) == 1);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 1);
     (void)machine_start(site, 2, bin[1]);
     assert_true(shell("ip link set evq1 down"));
-    FIXTURE_UNTIL(starts_of(site) == 2);
+    FIXTURE_UNTIL(fixture_site_lines(site, "started") == 2);
     fixture_site_touch(site, "go");
     SITE_STATE_UNTIL(site, id, "done");
     assert_true(shell("ip link set evq1 up"));
@@ -212,9 +190,10 @@ static void machine_cut_off_loses_its_job_to_the_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(machines_share_the_jobs_of_one_redis, setup, teardown),
+        cmocka_unit_test_setup_teardown(machines_share_the_jobs_of_one_redis, setup,
+                                        fixture_site_teardown),
         cmocka_unit_test_setup_teardown(machine_cut_off_loses_its_job_to_the_other, setup,
-                                        teardown),
+                                        fixture_site_teardown),
     };
     return cmocka_run_group_tests(tests, group_setup, NULL);
 }

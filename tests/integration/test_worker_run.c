@@ -98,16 +98,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture_site *site = *state;
-    struct fixture *fx = site->fx;
-
-    fixture_site_close(site);
-    fixture_close(fx);
-    return 0;
-}
-
 static char *show(struct fixture_site *site, const char *id)
 {
     struct evq_error err;
@@ -544,7 +534,7 @@ static void worker_lets_go_of_all_results_of_a_job_that_is_not_its_own(void **st
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_site_teardown)
     const struct CMUnitTest tests[] = {
         TEST(worker_runs_a_command_and_publishes_its_result),
         TEST(worker_completes_in_one_call_what_ended_together),

@@ -39,17 +39,6 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
-{
-    struct fixture_site *site = *state;
-    struct fixture *fx = site->fx;
-
-    fixture_site_touch(site, "go"); // Whatever a test left waiting.
-    fixture_site_close(site);
-    fixture_close(fx);
-    return 0;
-}
-
 /* Redis stands still while a job is completed and the next one asked for, in one call. */
 static void worker_gets_the_claim_whose_reply_was_lost(void **state)
 {
@@ -76,7 +65,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(worker_gets_the_claim_whose_reply_was_lost, setup,
-                                        teardown),
+                                        fixture_site_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
