@@ -24,6 +24,7 @@ static const char site_yaml[] =
     "  sh: {kind: command, command: [$DIR/eval.sh], env: {EXTRA: given}}\n"
     "  harness: {kind: command, command: [$DIR/harness.sh], results: lm-eval}\n"
     "  slow: {kind: command, command: [sleep, '60']}\n"
+    "  gone: {kind: command, command: [$DIR/gone.sh]}\n"
     "  py: {kind: persistent, command: [python3, $DATA/evaluators/persistent.py]}\n"
     "suites:\n"
     "  digits: {evaluator: native, tasks: [{name: digits, type: classification, model: "
@@ -35,6 +36,7 @@ static const char site_yaml[] =
     "  harness: {evaluator: harness, tasks: [{name: a, type: any}]}\n"
     "  slow: {evaluator: slow, limits: {seconds: 1}, tasks: [{name: t, type: any}]}\n"
     "  py: {evaluator: py, tasks: [{name: a, type: any}, {name: b, type: any}]}\n"
+    "  unprepared: {evaluator: sh, prepare: gone, tasks: [{name: t, type: any}]}\n"
     "  split: {evaluator: sh, shards: 2, tasks: [{name: t, type: any}]}\n";
 
 static const char eval_sh[] = "#!/bin/sh\nset -e\n[ \"$EXTRA\" = given ]\n[ -z "
@@ -54,12 +56,6 @@ static int setup(void **state)
     fixture_site_write(site, "harness.sh", "", harness_sh);
     fixture_site_checkpoint(site, "a.safetensors", 1);
     *state = site;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture_site_close(*state);
     return 0;
 }
 
@@ -178,6 +174,11 @@ static void eval_says_what_is_wrong_with_an_exit_code(void **state)
     assert_true(fixture_site_holds(site, "out", "did you mean 'digits'? There are "));
     assert_int_equal(eval_json(site, "ckpt/a.safetensors", "slow"), EVQ_EXIT_TIMEOUT);
     assert_true(fixture_site_holds(site, "out", "limit of 1 s"));
+    assert_int_equal(eval_json(site, "ckpt/a.safetensors", "unprepared"), EVQ_EXIT_JOB_FAILED);
+    const struct fixture_text said = fixture_site_text(site, "out");
+    const char *reason = strstr(said.text, "cannot be executed");
+    assert_non_null(reason);
+    assert_null(strstr(reason + 1, "cannot be executed")); // Once.
     assert_int_equal(eval_json(site, "ckpt/a.safetensors", "split"), EVQ_EXIT_CONFIG);
     assert_true(fixture_site_holds(site, "out", "remove shards"));
     fixture_site_write(site, "ckpt/cut.safetensors", "", "too short");
@@ -269,7 +270,7 @@ static void help_and_version_need_nothing(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_site_teardown)
     const struct CMUnitTest tests[] = {
         TEST(eval_gives_the_reference_numbers_of_mnist),
         TEST(eval_runs_programs_and_tells_them_the_job),

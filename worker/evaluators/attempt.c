@@ -132,8 +132,8 @@ enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_fa
             status = process_judge(attempt, &process, how, failure, err);
         }
         evq_output_tail(&output, tail, sizeof(tail));
-        (void)snprintf(failure->detail, sizeof(failure->detail), "%s\nlog: %s\n%s", how,
-                       evq_output_where(&output), tail);
+        (void)snprintf(failure->detail, sizeof(failure->detail), "%s%slog: %s\n%s",
+                       killed ? how : "", killed ? "\n" : "", evq_output_where(&output), tail);
     }
 out:
     evq_output_close(&output);

@@ -26,8 +26,8 @@ struct evq_attempt {
 /*
  * EVQ_OK: exit status 0. EVQ_E_TIMEOUT, EVQ_E_STOPPED (report said so): the group was killed.
  * EVQ_E_INVALID: exit status EVQ_ATTEMPT_EXIT_FATAL, or the program cannot be executed.
- * EVQ_E_RETRY: any other end; failure->crash for a signal. failure->detail: how it ended and the
- * tail of its log, also on EVQ_OK.
+ * EVQ_E_RETRY: any other end; failure->crash for a signal. failure->detail: the tail of its
+ * log, also on EVQ_OK, and what err does not say of its end.
  */
 enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_failure *failure,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
