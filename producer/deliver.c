@@ -42,8 +42,10 @@ static void away_note(struct evq_sender *sender, enum evq_status status,
     }
     sender->retry_ms = now + wait;
     if (status != EVQ_E_STOPPED) {
+        const bool meant = answers || sender->config->redis.url_from != EVQ_CONFIG_URL_DEFAULT;
         evq_warn(&sender->warner, answers ? EVQ_WARN_SERVER : EVQ_WARN_AWAY,
-                 "%s; submits are kept in %s and sent when it is well again", error->message,
+                 "%s%s; submits are kept in %s and sent when it is well again", error->message,
+                 meant ? "" : " (the default address, as no `evalq up` runs in this directory)",
                  sender->ring_directory);
     }
     evq_sender_tell(sender, true);

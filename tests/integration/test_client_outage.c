@@ -2,6 +2,7 @@
  * libevalq when something dies: Redis away, killed or stopped, the trainer killed, ring and spool
  * full.
  */
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -46,6 +47,40 @@ static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
     evalq_client_close(client);
     assert_int_not_equal(access(spool, F_OK), 0);
     fixture_audit(scene->fx);
+}
+
+/* Nobody named an address, and in a network of its own the process finds nothing at the default. */
+static void client_names_evalq_up_when_no_address_was_given(void **state)
+{
+    struct scene *scene = *state;
+    int status = 0;
+
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct evalq_options options = scene_options(scene);
+        struct evalq_client *client = NULL;
+        options.url = NULL;
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
+            _exit(77);
+        }
+        if (evalq_client_open(&options, &client) != EVALQ_OK ||
+            submit(scene, client, "step-1.safetensors", 1) != EVALQ_OK) {
+            _exit(1);
+        }
+        const int64_t end_ms = fixture_now_ms() + fixture_patience_ms();
+        while (warnings_with(scene, "are kept in") == 0 && fixture_now_ms() < end_ms) {
+            (void)evalq_client_flush(client, 20);
+        }
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+        skip(); // It may make no network.
+    }
+    assert_int_equal(status, 0);
+    assert_int_equal(warnings_with(scene, "no `evalq up` runs in this directory"), 1);
 }
 
 static void client_loses_nothing_when_redis_dies_in_the_middle(void **state)
@@ -292,6 +327,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCENE_TEST(client_keeps_submits_when_redis_is_away_at_the_start),
+        SCENE_TEST(client_names_evalq_up_when_no_address_was_given),
         SCENE_TEST(client_loses_nothing_when_redis_dies_in_the_middle),
         SCENE_TEST(client_sends_what_killed_trainer_left_when_run_is_opened_again),
         SCENE_TEST(client_keeps_what_it_accepted_when_trainer_is_killed_anywhere),
