@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "logger/scratch.h"
 #include "shared/file.h"
 
 #define NAME        "table of result ids"
@@ -139,7 +138,7 @@ static enum evq_status grow(struct evq_idtable *table, const char *directory, st
         (table->maybe = calloc(MAYBE_BITS / 64, sizeof(*table->maybe))) == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a %s", NAME);
     }
-    enum evq_status status = evq_scratch_open(directory, &grown.fd, err);
+    enum evq_status status = evq_file_unnamed(directory, &grown.fd, err);
     if (status == EVQ_OK && ftruncate(grown.fd, (off_t)(grown.slot_count * sizeof(*slots))) != 0) {
         status = evq_error_set(err, EVQ_E_IO, "make room for the %s: %s", NAME, strerror(errno));
     }

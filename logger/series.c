@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "logger/scratch.h"
 #include "shared/arena.h"
 #include "shared/file.h"
 
@@ -75,7 +74,7 @@ static enum evq_status part_insert(struct evq_series_set *set, struct evq_series
     }
     series->parts = parts;
     if (set->places == 0) {
-        status = evq_scratch_open(set->directory, &set->fd, err);
+        status = evq_file_unnamed(set->directory, &set->fd, err);
         if (status != EVQ_OK) {
             return status;
         }

@@ -42,4 +42,9 @@ enum evq_status evq_file_replace(const char *path, const void *data, size_t byte
 enum evq_status evq_file_make_directories(const char *path, mode_t mode,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* An empty file without a name, on the file system of directory: it goes with its descriptor, also
+ * when the process is killed. The caller closes it. EVQ_E_LIMIT. */
+enum evq_status evq_file_unnamed(const char *directory, int *ret_fd,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
 #endif
