@@ -17,6 +17,7 @@ import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import sink_files
+from done import Done
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "python"))
@@ -271,26 +272,6 @@ class Stage(Scene):
         for mount in self.mounts:
             subprocess.run(["umount", "--lazy", mount], check=False)
         super().close()
-
-
-class Done:
-    """Which points of a long run are behind it: a line of a file each, so that it goes on where it was ended."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.lines = set()
-        if path and os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                self.lines = set(file.read().split("\n"))
-
-    def has(self, point: str) -> bool:
-        return point in self.lines
-
-    def add(self, point: str) -> None:
-        self.lines.add(point)
-        if self.path:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(point + "\n")
 
 
 def points(total: int, given: argparse.Namespace, count: int) -> List[int]:

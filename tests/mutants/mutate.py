@@ -1,7 +1,6 @@
 """Mutation of the guards: guards.txt names each, with the test that must fail without it. See run.sh."""
 import functools
 import hashlib
-import json
 import os
 import pathlib
 import re
@@ -11,9 +10,12 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "faults"))
+from done import Done  # noqa: E402
+
 COPY = ROOT / "build" / "mutants" / "tree"
 BUILD = ROOT / "build" / "mutants" / "build"
-TRIED = ROOT / "build" / "mutants" / "tried.jsonl"  # A line for each entry and commit.
+TRIED = ROOT / "build" / "mutants" / "tried"  # A line for each entry and commit.
 ONLY = BUILD / "only.so"
 SECONDS = 120  # For one case.
 PROGRAMS = ("evalq-worker", "evalq-logger", "evalq-gateway", "evalq_cli", "evalq")
@@ -132,21 +134,15 @@ def commit_here():
     return subprocess.run(describe, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def try_and_note(guard, commit, noticed_before):
-    """The outcome of one entry, also written to TRIED; what was noticed at this commit is not tried again."""
+def try_and_note(guard, commit, done, resume):
+    """The outcome of one entry, also written to TRIED; what was noticed at this commit is not tried again by a resumed run."""
     key = hashlib.sha256("\n".join(guard).encode()).hexdigest()[:16]
-    if (commit, key) in noticed_before:
+    point = " ".join(("", commit, key, *guard[:3]))
+    if resume and not commit.endswith("-dirty") and done.has("noticed" + point):
         return "noticed", "before"
     outcome, detail = try_one(*guard)
-    with TRIED.open("a") as file:
-        file.write(json.dumps({"commit": commit, "entry": key, "guard": guard[:3], "outcome": outcome}) + "\n")
+    done.add(outcome + point)
     return outcome, detail
-
-
-def noticed_already():
-    """(commit, entry) of what an earlier run saw noticed."""
-    lines = [json.loads(line) for line in TRIED.read_text().splitlines()] if TRIED.is_file() else []
-    return {(line["commit"], line["entry"]) for line in lines if line["outcome"] == "noticed"}
 
 
 def main():
@@ -158,10 +154,10 @@ def main():
     commit = commit_here()
     chosen = [guard for guard in guards() if any(word in " ".join(guard) for word in words)]
     copy_tree()
-    earlier = noticed_already() if resume and not commit.endswith("-dirty") else set()
+    done = Done(str(TRIED))
     counts = {}
     for guard in chosen:
-        outcome, detail = try_and_note(guard, commit, earlier)
+        outcome, detail = try_and_note(guard, commit, done, resume)
         counts[outcome] = counts.get(outcome, 0) + 1
         print("%-9s %s: %s" % (outcome, guard[0], " ".join(guard[3].split())[:100]))
         print("          %s %s%s" % (guard[1], guard[2], " (%s)" % detail if detail else ""), flush=True)
