@@ -10,8 +10,17 @@
 
 #include "shared/job.h"
 
-bool evq_job_log_path(const char *scratch, const char *id, int64_t attempt, char *out,
-                      size_t out_bytes)
+#define QUEUE_BYTES 8 // Of the epoch.
+
+/* What of it no failover changes, as far as it can stand in the name of a file. */
+static size_t queue_bytes(const char *epoch)
+{
+    const size_t bytes = strspn(epoch, "0123456789abcdef");
+    return bytes < QUEUE_BYTES ? bytes : QUEUE_BYTES;
+}
+
+bool evq_job_log_path(const char *scratch, const char *epoch, const char *id, int64_t attempt,
+                      char *out, size_t out_bytes)
 {
     char name[EVQ_JOB_ID_BYTES_MAX];
     size_t bytes = strlen(id);
@@ -21,7 +30,9 @@ bool evq_job_log_path(const char *scratch, const char *id, int64_t attempt, char
     for (size_t i = 0; i <= bytes; i++) {
         name[i] = id[i] == '/' ? '_' : id[i];
     }
-    int used = snprintf(out, out_bytes, "%s/logs/%s.a%" PRId64 ".log", scratch, name, attempt);
+    const int queue = (int)queue_bytes(epoch);
+    int used = snprintf(out, out_bytes, "%s/logs/%s.a%" PRId64 "%s%.*s.log", scratch, name, attempt,
+                        queue > 0 ? "." : "", queue, epoch);
     return used > 0 && (size_t)used < out_bytes;
 }
 

@@ -351,7 +351,8 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
         .tasks_done = work->tasks_done,
         .task_done_count = work->task_done_count,
         .scratch = child->scratch,
-        .attempt = (int32_t)evq_channel_get_integer(note, "attempt", 1)};
+        .attempt = (int32_t)evq_channel_get_integer(note, "attempt", 1),
+        .epoch = evq_channel_get_text(note, "epoch")};
     const struct evq_eval_report report = {
         .context = child, .progress = child_progress, .task = child_task};
 

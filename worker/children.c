@@ -47,7 +47,7 @@ static int64_t job_limit_ms(const struct evq_supervisor *supervisor, const struc
 }
 
 static enum evq_status job_send(struct evq_slot *slot, const struct evq_lease *lease,
-                                struct evq_error *err)
+                                const char *epoch, struct evq_error *err)
 {
     const struct evq_claim *claim = lease->claim;
     struct evq_buffer record;
@@ -71,6 +71,7 @@ static enum evq_status job_send(struct evq_slot *slot, const struct evq_lease *l
                                            evq_channel_integer("shard", claim->shard),
                                            evq_channel_integer("shard_count", claim->shard_count),
                                            evq_channel_integer("attempt", claim->attempt),
+                                           evq_channel_text("epoch", epoch),
                                            evq_channel_text("tasks_done", tasks_done)};
         status = evq_channel_send(&slot->channel, "job", fields, sizeof(fields) / sizeof(fields[0]),
                                   err);
@@ -86,7 +87,7 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
     struct evq_error err;
     const int64_t now_ms = evq_clock_mono_ms();
 
-    if (job_send(slot, lease, &err) != EVQ_OK) {
+    if (job_send(slot, lease, supervisor->link.epoch, &err) != EVQ_OK) {
         // It never reached the child, whose death will show: not the job's fault.
         evq_log(EVQ_LOG_WARN, "job_not_started", "job=%s slot=%u reason=%s", lease->claim->id,
                 slot->number, err.message);

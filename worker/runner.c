@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/checkpoint.h"
+#include "shared/job_log.h"
 #include "worker/evaluators/command.h"
 #include "worker/evaluators/native.h"
 #include "worker/evaluators/persistent.h"
@@ -357,8 +358,12 @@ enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
         return changed_error(request, "is not the one that was submitted: its content changed",
                              err);
     }
-    evq_scratch_log(request->config->worker.scratch, id, request->attempt, log_path,
-                    sizeof(log_path));
+    if (!evq_job_log_path(request->config->worker.scratch,
+                          request->epoch != NULL ? request->epoch : "", id, request->attempt,
+                          log_path, sizeof(log_path))) {
+        return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long for the log of '%s'",
+                             id);
+    }
     struct relay relay = {
         .report = report, .request = request, .native = native, .fingerprint = before};
     const struct evq_eval_report relayed = {

@@ -155,17 +155,6 @@ enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err)
     return status;
 }
 
-void evq_scratch_log(const char *scratch, const char *id, int32_t attempt, char *out,
-                     size_t out_bytes)
-{
-    const int head = snprintf(out, out_bytes, "%s/logs/", scratch);
-
-    (void)snprintf(out + head, out_bytes - (size_t)head, "%s.a%d.log", id, attempt);
-    for (char *c = out + head; *c != '\0'; c++) {
-        *c = *c == '/' ? '_' : *c;
-    }
-}
-
 /* A few at once, as an attempt wants. */
 static bool descriptors_left(void)
 {

@@ -19,10 +19,6 @@
  * EVQ_E_IO; EVQ_E_INVALID: owned by another user. */
 enum evq_status evq_scratch_open(const char *scratch, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* SCRATCH/logs/ID.aATTEMPT.log, with '/' of the id as '_'. Cut to out_bytes. */
-void evq_scratch_log(const char *scratch, const char *id, int32_t attempt, char *out,
-                     size_t out_bytes);
-
 /* Makes a new, empty SCRATCH/jobs/XXXXXX. The caller removes it with evq_scratch_remove() and then
  * closes the descriptor, whose lock says that somebody is at work there. */
 enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t path_bytes,

@@ -40,7 +40,7 @@ static void print_lines(const char *text, size_t bytes)
 }
 
 static enum evq_status print_log(struct evq_cli *cli, const char *id, const json_t *view,
-                                 struct evq_error *err)
+                                 const char *epoch, struct evq_error *err)
 {
     char path[PATH_MAX];
     size_t bytes = 0;
@@ -51,7 +51,7 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
     size_t bytes_max = (size_t)evq_option_integer(&cli->options, "bytes", FILE_BYTES_MAX);
     const char *scratch = cli->config->worker.scratch;
     errno = 0;
-    char *text = evq_job_log_path(scratch, id, attempt, path, sizeof path)
+    char *text = evq_job_log_path(scratch, epoch, id, attempt, path, sizeof path)
                      ? evq_job_log_tail(path, bytes_max, &bytes)
                      : NULL;
     enum evq_status status = EVQ_OK;
@@ -87,13 +87,17 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
 static enum evq_status logs_run(struct evq_cli *cli, struct evq_error *err)
 {
     json_t *view = NULL;
+    struct evq_queue_info info;
     const char *id = evq_cli_arg(cli, 0);
     enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_info(cli->queue, &info, err);
+    }
     if (status == EVQ_OK) {
         status = evq_view_job(cli, id, &view, err);
     }
     if (status == EVQ_OK) {
-        status = print_log(cli, id, view, err);
+        status = print_log(cli, id, view, info.epoch, err);
     }
     json_decref(view);
     return status;

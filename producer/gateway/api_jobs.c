@@ -205,9 +205,10 @@ void evq_api_job(struct evq_api *api, struct evq_http_request *request,
 
 /* The end of the attempt's log: its file where it is on this host, else what its worker kept in
  * Redis. */
-static void write_log(struct evq_api *api, const char *id, const json_t *view, int64_t attempt,
-                      size_t bytes_max, struct evq_http_reply *reply)
+static void write_log(struct evq_api *api, const char *epoch, const char *id, const json_t *view,
+                      int64_t attempt, size_t bytes_max, struct evq_http_reply *reply)
 {
+    const char *scratch = api->config->worker.scratch;
     char path[PATH_MAX];
     size_t bytes = 0;
     const json_t *job = json_object_get(view, "job");
@@ -215,7 +216,7 @@ static void write_log(struct evq_api *api, const char *id, const json_t *view, i
     const char *detail = json_string_value(json_object_get(view, "detail"));
     const int64_t last = attempts != NULL ? strtoll(attempts, NULL, 10) : 0;
     const int64_t which = attempt > 0 ? attempt : last;
-    char *text = evq_job_log_path(api->config->worker.scratch, id, which, path, sizeof path)
+    char *text = evq_job_log_path(scratch, epoch, id, which, path, sizeof path)
                      ? evq_job_log_tail(path, bytes_max, &bytes)
                      : NULL;
     if (text == NULL && which == last && detail != NULL) {
@@ -234,6 +235,7 @@ void evq_api_job_log(struct evq_api *api, struct evq_http_request *request,
                      struct evq_http_reply *reply)
 {
     struct evq_error err = {EVQ_OK, ""};
+    struct evq_queue_info info;
     char *json = NULL;
     int64_t attempt = 0;
     int64_t bytes_max = LOG_BYTES_DEFAULT;
@@ -242,14 +244,17 @@ void evq_api_job_log(struct evq_api *api, struct evq_http_request *request,
         !evq_http_query_integer(request, reply, "bytes", 1, LOG_BYTES_MAX, &bytes_max)) {
         return;
     }
-    const enum evq_status status = evq_queue_show(api->queue, id, &json, &err);
+    enum evq_status status = evq_queue_info(api->queue, &info, &err);
+    if (status == EVQ_OK) {
+        status = evq_queue_show(api->queue, id, &json, &err);
+    }
     if (status != EVQ_OK) {
         evq_http_reply_fail(reply, status, &err);
         return;
     }
     json_t *view = parse_view(json, reply);
     if (view != NULL) {
-        write_log(api, id, view, attempt, (size_t)bytes_max, reply);
+        write_log(api, info.epoch, id, view, attempt, (size_t)bytes_max, reply);
         json_decref(view);
     }
 }

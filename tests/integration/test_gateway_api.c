@@ -259,6 +259,7 @@ static void log_is_the_file_or_what_redis_kept(void **state)
 {
     struct fixture_gateway *gateway = *state;
     struct fixture *fx = gateway->fx;
+    struct evq_queue_info info;
     char path[256];
     enum evq_job_state ended = EVQ_JOB_QUEUED;
     (void)fixture_submit(fx, "a/1/regular/quick");
@@ -274,8 +275,14 @@ static void log_is_the_file_or_what_redis_kept(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     (void)snprintf(path, sizeof path, "%s/scratch/logs", gateway->dir);
     assert_int_equal(mkdir(path, 0700), 0);
-    fixture_file_write(gateway->dir, "scratch/logs/a_1_regular_quick.a1.log",
-                       "\033[31mthe whole\xff log\n");
+    // What another queue's job of that name wrote is not its log.
+    fixture_file_write(gateway->dir, "scratch/logs/a_1_regular_quick.a1.01234567.log", "foreign\n");
+    log = get(gateway, 200, "/v1/jobs/a/1/regular/quick/log");
+    assert_holds(at(log, "log"), "last words");
+    json_decref(log);
+    assert_status(evq_queue_info(fx->queue, &info, NULL), EVQ_OK);
+    (void)snprintf(path, sizeof path, "scratch/logs/a_1_regular_quick.a1.%.8s.log", info.epoch);
+    fixture_file_write(gateway->dir, path, "\033[31mthe whole\xff log\n");
     log = get(gateway, 200, "/v1/jobs/a/1/regular/quick/log?attempt=1&bytes=16");
     assert_string_equal(at(log, "log"), "mthe whole\xef\xbf\xbd log\n");
     json_decref(log);

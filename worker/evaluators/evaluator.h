@@ -25,6 +25,7 @@ struct evq_eval_request {
     size_t task_done_count;
     const char *scratch; // Directory of this attempt; removed by the supervisor.
     int32_t attempt;
+    const char *epoch; // Of the queue it was claimed from; NULL: of none. Names the log.
 };
 
 /* Of the weights that are evaluated; never NULL. */
