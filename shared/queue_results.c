@@ -312,9 +312,11 @@ enum evq_status evq_queue_best_get(struct evq_queue *queue, const char *run, con
         return status;
     }
     if (reply->type == EVQ_REPLY_NIL) {
-        status = evq_error_set(err, EVQ_E_NOT_FOUND, "run '%s' has no result%s%s yet", run,
+        status = evq_error_set(err, EVQ_E_NOT_FOUND,
+                               "no result%s%s of run '%s' has passed through a logger yet: its "
+                               "sink `best` keeps the best",
                                metric != NULL && *metric != '\0' ? " of " : "",
-                               metric != NULL ? metric : "");
+                               metric != NULL ? metric : "", run);
     } else if (!evq_queue_reply_copy(evq_queue_reply_item(reply, 0), best.metric,
                                      sizeof best.metric) ||
                !evq_queue_reply_double(evq_queue_reply_item(reply, 1), &best.value) ||

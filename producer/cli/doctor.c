@@ -226,11 +226,13 @@ static void check_functions(struct evq_cli *cli, json_t *checks)
     int64_t size = off < 0 ? -off : off;
     evq_health_add(checks, "round trip", trip_us < 100000 ? EVQ_HEALTH_OK : EVQ_HEALTH_WARN, "",
                    "%s", evq_terminal_took(trip_us, took));
-    evq_health_add(
-        checks, "clock", size < CLOCK_OFF_MS ? EVQ_HEALTH_OK : EVQ_HEALTH_NOTE,
-        size < CLOCK_OFF_MS ? "" : "set it by NTP; the queue itself uses the server's clock alone",
-        "this host's clock is %s %s the server's", evq_terminal_span(size, off_text),
-        off < 0 ? "ahead of" : "behind");
+    evq_health_add(checks, "clock", size < CLOCK_OFF_MS ? EVQ_HEALTH_OK : EVQ_HEALTH_NOTE,
+                   size < CLOCK_OFF_MS
+                       ? ""
+                       : "set it by NTP: a run that is started again is the newer one by its "
+                         "host's clock; all else goes by the server's",
+                   "this host's clock is %s %s the server's", evq_terminal_span(size, off_text),
+                   off < 0 ? "ahead of" : "behind");
 }
 
 /* EVQ_E_IO and the like become a failed check: the list is still worth printing. */

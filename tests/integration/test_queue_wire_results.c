@@ -526,7 +526,7 @@ static void queue_best_keeps_seventeen_digits(void **state)
     struct evq_best got;
 
     assert_status(evq_queue_best_get(fx->queue, "r", NULL, &got, &err), EVQ_E_NOT_FOUND);
-    assert_holds(err.message, "run 'r'");
+    assert_holds(err.message, "no result of run 'r' has passed through a logger yet");
     assert_status_err(evq_queue_best_put(fx->queue, &best, &err), EVQ_OK, &err);
     assert_status_err(evq_queue_best_get(fx->queue, "r", "eval/t/accuracy", &got, &err), EVQ_OK,
                       &err);
