@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "producer/cli/acl.h"
+#include "producer/cli/offer.h"
 #include "producer/cli/table.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
@@ -103,10 +103,6 @@ static enum evq_status suite_list(struct evq_cli *cli, struct evq_error *err)
 /* This configuration's definition takes the place of the one that the queue has. */
 static enum evq_status suite_replace(struct evq_cli *cli, const char *name, struct evq_error *err)
 {
-    char needs[256];
-    char host[256] = "";
-    char where[1024];
-    uint32_t class_number = 0;
     enum evq_status status = evq_cli_open(cli, err);
     if (status != EVQ_OK) {
         return status;
@@ -115,24 +111,10 @@ static enum evq_status suite_replace(struct evq_cli *cli, const char *name, stru
     if (suite == NULL) {
         return EVQ_E_NOT_FOUND;
     }
-    status = evq_needs_text(&suite->needs, needs, sizeof needs, err);
+    status = evq_cli_confirm(
+        cli, "Replace the suite's definition? Its results before and after differ.", err);
     if (status == EVQ_OK) {
-        status = evq_cli_confirm(
-            cli, "Replace the suite's definition? Its results before and after differ.", err);
-    }
-    (void)gethostname(host, sizeof host - 1); // Only for people to read.
-    (void)snprintf(where, sizeof where, "%.200s:%.800s", host, cli->config->file);
-    struct evq_suite_offer offer = {
-        .name = suite->name,
-        .digest = suite->digest,
-        .needs = needs,
-        .shards = suite->shards,
-        .every = suite->every,
-        .definition = suite->definition,
-        .where = where,
-    };
-    if (status == EVQ_OK) {
-        status = evq_queue_suite(cli->queue, &offer, true, &class_number, err);
+        status = evq_offer_suite(cli, suite, true, err);
     }
     if (status == EVQ_OK) {
         evq_cli_say(cli,

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "producer/cli/fleet.h"
+#include "producer/cli/offer.h"
 #include "producer/cli/training.h"
 #include "producer/cli/verbs.h"
 #include "shared/buffer.h"
@@ -147,8 +148,12 @@ static enum evq_status start_all(struct evq_fleet *fleet, struct evq_error *err)
         int workers = fleet->devices != NULL ? 1 : 2; // One has a slot for each of its GPUs.
         workers = (int)evq_option_integer(&cli->options, "workers", workers);
         workers = cli->config->suite_count > 0 ? workers : 0; // They would have nothing to serve.
-        status = evq_fleet_start_workers(fleet, workers,
-                                         (int)evq_option_integer(&cli->options, "slots", 0), err);
+        // A suite that was changed since the last time would be refused to all of them.
+        status = workers > 0 ? evq_offer_all(cli, err) : EVQ_OK;
+        if (status == EVQ_OK) {
+            status = evq_fleet_start_workers(
+                fleet, workers, (int)evq_option_integer(&cli->options, "slots", 0), err);
+        }
     }
     if (status == EVQ_OK) {
         status = evq_fleet_start_gateway(fleet, err);

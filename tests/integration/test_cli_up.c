@@ -205,6 +205,31 @@ static void up_evaluates_what_its_command_submits(void **state)
     assert_all_gone(place);
 }
 
+/* Who edits a suite between two lives is not left with a queue that no worker may serve. */
+static void up_takes_a_suite_that_was_changed_since(void **state)
+{
+    struct place *place = *state;
+    char changed[512];
+    (void)snprintf(changed, sizeof changed,
+                   "roots: {work: .}\nworker: {scratch: ./scratch}\n"
+                   "evaluators: {script: {command: [/bin/sh, %s/evaluate.sh]}}\n"
+                   "suites: {quick: {evaluator: script, tasks: [{name: other}]}}\n",
+                   place->dir);
+    fixture_file_write(place->dir, "evaluate.sh",
+                       "echo '{\"accuracy\": 0.5}' > \"$EVALQ_RESULT\"\n");
+    write_checkpoint(place, "step-1.safetensors");
+    write_checkpoint(place, "step-2.safetensors");
+    RUN(place, 0, "up", "--", EVQ_TEST_BIN "/evalq", "submit", "step-1.safetensors", "--run", "r",
+        "--suite", "quick");
+    assert_null(strstr(place->output.err, "defined anew"));
+    fixture_file_write(place->dir, "evalq.yaml", changed);
+    RUN(place, 0, "up", "--", EVQ_TEST_BIN "/evalq", "submit", "step-2.safetensors", "--run", "r",
+        "--suite", "quick");
+    assert_holds(place->output.err, "evalq: the suite 'quick' is defined anew");
+    assert_holds(place->output.out, "1 checkpoint evaluated");
+    assert_all_gone(place);
+}
+
 static void up_says_which_sink_has_not_taken_the_results(void **state)
 {
     struct place *place = *state;
@@ -456,6 +481,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         UP_TEST(up_runs_a_command_and_leaves_nothing),
         UP_TEST(up_evaluates_what_its_command_submits),
+        UP_TEST(up_takes_a_suite_that_was_changed_since),
         UP_TEST(up_says_which_sink_has_not_taken_the_results),
         UP_TEST(up_refuses_a_second_and_stops_on_sigterm),
         UP_TEST(up_dies_with_all_its_children_when_killed),
