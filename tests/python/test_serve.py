@@ -26,6 +26,12 @@ import evalq
 LATE = []
 LOADED = []  # Kept between checkpoints.
 
+class Several:  # As tensors and arrays are.
+    def __init__(self, shape=(2,)):
+        self.shape = shape
+    def item(self):
+        return 0.25
+
 def evaluate(checkpoint, task, report):
     print("this is not for the worker")
     os.write(1, b"nor this\\n")
@@ -34,6 +40,18 @@ def evaluate(checkpoint, task, report):
     what = checkpoint.params.get("what", "")
     if what == "value":
         raise ValueError("no such thing")
+    if what == "lines":
+        raise RuntimeError("Error(s) in loading state_dict:\\n\\tsize mismatch for a\\n\\tsize mismatch for b" + " c" * 2000)
+    if what == "syntax":
+        compile("1 +", "their.py", "exec")
+    if what == "several":
+        return {"per_class": Several()}
+    if what == "one":
+        return {"scalar": Several(()), "list": Several((1, 1))}
+    if what == "empty":
+        return {}
+    if what == "list":
+        return [0.5]
     if what == "retry":
         if checkpoint.attempt == 1:
             raise evalq.EvalRetry("not now")
@@ -158,6 +176,10 @@ class ProtocolTest(unittest.TestCase):
             ("value", "ValueError: no such thing (my_eval.py:", False),
             ("retry", "EvalRetry: not now", True),
             ("text", "TypeError: metric 'accuracy' is str, expected a number", False),
+            ("several", "TypeError: metric 'per_class' is Several of shape (2,), expected one number", False),
+            ("empty", "ValueError: task 'only' returned no metric", False),
+            ("list", "TypeError: task 'only' returned list, expected a mapping of metric to number", False),
+            ("syntax", "SyntaxError: invalid syntax", False),
         ):
             self.peer.job(1, what=what)
             last = self.answer()[-1]
@@ -166,6 +188,17 @@ class ProtocolTest(unittest.TestCase):
         self.peer.job(2)
         self.assertEqual(self.answer()[-1], {"type": "done"})
         self.assertIn("Traceback", self.peer.end())
+
+    def test_message_of_several_lines_begins_with_its_first_and_ends_with_the_place(self) -> None:
+        self.peer.job(1, what="lines")
+        message = self.answer()[-1]["message"]
+        self.assertRegex(message, r"^RuntimeError: Error\(s\) in loading state_dict: size mismatch for a size mismatch for b c")
+        self.assertRegex(message, r" \(my_eval\.py:\d+\)$")
+        self.assertLessEqual(len(message), 2000)
+
+    def test_tensors_of_one_value_are_numbers(self) -> None:
+        self.peer.job(1, what="one")
+        self.assertEqual(self.answer()[1]["metrics"], {"scalar": 0.25, "list": 0.25})
 
     def test_values_that_are_no_json_numbers_have_names(self) -> None:
         self.peer.job(1, what="nan")
@@ -176,6 +209,7 @@ class ProtocolTest(unittest.TestCase):
         self.assertEqual(self.answer()[-1]["type"], "error")
         self.peer.process.wait(DEADLINE)
         self.assertNotEqual(self.peer.process.returncode, 0)
+        self.assertNotIn("device", self.peer.end())
 
     def test_cancel_ends_a_job_that_reports_nothing(self) -> None:
         self.peer.say(type="cancel")  # Of no job: nothing happens.

@@ -144,6 +144,9 @@ class _Job:
 
 def _number(name: str, value: Any) -> Union[int, float, str]:
     if hasattr(value, "item") and not isinstance(value, (int, float)):
+        shape = tuple(getattr(value, "shape", ()))
+        if math.prod(shape) != 1:
+            raise TypeError(f"metric '{name}' is {type(value).__name__} of shape {shape}, expected one number")
         value = value.item()  # A scalar of numpy or torch.
     if isinstance(value, bool):
         return int(value)
@@ -172,15 +175,18 @@ def _sick(error: BaseException) -> bool:
 
 
 def _message(error: BaseException) -> str:
-    """The traceback's last line, and where in the user's code it was raised."""
-    text = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[-1]
+    """The exception's type and whole message in one line, and where in the user's code it was raised."""
+    lines = traceback.format_exception_only(type(error), error)
+    # A message may have lines of its own, the first of which says what it is about; before a SyntaxError's stand others.
+    text = " ".join((lines[-1] if isinstance(error, SyntaxError) else "".join(lines)).split())
+    where = ""
     frames = traceback.extract_tb(error.__traceback__)
     ours = os.path.dirname(os.path.abspath(__file__))
     for frame in reversed(frames):
         if not os.path.abspath(frame.filename).startswith(ours + os.sep):
-            text += f" ({os.path.basename(frame.filename)}:{frame.lineno})"
+            where = f" ({os.path.basename(frame.filename)}:{frame.lineno})"
             break
-    return text[:_MESSAGE_BYTES]
+    return text[: _MESSAGE_BYTES - len(where)] + where
 
 
 class Server:
@@ -211,7 +217,7 @@ class Server:
                 answer, sick = {"type": "error", "message": "cancelled", "retry": False}, False
             self._send_of(job, answer)
             if sick:
-                sys.exit("the device no longer works in this process; the worker starts another")
+                sys.exit("evalq.serve: this process is not used any further; the worker starts another")
 
     def _work(self, job: _Job) -> "Tuple[Dict[str, Any], bool]":
         checkpoint = Checkpoint._of(job.line)
@@ -242,8 +248,10 @@ class Server:
     def _task(self, job: _Job, checkpoint: Checkpoint, task: Task) -> None:
         report = Report(lambda line: self._send_of(job, line), lambda: job.cancelled)
         metrics = self._function(checkpoint, task, report)
-        if not isinstance(metrics, Mapping) or not metrics:
+        if not isinstance(metrics, Mapping):
             raise TypeError(f"task '{task}' returned {type(metrics).__name__}, expected a mapping of metric to number")
+        if not metrics:
+            raise ValueError(f"task '{task}' returned no metric")
         numbers = {str(name): _number(str(name), value) for name, value in metrics.items()}
         self._send_of(job, {"type": "task", "task": str(task), "metrics": numbers})
 
