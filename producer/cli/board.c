@@ -285,6 +285,13 @@ void evq_board_sort(struct evq_board *board)
     }
 }
 
+void evq_board_step(const struct evq_board_row *row, char out[EVQ_BOARD_STEP_BYTES])
+{
+    const char *generation = strchr(row->job, '~'); // No name in an id has one.
+    (void)snprintf(out, EVQ_BOARD_STEP_BYTES, "%" PRId64 "%.12s", row->step,
+                   generation != NULL ? generation : "");
+}
+
 void evq_board_title(const struct evq_board *board, size_t metric, char *out, size_t out_bytes)
 {
     const struct evq_board_metric *column = &board->metrics[metric];
@@ -315,11 +322,13 @@ static void print_row(const struct evq_board *board, size_t at, const char *task
     const struct evq_board_row *row = &board->rows[at];
     char wait[EVQ_TERMINAL_SPAN_BYTES];
     char took[EVQ_TERMINAL_SPAN_BYTES];
+    char step[EVQ_BOARD_STEP_BYTES];
     evq_table_row(table);
     if (show_run) {
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->run);
     }
-    evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, row->step);
+    evq_board_step(row, step);
+    evq_table_cell(table, EVQ_COLOUR_NONE, "%s", step);
     if (shape->variant) {
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->variant);
     }

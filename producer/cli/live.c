@@ -161,7 +161,9 @@ static void print_begin(const struct evq_live *live, const struct evq_board_row 
     if (live->show_run) {
         print_left(row->run, RUN_COLUMNS);
     }
-    (void)printf("%*" PRId64, STEP_COLUMNS, row->step);
+    char step[EVQ_BOARD_STEP_BYTES];
+    evq_board_step(row, step);
+    (void)printf("%*s", STEP_COLUMNS, step);
     print_names(live, row->variant, row->suite, task);
 }
 

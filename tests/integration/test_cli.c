@@ -226,6 +226,9 @@ static void runs_started_again_are_told_apart(void **state)
     submit_step(site, "100", 1, "2000", "duplicate: it is done");
     submit_step(site, "100", 2, "2000", "r/100/regular/quick~2  followed");
     finish_next(site);
+    EXPECT(site, 0, "results", "r"); // Each row says of which it is.
+    assert_holds(site->output.out, "\n  100  ");
+    assert_holds(site->output.out, "\n100~2  ");
     submit_step(site, "200", 3, "3000", "r/200/regular/quick  queued"); // Resumed.
     submit_step(site, "150", 4, "4000", "r/150/regular/quick  queued"); // Rewound.
     fixture_assert_state(site->fx, "r/200/regular/quick", "skipped");
