@@ -108,8 +108,11 @@ static enum evq_status printer_task(void *context, const struct evq_result *resu
                               result->metrics[i].name,
                               isnan(value) ? (double)NAN : value); // Never "-nan".
         }
-        evq_buffer_printf(&printer->out, "%-24s %lld samples, %.3f s, %s\n", result->task,
-                          (long long)result->n, seconds,
+        evq_buffer_printf(&printer->out, "%-24s ", result->task);
+        if (result->n >= 0) { // Else the evaluator does not say of how many.
+            evq_buffer_printf(&printer->out, "%lld samples, ", (long long)result->n);
+        }
+        evq_buffer_printf(&printer->out, "%.3f s, %s\n", seconds,
                           result->device != NULL ? result->device : "");
     }
     printer->task_count++;

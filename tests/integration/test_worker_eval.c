@@ -142,6 +142,21 @@ static void eval_runs_programs_and_tells_them_the_job(void **state)
     json_decref(json);
 }
 
+/* A program that does not say of how many samples its numbers are is not said to have had -1. */
+static void eval_counts_no_samples_that_were_not_told(void **state)
+{
+    struct fixture_site *site = *state;
+
+    assert_int_equal(fixture_site_run(site, "out", "eval", "ckpt/a.safetensors", "--suite", "sh",
+                                      "--config", site->config, NULL),
+                     0);
+    assert_non_null(strstr(fixture_site_text(site, "out").text, " 4 samples, "));
+    assert_int_equal(fixture_site_run(site, "out", "eval", "ckpt/a.safetensors", "--suite",
+                                      "harness", "--config", site->config, NULL),
+                     0);
+    assert_null(strstr(fixture_site_text(site, "out").text, "samples"));
+}
+
 static void eval_takes_the_weights_that_are_named(void **state)
 {
     struct fixture_site *site = *state;
@@ -274,6 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(eval_gives_the_reference_numbers_of_mnist),
         TEST(eval_runs_programs_and_tells_them_the_job),
+        TEST(eval_counts_no_samples_that_were_not_told),
         TEST(eval_takes_the_weights_that_are_named),
         TEST(eval_says_what_is_wrong_with_an_exit_code),
         TEST(inspect_prints_what_a_checkpoint_holds),

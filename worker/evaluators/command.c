@@ -87,7 +87,7 @@ enum evq_status evq_command_eval(const struct evq_evaluator *evaluator,
                               evaluator->results, paths.result, &results, err);
     if (status == EVQ_E_NOT_FOUND) {
         return evq_error_set(err, EVQ_E_RETRY,
-                             "evaluator '%s' ended with exit status 0 but left no results",
+                             "evaluator '%s' left no results in $EVALQ_RESULT (exit status 0)",
                              evaluator->name);
     }
     if (status == EVQ_OK) {
