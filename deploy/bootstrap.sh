@@ -15,7 +15,7 @@ case $mode in
 build) ;;
 test | peers)
     packages="$packages libcmocka-dev python3 python3-numpy python3-venv python3-yaml iproute2 git openssl procps
-util-linux zsh fish"
+util-linux file zsh fish"
     optional="clang-14 clang-format-14 libclang-rt-14-dev" # For the format and the fuzzers; not in Debian 13.
     if [ "$mode" = peers ]; then
         packages="$packages python3-dev chromium prometheus"
