@@ -501,6 +501,10 @@ enum evq_status evq_http_server_start(const struct evq_http_server_config *confi
         (void)close(config->listen_fd);
         (void)pthread_mutex_destroy(&server->lock);
         free(server);
+        if (failure == EAGAIN) { // Of its thread; the system's own words do not say so.
+            return evq_error_set(err, EVQ_E_NOMEM,
+                                 "no memory for the thread of libmicrohttpd, or too many threads");
+        }
         return evq_error_set(err, EVQ_E_IO, "libmicrohttpd could not be started: %s",
                              strerror(failure));
     }
