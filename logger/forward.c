@@ -327,9 +327,10 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
     int64_t wait_ms =
         evq_clock_backoff_ms(&forward->random, forward->failures, BACKOFF_FIRST_MS, BACKOFF_MAX_MS);
 
-    if (status == EVQ_E_NOT_FOUND) {
-        forward->registered =
-            false; // The group went with a new epoch: everything comes again, known by its id.
+    if (status == EVQ_E_NOT_FOUND || (status == EVQ_E_INVALID && !forward->sink_failed)) {
+        // The group went with a new epoch, or the stream, whose key is of another type now: with a
+        // new group everything comes again, known by its id.
+        forward->registered = false;
     }
     // Once, not with every try: a disk may be full for days.
     const bool told = forward->failures > 0 && forward->said == status &&
@@ -369,10 +370,11 @@ static void *forward_main(void *argument)
         if (status == EVQ_E_STOPPED) {
             break;
         }
-        // All sinks were registered before this thread began: functions and permissions that go
-        // from under a logger that runs come again, as for everybody who runs.
+        // All sinks were registered before this thread began: functions, permissions and the
+        // stream that go from under a logger that runs come again, as for everybody who runs.
         const bool began =
-            (status == EVQ_E_VERSION || status == EVQ_E_AUTH) && !forward->sink_failed;
+            (status == EVQ_E_VERSION || status == EVQ_E_AUTH || status == EVQ_E_INVALID) &&
+            !forward->sink_failed;
         if (is_final(status) && !began && forward->failures == 0 &&
             atomic_load(&forward->count) == 0) {
             evq_log(EVQ_LOG_ERROR, "sink_failed", "sink=%s status=%s reason=%s",
@@ -463,7 +465,7 @@ enum evq_status evq_forward_start(const struct evq_config *config,
     forward->random = evq_clock_random();
     enum evq_status status = queue_open(config, &forward->conn, &forward->queue, err);
     if (status == EVQ_OK && pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {
-        status = evq_error_set(err, EVQ_E_IO, "start the thread of sink '%s'", sink->name);
+        status = evq_error_set(err, EVQ_E_NOMEM, "the thread of sink '%s'", sink->name);
     }
     if (status != EVQ_OK) {
         forward_free(forward);

@@ -10,6 +10,7 @@
 #define ROUND_CLAIMS 64 // Claims of one round, so that the children are looked after in between.
 #define BEATS_MAX    512
 #define RECLASS_MS   1000 // From a look at classes without memory for it to the next one.
+#define REFUSED_MS   1000 // From something that Redis refuses to the next try.
 
 /* ---- heartbeats ---- */
 
@@ -251,6 +252,20 @@ static void wait_begin(struct evq_supervisor *supervisor)
     (void)evq_link_note_read(&supervisor->link, status, &err); // A failure puts the next try off.
 }
 
+/* Where no marker can be waited for, claims are made now and then. */
+static void wait_answered(struct evq_supervisor *supervisor, enum evq_status status,
+                          const struct evq_error *err)
+{
+    const bool refused = status != EVQ_OK;
+
+    if (refused) {
+        evq_log(supervisor->wait_refused ? EVQ_LOG_DEBUG : EVQ_LOG_ERROR, "wait_refused",
+                "reason=%s", err->message);
+        supervisor->link.retry_ms = evq_clock_mono_ms() + REFUSED_MS;
+    }
+    supervisor->wait_refused = refused;
+}
+
 void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable)
 {
     struct evq_error err;
@@ -260,9 +275,9 @@ void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable)
         return;
     }
     const enum evq_status status = evq_link_wait_end(&supervisor->link, readable, &over, &err);
-    if (over) {
-        supervisor->claim_due =
-            evq_link_note(&supervisor->link, status, &err) || supervisor->claim_due;
+    if (over && evq_link_note(&supervisor->link, status, &err)) {
+        supervisor->claim_due = true;
+        wait_answered(supervisor, status, &err);
     }
 }
 
@@ -322,7 +337,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
         if (status != EVQ_OK) {
             evq_log(EVQ_LOG_ERROR, "claim_refused", "reason=%s", err.message);
             supervisor->reclass = true; // Classes we no longer know of are one way to be refused.
-            link->retry_ms = evq_clock_mono_ms() + 1000;
+            link->retry_ms = evq_clock_mono_ms() + REFUSED_MS;
             return;
         }
         if (!evq_outboxes_flush(supervisor)) {

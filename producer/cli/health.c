@@ -232,19 +232,24 @@ enum evq_status evq_health_server(struct evq_cli *cli, json_t *checks, struct ev
     return status;
 }
 
+static const char *loss_why(const char *why)
+{
+    return strcmp(why, "cap") == 0       ? "the stream was full"
+           : strcmp(why, "rubbish") == 0 ? "another key stood where the stream was"
+                                         : "it was silent for days";
+}
+
 static void check_losses(const json_t *stats, json_t *checks)
 {
     size_t index = 0;
     const json_t *loss = NULL;
     json_array_foreach(json_object_get(stats, "losses"), index, loss)
     {
-        evq_health_add(
-            checks, "results", EVQ_HEALTH_FAIL,
-            "`evalq results --replay SINK` repeats them from the stored results",
-            "the sink '%s' lost the results from %s to %s (%s)", evq_json_text(loss, "sink", "?"),
-            evq_json_text(loss, "from", "?"), evq_json_text(loss, "to", "?"),
-            strcmp(evq_json_text(loss, "why", ""), "cap") == 0 ? "the stream was full"
-                                                               : "it was silent for days");
+        evq_health_add(checks, "results", EVQ_HEALTH_FAIL,
+                       "`evalq results --replay SINK` repeats them from the stored results",
+                       "the sink '%s' lost the results from %s to %s (%s)",
+                       evq_json_text(loss, "sink", "?"), evq_json_text(loss, "from", "?"),
+                       evq_json_text(loss, "to", "?"), loss_why(evq_json_text(loss, "why", "")));
     }
 }
 

@@ -339,6 +339,30 @@ function Q.bad(subject, reason, data)
     Q.bump('bad_entries', 1)
 end
 
+Q.AFTER_MENDING = {} -- By name: what is to be noted of a key that was lost so.
+
+--[[
+What f, a command on the key of this name alone, replies. Where another type than f's stands under the name, it is taken away and f
+makes the key anew: left there it would hold up all. Its text is kept with the reason.
+--]]
+function Q.mended(name, f, ...)
+    local ok, reply = pcall(f, ...)
+    if ok then
+        return reply
+    end
+    local problem = error_text(reply)
+    if not find(problem, '^WRONGTYPE') then
+        error(reply, 0)
+    end
+    local _, text = pcall(call, 'GET', P .. name)
+    Q.bad(name, 'the key was of another type and is made anew: ' .. problem, type(text) == 'string' and text or '')
+    call('UNLINK', P .. name)
+    if Q.AFTER_MENDING[name] then
+        Q.AFTER_MENDING[name]()
+    end
+    return f(...)
+end
+
 --[[
 Takes whatever stands under this id out of every place. Its hash is left for people to look at, unless it is a hash
 in an open state: that one becomes `bad`, so that it is not counted as waiting.

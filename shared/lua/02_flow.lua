@@ -88,7 +88,7 @@ function F.run_free(name)
 end
 
 function F.wake(class)
-    call('ZADD', P .. 'wake:' .. class, '0', '0')
+    Q.mended('wake:' .. class, call, 'ZADD', P .. 'wake:' .. class, '0', '0')
 end
 
 --[[
@@ -161,7 +161,7 @@ end
 local function cost_read(suite)
     local cost = COSTS[suite]
     if not cost then
-        cost = { seconds = tonumber(call('HGET', P .. 'cost', suite)), learned = false }
+        cost = { seconds = tonumber(Q.mended('cost', call, 'HGET', P .. 'cost', suite)), learned = false }
         COSTS[suite] = cost
     end
     return cost

@@ -10,8 +10,8 @@ local ENTRY_OWN = { job = true, task = true, run = true, step = true, variant = 
 -- One entry of the stream: text that people can read, and the record. extra: further fields, or nil.
 function R.add(j, task, state, reason, extra, record)
     if not extra then
-        call('XADD', P .. 'results', '*', 'job', j.id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant,
-            'suite', j.suite, 'state', state, 'reason', reason, 'finished_ms', NOW_TEXT, 'record', record)
+        Q.mended('results', call, 'XADD', P .. 'results', '*', 'job', j.id, 'task', task, 'run', j.run, 'step', j.step,
+            'variant', j.variant, 'suite', j.suite, 'state', state, 'reason', reason, 'finished_ms', NOW_TEXT, 'record', record)
     else
         local fields = { 'job', j.id, 'task', task, 'run', j.run, 'step', j.step, 'variant', j.variant, 'suite', j.suite,
             'state', state, 'reason', reason }
@@ -23,7 +23,7 @@ function R.add(j, task, state, reason, extra, record)
         end
         local n = #fields
         fields[n + 1], fields[n + 2], fields[n + 3], fields[n + 4] = 'finished_ms', NOW_TEXT, 'record', record
-        call('XADD', P .. 'results', '*', unpack(fields))
+        Q.mended('results', call, 'XADD', P .. 'results', '*', unpack(fields))
     end
 end
 
@@ -130,7 +130,8 @@ R.map = pairs_to_map
 function R.needs()
     local groups = {}
     if call('EXISTS', P .. 'results') == 1 then
-        for _, row in ipairs(call('XINFO', 'GROUPS', P .. 'results')) do
+        local ok, rows = pcall(call, 'XINFO', 'GROUPS', P .. 'results') -- Of another type it has none.
+        for _, row in ipairs(ok and rows or {}) do
             local group = pairs_to_map(row)
             groups[group.name] = group
         end
@@ -218,6 +219,11 @@ local function lose(needs, first, to, why)
     end
 end
 
+-- What stood in the stream went with it: every sink may have lost all that was published until now.
+function Q.AFTER_MENDING.results()
+    lose(R.needs(), '0-0', NOW_TEXT .. '-0', 'rubbish')
+end
+
 -- Trims what every sink has acknowledged; sinks silent for days are not waited for. One that has taken all has nothing to say.
 function R.trim()
     local needs, last, low = R.needs(), last_id(), nil
@@ -242,7 +248,7 @@ end
 
 -- Past the cap the oldest go, whoever needs them.
 function R.cap()
-    local over = call('XLEN', P .. 'results') - Q.meta().results_max
+    local over = Q.mended('results', call, 'XLEN', P .. 'results') - Q.meta().results_max
     if over <= 0 then
         return
     end

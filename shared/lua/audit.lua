@@ -136,6 +136,9 @@ end
 local PLACES = { delayed = 'delayed', leases = 'running', sharded = 'running', ['ended:done'] = 'done',
     ['ended:dead'] = 'dead', ['ended:skipped'] = 'skipped', ['ended:cancelled'] = 'cancelled' }
 
+-- Keys that hold no jobs need be of their type alone: what asks for their size fails otherwise.
+local SIZES = { results = 'XLEN', bad = 'XLEN', cost = 'HLEN', wake = 'ZCARD' }
+
 local function check_key(c, name)
     local id = name:match('^job:(.+)$')
     if id then
@@ -145,6 +148,8 @@ local function check_key(c, name)
         check_members(c, P .. name, PLACES[name])
     elseif name:find('^wait:') or name:find('^begun:') then
         check_wait(c, P .. name, name:match('^%a+:(.+):%d+:%d$') or '')
+    elseif SIZES[name:match('^%a+')] then
+        call(SIZES[name:match('^%a+')], P .. name)
     elseif name:find('^gpus:') then
         for i, text in ipairs(call('HVALS', P .. name)) do
             if i <= 256 and not V.gpu_ok(text) then

@@ -36,7 +36,7 @@ local function put_again(row, from, to)
         'state', task ~= '' and 'done' or j.state or '', 'finished_ms', ms, 'record', record }) do
         fields[#fields + 1] = value
     end
-    call('XADD', P .. 'results', '*', unpack(fields))
+    Q.mended('results', call, 'XADD', P .. 'results', '*', unpack(fields))
     return 1
 end
 

@@ -20,9 +20,9 @@ verb('sink_open', 'drain', function(args)
     if call('ZSCORE', P .. 'sinks', sink) == false and call('ZCARD', P .. 'sinks') >= 64 then
         refuse('64 sinks are registered; remove one first')
     end
-    local made = redis.pcall('XGROUP', 'CREATE', P .. 'results', sink, '0', 'MKSTREAM')
-    if type(made) == 'table' and made.err and not made.err:find('BUSYGROUP') then
-        error(made, 0)
+    local ok, problem = pcall(Q.mended, 'results', call, 'XGROUP', 'CREATE', P .. 'results', sink, '0', 'MKSTREAM')
+    if not ok and not error_text(problem):find('BUSYGROUP') then
+        error(problem, 0)
     end
     call('ZADD', P .. 'sinks', 'NX', NOW, sink)
     R.heard(sink)

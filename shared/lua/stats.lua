@@ -69,13 +69,21 @@ end
 
 local function suites_view(workers)
     local list = {}
+    local ok, costs = pcall(call, 'HGETALL', P .. 'cost')
+    costs = R.map(ok and costs or {})
     for _, name in ipairs(call('ZRANGE', P .. 'suites', 0, 255)) do
         local s = R.map(call('HGETALL', P .. 'suite:' .. name))
         list[#list + 1] = { name = name, digest = s.digest or '', needs = s.needs or '', shards = W.number(s.shards),
             every = W.number(s.every), where = s.where or '', paused = s.paused == '1', cap = W.number(s.cap),
-            cost_s = W.number(call('HGET', P .. 'cost', name)), offered = W.offered(name, workers) }
+            cost_s = W.number(costs[name]), offered = W.offered(name, workers) }
     end
     return list
+end
+
+-- Of a key of another type none: whoever writes next makes it anew.
+local function length(name)
+    local ok, entries = pcall(call, 'XLEN', P .. name)
+    return ok and entries or 0
 end
 
 local function sinks_view()
@@ -83,7 +91,7 @@ local function sinks_view()
     for _, need in ipairs(R.needs()) do
         local group = need.group
         list[#list + 1] = { name = need.sink, seen_age_ms = NOW - need.seen, needs = need.low,
-            pending = group and group.pending or 0, lag = group and group.lag or call('XLEN', P .. 'results'),
+            pending = group and group.pending or 0, lag = group and group.lag or length('results'),
             error = call('HGET', P .. 'sink:' .. need.sink, 'error') or '' }
     end
     return list
@@ -127,6 +135,6 @@ verb('stats', 'ro', function(args)
         due_ms = due and math.max(tonumber(due) - NOW, 0) or -1, workers = W.array(workers),
         suites = W.array(suites_view(workers)), sinks = W.array(sinks_view()), losses = W.array(losses_view()),
         waiting = waiting, runs = call('ZCARD', P .. 'runs'), flows = call('ZCARD', P .. 'flows'),
-        results = { length = call('XLEN', P .. 'results'), max = meta.results_max },
-        bad = call('XLEN', P .. 'bad') })
+        results = { length = length('results'), max = meta.results_max },
+        bad = length('bad') })
 end)

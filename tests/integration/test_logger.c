@@ -30,7 +30,8 @@
 #include "tests/fixture/random.h"
 #include "tests/fixture/redis.h"
 
-#define STEPS 120
+#define STEPS   120
+#define RESULTS "evalq:{main}:results"
 
 extern char **environ;
 
@@ -414,6 +415,64 @@ static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
     assert_int_equal(seen[5], 1);
 }
 
+/* How many connections read the stream, or did last. unblock: they have read nothing. */
+static int readers(struct scene *scene, bool unblock)
+{
+    struct evq_reply *list = fixture_call(scene->conn, "CLIENT", "LIST", NULL);
+    char id[24];
+    int count = 0;
+
+    for (const char *line = list->text; line != NULL && *line != '\0';) {
+        const char *end = strchr(line, '\n');
+        const char *reads = strstr(line, "cmd=xreadgroup");
+        if (reads != NULL && end != NULL && reads < end && sscanf(line, "id=%23[0-9]", id) == 1) {
+            count++;
+            if (unblock) {
+                evq_reply_free(fixture_call(scene->conn, "CLIENT", "UNBLOCK", id, NULL));
+            }
+        }
+        line = end != NULL ? end + 1 : NULL;
+    }
+    evq_reply_free(list);
+    return count;
+}
+
+/* Another type stands under its key as the next read comes. */
+static void stream_spoil(struct scene *scene)
+{
+    int status = 0;
+
+    assert_int_equal(kill(scene->logger, SIGSTOP), 0);
+    assert_int_equal(waitpid(scene->logger, &status, WUNTRACED), scene->logger);
+    assert_int_equal(readers(scene, true), 3);
+    evq_reply_free(fixture_call(scene->conn, "SET", RESULTS, "rubbish", NULL));
+    assert_int_equal(kill(scene->logger, SIGCONT), 0);
+}
+
+/* Before it had an entry, and afterwards: it makes the stream anew, and takes what comes. */
+static void logger_goes_on_when_its_stream_becomes_another_type(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_claim *claims[2];
+    int seen[STEPS] = {0};
+
+    job_submit(scene, 0);
+    job_submit(scene, 1);
+    jobs_claim(scene, claims, 2);
+    logger_start(scene);
+    for (size_t i = 0; i < 2; i++) {
+        FIXTURE_UNTIL(readers(scene, false) == 3);
+        stream_spoil(scene);
+        FIXTURE_UNTIL(
+            strcmp(fixture_call_text(scene->conn, "TYPE", RESULTS, NULL).text, "stream") == 0);
+        job_finish(scene, claims[i]);
+        evq_claim_free(claims[i]);
+        FIXTURE_UNTIL(all_acknowledged(scene, 3));
+    }
+    assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
+    assert_int_equal(lines_count(scene, seen), 2);
+}
+
 /* One line that says what is wrong, and the code of its kind. */
 static void refuses(struct scene *scene, const char *url, const char *option, const char *value,
                     int code, const char *words)
@@ -531,6 +590,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(logger_keeps_no_best_of_a_time, setup, teardown),
         cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup_kept,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(logger_goes_on_when_its_stream_becomes_another_type, setup,
                                         teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

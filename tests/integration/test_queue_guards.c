@@ -229,13 +229,18 @@ static void entry_of_a_job_that_ended_is_set_aside(void **state)
     evq_claim_free(claim);
 }
 
+static void key_spoil(struct fixture *fx, const char *name)
+{
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, name), NULL));
+    evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, name), "rubbish", NULL));
+}
+
 static void job_spoil(struct fixture *fx, const char *id)
 {
     char key[128];
 
     (void)snprintf(key, sizeof key, "job:%s", id);
-    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, key), NULL));
-    evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, key), "rubbish", NULL));
+    key_spoil(fx, key);
 }
 
 /* One of three is rubbish of another type: the others are submitted, and completed. */
@@ -280,6 +285,86 @@ static void rubbish_among_many_holds_nobody_up(void **state)
     }
 }
 
+/* Two jobs go through, the first completed alone, the second as one of many. Before move number
+ * `when` the key is spoiled: submit, claim, publish, complete, complete among many. */
+static void jobs_go_through(struct fixture *fx, const char *name, int when)
+{
+    static const char *const ids[] = {"r/1/regular/quick", "r/2/regular/quick"};
+    struct evq_claim *claims[2];
+    struct evq_completion done[1];
+    char key[128];
+    int move = 0;
+
+#define MOVE() (move++ == when ? key_spoil(fx, name) : (void)0)
+    MOVE();
+    (void)fixture_submit(fx, ids[0]);
+    (void)fixture_submit(fx, ids[1]);
+    MOVE();
+    for (int i = 0; i < 2; i++) {
+        claims[i] = fixture_claim(fx);
+        (void)snprintf(key, sizeof key, "job:%s", ids[i]); // Long enough ago to learn what it cost.
+        evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, key), "started", "1", NULL));
+    }
+    MOVE();
+    fixture_publish(fx, claims[0], "t", 0.5);
+    fixture_publish(fx, claims[1], "t", 0.5);
+    MOVE();
+    assert_status(evq_queue_complete(fx->queue, ids[0], claims[0]->token, NULL), EVQ_OK);
+    MOVE();
+    done[0] = (struct evq_completion){.id = ids[1], .token = claims[1]->token};
+    assert_status(evq_queue_complete_many(fx->queue, done, 1, NULL), EVQ_OK);
+    assert_status(done[0].status, EVQ_OK);
+    evq_claim_free(claims[0]);
+    evq_claim_free(claims[1]);
+#undef MOVE
+}
+
+/* It holds nobody up and costs no job: audit names it, and who needs it makes it anew. */
+static void key_of_another_type_is_made_anew(void **state)
+{
+    struct fixture *fx = *state;
+    static const char *const names[] = {"results", "cost", "wake:1"};
+    char *problems = NULL;
+
+    for (int i = 0; i < 15; i++) {
+        const char *name = names[i / 5];
+        const int when = i % 5;
+        fixture_reset(fx);
+        key_spoil(fx, name);
+        assert_status(evq_queue_audit(fx->queue, "", &problems, NULL), EVQ_OK);
+        assert_holds(problems, name);
+        free(problems);
+        assert_status(evq_queue_stats(fx->queue, &problems, NULL), EVQ_OK); // Looking goes on.
+        free(problems);
+        evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, name), NULL));
+        jobs_go_through(fx, name, when);
+        if (name == names[0]) { // What stood there before went with it, but no end that came later.
+            assert_int_equal(fixture_ends(fx, "done"), when < 4 ? 2 : 1);
+            assert_int_equal(fixture_results_published(fx), when < 3 ? 2 : 0);
+        }
+        fixture_finish(fx, "s/1/regular/quick", 0.5);
+        assert_int_equal(fixture_bad_entries(fx), 1);
+        fixture_audit(fx);
+    }
+}
+
+/* What sinks may have lost with it is recorded, so that it can be repeated. */
+static void stream_that_was_lost_is_a_loss_of_every_sink(void **state)
+{
+    struct fixture *fx = *state;
+    char *stats = NULL;
+
+    assert_status(evq_queue_sink_open(fx->queue, "jsonl", NULL), EVQ_OK);
+    fixture_finish(fx, "r/1/regular/quick", 0.5);
+    key_spoil(fx, "results");
+    assert_status(evq_queue_sink_open(fx->queue, "jsonl", NULL), EVQ_OK);
+    assert_status(evq_queue_stats(fx->queue, &stats, NULL), EVQ_OK);
+    assert_holds(stats, "rubbish");
+    free(stats);
+    fixture_finish(fx, "r/2/regular/quick", 0.5);
+    fixture_audit(fx);
+}
+
 int main(void)
 {
 #define GUARD_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -293,6 +378,8 @@ int main(void)
         GUARD_TEST(other_suite_than_the_first_ends_the_job),
         GUARD_TEST(entry_of_a_job_that_ended_is_set_aside),
         GUARD_TEST(rubbish_among_many_holds_nobody_up),
+        GUARD_TEST(key_of_another_type_is_made_anew),
+        GUARD_TEST(stream_that_was_lost_is_a_loss_of_every_sink),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

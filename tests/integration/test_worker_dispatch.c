@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,6 +164,30 @@ static void classes_are_read_again_after_a_claim_was_refused(void **state)
     assert_knows(scene, 3);
 }
 
+/* Else it would claim and wait as fast as Redis answers. */
+static void worker_that_may_not_wait_for_markers_claims_now_and_then(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_supervisor *supervisor = &scene->supervisor;
+    struct fixture *fx = scene->fx;
+
+    round_run(scene);
+    for (uint32_t i = 0; i < supervisor->offer.class_count; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof key, "wake:%u", supervisor->offer.classes[i].number);
+        evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, key), NULL));
+        evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, key), "rubbish", NULL));
+    }
+    supervisor->claim_due = false;
+    evq_dispatch_round(supervisor);
+    assert_non_null(supervisor->link.waiting);
+    FIXTURE_UNTIL((evq_dispatch_wake(supervisor, true), supervisor->link.waiting == NULL));
+    assert_true(supervisor->claim_due);
+    assert_true(evq_dispatch_due_ms(supervisor) > 0);
+    (void)fixture_submit(fx, "r/1/regular/own"); // Makes its class's marker anew.
+    assert_int_equal(fixture_bad_entries(fx), 1);
+}
+
 #define DISPATCH_TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -171,6 +196,7 @@ int main(void)
         DISPATCH_TEST(slot_whose_fit_found_no_memory_is_looked_at_again),
         DISPATCH_TEST(class_that_came_is_read_after_the_next_heartbeat),
         DISPATCH_TEST(classes_are_read_again_after_a_claim_was_refused),
+        DISPATCH_TEST(worker_that_may_not_wait_for_markers_claims_now_and_then),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
