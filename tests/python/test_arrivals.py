@@ -18,7 +18,7 @@ from evalq._extremes import Extremes
 from evalq.result import Result, better
 
 
-def result(step: int, value: float = 0.5, key: str = "eval/t/accuracy") -> Result:
+def result(step: int, value: float = 0.5, key: str = "eval/t/accuracy", generation: str = "") -> Result:
     return Result(
         step=step,
         suite="quick",
@@ -30,7 +30,7 @@ def result(step: int, value: float = 0.5, key: str = "eval/t/accuracy") -> Resul
         n=10,
         state="done",
         reason="",
-        job=f"run/{step}/regular/quick",
+        job=f"run/{step}/regular/quick{generation}",
         finished_ms=1700000000000 + step,
     )
 
@@ -79,6 +79,17 @@ class ArrivalsTest(unittest.TestCase):
                         held.append(tracemalloc.get_traced_memory()[0])
                 tracemalloc.stop()
             self.assertLess(held[1], held[0] + 100_000, f"reads: {reads}")  # 6,000 results; at 100 bytes each 600 kB.
+
+    def test_a_later_generation_is_told_from_the_first(self) -> None:
+        log = logging.getLogger("evalq-test-generations")
+        arrivals = Arrivals(log)
+        arrivals.expect(50, "regular", "/out/50")
+        with self.assertLogs(log, "INFO") as logs:  # The first comes from the run's history.
+            arrivals.take(result(50, 0.5))
+            arrivals.take(result(50, 0.25, generation="~2"))
+            arrivals.log()
+        said = [line.split("evalq-test-generations:")[1] for line in logs.output]
+        self.assertEqual(said, ["step 50 quick/t (regular): accuracy=0.5", "step 50~2 quick/t (regular): accuracy=0.25"])
 
     def test_paths_of_the_latest_submits_are_known(self) -> None:
         arrivals = Arrivals(None)

@@ -127,14 +127,15 @@ class Arrivals:
 
 def _log_task(log: logging.Logger, values: List[Result]) -> None:
     first = values[0]
+    step = str(first.step) + "".join(first.job.partition("~")[1:])  # 50~2: other weights than those of 50.
     if not first.is_end:
         text = ", ".join(f"{value.metric}={value.value:.6g}" for value in values)
-        log.info("step %d %s/%s (%s): %s", first.step, first.suite, first.task, first.variant, text)
+        log.info("step %s %s/%s (%s): %s", step, first.suite, first.task, first.variant, text)
     elif first.state != "done":
         asked = first.state == "cancelled" or first.reason.startswith("superseded")
         level = logging.INFO if asked else logging.WARNING
         reason = first.reason or "no reason given"
-        log.log(level, "step %d: the evaluation by %s ended as %s: %s", first.step, first.suite, first.state, reason)
+        log.log(level, "step %s: the evaluation by %s ended as %s: %s", step, first.suite, first.state, reason)
 
 
 def _read(arrivals: "weakref.ref[Arrivals]", handle: Handle, stop: threading.Event) -> None:
