@@ -413,10 +413,7 @@ static void roots_look(struct evq_sender *sender)
         return;
     }
     sender->config_due_ms = now + EVQ_ROOT_LOOK_MS;
-    if (stat(sender->config_path, &info) != 0 ||
-        (info.st_ino == sender->config_seen.st_ino && info.st_size == sender->config_seen.st_size &&
-         info.st_mtim.tv_sec == sender->config_seen.st_mtim.tv_sec &&
-         info.st_mtim.tv_nsec == sender->config_seen.st_mtim.tv_nsec)) {
+    if (stat(sender->config_path, &info) != 0 || evq_file_unchanged(&info, &sender->config_seen)) {
         return;
     }
     evq_buffer_init(&text, 0);

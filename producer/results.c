@@ -266,23 +266,6 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
     }
 }
 
-/* "root:path" as a path of this machine, where the root is configured. */
-static void local_path(const struct evq_config *config, const char *checkpoint, char *out,
-                       size_t out_bytes)
-{
-    const char *colon = strchr(checkpoint, ':');
-
-    for (size_t at = 0; colon != NULL && at < config->root_count; at++) {
-        const struct evq_root *root = &config->roots[at];
-        if (strlen(root->name) == (size_t)(colon - checkpoint) &&
-            strncmp(root->name, checkpoint, (size_t)(colon - checkpoint)) == 0) {
-            (void)snprintf(out, out_bytes, "%s/%s", root->path, colon + 1);
-            return;
-        }
-    }
-    (void)snprintf(out, out_bytes, "%s", checkpoint);
-}
-
 int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value,
                       int64_t *ret_step, char *path_out, size_t path_bytes, int timeout_ms)
 {
@@ -314,7 +297,7 @@ int evalq_client_best(struct evalq_client *client, const char *metric, double *r
         *ret_step = best.step;
     }
     if (path_out != NULL && path_bytes > 0) {
-        local_path(client->sender->config, best.checkpoint, path_out, path_bytes);
+        evq_config_checkpoint_path(client->sender->config, best.checkpoint, path_out, path_bytes);
     }
     return EVALQ_OK;
 }

@@ -193,6 +193,11 @@ const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char 
 /* The root of this name, shm among them; NULL: none. */
 const struct evq_root *evq_config_root_find(const struct evq_config *config, const char *name);
 
+/* "root:path" as an absolute path here, cut to out_bytes; the text itself when this machine does
+ * not know the root. */
+void evq_config_checkpoint_path(const struct evq_config *config, const char *checkpoint, char *out,
+                                size_t out_bytes);
+
 /*
  * Matches an absolute path to the longest root, by whole components and through symbolic links.
  * EVQ_E_NOT_FOUND prints the path, the roots and the missing line of configuration. ret_path points

@@ -17,6 +17,22 @@ const struct evq_root *evq_config_root_find(const struct evq_config *config, con
     return strcmp(name, config->shm.name) == 0 ? &config->shm : NULL;
 }
 
+void evq_config_checkpoint_path(const struct evq_config *config, const char *checkpoint, char *out,
+                                size_t out_bytes)
+{
+    const char *colon = strchr(checkpoint, ':');
+
+    for (size_t i = 0; colon != NULL && i < config->root_count; i++) {
+        const struct evq_root *root = &config->roots[i];
+        if (strlen(root->name) == (size_t)(colon - checkpoint) &&
+            strncmp(root->name, checkpoint, (size_t)(colon - checkpoint)) == 0) {
+            (void)snprintf(out, out_bytes, "%s/%s", root->path, colon + 1);
+            return;
+        }
+    }
+    (void)snprintf(out, out_bytes, "%s", checkpoint);
+}
+
 /* The part of path below root, "" for root itself; NULL when it does not lie beneath it. */
 static const char *below(const char *root, const char *path)
 {

@@ -191,6 +191,21 @@ enum evq_status evq_file_make_directories(const char *path, mode_t mode, struct 
     return EVQ_OK;
 }
 
+bool evq_file_unchanged(const struct stat *before, const struct stat *now)
+{
+    return before->st_dev == now->st_dev && before->st_ino == now->st_ino &&
+           before->st_size == now->st_size && before->st_mtim.tv_sec == now->st_mtim.tv_sec &&
+           before->st_mtim.tv_nsec == now->st_mtim.tv_nsec;
+}
+
+bool evq_file_ends_with(const char *path, const char *ending)
+{
+    const size_t bytes = strlen(path);
+    const size_t ending_bytes = strlen(ending);
+
+    return bytes >= ending_bytes && strcmp(path + bytes - ending_bytes, ending) == 0;
+}
+
 enum evq_status evq_file_unnamed(const char *directory, int *ret_fd, struct evq_error *err)
 {
     char path[PATH_MAX];

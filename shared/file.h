@@ -5,8 +5,10 @@
 #ifndef EVQ_SHARED_FILE_H
 #define EVQ_SHARED_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "shared/buffer.h"
@@ -41,6 +43,11 @@ enum evq_status evq_file_replace(const char *path, const void *data, size_t byte
 /* As mkdir -p does; mode is of those that are new. EVQ_E_LIMIT. */
 enum evq_status evq_file_make_directories(const char *path, mode_t mode,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* One file, and its content the same, as far as that can be told without reading it. */
+bool evq_file_unchanged(const struct stat *before, const struct stat *now);
+
+bool evq_file_ends_with(const char *path, const char *ending); // ".json"
 
 /* An empty file without a name, on the file system of directory: it goes with its descriptor, also
  * when the process is killed. The caller closes it. EVQ_E_LIMIT. */

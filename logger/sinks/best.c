@@ -74,24 +74,6 @@ static enum evq_status link_point(const char *directory, const char *name, const
     return EVQ_OK;
 }
 
-/* "root:path" as an absolute path here; the text itself when this machine does not know the root.
- */
-static void checkpoint_path(const struct evq_config *config, const char *checkpoint, char *out,
-                            size_t out_bytes)
-{
-    const char *colon = strchr(checkpoint, ':');
-
-    for (size_t i = 0; colon != NULL && i < config->root_count; i++) {
-        const struct evq_root *root = &config->roots[i];
-        if (strlen(root->name) == (size_t)(colon - checkpoint) &&
-            strncmp(root->name, checkpoint, (size_t)(colon - checkpoint)) == 0) {
-            (void)snprintf(out, out_bytes, "%s/%s", root->path, colon + 1);
-            return;
-        }
-    }
-    (void)snprintf(out, out_bytes, "%s", checkpoint);
-}
-
 static enum evq_status links_point(const struct best *sink, const struct evq_best *best,
                                    struct evq_error *err)
 {
@@ -109,7 +91,7 @@ static enum evq_status links_point(const struct best *sink, const struct evq_bes
     if (status != EVQ_OK) {
         return status;
     }
-    checkpoint_path(sink->context->config, best->checkpoint, target, sizeof(target));
+    evq_config_checkpoint_path(sink->context->config, best->checkpoint, target, sizeof(target));
     char mapped[129];
     char dotted[sizeof(best->metric)];
     (void)snprintf(dotted, sizeof(dotted), "%s", best->metric);

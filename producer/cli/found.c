@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "shared/file.h"
 #include "shared/job.h"
 
 #define FOUND_MAX 1000000
@@ -23,19 +24,12 @@ static bool has_word(const char *name)
     return name[0] != '\0' && name[strspn(name, "0123456789")] == '\0';
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t a = strlen(name);
-    size_t b = strlen(end);
-    return a > b && strcmp(name + a - b, end) == 0;
-}
-
 /* Bytes of name without an extension of weights; the whole name when it has none. */
 static size_t stem_bytes(const char *name)
 {
     static const char *const ends[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-        if (ends_with(name, ends[i])) {
+        if (evq_file_ends_with(name, ends[i])) {
             return strlen(name) - strlen(ends[i]);
         }
     }
@@ -44,7 +38,7 @@ static size_t stem_bytes(const char *name)
 
 static bool fits_rules(const char *name, bool is_directory, const char *stem)
 {
-    if (is_directory || ends_with(name, ".safetensors")) {
+    if (is_directory || evq_file_ends_with(name, ".safetensors")) {
         return has_word(stem);
     }
     return strlen(stem) < strlen(name);
@@ -85,8 +79,8 @@ bool evq_found_step(const char *name, bool is_directory, const char *pattern, in
 {
     char stem[256];
     size_t bytes = is_directory ? strlen(name) : stem_bytes(name);
-    if (name[0] == '.' || bytes >= sizeof stem || ends_with(name, ".tmp") ||
-        ends_with(name, ".part") || strncmp(name, "tmp-", 4) == 0) {
+    if (name[0] == '.' || bytes >= sizeof stem || evq_file_ends_with(name, ".tmp") ||
+        evq_file_ends_with(name, ".part") || strncmp(name, "tmp-", 4) == 0) {
         return false;
     }
     memcpy(stem, name, bytes);

@@ -20,16 +20,10 @@
 #define FILE_BYTES_MAX (64 << 20)
 #define SINGAPORE_MS   (8 * 3600 * 1000LL) // In whose time lmms-eval names its files.
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t bytes = strlen(text);
-    const size_t end_bytes = strlen(end);
-    return bytes > end_bytes && strcmp(text + bytes - end_bytes, end) == 0;
-}
-
 static int is_results(const struct dirent *entry)
 {
-    return entry->d_name[0] != '.' && ends_with(entry->d_name, ENDING);
+    return entry->d_name[0] != '.' && strlen(entry->d_name) > strlen(ENDING) &&
+           evq_file_ends_with(entry->d_name, ENDING);
 }
 
 /* Whether the file says that it is this job's: a directory may be used for several. */
@@ -80,7 +74,7 @@ static json_t *samples_find(const struct evq_lmms_output *output, const char *re
     while (stream != NULL && (entry = readdir(stream)) != NULL) {
         const int bytes = snprintf(path, sizeof path, "%s/%s", output->directory, entry->d_name);
         if (strncmp(entry->d_name, start, strlen(start)) == 0 &&
-            ends_with(entry->d_name, ".jsonl") && bytes > 0 && bytes < PATH_MAX) {
+            evq_file_ends_with(entry->d_name, ".jsonl") && bytes > 0 && bytes < PATH_MAX) {
             (void)json_array_append_new(list, json_string(path)); // Fewer, where memory is short.
         }
     }

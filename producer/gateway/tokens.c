@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "producer/gateway/http.h"
+#include "shared/file.h"
 #include "shared/sha256.h"
 
 #define FILE_BYTES_MAX 65536
@@ -222,10 +223,7 @@ bool evq_tokens_changed(const struct evq_tokens *tokens)
     if (tokens->path == NULL || stat(tokens->path, &now) != 0) {
         return false; // Being replaced, or gone: those that were read hold.
     }
-    return now.st_ino != tokens->read.st_ino || now.st_dev != tokens->read.st_dev ||
-           now.st_size != tokens->read.st_size ||
-           now.st_mtim.tv_sec != tokens->read.st_mtim.tv_sec ||
-           now.st_mtim.tv_nsec != tokens->read.st_mtim.tv_nsec;
+    return !evq_file_unchanged(&now, &tokens->read);
 }
 
 enum evq_status evq_tokens_reload(struct evq_tokens *tokens, size_t *ret_count,

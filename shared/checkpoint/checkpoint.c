@@ -8,14 +8,7 @@
 
 #include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/format.h"
-
-static bool ends_in(const char *path, const char *end)
-{
-    size_t bytes = strlen(path);
-    size_t end_bytes = strlen(end);
-
-    return bytes >= end_bytes && strcmp(path + bytes - end_bytes, end) == 0;
-}
+#include "shared/file.h"
 
 /* fd (taken over) is a file; folder is where its shards would lie, name what messages call it. */
 static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
@@ -29,7 +22,7 @@ static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd,
     if (strcmp(name, ".metadata") == 0) {
         return evq_dcp_read(checkpoint, root_fd, folder, fd, info, options, err);
     }
-    return ends_in(name, ".index.json")
+    return evq_file_ends_with(name, ".index.json")
                ? evq_sharded_read(checkpoint, root_fd, folder, fd, info, options, err)
                : evq_format_read(checkpoint, name, fd, info, options, err);
 }

@@ -198,6 +198,7 @@ bool evq_checkpoint_base(const struct evq_checkpoint *checkpoint, int *ret_root_
 
 bool evq_tensor_elements(const struct evq_tensor *tensor, size_t *ret_elements); // false: overflow.
 size_t evq_dtype_bytes(enum evq_dtype dtype);                                    // 0 for OTHER.
+bool evq_dtype_is_float(enum evq_dtype dtype);
 const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32".
 
 /*

@@ -101,27 +101,19 @@ static enum evq_status read_entry(struct dcp *dcp, const struct evq_pickle_node 
     return evq_torch_integers(offset, "place", entry->begin, &entry->rank, dcp->err);
 }
 
-static int compare_text(const struct evq_pickle_node *left, const struct evq_pickle_node *right)
-{
-    const size_t bytes = left->count < right->count ? left->count : right->count;
-    const int order = bytes == 0 ? 0 : memcmp(left->as.text, right->as.text, bytes);
-
-    return order != 0 ? order : (left->count > right->count) - (left->count < right->count);
-}
-
 static int by_path(const void *a, const void *b)
 {
     const struct entry *left = a;
     const struct entry *right = b;
 
-    return compare_text(left->path, right->path);
+    return evq_pickle_text_compare(left->path, right->path);
 }
 
 static int by_place(const void *a, const void *b)
 {
     const struct entry *left = a;
     const struct entry *right = b;
-    int order = compare_text(left->name, right->name);
+    int order = evq_pickle_text_compare(left->name, right->name);
 
     if (order == 0) {
         order = (left->rank > right->rank) - (left->rank < right->rank);
@@ -192,7 +184,7 @@ static enum evq_status open_files(struct dcp *dcp)
     qsort(dcp->entries, dcp->count, sizeof(*dcp->entries), by_path);
     for (size_t i = 0; i < dcp->count; i++) {
         struct entry *entry = &dcp->entries[i];
-        if (i == 0 || compare_text(dcp->entries[i - 1].path, entry->path) != 0) {
+        if (i == 0 || evq_pickle_text_compare(dcp->entries[i - 1].path, entry->path) != 0) {
             enum evq_status status = open_file(dcp, entry->path, &file);
             if (status != EVQ_OK) {
                 return status;

@@ -21,20 +21,12 @@ bool evq_dcp_is_tensor(const struct evq_pickle_node *node)
            strcmp(node->as.object->callable->as.global->name, "TensorStorageMetadata") == 0;
 }
 
-static int compare_names(const struct evq_pickle_node *left, const struct evq_pickle_node *right)
-{
-    const size_t bytes = left->count < right->count ? left->count : right->count;
-    const int order = bytes == 0 ? 0 : memcmp(left->as.text, right->as.text, bytes);
-
-    return order != 0 ? order : (left->count > right->count) - (left->count < right->count);
-}
-
 static int by_name(const void *a, const void *b)
 {
     const struct evq_dcp_path *left = a;
     const struct evq_dcp_path *right = b;
 
-    return compare_names(left->name, right->name);
+    return evq_pickle_text_compare(left->name, right->name);
 }
 
 /* The names that stand in a dict, with that dict. */

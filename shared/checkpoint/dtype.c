@@ -57,6 +57,12 @@ size_t evq_dtype_bytes(enum evq_dtype dtype)
     return 0;
 }
 
+bool evq_dtype_is_float(enum evq_dtype dtype)
+{
+    return dtype == EVQ_DTYPE_F32 || dtype == EVQ_DTYPE_F16 || dtype == EVQ_DTYPE_BF16 ||
+           dtype == EVQ_DTYPE_F64 || dtype == EVQ_DTYPE_F8_E4M3 || dtype == EVQ_DTYPE_F8_E5M2;
+}
+
 const char *evq_dtype_name(enum evq_dtype dtype)
 {
     for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]) && dtype != EVQ_DTYPE_OTHER; i++) {

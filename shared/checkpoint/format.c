@@ -2,20 +2,14 @@
 
 #include <string.h>
 
+#include "shared/file.h"
+
 #define HEAD_BYTES 512
 
 // First match wins; safetensors has no magic number and comes last.
 static const struct evq_format *const formats[] = {&evq_format_torch_zip, &evq_format_torch_legacy,
                                                    &evq_format_unsupported,
                                                    &evq_format_safetensors};
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t text_bytes = strlen(text);
-    size_t end_bytes = strlen(end);
-
-    return text_bytes >= end_bytes && strcmp(text + text_bytes - end_bytes, end) == 0;
-}
 
 static enum evq_status unknown(const uint8_t *head, size_t head_bytes, uint64_t file_bytes,
                                struct evq_error *err)
@@ -63,7 +57,7 @@ static enum evq_status read_known(struct evq_checkpoint *checkpoint, const char 
             format = formats[i];
         }
     }
-    if (format == NULL && ends_with(name, ".safetensors")) {
+    if (format == NULL && evq_file_ends_with(name, ".safetensors")) {
         format = &evq_format_safetensors; // It can say what is wrong better than "unknown".
     }
     if (format == NULL) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/format.h"
+#include "shared/file.h"
 
 /* The file of a Hugging Face checkpoint directory, in the order in which Transformers looks for it.
  */
@@ -77,14 +78,6 @@ static bool starts_with(const char *text, const char *start)
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    const size_t bytes = strlen(text);
-    const size_t end_bytes = strlen(end);
-
-    return bytes >= end_bytes && strcmp(text + bytes - end_bytes, end) == 0;
-}
-
 static bool is_weights(const char *name)
 {
     if (name[0] == '.') {
@@ -96,7 +89,7 @@ static bool is_weights(const char *name)
         }
     }
     for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
-        if (strlen(name) > strlen(suffixes[i]) && ends_with(name, suffixes[i])) {
+        if (strlen(name) > strlen(suffixes[i]) && evq_file_ends_with(name, suffixes[i])) {
             return true;
         }
     }
@@ -106,7 +99,7 @@ static bool is_weights(const char *name)
 const char *evq_layout_refuses(const char *name)
 {
     for (size_t i = 0; i < REFUSED_COUNT; i++) {
-        if (starts_with(name, refused[i].start) && ends_with(name, refused[i].end)) {
+        if (starts_with(name, refused[i].start) && evq_file_ends_with(name, refused[i].end)) {
             return refused[i].sentence;
         }
     }

@@ -438,6 +438,14 @@ bool evq_pickle_is_text(const struct evq_pickle_node *value, const char *text)
            memcmp(value->as.text, text, value->count) == 0;
 }
 
+int evq_pickle_text_compare(const struct evq_pickle_node *left, const struct evq_pickle_node *right)
+{
+    const size_t bytes = left->count < right->count ? left->count : right->count;
+    const int order = bytes == 0 ? 0 : memcmp(left->as.text, right->as.text, bytes);
+
+    return order != 0 ? order : (left->count > right->count) - (left->count < right->count);
+}
+
 const struct evq_pickle_node *evq_pickle_get(const struct evq_pickle_node *dict, const char *key)
 {
     if (dict->kind != EVQ_PICKLE_DICT) {

@@ -86,6 +86,9 @@ size_t evq_pickle_persistent(const struct evq_pickle *pickle,
 bool evq_pickle_is_global(const struct evq_pickle_node *node, const char *module, const char *name);
 /* Whether node is TEXT equal to text. */
 bool evq_pickle_is_text(const struct evq_pickle_node *node, const char *text);
+/* Of two TEXT nodes, as strcmp() does. */
+int evq_pickle_text_compare(const struct evq_pickle_node *left,
+                            const struct evq_pickle_node *right);
 /* The value of the TEXT key in a DICT, the last one as Python has it; NULL: none, or no DICT. */
 const struct evq_pickle_node *evq_pickle_get(const struct evq_pickle_node *dict, const char *key);
 

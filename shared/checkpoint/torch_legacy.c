@@ -117,20 +117,12 @@ static enum evq_status check_machine(const struct stream *stream, struct evq_err
     return EVQ_OK;
 }
 
-static int compare_keys(const struct evq_pickle_node *left, const struct evq_pickle_node *right)
-{
-    const size_t bytes = left->count < right->count ? left->count : right->count;
-    const int order = bytes == 0 ? 0 : memcmp(left->as.text, right->as.text, bytes);
-
-    return order != 0 ? order : (left->count > right->count) - (left->count < right->count);
-}
-
 static int by_key(const void *a, const void *b)
 {
     const struct storage *left = a;
     const struct storage *right = b;
 
-    return compare_keys(left->key, right->key);
+    return evq_pickle_text_compare(left->key, right->key);
 }
 
 static struct storage *find_storage(const struct stream *stream, const struct evq_pickle_node *key)
@@ -162,7 +154,7 @@ static enum evq_status merge_storages(struct stream *stream, struct evq_error *e
     qsort(stream->storages, stream->count, sizeof(*stream->storages), by_key);
     for (size_t i = 0; i < stream->count; i++) {
         const struct storage *next = &stream->storages[i];
-        if (kept > 0 && compare_keys(stream->storages[kept - 1].key, next->key) == 0) {
+        if (kept > 0 && evq_pickle_text_compare(stream->storages[kept - 1].key, next->key) == 0) {
             if (stream->storages[kept - 1].bytes != next->bytes ||
                 stream->storages[kept - 1].elements != next->elements) {
                 return key_error(next->key, "is said to have two sizes", err);

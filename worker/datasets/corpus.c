@@ -7,6 +7,7 @@
 
 #include <xxhash.h>
 
+#include "shared/file.h"
 #include "worker/datasets/corpus_build.h"
 #include "worker/tasks/pairs.h"
 
@@ -131,12 +132,6 @@ static const char *make_key(struct evq_arena *arena, const struct evq_corpus_sou
     return key;
 }
 
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 static void note_file(const char *path, struct stat *info)
 {
     if (path[0] == '\0' || stat(path, info) != 0) {
@@ -208,7 +203,7 @@ static enum evq_status read_files(struct evq_corpus_build *build, struct evq_err
                                        : evq_corpus_read_tokens(build, err);
     for (size_t i = 0; i < 2 && status == EVQ_OK; i++) {
         note_file(corpus->paths[i], &after);
-        if (!same_file(&after, &corpus->files[i])) {
+        if (!evq_file_unchanged(&after, &corpus->files[i])) {
             return evq_error_set(err, EVQ_E_IO, "data set '%s' changed while it was read",
                                  corpus->paths[i]);
         }
@@ -297,7 +292,7 @@ bool evq_corpus_current(const struct evq_corpus *corpus, const struct evq_corpus
         current = key != NULL && strcmp(key, corpus->key) == 0;
         for (size_t i = 0; i < 2 && current; i++) {
             note_file(corpus->paths[i], &now);
-            current = same_file(&now, &corpus->files[i]);
+            current = evq_file_unchanged(&now, &corpus->files[i]);
         }
     }
     evq_arena_free(arena);

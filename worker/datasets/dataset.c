@@ -6,6 +6,7 @@
 
 #include <xxhash.h>
 
+#include "shared/file.h"
 #include "worker/tasks/pairs.h"
 
 static const struct evq_dataset_format *const formats[] = {&evq_dataset_idx, &evq_dataset_npy,
@@ -208,12 +209,6 @@ static const char *name_of(struct evq_arena *arena, const char *path, const char
     return tensor[0] == '\0' ? path : evq_arena_printf(arena, "%s in %s", tensor, path);
 }
 
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 static void note_file(const char *path, struct stat *info)
 {
     if (stat(path, info) != 0) {
@@ -239,9 +234,9 @@ static enum evq_status read_arrays(struct evq_dataset *dataset, const struct pat
         return status;
     }
     note_file(paths->inputs, &after);
-    const bool inputs_same = same_file(&after, &dataset->inputs_file);
+    const bool inputs_same = evq_file_unchanged(&after, &dataset->inputs_file);
     note_file(paths->answers, &after);
-    if (!inputs_same || !same_file(&after, &dataset->answers_file)) {
+    if (!inputs_same || !evq_file_unchanged(&after, &dataset->answers_file)) {
         return evq_error_set(err, EVQ_E_IO, "data set '%s' changed while it was read",
                              inputs_same ? paths->answers : paths->inputs);
     }
@@ -365,8 +360,8 @@ bool evq_dataset_current(const struct evq_dataset *dataset, const struct evq_tas
         note_file(paths.inputs, &inputs);
         note_file(paths.answers, &answers);
         current = key != NULL && strcmp(key, dataset->key) == 0 &&
-                  same_file(&inputs, &dataset->inputs_file) &&
-                  same_file(&answers, &dataset->answers_file);
+                  evq_file_unchanged(&inputs, &dataset->inputs_file) &&
+                  evq_file_unchanged(&answers, &dataset->answers_file);
     }
     evq_arena_free(arena);
     return current;

@@ -5,6 +5,8 @@
 #ifndef EVQ_WORKER_EVALUATOR_H
 #define EVQ_WORKER_EVALUATOR_H
 
+#include <string.h>
+
 #include "shared/config.h"
 #include "shared/job.h"
 #include "shared/result.h"
@@ -34,6 +36,17 @@ static inline const char *evq_eval_variant(const struct evq_eval_request *reques
     const char *variant = request->job != NULL ? request->job->variant : request->variant;
 
     return variant != NULL ? variant : "regular";
+}
+
+/* Whether an earlier attempt published this task. */
+static inline bool evq_eval_task_is_done(const struct evq_eval_request *request, const char *name)
+{
+    for (size_t i = 0; i < request->task_done_count; i++) {
+        if (strcmp(request->tasks_done[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* How an evaluator speaks to its child's main loop. Every call may return EVQ_E_STOPPED: give up at

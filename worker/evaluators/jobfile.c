@@ -39,16 +39,6 @@ static void pairs_field(struct evq_buffer *out, const char *name, const struct e
     evq_buffer_text(out, "}");
 }
 
-static bool task_is_done(const struct evq_eval_request *request, const char *name)
-{
-    for (size_t i = 0; i < request->task_done_count; i++) {
-        if (strcmp(request->tasks_done[i], name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void tasks_field(struct evq_buffer *out, const struct evq_eval_request *request)
 {
     const char *comma = "";
@@ -56,7 +46,7 @@ static void tasks_field(struct evq_buffer *out, const struct evq_eval_request *r
     evq_buffer_text(out, ", \"tasks\": [");
     for (size_t i = 0; i < request->suite->task_count; i++) {
         const struct evq_task_config *task = &request->suite->tasks[i];
-        if (task_is_done(request, task->name)) {
+        if (evq_eval_task_is_done(request, task->name)) {
             continue;
         }
         evq_buffer_printf(out, "%s{\"name\": ", comma);

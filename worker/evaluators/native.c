@@ -363,16 +363,6 @@ static enum evq_status run_task(struct evq_native_run *run, struct evq_error *er
     return publish(run, sums, err);
 }
 
-static bool task_done(const struct evq_eval_request *request, const char *name)
-{
-    for (size_t i = 0; i < request->task_done_count; i++) {
-        if (strcmp(request->tasks_done[i], name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval_request *request,
                                 const struct evq_eval_report *report, struct evq_error *err)
 {
@@ -392,7 +382,7 @@ enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval
     }
     for (size_t i = 0; i < request->suite->task_count && status == EVQ_OK; i++) {
         run.config = &request->suite->tasks[i];
-        if (task_done(request, run.config->name)) {
+        if (evq_eval_task_is_done(request, run.config->name)) {
             continue;
         }
         status = run_task(&run, err);

@@ -419,16 +419,6 @@ static enum evq_status job_cancel(struct evq_persistent *persistent,
                          persistent->evaluator->name);
 }
 
-static bool task_was_done(const struct evq_eval_request *request, const char *task)
-{
-    for (size_t i = 0; i < request->task_done_count; i++) {
-        if (strcmp(request->tasks_done[i], task) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static enum evq_status job_follow(struct evq_persistent *persistent,
                                   const struct evq_eval_request *request,
                                   const struct evq_eval_report *report, struct evq_failure *failure,
@@ -464,7 +454,7 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
     }
     for (size_t i = 0; i < request->suite->task_count; i++) {
         const char *task = request->suite->tasks[i].name;
-        if (!persistent->tasks_given[i] && !task_was_done(request, task)) {
+        if (!persistent->tasks_given[i] && !evq_eval_task_is_done(request, task)) {
             return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' said done without task '%s'",
                                  persistent->evaluator->name, task);
         }

@@ -94,12 +94,6 @@ static enum evq_status read_options(struct mlp *mlp, struct evq_error *err)
     return EVQ_OK;
 }
 
-static bool is_float(enum evq_dtype dtype)
-{
-    return dtype == EVQ_DTYPE_F32 || dtype == EVQ_DTYPE_F16 || dtype == EVQ_DTYPE_BF16 ||
-           dtype == EVQ_DTYPE_F64 || dtype == EVQ_DTYPE_F8_E4M3 || dtype == EVQ_DTYPE_F8_E5M2;
-}
-
 static struct module *module_of(struct mlp *mlp, const char *name, size_t name_bytes)
 {
     for (size_t i = mlp->count; i > 0; i--) { // Tensors come sorted: most often it is the last one.
@@ -134,7 +128,7 @@ static enum evq_status take_tensor(struct mlp *mlp, const struct evq_tensor *ten
             "running_mean or running_var (model: {prefix: ...} leaves others aside)",
             tensor->name);
     }
-    if (!is_float(tensor->dtype)) {
+    if (!evq_dtype_is_float(tensor->dtype)) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "tensor '%s' is %s, expected floating point",
                              tensor->name, tensor->dtype_name);
     }

@@ -14,12 +14,6 @@ struct weights { // While they are found.
     bool *used; // One a tensor of the checkpoint.
 };
 
-static bool is_float(enum evq_dtype dtype)
-{
-    return dtype == EVQ_DTYPE_F32 || dtype == EVQ_DTYPE_F16 || dtype == EVQ_DTYPE_BF16 ||
-           dtype == EVQ_DTYPE_F64 || dtype == EVQ_DTYPE_F8_E4M3 || dtype == EVQ_DTYPE_F8_E5M2;
-}
-
 static const char *file_of(const struct weights *weights, const struct evq_tensor *tensor)
 {
     const struct evq_checkpoint *checkpoint = weights->checkpoint;
@@ -130,7 +124,7 @@ static enum evq_status take(struct weights *weights, const struct evq_wanted *wa
                                             weights->prefix, wanted->name);
         return refuse_missing(weights, wanted, what != NULL ? what : wanted->name, err);
     }
-    if (!is_float(tensor->dtype)) {
+    if (!evq_dtype_is_float(tensor->dtype)) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
                              "tensor '%s' in '%s' is %s, expected floating point (quantised "
                              "weights are not handled)",
