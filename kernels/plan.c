@@ -326,6 +326,18 @@ static uint64_t pairs(int64_t length, int64_t window)
     return (uint64_t)(full * (full + 1) / 2 + (length - full) * full);
 }
 
+/* Floating-point operations of one row of a plan of samples. */
+static uint64_t row_flops(const struct evq_plan *plan)
+{
+    uint64_t flops = 0;
+
+    for (size_t i = 0; i < plan->op_count; i++) {
+        const struct evq_op *op = &plan->ops[i];
+        flops += op->kind == EVQ_OP_GEMM ? 2 * (uint64_t)op->n * (uint64_t)op->k : (uint64_t)op->n;
+    }
+    return flops;
+}
+
 uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *batch)
 {
     uint64_t scored = 0;
@@ -333,7 +345,7 @@ uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *bat
     size_t joined = 0; // Operations up to the last attention run for every row.
 
     if (plan->length_max == 0) {
-        return evq_plan_row_flops(plan) * (uint64_t)batch->rows;
+        return row_flops(plan) * (uint64_t)batch->rows;
     }
     for (int32_t i = 0; i < batch->scores; i++) {
         scored += i == 0 || batch->score_rows[i] != batch->score_rows[i - 1];
@@ -352,17 +364,6 @@ uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *bat
             flops += 4 * (uint64_t)op->n * (uint64_t)op->heads *
                      pairs(batch->starts[s + 1] - batch->starts[s], op->window);
         }
-    }
-    return flops;
-}
-
-uint64_t evq_plan_row_flops(const struct evq_plan *plan)
-{
-    uint64_t flops = 0;
-
-    for (size_t i = 0; i < plan->op_count; i++) {
-        const struct evq_op *op = &plan->ops[i];
-        flops += op->kind == EVQ_OP_GEMM ? 2 * (uint64_t)op->n * (uint64_t)op->k : (uint64_t)op->n;
     }
     return flops;
 }

@@ -21,11 +21,8 @@ enum evq_status evq_plan_part_check(const struct evq_plan *plan, int32_t slot,
                                     const struct evq_weight_blob *blob, int32_t rows_put,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Floating-point operations of one row of a plan of samples. */
-uint64_t evq_plan_row_flops(const struct evq_plan *plan);
-
-/* Those of a batch: matrix products, attention as far as it looks, and the logits of each row that
- * is scored, once. */
+/* Floating-point operations of a batch: matrix products, attention as far as it looks, and the
+ * logits of each row that is scored, once. */
 uint64_t evq_plan_flops(const struct evq_plan *plan, const struct evq_batch *batch);
 
 #endif

@@ -474,7 +474,7 @@ static void sender_wake(struct evq_sender *sender)
     (void)!write(sender->wake_fd, &one, sizeof(one)); // Fails only when it is about to wake anyway.
 }
 
-bool evq_sender_idle(struct evq_sender *sender, uint64_t ring_position)
+static bool is_through(struct evq_sender *sender, uint64_t ring_position)
 {
     return atomic_load(&sender->adopted) == 0 && atomic_load(&sender->settled) >= ring_position &&
            atomic_load(&sender->spooled) == 0;
@@ -483,7 +483,7 @@ bool evq_sender_idle(struct evq_sender *sender, uint64_t ring_position)
 bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked)
 {
     pthread_mutex_lock(&sender->progress_lock);
-    const bool idle = evq_sender_idle(sender, ring_position);
+    const bool idle = is_through(sender, ring_position);
     *ret_parked = atomic_load(&sender->parked);
     pthread_mutex_unlock(&sender->progress_lock);
     return idle;
@@ -507,7 +507,7 @@ enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms,
     sender_wake(sender);
     pthread_mutex_lock(&sender->progress_lock);
     uint64_t failures = sender->failures;
-    while (!sender->ended && !evq_sender_idle(sender, position)) {
+    while (!sender->ended && !is_through(sender, position)) {
         if (evq_clock_mono_ms() >= deadline_ms || (!patient && sender->failures > failures)) {
             status = atomic_load(&sender->away) ? EVQ_E_IO : EVQ_E_TIMEOUT;
             break;

@@ -140,9 +140,7 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
                                  struct evq_config *config, const struct evq_warner *warner,
                                  struct evq_sender **ret_sender,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-/* All before it is in Redis, or parked. */
-bool evq_sender_idle(struct evq_sender *sender, uint64_t ring_position);
-/* The same, and of the same moment how many are parked. */
+/* All before it is in Redis, or parked: how many, of the same moment. */
 bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked);
 /* EVQ_OK, EVQ_E_TIMEOUT, EVQ_E_IO (Redis was away). deadline_ms monotonic, INT64_MAX: none. Any
  * thread. patient: an outage does not end it early. */

@@ -53,7 +53,6 @@ enum evq_status evq_codec_unpack(const uint8_t *data, size_t bytes, size_t bytes
                                  struct evq_error *err);
 const char *evq_codec_object_kind(const msgpack_object *object);
 bool evq_codec_object_is(const msgpack_object *object, const char *text);
-enum evq_status evq_codec_read_nomem(const struct evq_codec_reader *reader);
 /* Every key is text, and none comes twice. */
 enum evq_status evq_codec_read_keys(const struct evq_codec_reader *reader,
                                     const struct evq_codec_where *where,

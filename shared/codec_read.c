@@ -69,7 +69,7 @@ static enum evq_status read_mismatch(const struct evq_codec_reader *reader,
                        evq_codec_object_kind(object));
 }
 
-enum evq_status evq_codec_read_nomem(const struct evq_codec_reader *reader)
+static enum evq_status read_nomem(const struct evq_codec_reader *reader)
 {
     return evq_error_set(reader->err, EVQ_E_NOMEM, "%s", reader->record);
 }
@@ -103,7 +103,7 @@ static enum evq_status read_text(const struct evq_codec_reader *reader,
         return read_refuse(reader, where, "not UTF-8, or holds NUL");
     }
     *ret = evq_arena_strndup(reader->arena, object->via.str.ptr, object->via.str.size);
-    return *ret != NULL ? EVQ_OK : evq_codec_read_nomem(reader);
+    return *ret != NULL ? EVQ_OK : read_nomem(reader);
 }
 
 static enum evq_status read_integer(const struct evq_codec_reader *reader,
@@ -218,7 +218,7 @@ static enum evq_status read_pairs(const struct evq_codec_reader *reader,
     }
     struct evq_pair *pairs = evq_arena_array(reader->arena, map.size, sizeof *pairs);
     if (pairs == NULL) {
-        return evq_codec_read_nomem(reader);
+        return read_nomem(reader);
     }
     for (uint32_t i = 0; i < map.size && status == EVQ_OK; i++) {
         status = read_text(reader, where, &map.ptr[i].key, &pairs[i].key);
@@ -243,7 +243,7 @@ static enum evq_status read_items(const struct evq_codec_reader *reader,
     unsigned char *items = evq_arena_array(reader->arena, array->size, item_bytes);
     enum evq_status status = EVQ_OK;
     if (items == NULL) {
-        return evq_codec_read_nomem(reader);
+        return read_nomem(reader);
     }
     for (uint32_t i = 0; i < array->size && status == EVQ_OK; i++) {
         const struct evq_codec_where inner = {.outer = where, .index = i};
@@ -441,7 +441,7 @@ enum evq_status evq_codec_read_extra(const struct evq_codec_reader *reader,
         } else if (!known) {
             extra = extra != NULL ? extra : evq_arena_alloc(reader->arena, bytes);
             if (extra == NULL) {
-                status = evq_codec_read_nomem(reader);
+                status = read_nomem(reader);
                 break;
             }
             memcpy(extra + used, data + start, end - start);

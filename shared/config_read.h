@@ -85,9 +85,6 @@ enum evq_status evq_read_evaluators(const struct evq_config_reader *reader,
 /* The map `lmms` of the section gateway. */
 enum evq_status evq_read_lmms(const struct evq_config_reader *reader, const struct evq_node *node,
                               const char *where, void *base) EVQ_CHECK_RESULT;
-/* base is the struct evq_suite. */
-enum evq_status evq_read_needs(const struct evq_config_reader *reader, const struct evq_node *node,
-                               const char *where, void *base) EVQ_CHECK_RESULT;
 /* Digest and definition of a suite that is otherwise complete. */
 enum evq_status evq_suite_digest(const struct evq_config_reader *reader,
                                  struct evq_suite *suite) EVQ_CHECK_RESULT;

@@ -20,8 +20,9 @@ static enum evq_status read_labels(const struct evq_config_reader *reader,
     return status;
 }
 
-enum evq_status evq_read_needs(const struct evq_config_reader *reader, const struct evq_node *node,
-                               const char *where, void *base)
+/* base is the struct evq_suite. */
+static enum evq_status read_needs(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, const char *where, void *base)
 {
     static const struct evq_key keys[] = {
         {"gpus", EVQ_KEY_INT32, offsetof(struct evq_needs, gpus), 0, EVQ_NEEDS_GPUS_MAX, NULL},
@@ -273,7 +274,7 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
     static const struct evq_key keys[] = {
         {"evaluator", EVQ_KEY_TEXT, offsetof(struct evq_suite, evaluator), 0, 0, NULL},
         {"prepare", EVQ_KEY_TEXT, offsetof(struct evq_suite, prepare), 0, 0, NULL},
-        {"needs", EVQ_KEY_CALL, 0, 0, 0, evq_read_needs},
+        {"needs", EVQ_KEY_CALL, 0, 0, 0, read_needs},
         {"limits", EVQ_KEY_CALL, 0, 0, 0, read_limits},
         {"shards", EVQ_KEY_INT32, offsetof(struct evq_suite, shards), 1, 1024, NULL},
         {"every", EVQ_KEY_INT64, offsetof(struct evq_suite, every), 1, EVQ_JOB_STEP_MAX, NULL},

@@ -188,14 +188,14 @@ const struct evq_conn_transport evq_conn_transport_tcp = {
     "tcp", tcp_connect, socket_read, socket_write, socket_close,
 };
 
-const struct evq_conn_transport evq_conn_transport_unix = {
+static const struct evq_conn_transport transport_unix = {
     "unix", unix_connect, socket_read, socket_write, socket_close,
 };
 
 enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream, const struct evq_conn_url *url,
                                      int64_t deadline_ms, struct evq_error *err)
 {
-    const struct evq_conn_transport *transport = url->is_unix ? &evq_conn_transport_unix
+    const struct evq_conn_transport *transport = url->is_unix ? &transport_unix
                                                  : url->tls   ? &evq_conn_transport_tls
                                                               : &evq_conn_transport_tcp;
 

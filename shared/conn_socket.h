@@ -36,7 +36,6 @@ struct evq_conn_transport {
 };
 
 extern const struct evq_conn_transport evq_conn_transport_tcp;
-extern const struct evq_conn_transport evq_conn_transport_unix;
 
 struct evq_conn_stream {
     const struct evq_conn_transport *transport; // NULL: closed.

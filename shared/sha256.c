@@ -96,7 +96,7 @@ static void hash_end(struct hash *hash, uint8_t out[EVQ_SHA256_BYTES])
     }
 }
 
-void evq_sha256(const void *data, size_t bytes, uint8_t out[EVQ_SHA256_BYTES])
+static void hash_of(const void *data, size_t bytes, uint8_t out[EVQ_SHA256_BYTES])
 {
     struct hash hash;
 
@@ -109,7 +109,7 @@ void evq_sha256_hex(const void *data, size_t bytes, char out[65])
 {
     uint8_t digest[EVQ_SHA256_BYTES];
 
-    evq_sha256(data, bytes, digest);
+    hash_of(data, bytes, digest);
     for (size_t i = 0; i < sizeof digest; i++) {
         (void)snprintf(out + 2 * i, 3, "%02x", digest[i]);
     }
@@ -123,7 +123,7 @@ void evq_sha256_hmac(const void *key, size_t key_bytes, const void *data, size_t
     struct hash hash;
 
     if (key_bytes > sizeof inner) {
-        evq_sha256(key, key_bytes, inner);
+        hash_of(key, key_bytes, inner);
     } else if (key_bytes > 0) {
         memcpy(inner, key, key_bytes);
     }

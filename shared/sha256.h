@@ -10,8 +10,6 @@
 
 #define EVQ_SHA256_BYTES 32
 
-void evq_sha256(const void *data, size_t bytes, uint8_t out[EVQ_SHA256_BYTES]);
-
 /* 64 lower-case hex digits and the NUL. */
 void evq_sha256_hex(const void *data, size_t bytes, char out[65]);
 

@@ -40,9 +40,6 @@ static const struct role roles[] = {
 };
 #define ROLE_COUNT (sizeof roles / sizeof roles[0])
 
-const char *const evq_acl_roles[] = {"init",    "producer", "worker", "logger",
-                                     "gateway", "viewer",   "admin",  NULL};
-
 // Of every role: to connect and to be told apart.
 static const char common[] = "ping hello auth select quit time role client|setname client|id "
                              "client|getname client|setinfo command|info";

@@ -7,8 +7,6 @@
 
 #include "producer/cli/cli.h"
 
-extern const char *const evq_acl_roles[]; // Ends with NULL.
-
 /*
  * Prints the lines to standard output. role NULL: all, and the default user, off. offline: without
  * asking the server which commands it knows, for Redis 7.0. password_file: lines "ROLE PASSWORD"; a

@@ -305,7 +305,8 @@ const char *evq_lmms_status(const struct evq_ticket *ticket)
     return "failed";
 }
 
-const char *evq_lmms_failure(const struct evq_ticket *ticket)
+/* Why it failed, in the server's words; in the ticket's arena, NULL: out of memory. */
+static const char *failure_of(const struct evq_ticket *ticket)
 {
     if (ticket->state == EVQ_TICKET_GONE) {
         return "Evaluation failed: its record was removed from the queue";
@@ -396,7 +397,7 @@ json_t *evq_lmms_info(const char *id, const struct evq_ticket *ticket)
     const int64_t ended_ms = not_before(ticket->created_ms, ticket->ended_ms);
     const char *status = evq_lmms_status(ticket);
     const bool failed = strcmp(status, "failed") == 0;
-    const char *failure = failed ? evq_lmms_failure(ticket) : NULL;
+    const char *failure = failed ? failure_of(ticket) : NULL;
     json_t *record = json_loads(ticket->request, 0, NULL);
     json_t *request = json_object_get(record, "request");
 

@@ -39,8 +39,6 @@ enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct ev
 /* queued, running, completed, failed, cancelled. A job that was skipped because its checkpoint went
  * or changed has failed, so that who waits for it hears of it. */
 const char *evq_lmms_status(const struct evq_ticket *ticket);
-/* Why it failed, in the server's words; in the ticket's arena, NULL: out of memory. */
-const char *evq_lmms_failure(const struct evq_ticket *ticket);
 
 /* The JobInfo of GET /jobs/ID; writes the results file where there is none yet. NULL: out of
  * memory. The caller json_decref()s it. */

@@ -36,11 +36,6 @@ struct proxy_rules {
     uint64_t random;
 };
 
-const char *proxy_fault_name(enum proxy_fault fault)
-{
-    return names[fault];
-}
-
 struct proxy_rules *proxy_rules_new(uint64_t seed)
 {
     struct proxy_rules *rules = calloc(1, sizeof *rules);

@@ -27,8 +27,6 @@ enum proxy_fault {
     PROXY_FAULTS
 };
 
-const char *proxy_fault_name(enum proxy_fault fault);
-
 struct proxy_rules;
 struct proxy_rules *proxy_rules_new(uint64_t seed); // NULL: no memory.
 void proxy_rules_free(struct proxy_rules *rules);   // Accepts NULL.

@@ -12,7 +12,9 @@ static const char *const base_names[] = {"PATH", "HOME", "LANG", "LC_ALL", "TZ",
 #define BASE_COUNT  (sizeof(base_names) / sizeof(base_names[0]))
 #define FIXED_COUNT 4 // CUDA_VISIBLE_DEVICES, MASTER_ADDR, MASTER_PORT and the NULL.
 
-bool evq_environment_scrubbed(const char *name)
+/* Names that would make a program believe it is part of somebody else's job: SLURM_*, RANK,
+ * MASTER_PORT, ... */
+static bool is_scrubbed(const char *name)
 {
     static const char *const prefixes[] = {"SLURM_",        "SLURMD_", "SRUN_",  "SBATCH_",
                                            "TORCHELASTIC_", "GROUP_",  "PMI_",   "PMIX_",
@@ -114,7 +116,7 @@ char *const *evq_environment_build(const struct evq_evaluator *evaluator, const 
         list_pass(&list, base_names[i]);
     }
     for (size_t i = 0; i < evaluator->env_pass_count; i++) {
-        if (!evq_environment_scrubbed(evaluator->env_pass[i])) {
+        if (!is_scrubbed(evaluator->env_pass[i])) {
             list_pass(&list, evaluator->env_pass[i]);
         }
     }

@@ -17,8 +17,4 @@ char *const *evq_environment_build(const struct evq_evaluator *evaluator, const 
                                    const struct evq_pair *extra, size_t extra_count,
                                    struct evq_arena *arena);
 
-/* Names that would make a program believe it is part of somebody else's job: SLURM_*, RANK,
- * MASTER_PORT, ... */
-bool evq_environment_scrubbed(const char *name);
-
 #endif

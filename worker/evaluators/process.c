@@ -225,7 +225,8 @@ bool evq_process_check(struct evq_process *process)
     return process->ended;
 }
 
-void evq_process_signal(const struct evq_process *process, int signal_number)
+/* To the whole group; nothing when it has ended. */
+static void group_signal(const struct evq_process *process, int signal_number)
 {
     if (!process->ended && process->pid > 0) {
         (void)kill(-process->pid, signal_number); // ESRCH: it ended meanwhile.
@@ -253,8 +254,8 @@ void evq_process_end(struct evq_process *process, int64_t grace_ms)
         (void)evq_process_check(process);
     }
     if (grace_ms > 0) {
-        evq_process_signal(process, SIGTERM);
-        evq_process_signal(process, SIGCONT); // A stopped program must see its SIGTERM.
+        group_signal(process, SIGTERM);
+        group_signal(process, SIGCONT); // A stopped program must see its SIGTERM.
         process_wait(process, evq_clock_mono_ms() + grace_ms);
     }
     if (!process->ended) {

@@ -41,9 +41,6 @@ enum evq_status evq_process_start(const struct evq_process_config *config,
 /* Takes in what the guard says, without waiting. Returns process->ended. */
 bool evq_process_check(struct evq_process *process);
 
-/* Sends a signal to the whole group; nothing when it has ended. */
-void evq_process_signal(const struct evq_process *process, int signal_number);
-
 /* SIGTERM, at most grace_ms, SIGKILL; then reaps. Safe on an ended or never started (zeroed)
  * process. */
 void evq_process_end(struct evq_process *process, int64_t grace_ms);
