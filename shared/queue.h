@@ -135,19 +135,6 @@ enum evq_status evq_queue_peek(struct evq_queue *queue, const uint32_t *classes,
                                uint32_t class_count, struct evq_peeked *ret_peeked,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/*
- * Blocks up to timeout_ms for a wake marker of one of the classes; *ret_woken false when the time
- * passed. Claim before the first block after any reconnect. EVQ_E_STOPPED on evq_conn_interrupt().
- */
-enum evq_status evq_queue_wait(struct evq_queue *queue, const uint32_t *classes,
-                               uint32_t class_count, int64_t timeout_ms, bool *ret_woken,
-                               struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same with classes' prefix on any connection that only blocks (a second one beside the
- * queue's). */
-enum evq_status evq_queue_wait_on(struct evq_conn *conn, const char *prefix,
-                                  const uint32_t *classes, uint32_t class_count, int64_t timeout_ms,
-                                  bool *ret_woken, struct evq_error *err) EVQ_CHECK_RESULT;
-
 enum evq_beat_answer { EVQ_BEAT_OK, EVQ_BEAT_CANCEL, EVQ_BEAT_STALE };
 struct evq_beat {
     const char *id;

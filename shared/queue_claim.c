@@ -217,61 +217,6 @@ enum evq_status evq_queue_claim(struct evq_queue *queue, const struct evq_claim_
     return status;
 }
 
-enum evq_status evq_queue_wait_on(struct evq_conn *conn, const char *prefix,
-                                  const uint32_t *classes, uint32_t class_count, int64_t timeout_ms,
-                                  bool *ret_woken, struct evq_error *err)
-{
-    char keys[EVQ_QUEUE_CLASSES_MAX][EVQ_KEYS_BYTES_MAX];
-    const char *words[EVQ_QUEUE_CLASSES_MAX + 2];
-    char seconds[32];
-    size_t count = 0;
-    struct evq_reply *reply = NULL;
-
-    if (class_count > EVQ_QUEUE_CLASSES_MAX) {
-        return evq_error_set(err, EVQ_E_INVALID, "a wait for %u classes, allowed %d",
-                             (unsigned)class_count, EVQ_QUEUE_CLASSES_MAX);
-    }
-    if (timeout_ms < 1) {
-        timeout_ms = 1; // To Redis 0 means for ever.
-    }
-    if (class_count == 0) { // Nothing here fits yet: only time can change that.
-        *ret_woken = false;
-        return evq_conn_wait(conn, timeout_ms, err);
-    }
-    words[count++] = "BZPOPMIN";
-    for (uint32_t i = 0; i < class_count; i++) {
-        evq_keys_wake(prefix, classes[i], keys[i]);
-        words[count++] = keys[i];
-    }
-    (void)snprintf(seconds, sizeof seconds, "%lld.%03d", (long long)(timeout_ms / 1000),
-                   (int)(timeout_ms % 1000));
-    words[count++] = seconds;
-    enum evq_status status = evq_conn_call(conn, count, words, NULL,
-                                           evq_conn_deadline_ms(conn, timeout_ms), &reply, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (reply->type == EVQ_REPLY_NIL) {
-        *ret_woken = false;
-    } else if (reply->type == EVQ_REPLY_ARRAY && reply->item_count == 3) {
-        *ret_woken = true;
-    } else {
-        evq_conn_drop(conn);
-        status = evq_error_set(err, EVQ_E_IO, "%s: the reply of BZPOPMIN is out of shape",
-                               evq_conn_where(conn));
-    }
-    evq_reply_free(reply);
-    return status;
-}
-
-enum evq_status evq_queue_wait(struct evq_queue *queue, const uint32_t *classes,
-                               uint32_t class_count, int64_t timeout_ms, bool *ret_woken,
-                               struct evq_error *err)
-{
-    return evq_queue_wait_on(queue->conn, queue->prefix, classes, class_count, timeout_ms,
-                             ret_woken, err);
-}
-
 static bool read_beat(const struct evq_reply *word, struct evq_beat *beat)
 {
     if (evq_queue_reply_is(word, "ok")) {

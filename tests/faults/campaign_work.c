@@ -10,9 +10,10 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "shared/keys.h"
 #include "tests/fixture/claim_result.h"
 
-enum { CLAIMS_MAX = 16, SHARDS = 3, IDLE_MS = 300 };
+enum { CLAIMS_MAX = 16, SHARDS = 3 };
 
 struct work {
     struct load *load;
@@ -335,11 +336,18 @@ static void complete(struct work *work, struct evq_claim **claims, uint32_t coun
 
 static void wait_for_more(struct work *work)
 {
+    char keys[2][EVQ_KEYS_BYTES_MAX];
+    const char *const words[] = {"BZPOPMIN", keys[0], keys[1], "0.3"};
+    struct evq_conn *conn = work->load->conn;
     struct evq_error err;
-    bool woken = false;
+    struct evq_reply *reply = NULL;
 
+    for (size_t i = 0; i < 2; i++) {
+        evq_keys_wake(evq_queue_prefix(work->load->queue), work->classes[i], keys[i]);
+    }
     const enum evq_status status =
-        evq_queue_wait(work->load->queue, work->classes, 2, IDLE_MS, &woken, &err);
+        evq_conn_call(conn, 4, words, NULL, evq_conn_deadline_ms(conn, 300), &reply, &err);
+    evq_reply_free(reply);
     (void)load_again(work->load, status, &err, "wait"); // Whatever it says, a claim follows.
 }
 

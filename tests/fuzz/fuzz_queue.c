@@ -74,12 +74,6 @@ void evq_conn_drop(struct evq_conn *conn)
     (void)conn;
 }
 
-enum evq_status evq_conn_wait(struct evq_conn *conn, int64_t wait_ms, struct evq_error *err)
-{
-    (void)conn, (void)wait_ms, (void)err;
-    return EVQ_OK;
-}
-
 const char *evq_conn_where(const struct evq_conn *conn)
 {
     (void)conn;

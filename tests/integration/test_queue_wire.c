@@ -319,36 +319,6 @@ static void queue_claim_tells_of_a_record_it_cannot_read(void **state)
     evq_claim_free(claim);
 }
 
-static void queue_wait_wakes_on_a_submit(void **state)
-{
-    (void)state;
-    struct evq_error err = {EVQ_OK, ""};
-    bool woken = true;
-    struct evq_conn *other = NULL;
-    struct evq_queue *queue = fixture_queue(fx, &other);
-
-    // Whatever set-up left: claim before block, then nothing wakes.
-    fixture_claim_none(fx);
-    evq_reply_free(fixture_call(fx->raw, "DEL", fixture_key(fx, "wake:1"), NULL));
-    int64_t began_ms = evq_clock_mono_ms();
-    assert_status_err(evq_queue_wait(queue, fx->classes, 1, 20, &woken, &err), EVQ_OK, &err);
-    assert_false(woken);
-    assert_true(evq_clock_mono_ms() - began_ms >= 19);
-    assert_status_err(evq_queue_wait(queue, fx->classes, 1, 0, &woken, &err), EVQ_OK,
-                      &err); // Not for ever.
-    assert_status_err(evq_queue_wait(queue, NULL, 0, 1, &woken, &err), EVQ_OK, &err);
-    assert_false(woken);
-    (void)fixture_submit(fx, "r/1/regular/quick");
-    assert_status_err(
-        evq_queue_wait_on(other, evq_queue_prefix(queue), fx->classes, 1, 60000, &woken, &err),
-        EVQ_OK, &err);
-    assert_true(woken);
-    evq_conn_interrupt(other);
-    assert_status(evq_queue_wait(queue, fx->classes, 1, 60000, &woken, &err), EVQ_E_STOPPED);
-    evq_queue_close(queue);
-    evq_conn_close(other);
-}
-
 static void queue_heartbeat_answers_each_attempt(void **state)
 {
     (void)state;
@@ -514,7 +484,6 @@ int main(void)
         cmocka_unit_test_setup(queue_suite_refuses_another_definition, fresh),
         cmocka_unit_test_setup(queue_claim_repeats_and_counts, fresh),
         cmocka_unit_test_setup(queue_claim_tells_of_a_record_it_cannot_read, fresh),
-        cmocka_unit_test_setup(queue_wait_wakes_on_a_submit, fresh),
         cmocka_unit_test_setup(queue_heartbeat_answers_each_attempt, fresh),
         cmocka_unit_test_setup(queue_heartbeat_bounds_a_description, fresh),
         cmocka_unit_test_setup(queue_operates_on_jobs_by_hand, fresh),
