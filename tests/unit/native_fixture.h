@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include "shared/checkpoint/writer.h"
+#include "tests/fixture/check.h"
 #include "worker/evaluators/native.h"
 
 #define MNIST_SAMPLES 10000
@@ -179,13 +180,6 @@ static inline double metric(const struct fixture *fx, const char *name)
     }
     fail_msg("no metric '%s'", name);
     return (double)NAN;
-}
-
-static inline void assert_near(double got, double wanted, double tolerance)
-{
-    if (!(fabs(got - wanted) <= tolerance)) {
-        fail_msg("got %.17g, expected %.17g within %g", got, wanted, tolerance);
-    }
 }
 
 static inline void write_npy(const struct fixture *fx, const char *name, int32_t rows,

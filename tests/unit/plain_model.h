@@ -17,6 +17,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/machine.h"
+#include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
 #include "tests/unit/plain_plan.h"
 
@@ -41,13 +42,6 @@ static inline float *random_floats(size_t count, float scale)
         values[i] = random_float(scale);
     }
     return values;
-}
-
-static inline void assert_near(double got, double wanted, double tolerance)
-{
-    if (!(fabs(got - wanted) <= tolerance)) {
-        fail_msg("got %.17g, expected %.17g within %g", got, wanted, tolerance);
-    }
 }
 
 static const int32_t lengths_odd[] = {1, 31, 2, 33, 64, 5, 0};

@@ -14,6 +14,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/pool.h"
+#include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
 #include "tests/unit/plain_plan.h"
 
@@ -29,13 +30,6 @@ static float *random_floats(size_t count)
         values[i] = fixture_random_float(&random_state);
     }
     return values;
-}
-
-static void assert_near(double got, double wanted, double tolerance)
-{
-    if (!(fabs(got - wanted) <= tolerance)) {
-        fail_msg("got %.17g, expected %.17g within %g", got, wanted, tolerance);
-    }
 }
 
 /* One layer and a squared-error head, whose targets are what the loops give: the loss must be next

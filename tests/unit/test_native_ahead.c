@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "tests/fixture/check.h" // After native_fixture.h, whose assert_near() is a function.
 #include "worker/evaluators/native_ahead.h"
 
 struct twin {

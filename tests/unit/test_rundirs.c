@@ -38,21 +38,29 @@ static void run_close(void *run)
     ((struct counts *)run)->closed++;
 }
 
+static struct evq_rundirs *dirs_open(char directory[64], size_t open_max, struct counts *counts)
+{
+    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
+    struct evq_rundirs *dirs = NULL;
+    struct evq_error err;
+
+    fixture_dir_make(directory);
+    assert_status_err(evq_rundirs_open(directory, "", ".lock", open_max, &ops, counts, &dirs, &err),
+                      EVQ_OK, &err);
+    return dirs;
+}
+
 /* What can never be written costs nothing of what was written before it, which is to be flushed. */
 static void rundirs_close_a_run_whose_write_failed_but_for_what_was_written(void **state)
 {
     (void)state;
-    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
     static const enum evq_status kept[] = {EVQ_OK, EVQ_E_INVALID, EVQ_E_LIMIT};
     struct counts counts = {0};
-    struct evq_rundirs *dirs = NULL;
     struct evq_error err;
     char directory[64];
     void *run = NULL;
+    struct evq_rundirs *dirs = dirs_open(directory, 1, &counts);
 
-    fixture_dir_make(directory);
-    assert_status_err(evq_rundirs_open(directory, "", ".lock", 1, &ops, &counts, &dirs, &err),
-                      EVQ_OK, &err);
     evq_rundirs_wrote(dirs, NULL, EVQ_E_IO); // None was opened.
     for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
         assert_status_err(evq_rundirs_get(dirs, "digits", &run, &err), EVQ_OK, &err);
@@ -77,17 +85,13 @@ static void rundirs_close_a_run_whose_write_failed_but_for_what_was_written(void
 static void rundirs_open_no_directory_outside_their_base(void **state)
 {
     (void)state;
-    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
     static const char *const names[] = {"..", ".", "", "../out", "a/b", "/tmp", "a b"};
     struct counts counts = {0};
-    struct evq_rundirs *dirs = NULL;
     struct evq_error err;
     char directory[64];
     void *run = NULL;
+    struct evq_rundirs *dirs = dirs_open(directory, 4, &counts);
 
-    fixture_dir_make(directory);
-    assert_status_err(evq_rundirs_open(directory, "", ".lock", 4, &ops, &counts, &dirs, &err),
-                      EVQ_OK, &err);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         assert_status(evq_rundirs_get(dirs, names[i], &run, &err), EVQ_E_INVALID);
         assert_holds(err.message, "cannot name a run's directory");
