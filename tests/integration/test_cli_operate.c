@@ -215,11 +215,7 @@ static void *reload(void *context)
 
 static bool loads(struct fixture *fx)
 {
-    static const char *const ping[] = {"PING"};
-    struct evq_reply *reply = NULL;
-    enum evq_status status = evq_conn_call(fx->raw, 1, ping, NULL, 0, &reply, NULL);
-    evq_reply_free(reply);
-    return status == EVQ_E_RETRY;
+    return fixture_ping(fx->raw, NULL) == EVQ_E_RETRY;
 }
 
 /* A Redis that reads its data until it is told to hurry, whatever the machine's pace. */

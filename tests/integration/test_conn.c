@@ -33,28 +33,11 @@ static int server_end(void **state)
     return 0;
 }
 
-static struct evq_conn *open_config(const struct evq_conn_config *config)
-{
-    struct evq_error err;
-    struct evq_conn *conn = NULL;
-    assert_status_err(evq_conn_open(config, &conn, &err), EVQ_OK, &err);
-    return conn;
-}
-
 static struct evq_conn *open_url(const char *url, int32_t call_timeout_ms)
 {
     const struct evq_conn_config config = {
         .url = url, .call_timeout_ms = call_timeout_ms, .keep_environment = true};
-    return open_config(&config);
-}
-
-static enum evq_status ping(struct evq_conn *conn, struct evq_error *err)
-{
-    const char *word = "PING";
-    struct evq_reply *reply = NULL;
-    enum evq_status status = evq_conn_call(conn, 1, &word, NULL, 0, &reply, err);
-    evq_reply_free(reply);
-    return status;
+    return fixture_conn_open(&config);
 }
 
 static void conn_call_replies_over_tcp_and_unix(void **state)
@@ -95,7 +78,8 @@ static void conn_call_finds_localhost_by_name(void **state)
     freeaddrinfo(found);
     (void)snprintf(url, sizeof url, "redis://localhost:%d", server->port);
     struct evq_conn *conn = open_url(url, 0);
-    assert_status_err(ping(conn, &err), EVQ_OK, &err); // ::1 is tried too, where nobody listens.
+    assert_status_err(fixture_ping(conn, &err), EVQ_OK,
+                      &err); // ::1 is tried too, where nobody listens.
     evq_conn_close(conn);
 }
 
@@ -144,7 +128,7 @@ static void conn_append_pipelines_more_than_sockets_hold(void **state)
         assert_status_err(evq_conn_append(conn, 4, i % 1000 == 500 ? wrong : get, NULL, &err),
                           EVQ_OK, &err);
     }
-    assert_status(ping(conn, &err), EVQ_E_BUG); // Not in between.
+    assert_status(fixture_ping(conn, &err), EVQ_E_BUG); // Not in between.
     for (int i = 0; i < COMMANDS; i++) {
         enum evq_status status = evq_conn_read(conn, 0, &reply, &err);
         if (i % 1000 == 500) {
@@ -156,7 +140,7 @@ static void conn_append_pipelines_more_than_sockets_hold(void **state)
         evq_reply_free(reply);
     }
     assert_status(evq_conn_read(conn, 0, &reply, &err), EVQ_E_BUG);
-    assert_status_err(ping(conn, &err), EVQ_OK, &err);
+    assert_status_err(fixture_ping(conn, &err), EVQ_OK, &err);
     assert_int_equal(evq_conn_generation(conn), 1);
     evq_conn_close(conn);
 }
@@ -169,7 +153,7 @@ static void conn_open_selects_database_and_sets_name(void **state)
     (void)snprintf(url, sizeof url, "%s/3", server->tcp_url);
     const struct evq_conn_config config = {
         .url = url, .name = "evalq worker\n1", .keep_environment = true};
-    struct evq_conn *conn = open_config(&config);
+    struct evq_conn *conn = fixture_conn_open(&config);
     struct evq_conn *plain = open_url(server->url, 0);
     assert_string_equal(fixture_call_text(conn, "CLIENT", "GETNAME", NULL).text, "evalq-worker-1");
     evq_reply_free(fixture_call(conn, "SET", "only-in-3", "1", NULL));
@@ -183,7 +167,7 @@ static void conn_open_selects_database_and_sets_name(void **state)
     (void)snprintf(url, sizeof url, "%s/999", server->tcp_url);
     conn = open_url(url, 0);
     struct evq_error err;
-    assert_status(ping(conn, &err), EVQ_E_INVALID);
+    assert_status(fixture_ping(conn, &err), EVQ_E_INVALID);
     assert_holds(err.message, "DB index is out of range");
     assert_int_equal(evq_conn_fd(conn), -1);
     evq_conn_close(conn);
@@ -199,12 +183,12 @@ static void conn_call_names_where_when_nobody_listens(void **state)
 
     (void)snprintf(url, sizeof url, "redis://127.0.0.1:%d", fixture_free_port());
     struct evq_conn *conn = open_url(url, 0);
-    assert_status(ping(conn, &err), EVQ_E_IO);
+    assert_status(fixture_ping(conn, &err), EVQ_E_IO);
     (void)snprintf(want, sizeof want, "%s/0: connect: Connection refused", url);
     assert_string_equal(err.message, want);
     evq_conn_close(conn);
     conn = open_url("unix:///nonexistent/redis.sock", 0);
-    assert_status(ping(conn, &err), EVQ_E_IO);
+    assert_status(fixture_ping(conn, &err), EVQ_E_IO);
     assert_holds(err.message, "unix:///nonexistent/redis.sock: connect: No such file");
     assert_true(evq_conn_retryable(EVQ_E_IO));
     assert_false(evq_conn_retryable(EVQ_E_AUTH));
@@ -217,9 +201,9 @@ static void conn_call_gives_up_a_name_within_its_deadline(void **state)
     struct evq_error err;
     const struct evq_conn_config config = {
         .url = "redis://no-such-host.invalid", .connect_timeout_ms = 300, .keep_environment = true};
-    struct evq_conn *conn = open_config(&config);
+    struct evq_conn *conn = fixture_conn_open(&config);
     int64_t began_ms = evq_clock_mono_ms();
-    enum evq_status status = ping(conn, &err);
+    enum evq_status status = fixture_ping(conn, &err);
     assert_true(status == EVQ_E_IO || status == EVQ_E_TIMEOUT);
     assert_holds(err.message, "no-such-host.invalid");
     assert_true(evq_clock_mono_ms() - began_ms < 3000);
@@ -231,11 +215,11 @@ static void conn_call_times_out_when_the_server_stands_still(void **state)
     (void)state;
     struct evq_error err;
     struct evq_conn *conn = open_url(server->tcp_url, 200);
-    assert_status_err(ping(conn, &err), EVQ_OK, &err);
+    assert_status_err(fixture_ping(conn, &err), EVQ_OK, &err);
 
     fixture_redis_suspend(server);
     int64_t began_ms = evq_clock_mono_ms();
-    assert_status(ping(conn, &err), EVQ_E_TIMEOUT);
+    assert_status(fixture_ping(conn, &err), EVQ_E_TIMEOUT);
     int64_t took_ms = evq_clock_mono_ms() - began_ms;
     assert_true(took_ms >= 199 && took_ms < 5000);
     assert_holds(err.message, "no reply within");
@@ -247,7 +231,7 @@ static void conn_call_times_out_when_the_server_stands_still(void **state)
                   EVQ_E_TIMEOUT);
     fixture_redis_resume(server);
 
-    FIXTURE_UNTIL(ping(conn, &err) == EVQ_OK);
+    FIXTURE_UNTIL(fixture_ping(conn, &err) == EVQ_OK);
     assert_true(evq_conn_generation(conn) >= 2);
     assert_string_equal(fixture_call_text(conn, "GET", "late", NULL).text, "");
     evq_conn_close(conn);
@@ -274,7 +258,7 @@ static void conn_interrupt_ends_a_blocking_call(void **state)
     struct evq_conn *conn = open_url(server->url, 0);
     const char *const block[] = {"BLPOP", "nothing", "0"};
 
-    assert_status_err(ping(conn, &err), EVQ_OK, &err);
+    assert_status_err(fixture_ping(conn, &err), EVQ_OK, &err);
     assert_status_err(evq_conn_wait(conn, 1, &err), EVQ_OK, &err);
     assert_int_equal(pthread_create(&thread, NULL, interrupt_main, conn), 0);
     assert_status(
@@ -282,7 +266,7 @@ static void conn_interrupt_ends_a_blocking_call(void **state)
         EVQ_E_STOPPED);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(evq_conn_fd(conn), -1);
-    assert_status(ping(conn, &err), EVQ_E_STOPPED); // For good.
+    assert_status(fixture_ping(conn, &err), EVQ_E_STOPPED); // For good.
     assert_status(evq_conn_wait(conn, 60000, &err), EVQ_E_STOPPED);
     evq_conn_close(conn);
 }
@@ -305,23 +289,14 @@ static void conn_call_reconnects_when_the_server_is_back(void **state)
     for (int i = 0; i < 3; i++) { // All three are owed; none hangs.
         assert_status(evq_conn_read(conn, 0, &reply, &err), EVQ_E_IO);
     }
-    assert_status(ping(conn, &err), EVQ_E_IO); // One try, no loop.
-    assert_status(ping(conn, &err), EVQ_E_IO);
+    assert_status(fixture_ping(conn, &err), EVQ_E_IO); // One try, no loop.
+    assert_status(fixture_ping(conn, &err), EVQ_E_IO);
     assert_int_equal(evq_conn_generation(conn), 1);
     fixture_redis_restart(own);
     assert_string_equal(fixture_call_text(conn, "GET", "k", NULL).text, "1"); // AOF always.
     assert_int_equal(evq_conn_generation(conn), 2);
     evq_conn_close(conn);
     fixture_redis_free(own);
-}
-
-static void expect_refused(struct evq_conn *conn, enum evq_status want, const char *part,
-                           const char *const *words, size_t count)
-{
-    struct evq_error err = {EVQ_OK, ""};
-    struct evq_reply *reply = NULL;
-    assert_status_err(evq_conn_call(conn, count, words, NULL, 0, &reply, &err), want, &err);
-    assert_holds(err.message, part);
 }
 
 static void conn_call_classifies_refusals_of_a_real_server(void **state)
@@ -339,30 +314,30 @@ static void conn_call_classifies_refusals_of_a_real_server(void **state)
                                  "return redis.error_reply('EVQ_CONFLICT taken by \x1b[1m')", "0"};
     const char *const nested[] = {"EVAL", "return {1, redis.error_reply('EVQ_NOT_FOUND x')}", "0"};
 
-    expect_refused(conn, EVQ_E_VERSION, "run `evalq admin install`", call_missing, 3);
-    expect_refused(conn, EVQ_E_NOT_FOUND, "NOGROUP", group, 7);
-    expect_refused(conn, EVQ_E_VERSION, "NOSCRIPT", evalsha, 3);
-    expect_refused(conn, EVQ_E_CONFLICT, "taken by \\x1b[1m", raise,
-                   3); // No escapes into a terminal.
-    expect_refused(conn, EVQ_E_NOT_FOUND, "x", nested, 3);
+    fixture_refuses(conn, EVQ_E_VERSION, "run `evalq admin install`", call_missing, 3);
+    fixture_refuses(conn, EVQ_E_NOT_FOUND, "NOGROUP", group, 7);
+    fixture_refuses(conn, EVQ_E_VERSION, "NOSCRIPT", evalsha, 3);
+    fixture_refuses(conn, EVQ_E_CONFLICT, "taken by \\x1b[1m", raise,
+                    3); // No escapes into a terminal.
+    fixture_refuses(conn, EVQ_E_NOT_FOUND, "x", nested, 3);
     evq_reply_free(fixture_call(conn, "SET", "k", "v", NULL));
-    expect_refused(conn, EVQ_E_INVALID, "WRONGTYPE", push, 3);
+    fixture_refuses(conn, EVQ_E_INVALID, "WRONGTYPE", push, 3);
     assert_int_equal(evq_conn_generation(conn), 1); // All of them leave the connection open.
 
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "maxmemory", "1", NULL));
-    expect_refused(conn, EVQ_E_RETRY, "OOM", set, 3);
+    fixture_refuses(conn, EVQ_E_RETRY, "OOM", set, 3);
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "maxmemory", "0", NULL));
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "min-replicas-to-write", "1", NULL));
     assert_int_equal(evq_conn_generation(conn), 1);
-    expect_refused(conn, EVQ_E_RETRY, "NOREPLICAS", set, 3);
+    fixture_refuses(conn, EVQ_E_RETRY, "NOREPLICAS", set, 3);
     assert_int_equal(evq_conn_fd(conn), -1); // Cut off: sentinels may have named another one.
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "min-replicas-to-write", "0", NULL));
 
     evq_reply_free(fixture_call(conn, "REPLICAOF", "127.0.0.1", "1", NULL));
-    expect_refused(conn, EVQ_E_RETRY, "READONLY", set, 3);
+    fixture_refuses(conn, EVQ_E_RETRY, "READONLY", set, 3);
     assert_int_equal(evq_conn_fd(conn), -1); // The primary may be elsewhere by now.
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "replica-serve-stale-data", "no", NULL));
-    expect_refused(conn, EVQ_E_RETRY, "MASTERDOWN", get, 2);
+    fixture_refuses(conn, EVQ_E_RETRY, "MASTERDOWN", get, 2);
     evq_reply_free(fixture_call(conn, "REPLICAOF", "NO", "ONE", NULL));
     evq_reply_free(fixture_call(conn, "SET", "k", "v", NULL));
     evq_conn_close(conn);
@@ -399,10 +374,10 @@ static void conn_call_waits_out_a_busy_script(void **state)
 
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "busy-reply-threshold", "1", NULL));
     assert_int_equal(pthread_create(&hog.thread, NULL, hog_main, &hog), 0);
-    FIXTURE_UNTIL(ping(conn, &err) == EVQ_E_RETRY);
+    FIXTURE_UNTIL(fixture_ping(conn, &err) == EVQ_E_RETRY);
     assert_holds(err.message, "BUSY");
     evq_reply_free(fixture_call(conn, "SCRIPT", "KILL", NULL));
-    FIXTURE_UNTIL(ping(conn, &err) == EVQ_OK);
+    FIXTURE_UNTIL(fixture_ping(conn, &err) == EVQ_OK);
     assert_int_equal(pthread_join(hog.thread, NULL), 0);
     evq_conn_close(conn);
     fixture_redis_free(own);
@@ -422,10 +397,10 @@ static void conn_call_waits_out_a_server_that_loads(void **state)
     evq_reply_free(
         fixture_call(conn, "CONFIG", "SET", "loading-process-events-interval-bytes", "1024", NULL));
     assert_int_equal(pthread_create(&hog.thread, NULL, hog_main, &hog), 0);
-    FIXTURE_UNTIL(ping(conn, &err) == EVQ_E_RETRY);
+    FIXTURE_UNTIL(fixture_ping(conn, &err) == EVQ_E_RETRY);
     assert_holds(err.message, "LOADING");
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "key-load-delay", "0", NULL));
-    FIXTURE_UNTIL(ping(conn, &err) == EVQ_OK);
+    FIXTURE_UNTIL(fixture_ping(conn, &err) == EVQ_OK);
     assert_int_equal(pthread_join(hog.thread, NULL), 0);
     evq_conn_close(conn);
     fixture_redis_free(own);
@@ -452,13 +427,13 @@ static void conn_drop_parts_child_from_parent(void **state)
         }
         evq_reply_free(reply);
         evq_conn_interrupt(conn);
-        bool stopped = ping(conn, NULL) == EVQ_E_STOPPED;
+        bool stopped = fixture_ping(conn, NULL) == EVQ_E_STOPPED;
         evq_conn_close(conn);
         _exit(child_id > id && stopped ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    assert_status_err(ping(conn, &err), EVQ_OK, &err);
+    assert_status_err(fixture_ping(conn, &err), EVQ_OK, &err);
     assert_int_equal(fixture_call_integer(conn, "CLIENT", "ID", NULL), id);
     evq_conn_close(conn);
 }

@@ -33,32 +33,6 @@ static int server_end(void **state)
     return 0;
 }
 
-static struct evq_conn *open_config(const struct evq_conn_config *config)
-{
-    struct evq_error err;
-    struct evq_conn *conn = NULL;
-    assert_status_err(evq_conn_open(config, &conn, &err), EVQ_OK, &err);
-    return conn;
-}
-
-static enum evq_status ping(struct evq_conn *conn, struct evq_error *err)
-{
-    const char *word = "PING";
-    struct evq_reply *reply = NULL;
-    enum evq_status status = evq_conn_call(conn, 1, &word, NULL, 0, &reply, err);
-    evq_reply_free(reply);
-    return status;
-}
-
-static void expect_refused(struct evq_conn *conn, enum evq_status want, const char *part,
-                           const char *const *words, size_t count)
-{
-    struct evq_error err = {EVQ_OK, ""};
-    struct evq_reply *reply = NULL;
-    assert_status_err(evq_conn_call(conn, count, words, NULL, 0, &reply, &err), want, &err);
-    assert_holds(err.message, part);
-}
-
 static void write_file(const char *path, const char *text, mode_t mode)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -76,7 +50,7 @@ static enum evq_status ping_as(const char *url, const char *user, const char *fi
         .url = url, .user = user, .password_file = file, .name = "n", .keep_environment = keep};
     enum evq_status status = evq_conn_open(&config, &conn, err);
     if (status == EVQ_OK) {
-        status = ping(conn, err);
+        status = fixture_ping(conn, err);
     }
     evq_conn_close(conn);
     return status;
@@ -137,11 +111,11 @@ static void conn_open_tells_missing_permission(void **state)
     (void)snprintf(url, sizeof url, "unix://worker@%s", own->socket);
     const struct evq_conn_config config = {
         .url = url, .password_file = file, .keep_environment = true};
-    struct evq_conn *conn = open_config(&config);
+    struct evq_conn *conn = fixture_conn_open(&config);
     const char *const get[] = {"GET", "other"};
     const char *const set[] = {"SET", "evalq:x", "1"};
-    expect_refused(conn, EVQ_E_AUTH, "user 'worker': NOPERM", get, 2);
-    expect_refused(conn, EVQ_E_AUTH, "set", set, 3);
+    fixture_refuses(conn, EVQ_E_AUTH, "user 'worker': NOPERM", get, 2);
+    fixture_refuses(conn, EVQ_E_AUTH, "set", set, 3);
     evq_conn_close(conn);
     evq_conn_close(admin);
     fixture_redis_free(own);

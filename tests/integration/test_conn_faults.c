@@ -151,16 +151,13 @@ static void peer_end(struct peer *peer)
 
 static struct evq_conn *open_url(const char *url, int32_t call_timeout_ms)
 {
-    struct evq_error err;
-    struct evq_conn *conn = NULL;
     char ca[96];
     (void)snprintf(ca, sizeof ca, "%s/ca.pem", certificates);
     const struct evq_conn_config config = {.url = url,
                                            .tls = {.ca = ca},
                                            .call_timeout_ms = call_timeout_ms,
                                            .keep_environment = true};
-    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
-    return conn;
+    return fixture_conn_open(&config);
 }
 
 static enum evq_status get(struct evq_conn *conn, struct evq_reply **ret_reply,
@@ -417,7 +414,6 @@ static void conn_call_leaves_sentinels_that_say_nothing(void **state)
     struct peer peer;
     struct evq_error err;
     struct evq_reply *reply = NULL;
-    struct evq_conn *conn = NULL;
     pthread_t thread;
 
     peer_start(&peer, scenes, 1);
@@ -425,7 +421,7 @@ static void conn_call_leaves_sentinels_that_say_nothing(void **state)
                    peer.port);
     const struct evq_conn_config config = {
         .url = url, .connect_timeout_ms = 1000, .keep_environment = true};
-    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
+    struct evq_conn *conn = fixture_conn_open(&config);
     assert_status(get(conn, &reply, &err), EVQ_E_TIMEOUT);
     assert_holds(err.message, "sentinel redis://127.0.0.1");
     assert_int_equal(atomic_load(&peer.accepted), 2);
@@ -448,7 +444,6 @@ static void conn_call_gives_up_connecting_at_its_deadline(void **state)
     char url[64];
     struct evq_error err;
     struct evq_reply *reply = NULL;
-    struct evq_conn *conn = NULL;
 
     memset(&address, 0, sizeof address);
     address.sin_family = AF_INET;
@@ -464,7 +459,7 @@ static void conn_call_gives_up_connecting_at_its_deadline(void **state)
     (void)snprintf(url, sizeof url, "redis://127.0.0.1:%d", ntohs(address.sin_port));
     const struct evq_conn_config config = {
         .url = url, .connect_timeout_ms = 150, .call_timeout_ms = 60000, .keep_environment = true};
-    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
+    struct evq_conn *conn = fixture_conn_open(&config);
     int64_t began_ms = evq_clock_mono_ms();
     assert_status(get(conn, &reply, &err), EVQ_E_TIMEOUT);
     assert_true(evq_clock_mono_ms() - began_ms < 5000);

@@ -103,12 +103,9 @@ static int teardown(void **state)
 
 static struct evq_conn *open_url(const char *url, const struct evq_conn_tls_config *tls)
 {
-    struct evq_error err;
-    struct evq_conn *conn = NULL;
     const struct evq_conn_config config = {
         .url = url, .tls = *tls, .name = "n", .call_timeout_ms = 60000, .keep_environment = true};
-    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
-    return conn;
+    return fixture_conn_open(&config);
 }
 
 static enum evq_status echo(struct evq_conn *conn, struct evq_error *err)
@@ -264,8 +261,7 @@ static void tls_and_plain_tell_each_other_apart(void **state)
     // Redis takes the handshake for half a command, and waits for the rest.
     const struct evq_conn_config config = {
         .url = url, .tls = tls, .connect_timeout_ms = 400, .keep_environment = true};
-    struct evq_conn *conn = NULL;
-    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
+    struct evq_conn *conn = fixture_conn_open(&config);
     assert_status_err(echo(conn, &err), EVQ_E_TIMEOUT, &err);
     assert_holds(err.message, "use redis:// where the server is a Redis without TLS");
     // Until the server gives up on it, or goes.
@@ -326,7 +322,6 @@ static void tls_handshake_ends_at_its_deadline_and_at_an_interrupt(void **state)
 {
     struct secure *secure = *state;
     struct evq_error err;
-    struct evq_conn *conn = NULL;
     pthread_t thread;
     int port = 0;
     char url[64];
@@ -337,7 +332,7 @@ static void tls_handshake_ends_at_its_deadline_and_at_an_interrupt(void **state)
                                            .connect_timeout_ms = 150,
                                            .call_timeout_ms = 60000,
                                            .keep_environment = true};
-    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err);
+    struct evq_conn *conn = fixture_conn_open(&config);
     const int64_t began_ms = evq_clock_mono_ms();
     assert_status_err(echo(conn, &err), EVQ_E_TIMEOUT, &err);
     assert_true(evq_clock_mono_ms() - began_ms < 30000);
@@ -554,8 +549,7 @@ static void tls_readable_is_not_arrived(void **state)
     (void)snprintf(url, sizeof url, "rediss://127.0.0.1:%d", fixture_front_port(front));
     const struct evq_conn_config config = {
         .url = url, .tls = {.ca = in(secure, "ca.pem")}, .keep_environment = true};
-    struct evq_conn *conn = NULL;
-    assert_status_err(evq_conn_open(&config, &conn, &err), EVQ_OK, &err); // Without a greeting.
+    struct evq_conn *conn = fixture_conn_open(&config); // Without a greeting.
     assert_status_err(evq_conn_append(conn, 1, &word, NULL, &err), EVQ_OK, &err);
     assert_status_err(evq_conn_flush(conn, 0, &err), EVQ_OK, &err);
     struct pollfd polled = {.fd = evq_conn_fd(conn), .events = POLLIN};

@@ -147,7 +147,6 @@ static void functions_install_needs_permission(void **state)
 {
     (void)state;
     struct evq_error err = {EVQ_OK, ""};
-    struct evq_conn *worker = NULL;
     char url[160];
     int64_t build = 0;
 
@@ -155,7 +154,7 @@ static void functions_install_needs_permission(void **state)
                                 "-@all", "+fcall", "+fcall_ro", "+time", "+@read", NULL));
     (void)snprintf(url, sizeof url, "unix://worker@%s", server->socket);
     const struct evq_conn_config config = {.url = url, .keep_environment = true};
-    assert_status_err(evq_conn_open(&config, &worker, &err), EVQ_OK, &err);
+    struct evq_conn *worker = fixture_conn_open(&config);
     assert_status(evq_functions_install(worker, &build, &err), EVQ_E_AUTH);
     assert_holds(err.message, "worker");
     assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
