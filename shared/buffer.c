@@ -25,6 +25,7 @@ void evq_buffer_clear(struct evq_buffer *buffer)
 {
     buffer->bytes = 0;
     buffer->failed = false;
+    buffer->full = false;
     if (buffer->data != NULL) {
         buffer->data[0] = '\0';
     }
@@ -36,9 +37,13 @@ static bool buffer_reserve(struct evq_buffer *buffer, size_t more)
     size_t bytes_max = buffer->bytes_max != 0 ? buffer->bytes_max : BUFFER_BYTES_MAX;
     size_t needed;
 
-    if (buffer->failed || !evq_size_add(buffer->bytes, more, &needed) || needed > bytes_max ||
+    if (buffer->failed) {
+        return false;
+    }
+    if (!evq_size_add(buffer->bytes, more, &needed) || needed > bytes_max ||
         !evq_size_add(needed, 1, &needed)) {
         buffer->failed = true;
+        buffer->full = true;
         return false;
     }
     if (needed <= buffer->capacity) {

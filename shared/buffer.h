@@ -17,11 +17,12 @@ struct evq_buffer {
     size_t capacity;
     size_t bytes_max; // 0: 64 MiB.
     bool failed;
+    bool full; // It failed of the limit, not for want of memory.
 };
 
 void evq_buffer_init(struct evq_buffer *buffer, size_t bytes_max);
 void evq_buffer_free(struct evq_buffer *buffer);  // Leaves it initialised and empty.
-void evq_buffer_clear(struct evq_buffer *buffer); // Keeps the memory; clears `failed`.
+void evq_buffer_clear(struct evq_buffer *buffer); // Keeps the memory; nothing has failed.
 void evq_buffer_append(struct evq_buffer *buffer, const void *data, size_t bytes);
 void evq_buffer_text(struct evq_buffer *buffer, const char *text);
 void evq_buffer_printf(struct evq_buffer *buffer, const char *format, ...) EVQ_PRINTF(2, 3);

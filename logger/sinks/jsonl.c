@@ -93,8 +93,10 @@ static enum evq_status run_scan(struct jsonl_run *run, const char *path, struct 
         offset += got;
         evq_buffer_append(&text, block, (size_t)got);
         if (text.failed) {
-            status = evq_error_set(err, EVQ_E_CORRUPT, "'%s' holds a line over %u bytes", path,
-                                   LINE_BYTES_MAX);
+            status = text.full
+                         ? evq_error_set(err, EVQ_E_CORRUPT, "'%s' holds a line over %u bytes",
+                                         path, LINE_BYTES_MAX)
+                         : evq_error_set(err, EVQ_E_NOMEM, "the lines of '%s'", path);
             break;
         }
         status = lines_scan(text.data, text.bytes, run->ids, &whole, err);
@@ -267,9 +269,12 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
     evq_buffer_clear(&sink->line);
     evq_result_json(result, &sink->line);
     evq_buffer_text(&sink->line, "\n");
-    if (sink->line.failed) {
+    if (sink->line.full) {
         return evq_error_set(err, EVQ_E_LIMIT, "result %s is over %u bytes as JSON", id,
                              LINE_BYTES_MAX);
+    }
+    if (sink->line.failed) { // It comes again; told as over the limit it would be set aside.
+        return evq_error_set(err, EVQ_E_NOMEM, "result %s", id);
     }
     sink->pending_bytes += sink->line.bytes;
     status = run_add(run, id, &sink->line, err);

@@ -237,9 +237,11 @@ enum evq_status evq_checkpoint_tree_fingerprint(int root_fd, const char *path, c
         status = listed >= 0 ? tree_list(listed, "", 0, &names, err)
                              : evq_error_set(err, EVQ_E_IO, "'%s': %s", path, strerror(errno));
         if (status == EVQ_OK && names.failed) {
-            status =
-                evq_error_set(err, EVQ_E_LIMIT, "the names of files in '%s' are over %zu bytes",
-                              path, TREE_NAMES_BYTES);
+            status = names.full
+                         ? evq_error_set(err, EVQ_E_LIMIT,
+                                         "the names of files in '%s' are over %zu bytes", path,
+                                         TREE_NAMES_BYTES)
+                         : evq_error_set(err, EVQ_E_NOMEM, "the names of files in '%s'", path);
         }
         if (status == EVQ_OK) {
             status = tree_hash(state, fd, &names, block, err);

@@ -15,6 +15,7 @@
 #include "logger/sink.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/limit.h"
+#include "tests/fixture/memory.h"
 #include "tests/fixture/redis.h"
 
 static const struct evq_sink_config sink_config = {"jsonl", "jsonl", NULL, 0};
@@ -29,7 +30,7 @@ static void *opened(const char *directory, struct evq_sink_context *context)
     return state;
 }
 
-static enum evq_status give_try(void *state, int step, struct evq_error *err)
+static enum evq_status give_reason(void *state, int step, const char *reason, struct evq_error *err)
 {
     char job[64];
     struct evq_metric metric = {.name = "accuracy", .value = 0.1 + step, .higher_is_better = 1};
@@ -44,11 +45,17 @@ static enum evq_status give_try(void *state, int step, struct evq_error *err)
     result->suite = "quick";
     result->task = "t";
     result->state = EVQ_JOB_DONE;
+    result->reason = reason;
     result->metrics = &metric;
     result->metric_count = 1;
     const enum evq_status status = evq_sink_jsonl.write(state, result, err);
     evq_result_free(result);
     return status;
+}
+
+static enum evq_status give_try(void *state, int step, struct evq_error *err)
+{
+    return give_reason(state, step, "", err);
 }
 
 static void give(void *state, int step)
@@ -255,6 +262,29 @@ static void sink_jsonl_begins_anew_when_a_write_misses_its_directory(void **stat
     fixture_dir_remove(directory);
 }
 
+/* It comes again; a result that is really too long would not, and is told apart. */
+static void sink_jsonl_tells_want_of_memory_from_a_long_result(void **state)
+{
+    static char reason[2 << 20];
+    char directory[64];
+    struct evq_sink_context context;
+    struct evq_error err;
+
+    (void)state;
+    memset(reason, 'x', sizeof(reason) - 1);
+    fixture_dir_make(directory);
+    void *sink = opened(directory, &context);
+    give(sink, 0);
+    assert_status(give_reason(sink, 1, reason, &err), EVQ_E_LIMIT);
+    reason[8000] = '\0';
+    fixture_memory_refuse(8000, 32000);
+    assert_status(give_reason(sink, 1, reason, &err), EVQ_E_NOMEM);
+    assert_int_equal(fixture_memory_give(), 1); // The line; its run holds more than that.
+    assert_status_err(give_reason(sink, 1, reason, &err), EVQ_OK, &err);
+    evq_sink_jsonl.close(sink);
+    fixture_dir_remove(directory);
+}
+
 /* What sinks tell of ends would be missed by nobody here: a sink's flag alone has them read. */
 static void sinks_that_tell_of_ends_are_given_them(void **state)
 {
@@ -276,6 +306,7 @@ int main(void)
         cmocka_unit_test(sink_jsonl_refuses_a_directory_that_another_holds),
         cmocka_unit_test(sink_jsonl_begins_anew_when_its_directory_was_removed),
         cmocka_unit_test(sink_jsonl_begins_anew_when_a_write_misses_its_directory),
+        cmocka_unit_test(sink_jsonl_tells_want_of_memory_from_a_long_result),
         cmocka_unit_test(sinks_that_tell_of_ends_are_given_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
