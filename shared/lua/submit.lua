@@ -242,7 +242,8 @@ end
 function V.submit_one(s, none)
     local flow = V.flow_load(s.flow)
     local gen, id, j, state, fingerprint = known(s, flow, none)
-    if state and (fingerprint == s.fingerprint or fingerprint == '' or s.fingerprint == '') then
+    local same = fingerprint == s.fingerprint or fingerprint == '' or s.fingerprint == ''
+    if same and (OPEN[state] or ENDED[state]) then -- What was set aside is followed, whatever its content.
         return { 'duplicate', id, state }
     end
     local class, every = F.class(s.suite, s.class_needs)

@@ -229,6 +229,27 @@ static void entry_of_a_job_that_ended_is_set_aside(void **state)
     evq_claim_free(claim);
 }
 
+/* A job that was set aside runs no more: its checkpoint, submitted again, is a job of its own. */
+static void submit_follows_a_job_that_was_set_aside(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_submitted answer;
+
+    (void)fixture_submit(fx, ID);
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, "job:" ID), NULL));
+    fixture_claim_none(fx);
+    assert_int_equal(fixture_bad_entries(fx), 1);
+    fixture_assert_state(fx, ID, "bad");
+    answer = fixture_submit(fx, ID);
+    assert_int_equal(answer.answer, EVQ_SUBMIT_FOLLOWED);
+    assert_string_equal(answer.id, ID "~2");
+    assert_int_equal(fixture_submit(fx, ID).answer, EVQ_SUBMIT_DUPLICATE);
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_string_equal(claim->id, ID "~2");
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
 static void key_spoil(struct fixture *fx, const char *name)
 {
     evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, name), NULL));
@@ -377,6 +398,7 @@ int main(void)
         GUARD_TEST(submit_without_a_fingerprint_equals_any),
         GUARD_TEST(other_suite_than_the_first_ends_the_job),
         GUARD_TEST(entry_of_a_job_that_ended_is_set_aside),
+        GUARD_TEST(submit_follows_a_job_that_was_set_aside),
         GUARD_TEST(rubbish_among_many_holds_nobody_up),
         GUARD_TEST(key_of_another_type_is_made_anew),
         GUARD_TEST(stream_that_was_lost_is_a_loss_of_every_sink),
