@@ -178,7 +178,7 @@ static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
     for (;;) {
         (void)usleep(WATCH_PAUSE_US);
         enum evq_status status = scan_pass(scan, false, err);
-        bool passing = status == EVQ_E_IO || status == EVQ_E_RETRY || status == EVQ_E_TIMEOUT;
+        bool passing = evq_conn_passes(status);
         if (status != EVQ_OK && !passing) {
             return status;
         }
