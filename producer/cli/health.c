@@ -194,7 +194,8 @@ static void check_memory(const char *info, json_t *checks)
     if (strtoll(info_field(info, "evicted_keys", text), NULL, 10) > 0) {
         evq_health_add(
             checks, "eviction", EVQ_HEALTH_WARN,
-            "`evalq scan` submits what is missing; CONFIG RESETSTAT begins to count anew",
+            "evalq_v1_audit (docs/redis-cli.md) tells what broke, `evalq scan` submits what "
+            "is missing, CONFIG RESETSTAT counts anew",
             "Redis has thrown away %s keys since it was started: jobs and results may "
             "be among them",
             text);
@@ -352,6 +353,7 @@ void evq_health_queue(const json_t *stats, json_t *checks)
     }
     if (bad > 0) {
         evq_health_add(checks, "bad records", EVQ_HEALTH_WARN, "`evalq dead --bad` lists them",
-                       "%" PRId64 " malformed records were set aside", bad);
+                       "%" PRId64 " malformed %s set aside", bad,
+                       bad == 1 ? "record was" : "records were");
     }
 }

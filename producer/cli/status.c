@@ -12,6 +12,7 @@
 #include "shared/clock.h"
 
 #define WAITING_SHOWN 20
+#define ALIKE_SHOWN   5 // Warnings of one kind.
 
 static void begin(struct evq_table *table, const struct evq_terminal *terminal, const char *kind)
 {
@@ -55,6 +56,39 @@ static enum evq_status print_and_free(struct evq_table *table, const struct evq_
     return status;
 }
 
+static void print_warning(const struct evq_terminal *terminal, const json_t *check)
+{
+    char text[1024];
+    char advice[512];
+    const char *raw = evq_json_text(check, "text", "");
+    const char *raw_advice = evq_json_text(check, "advice", "");
+    const bool failed = evq_health_level(check) == EVQ_HEALTH_FAIL;
+
+    evq_error_escape(raw, strlen(raw), text, sizeof text);
+    evq_error_escape(raw_advice, strlen(raw_advice), advice, sizeof advice);
+    if (terminal->plain) {
+        (void)printf("warning\t%s\t%s\t%s\n", evq_json_text(check, "level", ""), text, advice);
+        return;
+    }
+    (void)printf("%s%s%s %s%s%s%s\n",
+                 evq_terminal_colour(terminal, failed ? EVQ_COLOUR_RED : EVQ_COLOUR_YELLOW),
+                 failed ? "problem:" : "warning:", evq_terminal_colour(terminal, EVQ_COLOUR_NONE),
+                 text, advice[0] != '\0' ? " (" : "", advice, advice[0] != '\0' ? ")" : "");
+}
+
+/* How many of the checks from here up to there are of this one's kind and level. */
+static size_t count_alike(const json_t *checks, const json_t *check, size_t from, size_t to)
+{
+    size_t count = 0;
+    for (size_t i = from; i < to; i++) {
+        const json_t *other = json_array_get(checks, i);
+        count += evq_health_level(other) == evq_health_level(check) &&
+                 strcmp(evq_json_text(other, "check", ""), evq_json_text(check, "check", "")) == 0;
+    }
+    return count;
+}
+
+/* A machine room that went dark must not push the queue off the screen. */
 static void print_warnings(const struct evq_terminal *terminal, const json_t *checks)
 {
     size_t index = 0;
@@ -62,27 +96,16 @@ static void print_warnings(const struct evq_terminal *terminal, const json_t *ch
     for (int level = EVQ_HEALTH_FAIL; level >= EVQ_HEALTH_WARN; level--) {
         json_array_foreach(checks, index, check)
         {
-            char text[1024];
-            char advice[512];
-            const char *raw = evq_json_text(check, "text", "");
-            const char *raw_advice = evq_json_text(check, "advice", "");
             if ((int)evq_health_level(check) != level) {
                 continue;
             }
-            evq_error_escape(raw, strlen(raw), text, sizeof text);
-            evq_error_escape(raw_advice, strlen(raw_advice), advice, sizeof advice);
-            if (terminal->plain) {
-                (void)printf("warning\t%s\t%s\t%s\n", evq_json_text(check, "level", ""), text,
-                             advice);
-                continue;
+            const size_t before = terminal->plain ? 0 : count_alike(checks, check, 0, index);
+            if (before < ALIKE_SHOWN) {
+                print_warning(terminal, check);
+            } else if (before == ALIKE_SHOWN) {
+                (void)printf("... and %zu more of these; `evalq doctor` lists all\n",
+                             count_alike(checks, check, index, json_array_size(checks)));
             }
-            (void)printf("%s%s%s %s%s%s%s\n",
-                         evq_terminal_colour(terminal, level == EVQ_HEALTH_FAIL
-                                                           ? EVQ_COLOUR_RED
-                                                           : EVQ_COLOUR_YELLOW),
-                         level == EVQ_HEALTH_FAIL ? "problem:" : "warning:",
-                         evq_terminal_colour(terminal, EVQ_COLOUR_NONE), text,
-                         advice[0] != '\0' ? " (" : "", advice, advice[0] != '\0' ? ")" : "");
         }
     }
 }

@@ -81,6 +81,33 @@ static void status_says_that_keys_were_evicted(void **state)
     assert_holds(site->output.out, "warning: Redis has thrown away ");
 }
 
+static int count_of(const char *text, const char *words)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, words)) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* A hundred of a kind do not hide the queue; who reads line by line gets all. */
+static void status_shows_few_warnings_of_a_kind(void **state)
+{
+    struct site *site = *state;
+    char run[32];
+    for (int i = 0; i < 12; i++) {
+        (void)snprintf(run, sizeof run, "r%d/1/regular/quick", i);
+        (void)fixture_submit(site->fx, run);
+        (void)snprintf(run, sizeof run, "r%d", i);
+        EXPECT(site, 0, "pause", "run", run);
+    }
+    EXPECT(site, 0, "status");
+    assert_int_equal(count_of(site->output.out, "warning: the run 'r"), 5);
+    assert_holds(site->output.out, "... and 7 more of these; `evalq doctor` lists all\n");
+    EXPECT(site, 0, "status", "--plain");
+    assert_int_equal(count_of(site->output.out, "\tthe run 'r"), 12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -89,6 +116,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(doctor_says_why_a_redis_that_cannot_save_refuses, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(status_says_that_keys_were_evicted, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(status_shows_few_warnings_of_a_kind, setup,
                                         fixture_user_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
