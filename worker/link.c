@@ -57,12 +57,15 @@ bool evq_link_note(struct evq_link *link, enum evq_status status, const struct e
                     link->tries);
         }
         link->tries = 0;
+        link->told = 0;
         link->retry_ms = 0;
         return true;
     }
     const int64_t wait_ms =
         evq_clock_backoff_ms(&link->seed, link->tries, RETRY_FIRST_MS, RETRY_MAX_MS);
-    if (link->tries == 0) {
+    const uint32_t kind = UINT32_C(1) << status;
+    if ((link->told & kind) == 0) { // A Redis that was down may come back without its functions.
+        link->told |= kind;
         evq_log(EVQ_LOG_WARN, "redis_away", "status=%s reason=%s", evq_status_name(status),
                 err->message);
     }

@@ -19,6 +19,7 @@ struct evq_link {
     struct evq_conn_config second_config;
     uint64_t seed;
     uint32_t tries;      // Failures in a row.
+    uint32_t told;       // A bit for each status of theirs: it was logged.
     int64_t retry_ms;    // Monotonic: not before; 0: up.
     uint64_t generation; // Of conn when info was last read.
     char epoch[48];

@@ -111,12 +111,31 @@ static void worker_says_once_that_the_library_is_missing(void **state)
     goes_on(site, worker);
 }
 
+/* What stands in the way now is not what did when it began. */
+static void worker_says_each_reason_of_an_outage(void **state)
+{
+    struct fixture_site *site = *state;
+    struct evq_conn *raw = site->fx->raw;
+    struct fixture_worker *worker = fixture_site_worker(site, NULL);
+
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "child_ready"));
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "min-replicas-to-write", "1", NULL));
+    said_once(site, worker, "NOREPLICAS");
+    evq_reply_free(fixture_call(raw, "ACL", "SETUSER", "default", "-fcall", "-fcall_ro", NULL));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_away status=auth"));
+    assert_int_equal(fixture_file_holds("", worker->log, "redis_away"), 2);
+    evq_reply_free(fixture_call(raw, "ACL", "SETUSER", "default", "+fcall", "+fcall_ro", NULL));
+    evq_reply_free(fixture_call(raw, "CONFIG", "SET", "min-replicas-to-write", "0", NULL));
+    goes_on(site, worker);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(worker_says_once_that_changes_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(worker_says_once_that_the_library_is_missing, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(worker_says_each_reason_of_an_outage, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
