@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define REPLY_BYTES (128 << 20) // 1,000 results of 64 KiB, and their fields.
+
 static const char *const level_names[] = {"ok", "note", "warn", "fail"};
 
 void evq_health_add(json_t *checks, const char *check, enum evq_health_level level,
@@ -117,6 +119,27 @@ static void check_changes(struct evq_cli *cli, const char *info, json_t *checks)
     }
 }
 
+/* A page of results must fit, or whoever reads it is cut off each time that it asks. */
+static void check_replies(struct evq_cli *cli, json_t *checks)
+{
+    char value[64];
+    char shown[EVQ_TERMINAL_SPAN_BYTES];
+    long long hard = 0;
+    long long soft = 0;
+    if (!config_value(cli, "client-output-buffer-limit", value) ||
+        sscanf(value, "normal %lld %lld", &hard, &soft) != 2) {
+        return;
+    }
+    const long long limit = soft > 0 && (hard == 0 || soft < hard) ? soft : hard;
+    if (limit > 0 && limit < REPLY_BYTES) {
+        evq_health_add(checks, "replies", EVQ_HEALTH_WARN,
+                       "CONFIG SET client-output-buffer-limit \"normal 0 0 0\"; and in redis.conf",
+                       "Redis cuts off who is sent more than %s at once: results and sinks may "
+                       "need more",
+                       evq_terminal_bytes(limit, shown));
+    }
+}
+
 static void check_durability(struct evq_cli *cli, const char *info, json_t *checks)
 {
     char text[64];
@@ -225,6 +248,7 @@ enum evq_status evq_health_server(struct evq_cli *cli, json_t *checks, struct ev
     if (status == EVQ_OK) {
         check_version(reply->text, checks);
         check_changes(cli, reply->text, checks);
+        check_replies(cli, checks);
         check_durability(cli, reply->text, checks);
         check_default_user(cli, reply->text, checks);
         check_memory(reply->text, checks);

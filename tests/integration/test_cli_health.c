@@ -81,6 +81,17 @@ static void status_says_that_keys_were_evicted(void **state)
     assert_holds(site->output.out, "warning: Redis has thrown away ");
 }
 
+static void status_says_that_replies_are_cut(void **state)
+{
+    struct site *site = *state;
+    EXPECT(site, 0, "status");
+    assert_null(strstr(site->output.out, "cuts off"));
+    evq_reply_free(fixture_call(site->fx->raw, "CONFIG", "SET", "client-output-buffer-limit",
+                                "normal 4mb 1mb 1", NULL));
+    EXPECT(site, 0, "status");
+    assert_holds(site->output.out, "warning: Redis cuts off who is sent more than 1.0 MiB");
+}
+
 static int count_of(const char *text, const char *words)
 {
     int count = 0;
@@ -116,6 +127,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(doctor_says_why_a_redis_that_cannot_save_refuses, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(status_says_that_keys_were_evicted, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(status_says_that_replies_are_cut, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(status_shows_few_warnings_of_a_kind, setup,
                                         fixture_user_teardown),
