@@ -18,6 +18,7 @@
 #define LOG_BYTES_DEFAULT 16384
 #define LOG_BYTES_MAX     (1 << 20)
 #define RETRY_NAME_BYTES  33
+#define RETRY_GIVEN_MAX   40 // As the function has it.
 
 static const char *const states[] = {"running", "queued",    "delayed", "dead",
                                      "skipped", "cancelled", "done"};
@@ -289,28 +290,51 @@ void evq_api_job_cancel(struct evq_api *api, struct evq_http_request *request,
     evq_body_close(&body);
 }
 
-void evq_api_job_retry(struct evq_api *api, struct evq_http_request *request,
-                       struct evq_http_reply *reply)
+/* The retry's name: the body's, by which its sender may ask again, else one that is the same
+ * whenever the handler is called again for it. NULL: the reply says why. */
+static const char *retry_name(struct evq_http_request *request, struct evq_http_reply *reply,
+                              struct evq_body *body)
 {
-    struct evq_error err = {EVQ_OK, ""};
-    char again[EVQ_JOB_ID_BYTES_MAX];
-    const char *id = job_of(request, reply);
-    char *name = evq_http_memory(request, RETRY_NAME_BYTES); // The same when it is called again.
-    if (id == NULL) {
-        return;
+    const char *given = evq_body_text(body, "request", "");
+    const size_t bytes = strlen(given);
+    for (size_t i = 0; i < bytes && !body->failed; i++) {
+        if (bytes > RETRY_GIVEN_MAX || given[i] <= ' ' || given[i] > '~') {
+            evq_body_fail(body, "'request' is no name of at most %d printable bytes without blanks",
+                          RETRY_GIVEN_MAX);
+        }
     }
+    if (body->failed || bytes > 0) {
+        return body->failed ? NULL : given;
+    }
+    char *name = evq_http_memory(request, RETRY_NAME_BYTES);
     if (name == NULL) {
         evq_http_reply_error(reply, 500, "nomem", "no memory for the request");
-        return;
-    }
-    if (name[0] == '\0') {
+    } else if (name[0] == '\0') {
         (void)snprintf(name, RETRY_NAME_BYTES, "%016" PRIx64 "%016" PRIx64, evq_clock_random(),
                        evq_clock_random());
     }
-    enum evq_status status = evq_queue_retry(api->queue, id, name, again, &err);
-    if (status == EVQ_OK) {
-        write_state(reply, again, "queued");
+    return name;
+}
+
+void evq_api_job_retry(struct evq_api *api, struct evq_http_request *request,
+                       struct evq_http_reply *reply)
+{
+    static const char *const known[] = {"request", NULL};
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_body body;
+    char again[EVQ_JOB_ID_BYTES_MAX];
+    const char *id = job_of(request, reply);
+    if (id == NULL || !evq_body_open(&body, request, reply, known)) {
         return;
     }
-    evq_http_reply_fail(reply, status == EVQ_E_INVALID ? EVQ_E_CONFLICT : status, &err);
+    const char *name = retry_name(request, reply, &body);
+    if (name != NULL) {
+        const enum evq_status status = evq_queue_retry(api->queue, id, name, again, &err);
+        if (status == EVQ_OK) {
+            write_state(reply, again, "queued");
+        } else {
+            evq_http_reply_fail(reply, status == EVQ_E_INVALID ? EVQ_E_CONFLICT : status, &err);
+        }
+    }
+    evq_body_close(&body);
 }

@@ -255,6 +255,38 @@ static void job_is_shown_cancelled_and_queued_again(void **state)
     json_decref(post(gateway, 400, "/v1/jobs/a/1/regular/quick/cancel", "{\"why\": \"\"}"));
 }
 
+/* Who got no answer asks again by the same name: also when the job has long been done. */
+static void retry_of_a_name_is_answered_as_the_first_time(void **state)
+{
+    static const char path[] = "/v1/jobs/a/1/regular/quick/retry";
+    static const char *const wrong[] = {
+        "{\"request\": \"a b\"}", "{\"request\": 7}", "{\"reason\": \"it\"}",
+        "{\"request\": \"01234567890123456789012345678901234567890\"}"};
+    struct fixture_gateway *gateway = *state;
+    struct fixture *fx = gateway->fx;
+
+    (void)fixture_submit(fx, "a/1/regular/quick");
+    json_decref(post(gateway, 200, "/v1/jobs/a/1/regular/quick/cancel", NULL));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        json_decref(post(gateway, 400, path, wrong[i]));
+    }
+    fixture_assert_state(fx, "a/1/regular/quick", "cancelled");
+    for (int i = 0; i < 2; i++) {
+        json_t *answer = post(gateway, 200, path, "{\"request\": \"mine-1\"}");
+        assert_string_equal(at(answer, "id"), "a/1/regular/quick");
+        assert_string_equal(at(answer, "state"), "queued");
+        json_decref(answer);
+        if (i == 0) {
+            struct evq_claim *claim = fixture_claim(fx);
+            assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+            evq_claim_free(claim);
+        }
+    }
+    fixture_assert_state(fx, "a/1/regular/quick", "done");
+    json_decref(post(gateway, 409, path, "{\"request\": \"mine-2\"}")); // That is another one.
+    json_decref(post(gateway, 409, path, NULL));
+}
+
 static void log_is_the_file_or_what_redis_kept(void **state)
 {
     struct fixture_gateway *gateway = *state;
@@ -338,6 +370,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(rights_separate_readers_from_writers, setup, teardown),
         cmocka_unit_test_setup_teardown(jobs_are_listed_in_pages_over_all_states, setup, teardown),
         cmocka_unit_test_setup_teardown(job_is_shown_cancelled_and_queued_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(retry_of_a_name_is_answered_as_the_first_time, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(log_is_the_file_or_what_redis_kept, setup, teardown),
         cmocka_unit_test_setup_teardown(runs_give_results_and_their_best, setup, teardown),
     };
