@@ -108,7 +108,8 @@ class Scene:
             file.write(text.replace("$DATA", DATA).replace("$OUT", self.out).replace("$PYTHON", sys.executable))
 
     def environment(self) -> Dict[str, str]:
-        return dict(os.environ, EVALQ_URL=self.url, EVALQ_CONFIG=self.config, TMPDIR=self.directory, **self.variables)
+        own = {"EVALQ_URL": self.url, "EVALQ_CONFIG": self.config, "TMPDIR": self.directory}
+        return {**os.environ, **own, **self.variables}
 
     def start(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
         with open(os.path.join(self.directory, program + ".log"), "ab") as log:
