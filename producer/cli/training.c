@@ -13,10 +13,12 @@
 #include "producer/cli/feed.h"
 #include "producer/cli/json.h"
 #include "producer/cli/live.h"
+#include "producer/cli/view.h"
 #include "shared/clock.h"
 
 #define POLL_MS  150   // Between looks at the results.
 #define SINKS_MS 10000 // For sinks to take in the last results.
+#define WHY_MS   5000  // Between looks at why jobs wait.
 
 struct training {
     struct evq_fleet *fleet;
@@ -26,6 +28,8 @@ struct training {
     int output_fd; // The command's output on a terminal; -1: it writes by itself.
     bool partial;  // Its last byte was no newline.
     int64_t open;  // Jobs, at the last look.
+    json_t *said;  // Reasons for which jobs wait, as keys.
+    int64_t next_why_ms;
     int64_t begin_ms;
 };
 
@@ -196,13 +200,11 @@ static enum evq_status look(struct training *training, struct evq_error *err)
 /* Whether some sink has not yet taken in all results; say: tell which. */
 static bool sinks_lag(struct training *training, bool say)
 {
-    char *text = NULL;
     json_t *view = NULL;
     bool lag = false;
     size_t index = 0;
     const json_t *sink = NULL;
-    if (evq_queue_stats(training->fleet->cli->queue, &text, NULL) != EVQ_OK ||
-        evq_json_take(text, &view, NULL) != EVQ_OK) {
+    if (evq_view_stats(training->fleet->cli, &view, NULL) != EVQ_OK) {
         return false;
     }
     json_array_foreach(json_object_get(view, "sinks"), index, sink)
@@ -225,6 +227,36 @@ static bool sinks_lag(struct training *training, bool say)
     return lag;
 }
 
+/* Says each reason for which jobs wait once: a name that no suite has is waited for as long as a
+ * long evaluation. */
+static void say_what_waits(struct training *training)
+{
+    struct evq_cli *cli = training->fleet->cli;
+    json_t *view = NULL;
+    const char *why = NULL;
+    const json_t *count = NULL;
+    if (training->open <= 0 || evq_clock_mono_ms() < training->next_why_ms) {
+        return;
+    }
+    training->next_why_ms = evq_clock_mono_ms() + WHY_MS;
+    if (evq_view_stats(cli, &view, NULL) != EVQ_OK) {
+        return;
+    }
+    json_object_foreach(json_object_get(view, "waiting"), why, count)
+    {
+        char shown[1024];
+        if (json_object_get(training->said, why) != NULL ||
+            json_object_set_new(training->said, why, json_true()) != 0) {
+            continue;
+        }
+        evq_live_erase(&training->live);
+        evq_cli_say(cli, "evalq: %" PRId64 " %s: %s", (int64_t)json_number_value(count),
+                    json_number_value(count) == 1 ? "job waits" : "jobs wait",
+                    evq_error_escape(why, strlen(why), shown, sizeof shown));
+    }
+    json_decref(view);
+}
+
 /* Until the command and its jobs have ended, a stop, or wait_ms after the command's end. */
 static enum evq_status follow(struct training *training, int64_t wait_ms, struct evq_error *err)
 {
@@ -242,6 +274,7 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
         }
         if (evq_clock_mono_ms() >= next_look) {
             status = look(training, err);
+            say_what_waits(training);
             if (status == EVQ_OK && ended && training->open == 0) {
                 return look(training, err); // What was published between its two questions.
             }
@@ -340,8 +373,9 @@ enum evq_status evq_training_run(struct evq_fleet *fleet, char *const *argv, int
     struct training training = {.fleet = fleet, .output_fd = -1, .begin_ms = evq_clock_mono_ms()};
     training.feed = evq_feed_new(fleet->cli->queue, NULL);
     training.board = evq_board_new();
+    training.said = json_object();
     enum evq_status status = EVQ_OK;
-    if (training.feed == NULL || training.board == NULL) {
+    if (training.feed == NULL || training.board == NULL || training.said == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the live table");
         goto out;
     }
@@ -371,6 +405,7 @@ out:
     if (training.output_fd >= 0) {
         (void)close(training.output_fd);
     }
+    json_decref(training.said);
     evq_board_free(training.board);
     evq_feed_free(training.feed);
     return status;

@@ -452,6 +452,7 @@ static void up_waits_for_the_jobs_of_its_own_command(void **state)
     write_checkpoint(place, "step-1.safetensors");
     RUN(place, 124, "up", "--workers", "1", "--wait", "0", "--", EVQ_TEST_BIN "/evalq", "submit",
         "step-1.safetensors", "--run", "r", "--step", "1", "--suite", "unoffered");
+    assert_holds(place->output.err, "evalq: 1 job waits: no worker offers suite unoffered\n");
     assert_holds(place->output.err, "1 jobs were still open");
     assert_all_gone(place);
     RUN(place, 0, "up", "--workers", "1", "--wait", "60", "--", "/bin/true");
