@@ -255,7 +255,8 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
         if (evq_clock_mono_ms() >= deadline) {
             if (status == EVQ_OK) {
                 (void)evq_error_set(&error, EVQ_E_TIMEOUT,
-                                    "the timeout passed with %lld jobs of the run still open",
+                                    "the timeout passed with %lld jobs of the run still open: "
+                                    "`evalq status` says why",
                                     (long long)counts.open);
             }
             return evq_client_fail(&error);

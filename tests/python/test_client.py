@@ -8,10 +8,13 @@ import os
 import pickle
 import threading
 import unittest
+from typing import List
+from unittest import mock
 
 from scene import DEADLINE, NATIVE, SceneTest, scene, until
 
 import evalq
+from evalq import _library
 
 
 class ClientTest(SceneTest):
@@ -137,6 +140,30 @@ class ClientTest(SceneTest):
         self.assertEqual(needs[2], {})
         self.assertIsNone(needs[3])
         self.assertIn("gpu", logs.output[0])
+
+    def test_wait_for_a_suite_that_nobody_has_says_that_it_waits_and_who_knows_why(self) -> None:
+        with self.scene.client("nobody") as client, self.assertLogs("evalq", "WARNING") as logs:
+            client.submit(self.scene.checkpoint("nobody/1.safetensors"), step=1, suites="nobody")
+            self.assertTrue(client.flush(DEADLINE))
+            with mock.patch("evalq.client._SILENT_SECONDS", 0.0):
+                self.assertFalse(client.wait(2))
+        said = [line.split("evalq:", 1)[1] for line in logs.output]
+        self.assertEqual(said[0], "wait: jobs of run 'nobody' are still open: `evalq status` says why")
+        self.assertEqual(said[1:], ["wait: the timeout passed with 1 jobs of the run still open: `evalq status` says why"])
+
+    def test_wait_ends_with_a_question_that_has_time_for_its_answer(self) -> None:
+        asked: List[int] = []
+
+        def wait(take: object, ms: int) -> int:
+            asked.append(ms)
+            clock.monotonic.return_value += ms / 1000
+            return _library.TIMEOUT
+
+        with self.scene.client("slices", log=False) as client, mock.patch.object(evalq.client, "time") as clock:
+            clock.monotonic.return_value = 100.0
+            with mock.patch.object(client._handle, "wait", wait):
+                self.assertFalse(client.wait(0.25))
+        self.assertEqual(asked, [250])  # And none of 0 ms after it.
 
     def test_path_under_no_root_is_said_once_and_waited_for_by_nobody(self) -> None:
         with self.scene.client("rootless") as client, self.assertLogs("evalq", "WARNING") as logs:

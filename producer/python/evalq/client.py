@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _LIMIT_SECONDS = 86400.0
 _SLICE_MS = 200  # A wait is cut into these, so that Ctrl-C ends it.
+_SILENT_SECONDS = 10.0  # After these a wait says that it waits, and who knows why.
 
 Path = Union[str, "os.PathLike[str]"]
 StateDict = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
@@ -238,14 +239,19 @@ class Client:
             snapshots = self._snapshots
             if snapshots is not None and not snapshots.flush(deadline):
                 return self._fail(EvalqError("the timeout passed while a snapshot was written", _library.TIMEOUT))
+            silent = time.monotonic() + _SILENT_SECONDS
             while True:
-                left = deadline - time.monotonic()
-                code = handle.wait(self._arrivals.take, max(0, int(min(_SLICE_MS, left * 1000))))
+                left = max(0.0, deadline - time.monotonic())
+                last = left * 1000 < 2 * _SLICE_MS  # Not cut so short that it learns nothing.
+                code = handle.wait(self._arrivals.take, int(left * 1000) if last else _SLICE_MS)
                 self._arrivals.log()
                 if code == _library.OK:
                     return snapshots is None or self._all_rooted(snapshots)
-                if code not in (_library.TIMEOUT, _library.UNAVAILABLE) or left <= 0:
+                if code not in (_library.TIMEOUT, _library.UNAVAILABLE) or left <= 0 or (last and code == _library.TIMEOUT):
                     raise handle.failure(code)
+                if self._log is not None and time.monotonic() >= silent:
+                    self._log.warning("wait: jobs of run '%s' are still open: `evalq status` says why", self.run)
+                    silent = math.inf
                 if code == _library.UNAVAILABLE:
                     time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
         except Exception as error:  # Whatever it is, training goes on.
