@@ -1,6 +1,5 @@
 #include "producer/home.h"
 
-#include <limits.h>
 #include <pwd.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 #include "shared/clock.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/buffer.h"
 #include "shared/config.h"
 
 const struct evq_root *evq_config_root_find(const struct evq_config *config, const char *name)

@@ -3,8 +3,6 @@
 #include <string.h>
 #include <yaml.h>
 
-#include "shared/buffer.h"
-
 struct tree {
     yaml_parser_t parser;
     const char *file_name;

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
 #include "shared/codec.h"
 #include "shared/queue_call.h"
 

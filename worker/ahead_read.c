@@ -12,7 +12,6 @@
 
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/checkpoint/merge.h"
-#include "shared/checkpoint/pieces.h"
 #include "shared/codec.h"
 #include "worker/place.h"
 

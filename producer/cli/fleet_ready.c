@@ -2,7 +2,6 @@
  * Whether the workers of `evalq up` serve, and on what: "up" is said of what registered with the
  * queue.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "producer/cli/fleet.h"

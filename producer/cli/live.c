@@ -1,6 +1,5 @@
 #include "producer/cli/live.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

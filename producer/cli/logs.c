@@ -3,7 +3,6 @@
  * end that its worker kept in Redis.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,6 @@
 
 #include "producer/cli/board.h"
 #include "producer/cli/feed.h"
-#include "producer/cli/json.h"
 #include "producer/cli/replay.h"
 #include "producer/cli/verbs.h"
 #include "shared/buffer.h"

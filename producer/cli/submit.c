@@ -1,7 +1,6 @@
 /*
  * evalq submit: one checkpoint, one job per suite, answered by the queue before it returns.
  */
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>

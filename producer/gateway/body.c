@@ -1,7 +1,6 @@
 #include "producer/gateway/body.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 #include "producer/gateway/events.h"
 
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* The thread that follows the queue: the stream of results, and while somebody listens what runs.
  */
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

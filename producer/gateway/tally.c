@@ -1,6 +1,5 @@
 #include "producer/gateway/tally.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

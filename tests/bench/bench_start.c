@@ -8,7 +8,6 @@
  *     bench_start URL ROOT PATH LOG JOBS PAUSE_MS      ROOT, PATH: of a checkpoint
  */
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/clock.h"
 #include "shared/conn.h"
 #include "shared/queue.h"
 #include "tests/bench/row.h"

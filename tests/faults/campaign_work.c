@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/clock.h"
 #include "shared/keys.h"
 #include "tests/fixture/claim_result.h"
 

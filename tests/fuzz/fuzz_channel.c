@@ -4,7 +4,6 @@
  * channel. The first byte is the size of the pieces.
  */
 // fuzz: worker
-#include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -5,8 +5,6 @@
  */
 // fuzz: logger
 #include <fcntl.h>
-#include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,6 @@
  */
 // fuzz: engine
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

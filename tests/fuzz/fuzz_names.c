@@ -3,7 +3,6 @@
  * What is taken keeps its promises and reads back as itself; what is not has a sentence for a
  * terminal that never shows a password.
  */
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "shared/conn_reader.h"
-#include "shared/functions.h"
 #include "shared/queue.h"
 #include "shared/queue_ticket.h"
 #include "tests/fuzz/check.h"

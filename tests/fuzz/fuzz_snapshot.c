@@ -3,7 +3,6 @@
  * begins with '<', which is dropped) what may answer a worker. What is read must be what it is
  * written as.
  */
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,25 +2,19 @@
  * libevalq after the submit: checkpoints and roots that are not there yet, metrics as they arrive,
  * jobs withdrawn, checkpoints kept until their jobs end.
  */
-#include <dirent.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "producer/ring.h"
 #include "tests/fixture/client.h"
 
 static void config_add_root(const struct scene *scene, const char *line)

@@ -3,7 +3,6 @@
  * killed again and again are each in the JSONL file once, in the event files once, and the best
  * link points at the best.
  */
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>

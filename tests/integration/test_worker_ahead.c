@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/writer.h"
-#include "tests/fixture/folder.h"
 #include "tests/fixture/site.h"
 
 #define BIN          EVQ_TEST_BIN "/evalq-worker"

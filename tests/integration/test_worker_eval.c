@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shared/checkpoint/checkpoint.h"
 #include "tests/fixture/folder.h"
 #include "tests/fixture/site.h"
 

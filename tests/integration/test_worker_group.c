@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "tests/fixture/folder.h"
 #include "tests/fixture/site.h"
 
 #define BIN EVQ_TEST_BIN "/evalq-worker"

@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

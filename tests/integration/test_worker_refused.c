@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "shared/functions.h"
-#include "tests/fixture/folder.h"
 #include "tests/fixture/program.h"
 #include "tests/fixture/site.h"
 

@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "tests/fixture/folder.h"
 #include "tests/fixture/site.h"
 
 #define BIN EVQ_TEST_BIN "/evalq-worker"

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
 #include "shared/conn.h"
 #include "shared/functions.h"
 #include "shared/queue.h"

@@ -13,7 +13,6 @@
  * Each exec() adds "PID DEVICE ROWS" to the file log.
  */
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

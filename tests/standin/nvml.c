@@ -5,11 +5,9 @@
  * there, asking how busy this GPU is never returns; one whose UUID begins with GPU-lost has fallen
  * off the bus.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define EXPORT   __attribute__((visibility("default")))
 #define GPUS_MAX 64

@@ -10,8 +10,6 @@
 
 #include <cmocka.h>
 
-#include <sys/stat.h>
-
 #include "worker/evaluators/persistent.c"
 
 #include "tests/fixture/bad.h"

@@ -17,7 +17,6 @@
 #include "producer/cli/found.h"
 #include "producer/cli/table.h"
 #include "shared/option.h"
-#include "shared/sha256.h"
 #include "tests/fixture/check.h"
 
 static void found_step_reads_names_by_the_rules(void **state)

@@ -7,11 +7,9 @@
 
 #include <math.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
 #include "shared/codec.h"
 #include "tests/fixture/check.h"
 

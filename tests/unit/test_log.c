@@ -4,7 +4,6 @@
 
 #include <cmocka.h>
 
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdint.h>

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "shared/buffer.h"
-#include "shared/codec.h"
 #include "tests/fixture/check.h"
 #include "worker/lease.h"
 #include "worker/merge.h"

@@ -2,8 +2,6 @@
  * (tests/data/make_models.py), and what is refused, by name. */
 #include "model_fixture.h"
 
-#include "shared/checkpoint/writer.h"
-
 static const char *const families[] = {"gpt2",  "llama", "llama_yarn", "mistral",
                                        "qwen2", "qwen3", "gemma"};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };

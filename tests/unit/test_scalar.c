@@ -5,7 +5,6 @@
 #include <cmocka.h>
 
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shared/checkpoint/checkpoint.h"

@@ -5,13 +5,11 @@
 #include <cmocka.h>
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "shared/checkpoint/writer.h"
 #include "tests/fixture/check.h"

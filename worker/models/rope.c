@@ -1,6 +1,5 @@
 #include "worker/models/rope.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,14 +1,10 @@
 #include "worker/tokenizer/tokenizer.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <xxhash.h>
 
-#include "shared/checkpoint/checkpoint.h"
 #include "shared/checkpoint/hex.h"
 #include "worker/tokenizer/files.h"
 #include "worker/tokenizer/parts.h"
