@@ -66,7 +66,7 @@ static enum evq_status decode_map(const struct evq_codec_reader *reader,
     }
     const msgpack_object_map *map = &object->via.map;
     bool unknown = false;
-    enum evq_status status = evq_codec_read_version(reader, map, EVQ_JOB_VERSION);
+    enum evq_status status = evq_codec_read_version(reader, map, EVQ_CODEC_VERSION);
     if (status == EVQ_OK) {
         status = evq_codec_read_struct(reader, schema, NULL, map, record, &unknown);
     }

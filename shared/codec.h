@@ -10,6 +10,7 @@
 #include "shared/job.h"
 #include "shared/result.h"
 
+#define EVQ_CODEC_VERSION        1 // Of messages and results.
 #define EVQ_CODEC_DEPTH_MAX      8
 #define EVQ_CODEC_NODES_MAX      4096
 #define EVQ_CODEC_NOTE_BYTES_MAX ((size_t)1 << 20)

@@ -155,7 +155,7 @@ void evq_codec_write_struct(struct evq_codec_writer *writer, const struct evq_sc
     (void)msgpack_pack_map(&writer->packer, count);
     if (version != NULL) {
         evq_codec_write_key(writer, version);
-        (void)msgpack_pack_int(&writer->packer, EVQ_JOB_VERSION);
+        (void)msgpack_pack_int(&writer->packer, EVQ_CODEC_VERSION);
     }
     for (size_t i = 0; i < schema->field_count; i++) {
         if ((given >> i & 1) != 0) {

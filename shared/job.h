@@ -12,7 +12,6 @@
 #include "shared/arena.h"
 #include "shared/snapshot.h"
 
-#define EVQ_JOB_VERSION           1
 #define EVQ_JOB_BYTES_MAX         65536 // An encoded message is at most this long.
 #define EVQ_JOB_RUN_BYTES_MAX     64    // Names of runs.
 #define EVQ_JOB_NAME_BYTES_MAX    32    // Names of variants, suites, tasks.

@@ -10,7 +10,6 @@
 
 #include "shared/job.h"
 
-#define EVQ_RESULT_VERSION      1
 #define EVQ_RESULT_METRICS_MAX  256
 #define EVQ_RESULT_BYTES_MAX    65536
 #define EVQ_RESULT_ID_BYTES_MAX 256 // JOB#TASK and the NUL.
