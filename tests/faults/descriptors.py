@@ -17,7 +17,7 @@ from typing import List, Tuple
 
 import parts
 import sink_files
-from stage import BIN, DEADLINE, PREFIX, TOOLS, Stage, arguments, free_port, until
+from stage import BIN, DEADLINE, PREFIX, Stage, arguments, free_port, until
 from trial import Trial, run_all
 
 CODES = (0, 1, 5, 8, 9)  # docs/troubleshooting.md

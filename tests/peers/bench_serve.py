@@ -24,7 +24,7 @@ sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "python")]
 
 import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402
-from scene import DEADLINE, NATIVE, Scene, until  # noqa: E402
+from scene import DEADLINE, Scene, until  # noqa: E402
 from test_serve import CONFIG, LIGHTNING, TRAINER  # noqa: E402
 
 OVER_SECONDS = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import unittest
-from typing import Any, List
+from typing import List
 
 from pace import go_on
 from peers import STEPS, TrainerStackTest, evaluated, needs, until, words

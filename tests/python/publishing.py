@@ -78,9 +78,8 @@ class Logger:
 
 def status(scene: Scene) -> Dict[str, Any]:
     """What `evalq status --json` says."""
-    done = subprocess.run(
-        [os.path.join(BIN, "evalq"), "status", "--json"], env=scene.environment(), capture_output=True, check=True
-    )
+    done = scene.evalq("status", "--json")
+    done.check_returncode()
     return dict(json.loads(done.stdout))
 
 

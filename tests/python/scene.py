@@ -17,7 +17,7 @@ import unittest
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.environ.get("EVALQ_TEST_BUILD", os.path.join(SOURCE, "build", "w"))
+BUILD = os.environ.get("EVALQ_TEST_BUILD", os.path.join(SOURCE, "build", "test"))
 BIN = os.path.join(BUILD, "bin")
 DATA = os.path.join(SOURCE, "tests", "data", "mnist")
 PACKAGE = os.path.join(SOURCE, "producer", "python")
@@ -121,6 +121,21 @@ class Scene:
 
     def start_worker(self, *arguments: str) -> "subprocess.Popen[bytes]":
         return self.start("evalq-worker", *arguments)
+
+    def evalq(self, *words: str, url: str = "") -> "subprocess.CompletedProcess[str]":
+        environment = dict(self.environment(), **({"EVALQ_URL": url} if url else {}))
+        return subprocess.run([BIN + "/evalq", *words], env=environment, text=True, capture_output=True, timeout=DEADLINE, check=False)
+
+    def results(self) -> List[Dict[str, Any]]:
+        """Those that the JSONL sink in results/ holds, in whole lines; no ends of jobs."""
+        found: List[Dict[str, Any]] = []
+        for directory, _, names in os.walk(os.path.join(self.out, "results")):
+            for name in names:
+                if name.endswith(".jsonl"):
+                    with open(os.path.join(directory, name), encoding="utf-8") as file:
+                        lines = [json.loads(line) for line in file if line.endswith("\n")]
+                    found += [line for line in lines if line["task"]]
+        return found
 
     def client(self, run: str = "digits", **options: Any) -> Any:
         import evalq

@@ -7,9 +7,8 @@ import os
 import shutil
 import subprocess
 import unittest
-from typing import Dict, List
 
-from scene import BIN, DEADLINE, NATIVE, Scene, free_port, until
+from scene import DEADLINE, NATIVE, Scene, free_port, until
 
 
 class Cluster(Scene):
@@ -64,22 +63,6 @@ class Cluster(Scene):
         for port in (target, source, *self.ports):
             self.ask(port, "cluster", "setslot", slot, "node", self.node(target))
 
-    def evalq(self, *words: str, port: int = 0) -> "subprocess.CompletedProcess[str]":
-        environment: Dict[str, str] = dict(self.environment())
-        if port:
-            environment["EVALQ_URL"] = f"redis://127.0.0.1:{port}"
-        return subprocess.run([BIN + "/evalq", *words], env=environment, text=True, capture_output=True, timeout=DEADLINE, check=False)
-
-    def recorded(self) -> List[str]:
-        path = os.path.join(self.out, "results")
-        found: List[str] = []
-        for directory, _, names in os.walk(path):
-            for name in names:
-                if name.endswith(".jsonl"):
-                    with open(os.path.join(directory, name), encoding="utf-8") as file:
-                        found += [line for line in file if line.endswith("\n") and '"digits"' in line and '"accuracy"' in line]
-        return found
-
 
 class ClusterTest(unittest.TestCase):
     def setUp(self) -> None:
@@ -98,7 +81,7 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"127.0.0.1:{home}", done.stderr)
         for port in scene.ports:
-            self.assertEqual(scene.evalq("status", port=port).returncode, 0)
+            self.assertEqual(scene.evalq("status", url=f"redis://127.0.0.1:{port}").returncode, 0)
         other = next(f"q{i}" for i in range(100) if scene.home(f"q{i}") != home)
         done = scene.evalq("status", "--queue", other)
         self.assertEqual(done.returncode, 7, done.stderr)
@@ -112,7 +95,7 @@ class ClusterTest(unittest.TestCase):
         scene.start("evalq-logger")
         for step in range(1, 4):
             client.submit(scene.checkpoint(f"step-{step}.safetensors"), step=step, suites="quick")
-        until(lambda: len(scene.recorded()) == 3, "three results")
+        until(lambda: len(scene.results()) == 3, "three results")
         # Another node takes the slot. Functions do not move with it: everybody waits, and the command line says for what.
         scene.migrate(scene.slot("main"), home, away[1])
         self.assertEqual(scene.home("main"), away[1])
@@ -123,7 +106,7 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual(scene.evalq("admin", "install").returncode, 0)
         for step in range(4, 7):
             client.submit(scene.checkpoint(f"step-{step}.safetensors"), step=step, suites="quick")
-        until(lambda: len(scene.recorded()) == 6, "six results")
+        until(lambda: len(scene.results()) == 6, "six results")
         self.assertEqual(client.stats().sent, 6)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import unittest
 from typing import Any, Dict, List, Set
 
 from publishing import Publisher
-from scene import BIN, Scene
+from scene import Scene
 
 STEPS = range(10, 210, 10)
 
@@ -41,13 +40,8 @@ class KeepTest(unittest.TestCase):
     def saved(self) -> Set[int]:
         return {int(name.split("-")[1]) for name in os.listdir(self.out) if name.startswith("step-")}
 
-    def evalq(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [os.path.join(BIN, "evalq"), *words], env=self.scene.environment(), capture_output=True, text=True, check=False
-        )
-
     def keep(self, *words: str, code: int = 0) -> Dict[str, Any]:
-        done = self.evalq("keep", "digits", "--metric", "eval/digits/accuracy", *words, "--json")
+        done = self.scene.evalq("keep", "digits", "--metric", "eval/digits/accuracy", *words, "--json")
         self.assertEqual(done.returncode, code, done.stderr)
         return dict(json.loads(done.stdout)) if code == 0 else {}
 
@@ -124,7 +118,7 @@ class KeepTest(unittest.TestCase):
     def test_compare_stars_the_better_run(self) -> None:
         first = self.publish("digits", 20)
         second = self.publish("other", 5)
-        done = self.evalq("compare", "digits", "other", "--json")
+        done = self.scene.evalq("compare", "digits", "other", "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = {(row["metric"], row["run"]): row for row in json.loads(done.stdout)["metrics"]}
         for run, publisher in (("digits", first), ("other", second)):
@@ -133,16 +127,16 @@ class KeepTest(unittest.TestCase):
             self.assertEqual((row["best"], row["best_step"]), (publisher.values[best][0], best))
             self.assertEqual((row["last_step"], row["results"]), (best, len(publisher.values)))
             self.assertFalse(rows[("eval/digits/loss,none", run)]["higher_is_better"])
-        plain = self.evalq("compare", "digits", "other", "--metric", "eval/digits/accuracy", "--plain").stdout
+        plain = self.scene.evalq("compare", "digits", "other", "--metric", "eval/digits/accuracy", "--plain").stdout
         lines: List[List[str]] = [line.split("\t") for line in plain.splitlines()]
         key = "eval/digits/accuracy"
         starred = [(line[0], line[1], line[2].endswith("*")) for line in lines]
         self.assertEqual(starred, [(key, "digits", True), (key, "other", False)])
-        done = self.evalq("compare", "nothing", "digits", "--metric", key, "--plain")
+        done = self.scene.evalq("compare", "nothing", "digits", "--metric", key, "--plain")
         self.assertEqual(done.returncode, 3)
         self.assertIn("run 'nothing' has no result", done.stderr)
         self.assertEqual([line.split("\t")[1] for line in done.stdout.splitlines()], ["digits"])  # The others are printed.
-        done = self.evalq("compare", "nothing", "--json")
+        done = self.scene.evalq("compare", "nothing", "--json")
         self.assertEqual((done.returncode, done.stdout), (3, ""))
 
 

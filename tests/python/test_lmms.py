@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import unittest
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List
 
 from lmms_client import EvalClient, EvalServerBackend, HttpError, exchange, metrics_of
 from scene import BIN, DEADLINE, SOURCE, SceneTest, until

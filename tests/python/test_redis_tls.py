@@ -3,7 +3,6 @@ What is submitted is evaluated, recorded and told; without the certificate each 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -47,19 +46,6 @@ class Secured(Scene):
             "redis-server answers",
         )
 
-    def evalq(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([BIN + "/evalq", *words], env=self.environment(), text=True, capture_output=True, timeout=DEADLINE, check=False)
-
-    def recorded(self) -> List[int]:
-        found = []
-        for directory, _, names in os.walk(os.path.join(self.out, "results")):
-            for name in names:
-                if name.endswith(".jsonl"):
-                    with open(os.path.join(directory, name), encoding="utf-8") as file:
-                        lines = [json.loads(line) for line in file if line.endswith("\n")]
-                    found += [line["step"] for line in lines if line["task"]]
-        return sorted(found)
-
 
 class RedisTlsTest(unittest.TestCase):
     def setUp(self) -> None:
@@ -82,7 +68,7 @@ class RedisTlsTest(unittest.TestCase):
         for step in range(1, 4):
             client.submit(scene.checkpoint(f"step-{step}.safetensors"), step=step, suites="quick")
         plain.submit(scene.checkpoint("step-4.safetensors"), step=4, suites="quick")
-        until(lambda: scene.recorded() == [1, 2, 3, 4], "four results")
+        until(lambda: sorted(line["step"] for line in scene.results()) == [1, 2, 3, 4], "four results")
         told: List[int] = []
         until(lambda: told.extend(result.step for result in client.results() if result.key) or len(set(told)) == 3, "results told")
         self.assertIn("4 done", scene.evalq("status").stdout)

@@ -88,21 +88,6 @@ class Watched(Scene):
         self.servers[port].send_signal(signal.SIGKILL)
         self.servers.pop(port).wait()
 
-    def evalq(self, *words: str, url: str = "") -> "subprocess.CompletedProcess[str]":
-        environment = dict(self.environment(), **({"EVALQ_URL": url} if url else {}))
-        return subprocess.run([BIN + "/evalq", *words], env=environment, text=True, capture_output=True, timeout=DEADLINE, check=False)
-
-    def recorded(self) -> List[str]:
-        """The results that the sink holds, by id, ends of jobs left out."""
-        found = []
-        for directory, _, names in os.walk(os.path.join(self.out, "results")):
-            for name in names:
-                if name.endswith(".jsonl"):
-                    with open(os.path.join(directory, name), encoding="utf-8") as file:
-                        lines = [json.loads(line) for line in file if line.endswith("\n")]
-                    found += [line["result_id"] for line in lines if line["task"]]
-        return found
-
     def close(self) -> None:
         self.processes += [*self.watchers, *self.servers.values()]
         super().close()
@@ -153,7 +138,7 @@ class SentinelTest(unittest.TestCase):
 
     def all_recorded(self, steps: int) -> None:
         def enough() -> bool:
-            return len(set(self.scene.recorded())) >= steps
+            return len({line["result_id"] for line in self.scene.results()}) >= steps
 
         try:
             until(enough, f"{steps} results", 2 * DEADLINE)
@@ -162,7 +147,7 @@ class SentinelTest(unittest.TestCase):
             raise
         until(lambda: self.states()["queued"] + self.states()["running"] == 0, "nothing is left to do")
         wanted = sorted(f"digits/{step}/regular/quick#digits" for step in range(1, steps + 1))
-        self.assertEqual(sorted(self.scene.recorded()), wanted)  # Each once.
+        self.assertEqual(sorted(line["result_id"] for line in self.scene.results()), wanted)  # Each once.
 
     def states(self) -> Dict[str, int]:
         return dict(json.loads(self.scene.evalq("status", "--json").stdout)["stats"]["states"])
@@ -173,7 +158,7 @@ class SentinelTest(unittest.TestCase):
         self.submit(client, range(1, 31))
         self.scene.start_worker()
         self.scene.start("evalq-logger")
-        until(lambda: len(self.scene.recorded()) >= 5, "some results")
+        until(lambda: len(self.scene.results()) >= 5, "some results")
         self.scene.kill(self.scene.ports[0])
         for step in range(31, 41):  # Training goes on.
             client.submit(self.scene.checkpoint(f"step-{step}.safetensors"), step=step, suites="quick")

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 _REPORT_SECONDS = 0.2  # At most so often is progress told.
 _MESSAGE_BYTES = 2000

@@ -127,11 +127,6 @@ class Ledger:
         """Whether anything of the step is still to come."""
         return any(key[2] == step for key in self._open)
 
-    @property
-    def closed_count(self) -> int:
-        """How many were handed on."""
-        return len(self._closed)
-
     def give_up(self) -> List[Tuple[int, str, str, Optional[float]]]:
         """Nothing more will come: what is still due, which then is due no more."""
         left = self.pending()

@@ -15,7 +15,7 @@ import sys
 import time
 import weakref
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union
 
 import transformers
 from transformers import TrainerCallback
