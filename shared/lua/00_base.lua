@@ -234,7 +234,7 @@ local function flush_known(run, record)
     for i = 1, #RUN_COUNTS do
         local field = RUN_COUNTS[i]
         local value = record[field]
-        if value ~= record[RUN_BEFORE[field]] then
+        if value and value ~= record[RUN_BEFORE[field]] then
             list[n + 1], list[n + 2] = field, text_of(value)
             n = n + 2
         end

@@ -158,6 +158,17 @@ function J.active(j, delta)
     end
 end
 
+-- As J.count() and J.active() of n jobs of one class and run, no shards, that were queued and are running, where no suite has a
+-- cap. run: its record.
+function J.count_started(class, run, n)
+    local queued, running, active = counter('queued', class), counter('running', class), counter('active', class)
+    BUMPS[queued] = (BUMPS[queued] or 0) - n
+    BUMPS[running] = (BUMPS[running] or 0) + n
+    BUMPS[active] = (BUMPS[active] or 0) + n
+    run['n:queued'], run['n:running'], run.active = run['n:queued'] - n, run['n:running'] + n, run.active + n
+    run.touched = true
+end
+
 -- Takes an unfinished job out of its place.
 function J.leave(j)
     if j.state == 'queued' then

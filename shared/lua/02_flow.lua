@@ -48,7 +48,8 @@ function F.run(run, band)
         v = call('HMGET', P .. 'run:' .. run, 'active', 'n:queued', 'n:running', 'n:done', 'paused', 'cap')
     end
     record = { name = run, paused = v[5] == '1', cap = v[6] and tonumber(v[6]) or 0, touched = false, moved = false,
-        active = 0, ['was active'] = 0, ['n:queued'] = 0, ['was n:queued'] = 0, ['n:running'] = 0, ['was n:running'] = 0 }
+        active = 0, ['was active'] = 0, ['n:queued'] = 0, ['was n:queued'] = 0, ['n:running'] = 0, ['was n:running'] = 0,
+        ['n:done'] = false }
     local bumps = RUN_BUMPS[run]
     count_read(record, 'active', v[1], bumps)
     count_read(record, 'n:queued', v[2], bumps)
@@ -65,7 +66,7 @@ end
 
 function F.run_bump(run, field, delta)
     local record = RUNS[run]
-    if record and RUN_BEFORE[field] and rawget(record, field) then
+    if record and RUN_BEFORE[field] and record[field] then
         record[field], record.touched = record[field] + delta, true
         return
     end
@@ -104,7 +105,8 @@ function F.settle(flow, class, band, retag, waiting)
         return true, true
     end
     local name = match(flow, '^[^/]+')
-    local run = F.run(name)
+    local run = F.run(name, waiting and band) -- Where it is not ready yet its virtual time is wanted.
+    retag = retag or waiting -- It is not there: it takes a place too.
     if not waiting then
         local suffix = flow .. ':' .. class .. ':' .. band
         waiting = call('EXISTS', P .. 'wait:' .. suffix, P .. 'begun:' .. suffix) > 0

@@ -103,12 +103,20 @@ local function delay_legal(id)
     return math.min(due and submitted and math.max(due - submitted, 0) or DELAY_MS_MAX, DELAY_MS_MAX)
 end
 
+-- When the next delayed job is due, or false.
+function L.due()
+    return tonumber(call('ZRANGE', P .. 'delayed', '0', '0', 'WITHSCORES')[2]) or false
+end
+
+-- Returns L.due() as it is afterwards; nil where that was not looked at.
 function L.looks_and_promotions()
     per_item(call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW_TEXT, 'LIMIT', '0', text_of(FEW)), 'leases', L.look)
-    local due = tonumber(call('ZRANGE', P .. 'delayed', '0', '0', 'WITHSCORES')[2])
+    local due = L.due()
     if due and due <= NOW then
         per_item(call('ZRANGEBYSCORE', P .. 'delayed', '-inf', NOW_TEXT, 'LIMIT', '0', text_of(FEW)), 'delayed', L.promote)
+        return nil
     end
+    return due
 end
 
 -- The record of an ended job goes; step, generation, fingerprint and end stay in its flow's ledger.

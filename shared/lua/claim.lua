@@ -37,27 +37,55 @@ function V.claim_read(args, at)
     return c
 end
 
+--[[
+The flows that stand first in a ready set, as many as the call may want, and how far they were taken; back: the lowest start of
+those that this call put back behind them. Read anew when one of those may be first.
+--]]
+local function line_read(c, ready)
+    local rows = call('ZRANGE', ready, '0', text_of(c.count - #c.rows), 'WITHSCORES')
+    local line = { rows = rows, at = 1, back = math.huge }
+    c.lines[ready] = line
+    return line
+end
+
+-- The start of the line's row at `at`, in its order; math.huge: there is none.
+local function start_at(line, at)
+    local text = line.rows[at + 1]
+    return text and (SMALL_OF[text] or tonumber(text)) or math.huge
+end
+
+-- The line after its first flow was served, and put back with that start.
+local function line_on(c, h, start)
+    local line = c.lines[h.ready]
+    line.at, line.back = line.at + 2, math.min(line.back, start)
+end
+
 -- The flow to serve next in one class and band, with its virtual start; nil when there is none.
 local function head(c, class, band)
     local ready = P .. 'ready:' .. class .. ':' .. SMALL[band]
     for _ = 1, 4 * FEW do
-        local rows = call('ZRANGE', ready, '0', '1', 'WITHSCORES')
-        if not rows[1] then
+        local line = c.lines[ready]
+        if not line or start_at(line, line.at) >= line.back or not line.rows[line.at] then
+            line = line_read(c, ready)
+        end
+        local flow, start = line.rows[line.at], start_at(line, line.at)
+        if not flow then
             return nil
         end
-        local flow, start = rows[1], tonumber(rows[2])
         local name, variant, suite = match(flow, '^([^/]+)/([^/]+)/([^/]+)$')
         local run = F.run(name or match(flow, '^[^/]+') or '', band)
         if F.blocked(run) then
+            c.lines[ready] = nil
             F.settle(flow, class, SMALL[band])
         elseif run[VT_FIELD[band]] > start then
+            c.lines[ready] = nil
             call('ZADD', ready, 'XX', number_text(run[VT_FIELD[band]]), flow)
         else
             local suffix = flow .. ':' .. class .. ':' .. SMALL[band]
             return { flow = flow, start = start, run = run, class = class, band = band, band_text = SMALL[band],
                 ready = ready, wait = P .. 'wait:' .. suffix, begun = P .. 'begun:' .. suffix, name = name,
-                variant = variant, suite = suite, next = rows[4] and tonumber(rows[4]) or math.huge,
-                cost = false, job = false, head = false, rest = false, started = 0 }
+                variant = variant, suite = suite, next = math.min(start_at(line, line.at + 2), line.back),
+                cost = false, head = false, rest = false, started = 0 }
         end
     end
     c.cut = true
@@ -121,7 +149,9 @@ end
 -- How many jobs of h surely come one after another, before it is another flow's or band's turn.
 local function turns(c, h)
     local run, most, other = h.run, c.count - #c.rows, h.next
-    if most == 1 or run.paused or run.cap > 0 or META.suites_limited > 0 or not h.suite then
+    local vt, clock, start, cost = run[VT_FIELD[h.band]], META[CLOCK_FIELD[h.band]], h.start, cost_of(h)
+    if most == 1 or run.paused or run.cap > 0 or META.suites_limited > 0 or not h.suite or
+        max(vt, start) + cost >= other then
         return 1
     end
     if not one_band(c, h.band) then
@@ -133,7 +163,6 @@ local function turns(c, h)
             other = math.min(other, entry.start)
         end
     end
-    local vt, clock, start, cost = run[VT_FIELD[h.band]], META[CLOCK_FIELD[h.band]], h.start, cost_of(h)
     for n = 1, other < math.huge and most - 1 or 0 do
         vt, clock = moved_on(vt, clock, start, cost)
         start = max(vt, clock)
@@ -160,11 +189,15 @@ local function pop(c, h, most)
     return tag and { { tag } } or {}
 end
 
+-- Milliseconds since a job's submit, as text.
+local function waited(submitted)
+    return text_of(max(NOW - (submitted and tonumber(submitted) or NOW), 0))
+end
+
 -- What a claimer is told of one attempt.
 function V.claim_row(j, record, tasks)
     local row = { j.id, j.token, record or '', text_of(j.attempts), j.shard and text_of(j.shard) or '-1',
-        j.shard and j.shards or '0', j.merge == '1' and '1' or '0', j.alone == '1' and '1' or '0',
-        text_of(max(NOW - (tonumber(j.submitted) or NOW), 0)) }
+        j.shard and j.shards or '0', j.merge == '1' and '1' or '0', j.alone == '1' and '1' or '0', waited(j.submitted) }
     if tasks then
         for _, task in ipairs(tasks) do
             row[#row + 1] = task
@@ -209,8 +242,8 @@ function V.due(c, j)
     return every <= 1 or tonumber(j.step) % every == 0
 end
 
--- The job's next attempt, in its hash. before: fields of those before it may be there.
-local function attempt_write(c, j, attempts, before)
+-- A job's next attempt, in its hash; returns its token. before: fields of those before it may be there.
+local function attempt_write(c, key, attempts, before)
     if not c.token then
         c.token = Q.meta().token
         c.nonce = redis.sha1hex(c.worker .. ' ' .. c.request .. ' ' .. Q.seed() .. ' ' .. Q.meta().epoch):sub(1, 16)
@@ -219,13 +252,13 @@ local function attempt_write(c, j, attempts, before)
     Q.meta_set('token', c.token)
     local token = text_of(c.token) .. '.' .. c.nonce
     if before then
-        call('HSET', j.key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
+        call('HSET', key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
             NOW_TEXT, 'lease', c.lease_text, 'hb', '0', 'suspect', '')
     else
-        call('HSET', j.key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
+        call('HSET', key, 'state', 'running', 'token', token, 'attempts', text_of(attempts), 'worker', c.worker, 'started',
             NOW_TEXT, 'lease', c.lease_text)
     end
-    j.state, j.token, j.attempts = 'running', token, attempts
+    return token
 end
 
 --[[
@@ -233,8 +266,7 @@ As start(), of a job that waits at place and has nothing particular to it; nil w
 counted when all of the flow's jobs are started.
 --]]
 local function start_plain(c, h, tag, place)
-    local j = h.job
-    if not j or not find(tag, '^%d+$') or V.every(c, h.suite) > 1 then
+    if not find(tag, '^%d+$') or V.every(c, h.suite) > 1 then
         return nil
     end
     local id = h.head .. tag .. h.rest
@@ -243,11 +275,11 @@ local function start_plain(c, h, tag, place)
     if v[1] ~= 'queued' or v[2] ~= h.class or v[3] ~= h.band_text or v[4] ~= place or v[7] or v[8] then
         return nil
     end
-    j.id, j.key, j.submitted = id, key, v[6]
-    attempt_write(c, j, (SMALL_OF[v[5]] or tonumber(v[5]) or 0) + 1, v[5])
+    local attempts = (SMALL_OF[v[5]] or tonumber(v[5]) or 0) + 1
+    local token = attempt_write(c, key, attempts, v[5])
     h.started = h.started + 1
     Q.lease(c.look, id)
-    return V.claim_row(j, P .. 'msg:' .. id)
+    return { id, token, P .. 'msg:' .. id, text_of(attempts), '-1', '0', '0', '0', waited(v[6]) } -- As V.claim_row().
 end
 
 -- Makes one popped job an attempt; nil: it was not due, and is skipped.
@@ -262,7 +294,8 @@ local function start(c, h, tag)
         J.finish(j, 'skipped', 'every: step ' .. j.step .. ' is not due')
         return nil
     end
-    attempt_write(c, j, j.attempts + 1, true)
+    j.state, j.attempts = 'running', j.attempts + 1
+    j.token = attempt_write(c, j.key, j.attempts, true)
     local row = row_of(j) -- Before it is counted: a job that is set aside leaves `queued` once, and gets no lease.
     J.count(j, 'queued', -1)
     J.count(j, 'running', 1)
@@ -272,16 +305,18 @@ local function start(c, h, tag)
 end
 
 -- Makes the popped jobs attempts, as far as they are jobs and due; returns how many.
-local function start_all(c, h, popped, waited)
+local function start_all(c, h, popped, unbegun)
     local before = #c.rows
-    h.job = waited and META.suites_limited == 0 and h.suite and
-        J.fresh(false, h.name, false, h.variant, h.suite, h.flow)
-    if h.job then
-        h.job.class, h.head, h.rest = h.class, h.name .. '/', '/' .. h.variant .. '/' .. h.suite
+    local plain = unbegun and META.suites_limited == 0 and h.suite
+    if plain then
+        h.head, h.rest = h.name .. '/', '/' .. h.variant .. '/' .. h.suite
     end
     for i = 1, #popped do
         local tag = popped[i][1]
-        local ok, row = pcall(start_plain, c, h, tag, popped[i][2])
+        local ok, row
+        if plain then
+            ok, row = pcall(start_plain, c, h, tag, popped[i][2])
+        end
         if not ok or not row then
             ok, row = pcall(start, c, h, tag)
         end
@@ -292,9 +327,7 @@ local function start_all(c, h, popped, waited)
         c.rows[#c.rows + 1] = ok and row or nil
     end
     if h.started > 0 then
-        J.count(h.job, 'queued', -h.started)
-        J.count(h.job, 'running', h.started)
-        J.active(h.job, h.started)
+        J.count_started(h.class, h.run, h.started)
     end
     return #c.rows - before
 end
@@ -317,21 +350,24 @@ local function served(c, h, n)
         F.settle(h.flow, h.class, h.band_text, true)
     elseif call('EXISTS', h.wait, h.begun) > 0 then
         call('ZADD', h.ready, number_text(start), h.flow)
+        line_on(c, h, start)
     else
         call('ZREM', h.ready, h.flow)
+        line_on(c, h, math.huge)
     end
 end
 
 -- Serves a flow of band: how many of its jobs, or 0 when the band is empty for these classes.
 local function serve(c, band)
     for try = 1, 4 * FEW do
-        local h = choose(c, band)
+        local h = not c.empty[band] and choose(c, band)
         if not h then
+            c.empty[band] = true
             return 0
         end
-        local ok, popped, waited = pcall(pop, c, h, try > 1 and 1)
+        local ok, popped, unbegun = pcall(pop, c, h, try > 1 and 1)
         c.heads[band][h.class] = nil
-        local n = ok and start_all(c, h, popped, waited) or 0
+        local n = ok and start_all(c, h, popped, unbegun) or 0
         if n > 0 then
             served(c, h, n)
             return n
@@ -340,6 +376,7 @@ local function serve(c, band)
             J.set_aside(h.flow, error_text(popped), h.class)
             served(c, h, 1)
         end
+        c.lines[h.ready] = nil
         -- An empty flow leaves its ready set: trap of every fair queue. So does what is no flow.
         if not pcall(F.settle, h.flow, h.class, h.band_text) then
             pcall(call, 'ZREM', h.ready, h.flow)
@@ -377,11 +414,14 @@ local function repeated(c)
     return rows
 end
 
-local function answer(rows)
+-- due: as L.due(), or nil where it must be looked at.
+local function answer(rows, due)
     records_read(rows)
-    local due = call('ZRANGE', P .. 'delayed', '0', '0', 'WITHSCORES')[2]
+    if due == nil then
+        due = L.due()
+    end
     local reply = { #rows > 0 and 'jobs' or 'none', text_of(NOW), text_of(Q.meta().classes_version),
-        due and text_of(math.max(tonumber(due) - NOW, 0)) or '-1' }
+        due and text_of(math.max(due - NOW, 0)) or '-1' }
     for _, row in ipairs(rows) do
         reply[#reply + 1] = row
     end
@@ -403,9 +443,9 @@ function V.claim(c)
     if before then
         return answer(before)
     end
-    L.looks_and_promotions()
+    local due = L.looks_and_promotions() -- No claim delays a job after that.
     local rows = {}
-    c.rows, c.heads, c.every, c.open = rows, { [0] = {}, {}, {}, {} }, {}, {}
+    c.rows, c.heads, c.every, c.open, c.lines, c.empty = rows, { [0] = {}, {}, {}, {} }, {}, {}, {}, {}
     c.lease_text, c.look = text_of(c.lease), text_of(NOW + c.lease)
     if Q.meta().paused ~= 1 then
         c.open = V.classes_open(c.classes)
@@ -442,7 +482,7 @@ function V.claim(c)
     if #rows == c.count or c.cut then -- Cut: rubbish used up what one call may do; good jobs can stand behind it.
         wake_on(c)
     end
-    return answer(rows)
+    return answer(rows, due)
 end
 
 verb('claim', 'claim', function(args)

@@ -193,6 +193,42 @@ static void claims_together_leave_the_sixteenth_to_the_lowest_band(void **state)
     held_free(&held);
 }
 
+/* Who was served comes again before one whose turn is later, though all three stood in line. */
+static void claims_together_pass_nobody_who_was_put_back(void **state)
+{
+    struct fixture *fx = *state;
+    char id[EVQ_JOB_ID_BYTES_MAX];
+    struct held held;
+
+    evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, "run:late"), "vt:2", "100", NULL));
+    for (int at = 0; at < 9; at++) {
+        static const char *const runs[] = {"a", "b", "late"};
+        (void)snprintf(id, sizeof id, "%s/%d/regular/quick", runs[at % 3], at);
+        (void)fixture_submit(fx, id);
+    }
+    take(fx, TOGETHER, &held);
+    assert_int_equal(held.count, 9);
+    for (size_t i = 0; i < 9; i++) {
+        assert_int_equal(held.claims[i]->id[0], i >= 6 ? 'l' : i % 2 == 0 ? 'a' : 'b');
+    }
+    held_free(&held);
+}
+
+/* A flow without jobs, left by rubbish, stands in nobody's way. */
+static void claims_together_go_on_behind_an_empty_flow(void **state)
+{
+    struct fixture *fx = *state;
+    struct held held;
+
+    (void)fixture_submit(fx, "b/1/regular/quick");
+    evq_reply_free(
+        fixture_call(fx->raw, "ZADD", fixture_key(fx, "ready:1:2"), "0", "a/regular/quick", NULL));
+    take(fx, 2, &held);
+    assert_int_equal(held.count, 1);
+    held_free(&held);
+    fixture_audit(fx);
+}
+
 /* Nor more than its run, or its suite, may have at work. */
 static void check_cap(struct fixture *fx, const char *what, const char *name)
 {
@@ -540,6 +576,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         MANY_TEST(claims_together_take_what_single_claims_take),
         MANY_TEST(claims_together_leave_the_sixteenth_to_the_lowest_band),
+        MANY_TEST(claims_together_pass_nobody_who_was_put_back),
+        MANY_TEST(claims_together_go_on_behind_an_empty_flow),
         MANY_TEST(claims_together_keep_the_cap_of_a_run),
         MANY_TEST(claims_together_keep_the_cap_of_a_suite),
         MANY_TEST(claims_set_rubbish_aside_and_take_the_rest),

@@ -300,6 +300,39 @@ static void queue_claim_repeats_and_counts(void **state)
     fixture_audit(fx);
 }
 
+/* Of two delayed jobs one falls due with this very claim: it is told when the other will. */
+static void queue_claim_tells_when_the_next_is_due(void **state)
+{
+    (void)state;
+    struct evq_submitted submitted;
+    struct evq_claim *claim = NULL;
+    struct evq_claimed claimed;
+    const struct evq_claim_request request = {.worker = fx->worker,
+                                              .request = "due",
+                                              .lease_ms = EVQ_QUEUE_LEASE_MS,
+                                              .claims_max = 1,
+                                              .classes = fx->classes,
+                                              .class_count = fx->class_count};
+
+    for (int i = 1; i <= 2; i++) {
+        char id[64];
+        (void)snprintf(id, sizeof id, "r/%d/regular/quick", i);
+        struct evq_job *job = fixture_job(id);
+        assert_status(evq_queue_submit(fx->queue, job, 600000, &submitted, NULL), EVQ_OK);
+        evq_job_free(job);
+    }
+    fixture_due(fx, "r/1/regular/quick");
+    assert_status(evq_queue_claim(fx->queue, &request, &claim, &claimed, NULL), EVQ_OK);
+    assert_int_equal(claimed.count, 1);
+    assert_string_equal(claim->id, "r/1/regular/quick");
+    assert_in_range(claimed.due_ms, 1, 600000);
+    evq_claim_free(claim);
+    assert_status(evq_queue_claim(fx->queue, &request, &claim, &claimed, NULL), EVQ_OK);
+    assert_int_equal(claimed.count, 1); // The same again.
+    assert_in_range(claimed.due_ms, 1, 600000);
+    evq_claim_free(claim);
+}
+
 static void queue_claim_tells_of_a_record_it_cannot_read(void **state)
 {
     (void)state;
@@ -483,6 +516,7 @@ int main(void)
         cmocka_unit_test_setup(queue_classes_lists_suites_and_needs, fresh),
         cmocka_unit_test_setup(queue_suite_refuses_another_definition, fresh),
         cmocka_unit_test_setup(queue_claim_repeats_and_counts, fresh),
+        cmocka_unit_test_setup(queue_claim_tells_when_the_next_is_due, fresh),
         cmocka_unit_test_setup(queue_claim_tells_of_a_record_it_cannot_read, fresh),
         cmocka_unit_test_setup(queue_heartbeat_answers_each_attempt, fresh),
         cmocka_unit_test_setup(queue_heartbeat_bounds_a_description, fresh),
