@@ -109,6 +109,7 @@ class Scene:
 
     def environment(self) -> Dict[str, str]:
         own = {"EVALQ_URL": self.url, "EVALQ_CONFIG": self.config, "TMPDIR": self.directory}
+        own["XDG_STATE_HOME"] = os.path.join(self.directory, "state")  # In the user's own a scan would send what other tests left.
         return {**os.environ, **own, **self.variables}
 
     def start(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
