@@ -231,6 +231,7 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
     // By then the configuration was looked at again, for the root of what lies beneath none.
     const int64_t roots_seen = evq_clock_mono_ms() + (int64_t)2 * EVQ_ROOT_LOOK_MS;
     int64_t pause = WAIT_FIRST_MS;
+    int64_t open = -1; // Jobs, when Redis last said; -1: it did not yet.
     int usable = evq_client_usable(client);
 
     if (usable != EVALQ_OK) {
@@ -243,6 +244,7 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
         uint64_t parked = 0; // As it was before the counts: what is submitted since is not in them.
         bool sent = evq_sender_through(client->sender, position, &parked);
         enum evq_status status = results_round(client, &delivery, deadline, &counts, &error);
+        open = status == EVQ_OK ? counts.open : open;
         if (status == EVQ_OK && sent && counts.open == 0) {
             if (all_submitted(parked, &error)) {
                 return EVALQ_OK;
@@ -253,11 +255,12 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
             return evq_client_fail(&error);
         }
         if (evq_clock_mono_ms() >= deadline) {
-            if (status == EVQ_OK) {
+            // A question that the timeout cut short says nothing of what was waited for.
+            if (status == EVQ_OK || (status == EVQ_E_TIMEOUT && open >= 0)) {
                 (void)evq_error_set(&error, EVQ_E_TIMEOUT,
                                     "the timeout passed with %lld jobs of the run still open: "
                                     "`evalq status` says why",
-                                    (long long)counts.open);
+                                    (long long)open);
             }
             return evq_client_fail(&error);
         }
