@@ -14,12 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "shared/codec.h"
+#include "tests/bench/row.h"
 #include "tests/fixture/queue.h"
 
 enum {
@@ -52,14 +52,6 @@ struct bench {
     int64_t start_ns;
     double start_cpu_us;
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 static void must(enum evq_status status, const struct evq_error *err)
 {
@@ -118,13 +110,13 @@ static void begin(struct bench *bench, const char *name)
     bench->row->name = name;
     evq_reply_free(fixture_call(bench->fx->raw, "CONFIG", "RESETSTAT", NULL));
     bench->start_cpu_us = cpu_us(bench);
-    bench->start_ns = now_ns();
+    bench->start_ns = bench_now_ns();
 }
 
 static void end(struct bench *bench, int jobs)
 {
     struct row *row = bench->row;
-    double seconds = (double)(now_ns() - bench->start_ns) / 1e9;
+    double seconds = (double)(bench_now_ns() - bench->start_ns) / 1e9;
     double cpu = cpu_us(bench) - bench->start_cpu_us;
     double us, commands;
 
