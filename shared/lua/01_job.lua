@@ -193,7 +193,7 @@ function J.place(j, to, at, more)
         J.leave(j)
     end
     local fields = more or {}
-    local n = #fields
+    local n = fields[1] == 'state' and 0 or #fields -- Of a new job it is the first, which every verb finds soonest.
     j.state = to == 'sharded' and 'running' or to
     fields[n + 1], fields[n + 2] = 'state', j.state
     call('HSET', j.key or P .. 'job:' .. j.id, unpack(fields))

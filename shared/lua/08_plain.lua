@@ -67,9 +67,7 @@ local function group_write(c, group)
     local args, places, flow, slots = c.args, group.places, group.flow, {}
     local shape = flow.like
     local j, fields = V.job_new(group.like, group.like.base, 1, group.like.class, places[1])
-    local n = #fields
-    fields[n + 1], fields[n + 2] = 'state', 'queued'
-    for k = 1, n, 2 do
+    for k = 1, #fields, 2 do
         slots[fields[k]] = k + 1
     end
     local step_at, place_at, print_at = slots.step, slots.place, slots.fingerprint

@@ -192,12 +192,12 @@ function V.job_new(s, id, gen, class, place)
     s.place, s.id, s.gen, s.class, s.attempts = place, id, gen, class, 0
     s.tag = gen > 1 and s.step .. '~' .. gen or s.step
     local fields
-    if s.fingerprint ~= '' then -- With room for state.
-        fields = { 'run', s.run, 'step', s.step, 'variant', s.variant, 'suite', s.suite, 'class', class, 'priority',
-            s.priority, 'place', s.place, 'submitted', NOW_TEXT, 'fingerprint', s.fingerprint, nil, nil }
+    if s.fingerprint ~= '' then
+        fields = { 'state', 'queued', 'run', s.run, 'step', s.step, 'variant', s.variant, 'suite', s.suite, 'class', class,
+            'priority', s.priority, 'place', s.place, 'submitted', NOW_TEXT, 'fingerprint', s.fingerprint }
     else
-        fields = { 'run', s.run, 'step', s.step, 'variant', s.variant, 'suite', s.suite, 'class', class, 'priority',
-            s.priority, 'place', s.place, 'submitted', NOW_TEXT, nil, nil }
+        fields = { 'state', 'queued', 'run', s.run, 'step', s.step, 'variant', s.variant, 'suite', s.suite, 'class', class,
+            'priority', s.priority, 'place', s.place, 'submitted', NOW_TEXT }
     end
     if s.keep == '1' then
         fields[#fields + 1] = 'keep'
