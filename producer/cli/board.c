@@ -265,6 +265,9 @@ static int compare(const void *a, const void *b)
     if (order == 0) {
         order = strcmp(x->suite, y->suite);
     }
+    if (order == 0) { // Generations alone differ now: a longer one is a later one.
+        order = (strlen(x->job) > strlen(y->job)) - (strlen(x->job) < strlen(y->job));
+    }
     return order != 0 ? order : strcmp(x->job, y->job);
 }
 
@@ -288,8 +291,10 @@ void evq_board_sort(struct evq_board *board)
 void evq_board_step(const struct evq_board_row *row, char out[EVQ_BOARD_STEP_BYTES])
 {
     const char *generation = strchr(row->job, '~'); // No name in an id has one.
-    (void)snprintf(out, EVQ_BOARD_STEP_BYTES, "%" PRId64 "%.12s", row->step,
-                   generation != NULL ? generation : "");
+    const size_t digits = generation != NULL ? strspn(generation + 1, "0123456789") : 0;
+    const int shown = digits > 0 && digits < 11 ? (int)digits + 1 : 0; // Else it is none.
+    (void)snprintf(out, EVQ_BOARD_STEP_BYTES, "%" PRId64 "%.*s", row->step, shown,
+                   shown > 0 ? generation : "");
 }
 
 void evq_board_title(const struct evq_board *board, size_t metric, char *out, size_t out_bytes)

@@ -65,7 +65,7 @@ void evq_board_free(struct evq_board *board); // Accepts NULL.
 /* Takes in one entry; returns its row, valid until the next add, or NULL when out of memory. */
 struct evq_board_row *evq_board_add(struct evq_board *board, const struct evq_result *result);
 
-/* By run, step, variant, suite; `best` of the metrics follows. */
+/* By run, step, variant, suite, generation; `best` of the metrics follows. */
 void evq_board_sort(struct evq_board *board);
 
 /* The tasks of a row that have results, borrowed from the board; returns how many. */

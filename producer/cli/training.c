@@ -327,14 +327,16 @@ static void print_summary(struct training *training)
     for (size_t m = 0; m < board->metric_count; m++) {
         char title[320];
         char shown[640];
+        char step[EVQ_BOARD_STEP_BYTES];
         if (board->metrics[m].best == SIZE_MAX) {
             continue;
         }
         const struct evq_board_row *row = &board->rows[board->metrics[m].best];
         evq_board_title(board, m, title, sizeof title);
-        (void)printf("  best %-24s %.8g at step %" PRId64 "%s\n",
+        evq_board_step(row, step);
+        (void)printf("  best %-24s %.8g at step %s%s\n",
                      evq_error_escape(title, strlen(title), shown, sizeof shown), row->values[m],
-                     row->step, board->metrics[m].direction ? "" : " (lower is better)");
+                     step, board->metrics[m].direction ? "" : " (lower is better)");
     }
     char directory[EVQ_SERVER_PATH_MAX];
     const char *results = training->fleet->results;

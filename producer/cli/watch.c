@@ -60,14 +60,15 @@ static void print_best(const struct evq_board *board, const struct evq_terminal 
     for (size_t m = 0; m < board->metric_count; m++) {
         char title[320];
         char shown[640];
+        char step[EVQ_BOARD_STEP_BYTES];
         if (board->metrics[m].best != SIZE_MAX && !terminal->plain) {
             const struct evq_board_row *row = &board->rows[board->metrics[m].best];
             evq_board_title(board, m, title, sizeof title);
-            (void)printf("%sbest%s %s %.8g at step %" PRId64 "\n",
-                         evq_terminal_colour(terminal, EVQ_COLOUR_GREEN),
-                         evq_terminal_colour(terminal, EVQ_COLOUR_NONE),
-                         evq_error_escape(title, strlen(title), shown, sizeof shown),
-                         row->values[m], row->step);
+            evq_board_step(row, step);
+            (void)printf(
+                "%sbest%s %s %.8g at step %s\n", evq_terminal_colour(terminal, EVQ_COLOUR_GREEN),
+                evq_terminal_colour(terminal, EVQ_COLOUR_NONE),
+                evq_error_escape(title, strlen(title), shown, sizeof shown), row->values[m], step);
         }
     }
 }

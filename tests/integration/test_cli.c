@@ -197,10 +197,10 @@ static void submit_queues_once_and_names_what_is_wrong(void **state)
     fixture_audit(site->fx);
 }
 
-static void finish_next(struct site *site)
+static void finish_next(struct site *site, double accuracy)
 {
     struct evq_claim *claim = fixture_claim(site->fx);
-    fixture_publish(site->fx, claim, "t", 0.5);
+    fixture_publish(site->fx, claim, "t", accuracy);
     assert_status(evq_queue_complete(site->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     evq_claim_free(claim);
 }
@@ -223,13 +223,15 @@ static void runs_started_again_are_told_apart(void **state)
 {
     struct site *site = *state;
     submit_step(site, "100", 1, "1000", "r/100/regular/quick  queued");
-    finish_next(site);
+    finish_next(site, 0.5);
     submit_step(site, "100", 1, "2000", "duplicate: it is done");
     submit_step(site, "100", 2, "2000", "r/100/regular/quick~2  followed");
-    finish_next(site);
+    finish_next(site, 0.75);
     EXPECT(site, 0, "results", "r"); // Each row says of which it is.
     assert_holds(site->output.out, "\n  100  ");
     assert_holds(site->output.out, "\n100~2  ");
+    EXPECT(site, 0, "watch", "r");
+    assert_holds(site->output.out, "best accuracy 0.75 at step 100~2\n");
     submit_step(site, "200", 3, "3000", "r/200/regular/quick  queued"); // Resumed.
     submit_step(site, "150", 4, "4000", "r/150/regular/quick  queued"); // Rewound.
     fixture_assert_state(site->fx, "r/200/regular/quick", "skipped");

@@ -207,6 +207,28 @@ static void board_finds_the_best_and_nan_never_wins(void **state)
     evq_board_free(board);
 }
 
+/* The later one below the earlier, also the tenth; what is no generation is not shown: it may hold
+ * what a terminal obeys. */
+static void board_tells_generations_of_a_step_apart(void **state)
+{
+    static const char *const jobs[] = {"r/50/regular/s~10", "r/50/regular/s~2", "r/50/regular/s",
+                                       "r/60/regular/s~\x1b[2J"};
+    static const char *const steps[] = {"50", "50~2", "50~10", "60"};
+    struct evq_board *board = evq_board_new();
+    char step[EVQ_BOARD_STEP_BYTES];
+    (void)state;
+    assert_non_null(board);
+    for (size_t i = 0; i < 4; i++) {
+        add(board, jobs[i], i < 3 ? 50 : 60, "t", "accuracy", 0.5, 1);
+    }
+    evq_board_sort(board);
+    for (size_t i = 0; i < 4; i++) {
+        evq_board_step(&board->rows[i], step);
+        assert_string_equal(step, steps[i]);
+    }
+    evq_board_free(board);
+}
+
 /* Metrics of the same name share a column however many tasks report them: a terminal is narrow. */
 static void board_has_a_line_per_task_and_a_column_per_name(void **state)
 {
@@ -321,6 +343,7 @@ int main(void)
         cmocka_unit_test(option_parse_takes_what_the_table_says),
         cmocka_unit_test(table_aligns_cuts_and_escapes),
         cmocka_unit_test(board_finds_the_best_and_nan_never_wins),
+        cmocka_unit_test(board_tells_generations_of_a_step_apart),
         cmocka_unit_test(board_has_a_line_per_task_and_a_column_per_name),
         cmocka_unit_test(terminal_number_shows_whole_numbers_in_full),
         cmocka_unit_test(table_leaves_out_optional_columns_that_do_not_fit),
