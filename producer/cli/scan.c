@@ -3,6 +3,7 @@
  */
 #include <inttypes.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,7 +35,7 @@ struct scan {
     size_t duplicates;
     size_t incomplete;
     size_t bad;
-    bool outage; // Said once per outage.
+    uint32_t told; // Of this outage: a bit for each status that was said.
 };
 
 static bool is_settled(const struct scan *scan, const struct evq_found *found)
@@ -120,7 +121,7 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_found *found
                 report(scan, found, one->id, evq_submission_answer(one->answer));
             }
         }
-        scan->outage = false;
+        scan->told = 0;
         return EVQ_OK;
     case EVQ_E_INCOMPLETE:
     case EVQ_E_GONE:
@@ -182,9 +183,10 @@ static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
         if (status != EVQ_OK && !passing) {
             return status;
         }
-        if (passing && !scan->outage) {
+        const uint32_t kind = UINT32_C(1) << status;
+        if (passing && (scan->told & kind) == 0) { // One reason may follow upon another.
             evq_cli_say(scan->cli, "evalq: %s; trying on", err->message);
-            scan->outage = true;
+            scan->told |= kind;
         }
     }
 }

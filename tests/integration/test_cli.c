@@ -335,6 +335,11 @@ static void scan_submits_all_and_the_incomplete_one_when_it_is_complete(void **s
     fixture_audit(site->fx);
 }
 
+static void acl_default(struct fixture *fx, const char *fcall, const char *fcall_ro)
+{
+    evq_reply_free(fixture_call(fx->raw, "ACL", "SETUSER", "default", fcall, fcall_ro, NULL));
+}
+
 static void scan_watch_finds_what_comes_later(void **state)
 {
     struct site *site = *state;
@@ -349,6 +354,10 @@ static void scan_watch_finds_what_comes_later(void **state)
     evq_reply_free(fixture_call(site->fx->raw, "FUNCTION", "FLUSH", NULL));
     fixture_user_checkpoint(site, "out/step-2.safetensors", 2);
     FIXTURE_UNTIL(fixture_file_holds(site->dir, "watch.err", "trying on") == 1);
+    // Another reason is told, too: it is another thing to mend.
+    acl_default(site->fx, "-fcall", "-fcall_ro");
+    FIXTURE_UNTIL(fixture_file_holds(site->dir, "watch.err", "trying on") == 2);
+    acl_default(site->fx, "+fcall", "+fcall_ro");
     assert_status_err(evq_functions_install(site->fx->conn, &build, &err), EVQ_OK, &err);
     FIXTURE_UNTIL(
         strcmp(fixture_job_field(site->fx, "w/2/regular/quick", "state").text, "queued") == 0);
