@@ -3,13 +3,26 @@ Tickets: what somebody outside calls a job by, with the request that it came of.
 it waits for. Open ones stand in `ticketopen`; whoever sees that its jobs have ended moves it to `ticketended`.
 --]]
 
--- The state of a job's record, else of its ledger entry; "gone" when neither knows it.
+-- Fields of a job's hash; none where its key holds something else.
+function V.ticket_fields(id, ...)
+    local ok, fields = pcall(call, 'HMGET', P .. 'job:' .. id, ...)
+    return ok and fields or {}, ok
+end
+
+--[[
+The state of a job's record, else of its ledger entry; "gone" when neither knows it. A job that was set aside runs no more: to
+who waits for it it is dead, and its reason says why.
+--]]
 function V.ticket_job(id)
     local key = J.parse(id)
     if not key then
         return 'gone'
     end
-    local state = call('HGET', P .. 'job:' .. id, 'state')
+    local v, sane = V.ticket_fields(id, 'state')
+    local state = v[1]
+    if not sane or state and not (OPEN[state] or ENDED[state]) then
+        return 'dead'
+    end
     if not state then
         local entry = call('HGET', P .. 'ledger:' .. key.flow, key.step)
         local gen, ended = (entry or ''):match('^(%d+) %w* (%a+)$')

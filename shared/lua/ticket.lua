@@ -19,8 +19,8 @@ verb('ticket', 'ro', function(args)
     end
     local t = { job = v[1], other = v[2] or '', cancelled = v[3] }
     local state, mine, other = V.ticket_state(t)
-    local job = call('HMGET', P .. 'job:' .. t.job, 'reason', 'started', 'ended')
-    local beside = t.other ~= '' and call('HMGET', P .. 'job:' .. t.other, 'reason', 'ended') or { '', '' }
+    local job = V.ticket_fields(t.job, 'reason', 'started', 'ended')
+    local beside = t.other ~= '' and V.ticket_fields(t.other, 'reason', 'ended') or { '', '' }
     local waits = state == 'queued' or state == 'delayed'
     local rank = waits and call('ZRANK', P .. 'ticketopen', id) or nil
     local ended = not OPEN[state] and math.max(tonumber(job[3] or '') or 0, tonumber(beside[2] or '') or 0,

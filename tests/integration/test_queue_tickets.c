@@ -163,6 +163,37 @@ static void ticket_of_a_dead_job_tells_why(void **state)
     free(tickets);
 }
 
+/* Who waits for it hears that it will not come, and the others' tickets are listed as ever. */
+static void ticket_of_a_job_that_was_set_aside_is_dead(void **state)
+{
+    struct fixture *fx = *state;
+    int64_t removed = 0;
+
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    (void)put(fx, "lost", "r/1/regular/quick", "");
+    (void)fixture_submit(fx, "r/2/regular/quick");
+    (void)put(fx, "other", "r/2/regular/quick", "");
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, "job:r/1/regular/quick"), NULL));
+    evq_reply_free(
+        fixture_call(fx->raw, "SET", fixture_key(fx, "job:r/2/regular/quick"), "rubbish", NULL));
+    (void)fixture_submit(fx, "r/3/regular/quick");
+    (void)put(fx, "good", "r/3/regular/quick", "");
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_string_equal(claim->id, "r/3/regular/quick");
+    evq_claim_free(claim);
+    assert_status(evq_queue_gc(fx->queue, &removed, NULL), EVQ_OK); // As every heartbeat does.
+    struct evq_ticket *ticket = get(fx, "lost", EVQ_TICKET_DEAD);
+    assert_string_not_equal(ticket->reason, "");
+    evq_ticket_free(ticket);
+    expect(fx, "other", EVQ_TICKET_DEAD);
+    assert_false(cancel(fx, "lost", false, EVQ_TICKET_DEAD));
+    struct evq_tickets *tickets = list(fx);
+    assert_int_equal(tickets->dead, 2);
+    assert_int_equal(tickets->count, 1);
+    assert_string_equal(tickets->list[0].name, "good");
+    free(tickets);
+}
+
 static void cancel_ends_a_job_that_no_other_ticket_names(void **state)
 {
     struct fixture *fx = *state;
@@ -310,6 +341,7 @@ int main(void)
         cmocka_unit_test_setup(ticket_shows_its_job_over_its_life, fresh),
         cmocka_unit_test_setup(ticket_of_two_jobs_waits_for_both, fresh),
         cmocka_unit_test_setup(ticket_of_a_dead_job_tells_why, fresh),
+        cmocka_unit_test_setup(ticket_of_a_job_that_was_set_aside_is_dead, fresh),
         cmocka_unit_test_setup(cancel_ends_a_job_that_no_other_ticket_names, fresh),
         cmocka_unit_test_setup(cancel_leaves_what_runs_unless_told, fresh),
         cmocka_unit_test_setup(cancel_of_a_ticket_that_ended_says_how, fresh),
