@@ -46,7 +46,11 @@ static enum evq_status look_at(struct evq_cli *cli, struct waited *job, struct e
         return status;
     }
     const json_t *hash = evq_view_hash(view);
-    if (evq_job_state_parse(evq_json_text(hash, "state", ""), &job->state) != EVQ_OK) {
+    const char *state = evq_json_text(hash, "state", "");
+    if (strcmp(state, "bad") == 0) {
+        status = evq_error_set(err, EVQ_E_CORRUPT, "the job '%s' was set aside: %s", job->id,
+                               evq_json_text(hash, "reason", "no reason is known"));
+    } else if (evq_job_state_parse(state, &job->state) != EVQ_OK) {
         status = evq_error_set(err, EVQ_E_CORRUPT, "the job '%s' has no known state", job->id);
     } else {
         job->ended = job->state >= EVQ_JOB_DONE;

@@ -182,7 +182,7 @@ local function first_id()
 end
 
 local function last_id()
-    local entry = call('XREVRANGE', P .. 'results', '+', '-', 'COUNT', 1)[1]
+    local entry = Q.mended('results', call, 'XREVRANGE', P .. 'results', '+', '-', 'COUNT', 1)[1]
     return entry and entry[1]
 end
 

@@ -14,7 +14,7 @@ verb('sink_replay', 'drain', function(args)
         error({ err = 'EVQ_NOT_FOUND sink \'' .. sink .. '\' is not registered' }, 0)
     end
     redis.pcall('XGROUP', 'DESTROY', P .. 'results', sink)
-    call('XGROUP', 'CREATE', P .. 'results', sink, '0', 'MKSTREAM')
+    Q.mended('results', call, 'XGROUP', 'CREATE', P .. 'results', sink, '0', 'MKSTREAM')
     R.heard(sink)
     return 'ok'
 end)

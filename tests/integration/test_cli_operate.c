@@ -205,6 +205,12 @@ static void wait_says_how_it_ended(void **state)
     EXPECT(site, 4, "wait", "r");
     EXPECT(site, 4, "wait", "r/2/regular/quick");
     assert_holds(site->output.err, "cannot be");
+    (void)fixture_submit(fx, "r/3/regular/quick");
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, "job:r/3/regular/quick"), NULL));
+    fixture_claim_none(fx);
+    EXPECT(site, 9, "wait", "r/3/regular/quick");
+    assert_holds(site->output.err, "was set aside: ");
+    fixture_user_one_line(site);
 }
 
 static void *reload(void *context)

@@ -383,6 +383,10 @@ static void stream_that_was_lost_is_a_loss_of_every_sink(void **state)
     assert_holds(stats, "rubbish");
     free(stats);
     fixture_finish(fx, "r/2/regular/quick", 0.5);
+    key_spoil(fx, "results");
+    assert_status(evq_queue_sink_replay(fx->queue, "jsonl", NULL), EVQ_OK);
+    key_spoil(fx, "results");
+    assert_status(evq_queue_sink_remove(fx->queue, "jsonl", NULL), EVQ_OK);
     fixture_audit(fx);
 }
 
