@@ -3,6 +3,7 @@
  * jobs withdrawn, checkpoints kept until their jobs end.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -156,6 +157,47 @@ static void client_waits_for_what_was_submitted_since_the_jobs_were_counted(void
     assert_true(late.added);
     evalq_client_close(client);
     fixture_dir_remove(elsewhere);
+}
+
+/* How many functions that read were called. */
+static int64_t asked(struct evq_conn *conn)
+{
+    struct evq_reply *reply = fixture_call(conn, "INFO", "commandstats", NULL);
+    const char *calls = strstr(reply->text, "cmdstat_fcall_ro:calls=");
+    const int64_t count = calls != NULL ? strtoll(strchr(calls, '=') + 1, NULL, 10) : 0;
+
+    evq_reply_free(reply);
+    return count;
+}
+
+/* Redis stands still once wait() was told how many jobs are open: a round asks two or three times.
+ */
+static void *suspend_after_a_round(void *context)
+{
+    const struct scene *scene = context;
+    struct evq_conn *conn = fixture_redis_conn(scene->fx->redis);
+    const int64_t before = asked(conn);
+
+    FIXTURE_UNTIL(asked(conn) >= before + 8);
+    fixture_redis_suspend(scene->fx->redis);
+    evq_conn_close(conn);
+    return NULL;
+}
+
+static void client_wait_tells_what_it_knew_when_its_last_question_is_cut_short(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    pthread_t thread;
+
+    submit_step(scene, client, 1);
+    assert_flushed(client);
+    assert_int_equal(pthread_create(&thread, NULL, suspend_after_a_round, scene), 0);
+    assert_int_equal(evalq_client_wait(client, NULL, NULL, 5000), EVALQ_TIMEOUT);
+    assert_holds(evalq_client_error(client), "with 1 jobs of the run still open");
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    fixture_redis_resume(scene->fx->redis);
+    evalq_client_close(client);
 }
 
 static void client_waits_for_checkpoint_when_it_is_still_written(void **state)
@@ -326,6 +368,7 @@ int main(void)
         SCENE_TEST(client_submits_once_the_missing_root_is_configured),
         SCENE_TEST(client_wait_says_that_a_root_is_missing),
         SCENE_TEST(client_wait_looks_at_the_configuration_once_more),
+        SCENE_TEST(client_wait_tells_what_it_knew_when_its_last_question_is_cut_short),
         SCENE_TEST(client_waits_for_what_was_submitted_since_the_jobs_were_counted),
         SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
