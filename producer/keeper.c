@@ -142,7 +142,12 @@ static bool json_state(char *text, enum evq_job_state *ret_state, int64_t *ret_e
             return false;
         }
         if (state && value.kind == EVQ_JSON_STRING) {
-            known = evq_job_state_parse(value.text, ret_state) == EVQ_OK;
+            if (strcmp(value.text, "bad") == 0) { // Set aside: it runs no more, nor can be retried.
+                *ret_state = EVQ_JOB_CANCELLED;
+                known = true;
+            } else {
+                known = evq_job_state_parse(value.text, ret_state) == EVQ_OK;
+            }
         } else if (ended && value.kind == EVQ_JSON_STRING) {
             *ret_ended_ms = strtoll(value.text, NULL, 10);
         } else if (evq_json_skip(&json, &value, NULL) != EVQ_OK) {

@@ -178,6 +178,27 @@ static bool is_gone(const char *path)
     return access(path, F_OK) != 0;
 }
 
+/* It runs no more, and nobody can retry it. */
+static void client_lets_go_of_the_pin_of_a_job_that_was_set_aside(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char pin[256];
+    char key[EVQ_JOB_ID_BYTES_MAX + 8];
+
+    submit_step(scene, client, 1);
+    assert_flushed(client);
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    path_of(scene, claim->job->pin, pin);
+    assert_int_equal(access(pin, R_OK), 0);
+    snprintf(key, sizeof(key), "job:%s", claim->id);
+    evq_reply_free(fixture_call(scene->fx->raw, "HSET", fixture_key(scene->fx, key), "state", "bad",
+                                "token", "", NULL));
+    evq_claim_free(claim);
+    evalq_client_close(client);
+    assert_true(is_gone(pin));
+}
+
 /* A checkpoint that was rotated away, and whose evaluation died of what can be mended. */
 static void client_keeps_pin_of_a_dead_job_for_its_retry(void **state)
 {
@@ -314,6 +335,7 @@ int main(void)
         SCENE_TEST(client_keeps_pin_of_a_dead_job_for_its_retry),
         SCENE_TEST(client_keeps_few_pins_of_dead_jobs_and_not_for_ever),
         SCENE_TEST(client_keeps_pin_when_the_queue_cannot_answer),
+        SCENE_TEST(client_lets_go_of_the_pin_of_a_job_that_was_set_aside),
         SCENE_TEST(client_pins_what_is_held_when_checkpoint_was_rotated_first),
         SCENE_TEST(client_pins_a_checkpoint_as_a_whole_while_it_is_deleted),
     };
