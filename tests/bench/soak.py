@@ -152,8 +152,8 @@ class Soak:
             if len(points) > 4:
                 found.append(Figure(f"{name}: private memory, slope", "KiB/h", len(points), SLOPE_BAR, [slope_per_hour(points)]))
             middle = statistics.median(value for _, value in points[len(points) // 4 :])
-            ends = [float(points[0][1]), middle, float(points[-1][1])]
-            found.append(Figure(f"{name}: private memory, first, median, last", "KiB", len(points), "", ends))
+            for which, kib in (("first", points[0][1]), ("median", middle), ("last", points[-1][1])):
+                found.append(Figure(f"{name}: private memory, {which}", "KiB", len(points), "", [float(kib)]))
         return found
 
     def run(self) -> int:
