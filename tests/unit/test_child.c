@@ -164,8 +164,13 @@ static void child_leaves(struct scene *scene, const char *digest, const char *ta
     int wait_status = 0;
 
     assert_string_equal(child_says(scene).text, "hello");
+    // It stands still until it has both: it may leave before the second is given.
+    assert_int_equal(kill(scene->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(scene->pid, &wait_status, WUNTRACED), scene->pid);
+    assert_true(WIFSTOPPED(wait_status));
     job_give(scene, digest, tasks_done);
     job_give(scene, "another", "");
+    assert_int_equal(kill(scene->pid, SIGCONT), 0);
     assert_string_equal(child_says(scene).text, "");
     assert_int_equal(waitpid(scene->pid, &wait_status, 0), scene->pid);
     scene->pid = 0;
