@@ -312,6 +312,22 @@ enum evq_status evq_queue_withdraw(struct evq_queue *queue, const char *id, cons
 enum evq_status evq_queue_retry(struct evq_queue *queue, const char *id, const char *request,
                                 char ret_id[EVQ_JOB_ID_BYTES_MAX],
                                 struct evq_error *err) EVQ_CHECK_RESULT;
+struct evq_job_change { // Of one job among many.
+    const char *id;
+    enum evq_status status;         // Set, as all that follows: what the verb for one returns.
+    struct evq_error error;         // Its sentence.
+    enum evq_job_state state;       // On EVQ_OK: the job's state after.
+    char now[EVQ_JOB_ID_BYTES_MAX]; // And which job that is.
+};
+/*
+ * cancel, or retry (without a request), of many jobs: each is a call of its own, and all are sent
+ * before an answer is waited for, so that Redis does nothing long and a caller with thousands goes
+ * through them some EVQ_QUEUE_CHANGES at a time. Repeating them is well, as it is for one.
+ */
+#define EVQ_QUEUE_CHANGES 64
+void evq_queue_cancel_many(struct evq_queue *queue, struct evq_job_change *changes, size_t count,
+                           const char *reason);
+void evq_queue_retry_many(struct evq_queue *queue, struct evq_job_change *changes, size_t count);
 enum evq_pause_kind { EVQ_PAUSE_QUEUE, EVQ_PAUSE_SUITE, EVQ_PAUSE_RUN };
 enum evq_status evq_queue_pause(struct evq_queue *queue, enum evq_pause_kind kind, const char *name,
                                 bool paused, struct evq_error *err) EVQ_CHECK_RESULT;

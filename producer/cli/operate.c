@@ -8,18 +8,46 @@
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 
-#define BATCH_MAX 100000 // Jobs of a run that one command acts on.
+typedef void (*act_fn)(struct evq_cli *cli, struct evq_job_change *changes, size_t count);
 
-typedef enum evq_status (*act_fn)(struct evq_cli *cli, const char *id, json_t *done,
-                                  struct evq_error *err);
-
-static void say_done(const struct evq_cli *cli, json_t *done, const char *id, const char *state)
+static void say_done(const struct evq_cli *cli, json_t *done, const struct evq_job_change *change)
 {
+    const char *state = evq_job_state_name(change->state);
+
     if (cli->terminal.json) {
-        (void)json_array_append_new(done, json_pack("{s:s, s:s}", "id", id, "state", state));
+        (void)json_array_append_new(done,
+                                    json_pack("{s:s, s:s}", "id", change->now, "state", state));
+    } else if (cli->terminal.plain) {
+        (void)printf("%s\t%s\n", change->now, state);
     } else {
-        (void)printf(cli->terminal.plain ? "%s\t%s\n" : "%s  %s\n", id, state);
+        (void)printf("%s  %s\n", change->now,
+                     change->state == EVQ_JOB_RUNNING
+                         ? "running: its worker stops it at the next heartbeat"
+                         : state);
     }
+}
+
+/* Tells of a slice of jobs: the first fault of all goes to *first, others are told at once. Returns
+ * whether to go on: not where one speaks of the server, which is told once, and is no answer. */
+static bool slice_told(const struct evq_cli *cli, const struct evq_job_change *changes,
+                       size_t count, json_t *done, struct evq_error *first, size_t *answered)
+{
+    bool goes_on = true;
+
+    for (size_t i = 0; i < count; i++) {
+        const struct evq_job_change *change = &changes[i];
+        const bool passes = evq_conn_passes(change->status);
+        if (change->status == EVQ_OK) {
+            say_done(cli, done, change);
+        } else if (first->status == EVQ_OK) {
+            *first = change->error;
+        } else if (!passes || goes_on) {
+            evq_cli_say(cli, "evalq: %s", change->error.message);
+        }
+        goes_on = goes_on && !passes;
+        *answered += !passes;
+    }
+    return goes_on;
 }
 
 /* Acts on each id; a fault with one is told, and the others still get their turn. */
@@ -27,48 +55,58 @@ static enum evq_status act_on(struct evq_cli *cli, const char *const *ids, size_
                               struct evq_error *err)
 {
     json_t *done = json_array();
-    enum evq_status first = EVQ_OK;
-    for (size_t i = 0; i < count; i++) {
-        struct evq_error one = {0};
-        enum evq_status status = act(cli, ids[i], done, &one);
-        if (status != EVQ_OK && first == EVQ_OK) {
-            first = status;
-            if (err != NULL) {
-                *err = one;
-            }
-        } else if (status != EVQ_OK) {
-            evq_cli_say(cli, "evalq: %s", one.message);
-        }
-        if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_AUTH) {
-            break;
-        }
+    struct evq_error first = {EVQ_OK, ""};
+    struct evq_job_change *changes = calloc(EVQ_QUEUE_CHANGES, sizeof *changes);
+    bool goes_on = changes != NULL;
+    size_t answered = 0;
+
+    if (changes == NULL) {
+        (void)evq_error_set(&first, EVQ_E_NOMEM, "no memory for %zu jobs", count);
     }
-    if (cli->terminal.json && json_array_size(done) + (first == EVQ_OK) > 0) {
+    for (size_t at = 0; goes_on && at < count; at += EVQ_QUEUE_CHANGES) {
+        const size_t left = count - at;
+        const size_t slice = left < EVQ_QUEUE_CHANGES ? left : EVQ_QUEUE_CHANGES;
+        for (size_t i = 0; i < slice; i++) {
+            changes[i].id = ids[at + i];
+        }
+        act(cli, changes, slice);
+        goes_on = slice_told(cli, changes, slice, done, &first, &answered);
+    }
+    if (!goes_on && count > 1) {
+        evq_cli_say(cli, "evalq: %zu of %zu jobs were answered; the same again does the rest",
+                    answered, count);
+    }
+    if (cli->terminal.json && json_array_size(done) + (first.status == EVQ_OK) > 0) {
         json_t *doc = json_pack("{s:O}", "jobs", done);
-        enum evq_status printed = evq_json_print(doc, first == EVQ_OK ? err : NULL);
-        first = first == EVQ_OK ? printed : first;
+        struct evq_error unprinted = {EVQ_OK, ""};
+        if (evq_json_print(doc, &unprinted) != EVQ_OK && first.status == EVQ_OK) {
+            first = unprinted;
+        }
         json_decref(doc);
     }
     json_decref(done);
-    return first;
+    free(changes);
+    if (first.status != EVQ_OK && err != NULL) {
+        *err = first;
+    }
+    return first.status;
 }
 
-/* The same for jobs of a view. */
-static enum evq_status act_on_view(struct evq_cli *cli, const json_t *jobs, act_fn act,
+/* The same for a list of ids. */
+static enum evq_status act_on_list(struct evq_cli *cli, const json_t *list, act_fn act,
                                    struct evq_error *err)
 {
     size_t count = 0;
-    const char **ids = calloc(json_array_size(jobs) + 1, sizeof *ids);
+    const char **ids = calloc(json_array_size(list) + 1, sizeof *ids);
     if (ids == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for %zu jobs", json_array_size(jobs));
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for %zu jobs", json_array_size(list));
     }
     size_t index = 0;
-    const json_t *job = NULL;
-    json_array_foreach(jobs, index, job)
+    const json_t *id = NULL;
+    json_array_foreach(list, index, id)
     {
-        const char *id = evq_json_text(job, "id", NULL);
-        if (id != NULL) {
-            ids[count++] = id;
+        if (json_is_string(id)) {
+            ids[count++] = json_string_value(id);
         }
     }
     if (count == 0) {
@@ -79,34 +117,23 @@ static enum evq_status act_on_view(struct evq_cli *cli, const json_t *jobs, act_
     return status;
 }
 
-static enum evq_status cancel_one(struct evq_cli *cli, const char *id, json_t *done,
-                                  struct evq_error *err)
+static void cancel_some(struct evq_cli *cli, struct evq_job_change *changes, size_t count)
 {
-    enum evq_job_state state = EVQ_JOB_CANCELLED;
-    const char *reason = evq_option_text(&cli->options, "reason", "");
-    enum evq_status status = evq_queue_cancel(cli->queue, id, reason, &state, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    say_done(cli, done, id,
-             state == EVQ_JOB_RUNNING && !cli->terminal.json && !cli->terminal.plain
-                 ? "running: its worker stops it at the next heartbeat"
-                 : evq_job_state_name(state));
-    return EVQ_OK;
+    evq_queue_cancel_many(cli->queue, changes, count, evq_option_text(&cli->options, "reason", ""));
 }
 
 static enum evq_status cancel_whole_run(struct evq_cli *cli, const char *run, struct evq_error *err)
 {
     static const char *const states[] = {"queued", "delayed", "running"};
-    json_t *jobs = NULL;
+    json_t *ids = NULL;
     enum evq_status status = evq_cli_confirm(cli, "Cancel every open job of the run?", err);
     for (size_t i = 0; status == EVQ_OK && i < sizeof states / sizeof states[0]; i++) {
-        status = evq_view_jobs(cli, states[i], run, BATCH_MAX, &jobs, err);
+        status = evq_view_ids(cli, states[i], run, &ids, err);
     }
     if (status == EVQ_OK) {
-        status = act_on_view(cli, jobs, cancel_one, err);
+        status = act_on_list(cli, ids, cancel_some, err);
     }
-    json_decref(jobs);
+    json_decref(ids);
     return status;
 }
 
@@ -119,7 +146,7 @@ static enum evq_status cancel_run(struct evq_cli *cli, struct evq_error *err)
     }
     if (strchr(first, '/') != NULL) {
         return act_on(cli, (const char *const *)cli->options.args, (size_t)cli->options.arg_count,
-                      cancel_one, err);
+                      cancel_some, err);
     }
     if (cli->options.arg_count > 1) {
         return evq_cli_usage(cli, err,
@@ -140,7 +167,7 @@ const struct evq_verb evq_verb_cancel = {
     .summary = "Cancel jobs, or every open job of a run",
     .description = "A waiting job ends at once; a running one at its worker's next heartbeat. "
                    "`evalq retry` brings it "
-                   "back.",
+                   "back. Cut short, the same command does the rest.",
     .options = cancel_options,
     .arg_min = 1,
     .arg_max = -1,
@@ -148,15 +175,9 @@ const struct evq_verb evq_verb_cancel = {
     .run = cancel_run,
 };
 
-static enum evq_status retry_one(struct evq_cli *cli, const char *id, json_t *done,
-                                 struct evq_error *err)
+static void retry_some(struct evq_cli *cli, struct evq_job_change *changes, size_t count)
 {
-    char again[EVQ_JOB_ID_BYTES_MAX];
-    enum evq_status status = evq_queue_retry(cli->queue, id, "", again, err);
-    if (status == EVQ_OK) {
-        say_done(cli, done, again, "queued");
-    }
-    return status;
+    evq_queue_retry_many(cli->queue, changes, count);
 }
 
 static enum evq_status retry_run(struct evq_cli *cli, struct evq_error *err)
@@ -172,15 +193,14 @@ static enum evq_status retry_run(struct evq_cli *cli, struct evq_error *err)
     }
     if (!dead) {
         return act_on(cli, (const char *const *)cli->options.args, (size_t)cli->options.arg_count,
-                      retry_one, err);
+                      retry_some, err);
     }
-    json_t *jobs = NULL;
-    status = evq_view_jobs(cli, "dead", evq_option_text(&cli->options, "run", ""), BATCH_MAX, &jobs,
-                           err);
+    json_t *ids = NULL;
+    status = evq_view_ids(cli, "dead", evq_option_text(&cli->options, "run", ""), &ids, err);
     if (status == EVQ_OK) {
-        status = act_on_view(cli, jobs, retry_one, err);
+        status = act_on_list(cli, ids, retry_some, err);
     }
-    json_decref(jobs);
+    json_decref(ids);
     return status;
 }
 

@@ -23,8 +23,10 @@ const json_t *evq_view_hash(const json_t *job)
     return json_is_object(hash) ? hash : job;
 }
 
-enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
-                              json_t **ret, struct evq_error *err)
+/* Of each job its view, or its id alone. */
+static enum evq_status jobs_append(struct evq_cli *cli, const char *state, const char *run,
+                                   size_t count, bool ids_alone, json_t **ret,
+                                   struct evq_error *err)
 {
     char cursor[256] = "";
     enum evq_status status = EVQ_OK;
@@ -46,7 +48,8 @@ enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char
         json_t *job = NULL;
         json_array_foreach(json_object_get(page, "jobs"), index, job)
         {
-            if (left > 0 && json_array_append(all, job) == 0) {
+            json_t *wanted = ids_alone ? json_object_get(job, "id") : job;
+            if (left > 0 && json_array_append(all, wanted) == 0) {
                 left--;
             }
         }
@@ -60,4 +63,16 @@ enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char
         json_decref(page);
     } while (left > 0 && cursor[0] != '\0');
     return EVQ_OK;
+}
+
+enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
+                              json_t **ret, struct evq_error *err)
+{
+    return jobs_append(cli, state, run, count, false, ret, err);
+}
+
+enum evq_status evq_view_ids(struct evq_cli *cli, const char *state, const char *run, json_t **ret,
+                             struct evq_error *err)
+{
+    return jobs_append(cli, state, run, SIZE_MAX, true, ret, err);
 }

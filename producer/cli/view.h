@@ -19,5 +19,8 @@ const json_t *evq_view_hash(const json_t *job);
  */
 enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
                               json_t **ret, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Their ids alone, as strings, and all of them. */
+enum evq_status evq_view_ids(struct evq_cli *cli, const char *state, const char *run, json_t **ret,
+                             struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

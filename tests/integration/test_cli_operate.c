@@ -21,66 +21,6 @@ static int setup(void **state)
     return fixture_user_setup(state, EVQ_TEST_BIN "/evalq");
 }
 
-static void job_verbs_act_on_jobs(void **state)
-{
-    struct site *site = *state;
-    struct fixture *fx = site->fx;
-    fixture_user_fail(site, "r/1/regular/quick", "the evaluator \033[31mfailed",
-                      "first line\nsecond \033]0;title\a line");
-    EXPECT(site, 0, "dead");
-    assert_holds(site->output.out, "r/1/regular/quick");
-    assert_null(strchr(site->output.out, '\033'));
-    EXPECT(site, 0, "dead", "--json");
-    json_t *doc = fixture_user_json(site);
-    assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 1);
-    json_decref(doc);
-    EXPECT(site, 0, "logs", "r/1/regular/quick");
-    assert_holds(site->output.out, "first line\n");
-    assert_null(strchr(site->output.out, '\033'));
-    EXPECT(site, 0, "show", "r/1/regular/quick");
-    assert_holds(site->output.out, "dead");
-    assert_null(strchr(site->output.out, '\033'));
-    EXPECT(site, 0, "show", "r/1/regular/quick", "--json");
-    doc = fixture_user_json(site);
-    assert_string_equal(json_string_value(json_object_get(json_object_get(doc, "job"), "state")),
-                        "dead");
-    json_decref(doc);
-    EXPECT(site, 3, "show", "r/2/regular/quick");
-    fixture_user_one_line(site);
-    EXPECT(site, 2, "logs", "no job");
-    fixture_user_one_line(site);
-    EXPECT(site, 0, "logs", "r/1/regular/quick", "--json");
-    EXPECT(site, 0, "retry", "--dead", "--run", "r");
-    assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
-    EXPECT(site, 0, "retry", "r/1/regular/quick"); // As one whose first answer was lost.
-    assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
-    EXPECT(site, 3, "retry", "r/3/regular/quick");
-    EXPECT(site, 0, "--plain", "cancel", "r/1/regular/quick", "--reason", "why not");
-    assert_string_equal(site->output.out, "r/1/regular/quick\tcancelled\n");
-    EXPECT(site, 3, "cancel", "r/3/regular/quick");
-    (void)fixture_submit(fx, "r/4/regular/quick");
-    EXPECT(site, 1, "retry", "r/4/regular/quick"); // Nobody had to.
-    fixture_user_one_line(site);
-    EXPECT(site, 3, "logs", "r/4/regular/quick", "--json"); // It has none.
-    fixture_user_one_line(site);
-    assert_string_equal(site->output.out, "");
-    (void)fixture_submit(fx, "r/5/regular/quick");
-    EXPECT(site, 2, "cancel", "r");
-    assert_holds(site->output.err, "--yes");
-    fixture_assert_state(fx, "r/4/regular/quick", "queued");
-    EXPECT(site, 0, "cancel", "r", "--yes", "--json");
-    doc = fixture_user_json(site);
-    assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 2);
-    json_decref(doc);
-    fixture_assert_state(fx, "r/5/regular/quick", "cancelled");
-    EXPECT(site, 2, "forget", "r");
-    EXPECT(site, 0, "forget", "r", "--yes");
-    EXPECT(site, 3, "forget", "r", "--yes");
-    fixture_user_one_line(site);
-    EXPECT(site, 3, "show", "r/1/regular/quick");
-    fixture_audit(fx);
-}
-
 static void pause_holds_until_resume(void **state)
 {
     struct site *site = *state;
@@ -500,7 +440,6 @@ static void man_pages_are_written_for_every_verb(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(job_verbs_act_on_jobs, setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(pause_holds_until_resume, setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(limits_hold_until_they_are_lifted, setup,
                                         fixture_user_teardown),

@@ -145,6 +145,13 @@ static void check_corrupt_many(struct evq_queue *q, const struct evq_claim_reque
     assert_status(evq_queue_publish_many(q, many, 2, &err), EVQ_E_IO);
     assert_status(many[0].status, EVQ_E_IO);
     assert_status(many[1].status, EVQ_E_IO);
+    struct evq_job_change changes[] = {{.id = "r/1/regular/quick"}, {.id = "r/2/regular/quick"}};
+    evq_queue_cancel_many(q, changes, 2, "");
+    assert_status(changes[0].status, EVQ_E_IO);
+    assert_status(changes[1].status, EVQ_E_IO);
+    evq_queue_retry_many(q, changes, 2);
+    assert_status(changes[0].status, EVQ_E_IO);
+    assert_status(changes[1].status, EVQ_E_IO);
     evq_result_free(result);
 }
 

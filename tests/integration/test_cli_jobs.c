@@ -1,0 +1,164 @@
+/*
+ * evalq's verbs that act on jobs: one, some, or all of a run.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fixture/user.h"
+
+static int setup(void **state)
+{
+    return fixture_user_setup(state, EVQ_TEST_BIN "/evalq");
+}
+
+static void job_verbs_act_on_jobs(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    fixture_user_fail(site, "r/1/regular/quick", "the evaluator \033[31mfailed",
+                      "first line\nsecond \033]0;title\a line");
+    EXPECT(site, 0, "dead");
+    assert_holds(site->output.out, "r/1/regular/quick");
+    assert_null(strchr(site->output.out, '\033'));
+    EXPECT(site, 0, "dead", "--json");
+    json_t *doc = fixture_user_json(site);
+    assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 1);
+    json_decref(doc);
+    EXPECT(site, 0, "logs", "r/1/regular/quick");
+    assert_holds(site->output.out, "first line\n");
+    assert_null(strchr(site->output.out, '\033'));
+    EXPECT(site, 0, "show", "r/1/regular/quick");
+    assert_holds(site->output.out, "dead");
+    assert_null(strchr(site->output.out, '\033'));
+    EXPECT(site, 0, "show", "r/1/regular/quick", "--json");
+    doc = fixture_user_json(site);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(doc, "job"), "state")),
+                        "dead");
+    json_decref(doc);
+    EXPECT(site, 3, "show", "r/2/regular/quick");
+    fixture_user_one_line(site);
+    EXPECT(site, 2, "logs", "no job");
+    fixture_user_one_line(site);
+    EXPECT(site, 0, "logs", "r/1/regular/quick", "--json");
+    EXPECT(site, 0, "retry", "--dead", "--run", "r");
+    assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
+    EXPECT(site, 0, "retry", "r/1/regular/quick"); // As one whose first answer was lost.
+    assert_string_equal(site->output.out, "r/1/regular/quick  queued\n");
+    EXPECT(site, 3, "retry", "r/3/regular/quick");
+    EXPECT(site, 0, "--plain", "cancel", "r/1/regular/quick", "--reason", "why not");
+    assert_string_equal(site->output.out, "r/1/regular/quick\tcancelled\n");
+    EXPECT(site, 3, "cancel", "r/3/regular/quick");
+    (void)fixture_submit(fx, "r/4/regular/quick");
+    EXPECT(site, 1, "retry", "r/4/regular/quick"); // Nobody had to.
+    fixture_user_one_line(site);
+    EXPECT(site, 3, "logs", "r/4/regular/quick", "--json"); // It has none.
+    fixture_user_one_line(site);
+    assert_string_equal(site->output.out, "");
+    (void)fixture_submit(fx, "r/5/regular/quick");
+    EXPECT(site, 2, "cancel", "r");
+    assert_holds(site->output.err, "--yes");
+    fixture_assert_state(fx, "r/4/regular/quick", "queued");
+    EXPECT(site, 0, "cancel", "r", "--yes", "--json");
+    doc = fixture_user_json(site);
+    assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 2);
+    json_decref(doc);
+    fixture_assert_state(fx, "r/5/regular/quick", "cancelled");
+    EXPECT(site, 2, "forget", "r");
+    EXPECT(site, 0, "forget", "r", "--yes");
+    EXPECT(site, 3, "forget", "r", "--yes");
+    fixture_user_one_line(site);
+    EXPECT(site, 3, "show", "r/1/regular/quick");
+    fixture_audit(fx);
+}
+
+/* A number that Redis' own INFO gives. */
+static long long redis_number(struct fixture *fx, const char *field)
+{
+    struct evq_reply *reply = fixture_call(fx->raw, "INFO", "stats", NULL);
+    const char *at = strstr(reply->text, field);
+
+    assert_non_null(at);
+    const long long number = strtoll(at + strlen(field) + 1, NULL, 10);
+    evq_reply_free(reply);
+    return number;
+}
+
+enum { RUN_JOBS = 300 }; // Some slices, and a part of one.
+
+static void submit_run(struct fixture *fx)
+{
+    char id[EVQ_JOB_ID_BYTES_MAX];
+
+    for (int i = 1; i <= RUN_JOBS; i++) {
+        (void)snprintf(id, sizeof id, "r/%d/regular/quick", i);
+        (void)fixture_submit(fx, id);
+    }
+}
+
+/* How many jobs of the output, as JSON, are in a state. */
+static size_t count_of(struct site *site, const char *state)
+{
+    json_t *doc = fixture_user_json(site);
+    size_t index, count = 0;
+    const json_t *job;
+
+    json_array_foreach(json_object_get(doc, "jobs"), index, job)
+    {
+        count += strcmp(json_string_value(json_object_get(job, "state")), state) == 0;
+    }
+    json_decref(doc);
+    return count;
+}
+
+/* Thousands of jobs are not thousands of round trips: what is asked is sent many at a time. */
+static void many_jobs_are_changed_in_few_round_trips(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+
+    submit_run(fx);
+    struct evq_claim *claim = fixture_claim(fx);
+    long long reads = redis_number(fx, "total_reads_processed");
+    EXPECT(site, 0, "cancel", "r", "--yes", "--json");
+    reads = redis_number(fx, "total_reads_processed") - reads;
+    assert_in_range(reads, 1, RUN_JOBS / 4);
+    assert_int_equal(count_of(site, "cancelled"), RUN_JOBS - 1);
+    assert_int_equal(count_of(site, "running"), 1);
+    EXPECT(site, 0, "cancel", "r", "--yes", "--json"); // Repeated, as after an end in the middle.
+    assert_int_equal(count_of(site, "running"), 1);
+    assert_int_equal(count_of(site, "cancelled"), 0);
+    // Redis takes no writes: said once, not of each job.
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "min-replicas-to-write", "1", NULL));
+    EXPECT(site, 5, "retry", "r/1/regular/quick", "r/2/regular/quick");
+    assert_holds(site->output.err,
+                 "evalq: 0 of 2 jobs were answered; the same again does the rest");
+    char *said = strstr(site->output.err, "NOREPLICAS");
+    assert_non_null(said);
+    assert_null(strstr(said + 1, "NOREPLICAS"));
+    evq_reply_free(fixture_call(fx->raw, "CONFIG", "SET", "min-replicas-to-write", "0", NULL));
+    // One that does not exist keeps nobody else from its turn.
+    EXPECT(site, 3, "retry", "r/999/regular/quick", "r/300/regular/quick", "r/998/regular/quick",
+           "--json");
+    assert_int_equal(count_of(site, "queued"), 1);
+    assert_holds(site->output.err, "no job r/999/regular/quick");
+    assert_holds(site->output.err, "no job r/998/regular/quick");
+    evq_claim_free(claim);
+    fixture_audit(fx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(job_verbs_act_on_jobs, setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(many_jobs_are_changed_in_few_round_trips, setup,
+                                        fixture_user_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
