@@ -119,7 +119,7 @@ enum evq_status evq_sink_option_number(const struct evq_sink_config *sink, const
 }
 
 enum evq_status evq_sink_option_flag(const struct evq_sink_config *sink, const char *key,
-                                     bool fallback, bool *ret_value, struct evq_error *err)
+                                     bool *ret_value, struct evq_error *err)
 {
     const char *text = evq_sink_option(sink, key);
 
@@ -127,7 +127,7 @@ enum evq_status evq_sink_option_flag(const struct evq_sink_config *sink, const c
         return evq_error_set(err, EVQ_E_INVALID, "sink '%s': %s is '%s', expected true or false",
                              sink->name, key, text);
     }
-    *ret_value = text != NULL ? strcmp(text, "true") == 0 : fallback;
+    *ret_value = text != NULL && strcmp(text, "true") == 0;
     return EVQ_OK;
 }
 

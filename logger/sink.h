@@ -67,10 +67,9 @@ enum evq_status evq_sink_check(const struct evq_sink_config *sink,
 enum evq_status evq_sink_option_number(const struct evq_sink_config *sink, const char *key,
                                        double fallback, double *ret_value,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
-/* As true or false. */
+/* As true or false; absent: false. */
 enum evq_status evq_sink_option_flag(const struct evq_sink_config *sink, const char *key,
-                                     bool fallback, bool *ret_value,
-                                     struct evq_error *err) EVQ_CHECK_RESULT;
+                                     bool *ret_value, struct evq_error *err) EVQ_CHECK_RESULT;
 /* As text; NULL: it is not there. */
 const char *evq_sink_option(const struct evq_sink_config *sink, const char *key);
 

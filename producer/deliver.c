@@ -6,13 +6,12 @@
 #include "shared/clock.h"
 #include "shared/codec.h"
 
-#define BATCH_MAX       100
-#define RETRY_FIRST_MS  100
-#define RETRY_MAX_MS    10000
-#define RETRY_HURRY_MS  200
-#define REFUSED_MAX_MS  30000 // Between tries while Redis lacks a permission or the functions.
-#define SPOOL_AFTER_MS  1000  // An outage this long moves what is ready from the ring to the disk.
-#define KEEPER_PINS_MAX 64
+#define BATCH_MAX      100
+#define RETRY_FIRST_MS 100
+#define RETRY_MAX_MS   10000
+#define RETRY_HURRY_MS 200
+#define REFUSED_MAX_MS 30000 // Between tries while Redis lacks a permission or the functions.
+#define SPOOL_AFTER_MS 1000  // An outage this long moves what is ready from the ring to the disk.
 
 struct batch {
     struct evq_job *jobs[BATCH_MAX];
@@ -418,8 +417,7 @@ int64_t evq_deliver(struct evq_sender *sender)
         enum evq_status status = sources_send(sender, &batch, &error);
         if (status == EVQ_OK && look) {
             uint64_t before = sender->keeper.sent_again;
-            bool looked = evq_keeper_look(&sender->keeper, sender->redis, &sender->info,
-                                          KEEPER_PINS_MAX, &error);
+            bool looked = evq_keeper_look(&sender->keeper, sender->redis, &sender->info, &error);
             status = looked || final_refusal(error.status) ? EVQ_OK : error.status;
             if (sender->keeper.sent_again > before) {
                 evq_warn(

@@ -8,6 +8,7 @@
 #include "shared/codec.h"
 
 #define LOOK_EVERY_MS 5000
+#define LOOK_PINS_MAX 64
 
 struct visit {
     struct evq_keeper *keeper;
@@ -269,10 +270,10 @@ bool evq_keeper_spare(struct evq_keeper *keeper, struct evq_queue *queue,
 }
 
 bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue,
-                     struct evq_queue_info *info, size_t pins_max, struct evq_error *err)
+                     struct evq_queue_info *info, struct evq_error *err)
 {
     struct evq_keeper_ask ask = {.queue = queue, .epoch = info->epoch, .keep_dead = true};
-    size_t looks = keeper->pin_count < pins_max ? keeper->pin_count : pins_max;
+    size_t looks = keeper->pin_count < LOOK_PINS_MAX ? keeper->pin_count : LOOK_PINS_MAX;
 
     ask.failed = evq_queue_info(queue, info, &ask.error) != EVQ_OK;
     ask.now_ms = info->now_ms;

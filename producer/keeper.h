@@ -40,9 +40,9 @@ struct evq_keeper {
 void evq_keeper_visit(struct evq_keeper *keeper, const char *output_dir, const char *queue,
                       const char *run);
 void evq_keeper_add(struct evq_keeper *keeper, const char *directory, int64_t copied_bytes);
-/* One look at up to pins_max pins; false when Redis failed, err says how. *info is asked anew. */
+/* One look at some of the pins; false when Redis failed, err says how. *info is asked anew. */
 bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue,
-                     struct evq_queue_info *info, size_t pins_max, struct evq_error *err);
+                     struct evq_queue_info *info, struct evq_error *err);
 /* Releases the pins that are kept for a retry alone: their room is needed. Whether there were any.
  */
 bool evq_keeper_spare(struct evq_keeper *keeper, struct evq_queue *queue,

@@ -128,7 +128,6 @@ struct evq_pin_info {
     const char *queue;
     const char *run;
     int64_t copied_bytes;
-    int64_t created_ms;
 };
 typedef void (*evq_pin_fn)(void *context, const struct evq_pin_info *pin);
 /* The pins in output_dir/.evalq/pins; none when that is not there. */

@@ -246,8 +246,7 @@ static void walk_one(struct pins_walk *walk, const char *directory)
         struct evq_pin_info info = {.directory = directory,
                                     .queue = record.queue,
                                     .run = record.run,
-                                    .copied_bytes = record.copied_bytes,
-                                    .created_ms = record.created_ms};
+                                    .copied_bytes = record.copied_bytes};
         walk->on_pin(walk->context, &info);
     } else if (walk->queue == NULL || strcmp(walk->queue, record.queue) == 0) {
         bool released = false;

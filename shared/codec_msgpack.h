@@ -12,7 +12,6 @@
 
 struct evq_codec_writer {
     msgpack_packer packer;
-    struct evq_buffer *out;
     struct evq_error *err;
     enum evq_status status; // The first failure; later writes do nothing of use.
 };

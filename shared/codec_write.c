@@ -12,7 +12,6 @@ static int writer_append(void *context, const char *data, size_t bytes)
 void evq_codec_writer_init(struct evq_codec_writer *writer, struct evq_buffer *out,
                            struct evq_error *err)
 {
-    writer->out = out;
     writer->err = err;
     writer->status = EVQ_OK;
     msgpack_packer_init(&writer->packer, out, writer_append);

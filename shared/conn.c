@@ -402,12 +402,9 @@ enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms,
     return status;
 }
 
-enum evq_status evq_conn_flush(struct evq_conn *conn, int64_t deadline_ms, struct evq_error *err)
+enum evq_status evq_conn_flush(struct evq_conn *conn, struct evq_error *err)
 {
-    if (deadline_ms == 0) {
-        deadline_ms = evq_clock_mono_ms() + conn->call_timeout_ms;
-    }
-    enum evq_status status = start(conn, deadline_ms, err);
+    enum evq_status status = start(conn, evq_clock_mono_ms() + conn->call_timeout_ms, err);
     if (status != EVQ_OK) {
         hang_up(conn);
     }

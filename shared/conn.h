@@ -102,8 +102,7 @@ enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms,
                               struct evq_reply **ret_reply, struct evq_error *err) EVQ_CHECK_RESULT;
 /* Sends what was appended without waiting for replies, for a caller that polls evq_conn_fd() for
  * them. Errors as evq_conn_read(), which then tells of each lost reply. */
-enum evq_status evq_conn_flush(struct evq_conn *conn, int64_t deadline_ms,
-                               struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_conn_flush(struct evq_conn *conn, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_reply_free(struct evq_reply *reply); // Accepts NULL.
 
 /* Makes a waiting call and every later one return EVQ_E_STOPPED. Async-signal-safe. */

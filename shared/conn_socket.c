@@ -184,13 +184,11 @@ static void socket_close(struct evq_conn_stream *stream)
     (void)close(stream->fd); // Whether the peer got everything, only a reply can tell.
 }
 
-const struct evq_conn_transport evq_conn_transport_tcp = {
-    "tcp", tcp_connect, socket_read, socket_write, socket_close,
-};
+const struct evq_conn_transport evq_conn_transport_tcp = {tcp_connect, socket_read, socket_write,
+                                                          socket_close};
 
-static const struct evq_conn_transport transport_unix = {
-    "unix", unix_connect, socket_read, socket_write, socket_close,
-};
+static const struct evq_conn_transport transport_unix = {unix_connect, socket_read, socket_write,
+                                                         socket_close};
 
 enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream, const struct evq_conn_url *url,
                                      int64_t deadline_ms, struct evq_error *err)

@@ -21,7 +21,6 @@ struct evq_conn_tls_config;
 
 /* What a kind of connection can do. The descriptor is non-blocking and close-on-exec. */
 struct evq_conn_transport {
-    const char *name;
     /* Sets stream->fd when connected, by deadline_ms (monotonic). */
     enum evq_status (*connect)(struct evq_conn_stream *stream, const struct evq_conn_url *url,
                                int64_t deadline_ms, struct evq_error *err);

@@ -520,6 +520,5 @@ static ssize_t tls_write(struct evq_conn_stream *stream, const void *data, size_
     return put > 0 ? put : moved_nothing(stream, put);
 }
 
-const struct evq_conn_transport evq_conn_transport_tls = {
-    "tls", tls_connect, tls_read, tls_write, tls_close,
-};
+const struct evq_conn_transport evq_conn_transport_tls = {tls_connect, tls_read, tls_write,
+                                                          tls_close};

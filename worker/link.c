@@ -130,7 +130,7 @@ enum evq_status evq_link_wait(struct evq_link *link, const uint32_t *classes, ui
     words[class_count + 1] = seconds;
     enum evq_status status = evq_conn_append(conn, class_count + 2, words, NULL, err);
     if (status == EVQ_OK) {
-        status = evq_conn_flush(conn, 0, err);
+        status = evq_conn_flush(conn, err);
     }
     if (status == EVQ_OK) {
         link->waiting = conn;

@@ -141,8 +141,7 @@ static enum evq_status mlflow_open(const struct evq_sink_context *context, void 
     sink->context = context;
     evq_buffer_init(&token, 0);
     evq_buffer_init(&password, 0);
-    enum evq_status status =
-        evq_sink_option_flag(context->sink, "own_run", false, &sink->own_run, err);
+    enum evq_status status = evq_sink_option_flag(context->sink, "own_run", &sink->own_run, err);
     if (status == EVQ_OK) {
         status = evq_sink_secret(context->sink, "token", "MLFLOW_TRACKING_TOKEN", &token, err);
     }

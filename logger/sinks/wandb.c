@@ -75,7 +75,7 @@ static enum evq_status options_read(struct wandb *sink, struct evq_error *err)
             evq_sink_option_number(config, "close_seconds", CLOSE_SECONDS, &close_seconds, err);
     }
     if (status == EVQ_OK) {
-        status = evq_sink_option_flag(config, "shared", false, &shared, err);
+        status = evq_sink_option_flag(config, "shared", &shared, err);
     }
     sink->timeout_ms = (int64_t)(seconds * 1000);
     sink->close_ms = (int64_t)(close_seconds * 1000);

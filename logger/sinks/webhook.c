@@ -133,7 +133,7 @@ static enum evq_status webhook_open(const struct evq_sink_context *context, void
     enum evq_status status =
         evq_sink_option_number(context->sink, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
     if (status == EVQ_OK) {
-        status = evq_sink_option_flag(context->sink, "allow_private", false, &allow_private, err);
+        status = evq_sink_option_flag(context->sink, "allow_private", &allow_private, err);
     }
     if (status == EVQ_OK) {
         status = url_read(sink, err);

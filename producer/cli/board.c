@@ -240,7 +240,6 @@ struct evq_board_row *evq_board_add(struct evq_board *board, const struct evq_re
     if (row == NULL) {
         return NULL;
     }
-    row->finished_ms = result->finished_ms;
     if (result->task != NULL && result->task[0] != '\0') {
         add_task(board, row, result);
     } else {

@@ -32,7 +32,6 @@ struct evq_board_row {
     char where[96];           // Worker and backend, as far as known.
     char checkpoint[512];     // "root:path"
     struct evq_timing timing; // Sums over tasks; queued_ms of the first.
-    int64_t finished_ms;
     bool has[EVQ_BOARD_METRICS_MAX];
     double values[EVQ_BOARD_METRICS_MAX];
 };

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RUN_COLUMNS       17
 #define STEP_COLUMNS      8
 #define NAME_COLUMNS      10 // A variant, suite or task.
 #define METRIC_COLUMNS    13
@@ -13,12 +12,11 @@
 #define WHERE_COLUMNS_MIN 5
 
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
-                   struct evq_board *board, bool show_run)
+                   struct evq_board *board)
 {
     memset(live, 0, sizeof *live);
     live->terminal = terminal;
     live->board = board;
-    live->show_run = show_run;
 }
 
 void evq_live_erase(struct evq_live *live)
@@ -81,7 +79,7 @@ static struct room room_of(const struct evq_live *live)
 {
     const struct evq_board_shape *shape = &live->shape;
     struct room room = {.times = true, .where = WHERE_COLUMNS};
-    size_t used = (live->show_run ? RUN_COLUMNS + 1 : 0) + STEP_COLUMNS +
+    size_t used = STEP_COLUMNS +
                   (size_t)(shape->variant + shape->suite + shape->task) * (NAME_COLUMNS + 1) +
                   shape->name_count * (METRIC_COLUMNS + 2);
     if (live->terminal->width > 0) {
@@ -116,9 +114,6 @@ static void print_header(struct evq_live *live)
 {
     struct room room = room_of(live);
     (void)fputs(evq_terminal_colour(live->terminal, EVQ_COLOUR_BOLD), stdout);
-    if (live->show_run) {
-        print_left("RUN", RUN_COLUMNS);
-    }
     (void)printf("%*s", STEP_COLUMNS, "STEP");
     print_names(live, "VARIANT", "SUITE", "TASK");
     for (size_t n = 0; n < live->shape.name_count; n++) {
@@ -157,9 +152,6 @@ static void print_values(const struct evq_live *live, const struct evq_board_row
 static void print_begin(const struct evq_live *live, const struct evq_board_row *row,
                         const char *task)
 {
-    if (live->show_run) {
-        print_left(row->run, RUN_COLUMNS);
-    }
     char step[EVQ_BOARD_STEP_BYTES];
     evq_board_step(row, step);
     (void)printf("%*s", STEP_COLUMNS, step);

@@ -12,8 +12,7 @@
 
 struct evq_live {
     const struct evq_terminal *terminal;
-    struct evq_board *board; // Borrowed.
-    bool show_run;
+    struct evq_board *board;      // Borrowed.
     struct evq_board_shape shape; // Of the header last printed.
     bool header_done;
     size_t footer_lines; // On the screen now.
@@ -24,7 +23,7 @@ struct evq_live {
 };
 
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
-                   struct evq_board *board, bool show_run);
+                   struct evq_board *board);
 
 /* Prints the row of a job that has ended. */
 void evq_live_row(struct evq_live *live, const struct evq_board_row *row);

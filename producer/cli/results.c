@@ -13,8 +13,7 @@
 #include "shared/buffer.h"
 #include "shared/clock.h"
 
-struct output { // Where the results of a feed go.
-    struct evq_cli *cli;
+struct output {              // Where the results of a feed go.
     struct evq_board *board; // For a table; NULL: text.
     size_t count;
     bool failed;
@@ -97,7 +96,7 @@ static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
     bool csv = evq_option_flag(&cli->options, "csv");
     const char *sink = evq_option_text(&cli->options, "replay", NULL);
     struct evq_feed *feed = NULL;
-    struct output to = {.cli = cli};
+    struct output to = {.board = NULL};
 
     if (csv && cli->terminal.json) {
         return evq_cli_usage(cli, err, "results: --csv and --json exclude each other");

@@ -381,7 +381,7 @@ enum evq_status evq_training_run(struct evq_fleet *fleet, char *const *argv, int
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the live table");
         goto out;
     }
-    evq_live_init(&training.live, &fleet->cli->terminal, training.board, false);
+    evq_live_init(&training.live, &fleet->cli->terminal, training.board);
     status = evq_feed_poll(training.feed, NULL, NULL,
                            err); // What was there before is not this command's.
     if (status == EVQ_OK) {

@@ -129,7 +129,7 @@ static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
         goto out;
     }
-    evq_live_init(&to.live, &cli->terminal, to.board, false);
+    evq_live_init(&to.live, &cli->terminal, to.board);
     status = watch_loop(cli, feed, &to, &counts, err);
     if (!to.json) {
         evq_live_erase(&to.live);

@@ -99,16 +99,15 @@ const char *evq_body_text(struct evq_body *body, const char *key, const char *fa
     return json_is_string(value) ? json_string_value(value) : fallback;
 }
 
-int64_t evq_body_integer(struct evq_body *body, const char *key, int64_t min, int64_t max,
-                         int64_t fallback)
+int64_t evq_body_integer(struct evq_body *body, const char *key, int64_t max, int64_t fallback)
 {
     const json_t *value = member(body, key);
     if (value == NULL) {
         return fallback;
     }
     const int64_t number = json_integer_value(value);
-    if (!json_is_integer(value) || number < min || number > max) {
-        evq_body_fail(body, "'%s' is no whole number of %" PRId64 " to %" PRId64, key, min, max);
+    if (!json_is_integer(value) || number < 0 || number > max) {
+        evq_body_fail(body, "'%s' is no whole number of 0 to %" PRId64, key, max);
         return fallback;
     }
     return number;

@@ -23,8 +23,8 @@ void evq_body_close(struct evq_body *body); // Its strings go.
 
 /* Absent or null: the fallback. */
 const char *evq_body_text(struct evq_body *body, const char *key, const char *fallback);
-int64_t evq_body_integer(struct evq_body *body, const char *key, int64_t min, int64_t max,
-                         int64_t fallback);
+/* Of 0 to max. */
+int64_t evq_body_integer(struct evq_body *body, const char *key, int64_t max, int64_t fallback);
 double evq_body_number(struct evq_body *body, const char *key, double fallback);
 bool evq_body_bool(struct evq_body *body, const char *key, bool fallback);
 /* One of the words, by its index. */

@@ -42,9 +42,7 @@ struct evq_http_request {
     size_t param_count;
     struct evq_pair query[EVQ_HTTP_QUERY_MAX];
     size_t query_count;
-    const char *content_type; // "" when it was not said.
-    const char *accept;
-    const char *host;
+    const char *host; // "" when it was not said; so the two below.
     const char *authorization;
     const char *last_event_id;
     const char *body; // NUL-terminated past body_len.

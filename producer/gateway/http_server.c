@@ -325,8 +325,6 @@ static bool begin(struct call *call, const char *method)
         MHD_get_connection_info(call->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
 
     request->method = strcmp(method, "HEAD") == 0 ? "GET" : method;
-    request->content_type = header_of(call, "Content-Type");
-    request->accept = header_of(call, "Accept");
     request->host = header_of(call, "Host");
     request->authorization = header_of(call, "Authorization");
     request->last_event_id = header_of(call, "Last-Event-ID");

@@ -189,7 +189,6 @@ static void model_find(struct evq_lmms_request *request)
     request->merge = json_is_object(engine);
     request->path = text_of(engine, "model_path");
     request->variant = strcmp(text_of(engine, "checkpoint_type"), "ema") == 0 ? "ema" : "regular";
-    request->output_path = text_of(engine, "output_path");
     request->output_dir = text_of(request->echo, "output_dir");
     const char *key = model_key(request->args, request->path[0] != '\0' ? request->path : NULL);
     request->key = key != NULL ? key : "";

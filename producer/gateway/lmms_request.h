@@ -24,7 +24,6 @@ struct evq_lmms_request {
     const char *key;  // Of model_args, whose value path is; "": path comes from lmms_engine_kwargs.
     bool merge;       // lmms_engine_kwargs was given: the checkpoint is one of shards.
     const char *variant;                 // "regular" or "ema", as lmms_engine_kwargs says.
-    const char *output_path;             // Of the merged checkpoint; "": not said.
     const char *output_dir;              // Of results; "": not said.
     char model_dir[EVQ_LMMS_NAME_BYTES]; // The folder that lmms-eval gives the model's results.
 };

@@ -121,14 +121,14 @@ static void totals_put(struct page *page)
     sample(page, NULL, number_of(json_object_get(page->stats, "results"), "length"));
 }
 
-static size_t busy_slots(const json_t *info, const char *state)
+static size_t busy_slots(const json_t *info)
 {
     const json_t *slot;
     size_t i, count = 0;
 
     json_array_foreach(json_object_get(info, "slots"), i, slot)
     {
-        count += strcmp(text_of(slot, "state"), state) == 0 ? 1 : 0;
+        count += strcmp(text_of(slot, "state"), "running") == 0 ? 1 : 0;
     }
     return count;
 }
@@ -173,7 +173,7 @@ static void workers_put(struct page *page)
     json_array_foreach(workers, i, worker)
     {
         sample(page, (struct evq_label[LABELS_MAX]){{"worker", text_of(worker, "id")}},
-               (double)busy_slots(json_object_get(worker, "info"), "running"));
+               (double)busy_slots(json_object_get(worker, "info")));
     }
     family(page, "evalq_worker_sick", "gauge",
            "1: jobs crash on the worker, and it claims no more.");

@@ -10,7 +10,6 @@
 #include "shared/log.h"
 
 #define RUNS_MAX           1024 // Looked after at a time; `evalq gc` takes the rest.
-#define PINS_MAX           64   // Of a run, at one look.
 #define LOOK_MS            1000
 #define CONNECT_TIMEOUT_MS 2000
 #define CALL_TIMEOUT_MS    5000
@@ -103,7 +102,7 @@ static void look(struct evq_pins *pins)
         if (run->keeper.due_ms > evq_clock_mono_ms()) {
             continue;
         }
-        const bool well = evq_keeper_look(&run->keeper, pins->queue, &info, PINS_MAX, &err);
+        const bool well = evq_keeper_look(&run->keeper, pins->queue, &info, &err);
         if (!well && !pins->away) {
             evq_log(EVQ_LOG_WARN, "pins_wait", "error=%s", err.message);
         }

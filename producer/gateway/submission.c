@@ -34,7 +34,7 @@ static void read_names(struct evq_body *body, struct evq_submission *s)
     }
     evq_job_map_name(name, EVQ_JOB_RUN_BYTES_MAX, run);
     s->job->run = keep(body, s->job, run);
-    s->job->step = evq_body_integer(body, "step", 0, EVQ_JOB_STEP_MAX - 1, -1);
+    s->job->step = evq_body_integer(body, "step", EVQ_JOB_STEP_MAX - 1, -1);
     if (s->job->step < 0) {
         evq_body_fail(body, "'step' is missing: at which training step was it saved?");
     }
@@ -102,7 +102,7 @@ static void read_wishes(struct evq_body *body, struct evq_submission *s)
     struct evq_job *job = s->job;
     job->format = keep(body, job, evq_body_text(body, "format", ""));
     job->fingerprint = keep(body, job, evq_body_text(body, "fingerprint", ""));
-    job->session_ms = evq_body_integer(body, "session_ms", 0, INT64_MAX / 2, 0);
+    job->session_ms = evq_body_integer(body, "session_ms", INT64_MAX / 2, 0);
     job->epoch = evq_body_number(body, "epoch", NAN);
     job->priority = evq_body_word(body, "priority", bands, EVQ_JOB_BANDS, 2);
     job->policy = (enum evq_job_policy)evq_body_word(body, "policy", policies, EVQ_POLICY_COUNT,
@@ -111,7 +111,7 @@ static void read_wishes(struct evq_body *body, struct evq_submission *s)
     evq_body_pairs(body, "params", job->arena, &job->params, &job->param_count);
     evq_body_pairs(body, "trackers", job->arena, &job->trackers, &job->tracker_count);
     evq_body_pairs(body, "tags", job->arena, &job->tags, &job->tag_count);
-    s->delay_ms = evq_body_integer(body, "delay_ms", 0, DELAY_MS_MAX, 0);
+    s->delay_ms = evq_body_integer(body, "delay_ms", DELAY_MS_MAX, 0);
     s->look = evq_body_bool(body, "look", job->fingerprint[0] == '\0');
     job->created_ms = evq_clock_unix_ms();
 }

@@ -74,9 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     line[bytes] = '\0';
     const char *newline = memchr(line, '\n', bytes);
     const size_t head = newline != NULL ? (size_t)(newline - line) : bytes;
-    struct evq_http_request request = {.content_type = "",
-                                       .accept = "",
-                                       .host = "",
+    struct evq_http_request request = {.host = "",
                                        .authorization = "",
                                        .last_event_id = "",
                                        .path = "",

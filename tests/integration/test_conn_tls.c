@@ -551,7 +551,7 @@ static void tls_readable_is_not_arrived(void **state)
         .url = url, .tls = {.ca = in(secure, "ca.pem")}, .keep_environment = true};
     struct evq_conn *conn = fixture_conn_open(&config); // Without a greeting.
     assert_status_err(evq_conn_append(conn, 1, &word, NULL, &err), EVQ_OK, &err);
-    assert_status_err(evq_conn_flush(conn, 0, &err), EVQ_OK, &err);
+    assert_status_err(evq_conn_flush(conn, &err), EVQ_OK, &err);
     struct pollfd polled = {.fd = evq_conn_fd(conn), .events = POLLIN};
     assert_int_equal(poll(&polled, 1, 30000), 1); // Tickets of a session, and new keys.
     assert_false(evq_conn_arrived(conn));

@@ -25,11 +25,9 @@ static struct evq_http_request request_of(const char *method)
     struct evq_http_request request = {.method = method,
                                        .path = "",
                                        .body = "",
-                                       .content_type = "",
                                        .host = "",
                                        .authorization = "",
                                        .last_event_id = "",
-                                       .accept = "",
                                        .arena = evq_arena_new(0)};
     assert_non_null(request.arena);
     return request;

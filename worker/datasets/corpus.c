@@ -260,7 +260,6 @@ enum evq_status evq_corpus_open(const struct evq_corpus_source *source,
         return evq_error_set(err, EVQ_E_NOMEM, "data set");
     }
     corpus->arena = arena;
-    corpus->kind = source->kind;
     const enum evq_status status = fill(corpus, source, err);
     if (status != EVQ_OK) {
         evq_corpus_free(corpus);

@@ -45,7 +45,6 @@ struct evq_corpus {
     const char *name;        // Of its file, for messages.
     const char *paths[2];    // Text or tokens; labels or "".
     struct stat files[2];
-    enum evq_corpus_kind kind;
     struct evq_tokens tokens;
     struct evq_passage *passages;
     size_t passage_count, passage_room;

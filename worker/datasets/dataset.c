@@ -299,8 +299,6 @@ static enum evq_status fill(struct evq_dataset *dataset, const struct evq_task_c
     dataset->scale = (float)numbers.scale;
     dataset->shift = (float)numbers.shift;
     dataset->key = make_key(dataset->arena, task, dataset->kind, &paths);
-    dataset->inputs_path = paths.inputs;
-    dataset->answers_path = paths.answers;
     dataset->inputs_name = name_of(dataset->arena, paths.inputs, paths.inputs_tensor);
     dataset->answers_name = name_of(dataset->arena, paths.answers, paths.answers_tensor);
     if (dataset->key == NULL || dataset->inputs_name == NULL || dataset->answers_name == NULL) {

@@ -43,8 +43,7 @@ extern const struct evq_dataset_format evq_dataset_tensors;
 struct evq_dataset {
     // Owns this struct, names and key; the arrays are freed by evq_dataset_free().
     struct evq_arena *arena;
-    const char *key; // What it was opened with.
-    const char *inputs_path, *answers_path;
+    const char *key;                        // What it was opened with.
     const char *inputs_name, *answers_name; // For messages: the path, or tensor and path.
     struct stat inputs_file, answers_file;
     struct evq_array inputs;

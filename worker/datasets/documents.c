@@ -96,17 +96,16 @@ static enum evq_status add_objects(struct documents *documents, struct evq_lines
     return status;
 }
 
-static enum evq_status read_flag(const struct evq_task_config *task, const char *key,
-                                 bool *ret_flag, struct evq_error *err)
+static enum evq_status read_detokenize(const struct evq_task_config *task, bool *ret_flag,
+                                       struct evq_error *err)
 {
-    static const char *const words[] = {"true", "false"};
-    const char *word = evq_corpus_option(task, key, "false");
+    const char *word = evq_corpus_option(task, "detokenize", "false");
 
     *ret_flag = strcmp(word, "true") == 0;
     return *ret_flag || strcmp(word, "false") == 0
                ? EVQ_OK
-               : evq_error_set(err, EVQ_E_INVALID, "data: %s is '%s', expected %s or %s", key, word,
-                               words[0], words[1]);
+               : evq_error_set(err, EVQ_E_INVALID,
+                               "data: detokenize is '%s', expected true or false", word);
 }
 
 enum evq_status evq_documents_check(const struct evq_task_config *task, struct evq_error *err)
@@ -124,7 +123,7 @@ enum evq_status evq_documents_check(const struct evq_task_config *task, struct e
         return evq_error_set(err, EVQ_E_INVALID,
                              "data: split is for format text; of jsonl a line is a document");
     }
-    return read_flag(task, "detokenize", &flag, err);
+    return read_detokenize(task, &flag, err);
 }
 
 enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_error *err)
@@ -136,7 +135,7 @@ enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_er
 
     evq_buffer_init(&file, EVQ_CORPUS_FILE_BYTES_MAX);
     evq_buffer_init(&documents.text, EVQ_CORPUS_FILE_BYTES_MAX);
-    enum evq_status status = read_flag(task, "detokenize", &documents.detokenize, err);
+    enum evq_status status = read_detokenize(task, &documents.detokenize, err);
     if (status == EVQ_OK) {
         status = evq_corpus_file(build->corpus->name, &file, err);
     }

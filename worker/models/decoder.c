@@ -481,7 +481,7 @@ static enum evq_status find_weights(struct build *build, struct evq_model *model
     const char *head =
         build->shape->tied ? evq_arena_printf(build->arena, "%s.weight", build->names->head) : NULL;
 
-    return evq_weights_find(build->request, build->wanted, build->wanted_count, head, 0,
+    return evq_weights_find(build->request, build->wanted, build->wanted_count, head,
                             build->names->buffers, model, err);
 }
 

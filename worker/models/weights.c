@@ -174,7 +174,7 @@ static enum evq_status check_surplus(const struct weights *weights, const char *
 
 enum evq_status evq_weights_find(const struct evq_model_request *request,
                                  const struct evq_wanted *wanted, size_t count,
-                                 const char *head_name, size_t tied, const char *const *buffers,
+                                 const char *head_name, const char *const *buffers,
                                  struct evq_model *model, struct evq_error *err)
 {
     struct weights weights = {.request = request,
@@ -195,7 +195,7 @@ enum evq_status evq_weights_find(const struct evq_model_request *request,
     }
     if (status == EVQ_OK && head_name != NULL) {
         model->unused = evq_checkpoint_find_prefixed(weights.checkpoint, weights.prefix, head_name);
-        model->tied = model->unused != NULL ? sources[tied].tensor : NULL;
+        model->tied = model->unused != NULL ? sources[0].tensor : NULL;
         if (model->unused != NULL) {
             weights.used[model->unused - weights.checkpoint->tensors] = true;
         }

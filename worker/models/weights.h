@@ -19,13 +19,13 @@ struct evq_wanted { // One tensor, and the rows of a slot that it fills.
 /*
  * Finds all wanted under one prefix (the option `prefix`, else evq_checkpoint_match()) and makes
  * them the model's sources. Where `head_name` is not NULL it may be there beside them: the model
- * takes wanted[tied] for it. buffers: ends of names that are no weights (".attn.bias"),
+ * takes wanted[0] for it. buffers: ends of names that are no weights (".attn.bias"),
  * NULL-terminated. EVQ_E_NOT_FOUND: a tensor is missing; EVQ_E_INVALID: another shape, or one too
  * many; EVQ_E_UNSUPPORTED: not floating point. Each names tensor, file and what was expected.
  */
 enum evq_status evq_weights_find(const struct evq_model_request *request,
                                  const struct evq_wanted *wanted, size_t count,
-                                 const char *head_name, size_t tied, const char *const *buffers,
+                                 const char *head_name, const char *const *buffers,
                                  struct evq_model *model, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif
