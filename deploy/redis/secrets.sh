@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes, once, a random password for each role, the ACL file that Redis reads, and a token of the gateway, in the directory given; in a
-# second directory, if given, what the monitoring profile needs: a token that may read alone, and Grafana's password.
+# Makes, once, a random password for each role, the ACL file that Redis reads, and a token of the gateway, in the directory given, which it
+# makes too; in a second directory, if given, what the monitoring profile needs: a token that may read alone, and Grafana's password.
 # Secrets are files 0440 of group $EVALQ_GROUP (10001); the ACL file holds the passwords' SHA-256 alone.
 set -eu
 
@@ -8,6 +8,7 @@ dir=$1
 monitoring=${2:-}
 group=${EVALQ_GROUP:-10001}
 umask 027
+mkdir -p "$dir" ${monitoring:+"$monitoring"}
 
 random() {
     head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n'

@@ -123,7 +123,7 @@ class RolesTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.directory = tempfile.mkdtemp(prefix="evalq-roles-")
         cls.addClassCleanup(shutil.rmtree, cls.directory, ignore_errors=True)
-        for name in ("secrets", "monitoring", "checkpoints", "data"):
+        for name in ("checkpoints", "data"):
             os.mkdir(cls.path(name))
         cls.make_secrets()
         with open(cls.path("evalq.yaml"), "w", encoding="utf-8") as file:
