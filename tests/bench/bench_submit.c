@@ -21,9 +21,9 @@
 #include <cmocka.h>
 
 #include "producer/evalq.h"
-#include "shared/checkpoint/writer.h"
 #include "tests/bench/row.h"
 #include "tests/fixture/queue.h"
+#include "tests/fixture/safetensors.h"
 
 /* Training's own work between two submits: keeps the core and the caches busy. */
 static void work(int64_t ns)
@@ -121,12 +121,10 @@ int main(int argc, char **argv)
     fprintf(file, "roots:\n  bench: %s\n", directory);
     fclose(file);
     float values[1024] = {0};
-    struct evq_writer_tensor tensor = {
+    struct fixture_tensor tensor = {
         .name = "w", .dtype = EVQ_DTYPE_F32, .rank = 1, .shape = {1024}, .data = values};
     snprintf(text, sizeof(text), "%s/step-1.safetensors", directory);
-    if (evq_safetensors_write(text, &tensor, 1, NULL, 0, false, NULL) != EVQ_OK) {
-        return 1;
-    }
+    fixture_safetensors(text, &tensor, 1);
     printf("%-22s %8s %9s %9s %9s %9s %8s\n", "evalq_client_submit", "submits", "p50 us", "p99 us",
            "p99.9 us", "max us", "full");
     measure("healthy", fx->redis->url, directory, rings, submits, 0);

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shared/checkpoint/writer.h"
 #include "tests/fixture/http.h"
+#include "tests/fixture/safetensors.h"
 
 #define BIN EVQ_TEST_BIN "/evalq-gateway"
 
@@ -68,11 +68,10 @@ static void checkpoint(const struct fixture_gateway *gateway, const char *name, 
 {
     char path[256];
     const float weights[4] = {value, 1, 2, 3};
-    struct evq_error err = {EVQ_OK, ""};
-    const struct evq_writer_tensor tensor = {
+    const struct fixture_tensor tensor = {
         .name = "0.weight", .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = weights};
     (void)snprintf(path, sizeof path, "%s/ckpt/%s", gateway->dir, name);
-    assert_status_err(evq_safetensors_write(path, &tensor, 1, NULL, 0, false, &err), EVQ_OK, &err);
+    fixture_safetensors(path, &tensor, 1);
 }
 
 static void submit_takes_what_evalq_submit_takes(void **state)

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/writer.h"
+#include "tests/fixture/safetensors.h"
 #include "tests/fixture/site.h"
 
 #define BIN          EVQ_TEST_BIN "/evalq-worker"
@@ -115,17 +115,16 @@ static void evict(struct scene *scene, const char *name)
 static void weights_write(const struct scene *scene, const char *name)
 {
     char path[512];
-    struct evq_error err;
 
     path_make(scene, name, path);
     void *values = calloc(1, WEIGHT_BYTES);
     assert_non_null(values);
-    const struct evq_writer_tensor tensor = {.name = "weight",
-                                             .dtype = EVQ_DTYPE_F32,
-                                             .rank = 1,
-                                             .shape = {(int64_t)(WEIGHT_BYTES / sizeof(float))},
-                                             .data = values};
-    assert_status_err(evq_safetensors_write(path, &tensor, 1, NULL, 0, true, &err), EVQ_OK, &err);
+    const struct fixture_tensor tensor = {.name = "weight",
+                                          .dtype = EVQ_DTYPE_F32,
+                                          .rank = 1,
+                                          .shape = {(int64_t)(WEIGHT_BYTES / sizeof(float))},
+                                          .data = values};
+    fixture_safetensors(path, &tensor, 1);
     free(values);
 }
 

@@ -15,9 +15,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shared/checkpoint/writer.h"
 #include "tests/fixture/folder.h"
 #include "tests/fixture/program.h"
+#include "tests/fixture/safetensors.h"
 #include "tests/fixture/site.h"
 
 #define BIN     EVQ_TEST_BIN "/evalq-worker"
@@ -290,14 +290,12 @@ static void worker_evaluates_an_adapter_as_its_merged_weights(void **state)
 
 /* A file of tensors in the site's directory. */
 static void put_tensors(const struct fixture_site *site, const char *name,
-                        const struct evq_writer_tensor *tensors, size_t count)
+                        const struct fixture_tensor *tensors, size_t count)
 {
-    struct evq_error err;
     char path[256];
 
     (void)snprintf(path, sizeof(path), "%s/%s", site->dir, name);
-    assert_status_err(evq_safetensors_write(path, tensors, count, NULL, 0, false, &err), EVQ_OK,
-                      &err);
+    fixture_safetensors(path, tensors, count);
 }
 
 /* What is to come out is twice what goes in: as the averaged layer of ema_mlp.ckpt multiplies; the
@@ -306,7 +304,7 @@ static void put_points(const struct fixture_site *site)
 {
     static const float inputs[] = {1.0f, 2.0f, -3.0f, 1.0f};
     static const float targets[] = {2.0f, 4.0f, -6.0f, 2.0f};
-    const struct evq_writer_tensor tensors[] = {
+    const struct fixture_tensor tensors[] = {
         {.name = "inputs", .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = inputs},
         {.name = "targets", .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = targets}};
 
@@ -368,11 +366,11 @@ static void worker_says_what_prepares_layouts_that_are_cut(void **state)
     };
     static struct fixture_output output;
     struct fixture_site *site = *state;
-    const struct evq_writer_tensor tensor = {.name = "_fsdp_wrapped_module._flat_param",
-                                             .dtype = EVQ_DTYPE_F32,
-                                             .rank = 1,
-                                             .shape = {2},
-                                             .data = flat};
+    const struct fixture_tensor tensor = {.name = "_fsdp_wrapped_module._flat_param",
+                                          .dtype = EVQ_DTYPE_F32,
+                                          .rank = 1,
+                                          .shape = {2},
+                                          .data = flat};
     char path[256];
 
     put_points(site);

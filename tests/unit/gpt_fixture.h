@@ -48,7 +48,7 @@ static inline void copy_tokenizer(const struct fixture *fx)
 /* A GPT-2 in gpt/, with a tokenizer beside it; the first value of its embedding is `first`. more: a
  * tensor that the model does not use; NULL: none. */
 static inline void write_gpt_with(const struct fixture *fx, float first,
-                                  const struct evq_writer_tensor *more)
+                                  const struct fixture_tensor *more)
 {
     static const struct {
         const char *name;
@@ -72,8 +72,7 @@ static inline void write_gpt_with(const struct fixture *fx, float first,
         {"ln_f.bias", 0, WIDTH},
     };
     static float values[PARTS][VOCABULARY * WIDTH];
-    struct evq_writer_tensor tensors[PARTS + 1];
-    struct evq_error err = {0};
+    struct fixture_tensor tensors[PARTS + 1];
     uint64_t seed = 20260401;
     char path[128];
 
@@ -82,11 +81,11 @@ static inline void write_gpt_with(const struct fixture *fx, float first,
         for (int64_t v = 0; v < rows * shapes[i].columns; v++) {
             values[i][v] = fixture_random_float(&seed);
         }
-        tensors[i] = (struct evq_writer_tensor){.name = shapes[i].name,
-                                                .dtype = EVQ_DTYPE_F32,
-                                                .rank = shapes[i].rows > 0 ? 2 : 1,
-                                                .shape = {rows, shapes[i].columns},
-                                                .data = values[i]};
+        tensors[i] = (struct fixture_tensor){.name = shapes[i].name,
+                                             .dtype = EVQ_DTYPE_F32,
+                                             .rank = shapes[i].rows > 0 ? 2 : 1,
+                                             .shape = {rows, shapes[i].columns},
+                                             .data = values[i]};
         if (shapes[i].rows == 0) {
             tensors[i].shape[0] = shapes[i].columns;
         }
@@ -97,8 +96,7 @@ static inline void write_gpt_with(const struct fixture *fx, float first,
     if (more != NULL) {
         tensors[PARTS] = *more;
     }
-    assert_int_equal(
-        evq_safetensors_write(path, tensors, PARTS + (more != NULL), NULL, 0, false, &err), EVQ_OK);
+    fixture_safetensors(path, tensors, PARTS + (more != NULL));
     write_file(fx, "gpt/config.json", gpt_config);
     copy_tokenizer(fx);
 }

@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-#include "shared/checkpoint/writer.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/safetensors.h"
 #include "worker/evaluators/native.h"
 
 #define MNIST_SAMPLES 10000
@@ -204,14 +204,13 @@ static inline void write_npy(const struct fixture *fx, const char *name, int32_t
     assert_int_equal(fclose(file), 0);
 }
 
-static inline void write_model(const struct fixture *fx, const struct evq_writer_tensor *tensors,
+static inline void write_model(const struct fixture *fx, const struct fixture_tensor *tensors,
                                size_t count)
 {
     char path[128];
-    struct evq_error err = {0};
 
     (void)snprintf(path, sizeof(path), "%s/m.safetensors", fx->directory);
-    assert_int_equal(evq_safetensors_write(path, tensors, count, NULL, 0, false, &err), EVQ_OK);
+    fixture_safetensors(path, tensors, count);
 }
 
 #define VECTOR(name_, n_, data_)                                                                   \

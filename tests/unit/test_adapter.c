@@ -11,9 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/writer.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
+#include "tests/fixture/safetensors.h"
 
 static int lora_root(void)
 {
@@ -175,13 +175,13 @@ struct shaped {
 static void put_tensors(const struct fixture_folder *folder, const char *path,
                         const struct shaped *shapes, size_t count)
 {
-    struct evq_writer_tensor tensors[4];
+    struct fixture_tensor tensors[4];
     char full[128];
     size_t used = 0;
 
     for (size_t i = 0; i < count && shapes[i].name != NULL; i++) {
         const bool flat = shapes[i].rows < 0;
-        tensors[used++] = (struct evq_writer_tensor){
+        tensors[used++] = (struct fixture_tensor){
             .name = shapes[i].name,
             .dtype = EVQ_DTYPE_F32,
             .rank = flat ? 1 : 2,
@@ -189,7 +189,7 @@ static void put_tensors(const struct fixture_folder *folder, const char *path,
             .data = numbers};
     }
     (void)snprintf(full, sizeof(full), "%s/%s", folder->path, path);
-    assert_status(evq_safetensors_write(full, tensors, used, NULL, 0, false, NULL), EVQ_OK);
+    fixture_safetensors(full, tensors, used);
 }
 
 static const struct shaped base_tensors[] = {

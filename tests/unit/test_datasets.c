@@ -16,7 +16,7 @@
 #include <cmocka.h>
 #include <zlib.h>
 
-#include "shared/checkpoint/writer.h"
+#include "tests/fixture/safetensors.h"
 #include "worker/datasets/dataset.h"
 
 struct fixture {
@@ -492,7 +492,7 @@ static void dataset_reads_tensors_of_one_file(void **state)
     const float x[] = {1.0f, 2.0f, 3.0f, 4.0f};
     const int64_t y[] = {1, -1};
     const uint16_t half[] = {0x3f80, 0x4000}; // bf16 1 and 2.
-    const struct evq_writer_tensor tensors[] = {
+    const struct fixture_tensor tensors[] = {
         {.name = "x", .dtype = EVQ_DTYPE_F32, .rank = 2, .shape = {2, 2}, .data = x},
         {.name = "y", .dtype = EVQ_DTYPE_I64, .rank = 1, .shape = {2}, .data = y},
         {.name = "half", .dtype = EVQ_DTYPE_BF16, .rank = 1, .shape = {2}, .data = half},
@@ -509,7 +509,7 @@ static void dataset_reads_tensors_of_one_file(void **state)
     char path[128];
 
     (void)snprintf(path, sizeof(path), "%s/d.safetensors", fx->directory);
-    assert_int_equal(evq_safetensors_write(path, tensors, 3, NULL, 0, false, &err), EVQ_OK);
+    fixture_safetensors(path, tensors, 3);
     assert_int_equal(evq_dataset_open(&task, EVQ_ANSWER_LABELS, fx->directory, &dataset, &err),
                      EVQ_OK);
     assert_int_equal(dataset->columns, 2);

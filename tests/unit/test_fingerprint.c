@@ -11,20 +11,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/writer.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
+#include "tests/fixture/safetensors.h"
 
 enum { FLOATS = 300000 };
 
 static void write_model(const struct fixture_folder *folder, const char *name, const float *values)
 {
     char path[128];
-    const struct evq_writer_tensor tensor = {
+    const struct fixture_tensor tensor = {
         .name = "w", .dtype = EVQ_DTYPE_F32, .rank = 1, .shape = {FLOATS}, .data = values};
 
     (void)snprintf(path, sizeof(path), "%s/%s", folder->path, name);
-    assert_status(evq_safetensors_write(path, &tensor, 1, NULL, 0, false, NULL), EVQ_OK);
+    fixture_safetensors(path, &tensor, 1);
 }
 
 static void fingerprint_of(const struct fixture_folder *folder, const char *name, char out[33])

@@ -1,8 +1,8 @@
 /* The loader against a backend that writes down what it is given: every value once, in row order,
  * whatever the layout in the file; and what goes wrong on the way. */
 #include "model_fixture.h"
+#include "tests/fixture/safetensors.h"
 
-#include "shared/checkpoint/writer.h"
 #include "worker/loader/small.h"
 
 enum { PENDING_MAX = 3 }; // Puts that a late backend may not have copied yet.
@@ -217,8 +217,7 @@ static const char config_json[] =
 
 static void write_model(const struct fixture_folder *folder, bool head_differs)
 {
-    struct evq_writer_tensor tensors[TENSORS] = {{0}};
-    struct evq_error err;
+    struct fixture_tensor tensors[TENSORS] = {{0}};
     char path[128];
 
     for (size_t t = 0; t < TENSORS; t++) {
@@ -228,15 +227,14 @@ static void write_model(const struct fixture_folder *folder, bool head_differs)
         if (t == TENSORS - 1 && head_differs) {
             values[count / 2] += 1.0f;
         }
-        tensors[t] = (struct evq_writer_tensor){.name = shapes[t].name,
-                                                .dtype = shapes[t].dtype,
-                                                .rank = shapes[t].second > 0 ? 2 : 1,
-                                                .shape = {shapes[t].first, shapes[t].second},
-                                                .data = values};
+        tensors[t] = (struct fixture_tensor){.name = shapes[t].name,
+                                             .dtype = shapes[t].dtype,
+                                             .rank = shapes[t].second > 0 ? 2 : 1,
+                                             .shape = {shapes[t].first, shapes[t].second},
+                                             .data = values};
     }
     (void)snprintf(path, sizeof(path), "%s/model.safetensors", folder->path);
-    assert_status_err(evq_safetensors_write(path, tensors, TENSORS, NULL, 0, false, &err), EVQ_OK,
-                      &err);
+    fixture_safetensors(path, tensors, TENSORS);
     for (size_t t = 0; t < TENSORS; t++) {
         const void *data = tensors[t].data;
         free((void *)(uintptr_t)data);

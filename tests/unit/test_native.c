@@ -114,9 +114,9 @@ static void native_regression_equals_by_hand(void **state)
     const float w0[] = {1.0f, -1.0f, 2.0f, 0.5f};
     const float b0[] = {0.5f, -1.0f};
     const float w1[] = {1.0f, 2.0f, -1.0f, 0.0f};
-    const struct evq_writer_tensor tensors[] = {MATRIX("net.0.weight", 2, 2, w0),
-                                                VECTOR("net.0.bias", 2, b0),
-                                                MATRIX("net.2.weight", 2, 2, w1)};
+    const struct fixture_tensor tensors[] = {MATRIX("net.0.weight", 2, 2, w0),
+                                             VECTOR("net.0.bias", 2, b0),
+                                             MATRIX("net.2.weight", 2, 2, w1)};
     const float x[] = {1.0f, 2.0f, -3.0f, 1.0f};
     const float y[] = {4.0f, 1.0f, 0.0f, 0.5f};
     struct small small;
@@ -161,7 +161,7 @@ static void native_batch_norm_stands_where_it_is_told(void **state)
     const float beta[] = {0.5f, -0.5f};
     const float x[] = {-1.0f, 2.0f};
     const float y[] = {0.0f};
-    struct evq_writer_tensor tensors[] = {
+    struct fixture_tensor tensors[] = {
         MATRIX("fc1.weight", 2, 2, w0),      MATRIX("fc2.weight", 1, 2, w1),
         VECTOR("bn1.weight", 2, gamma_),     VECTOR("bn1.bias", 2, beta),
         VECTOR("bn1.running_mean", 2, mean), VECTOR("bn1.running_var", 2, variance),
@@ -196,7 +196,7 @@ static void native_nan_weights_give_nan_metrics(void **state)
 {
     struct fixture *fx = *state;
     const float w[] = {NAN, 1.0f, 1.0f, 1.0f};
-    const struct evq_writer_tensor tensors[] = {MATRIX("weight", 2, 2, w)};
+    const struct fixture_tensor tensors[] = {MATRIX("weight", 2, 2, w)};
     const float x[] = {1.0f, 2.0f, 3.0f, 4.0f};
     struct small small;
     struct evq_error err = {0};
@@ -210,7 +210,7 @@ static void native_nan_weights_give_nan_metrics(void **state)
 
     static float images[10 * 784];
     images[0] = NAN;
-    const struct evq_writer_tensor wide[] = {MATRIX("weight", 10, 784, images)};
+    const struct fixture_tensor wide[] = {MATRIX("weight", 10, 784, images)};
     const struct evq_task_config task = mnist_task(NULL, 0);
     write_model(fx, wide, 1);
     assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err), EVQ_OK);

@@ -495,11 +495,11 @@ static void write_large(const struct scene *scene)
     float *values = calloc((size_t)5 << 20, sizeof(*values));
 
     assert_non_null(values);
-    const struct evq_writer_tensor more = {.name = "h.0.attn.bias", // A buffer.
-                                           .dtype = EVQ_DTYPE_F32,
-                                           .rank = 2,
-                                           .shape = {2048, 2560},
-                                           .data = values};
+    const struct fixture_tensor more = {.name = "h.0.attn.bias", // A buffer.
+                                        .dtype = EVQ_DTYPE_F32,
+                                        .rank = 2,
+                                        .shape = {2048, 2560},
+                                        .data = values};
     write_gpt_with(scene->fx, 3.0f, &more);
     free(values);
 }

@@ -154,8 +154,8 @@ static void put_wide(struct fixture *fx, struct small *small)
     static float weights[WIDE * WIDE];
     static float last[WIDE];
     static float x[2 * WIDE];
-    const struct evq_writer_tensor tensors[] = {MATRIX("0.weight", WIDE, WIDE, weights),
-                                                MATRIX("2.weight", 1, WIDE, last)};
+    const struct fixture_tensor tensors[] = {MATRIX("0.weight", WIDE, WIDE, weights),
+                                             MATRIX("2.weight", 1, WIDE, last)};
 
     for (size_t i = 0; i < WIDE; i++) {
         weights[i * WIDE + i] = 1.0f;

@@ -7,16 +7,16 @@ static void native_refuses_what_does_not_fit(void **state)
     struct fixture *fx = *state;
     static float zeros[784 * 12];
     const int64_t whole[4] = {0};
-    const struct evq_writer_tensor fits = MATRIX("0.weight", 10, 784, zeros);
-    const struct evq_writer_tensor integer = {
+    const struct fixture_tensor fits = MATRIX("0.weight", 10, 784, zeros);
+    const struct fixture_tensor integer = {
         .name = "0.weight", .dtype = EVQ_DTYPE_I64, .rank = 2, .shape = {2, 2}, .data = whole};
-    const struct evq_writer_tensor convolution = {.name = "0.weight",
-                                                  .dtype = EVQ_DTYPE_F32,
-                                                  .rank = 4,
-                                                  .shape = {1, 1, 3, 3},
-                                                  .data = zeros};
+    const struct fixture_tensor convolution = {.name = "0.weight",
+                                               .dtype = EVQ_DTYPE_F32,
+                                               .rank = 4,
+                                               .shape = {1, 1, 3, 3},
+                                               .data = zeros};
     const struct {
-        struct evq_writer_tensor tensors[2];
+        struct fixture_tensor tensors[2];
         size_t count;
         const char *words;
     } cases[] = {
@@ -58,7 +58,7 @@ static void native_model_options_are_read_strictly(void **state)
 {
     struct fixture *fx = *state;
     static float zeros[784 * 10];
-    const struct evq_writer_tensor tensors[] = {
+    const struct fixture_tensor tensors[] = {
         MATRIX("a.in.weight", 4, 784, zeros), MATRIX("a.out.weight", 10, 4, zeros),
         MATRIX("b.weight", 3, 3, zeros), MATRIX("a.mid.weight", 4, 4, zeros)};
     static const struct {

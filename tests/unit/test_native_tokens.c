@@ -272,15 +272,14 @@ static void write_adapter(const struct fixture *fx)
 {
     static const float a[WIDTH] = {1.0f};
     static const float b[4 * WIDTH];
-    const struct evq_writer_tensor tensors[] = {
+    const struct fixture_tensor tensors[] = {
         MATRIX("base_model.model.h.0.mlp.c_fc.lora_A.weight", 1, WIDTH, a),
         MATRIX("base_model.model.h.0.mlp.c_fc.lora_B.weight", 4 * WIDTH, 1, b)};
-    struct evq_error err = {0};
     char path[128];
 
     assert_int_equal(mkdirat(fx->root_fd, "adapter", 0700), 0);
     (void)snprintf(path, sizeof(path), "%s/adapter/adapter_model.safetensors", fx->directory);
-    assert_int_equal(evq_safetensors_write(path, tensors, 2, NULL, 0, false, &err), EVQ_OK);
+    fixture_safetensors(path, tensors, 2);
     write_file(fx, "adapter/adapter_config.json",
                "{\"peft_type\": \"LORA\", \"lora_alpha\": 2, \"r\": 1, \"fan_in_fan_out\": true, "
                "\"base_model_name_or_path\": \"gpt\"}");

@@ -56,14 +56,13 @@ static void native_gives_regular_and_ema_weights_of_one_file_their_own_numbers(v
 }
 
 static void put_directory(const struct fixture *fx, const char *name, const char *file,
-                          const struct evq_writer_tensor *tensors, size_t count)
+                          const struct fixture_tensor *tensors, size_t count)
 {
     char path[128];
-    struct evq_error err = {0};
 
     assert_int_equal(mkdirat(fx->root_fd, name, 0700), 0);
     (void)snprintf(path, sizeof(path), "%s/%s/%s", fx->directory, name, file);
-    assert_int_equal(evq_safetensors_write(path, tensors, count, NULL, 0, false, &err), EVQ_OK);
+    fixture_safetensors(path, tensors, count);
 }
 
 /* The adapter adds 2 (x0 + x1) to the first output of the first layer. */
@@ -77,11 +76,10 @@ static void native_evaluates_an_adapter_on_the_base_that_the_suite_names(void **
     const float w1[] = {1.0f, 2.0f, -1.0f, 0.0f};
     const float a[] = {1.0f, 1.0f};
     const float b[] = {1.0f, 0.0f};
-    const struct evq_writer_tensor base[] = {MATRIX("0.weight", 2, 2, w0), VECTOR("0.bias", 2, b0),
-                                             MATRIX("2.weight", 2, 2, w1)};
-    const struct evq_writer_tensor adapter[] = {
-        MATRIX("base_model.model.0.lora_A.weight", 1, 2, a),
-        MATRIX("base_model.model.0.lora_B.weight", 2, 1, b)};
+    const struct fixture_tensor base[] = {MATRIX("0.weight", 2, 2, w0), VECTOR("0.bias", 2, b0),
+                                          MATRIX("2.weight", 2, 2, w1)};
+    const struct fixture_tensor adapter[] = {MATRIX("base_model.model.0.lora_A.weight", 1, 2, a),
+                                             MATRIX("base_model.model.0.lora_B.weight", 2, 1, b)};
     const float wanted[] = {9.5f, -5.5f, 0.0f, 0.0f}; // Hidden (5.5, 2) and (0, 0).
     const struct evq_pair model[] = {{"base", "base"}};
     struct evq_error err = {0};
