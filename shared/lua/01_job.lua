@@ -375,8 +375,8 @@ function Q.mended(name, f, ...)
 end
 
 --[[
-Takes whatever stands under this id out of every place. Its hash is left for people to look at, unless it is a hash
-in an open state: that one becomes `bad`, so that it is not counted as waiting.
+Takes whatever stands under this id out of every place. What it holds is left for people to look at, as long as of a dead
+job; its hash becomes `bad`, so that it is not counted as waiting. The row in its run's index is for `forget`.
 --]]
 function J.set_aside(id, reason, class, place)
     local key = J.parse(id)
@@ -402,4 +402,8 @@ function J.set_aside(id, reason, class, place)
         F.run_bump(key.run, 'n:' .. place:match('^%a+'), -1)
     end
     pcall(call, 'HSET', P .. 'job:' .. id, 'state', 'bad', 'reason', short_text(reason), 'token', '')
+    if not key.shard then -- Those go with their job.
+        pcall(call, 'ZADD', P .. 'ended:bad', NOW_TEXT, id)
+        pcall(call, 'RPUSH', P .. 'index:' .. key.run, R.row(id, ''))
+    end
 end

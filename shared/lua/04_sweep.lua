@@ -119,10 +119,13 @@ function L.looks_and_promotions()
     return due
 end
 
--- The record of an ended job goes; step, generation, fingerprint and end stay in its flow's ledger.
+-- The record of an ended job goes; step, generation, fingerprint and end stay in its flow's ledger. One that was set aside
+-- may be no job at all; one that goes on since (a worker adopted it) stays.
 function L.record_remove(id)
-    local j = J.load(id)
-    if j and ENDED[j.state] then
+    local sane, j = pcall(J.load, id)
+    if sane and j and OPEN[j.state] then
+        return
+    elseif sane and j and ENDED[j.state] then
         local latest = tonumber(call('HGET', P .. 'gens:' .. j.flow, j.step)) or 1
         if j.gen == latest then
             call('HSET', P .. 'ledger:' .. j.flow, j.step, j.gen .. ' ' .. (j.fingerprint or '') .. ' ' .. j.state)
@@ -132,17 +135,17 @@ function L.record_remove(id)
     call('UNLINK', P .. 'job:' .. id, P .. 'msg:' .. id, P .. 'log:' .. id, P .. 'res:' .. id, P .. 'part:' .. id)
 end
 
--- Removes ended jobs past their age or number, at most budget of them; returns how many.
+-- Removes ended jobs past their age or number, and those set aside, at most budget of them; returns how many.
 function L.retain(budget)
     local meta = Q.meta()
     local removed, kept = 0, 0
     for state in pairs(ENDED) do
         kept = kept + call('ZCARD', P .. 'ended:' .. state)
     end
-    for _, state in ipairs({ 'done', 'skipped', 'cancelled', 'dead' }) do
-        local key = P .. 'ended:' .. state
-        local age = state == 'dead' and meta.retain_dead_ms or meta.retain_ms
-        local over = state == 'dead' and 0 or math.max(kept - meta.retain_count, 0)
+    for _, state in ipairs({ 'done', 'skipped', 'cancelled', 'dead', 'bad' }) do
+        local key, wanted = P .. 'ended:' .. state, state == 'dead' or state == 'bad'
+        local age = wanted and meta.retain_dead_ms or meta.retain_ms
+        local over = wanted and 0 or math.max(kept - meta.retain_count, 0)
         local ids = call('ZRANGE', key, 0, budget - removed - 1, 'WITHSCORES')
         for i = 1, #ids, 2 do
             if removed >= budget or (tonumber(ids[i + 1]) > NOW - age and over <= 0) then

@@ -30,7 +30,7 @@ local function open_remove(flow, budget)
     return removed
 end
 
--- Ended jobs of the run, by its index of ends.
+-- Jobs of the run that ended or were set aside, by its index of ends.
 local function ended_remove(run, budget)
     local rows = call('LRANGE', P .. 'index:' .. run, 0, budget - 1)
     for _, row in ipairs(rows) do
@@ -39,6 +39,7 @@ local function ended_remove(run, budget)
             for state in pairs(ENDED) do
                 call('ZREM', P .. 'ended:' .. state, id)
             end
+            call('ZREM', P .. 'ended:bad', id)
             call('UNLINK', P .. 'job:' .. id, P .. 'msg:' .. id, P .. 'log:' .. id, P .. 'res:' .. id, P .. 'part:' .. id)
         end
     end

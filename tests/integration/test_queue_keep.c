@@ -182,6 +182,75 @@ static void retention_removes_records_and_keeps_the_ledger(void **state)
     fixture_audit(fx);
 }
 
+/* Three jobs of run r become no jobs any more, the third of another type altogether. */
+static void set_aside_three(struct fixture *fx)
+{
+    static const char *const ids[] = {ID, "r/101/regular/quick", "r/102/regular/quick"};
+
+    for (int i = 0; i < 3; i++) {
+        char key[128];
+        (void)snprintf(key, sizeof key, "job:%s", ids[i]);
+        (void)fixture_submit(fx, ids[i]);
+        if (i == 2) {
+            call(fx, "SET", key, "rubbish", NULL);
+        } else {
+            call(fx, "HSET", key, "state", "flying");
+        }
+    }
+    fixture_claim_none(fx);
+    assert_int_equal(fixture_bad_entries(fx), 3);
+}
+
+/* As if it had been set aside long ago. */
+static void set_aside_age(struct fixture *fx, const char *id)
+{
+    evq_reply_free(
+        fixture_call(fx->raw, "ZADD", fixture_key(fx, "ended:bad"), "XX", "1", id, NULL));
+}
+
+/* What was set aside is looked at for as long as a dead job, and then goes as one does. */
+static void retention_removes_what_was_set_aside(void **state)
+{
+    struct fixture *fx = *state;
+
+    set_aside_three(fx);
+    assert_int_equal(gc(fx), 0);
+    set_aside_age(fx, ID);
+    set_aside_age(fx, "r/102/regular/quick");
+    assert_int_equal(gc(fx), 2);
+    assert_int_equal(exists(fx, "job:" ID) + exists(fx, "msg:" ID), 0);
+    assert_int_equal(exists(fx, "job:r/102/regular/quick"), 0);
+    assert_int_equal(exists(fx, "job:r/101/regular/quick"), 1);
+    set_aside_age(fx, "r/101/regular/quick");
+    assert_int_equal(fixture_submit(fx, ID).answer, EVQ_SUBMIT_QUEUED);
+    call(fx, "ZADD", "ended:bad", "1", ID); // As if a worker had adopted it: it stays.
+    assert_int_equal(gc(fx), 2);
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_string_equal(claim->id, ID);
+    complete(fx, claim);
+    assert_int_equal(exists(fx, "job:r/101/regular/quick"), 0);
+    assert_int_equal(exists(fx, "ended:bad"), 0);
+    fixture_assert_state(fx, ID, "done");
+    fixture_audit(fx);
+}
+
+static void run_forgotten_takes_what_was_set_aside_with_it(void **state)
+{
+    struct fixture *fx = *state;
+    int64_t left = 1;
+
+    set_aside_three(fx);
+    fixture_finish(fx, "r/200/regular/quick", 0.5);
+    while (left > 0) {
+        assert_status(evq_queue_forget(fx->queue, "r", &left, NULL), EVQ_OK);
+    }
+    assert_int_equal(exists(fx, "job:" ID) + exists(fx, "job:r/101/regular/quick") +
+                         exists(fx, "job:r/102/regular/quick") + exists(fx, "ended:bad") +
+                         exists(fx, "msg:" ID) + exists(fx, "index:r"),
+                     0);
+    fixture_audit(fx);
+}
+
 static void retention_bounds_the_number_of_ended_jobs(void **state)
 {
     struct fixture *fx = *state;
@@ -480,6 +549,8 @@ int main(void)
         KEEP_TEST(shards_come_together_in_order),
         KEEP_TEST(shards_end_together_when_one_is_dead_or_the_job_is_cancelled),
         KEEP_TEST(retention_removes_records_and_keeps_the_ledger),
+        KEEP_TEST(retention_removes_what_was_set_aside),
+        KEEP_TEST(run_forgotten_takes_what_was_set_aside_with_it),
         KEEP_TEST(retention_bounds_the_number_of_ended_jobs),
         KEEP_TEST(retention_forgets_a_flow_ninety_days_after_its_last_submit),
         KEEP_TEST(trim_waits_for_every_sink_but_the_silent),
