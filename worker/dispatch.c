@@ -6,8 +6,8 @@
 #include "worker/supervisor.h"
 
 #define BLOCK_MS     5000
-#define ROUND_CLAIMS 64 // Claims of one round, so that the children are looked after in between.
-#define BEATS_MAX    512
+#define ROUND_CLAIMS 64   // Claims of one round, so that the children are looked after in between.
+#define BEATS_MAX    512  // Of one call.
 #define RECLASS_MS   1000 // From a look at classes without memory for it to the next one.
 #define REFUSED_MS   1000 // From something that Redis refuses to the next try.
 
@@ -53,7 +53,9 @@ static bool stale_is_flush(struct evq_supervisor *supervisor, const struct evq_b
     return new_epoch;
 }
 
-static bool heartbeat(struct evq_supervisor *supervisor)
+/* For as many leases from *next on as go into one call; *next moves behind them. False: Redis is
+ * away. */
+static bool beats_send(struct evq_supervisor *supervisor, struct evq_lease **next)
 {
     struct evq_beat beats[BEATS_MAX];
     struct evq_lease *leases[BEATS_MAX];
@@ -62,9 +64,9 @@ static bool heartbeat(struct evq_supervisor *supervisor)
     size_t count = 0;
     int64_t version = supervisor->offer.version;
 
-    for (struct evq_lease *lease = supervisor->leases; lease != NULL && count < BEATS_MAX;
-         lease = lease->next) {
-        leases[count] = lease;
+    for (; *next != NULL && count < BEATS_MAX; *next = (*next)->next) {
+        const struct evq_lease *lease = *next;
+        leases[count] = *next;
         beats[count++] = (struct evq_beat){.id = lease->claim->id,
                                            .token = lease->claim->token,
                                            .done = lease->done,
@@ -92,6 +94,20 @@ static bool heartbeat(struct evq_supervisor *supervisor)
     if (!stale_is_flush(supervisor, beats, count)) {
         beats_answer(supervisor, beats, leases, count);
     }
+    return true;
+}
+
+/* Of every lease: one that is left out lapses, however well its job goes. What was lost with a
+ * keyspace is adopted before it is beaten for again. */
+static bool heartbeat(struct evq_supervisor *supervisor)
+{
+    struct evq_lease *next = supervisor->leases;
+
+    do {
+        if (!beats_send(supervisor, &next)) {
+            return false;
+        }
+    } while (next != NULL && !supervisor->adopt);
     return true;
 }
 

@@ -1,6 +1,6 @@
 /*
  * A supervisor reads the queue's classes again for as long as it does not know them all: what it
- * does not know it never claims.
+ * does not know it never claims. It beats for all that it holds.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 #include "worker/supervisor.h"
 
 #define DAY_MS INT64_C(86400000)
+#define JOBS   600 // A worker may have 1,024 slots: more than one heartbeat has room for.
 
 struct scene {
     struct fixture *fx;
@@ -188,6 +189,71 @@ static void worker_that_may_not_wait_for_markers_claims_now_and_then(void **stat
     assert_int_equal(fixture_bad_entries(fx), 1);
 }
 
+/* JOBS jobs that run, submitted and claimed. */
+static void leases_take(struct scene *scene)
+{
+    struct evq_supervisor *supervisor = &scene->supervisor;
+    struct fixture *fx = scene->fx;
+    char id[64];
+
+    (void)fixture_suite(fx, "own");
+    for (int i = 0; i < JOBS; i++) {
+        (void)snprintf(id, sizeof id, "r/%d/regular/own", i);
+        (void)fixture_submit(fx, id);
+        struct evq_lease *lease = evq_lease_new(fixture_claim(fx), &scene->suite, supervisor->name);
+        assert_non_null(lease);
+        lease->state = EVQ_LEASE_RUNNING;
+        lease->next = supervisor->leases;
+        supervisor->leases = lease;
+    }
+    scene->slot.state = EVQ_SLOT_RUNNING;
+}
+
+static void leases_drop(struct evq_supervisor *supervisor)
+{
+    while (supervisor->leases != NULL) {
+        evq_claims_end(supervisor, supervisor->leases);
+    }
+}
+
+static void every_lease_is_beaten_for_however_many_there_are(void **state)
+{
+    struct scene *scene = *state;
+    struct fixture *fx = scene->fx;
+    char id[64];
+
+    round_run(scene);
+    leases_take(scene);
+    scene->supervisor.beat_due_ms = 0;
+    round_run(scene);
+    for (int i = 0; i < JOBS; i++) {
+        (void)snprintf(id, sizeof id, "r/%d/regular/own", i);
+        assert_string_equal(fixture_job_field(fx, id, "hb").text, "1");
+    }
+    leases_drop(&scene->supervisor);
+}
+
+/* Of a keyspace that was emptied no lease is given up, in whichever call its heartbeat went. */
+static void leases_of_a_lost_keyspace_are_adopted_however_many_there_are(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_supervisor *supervisor = &scene->supervisor;
+    size_t count = 0;
+
+    round_run(scene);
+    leases_take(scene);
+    round_run(scene); // Connected, so that only the answers tell.
+    fixture_reset(scene->fx);
+    supervisor->beat_due_ms = 0;
+    round_run(scene);
+    assert_true(supervisor->adopt);
+    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        count++;
+    }
+    assert_int_equal(count, JOBS);
+    leases_drop(supervisor);
+}
+
 #define DISPATCH_TEST(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -197,6 +263,8 @@ int main(void)
         DISPATCH_TEST(class_that_came_is_read_after_the_next_heartbeat),
         DISPATCH_TEST(classes_are_read_again_after_a_claim_was_refused),
         DISPATCH_TEST(worker_that_may_not_wait_for_markers_claims_now_and_then),
+        DISPATCH_TEST(every_lease_is_beaten_for_however_many_there_are),
+        DISPATCH_TEST(leases_of_a_lost_keyspace_are_adopted_however_many_there_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
