@@ -84,6 +84,32 @@ static void results_reads_python_words_for_what_is_no_number(void **state)
     evq_results_free(&results);
 }
 
+/* Python's integers have no end, and a harness writes those of its configuration down, too. */
+static void results_reads_integers_that_no_64_bits_hold(void **state)
+{
+    static const char harness[] =
+        "{\"results\": {\"t\": {\"acc,none\": 0.5}}, \"n-samples\": {\"t\": "
+        "{\"effective\": 20}}, \"config\": {\"max_length\": 1000000000000000019884624838656}}";
+    const struct fixture_folder *folder = *state;
+    struct evq_results results = {0};
+    struct evq_error err;
+
+    assert_status_err(read_text(folder, &one,
+                                "{\"flops\": 100000000000000000000, \"least\": "
+                                "-9223372036854775809, \"n\": 1000}",
+                                &results, &err),
+                      EVQ_OK, &err);
+    assert_near(metric(results.items[0], "flops")->value, 1e20, 0.0);
+    assert_near(metric(results.items[0], "least")->value, -9223372036854775808.0, 0.0);
+    assert_int_equal(results.items[0]->n, 1000);
+    evq_results_free(&results);
+    fixture_folder_write(folder, "results_1.json", harness, strlen(harness));
+    assert_status_err(evq_results_read(&one, NULL, 0, "lm-eval", folder->path, &results, &err),
+                      EVQ_OK, &err);
+    assert_int_equal(results.items[0]->n, 20);
+    evq_results_free(&results);
+}
+
 static void results_reads_tasks_by_name_and_leaves_out_what_was_done(void **state)
 {
     const struct fixture_folder *folder = *state;
@@ -270,6 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(results_reads_flat_metrics_of_the_only_task),
         TEST(results_reads_python_words_for_what_is_no_number),
+        TEST(results_reads_integers_that_no_64_bits_hold),
         TEST(results_reads_tasks_by_name_and_leaves_out_what_was_done),
         TEST(results_takes_every_task_of_a_suite_that_names_none),
         TEST(results_refuses_each_fault_with_its_sentence),

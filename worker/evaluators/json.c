@@ -52,7 +52,9 @@ enum evq_status evq_json_object(const char *text, size_t bytes, const char *wher
         goto out;
     }
     evq_json_memory_clear();
-    json_t *json = json_loadb(source, quoted.bytes, JSON_REJECT_DUPLICATES, &fault);
+    // Python's integers have no end: one that no 64 bits hold must not cost all that stands beside.
+    json_t *json =
+        json_loadb(source, quoted.bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &fault);
     if (evq_json_memory_failed()) {
         json_decref(json);
         status = evq_error_set(err, EVQ_E_NOMEM, "%s", where);

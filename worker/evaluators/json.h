@@ -1,6 +1,7 @@
 /*
  * JSON as programs in other languages write it: Python's json prints NaN, Infinity and -Infinity,
- * which JSON does not know. They are read as the texts "NaN", "Infinity", "-Infinity". Any thread.
+ * which JSON does not know. They are read as the texts "NaN", "Infinity", "-Infinity". Integers are
+ * read as reals. Any thread.
  */
 #ifndef EVQ_WORKER_JSON_H
 #define EVQ_WORKER_JSON_H

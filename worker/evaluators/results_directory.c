@@ -107,7 +107,7 @@ static json_t *task_clean(const json_t *json, const char *task, json_t *metrics)
         }
     }
     json_t *samples = samples_of(json, task);
-    if (json_is_integer(samples)) {
+    if (json_is_number(samples)) {
         (void)json_object_set(clean, "n", samples);
     }
     return clean;
