@@ -7,10 +7,15 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/fixture/site.h"
 
@@ -25,7 +30,9 @@ static const char site_yaml[] =
     "  echo: {kind: persistent, command: [$DIR/echo.sh]}\n"
     "  gate: {kind: command, command: [$DIR/gate.sh]}\n"
     "  daemon: {kind: command, command: [$DIR/daemon.sh]}\n"
+    "  half: {kind: command, command: [$DIR/half.sh]}\n"
     "suites:\n"
+    "  halved: {evaluator: daemon, prepare: half, tasks: [{name: t, type: any}]}\n"
     "  twice: {evaluator: twice, tasks: [{name: t, type: any}, {name: u, type: any}]}\n"
     "  late: {evaluator: late, tasks: [{name: t, type: any}]}\n"
     "  echo: {evaluator: echo, tasks: [{name: t, type: any}]}\n"
@@ -70,6 +77,11 @@ static const char daemon_sh[] =
     "(setsid sh -c 'echo $$ > $DIR/daemon; while :; do sleep 1; done' > /dev/null 2>&1 &)\n"
     "while [ ! -s $DIR/daemon ]; do sleep 0.02; done\n"
     "echo '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
+/* Prepares one half, and the other when it is told. */
+static const char half_sh[] = "#!/bin/sh\n"
+                              "touch \"$EVALQ_OUTPUT/one\" $DIR/began\n"
+                              "while [ ! -e $DIR/go ]; do sleep 0.02; done\n"
+                              "touch \"$EVALQ_OUTPUT/other\"\n";
 
 static int setup(void **state)
 {
@@ -81,6 +93,7 @@ static int setup(void **state)
     fixture_site_write(site, "echo.sh", "", echo_sh);
     fixture_site_write(site, "gate.sh", "", gate_sh);
     fixture_site_write(site, "daemon.sh", "", daemon_sh);
+    fixture_site_write(site, "half.sh", "", half_sh);
     *state = site;
     return 0;
 }
@@ -191,6 +204,48 @@ static void scratch_of_a_killed_child_is_swept_when_the_next_one_works(void **st
     FIXTURE_UNTIL(entries(site, "scratch/jobs", dead) == 0);
 }
 
+static bool matches(const struct fixture_site *site, const char *pattern)
+{
+    char path[512];
+    glob_t found;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", site->dir, pattern);
+    const bool any = glob(path, 0, NULL, &found) == 0;
+    globfree(&found);
+    return any;
+}
+
+/* What a killed worker had half prepared may be most of a model, and nobody else may want it. */
+static void prepared_half_of_a_killed_worker_goes_with_the_next_preparation(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture_worker *worker =
+        fixture_site_worker(site, "--suites", "halved", "--slots", "1", NULL);
+    char path[512];
+
+    fixture_site_submit(site, "run/1/regular/halved");
+    FIXTURE_UNTIL(fixture_site_has(site, "began"));
+    // Another that is at the same: what it makes stays.
+    (void)snprintf(path, sizeof(path), "%s/scratch/prepared/held.lock", site->dir);
+    const int held = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(flock(held, LOCK_EX), 0);
+    (void)snprintf(path, sizeof(path), "%s/scratch/prepared/held.partial", site->dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    fixture_worker_signal(worker, SIGKILL);
+    (void)fixture_worker_wait(worker);
+    assert_true(matches(site, "scratch/prepared/*-half.partial/one"));
+    (void)snprintf(path, sizeof(path), "%s/ckpt/1.safetensors", site->dir);
+    assert_int_equal(unlink(path), 0); // Its job is not prepared again.
+    fixture_site_touch(site, "go");
+    fixture_site_submit(site, "run/2/regular/halved");
+    (void)fixture_site_worker(site, "--suites", "halved", "--slots", "1", NULL);
+    SITE_STATE_UNTIL(site, "run/2/regular/halved", "done");
+    assert_true(matches(site, "scratch/prepared/*-half/other"));
+    assert_false(matches(site, "scratch/prepared/*-half.partial"));
+    assert_true(matches(site, "scratch/prepared/held.partial"));
+    assert_int_equal(close(held), 0);
+}
+
 static void scratch_that_was_tidied_away_is_made_again(void **state)
 {
     struct fixture_site *site = *state;
@@ -230,6 +285,7 @@ int main(void)
         TEST(persistent_takes_nothing_said_of_one_job_for_the_next),
         TEST(persistent_drops_what_is_said_of_an_earlier_job),
         TEST(scratch_of_a_killed_child_is_swept_when_the_next_one_works),
+        TEST(prepared_half_of_a_killed_worker_goes_with_the_next_preparation),
         TEST(scratch_that_was_tidied_away_is_made_again),
         TEST(command_leaves_no_daemon_behind),
     };

@@ -11,10 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shared/file.h"
 #include "worker/evaluators/attempt.h"
 #include "worker/evaluators/jobfile.h"
 #include "worker/scratch.h"
 
+#define PARTIAL    ".partial" // Of what is still being made.
 #define PATH_BYTES 8192
 #define AGE_BYTES  (PATH_BYTES + 257) // A directory, a slash and a name in it.
 
@@ -83,7 +85,7 @@ static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
     char partial[PATH_BYTES];
 
     (void)snprintf(job, sizeof(job), "%s/prepare.json", request->scratch);
-    (void)snprintf(partial, sizeof(partial), "%s.partial", final);
+    (void)snprintf(partial, sizeof(partial), "%s" PARTIAL, final);
     evq_jobfile_checkpoint(request, checkpoint, sizeof(checkpoint));
     evq_scratch_remove(partial); // Of an attempt that was killed: we hold the lock.
     if (mkdir(partial, 0700) != 0) {
@@ -134,14 +136,18 @@ static int age_compare(const void *a, const void *b)
     return (left.tv_nsec > right.tv_nsec) - (left.tv_nsec < right.tv_nsec);
 }
 
-/* A directory whose lock is held is in use by some slot and stays. */
+/* A directory whose lock is held is in use by some slot and stays, as does what is being made of
+ * it. */
 static void prepared_remove(const char *path)
 {
+    char partial[AGE_BYTES + sizeof(PARTIAL)];
     char lock[AGE_BYTES + 8];
 
+    (void)snprintf(partial, sizeof(partial), "%s" PARTIAL, path);
     (void)snprintf(lock, sizeof(lock), "%s.lock", path);
     const int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        evq_scratch_remove(partial);
         evq_scratch_remove(path);
         (void)unlink(lock);
     }
@@ -160,10 +166,16 @@ static void prepared_prune(const char *directory)
     struct age *ages = calloc(AGES_MAX, sizeof(*ages));
     DIR *dir = opendir(directory);
     while (ages != NULL && dir != NULL && count < AGES_MAX && (entry = readdir(dir)) != NULL) {
-        if (entry->d_name[0] != '.' &&
-            fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISDIR(info.st_mode)) {
-            (void)snprintf(ages[count].path, AGE_BYTES, "%s/%s", directory, entry->d_name);
+        if (entry->d_name[0] == '.' ||
+            fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !S_ISDIR(info.st_mode)) {
+            continue;
+        }
+        (void)snprintf(ages[count].path, AGE_BYTES, "%s/%s", directory, entry->d_name);
+        if (evq_file_ends_with(entry->d_name, PARTIAL)) { // Of a worker that was killed, perhaps.
+            ages[count].path[strlen(ages[count].path) - strlen(PARTIAL)] = '\0';
+            prepared_remove(ages[count].path);
+        } else {
             ages[count++].used = info.st_mtim;
         }
     }
