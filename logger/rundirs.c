@@ -131,6 +131,13 @@ static enum evq_status close_oldest(struct evq_rundirs *dirs, struct evq_error *
     return status;
 }
 
+bool evq_rundirs_name_valid(const char *name)
+{
+    const bool lock = name[0] == '.' && evq_file_ends_with(name, ".lock");
+
+    return !lock && evq_job_name_valid(name, EVQ_JOB_RUN_BYTES_MAX);
+}
+
 static enum evq_status rundir_open(struct evq_rundirs *dirs, const char *name,
                                    struct rundir **ret_dir, struct evq_error *err)
 {
@@ -138,7 +145,7 @@ static enum evq_status rundir_open(struct evq_rundirs *dirs, const char *name,
     int length = snprintf(path, sizeof(path), "%s/%s%s%s", dirs->base, name,
                           dirs->leaf[0] ? "/" : "", dirs->leaf);
 
-    if (length >= (int)sizeof(path) || !evq_job_name_valid(name, EVQ_JOB_RUN_BYTES_MAX)) {
+    if (length >= (int)sizeof(path) || !evq_rundirs_name_valid(name)) {
         return evq_error_set(err, EVQ_E_INVALID, "'%s' cannot name a run's directory", name);
     }
     enum evq_status status = base_hold(dirs, err);

@@ -5,6 +5,8 @@
 #ifndef EVQ_LOGGER_RUNDIRS_H
 #define EVQ_LOGGER_RUNDIRS_H
 
+#include <stdbool.h>
+
 #include "shared/error.h"
 
 struct evq_rundirs;
@@ -18,15 +20,19 @@ struct evq_rundirs_ops {
 };
 
 /*
- * Makes base/leaf-to-be and takes base/LOCK_NAME (EVQ_E_CONFLICT names its holder). A run's
- * directory is base/RUN/leaf (leaf "" : base/RUN). At most open_max runs stay open; the one written
- * longest ago is flushed and closed first.
+ * Makes base/leaf-to-be and takes base/LOCK_NAME, ".NAME.lock", (EVQ_E_CONFLICT names its holder).
+ * A run's directory is base/RUN/leaf (leaf "" : base/RUN). At most open_max runs stay open; the one
+ * written longest ago is flushed and closed first.
  */
 enum evq_status evq_rundirs_open(const char *base, const char *leaf, const char *lock_name,
                                  size_t open_max, const struct evq_rundirs_ops *ops, void *context,
                                  struct evq_rundirs **ret_dirs,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
-/* The run's state, opened when it is not. run is a legal run name. Borrowed until the next call. */
+/* Whether a run may have a directory of that name, whichever sinks share the base: it is legal, and
+ * none of their lock files' (".NAME.lock"). */
+bool evq_rundirs_name_valid(const char *name);
+/* The run's state, opened when it is not. EVQ_E_INVALID: of its name. Borrowed until the next call.
+ */
 enum evq_status evq_rundirs_get(struct evq_rundirs *dirs, const char *run, void **ret_run,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 /* What became of a write to the run that get() gave (NULL: none). Where it failed, and not of what

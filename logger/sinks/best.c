@@ -82,7 +82,7 @@ static enum evq_status links_point(const struct best *sink, const struct evq_bes
     char name[NAME_MAX + 1];
     struct evq_best primary;
 
-    if (!evq_job_name_valid(best->run, EVQ_JOB_RUN_BYTES_MAX) ||
+    if (!evq_rundirs_name_valid(best->run) ||
         snprintf(directory, sizeof(directory), "%s/%s", sink->context->directory, best->run) >=
             (int)sizeof(directory)) {
         return evq_error_set(err, EVQ_E_INVALID, "'%s' cannot name a run's directory", best->run);

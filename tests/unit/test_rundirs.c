@@ -81,11 +81,13 @@ static void rundirs_close_a_run_whose_write_failed_but_for_what_was_written(void
     fixture_dir_remove(directory);
 }
 
-/* A run's name comes from Redis: what is no name makes no directory, least of all elsewhere. */
+/* A run's name comes from Redis: what is no name makes no directory, least of all elsewhere, nor in
+ * the place of a lock. */
 static void rundirs_open_no_directory_outside_their_base(void **state)
 {
     (void)state;
-    static const char *const names[] = {"..", ".", "", "../out", "a/b", "/tmp", "a b"};
+    static const char *const names[] = {
+        "..", ".", "", "../out", "a/b", "/tmp", "a b", ".jsonl.lock", ".results.csv.lock"};
     struct counts counts = {0};
     struct evq_error err;
     char directory[64];
