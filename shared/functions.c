@@ -79,31 +79,6 @@ static enum evq_status ask(struct evq_conn *conn, const char *prefix, int64_t *r
     return status;
 }
 
-static enum evq_status check(struct evq_conn *conn, const char *prefix, int64_t *ret_build,
-                             struct evq_error *err)
-{
-    struct evq_error local = {EVQ_OK, ""};
-    int64_t major = 0;
-    int64_t build = 0;
-
-    enum evq_status status = ask(conn, prefix, &major, &build, &local);
-    if (status == EVQ_OK) {
-        status = evq_functions_judge(conn, major, build, &local);
-    }
-    if (status == EVQ_OK) {
-        *ret_build = build;
-    } else if (err != NULL) {
-        *err = local;
-    }
-    return status;
-}
-
-enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
-                                    struct evq_error *err)
-{
-    return check(conn, PREFIX_ANY, ret_build, err);
-}
-
 /* Whether a library of our name is loaded at all, whatever it answers. */
 static enum evq_status is_loaded(struct evq_conn *conn, bool *ret_loaded, struct evq_error *err)
 {
@@ -176,8 +151,17 @@ enum evq_status evq_functions_install_for(struct evq_conn *conn, const char *pre
         bool there = false;
         struct evq_error second;
         if (is_loaded(conn, &there, &second) == EVQ_OK && there) {
-            status = EVQ_OK; // The other installer's; the check below says whether it will do.
+            status = EVQ_OK; // The other installer's; what follows says whether it will do.
         }
     }
-    return status == EVQ_OK ? check(conn, prefix, ret_build, err) : status;
+    if (status == EVQ_OK) {
+        status = ask(conn, prefix, &major, &build, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_functions_judge(conn, major, build, err);
+    }
+    if (status == EVQ_OK) {
+        *ret_build = build;
+    }
+    return status;
 }

@@ -31,10 +31,6 @@ enum evq_status evq_functions_install_for(struct evq_conn *conn, const char *pre
                                           int64_t *ret_build,
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* EVQ_E_VERSION, with what to do, when the library is missing or its build is below ours. */
-enum evq_status evq_functions_check(struct evq_conn *conn, int64_t *ret_build,
-                                    struct evq_error *err) EVQ_CHECK_RESULT;
-
 /* What evalq_v1_info answered, judged: EVQ_E_VERSION when this program cannot work with it. */
 enum evq_status evq_functions_judge(const struct evq_conn *conn, int64_t major, int64_t build,
                                     struct evq_error *err) EVQ_CHECK_RESULT;

@@ -69,11 +69,6 @@ const char *evq_queue_prefix(const struct evq_queue *queue)
     return queue->prefix;
 }
 
-struct evq_conn *evq_queue_conn(const struct evq_queue *queue)
-{
-    return queue->conn;
-}
-
 static enum evq_status read_info(struct evq_queue *queue, const struct evq_reply *reply,
                                  struct evq_queue_info *ret_info, struct evq_error *err)
 {

@@ -30,7 +30,6 @@ enum evq_status evq_queue_open(struct evq_conn *conn, const char *queue_name,
 void evq_queue_close(struct evq_queue *queue); // Accepts NULL; leaves conn open.
 const char *evq_queue_name(const struct evq_queue *queue);
 const char *evq_queue_prefix(const struct evq_queue *queue);
-struct evq_conn *evq_queue_conn(const struct evq_queue *queue);
 
 struct evq_queue_info {
     int64_t build;
@@ -354,7 +353,6 @@ enum evq_status evq_queue_bad(struct evq_queue *queue, const void *data, size_t 
  *   show   one job: hash, record, why it waits, detail, published tasks
  *   jobs   of one state (or "bad"), newest first, from cursor
  *   runs   known runs with counts and last submit
- *   audit  one slice; cursor "" starts, "" back: finished
  */
 enum evq_status evq_queue_stats(struct evq_queue *queue, char **ret_json,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
@@ -365,8 +363,6 @@ enum evq_status evq_queue_jobs(struct evq_queue *queue, const char *state, const
                                struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_queue_runs(struct evq_queue *queue, char **ret_json,
                                struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_queue_audit(struct evq_queue *queue, const char *cursor, char **ret_json,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- results ---- */
 

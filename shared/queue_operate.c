@@ -346,11 +346,3 @@ enum evq_status evq_queue_runs(struct evq_queue *queue, char **ret_json, struct 
     evq_queue_call_begin(queue, "runs", true);
     return send_view(queue, ret_json, err);
 }
-
-enum evq_status evq_queue_audit(struct evq_queue *queue, const char *cursor, char **ret_json,
-                                struct evq_error *err)
-{
-    evq_queue_call_begin(queue, "audit", true);
-    evq_queue_call_text(queue, cursor);
-    return send_view(queue, ret_json, err);
-}

@@ -17,6 +17,7 @@ struct evq_conn {
     struct evq_buffer reply; // Of the first call; a later one gets "ok".
     int calls;
 };
+static struct evq_conn wire; // The one there is.
 
 enum evq_status evq_conn_call(struct evq_conn *conn, size_t arg_count, const char *const *args,
                               const size_t *arg_bytes, int64_t deadline_ms,
@@ -254,7 +255,7 @@ static enum evq_status try_info(struct evq_queue *queue, struct evq_error *err)
     if (status == EVQ_OK) {
         return status;
     }
-    evq_queue_conn(queue)->calls = 0;
+    wire.calls = 0;
     const enum evq_status second = evq_queue_classes(queue, found, &count, &version, err);
     check(count <= EVQ_QUEUE_CLASSES_MAX);
     return second;
@@ -306,7 +307,7 @@ static enum evq_status try_end(struct evq_queue *queue, struct evq_error *err)
     if (status == EVQ_OK) {
         return status;
     }
-    evq_queue_conn(queue)->calls = 0;
+    wire.calls = 0;
     const enum evq_status second =
         evq_queue_fail(queue, "r/1/regular/s", "t", EVQ_FAIL_RETRY, "why", "", &state, err);
     check(state < EVQ_JOB_STATE_COUNT);
@@ -323,12 +324,12 @@ static enum evq_status try_operate(struct evq_queue *queue, struct evq_error *er
         check(id[0] != '\0');
         return EVQ_OK;
     }
-    evq_queue_conn(queue)->calls = 0;
+    wire.calls = 0;
     if (evq_queue_forget(queue, "r", &left, err) == EVQ_OK) {
         check(left >= 0);
         return EVQ_OK;
     }
-    evq_queue_conn(queue)->calls = 0;
+    wire.calls = 0;
     return evq_queue_cancel(queue, "r/1/regular/s", "why", &state, err);
 }
 
@@ -367,7 +368,7 @@ static enum evq_status (*const tries[])(struct evq_queue *, struct evq_error *) 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    struct evq_conn conn = {.calls = 0};
+    wire.calls = 0;
     struct evq_queue *queue = NULL;
     struct evq_error err = {EVQ_OK, ""};
 
@@ -375,13 +376,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     }
     struct reply_input input = {data + 1, data + bytes};
-    evq_buffer_init(&conn.reply, 0);
-    reply_write(&input, 0, &conn.reply);
-    check(evq_queue_open(&conn, NULL, &queue, NULL) == EVQ_OK);
+    evq_buffer_init(&wire.reply, 0);
+    reply_write(&input, 0, &wire.reply);
+    check(evq_queue_open(&wire, NULL, &queue, NULL) == EVQ_OK);
     if (tries[data[0] % (sizeof(tries) / sizeof(tries[0]))](queue, &err) != EVQ_OK) {
         check(err.message[0] != '\0');
     }
     evq_queue_close(queue);
-    evq_buffer_free(&conn.reply);
+    evq_buffer_free(&wire.reply);
     return 0;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "shared/functions.h"
+#include "shared/queue.h"
 #include "tests/fixture/redis.h"
 
 static struct fixture_redis *server;
@@ -37,6 +38,19 @@ static int empty(void **state)
     return 0;
 }
 
+/* As every program looks before it works with a queue. */
+static enum evq_status look(struct evq_conn *of, int64_t *ret_build, struct evq_error *err)
+{
+    struct evq_queue_info info;
+    struct evq_queue *queue = NULL;
+
+    assert_status(evq_queue_open(of, NULL, &queue, NULL), EVQ_OK);
+    const enum evq_status status = evq_queue_info(queue, &info, err);
+    *ret_build = status == EVQ_OK ? info.build : *ret_build;
+    evq_queue_close(queue);
+    return status;
+}
+
 /* A library of our name that says it is this build of this major. */
 static void load_fake(int major, int64_t build)
 {
@@ -55,13 +69,13 @@ static void functions_install_loads_where_none_is(void **state)
     struct evq_error err = {EVQ_OK, ""};
     int64_t build = 0;
 
-    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_VERSION);
+    assert_status(look(conn, &build, &err), EVQ_E_VERSION);
     assert_holds(err.message, "the function library evalq_v1 is missing in unix://");
     assert_holds(err.message, "run `evalq admin install`");
     assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
     assert_int_equal(build, evq_functions_build);
     build = 0;
-    assert_status_err(evq_functions_check(conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(look(conn, &build, &err), EVQ_OK, &err);
     assert_int_equal(build, evq_functions_build);
     assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err); // Again: nothing.
 }
@@ -73,34 +87,34 @@ static void functions_install_replaces_a_lower_build_only(void **state)
     int64_t build = 0;
 
     load_fake(1, evq_functions_build - 1);
-    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_VERSION);
+    assert_status(look(conn, &build, &err), EVQ_E_VERSION);
     assert_holds(err.message, "run `evalq admin install`");
     assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
     assert_int_equal(build, evq_functions_build);
 
     load_fake(1, evq_functions_build + 7); // A newer one serves older programs; it is not put back.
-    assert_status_err(evq_functions_check(conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(look(conn, &build, &err), EVQ_OK, &err);
     assert_int_equal(build, evq_functions_build + 7);
     build = 0;
     assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
     assert_int_equal(build, evq_functions_build + 7);
-    assert_status_err(evq_functions_check(conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(look(conn, &build, &err), EVQ_OK, &err);
     assert_int_equal(build, evq_functions_build + 7);
 }
 
-static void functions_check_refuses_another_major(void **state)
+static void functions_of_another_major_are_refused(void **state)
 {
     (void)state;
     struct evq_error err = {EVQ_OK, ""};
     int64_t build = 0;
 
     load_fake(2, 1000);
-    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_VERSION);
+    assert_status(look(conn, &build, &err), EVQ_E_VERSION);
     assert_holds(err.message, "major 2");
     assert_status(evq_functions_install(conn, &build, &err), EVQ_E_VERSION);
 }
 
-static void functions_check_refuses_an_answer_out_of_shape(void **state)
+static void functions_that_answer_out_of_shape_are_refused(void **state)
 {
     (void)state;
     struct evq_error err = {EVQ_OK, ""};
@@ -111,13 +125,13 @@ static void functions_check_refuses_an_answer_out_of_shape(void **state)
                      "#!lua name=evalq_v1\nredis.register_function{function_name='evalq_v1_info', "
                      "flags={'no-writes'}, callback=function() return {'one'} end}",
                      NULL));
-    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_IO);
+    assert_status(look(conn, &build, &err), EVQ_E_IO);
     // A library of our name without info is replaced.
     evq_reply_free(fixture_call(conn, "FUNCTION", "LOAD", "REPLACE",
                                 "#!lua name=evalq_v1\nredis.register_function('evalq_v1_old', "
                                 "function() return 1 end)",
                                 NULL));
-    assert_status(evq_functions_check(conn, &build, &err), EVQ_E_VERSION);
+    assert_status(look(conn, &build, &err), EVQ_E_VERSION);
     assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
 }
 
@@ -133,9 +147,9 @@ static void functions_survive_a_kill_with_aof(void **state)
     assert_status_err(evq_functions_install(mine, &build, &err), EVQ_OK, &err);
     fixture_redis_kill(own);
     fixture_redis_restart(own);
-    enum evq_status status = evq_functions_check(mine, &build, &err);
+    enum evq_status status = look(mine, &build, &err);
     if (status == EVQ_E_IO) { // The socket of before the kill.
-        status = evq_functions_check(mine, &build, &err);
+        status = look(mine, &build, &err);
     }
     assert_status_err(status, EVQ_OK, &err);
     evq_conn_close(mine);
@@ -161,7 +175,7 @@ static void functions_install_needs_permission(void **state)
     assert_status_err(evq_functions_install(worker, &build, &err), EVQ_OK, &err); // Nothing to do.
     // Allowed to call a function, but not what it calls: that is a matter of permission too.
     evq_reply_free(fixture_call(conn, "ACL", "SETUSER", "worker", "-@read", NULL));
-    assert_status_err(evq_functions_check(worker, &build, &err), EVQ_E_AUTH, &err);
+    assert_status_err(look(worker, &build, &err), EVQ_E_AUTH, &err);
     evq_conn_close(worker);
 }
 
@@ -170,8 +184,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(functions_install_loads_where_none_is, empty),
         cmocka_unit_test_setup(functions_install_replaces_a_lower_build_only, empty),
-        cmocka_unit_test_setup(functions_check_refuses_another_major, empty),
-        cmocka_unit_test_setup(functions_check_refuses_an_answer_out_of_shape, empty),
+        cmocka_unit_test_setup(functions_of_another_major_are_refused, empty),
+        cmocka_unit_test_setup(functions_that_answer_out_of_shape_are_refused, empty),
         cmocka_unit_test(functions_survive_a_kill_with_aof),
         cmocka_unit_test_setup(functions_install_needs_permission, empty),
     };

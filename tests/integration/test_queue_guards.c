@@ -345,18 +345,18 @@ static void key_of_another_type_is_made_anew(void **state)
 {
     struct fixture *fx = *state;
     static const char *const names[] = {"results", "cost", "wake:1"};
-    char *problems = NULL;
+    char *stats = NULL;
 
     for (int i = 0; i < 15; i++) {
         const char *name = names[i / 5];
         const int when = i % 5;
         fixture_reset(fx);
         key_spoil(fx, name);
-        assert_status(evq_queue_audit(fx->queue, "", &problems, NULL), EVQ_OK);
-        assert_holds(problems, name);
-        free(problems);
-        assert_status(evq_queue_stats(fx->queue, &problems, NULL), EVQ_OK); // Looking goes on.
-        free(problems);
+        struct evq_reply *audit = fixture_audit_slice(fx, "");
+        assert_holds(audit->text, name);
+        evq_reply_free(audit);
+        assert_status(evq_queue_stats(fx->queue, &stats, NULL), EVQ_OK); // Looking goes on.
+        free(stats);
         evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, name), NULL));
         jobs_go_through(fx, name, when);
         if (name == names[0]) { // What stood there before went with it, but no end that came later.

@@ -47,7 +47,6 @@ static void queue_open_checks_its_name(void **state)
 
     assert_string_equal(evq_queue_name(fx->queue), "main");
     assert_string_equal(evq_queue_prefix(fx->queue), "evalq:{main}:");
-    assert_ptr_equal(evq_queue_conn(fx->queue), fx->conn);
     memset(long_name, 'q', sizeof long_name);
     long_name[65] = '\0';
     const char *const wrong[] = {"", "a b", "a}b", "a*", "ä", long_name};
