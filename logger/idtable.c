@@ -180,9 +180,7 @@ enum evq_status evq_idtable_add(struct evq_idtable *table, const char *directory
 
 void evq_idtable_close(struct evq_idtable *table)
 {
-    if (table->fd >= 0) {
-        (void)close(table->fd); // Nothing in it is of use to anybody else.
-    }
+    evq_file_close(&table->fd); // Nothing in it is of use to anybody else.
     free(table->maybe);
     *table = EVQ_IDTABLE_EMPTY;
 }

@@ -68,10 +68,7 @@ static enum evq_status base_hold(struct evq_rundirs *dirs, struct evq_error *err
     if (dirs->lock_fd >= 0 && fstat(dirs->lock_fd, &info) == 0 && info.st_nlink > 0) {
         return EVQ_OK;
     }
-    if (dirs->lock_fd >= 0) {
-        (void)close(dirs->lock_fd); // A file that nobody can find holds nobody off.
-        dirs->lock_fd = -1;
-    }
+    evq_file_close(&dirs->lock_fd); // A file that nobody can find holds nobody off.
     const enum evq_status status = evq_file_make_directories(dirs->base, 0755, err);
     return status == EVQ_OK ? lock_take(dirs, err) : status;
 }
@@ -243,8 +240,6 @@ void evq_rundirs_close(struct evq_rundirs *dirs)
         dirs->first = dir->next;
         rundir_free(dirs, dir);
     }
-    if (dirs->lock_fd >= 0) {
-        (void)close(dirs->lock_fd); // The lock goes with it.
-    }
+    evq_file_close(&dirs->lock_fd); // The lock goes with it.
     free(dirs);
 }

@@ -161,10 +161,7 @@ static enum evq_status run_load(struct evq_tfrun *run, struct evq_error *err)
     enum evq_status status = names_list(run->directory, &names, &count, err);
 
     evq_series_free(&run->set);
-    if (run->fd >= 0) {
-        (void)close(run->fd); // Its content is read back below.
-        run->fd = -1;
-    }
+    evq_file_close(&run->fd); // Its content is read back below.
     run->disordered = false;
     run->name_seconds = 0;
     for (size_t i = 0; i < count && status == EVQ_OK; i++) {
@@ -244,9 +241,7 @@ static enum evq_status directory_sync(const char *directory, struct evq_error *e
     if (fd < 0 || fsync(fd) != 0) {
         enum evq_status status =
             evq_error_set(err, EVQ_E_IO, "sync '%s': %s", directory, strerror(errno));
-        if (fd >= 0) {
-            (void)close(fd); // The failed sync is what is reported.
-        }
+        evq_file_close(&fd); // The failed sync is what is reported.
         return status;
     }
     (void)close(fd); // Synced above.
@@ -426,10 +421,7 @@ enum evq_status evq_tfrun_compact(struct evq_tfrun *run, struct evq_error *err)
     if (status == EVQ_OK) {
         run->file_count = 1;
         run->disordered = false;
-        if (run->fd >= 0) {
-            (void)close(run->fd); // The file was removed: its content is in the sorted one.
-            run->fd = -1;
-        }
+        evq_file_close(&run->fd); // The file was removed: its content is in the sorted one.
     }
     return status;
 }
@@ -444,9 +436,7 @@ void evq_tfrun_close(struct evq_tfrun *run)
     if (run == NULL) {
         return;
     }
-    if (run->fd >= 0) {
-        (void)close(run->fd); // What was acknowledged was synced.
-    }
+    evq_file_close(&run->fd); // What was acknowledged was synced.
     evq_series_free(&run->set);
     free(run);
 }

@@ -8,6 +8,7 @@
 
 #include "producer/fork.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
 void evq_snapshot_peer_begin(struct evq_snapshot_peer *peer, int fd)
 {
@@ -23,9 +24,7 @@ void evq_snapshot_peer_end(struct evq_snapshot_peer *peer)
         (void)shutdown(peer->fd, SHUT_RDWR); // Also where a forked child holds it.
         (void)close(peer->fd);
     }
-    if (peer->file >= 0) {
-        (void)close(peer->file); // Read only.
-    }
+    evq_file_close(&peer->file);
     peer->fd = peer->file = -1;
 }
 

@@ -24,6 +24,7 @@
 #include "producer/snapshot_peer.h"
 #include "shared/checkpoint/hex.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
 #define READ_BYTES (1 << 20)
 #define ACCEPT_MS  1000 // Between tries while there are no descriptors to accept with.
@@ -79,9 +80,7 @@ void evq_snapshot_server_close(struct evq_snapshot_server *server)
         (void)shutdown(server->listen_fd, SHUT_RDWR); // Refused from now on, whoever else holds it.
         (void)close(server->listen_fd);
     }
-    if (server->stop_fd >= 0) {
-        (void)close(server->stop_fd);
-    }
+    evq_file_close(&server->stop_fd);
     for (size_t i = 0; i < EVQ_SNAPSHOT_SERVER_OFFERS_MAX; i++) {
         free(server->offers[i].path);
     }
@@ -444,9 +443,7 @@ enum evq_status evq_snapshot_server_listen(struct evq_snapshot_server *server, c
     fd = -1;
     *ret_place = server->place;
 out:
-    if (fd >= 0) {
-        (void)close(fd);
-    }
+    evq_file_close(&fd);
     return status;
 }
 

@@ -18,6 +18,7 @@
 #include "shared/conn_tls.h"
 #include "shared/conn_url.h"
 #include "shared/conn_wire.h"
+#include "shared/file.h"
 
 enum { CONNECT_TIMEOUT_MS = 5000, CALL_TIMEOUT_MS = 10000, APPEND_BYTES_MAX = 65 << 20 };
 
@@ -196,9 +197,7 @@ void evq_conn_close(struct evq_conn *conn)
     hang_up(conn);
     evq_conn_resolve_drop(&conn->wire.stream.resolve);
     evq_buffer_free(&conn->out);
-    if (conn->interrupt_fd >= 0) {
-        (void)close(conn->interrupt_fd); // An eventfd: closing it cannot lose anything.
-    }
+    evq_file_close(&conn->interrupt_fd);
     evq_conn_password_wipe(conn->password, sizeof conn->password);
     tls_release(&conn->tls);
     sentinels_free(conn->sentinels);

@@ -13,6 +13,7 @@
 #include "shared/clock.h"
 #include "shared/conn_resolve.h"
 #include "shared/conn_tls.h"
+#include "shared/file.h"
 
 enum {
     KEEPALIVE_IDLE_S = 15,
@@ -91,9 +92,7 @@ static enum evq_status connect_address(int family, const struct sockaddr *addres
     *ret_fd = fd;
     fd = -1;
 out:
-    if (fd >= 0) {
-        (void)close(fd); // Nothing was sent on it.
-    }
+    evq_file_close(&fd);
     return status;
 }
 

@@ -198,6 +198,14 @@ bool evq_file_unchanged(const struct stat *before, const struct stat *now)
            before->st_mtim.tv_nsec == now->st_mtim.tv_nsec;
 }
 
+void evq_file_close(int *fd)
+{
+    if (*fd >= 0) {
+        (void)close(*fd); // Nothing is lost where it fails.
+        *fd = -1;
+    }
+}
+
 bool evq_file_ends_with(const char *path, const char *ending)
 {
     const size_t bytes = strlen(path);

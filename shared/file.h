@@ -47,6 +47,10 @@ enum evq_status evq_file_make_directories(const char *path, mode_t mode,
 /* One file, and its content the same, as far as that can be told without reading it. */
 bool evq_file_unchanged(const struct stat *before, const struct stat *now);
 
+/* Closes *fd unless it is -1, and makes it -1. Where a failed close loses nothing: after reading,
+ * or a sync, or a failure that is reported already. */
+void evq_file_close(int *fd);
+
 bool evq_file_ends_with(const char *path, const char *ending); // ".json"
 
 /* An empty file without a name, on the file system of directory: it goes with its descriptor, also

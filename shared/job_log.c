@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/file.h"
 #include "shared/job.h"
 
 #define QUEUE_BYTES 8 // Of the epoch.
@@ -55,8 +56,6 @@ char *evq_job_log_tail(const char *path, size_t bytes_max, size_t *ret_bytes)
     text[got] = '\0';
     *ret_bytes = (size_t)got;
 out:
-    if (fd >= 0) {
-        (void)close(fd); // Opened for reading: a failed close loses nothing.
-    }
+    evq_file_close(&fd);
     return text;
 }

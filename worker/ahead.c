@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "shared/file.h"
 #include "shared/log.h"
 #include "worker/supervisor.h"
 
@@ -108,14 +109,12 @@ static void reader_start(struct evq_supervisor *supervisor, const struct evq_job
     const pid_t parent = getpid();
 
     char **envp = evq_slot_environment(devices_line);
-    const int record_fd = record_open(job);
+    int record_fd = record_open(job);
     const pid_t pid = envp != NULL && record_fd >= 0 ? fork() : -1;
     if (pid == 0) {
         reader_exec(&ahead->spawn, envp, record_fd, parent);
     }
-    if (record_fd >= 0) {
-        (void)close(record_fd); // The process has its own.
-    }
+    evq_file_close(&record_fd); // The process has its own.
     free(envp);
     ahead->pid = pid > 0 ? pid : 0; // What cannot start is not missed.
     ahead->stopped = false;

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "shared/file.h"
+
 #define PREFIX_BYTES 4
 
 void evq_channel_open(struct evq_channel *channel, int fd)
@@ -18,9 +20,7 @@ void evq_channel_open(struct evq_channel *channel, int fd)
 
 void evq_channel_close(struct evq_channel *channel)
 {
-    if (channel->fd >= 0) {
-        (void)close(channel->fd);
-    }
+    evq_file_close(&channel->fd);
     channel->fd = -1;
     channel->ended = true;
     evq_buffer_free(&channel->in);

@@ -13,6 +13,7 @@
 
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 #include "worker/channel.h"
 #include "worker/fetch.h"
 #include "worker/lease.h"
@@ -212,9 +213,7 @@ static enum evq_status memory_open(struct child *child, struct work *work, struc
     if (status != EVQ_OK) {
         return status;
     }
-    if (work->root_fd >= 0) {
-        (void)close(work->root_fd);
-    }
+    evq_file_close(&work->root_fd);
     work->root_path = work->fetched.directory;
     work->root_fd = open(work->fetched.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     return EVQ_OK;
@@ -321,9 +320,7 @@ static void work_close(struct child *child, struct work *work)
                                                      sizeof(child->scratch), child->scratch_fd)) {
         scratch_drop(child);
     }
-    if (work->root_fd >= 0) {
-        (void)close(work->root_fd);
-    }
+    evq_file_close(&work->root_fd);
     evq_fetch_close(&work->fetched);
     evq_job_free(work->job);
 }

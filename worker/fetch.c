@@ -62,10 +62,7 @@ void evq_fetch_close(struct evq_fetched *fetched)
         evq_scratch_remove(fetched->directory);
         fetched->directory[0] = '\0';
     }
-    if (fetched->directory_fd >= 0) {
-        (void)close(fetched->directory_fd);
-        fetched->directory_fd = -1;
-    }
+    evq_file_close(&fetched->directory_fd);
 }
 
 /* A directory of its own beneath base and in it the file, all of its room taken. */
@@ -78,13 +75,11 @@ static enum evq_status file_make(const char *base, int64_t bytes, struct evq_fet
         fetched->directory[0] = '\0'; // Nothing of ours is there.
         return status;
     }
-    const int fd = openat(fetched->directory_fd, fetched->name,
-                          O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int fd = openat(fetched->directory_fd, fetched->name,
+                    O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     const int failure = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes);
     if (failure != 0) {
-        if (fd >= 0) {
-            (void)close(fd); // Removed next.
-        }
+        evq_file_close(&fd); // Removed next.
         evq_fetch_close(fetched);
         return evq_error_set(err, EVQ_E_RETRY, "no room for %lld bytes in '%s': %s",
                              (long long)bytes, base, strerror(failure));
@@ -418,9 +413,7 @@ enum evq_status evq_fetch_open(const struct evq_job *job, const char *scratch,
         fetched = (struct evq_fetched){.directory_fd = -1};
     }
 out:
-    if (transfer.file >= 0) {
-        (void)close(transfer.file); // In memory, or removed again, or checked when it is read.
-    }
+    evq_file_close(&transfer.file); // In memory, or removed again, or checked when it is read.
     evq_fetch_close(&fetched);
     evq_conn_resolve_drop(&transfer.stream.resolve);
     (void)XXH3_freeState(transfer.hash); // Takes NULL.

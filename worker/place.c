@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/checkpoint.h"
+#include "shared/file.h"
 
 enum evq_status evq_place_open(const char *path, struct evq_place *ret_place, struct evq_error *err)
 {
@@ -35,10 +36,7 @@ enum evq_status evq_place_open(const char *path, struct evq_place *ret_place, st
 
 void evq_place_close(struct evq_place *place)
 {
-    if (place->root_fd >= 0) {
-        (void)close(place->root_fd);
-        place->root_fd = -1;
-    }
+    evq_file_close(&place->root_fd);
 }
 
 const char *evq_place_pick(int root_fd, const struct evq_job *job)

@@ -102,17 +102,14 @@ static void attempts_prune(const char *jobs)
 
     DIR *dir = opendir(jobs);
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        const int fd =
-            entry->d_name[0] != '.'
-                ? openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
-                : -1;
+        int fd = entry->d_name[0] != '.' ? openat(dirfd(dir), entry->d_name,
+                                                  O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                                         : -1;
         if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
             (void)snprintf(path, sizeof(path), "%s/%s", jobs, entry->d_name);
             evq_scratch_remove(path);
         }
-        if (fd >= 0) {
-            (void)close(fd);
-        }
+        evq_file_close(&fd);
     }
     if (dir != NULL) {
         (void)closedir(dir);
@@ -210,7 +207,7 @@ enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t 
         if (!made) {
             return evq_error_set(err, EVQ_E_IO, "create '%s': %s", ret_path, strerror(errno));
         }
-        const int fd = open(ret_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        int fd = open(ret_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         // Where the file system knows no locks, sweepers get none either, and leave it alone.
         if (fd >= 0 && ((void)flock(fd, LOCK_EX), fstat(fd, &info) == 0) && info.st_nlink > 0) {
             *ret_lock_fd = fd;
@@ -221,9 +218,7 @@ enum evq_status evq_scratch_attempt(const char *scratch, char *ret_path, size_t 
             evq_scratch_remove(ret_path);
             return evq_error_set(err, EVQ_E_IO, "open '%s': %s", ret_path, strerror(error));
         }
-        if (fd >= 0) {
-            (void)close(fd); // A sweeper was quicker than our lock.
-        }
+        evq_file_close(&fd); // A sweeper was quicker than our lock.
     }
     return evq_error_set(err, EVQ_E_IO, "'%s' was removed %d times", ret_path, TRIES_MAX);
 }

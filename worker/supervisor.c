@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "shared/file.h"
 #include "shared/log.h"
 #include "worker/scratch.h"
 
@@ -260,9 +261,7 @@ static void supervisor_close(struct evq_supervisor *supervisor)
     free(supervisor->suite_seconds);
     free(supervisor->rooms);
     evq_config_free(supervisor->config);
-    if (supervisor->signal_fd >= 0) {
-        (void)close(supervisor->signal_fd);
-    }
+    evq_file_close(&supervisor->signal_fd);
 }
 
 /* ---- draining ---- */

@@ -123,7 +123,7 @@ static enum evq_status run_flush(void *state, struct evq_error *err)
     }
     evq_buffer_init(&text, FILE_BYTES_MAX);
     evq_grid_csv(&run->grid, &text);
-    const int directory = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int directory = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     enum evq_status status = EVQ_OK;
     if (text.failed) {
         status = evq_error_set(err, EVQ_E_NOMEM, "'%s/%s'", run->directory, NAME);
@@ -132,9 +132,7 @@ static enum evq_status run_flush(void *state, struct evq_error *err)
     } else {
         status = file_write(directory, &text, err);
     }
-    if (directory >= 0) {
-        (void)close(directory); // Opened for reading.
-    }
+    evq_file_close(&directory);
     evq_buffer_free(&text);
     run->changed = status != EVQ_OK;
     return status;

@@ -114,9 +114,7 @@ static void run_close(void *state)
     if (run == NULL) {
         return;
     }
-    if (run->fd >= 0) {
-        (void)close(run->fd); // What matters was synced by flush.
-    }
+    evq_file_close(&run->fd); // What matters was synced by flush.
     evq_idset_free(run->ids);
     evq_buffer_free(&run->pending);
     free(run);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "shared/file.h"
 #include "shared/functions.h"
 
 #define LOCK_WAIT_MS   5000  // For the redis-server of an `up` that was killed.
@@ -418,8 +419,5 @@ void evq_fleet_stop(struct evq_fleet *fleet)
     if (fleet->server.directory[0] != '\0') {
         evq_server_withdraw(&fleet->server);
     }
-    if (fleet->lock_fd >= 0) {
-        (void)close(fleet->lock_fd); // Gives the lock back.
-        fleet->lock_fd = -1;
-    }
+    evq_file_close(&fleet->lock_fd); // Gives the lock back.
 }

@@ -88,9 +88,7 @@ static enum evq_status pick_port(int *ret_port, struct evq_error *err)
     } else {
         *ret_port = ntohs(address.sin_port);
     }
-    if (fd >= 0) {
-        (void)close(fd);
-    }
+    evq_file_close(&fd);
     return status;
 }
 

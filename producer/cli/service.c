@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "shared/file.h"
 
 #define BACKOFF_FIRST_MS 200
 #define BACKOFF_MAX_MS   10000
@@ -99,16 +100,10 @@ enum evq_status evq_service_start(struct evq_service *service, struct evq_error 
     service->ended = false;
 out:
     for (size_t i = 0; i < 2; i++) {
-        if (report[i] >= 0) {
-            (void)close(report[i]);
-        }
+        evq_file_close(&report[i]);
     }
-    if (null_input >= 0) {
-        (void)close(null_input);
-    }
-    if (log_fd >= 0) {
-        (void)close(log_fd); // The child has its own.
-    }
+    evq_file_close(&null_input);
+    evq_file_close(&log_fd); // The child has its own.
     return status;
 }
 

@@ -15,6 +15,7 @@
 #include "producer/cli/live.h"
 #include "producer/cli/view.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
 #define POLL_MS  150   // Between looks at the results.
 #define SINKS_MS 10000 // For sinks to take in the last results.
@@ -47,9 +48,7 @@ static enum evq_status open_pty(struct training *training, int *ret_slave, struc
         (slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0) {
         enum evq_status status =
             evq_error_set(err, EVQ_E_IO, "open a terminal for the command: %s", strerror(errno));
-        if (master >= 0) {
-            (void)close(master);
-        }
+        evq_file_close(&master);
         return status;
     }
     if (tcgetattr(slave, &mode) == 0) {
@@ -89,9 +88,7 @@ static enum evq_status start_command(struct training *training, char *const *arg
         status = evq_service_start(command, err);
     }
     command->output_fd = -1;
-    if (slave >= 0) {
-        (void)close(slave); // The command has its own.
-    }
+    evq_file_close(&slave); // The command has its own.
     return status;
 }
 
@@ -404,9 +401,7 @@ enum evq_status evq_training_run(struct evq_fleet *fleet, char *const *argv, int
         judge(&training);
     }
 out:
-    if (training.output_fd >= 0) {
-        (void)close(training.output_fd);
-    }
+    evq_file_close(&training.output_fd);
     json_decref(training.said);
     evq_board_free(training.board);
     evq_feed_free(training.feed);

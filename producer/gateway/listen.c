@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/file.h"
+
 #define BACKLOG 512
 
 static bool is_loopback(const struct sockaddr_storage *address)
@@ -90,8 +92,7 @@ enum evq_status evq_listen_open(const struct evq_listen *listen_at, int *ret_fd,
     char host[INET6_ADDRSTRLEN] = "";
     const int one = 1;
 
-    const int fd =
-        socket(listen_at->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(listen_at->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     evq_listen_peer((const struct sockaddr *)&bound, host, sizeof host);
     const bool six = bound.ss_family == AF_INET6;
     const uint16_t wanted = ntohs(six ? ((struct sockaddr_in6 *)&bound)->sin6_port
@@ -100,9 +101,7 @@ enum evq_status evq_listen_open(const struct evq_listen *listen_at, int *ret_fd,
         bind(fd, (const struct sockaddr *)&listen_at->address, listen_at->address_bytes) != 0 ||
         listen(fd, BACKLOG) != 0 || getsockname(fd, (struct sockaddr *)&bound, &bound_bytes) != 0) {
         const int why = errno;
-        if (fd >= 0) {
-            (void)close(fd); // Nothing was sent on it.
-        }
+        evq_file_close(&fd);
         return evq_error_set(err, EVQ_E_IO, "listen on %s port %u: %s", host, (unsigned)wanted,
                              strerror(why));
     }

@@ -14,6 +14,7 @@
 #include "producer/gateway/listen.h"
 #include "producer/gateway/pins.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 #include "shared/log.h"
 
 #define TICK_MS          200
@@ -223,7 +224,7 @@ enum evq_status evq_service_run(const struct evq_config *config, const struct ev
                                 const sigset_t *signals, struct evq_error *err)
 {
     struct service service = {.config = config};
-    const int signal_fd = signalfd(-1, signals, SFD_CLOEXEC);
+    int signal_fd = signalfd(-1, signals, SFD_CLOEXEC);
     enum evq_status status = signal_fd < 0 ? evq_error_set(err, EVQ_E_BUG, "signalfd failed")
                                            : start_all(&service, options, err);
     if (status == EVQ_OK) {
@@ -241,8 +242,6 @@ enum evq_status evq_service_run(const struct evq_config *config, const struct ev
     evq_events_free(service.events);
     evq_tokens_free(service.gate.tokens);
     evq_rate_free(service.gate.rate);
-    if (signal_fd >= 0) {
-        (void)close(signal_fd);
-    }
+    evq_file_close(&signal_fd);
     return status;
 }

@@ -141,7 +141,7 @@ static enum evq_status read_file(const char *path, struct list **ret_list, struc
     struct list *list = calloc(1, sizeof *list);
     char *text = calloc(1, FILE_BYTES_MAX + 1);
 
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, ret_info) != 0) {
         status = evq_error_set(err, EVQ_E_IO, "open the tokens '%s': %s", path, strerror(errno));
         goto out;
@@ -178,9 +178,7 @@ out:
         explicit_bzero(text, FILE_BYTES_MAX);
     }
     free(text);
-    if (fd >= 0) {
-        (void)close(fd); // Opened for reading: a failed close loses nothing.
-    }
+    evq_file_close(&fd);
     return status;
 }
 

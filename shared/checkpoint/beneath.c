@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/directory.h"
+#include "shared/file.h"
 
 /* A FIFO must not hang the open, a terminal must not become ours. */
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
@@ -152,9 +153,7 @@ enum evq_status evq_beneath_open_any(int root_fd, const char *path, int *ret_fd,
         status = check_kind(fd, path, true, true, ret_info, err);
     }
     if (status != EVQ_OK) {
-        if (fd >= 0) {
-            (void)close(fd); // Never read from.
-        }
+        evq_file_close(&fd);
         return status;
     }
     *ret_fd = fd;
@@ -172,9 +171,7 @@ enum evq_status evq_beneath_open(int root_fd, const char *path, bool directory, 
         status = check_kind(fd, path, !directory, directory, &info, err);
     }
     if (status != EVQ_OK) {
-        if (fd >= 0) {
-            (void)close(fd); // Never read from.
-        }
+        evq_file_close(&fd);
         return status;
     }
     *ret_fd = fd;

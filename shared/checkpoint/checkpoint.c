@@ -170,9 +170,7 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
     if (status == EVQ_OK) {
         status = evq_checkpoint_verify_unchanged(checkpoint, err);
     }
-    if (fd >= 0) {
-        (void)close(fd); // Opened for reading: a failed close loses nothing.
-    }
+    evq_file_close(&fd);
     if (status != EVQ_OK) {
         char shown[EVQ_SHOWN_BYTES];
         evq_error_escape(path, strlen(path), shown, sizeof(shown));

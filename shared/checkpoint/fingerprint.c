@@ -11,6 +11,7 @@
 #include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/directory.h"
 #include "shared/checkpoint/hex.h"
+#include "shared/file.h"
 
 #define BLOCK_BYTES      4096u
 #define BLOCK_COUNT      16u
@@ -205,9 +206,7 @@ static enum evq_status tree_hash(XXH3_state_t *state, int fd, const struct evq_b
             hash_size(state, (uint64_t)info.st_size);
             status = hash_blocks(state, file, (uint64_t)info.st_size, block, err);
         }
-        if (file >= 0) {
-            (void)close(file); // Opened for reading: a failed close loses nothing.
-        }
+        evq_file_close(&file);
     }
     free(order);
     return status;
@@ -255,9 +254,7 @@ enum evq_status evq_checkpoint_tree_fingerprint(int root_fd, const char *path, c
         evq_hex_128(hash.high64, hash.low64, out);
     }
 out:
-    if (fd >= 0) {
-        (void)close(fd); // Opened for reading: a failed close loses nothing.
-    }
+    evq_file_close(&fd);
     evq_buffer_free(&names);
     (void)XXH3_freeState(state);
     free(block);

@@ -138,9 +138,7 @@ static enum evq_status scan_directory(int directory_fd, struct scan *scan, struc
     if (stream == NULL) {
         enum evq_status status =
             evq_error_set(err, EVQ_E_IO, "list the directory: %s", strerror(errno));
-        if (fd >= 0) {
-            (void)close(fd); // Never read from.
-        }
+        evq_file_close(&fd);
         return status;
     }
     for (;;) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "shared/file.h"
 
 void evq_lines_init(struct evq_lines *lines)
 {
@@ -15,12 +16,8 @@ void evq_lines_init(struct evq_lines *lines)
 
 void evq_lines_close(struct evq_lines *lines)
 {
-    if (lines->in_fd >= 0) {
-        (void)close(lines->in_fd); // What it did not read it will not.
-    }
-    if (lines->out_fd >= 0) {
-        (void)close(lines->out_fd);
-    }
+    evq_file_close(&lines->in_fd); // What it did not read it will not.
+    evq_file_close(&lines->out_fd);
     lines->in_fd = lines->out_fd = -1;
     evq_buffer_clear(&lines->said);
 }

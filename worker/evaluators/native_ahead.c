@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "shared/file.h"
 #include "shared/log.h"
 #include "worker/evaluators/native_checkpoint.h"
 #include "worker/evaluators/native_model.h"
@@ -79,9 +80,7 @@ static void job_close(struct evq_native_ahead *ahead)
     evq_model_free(ahead->model);
     evq_checkpoint_close(ahead->checkpoint);
     evq_job_free(ahead->job);
-    if (ahead->request.root_fd >= 0) {
-        (void)close(ahead->request.root_fd); // A directory: nothing to lose.
-    }
+    evq_file_close(&ahead->request.root_fd);
     ahead->model = NULL;
     ahead->checkpoint = NULL;
     ahead->job = NULL;

@@ -145,9 +145,7 @@ static enum evq_status hash_files(const struct place *place, XXH128_hash_t *ret_
         hash_file(state, fd, names[i]);
     }
     *ret_hash = XXH3_128bits_digest(state);
-    if (fd >= 0) {
-        (void)close(fd); // Opened as a place only: nothing to lose.
-    }
+    evq_file_close(&fd);
     (void)XXH3_freeState(state);
     free(folder);
     return EVQ_OK;

@@ -12,17 +12,9 @@
 #define READS_PER_CALL 16 // A program that floods us must not keep us from our clock.
 #define CUT_NOTE       "\n[evalq: the log reached its limit; the rest was dropped]\n"
 
-static void fd_close(int *fd)
-{
-    if (*fd >= 0) {
-        (void)close(*fd);
-        *fd = -1;
-    }
-}
-
 void evq_output_switch(struct evq_output *output, const char *path)
 {
-    fd_close(&output->file_fd);
+    evq_file_close(&output->file_fd);
     output->bytes = 0;
     output->tail_bytes = output->tail_at = 0;
     output->file_due = path != NULL;
@@ -54,14 +46,14 @@ enum evq_status evq_output_open(const char *path, int64_t bytes_max, struct evq_
 
 void evq_output_close(struct evq_output *output)
 {
-    fd_close(&output->read_fd);
-    fd_close(&output->write_fd);
-    fd_close(&output->file_fd);
+    evq_file_close(&output->read_fd);
+    evq_file_close(&output->write_fd);
+    evq_file_close(&output->file_fd);
 }
 
 void evq_output_started(struct evq_output *output)
 {
-    fd_close(&output->write_fd);
+    evq_file_close(&output->write_fd);
 }
 
 static void file_write(struct evq_output *output, const uint8_t *data, size_t bytes)
@@ -74,7 +66,7 @@ static void file_write(struct evq_output *output, const uint8_t *data, size_t by
     // A full disk costs the log, not the evaluation.
     if (output->file_fd >= 0 &&
         evq_file_write(output->file_fd, data, bytes, "log", NULL) != EVQ_OK) {
-        fd_close(&output->file_fd);
+        evq_file_close(&output->file_fd);
     }
 }
 
@@ -119,7 +111,7 @@ bool evq_output_read(struct evq_output *output)
             output_take(output, chunk, (size_t)got);
             output->changes++;
         } else if (got == 0) {
-            fd_close(&output->read_fd);
+            evq_file_close(&output->read_fd);
         } else if (errno != EINTR) {
             break; // EAGAIN: all taken.
         }

@@ -10,6 +10,7 @@
 
 #include "shared/buffer.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 #include "worker/evaluators/environment.h"
 #include "worker/evaluators/jobfile.h"
 #include "worker/evaluators/json.h"
@@ -59,17 +60,9 @@ enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const 
     return EVQ_OK;
 }
 
-static void fd_close(int *fd)
-{
-    if (*fd >= 0) {
-        (void)close(*fd);
-        *fd = -1;
-    }
-}
-
 static void persistent_kill(struct evq_persistent *persistent, int64_t grace_ms)
 {
-    fd_close(&persistent->lines.in_fd);
+    evq_file_close(&persistent->lines.in_fd);
     evq_process_end(&persistent->process, grace_ms);
     (void)evq_output_read(&persistent->errors); // Its last words.
     evq_lines_close(&persistent->lines);
@@ -92,7 +85,7 @@ void evq_persistent_free(struct evq_persistent *persistent)
         enum evq_status ignored = evq_lines_send(&persistent->lines, exit_line,
                                                  sizeof(exit_line) - 1, evq_clock_mono_ms() + 100);
         (void)ignored; // The end of its input says the same.
-        fd_close(&persistent->lines.in_fd);
+        evq_file_close(&persistent->lines.in_fd);
         const int64_t deadline_ms = evq_clock_mono_ms() + EXIT_GRACE_MS;
         while (!evq_process_check(&persistent->process) && evq_clock_left_ms(deadline_ms) > 0) {
             struct pollfd item = {.fd = persistent->process.status_fd, .events = POLLIN};
@@ -160,8 +153,8 @@ static enum evq_status persistent_start(struct evq_persistent *persistent, const
     in[1] = out[0] = -1;
 out:
     for (int i = 0; i < 2; i++) {
-        fd_close(&in[i]);
-        fd_close(&out[i]);
+        evq_file_close(&in[i]);
+        evq_file_close(&out[i]);
     }
     evq_arena_free(arena);
     return status;

@@ -145,15 +145,13 @@ static void prepared_remove(const char *path)
 
     (void)snprintf(partial, sizeof(partial), "%s" PARTIAL, path);
     (void)snprintf(lock, sizeof(lock), "%s.lock", path);
-    const int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
         evq_scratch_remove(partial);
         evq_scratch_remove(path);
         (void)unlink(lock);
     }
-    if (fd >= 0) {
-        (void)close(fd);
-    }
+    evq_file_close(&fd);
 }
 
 static void prepared_prune(const char *directory)
@@ -218,9 +216,7 @@ enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
         (void)flock(lock_fd, LOCK_SH | LOCK_NB);
     }
     if (status != EVQ_OK) {
-        if (lock_fd >= 0) {
-            (void)close(lock_fd);
-        }
+        evq_file_close(&lock_fd);
         return status;
     }
     (void)utimensat(AT_FDCWD, ret_prepared->path, NULL, 0); // Used now: last to be pruned.
@@ -231,8 +227,5 @@ enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
 
 void evq_prepare_close(struct evq_prepared *prepared)
 {
-    if (prepared->lock_fd >= 0) {
-        (void)close(prepared->lock_fd);
-        prepared->lock_fd = -1;
-    }
+    evq_file_close(&prepared->lock_fd);
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "shared/clock.h"
+#include "shared/file.h"
 
 enum record_kind { RECORD_PID = 1, RECORD_EXEC_ERRNO, RECORD_EXIT };
 
@@ -77,11 +78,9 @@ static void orphans_kill(void)
     char text[4096];
 
     for (int round = 0; round < ROUNDS_MAX; round++) {
-        const int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
+        int fd = open("/proc/thread-self/children", O_RDONLY | O_CLOEXEC);
         const ssize_t bytes = fd >= 0 ? read(fd, text, sizeof(text)) : -1;
-        if (fd >= 0) {
-            (void)close(fd);
-        }
+        evq_file_close(&fd);
         pid_t pid = 0;
         // A number that the end of text cuts off is left for the next round.
         for (ssize_t i = 0; i < bytes; i++) {

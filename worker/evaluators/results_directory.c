@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/file.h"
 #include "worker/evaluators/json.h"
 
 #define DEPTH_MAX   6
@@ -45,9 +46,7 @@ static void newest_offer(struct newest *newest, int dir_fd, const char *name,
     if (copy < 0) {
         return;
     }
-    if (newest->dir_fd >= 0) {
-        (void)close(newest->dir_fd);
-    }
+    evq_file_close(&newest->dir_fd);
     newest->dir_fd = copy;
     newest->time = info->st_mtim;
     (void)snprintf(newest->name, sizeof(newest->name), "%s", name);

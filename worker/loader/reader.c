@@ -11,6 +11,7 @@
 
 #include "shared/checkpoint/directory.h"
 #include "shared/checkpoint/format.h"
+#include "shared/file.h"
 
 #define SAMPLES       64
 #define DIRECT_LEAST  ((uint64_t)64 << 10) // Smaller reads gain nothing past the page cache.
@@ -74,9 +75,7 @@ enum evq_status evq_load_reader_open(const struct evq_checkpoint *checkpoint,
 void evq_load_reader_close(struct evq_load_reader *reader)
 {
     for (size_t i = 0; reader->direct != NULL && i < reader->checkpoint->file_count; i++) {
-        if (reader->direct[i] >= 0) {
-            (void)close(reader->direct[i]); // Opened for reading: nothing to lose.
-        }
+        evq_file_close(&reader->direct[i]);
     }
     free(reader->direct);
     evq_load_small_free(reader->small);

@@ -22,13 +22,11 @@ static enum evq_status open_any(int root_fd, const char *path, int *ret_fd, stru
     if (root_fd != AT_FDCWD) {
         return evq_beneath_open_any(root_fd, path, ret_fd, ret_info, err);
     }
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 || fstat(fd, ret_info) != 0) {
         const int error = errno;
         evq_error_escape(path, strlen(path), shown, sizeof(shown));
-        if (fd >= 0) {
-            (void)close(fd); // Nothing was written.
-        }
+        evq_file_close(&fd);
         return error == ENOENT || error == ENOTDIR
                    ? evq_error_set(err, EVQ_E_NOT_FOUND, "'%s' does not exist", shown)
                    : evq_error_set(err, EVQ_E_IO, "open '%s': %s", shown, strerror(error));
