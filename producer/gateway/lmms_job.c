@@ -339,12 +339,6 @@ static json_t *time_json(int64_t unix_ms)
     return json_string(text);
 }
 
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text != NULL ? text : "";
-}
-
 /* {MODEL: {...}}, and {MODEL__VARIANT: {...}} of the other variant, where there are results of it.
  */
 static json_t *results_json(const struct evq_ticket *ticket, const json_t *record)
@@ -359,17 +353,17 @@ static json_t *results_json(const struct evq_ticket *ticket, const json_t *recor
         const size_t count =
             other ? ticket->result_count - ticket->job_results : ticket->job_results;
         if (other) {
-            (void)snprintf(suffix, sizeof suffix, "__%.32s", text_of(record, "other"));
+            (void)snprintf(suffix, sizeof suffix, "__%.32s", evq_lmms_text(record, "other"));
         }
-        (void)snprintf(name, sizeof name, "%.255s%s", text_of(record, "model_dir"), suffix);
+        (void)snprintf(name, sizeof name, "%.255s%s", evq_lmms_text(record, "model_dir"), suffix);
         (void)snprintf(directory, sizeof directory, "%.*s/%s", PATH_MAX - (int)sizeof name - 2,
-                       text_of(record, "output"), name);
+                       evq_lmms_text(record, "output"), name);
         const struct evq_lmms_output output = {
             .directory = directory,
             .job = other ? ticket->other : ticket->job,
-            .variant = text_of(record, other ? "other" : "variant"),
+            .variant = evq_lmms_text(record, other ? "other" : "variant"),
             .suffix = suffix,
-            .model = text_of(json_object_get(record, "request"), "model")};
+            .model = evq_lmms_text(json_object_get(record, "request"), "model")};
         if (other && !ticket->other_done) {
             json_t *first = json_object_iter_value(json_object_iter(all));
             (void)json_object_set_new(first, "note",

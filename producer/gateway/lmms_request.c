@@ -152,7 +152,7 @@ static enum evq_status args_read(struct evq_lmms_request *request, const json_t 
     return EVQ_OK;
 }
 
-static const char *text_of(const json_t *object, const char *key)
+const char *evq_lmms_text(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
     return text != NULL ? text : "";
@@ -166,7 +166,7 @@ static const char *model_key(const json_t *args, const char *path)
     json_t *value = NULL;
 
     for (size_t i = 0; i < MODEL_KEY_COUNT; i++) {
-        const char *text = text_of(args, model_keys[i]);
+        const char *text = evq_lmms_text(args, model_keys[i]);
         if (path != NULL ? strcmp(text, path) == 0 : text[0] == '/') {
             return model_keys[i];
         }
@@ -187,19 +187,20 @@ static void model_find(struct evq_lmms_request *request)
     const char *name = "";
 
     request->merge = json_is_object(engine);
-    request->path = text_of(engine, "model_path");
-    request->variant = strcmp(text_of(engine, "checkpoint_type"), "ema") == 0 ? "ema" : "regular";
-    request->output_dir = text_of(request->echo, "output_dir");
+    request->path = evq_lmms_text(engine, "model_path");
+    request->variant =
+        strcmp(evq_lmms_text(engine, "checkpoint_type"), "ema") == 0 ? "ema" : "regular";
+    request->output_dir = evq_lmms_text(request->echo, "output_dir");
     const char *key = model_key(request->args, request->path[0] != '\0' ? request->path : NULL);
     request->key = key != NULL ? key : "";
     if (request->path[0] == '\0' && key != NULL) {
-        request->path = text_of(request->args, key);
+        request->path = evq_lmms_text(request->args, key);
     }
     for (size_t i = 0; i < MODEL_KEY_COUNT && name[0] == '\0'; i++) {
-        name = text_of(request->args, model_keys[i]);
+        name = evq_lmms_text(request->args, model_keys[i]);
     }
     name = name[0] != '\0' ? name : request->path;
-    evq_lmms_model_dir(name[0] != '\0' ? name : text_of(request->echo, "model"),
+    evq_lmms_model_dir(name[0] != '\0' ? name : evq_lmms_text(request->echo, "model"),
                        request->model_dir);
 }
 
@@ -281,9 +282,9 @@ enum evq_status evq_lmms_merge_read(const char *body, size_t bytes,
         status = fields_take(&fields, &ret_merge->fields, ret_fault);
     }
     if (status == EVQ_OK) {
-        ret_merge->path = text_of(ret_merge->fields, "checkpoint_path");
-        ret_merge->output_path = text_of(ret_merge->fields, "output_path");
-        ret_merge->variant = text_of(ret_merge->fields, "checkpoint_type");
+        ret_merge->path = evq_lmms_text(ret_merge->fields, "checkpoint_path");
+        ret_merge->output_path = evq_lmms_text(ret_merge->fields, "output_path");
+        ret_merge->variant = evq_lmms_text(ret_merge->fields, "checkpoint_type");
     }
     evq_lmms_fields_end(&fields);
     json_decref(value);

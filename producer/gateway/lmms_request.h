@@ -48,6 +48,8 @@ enum evq_status evq_lmms_merge_read(const char *body, size_t bytes,
                                     json_t **ret_fault) EVQ_CHECK_RESULT;
 void evq_lmms_merge_free(struct evq_lmms_merge *merge); // Accepts a zeroed one.
 
+/* A member that is text; "": it is none. */
+const char *evq_lmms_text(const json_t *object, const char *key);
 /* The last two components of a model's name or path as one file name, as lmms-eval writes it. */
 void evq_lmms_model_dir(const char *name, char out[EVQ_LMMS_NAME_BYTES]);
 

@@ -15,32 +15,9 @@
 #include "shared/clock.h"
 #include "tests/fixture/queue.h"
 
-static struct fixture *fx;
-
-static int start(void **state)
-{
-    (void)state;
-    fx = fixture_open(NULL);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    fixture_close(fx);
-    return 0;
-}
-
-static int fresh(void **state)
-{
-    (void)state;
-    fixture_reset(fx);
-    return 0;
-}
-
 static void queue_open_checks_its_name(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_queue *queue = NULL;
     char long_name[80];
@@ -61,7 +38,7 @@ static void queue_open_checks_its_name(void **state)
 
 static void queue_info_tells_epoch_and_times(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_queue_info info;
     struct evq_queue_info later;
@@ -84,7 +61,7 @@ static void queue_info_tells_epoch_and_times(void **state)
 /* Every field of the message arrives at the claimer, and the plain ones in the hash. */
 static void queue_submit_carries_the_whole_message(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_job *job = fixture_job("run.1/42/ema/quick");
     struct evq_pair *param = evq_arena_array(job->arena, 2, sizeof *param);
 
@@ -129,7 +106,7 @@ static void queue_submit_carries_the_whole_message(void **state)
 
 static void queue_submit_gives_each_answer(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_submitted submitted;
 
@@ -164,7 +141,7 @@ static void queue_submit_gives_each_answer(void **state)
 
 static void queue_submit_batch_answers_each_job(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     enum { JOBS = EVQ_QUEUE_BATCH_MAX };
     struct evq_error err = {EVQ_OK, ""};
     struct evq_job *jobs[JOBS];
@@ -211,7 +188,7 @@ static void queue_submit_batch_answers_each_job(void **state)
 
 static void queue_classes_lists_suites_and_needs(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_class classes[EVQ_QUEUE_CLASSES_MAX];
     uint32_t count = 0;
@@ -241,7 +218,7 @@ static void queue_classes_lists_suites_and_needs(void **state)
 
 static void queue_suite_refuses_another_definition(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     uint32_t number = 0;
     struct evq_suite_offer offer = {.name = "quick",
@@ -261,7 +238,7 @@ static void queue_suite_refuses_another_definition(void **state)
 
 static void queue_claim_repeats_and_counts(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_claim *claims[4] = {NULL};
     struct evq_claim *again[4] = {NULL};
@@ -302,7 +279,7 @@ static void queue_claim_repeats_and_counts(void **state)
 /* Of two delayed jobs one falls due with this very claim: it is told when the other will. */
 static void queue_claim_tells_when_the_next_is_due(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_submitted submitted;
     struct evq_claim *claim = NULL;
     struct evq_claimed claimed;
@@ -334,7 +311,7 @@ static void queue_claim_tells_when_the_next_is_due(void **state)
 
 static void queue_claim_tells_of_a_record_it_cannot_read(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     enum evq_job_state ended = EVQ_JOB_QUEUED;
 
@@ -353,7 +330,7 @@ static void queue_claim_tells_of_a_record_it_cannot_read(void **state)
 
 static void queue_heartbeat_answers_each_attempt(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     enum evq_job_state now = EVQ_JOB_DONE;
     int64_t version = -1;
@@ -390,7 +367,7 @@ static void queue_heartbeat_answers_each_attempt(void **state)
 
 static void queue_heartbeat_bounds_a_description(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     char *json = malloc(9000);
 
@@ -405,7 +382,7 @@ static void queue_heartbeat_bounds_a_description(void **state)
 
 static void queue_operates_on_jobs_by_hand(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     enum evq_job_state now = EVQ_JOB_DONE;
     char id[EVQ_JOB_ID_BYTES_MAX];
@@ -457,7 +434,7 @@ static void queue_operates_on_jobs_by_hand(void **state)
     fixture_audit(fx);
 }
 
-static void cancel(const char *id)
+static void cancel(struct fixture *fx, const char *id)
 {
     enum evq_job_state now = EVQ_JOB_STATE_COUNT;
 
@@ -468,7 +445,7 @@ static void cancel(const char *id)
  * nothing. Another request is another one. */
 static void queue_retry_repeated_answers_as_the_first_time(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     const char *id = "r/1/regular/quick";
     char first[EVQ_JOB_ID_BYTES_MAX];
@@ -476,9 +453,9 @@ static void queue_retry_repeated_answers_as_the_first_time(void **state)
 
     (void)fixture_submit(fx, id);
     assert_status(evq_queue_retry(fx->queue, id, "one", first, &err), EVQ_E_CONFLICT);
-    cancel(id);
+    cancel(fx, id);
     assert_status(evq_queue_retry(fx->queue, id, "one", first, &err), EVQ_OK);
-    cancel(id);
+    cancel(fx, id);
     assert_status(evq_queue_retry(fx->queue, id, "one", again, &err), EVQ_OK);
     assert_string_equal(first, again);
     fixture_assert_state(fx, id, "cancelled");
@@ -495,7 +472,7 @@ static void queue_retry_repeated_answers_as_the_first_time(void **state)
     assert_string_equal(first, "r/1/regular/quick~2");
     assert_status(evq_queue_retry(fx->queue, id, "", again, &err), EVQ_OK);
     assert_string_equal(first, again);
-    cancel(first);
+    cancel(fx, first);
     assert_status(evq_queue_retry(fx->queue, id, "three", again, &err), EVQ_OK);
     assert_string_equal(first, again);
     fixture_assert_state(fx, first, "cancelled");
@@ -507,20 +484,20 @@ static void queue_retry_repeated_answers_as_the_first_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(queue_open_checks_its_name, fresh),
-        cmocka_unit_test_setup(queue_info_tells_epoch_and_times, fresh),
-        cmocka_unit_test_setup(queue_submit_carries_the_whole_message, fresh),
-        cmocka_unit_test_setup(queue_submit_gives_each_answer, fresh),
-        cmocka_unit_test_setup(queue_submit_batch_answers_each_job, fresh),
-        cmocka_unit_test_setup(queue_classes_lists_suites_and_needs, fresh),
-        cmocka_unit_test_setup(queue_suite_refuses_another_definition, fresh),
-        cmocka_unit_test_setup(queue_claim_repeats_and_counts, fresh),
-        cmocka_unit_test_setup(queue_claim_tells_when_the_next_is_due, fresh),
-        cmocka_unit_test_setup(queue_claim_tells_of_a_record_it_cannot_read, fresh),
-        cmocka_unit_test_setup(queue_heartbeat_answers_each_attempt, fresh),
-        cmocka_unit_test_setup(queue_heartbeat_bounds_a_description, fresh),
-        cmocka_unit_test_setup(queue_operates_on_jobs_by_hand, fresh),
-        cmocka_unit_test_setup(queue_retry_repeated_answers_as_the_first_time, fresh),
+        cmocka_unit_test_setup(queue_open_checks_its_name, fixture_fresh),
+        cmocka_unit_test_setup(queue_info_tells_epoch_and_times, fixture_fresh),
+        cmocka_unit_test_setup(queue_submit_carries_the_whole_message, fixture_fresh),
+        cmocka_unit_test_setup(queue_submit_gives_each_answer, fixture_fresh),
+        cmocka_unit_test_setup(queue_submit_batch_answers_each_job, fixture_fresh),
+        cmocka_unit_test_setup(queue_classes_lists_suites_and_needs, fixture_fresh),
+        cmocka_unit_test_setup(queue_suite_refuses_another_definition, fixture_fresh),
+        cmocka_unit_test_setup(queue_claim_repeats_and_counts, fixture_fresh),
+        cmocka_unit_test_setup(queue_claim_tells_when_the_next_is_due, fixture_fresh),
+        cmocka_unit_test_setup(queue_claim_tells_of_a_record_it_cannot_read, fixture_fresh),
+        cmocka_unit_test_setup(queue_heartbeat_answers_each_attempt, fixture_fresh),
+        cmocka_unit_test_setup(queue_heartbeat_bounds_a_description, fixture_fresh),
+        cmocka_unit_test_setup(queue_operates_on_jobs_by_hand, fixture_fresh),
+        cmocka_unit_test_setup(queue_retry_repeated_answers_as_the_first_time, fixture_fresh),
     };
-    return cmocka_run_group_tests(tests, start, end);
+    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }

@@ -16,30 +16,7 @@
 #include "shared/clock.h"
 #include "tests/fixture/queue.h"
 
-static struct fixture *fx;
-
-static int start(void **state)
-{
-    (void)state;
-    fx = fixture_open(NULL);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    fixture_close(fx);
-    return 0;
-}
-
-static int fresh(void **state)
-{
-    (void)state;
-    fixture_reset(fx);
-    return 0;
-}
-
-static struct fixture_text entry_field(const char *field)
+static struct fixture_text entry_field(struct fixture *fx, const char *field)
 {
     struct fixture_text text = {""};
     struct evq_reply *reply =
@@ -57,7 +34,7 @@ static struct fixture_text entry_field(const char *field)
 
 static void queue_publish_writes_what_people_read(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     bool duplicate = false;
 
@@ -74,18 +51,18 @@ static void queue_publish_writes_what_people_read(void **state)
         evq_queue_publish(fx->queue, claim->id, claim->token, result, &duplicate, &err), EVQ_OK,
         &err);
     assert_false(duplicate);
-    assert_string_equal(entry_field("job").text, "r/7/ema/quick");
-    assert_string_equal(entry_field("task").text, "t");
-    assert_string_equal(entry_field("run").text, "r");
-    assert_string_equal(entry_field("step").text, "7");
-    assert_string_equal(entry_field("variant").text, "ema");
-    assert_string_equal(entry_field("state").text, "done");
-    assert_string_equal(entry_field("metric:accuracy").text, "0.10000000000000001");
-    assert_string_equal(entry_field("metric:acc_norm,none").text, "nan");
-    assert_string_equal(entry_field("metric:loss").text, "inf");
-    assert_string_equal(entry_field("n").text, "100");
-    assert_string_equal(entry_field("backend").text, "cpu");
-    assert_string_equal(entry_field("attempt").text, "1");
+    assert_string_equal(entry_field(fx, "job").text, "r/7/ema/quick");
+    assert_string_equal(entry_field(fx, "task").text, "t");
+    assert_string_equal(entry_field(fx, "run").text, "r");
+    assert_string_equal(entry_field(fx, "step").text, "7");
+    assert_string_equal(entry_field(fx, "variant").text, "ema");
+    assert_string_equal(entry_field(fx, "state").text, "done");
+    assert_string_equal(entry_field(fx, "metric:accuracy").text, "0.10000000000000001");
+    assert_string_equal(entry_field(fx, "metric:acc_norm,none").text, "nan");
+    assert_string_equal(entry_field(fx, "metric:loss").text, "inf");
+    assert_string_equal(entry_field(fx, "n").text, "100");
+    assert_string_equal(entry_field(fx, "backend").text, "cpu");
+    assert_string_equal(entry_field(fx, "attempt").text, "1");
 
     assert_status_err(
         evq_queue_publish(fx->queue, claim->id, claim->token, result, &duplicate, &err), EVQ_OK,
@@ -106,7 +83,7 @@ static void queue_publish_writes_what_people_read(void **state)
 
 static void queue_claim_names_tasks_done_before(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     enum evq_job_state now = EVQ_JOB_DONE;
 
@@ -137,7 +114,7 @@ static void queue_claim_names_tasks_done_before(void **state)
 
 static void queue_complete_refuses_worker_whose_lease_lapsed(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
 
     (void)fixture_submit(fx, "digits/100/regular/quick");
@@ -159,7 +136,7 @@ static void queue_complete_refuses_worker_whose_lease_lapsed(void **state)
 
 static void queue_complete_and_claim_does_both(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_claim *next = NULL;
     struct evq_claimed claimed;
@@ -195,7 +172,7 @@ static void queue_complete_and_claim_does_both(void **state)
  * lost reply. */
 static void queue_publishes_many_at_once(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     enum { COUNT = 4 };
     struct evq_error err = {EVQ_OK, ""};
     struct evq_publication many[COUNT];
@@ -233,7 +210,7 @@ static void queue_publishes_many_at_once(void **state)
  * when it is repeated. */
 static void queue_completes_many_and_claims_in_one_write(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_claim *done[2];
     struct evq_claim *next[2][2];
@@ -288,7 +265,7 @@ static void queue_completes_many_and_claims_in_one_write(void **state)
 
 static void queue_split_hands_shards_out_and_parts_back(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     enum { SHARDS = 3 };
     struct evq_error err = {EVQ_OK, ""};
     struct evq_reply *parts = NULL;
@@ -337,7 +314,7 @@ static void queue_split_hands_shards_out_and_parts_back(void **state)
 
 static void queue_adopt_puts_back_what_redis_forgot(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
 
     (void)fixture_submit(fx, "r/1/regular/quick");
@@ -373,7 +350,7 @@ static void see(void *context, const struct evq_result *result)
 
 static void queue_run_results_pages_through_a_run(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     enum { JOBS = 120 }; // With their ends more than two pages.
     struct evq_error err = {EVQ_OK, ""};
     struct seen seen = {0};
@@ -415,7 +392,8 @@ static void queue_run_results_pages_through_a_run(void **state)
     assert_int_equal(step, 500);
 }
 
-static uint32_t read_sink(const char *sink, bool pending, struct evq_entry *entries, uint32_t max)
+static uint32_t read_sink(struct fixture *fx, const char *sink, bool pending,
+                          struct evq_entry *entries, uint32_t max)
 {
     struct evq_error err = {EVQ_OK, ""};
     uint32_t count = 0;
@@ -435,7 +413,7 @@ static void free_entries(struct evq_entry *entries, uint32_t count)
 
 static void queue_sink_reads_acknowledges_and_replays(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_entry entries[16];
     uint32_t count = 0;
@@ -445,25 +423,25 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
     assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);
     assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);
     assert_status_err(evq_queue_sink_open(fx->queue, "b", &err), EVQ_OK, &err);
-    assert_int_equal(read_sink("a", false, entries, 16), 0);
+    assert_int_equal(read_sink(fx, "a", false, entries, 16), 0);
     fixture_finish(fx, "r/1/regular/quick", 0.5);
-    assert_int_equal(read_sink("a", true, entries, 16), 0);
-    assert_int_equal(read_sink("a", false, entries, 1), 1); // One at a time.
+    assert_int_equal(read_sink(fx, "a", true, entries, 16), 0);
+    assert_int_equal(read_sink(fx, "a", false, entries, 1), 1); // One at a time.
     assert_string_equal(entries[0].result->task, "t");
     assert_true(llabs(entries[0].result->finished_ms - evq_clock_unix_ms()) < 60000);
     free_entries(entries, 1);
-    assert_int_equal(read_sink("a", false, entries, 16), 1);
+    assert_int_equal(read_sink(fx, "a", false, entries, 16), 1);
     assert_int_equal(entries[0].result->state, EVQ_JOB_DONE);
     assert_string_equal(entries[0].result->task, "");
     free_entries(entries, 1);
-    count = read_sink("a", true, entries, 16); // Neither is acknowledged.
+    count = read_sink(fx, "a", true, entries, 16); // Neither is acknowledged.
     assert_int_equal(count, 2);
     free_entries(entries, count);
     assert_status_err(evq_queue_sink_ack(fx->queue, "a", entries, 2, "", &err), EVQ_OK, &err);
-    assert_int_equal(read_sink("a", true, entries, 16), 0);
+    assert_int_equal(read_sink(fx, "a", true, entries, 16), 0);
     assert_int_equal(fixture_entries(fx), 2); // For the sake of b.
     assert_status_err(evq_queue_sink_replay(fx->queue, "a", &err), EVQ_OK, &err);
-    count = read_sink("a", false, entries, 16);
+    count = read_sink(fx, "a", false, entries, 16);
     assert_int_equal(count, 2);
     free_entries(entries, count);
     assert_status_err(evq_queue_sink_ack(fx->queue, "a", entries, 2, "disk full", &err), EVQ_OK,
@@ -476,7 +454,7 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
 
 static void queue_sink_read_sets_aside_what_is_no_result(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_entry entries[16];
 
@@ -487,7 +465,7 @@ static void queue_sink_read_sets_aside_what_is_no_result(void **state)
     evq_reply_free(fixture_call(fx->raw, "XADD", fixture_key(fx, "results"), "*", "record",
                                 "\xdf\xff\xff\xff\xff", NULL));
     fixture_finish(fx, "r/1/regular/quick", 0.5);
-    uint32_t count = read_sink("a", false, entries, 16);
+    uint32_t count = read_sink(fx, "a", false, entries, 16);
     assert_int_equal(count, 4);
     assert_null(entries[0].result);
     assert_null(entries[1].result);
@@ -495,27 +473,27 @@ static void queue_sink_read_sets_aside_what_is_no_result(void **state)
     assert_non_null(entries[3].result);
     free_entries(entries, count);
     assert_int_equal(fixture_bad_entries(fx), 2);
-    count = read_sink("b", false, entries, 16); // Another sink finds the same.
+    count = read_sink(fx, "b", false, entries, 16); // Another sink finds the same.
     free_entries(entries, count);
     assert_int_equal(fixture_bad_entries(fx), 2);
-    count = read_sink("a", true, entries, 16); // Those two are not delivered again.
+    count = read_sink(fx, "a", true, entries, 16); // Those two are not delivered again.
     assert_int_equal(count, 2);
     // One that is trimmed while it is pending comes without fields, once.
     evq_reply_free(fixture_call(fx->raw, "XDEL", fixture_key(fx, "results"), entries[0].id, NULL));
     free_entries(entries, count);
-    count = read_sink("a", true, entries, 16);
+    count = read_sink(fx, "a", true, entries, 16);
     assert_int_equal(count, 2);
     assert_null(entries[0].result);
     free_entries(entries, count);
     assert_int_equal(fixture_bad_entries(fx), 2);
-    count = read_sink("a", true, entries, 16);
+    count = read_sink(fx, "a", true, entries, 16);
     assert_int_equal(count, 1);
     free_entries(entries, count);
 }
 
 static void queue_best_keeps_seventeen_digits(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     struct evq_best best = {.run = "r",
                             .metric = "eval/t/accuracy",
@@ -542,18 +520,18 @@ static void queue_best_keeps_seventeen_digits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(queue_publish_writes_what_people_read, fresh),
-        cmocka_unit_test_setup(queue_claim_names_tasks_done_before, fresh),
-        cmocka_unit_test_setup(queue_complete_refuses_worker_whose_lease_lapsed, fresh),
-        cmocka_unit_test_setup(queue_complete_and_claim_does_both, fresh),
-        cmocka_unit_test_setup(queue_publishes_many_at_once, fresh),
-        cmocka_unit_test_setup(queue_completes_many_and_claims_in_one_write, fresh),
-        cmocka_unit_test_setup(queue_split_hands_shards_out_and_parts_back, fresh),
-        cmocka_unit_test_setup(queue_adopt_puts_back_what_redis_forgot, fresh),
-        cmocka_unit_test_setup(queue_run_results_pages_through_a_run, fresh),
-        cmocka_unit_test_setup(queue_sink_reads_acknowledges_and_replays, fresh),
-        cmocka_unit_test_setup(queue_sink_read_sets_aside_what_is_no_result, fresh),
-        cmocka_unit_test_setup(queue_best_keeps_seventeen_digits, fresh),
+        cmocka_unit_test_setup(queue_publish_writes_what_people_read, fixture_fresh),
+        cmocka_unit_test_setup(queue_claim_names_tasks_done_before, fixture_fresh),
+        cmocka_unit_test_setup(queue_complete_refuses_worker_whose_lease_lapsed, fixture_fresh),
+        cmocka_unit_test_setup(queue_complete_and_claim_does_both, fixture_fresh),
+        cmocka_unit_test_setup(queue_publishes_many_at_once, fixture_fresh),
+        cmocka_unit_test_setup(queue_completes_many_and_claims_in_one_write, fixture_fresh),
+        cmocka_unit_test_setup(queue_split_hands_shards_out_and_parts_back, fixture_fresh),
+        cmocka_unit_test_setup(queue_adopt_puts_back_what_redis_forgot, fixture_fresh),
+        cmocka_unit_test_setup(queue_run_results_pages_through_a_run, fixture_fresh),
+        cmocka_unit_test_setup(queue_sink_reads_acknowledges_and_replays, fixture_fresh),
+        cmocka_unit_test_setup(queue_sink_read_sets_aside_what_is_no_result, fixture_fresh),
+        cmocka_unit_test_setup(queue_best_keeps_seventeen_digits, fixture_fresh),
     };
-    return cmocka_run_group_tests(tests, start, end);
+    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }

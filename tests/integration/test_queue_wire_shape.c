@@ -15,22 +15,6 @@
 #include "shared/queue_ticket.h"
 #include "tests/fixture/queue.h"
 
-static struct fixture *fx;
-
-static int start(void **state)
-{
-    (void)state;
-    fx = fixture_open(NULL);
-    return 0;
-}
-
-static int end(void **state)
-{
-    (void)state;
-    fixture_close(fx);
-    return 0;
-}
-
 /* Parses and frees. */
 static json_t *json_of(char *text)
 {
@@ -45,7 +29,7 @@ static json_t *json_of(char *text)
 
 static void queue_views_are_json(void **state)
 {
-    (void)state;
+    struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
     char *text = NULL;
 
@@ -82,7 +66,7 @@ static void see(void *context, const struct evq_result *result)
 }
 
 /* Functions that answer body; whatever it is, no verb may take it for an answer it is not. */
-static void load_answers(const char *body)
+static void load_answers(struct fixture *fx, const char *body)
 {
     static const char *const names[] = {
         "submit",    "submit_batch",   "classes",  "suite",  "claim",      "heartbeat",
@@ -155,7 +139,7 @@ static void check_corrupt_many(struct evq_queue *q, const struct evq_claim_reque
     evq_result_free(result);
 }
 
-static void check_corrupt(const char *body)
+static void check_corrupt(struct fixture *fx, const char *body)
 {
     struct evq_error err = {EVQ_OK, ""};
     struct evq_job *job = fixture_job("r/1/regular/quick");
@@ -180,7 +164,7 @@ static void check_corrupt(const char *body)
     int64_t number = 0;
     struct evq_queue *q = fx->queue;
 
-    load_answers(body);
+    load_answers(fx, body);
     print_message("every function answers %s\n", body);
     assert_status(evq_queue_info(q, &info, &err), EVQ_E_IO);
     assert_status(evq_queue_submit(q, job, 0, &submitted, &err), EVQ_E_IO);
@@ -217,15 +201,15 @@ static void check_corrupt(const char *body)
 
 static void queue_verbs_refuse_replies_out_of_shape(void **state)
 {
-    (void)state;
-    check_corrupt("{}");
-    check_corrupt("{{}, {}, {}, {}, {}, {}, {}}");
-    check_corrupt("{'jobs', '1', '1', '-1', {'id'}}");
-    check_corrupt("{'jobs', '1', '1', '-1', {'', '', '', '1', '-1', '0', '0', '0', '0'}}");
-    check_corrupt("{'jobs', '1', '1', '-1', {'a', 'b', '', 'x', '-1', '0', '0', '0', '0'}}");
-    check_corrupt("{'1', 'x'}");
-    check_corrupt("{'conflicts'}");
-    check_corrupt("-5");
+    struct fixture *fx = *state;
+    check_corrupt(fx, "{}");
+    check_corrupt(fx, "{{}, {}, {}, {}, {}, {}, {}}");
+    check_corrupt(fx, "{'jobs', '1', '1', '-1', {'id'}}");
+    check_corrupt(fx, "{'jobs', '1', '1', '-1', {'', '', '', '1', '-1', '0', '0', '0', '0'}}");
+    check_corrupt(fx, "{'jobs', '1', '1', '-1', {'a', 'b', '', 'x', '-1', '0', '0', '0', '0'}}");
+    check_corrupt(fx, "{'1', 'x'}");
+    check_corrupt(fx, "{'conflicts'}");
+    check_corrupt(fx, "-5");
 }
 
 int main(void)
@@ -235,5 +219,5 @@ int main(void)
         cmocka_unit_test(
             queue_verbs_refuse_replies_out_of_shape), // Last: it replaces the functions.
     };
-    return cmocka_run_group_tests(tests, start, end);
+    return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }
