@@ -11,36 +11,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/checkpoint.h"
 #include "shared/clock.h"
-#include "shared/file.h"
 #include "worker/channel.h"
 #include "worker/fetch.h"
 #include "worker/lease.h"
-#include "worker/place.h"
 #include "worker/runner.h"
 #include "worker/scratch.h"
+#include "worker/work.h"
 
 #define PROGRESS_MS 200 // At most so often is progress told.
 #define PRUNE_JOBS  64  // So many jobs lie between two looks at what can go from scratch.
-
-struct work { // One job as the supervisor gave it.
-    const char *id;
-    struct evq_job *job;
-    const struct evq_suite *suite;
-    const struct evq_root *root;
-    const char *root_path; // Where the root is, or what was fetched.
-    int root_fd;
-    struct evq_fetched fetched; // From another machine's memory.
-    const char **tasks_done;
-    size_t task_done_count;
-};
 
 struct child {
     struct evq_config *config;
     struct evq_runner *runner;
     struct evq_channel channel;
-    const struct work *work; // The present job.
+    const struct evq_work *work; // The present job.
     bool cancelled;
     bool leaving; // Told to exit, or the supervisor is gone.
     int64_t told_ms;
@@ -161,83 +147,6 @@ static enum evq_status error_tell(struct child *child, const struct evq_error *e
     return note_tell(child, "error", fields, sizeof(fields) / sizeof(fields[0]), NULL);
 }
 
-static bool file_is_here(const struct work *work)
-{
-    const char *const paths[] = {work->job->pin, work->job->path};
-    int fd = -1;
-
-    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]) && work->root_fd >= 0; i++) {
-        if (paths[i] != NULL && paths[i][0] != '\0' &&
-            evq_beneath_open(work->root_fd, paths[i], false, &fd, NULL) == EVQ_OK) {
-            (void)close(fd); // Read only.
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Weights in memory are read where they are, if this machine is theirs; else fetched. */
-static enum evq_status memory_open(struct child *child, struct work *work, struct evq_error *err)
-{
-    const struct evq_eval_report report = {
-        .context = child, .progress = child_progress, .task = child_task};
-    const struct evq_snapshot *snapshot = &work->job->snapshot;
-    char boot[EVQ_SNAPSHOT_BOOT_BYTES_MAX + 1];
-    char host[256] = "";
-
-    (void)gethostname(host, sizeof(host) - 1); // For the message, else told by the boot.
-    evq_snapshot_boot(boot);
-    const bool ours = work->job->snapshot_given ? strcmp(snapshot->boot, boot) == 0
-                                                : strcmp(work->job->host, host) == 0;
-    const bool told = work->job->snapshot_given && !ours; // Not even by a name that is the same.
-    if (!told && file_is_here(work)) {
-        return EVQ_OK;
-    }
-    if (snapshot->place[0] == '\0') {
-        return ours ? EVQ_OK // It is gone, which the evaluation will say.
-                    : evq_error_set(err, EVQ_E_RETRY,
-                                    "'%s' is in the memory of host '%.80s', which this worker on "
-                                    "'%.80s' does not share: run a worker for its suite there",
-                                    work->job->path, work->job->host, host);
-    }
-    if (snapshot->bytes > child->config->worker.fetch_bytes_max) {
-        return evq_error_set(err, EVQ_E_RETRY,
-                             "'%s' has %lld bytes in another memory; worker.fetch_bytes_max is "
-                             "%lld here",
-                             work->job->path, (long long)snapshot->bytes,
-                             (long long)child->config->worker.fetch_bytes_max);
-    }
-    const enum evq_status status =
-        evq_fetch_open(work->job, child->config->worker.scratch, &evq_fetch_limits_default, &report,
-                       &work->fetched, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    evq_file_close(&work->root_fd);
-    work->root_path = work->fetched.directory;
-    work->root_fd = open(work->fetched.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return EVQ_OK;
-}
-
-/* Splits "a\nb\n" in place; the pointers are into the note's text. */
-static enum evq_status tasks_done_split(const struct evq_note *note, struct work *work,
-                                        struct evq_error *err)
-{
-    char *text = evq_arena_strdup(note->arena, evq_channel_get_text(note, "tasks_done"));
-    const size_t bytes = text != NULL ? strlen(text) : 0;
-
-    work->tasks_done = evq_arena_array(note->arena, bytes + 1, sizeof(*work->tasks_done));
-    if (text == NULL || work->tasks_done == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "job %s", work->id);
-    }
-    char *rest = NULL;
-    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest)) {
-        work->tasks_done[work->task_done_count++] = line;
-    }
-    return EVQ_OK;
-}
-
 static void scratch_drop(struct child *child)
 {
     if (child->scratch_fd >= 0) {
@@ -260,80 +169,18 @@ static enum evq_status scratch_have(struct child *child, struct evq_error *err)
                                sizeof(child->scratch), &child->scratch_fd, err);
 }
 
-static enum evq_status work_open(struct child *child, const struct evq_note *note,
-                                 struct work *work, struct evq_error *err)
-{
-    const struct evq_config *config = child->config;
-    const struct evq_field *record = evq_codec_note_field(note, "record");
-    const char *suite = evq_channel_get_text(note, "suite");
-
-    work->root_fd = -1;
-    work->id = evq_channel_get_text(note, "id");
-    work->suite = evq_config_suite(config, suite);
-    if (work->suite == NULL ||
-        strcmp(work->suite->digest, evq_channel_get_text(note, "digest")) != 0) {
-        return evq_error_set(
-            err, EVQ_E_RETRY,
-            "suite '%s' in %s changed since this worker started: restart the worker", suite,
-            config->file);
-    }
-    if (record == NULL || record->type != EVQ_FIELD_BYTES) {
-        return evq_error_set(err, EVQ_E_BUG, "a job without its record");
-    }
-    enum evq_status status =
-        evq_codec_job_decode(record->bytes, record->byte_count, &work->job, err);
-    if (status == EVQ_OK) {
-        status = tasks_done_split(note, work, err);
-    }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    work->root = evq_config_root_find(config, work->job->root);
-    if (work->root == NULL) {
-        return evq_error_set(
-            err, EVQ_E_INCOMPLETE, // Of this machine's set-up, not of the job: no attempt of it.
-            "root '%s' of checkpoint '%s' is not known on this worker: add under roots: in %s the "
-            "line \"%s: /DIRECTORY/HERE\"",
-            work->job->root, work->job->path, config->file[0] != '\0' ? config->file : "evalq.yaml",
-            work->job->root);
-    }
-    work->root_path = work->root->path;
-    work->root_fd = open(work->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const int open_errno = errno;
-    if (work->root == &config->shm) {
-        status = memory_open(child, work, err);
-    }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (work->root_fd < 0) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE,
-                             "root '%s' is %s here, which cannot be opened: %s", work->root->name,
-                             work->root_path, strerror(open_errno));
-    }
-    return scratch_have(child, err);
-}
-
-static void work_close(struct child *child, struct work *work)
+/* Drops what the attempt left. */
+static void scratch_renew(struct child *child)
 {
     if (child->scratch_fd >= 0 && !evq_scratch_renew(child->config->worker.scratch, child->scratch,
                                                      sizeof(child->scratch), child->scratch_fd)) {
         scratch_drop(child);
     }
-    evq_file_close(&work->root_fd);
-    evq_fetch_close(&work->fetched);
-    evq_job_free(work->job);
-}
-
-static const char *path_pick(const struct work *work)
-{
-    return work->fetched.directory[0] != '\0' ? work->fetched.name
-                                              : evq_place_pick(work->root_fd, work->job);
 }
 
 static enum evq_status work_run(struct child *child, const struct evq_note *note,
-                                const struct work *work, struct evq_failure *failure,
-                                struct evq_error *err)
+                                const struct evq_work *work, const struct evq_eval_report *report,
+                                struct evq_failure *failure, struct evq_error *err)
 {
     const struct evq_eval_request request = {
         .config = child->config,
@@ -341,7 +188,7 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
         .job = work->job,
         .root_fd = work->root_fd,
         .root_path = work->root_path,
-        .path = path_pick(work),
+        .path = evq_work_path(work),
         .prepared = "",
         .shard = (int32_t)evq_channel_get_integer(note, "shard", -1),
         .shard_count = (int32_t)evq_channel_get_integer(note, "shard_count", 0),
@@ -350,10 +197,8 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
         .scratch = child->scratch,
         .attempt = (int32_t)evq_channel_get_integer(note, "attempt", 1),
         .epoch = evq_channel_get_text(note, "epoch")};
-    const struct evq_eval_report report = {
-        .context = child, .progress = child_progress, .task = child_task};
 
-    return evq_runner_eval(child->runner, work->id, &request, &report, failure, err);
+    return evq_runner_eval(child->runner, work->id, &request, report, failure, err);
 }
 
 static void prune(const struct child *child)
@@ -373,19 +218,25 @@ static bool may_lack_room(enum evq_status status, const struct evq_failure *fail
 
 static void job_take(struct child *child, const struct evq_note *note)
 {
-    struct work work = {.root_fd = -1, .fetched = {.directory_fd = -1}};
+    const struct evq_eval_report report = {
+        .context = child, .progress = child_progress, .task = child_task};
+    struct evq_work work;
     struct evq_failure failure = {0};
     struct evq_error err = {0};
     struct evq_error lack = {0};
 
     child->cancelled = false;
     child->told_ms = 0;
-    enum evq_status status = work_open(child, note, &work, &err);
+    enum evq_status status = evq_work_open(child->config, note, &report, &work, &err);
+    if (status == EVQ_OK) {
+        status = scratch_have(child, &err);
+    }
     if (status == EVQ_OK) {
         child->work = &work;
-        status = work_run(child, note, &work, &failure, &err);
+        status = work_run(child, note, &work, &report, &failure, &err);
     }
-    work_close(child, &work); // First: of an attempt whose end is told nothing is left.
+    scratch_renew(child); // First: of an attempt whose end is told nothing is left.
+    evq_work_close(&work);
     if (may_lack_room(status, &failure) &&
         evq_scratch_room(child->config->worker.scratch, &lack) != EVQ_OK) {
         status = evq_error_prefix(&lack, "%s", err.message);
