@@ -14,35 +14,11 @@
 
 #include "producer/fork.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
 #define LOOK_MS 10
 #define LEFT_KEPT_MS                                                                               \
     ((int64_t)30 * 86400 * 1000) // What a run left unsent that nobody opened again.
-#define ITEMS_MAX 100000         // Taken from one ring at a time; the ring bounds it sooner.
-
-static void item_free(struct evq_item *item)
-{
-    for (size_t at = 0; at < item->job_count; at++) {
-        evq_job_free(item->jobs[at]);
-    }
-    free(item->data);
-    free(item);
-}
-
-static void source_close(struct evq_source *source, bool remove)
-{
-    while (source->first != NULL) {
-        struct evq_item *item = source->first;
-        source->first = item->next;
-        item_free(item);
-    }
-    evq_spool_close(source->spool);
-    if (source->ring != NULL) {
-        evq_fork_forget(evq_ring_fd(source->ring)); // Also waits for a fork that is going on.
-    }
-    evq_ring_close(source->ring, remove);
-    memset(source, 0, sizeof(*source));
-}
 
 /* What the thread holds of rings, files and sockets. */
 static void sender_release(struct evq_sender *sender)
@@ -50,7 +26,7 @@ static void sender_release(struct evq_sender *sender)
     for (size_t at = 0; at < sender->source_count; at++) {
         struct evq_source *source = &sender->sources[at];
         bool empty = source->spool != NULL && evq_spool_records(source->spool) == 0;
-        source_close(source, empty);
+        evq_source_close(source, empty);
     }
     sender->source_count = 0;
     evq_keeper_free(&sender->keeper);
@@ -67,9 +43,7 @@ static void sender_free(struct evq_sender *sender)
     evq_config_free(sender->config);
     evq_config_free(sender->later);
     evq_warner_close(&sender->warner);
-    if (sender->wake_fd >= 0) {
-        close(sender->wake_fd);
-    }
+    evq_file_close(&sender->wake_fd);
     pthread_cond_destroy(&sender->progress);
     pthread_mutex_destroy(&sender->progress_lock);
     free(sender);
@@ -90,123 +64,10 @@ void evq_sender_tell(struct evq_sender *sender, bool failed)
     pthread_mutex_unlock(&sender->progress_lock);
 }
 
-/* Copies a record out of the ring. false: no memory now; it stays there. */
-static bool source_push(struct evq_sender *sender, struct evq_source *source, const uint8_t *data,
-                        size_t bytes)
-{
-    struct evq_item *item = calloc(1, sizeof(*item));
-    uint8_t *copy = malloc(bytes);
-    struct evq_error error = {.status = EVQ_OK};
-
-    if (item == NULL || copy == NULL) {
-        free(item);
-        free(copy);
-        return false;
-    }
-    memcpy(copy, data, bytes);
-    item->data = copy;
-    item->end = source->cursor;
-    item->since_ms = evq_clock_mono_ms();
-    if (evq_request_unpack(copy, bytes, &item->request, &error) != EVQ_OK) {
-        evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "%s", error.message);
-        atomic_fetch_add(&sender->lost, 1);
-        item->done = true;
-    }
-    if (source->last != NULL) {
-        source->last->next = item;
-    } else {
-        source->first = item;
-    }
-    source->last = item;
-    if (source->ring != sender->ring || source->cursor <= sender->inherited) {
-        atomic_fetch_add(&sender->waiting, 1); // A submit of this client was counted by itself.
-    }
-    return true;
-}
-
-static void source_take(struct evq_sender *sender, struct evq_source *source)
-{
-    uint8_t payload[EVQ_RING_PAYLOAD_BYTES_MAX];
-    uint64_t before = source->cursor;
-    size_t bytes = 0;
-
-    for (int taken = 0; taken < ITEMS_MAX; taken++) {
-        before = source->cursor;
-        if (evq_ring_take(source->ring, &source->cursor, payload, &bytes) != EVQ_OK) {
-            break;
-        }
-        if (!source_push(sender, source, payload, bytes)) {
-            source->cursor = before;
-            break;
-        }
-    }
-    if (evq_ring_corrupt(source->ring) > 0) {
-        evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "a submit in '%s' is damaged and left out",
-                 evq_ring_path(source->ring));
-    }
-}
-
-/* Prepares what is due. Returns when the next is, monotonic ms. */
-static int64_t source_prepare(struct evq_sender *sender, struct evq_source *source)
-{
-    int64_t next = INT64_MAX;
-
-    for (struct evq_item *item = source->first; item != NULL && !atomic_load(&sender->stop);
-         item = item->next) {
-        if (!item->ready && !item->done && item->due_ms <= evq_clock_mono_ms()) {
-            evq_prepare_item(sender, item);
-        }
-        if (!item->ready && !item->done && item->due_ms < next) {
-            next = item->due_ms;
-        }
-    }
-    return next;
-}
-
-/* Frees what is done at the front, and its room in the ring. */
-static bool source_release(struct evq_sender *sender, struct evq_source *source)
-{
-    bool released = false;
-
-    for (struct evq_item *item = source->first; item != NULL; item = item->next) {
-        if (item->done && !item->counted) {
-            item->counted = true;
-            atomic_fetch_sub(&sender->waiting, 1);
-        }
-    }
-    while (source->first != NULL && source->first->done) {
-        struct evq_item *item = source->first;
-        evq_ring_release(source->ring, item->end);
-        source->first = item->next;
-        if (source->first == NULL) {
-            source->last = NULL;
-        }
-        item_free(item);
-        released = true;
-    }
-    if (source->first == NULL && source->cursor > evq_ring_head(source->ring)) {
-        evq_ring_release(source->ring, source->cursor); // Torn records at the end.
-        released = true;
-    }
-    return released;
-}
-
-/* Up to where the ring holds nothing but what is through or parked. */
-static uint64_t source_settled(const struct evq_source *source)
-{
-    const struct evq_item *item = source->first;
-    uint64_t settled = evq_ring_head(source->ring);
-
-    for (; item != NULL && (item->done || item->parked); item = item->next) {
-        settled = item->end;
-    }
-    return item == NULL && source->cursor > settled ? source->cursor : settled;
-}
-
 /* What others wait for. */
 static bool settled_note(struct evq_sender *sender)
 {
-    uint64_t settled = source_settled(&sender->sources[0]);
+    uint64_t settled = evq_source_settled(&sender->sources[0]);
     uint64_t adopted = 0;
     uint64_t parked = 0;
 
@@ -216,7 +77,7 @@ static bool settled_note(struct evq_sender *sender)
     for (size_t at = 1; at < sender->source_count; at++) {
         const struct evq_source *source = &sender->sources[at];
         adopted += evq_spool_records(source->spool) > 0 ||
-                   source_settled(source) != evq_ring_tail(source->ring);
+                   evq_source_settled(source) != evq_ring_tail(source->ring);
     }
     bool moved =
         atomic_load(&sender->settled) != settled || atomic_load(&sender->adopted) != adopted;
@@ -234,11 +95,11 @@ static void sources_release(struct evq_sender *sender)
 
     for (size_t at = 0; at < sender->source_count; at++) {
         struct evq_source *source = &sender->sources[at];
-        released = source_release(sender, source) || released;
+        released = evq_source_release(sender, source) || released;
         bool empty = source->first == NULL && evq_spool_records(source->spool) == 0 &&
                      evq_ring_head(source->ring) == evq_ring_tail(source->ring);
         if (at > 0 && empty) {
-            source_close(source, true);
+            evq_source_close(source, true);
             *source = sender->sources[--sender->source_count];
             at--;
             released = true;
@@ -339,8 +200,8 @@ static void *sender_main(void *argument)
     while (!atomic_load(&sender->stop)) {
         int64_t next = INT64_MAX;
         for (size_t at = 0; at < sender->source_count; at++) {
-            source_take(sender, &sender->sources[at]);
-            int64_t due = source_prepare(sender, &sender->sources[at]);
+            evq_source_take(sender, &sender->sources[at]);
+            int64_t due = evq_source_prepare(sender, &sender->sources[at]);
             next = due < next ? due : next;
         }
         sources_release(sender);

@@ -1,7 +1,7 @@
 /*
- * The client's background thread: takes submits from the rings, makes jobs of them (prepare.c),
- * brings the jobs to Redis or, while it is away, into the spool (deliver.c), and releases pins
- * whose jobs ended (keeper.c).
+ * The client's background thread: takes submits from the rings (source.c), makes jobs of them
+ * (prepare.c), brings the jobs to Redis or, while it is away, into the spool (deliver.c), and
+ * releases pins whose jobs ended (keeper.c).
  *
  * Threads: `ring`, the atomics and `wake_fd` belong to everybody; what is below "the thread's own"
  * to the thread alone. Owned by client and thread together: the last of them frees it, so that
@@ -153,6 +153,17 @@ void evq_sender_stop(struct evq_sender *sender, int64_t deadline_ms);
 
 /* The thread's own: wakes those who wait for progress. failed: it was a try that failed. */
 void evq_sender_tell(struct evq_sender *sender, bool failed);
+
+/* source.c: takes what is new in the ring, as far as there is memory. */
+void evq_source_take(struct evq_sender *sender, struct evq_source *source);
+/* Prepares what is due. Returns when the next is, monotonic ms. */
+int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source);
+/* Frees what is done at the front, and its room in the ring; whether there was any. */
+bool evq_source_release(struct evq_sender *sender, struct evq_source *source);
+/* Up to where the ring holds nothing but what is through or parked. */
+uint64_t evq_source_settled(const struct evq_source *source);
+/* remove: the ring's file too. */
+void evq_source_close(struct evq_source *source, bool remove);
 
 /* prepare.c: moves the item on: sets ready, or due_ms for another look; parked: for want of a root.
  */
