@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every test that docs/guarantees.md and docs/trackers.md name exists, so that no promise stands on a test that was renamed or removed; and
-# every guard that tests/mutants takes away is still in the code.
+# every guard that tests/mutants takes away is still in the code; and every link of the pages leads somewhere.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -18,5 +18,6 @@ for name in $(cat docs/guarantees.md docs/trackers.md | grep -E '^\| ' | grep -o
     fi
 done
 python3 tests/mutants/mutate.py --texts || failed=1
+python3 tests/pages.py || failed=1
 [ "$failed" -eq 0 ] && echo "claims: $count tests named, all there"
 exit "$failed"
