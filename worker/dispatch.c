@@ -150,8 +150,8 @@ static bool offer_renew(struct evq_supervisor *supervisor, int64_t now_ms)
         evq_log(EVQ_LOG_ERROR, "suite_refused", "reason=%s", err.message);
         supervisor->exit_code =
             status == EVQ_E_CONFLICT ? EVQ_EXIT_CONFIG : evq_status_exit(status);
-        evq_supervisor_drain(supervisor, "its suites were refused",
-                             supervisor->config->worker.drain_seconds * 1000);
+        evq_drain_begin(supervisor, "its suites were refused",
+                        supervisor->config->worker.drain_seconds * 1000);
         supervisor->registered = true; // What runs may end.
         supervisor->reclass = false;
         return true;

@@ -3,7 +3,8 @@
  * slots, beats for them, limits, cancels and restarts, and publishes what they give. A single
  * thread around one poll(). No CUDA.
  *
- *   supervisor.c  start, the loop, signals, draining, the end
+ *   supervisor.c  start, the loop, signals, the end
+ *   drain.c       why it claims no more, and how long what runs still has
  *   children.c    the slots' processes: notes, deaths, time limits, starts
  *   dispatch.c    one round with Redis: offers, outboxes, heartbeats, waiting for a wake marker
  *   claims.c      which jobs are asked for, started, given up
@@ -97,8 +98,15 @@ struct evq_supervisor {
 /* Runs until drained. Returns the exit code. */
 enum evq_exit evq_supervisor_main(const struct evq_options *options);
 
-/* Begins to drain: no more claims, running jobs have until within_ms. */
-void evq_supervisor_drain(struct evq_supervisor *supervisor, const char *why, int64_t within_ms);
+/* ---- drain.c ---- */
+
+/* No more claims; running jobs have until within_ms. */
+void evq_drain_begin(struct evq_supervisor *supervisor, const char *why, int64_t within_ms);
+/* Kills what runs. */
+void evq_drain_force(struct evq_supervisor *supervisor);
+/* Whether to begin to drain by ourselves, and what to do when a drain took too long. */
+void evq_drain_tick(struct evq_supervisor *supervisor, int64_t now_ms);
+bool evq_drain_over(const struct evq_supervisor *supervisor, int64_t now_ms);
 
 /* ---- children.c ---- */
 
