@@ -2,16 +2,14 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/conn_openssl.h"
+#include "shared/conn_trust.h"
 
 #define WRITE_BYTES_MAX (1 << 20)
 
@@ -24,11 +22,6 @@ struct evq_conn_tls {
     int failure; // errno of the socket; 0: none.
     bool ended;  // The peer closed.
 };
-
-static bool given(const char *text)
-{
-    return text != NULL && *text != '\0';
-}
 
 /* ---- the socket below ---- */
 
@@ -82,118 +75,7 @@ static long bio_ctrl(BIO *bio, int command, long number, void *pointer)
     return command == BIO_CTRL_FLUSH ? 1 : 0; // Nothing is held back.
 }
 
-/* ---- what is believed of the server, and shown to it ---- */
-
-/* The reason that OpenSSL gives for its last failure. */
-static const char *reason_text(const struct evq_conn_openssl *openssl)
-{
-    const char *text = openssl->ERR_reason_error_string(openssl->ERR_peek_last_error());
-    return text != NULL ? text : "for no reason that OpenSSL tells";
-}
-
-/* So that a missing file is told by its own words. */
-static enum evq_status check_file(const char *key, const char *path, struct evq_error *err)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "open redis.tls.%s '%s': %s", key, path,
-                             strerror(errno));
-    }
-    (void)close(fd); // Nothing was read.
-    return EVQ_OK;
-}
-
-static enum evq_status load_ca(const struct evq_conn_openssl *openssl, SSL_CTX *context,
-                               const char *ca, struct evq_error *err)
-{
-    struct stat info;
-
-    if (!given(ca)) { // Those of the system, or of $SSL_CERT_FILE and $SSL_CERT_DIR.
-        return openssl->SSL_CTX_set_default_verify_paths(context) == 1
-                   ? EVQ_OK
-                   : evq_error_set(err, EVQ_E_IO, "the system's certificate authorities: %s",
-                                   reason_text(openssl));
-    }
-    enum evq_status status = check_file("ca", ca, err);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    const bool directory = stat(ca, &info) == 0 && S_ISDIR(info.st_mode);
-    if (openssl->SSL_CTX_load_verify_locations(context, directory ? NULL : ca,
-                                               directory ? ca : NULL) != 1) {
-        return evq_error_set(err, EVQ_E_IO, "redis.tls.ca '%s' holds no PEM certificate: %s", ca,
-                             reason_text(openssl));
-    }
-    return EVQ_OK;
-}
-
-/* A key that asks for a passphrase is refused instead of asking whoever sits at the terminal. */
-static int no_passphrase(char *out, int bytes, int writing, void *unused)
-{
-    (void)writing;
-    (void)unused;
-    if (bytes > 0) {
-        out[0] = '\0';
-    }
-    return 0;
-}
-
-static enum evq_status load_own(const struct evq_conn_openssl *openssl, SSL_CTX *context,
-                                const struct evq_conn_tls_config *config, struct evq_error *err)
-{
-    if (!given(config->cert)) {
-        return EVQ_OK;
-    }
-    const char *key = given(config->key) ? config->key : config->cert;
-    enum evq_status status = check_file("cert", config->cert, err);
-    if (status == EVQ_OK) {
-        status = check_file("key", key, err);
-    }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (openssl->SSL_CTX_use_certificate_chain_file(context, config->cert) != 1) {
-        return evq_error_set(err, EVQ_E_IO, "redis.tls.cert '%s' holds no PEM certificate: %s",
-                             config->cert, reason_text(openssl));
-    }
-    openssl->SSL_CTX_set_default_passwd_cb(context, no_passphrase);
-    if (openssl->SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1) {
-        return evq_error_set(err, EVQ_E_IO,
-                             "redis.tls.key '%s' is not the PEM key, without a passphrase, of the "
-                             "certificate '%s': %s",
-                             key, config->cert, reason_text(openssl));
-    }
-    return EVQ_OK;
-}
-
-/* The caller frees *ret_context. */
-static enum evq_status context_new(const struct evq_conn_openssl *openssl,
-                                   const struct evq_conn_tls_config *config, SSL_CTX **ret_context,
-                                   struct evq_error *err)
-{
-    openssl->ERR_clear_error();
-    SSL_CTX *context = openssl->SSL_CTX_new(openssl->TLS_client_method());
-    if (context == NULL ||
-        openssl->SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL) != 1) {
-        openssl->SSL_CTX_free(context);
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for TLS");
-    }
-    (void)openssl->SSL_CTX_ctrl(context, SSL_CTRL_MODE,
-                                SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
-                                NULL);
-    (void)openssl->SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-    openssl->SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
-    enum evq_status status = load_ca(openssl, context, config->ca, err);
-    if (status == EVQ_OK) {
-        status = load_own(openssl, context, config, err);
-    }
-    if (status != EVQ_OK) {
-        openssl->SSL_CTX_free(context);
-        return status;
-    }
-    *ret_context = context;
-    return EVQ_OK;
-}
+/* ---- before any connection ---- */
 
 enum evq_status evq_conn_tls_check(const struct evq_conn_tls_config *config, struct evq_error *err)
 {
@@ -201,14 +83,14 @@ enum evq_status evq_conn_tls_check(const struct evq_conn_tls_config *config, str
     SSL_CTX *context = NULL;
     struct evq_error local;
 
-    if (given(config->key) && !given(config->cert)) {
+    if (evq_conn_trust_given(config->key) && !evq_conn_trust_given(config->cert)) {
         return evq_error_set(err, EVQ_E_INVALID, "redis.tls.key is given without redis.tls.cert");
     }
     enum evq_status status = evq_conn_openssl(&openssl, err);
     if (status != EVQ_OK) {
         return status;
     }
-    status = context_new(openssl, config, &context, &local);
+    status = evq_conn_trust_new(openssl, config, &context, &local);
     if (status != EVQ_OK) {
         return evq_error_set(err, status == EVQ_E_IO ? EVQ_E_INVALID : status, "%s", local.message);
     }
@@ -220,13 +102,14 @@ enum evq_status evq_conn_tls_check(const struct evq_conn_tls_config *config, str
 
 static const char *host_of(const struct evq_conn_stream *stream, const struct evq_conn_url *url)
 {
-    return given(stream->tls->server_name) ? stream->tls->server_name : url->host;
+    return evq_conn_trust_given(stream->tls->server_name) ? stream->tls->server_name : url->host;
 }
 
 static enum evq_status say_untrusted(const struct evq_conn_stream *stream, const char *host,
                                      long verdict, struct evq_error *err)
 {
-    const char *ca = given(stream->tls->ca) ? stream->tls->ca : "the system's authorities";
+    const char *ca =
+        evq_conn_trust_given(stream->tls->ca) ? stream->tls->ca : "the system's authorities";
 
     switch (verdict) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
@@ -263,7 +146,7 @@ static enum evq_status say_broken(const struct evq_conn_stream *stream, bool sha
 {
     const struct evq_conn_openssl *openssl = stream->secure->openssl;
     const unsigned long code = openssl->ERR_peek_last_error();
-    const bool shown = given(stream->tls->cert);
+    const bool shown = evq_conn_trust_given(stream->tls->cert);
 
     switch (ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0) {
     case SSL_R_WRONG_VERSION_NUMBER:
@@ -279,7 +162,7 @@ static enum evq_status say_broken(const struct evq_conn_stream *stream, bool sha
                              "the server asks for a client's certificate: name one in "
                              "redis.tls.cert, its key in redis.tls.key");
     case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
-        return !shaking ? evq_error_set(err, EVQ_E_IO, "TLS: %s", reason_text(openssl))
+        return !shaking ? evq_error_set(err, EVQ_E_IO, "TLS: %s", evq_conn_trust_reason(openssl))
                : shown  ? evq_error_set(err, EVQ_E_AUTH, "the server refuses the TLS handshake")
                         : evq_error_set(err, EVQ_E_AUTH,
                                         "the server refuses the TLS handshake: it may ask for a "
@@ -294,9 +177,9 @@ static enum evq_status say_broken(const struct evq_conn_stream *stream, bool sha
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
         return evq_error_set(err, EVQ_E_AUTH, "the server refuses the client's certificate %s%s%s",
                              shown ? stream->tls->cert : "", shown ? ": " : "",
-                             reason_text(openssl));
+                             evq_conn_trust_reason(openssl));
     default:
-        return evq_error_set(err, EVQ_E_IO, "TLS: %s", reason_text(openssl));
+        return evq_error_set(err, EVQ_E_IO, "TLS: %s", evq_conn_trust_reason(openssl));
     }
 }
 
@@ -345,7 +228,7 @@ static enum evq_status tls_new(struct evq_conn_stream *stream, const char *host,
 
     enum evq_status status = evq_conn_openssl(&openssl, err);
     if (status == EVQ_OK) {
-        status = context_new(openssl, stream->tls, &context, err);
+        status = evq_conn_trust_new(openssl, stream->tls, &context, err);
     }
     if (status != EVQ_OK) {
         return status;
