@@ -47,6 +47,24 @@ static int become(const struct evq_service *service, int output, int null_input,
     return errno;
 }
 
+/* Until it has become the program, or has said in report_fd why it cannot. */
+static enum evq_status exec_wait(const struct evq_service *service, pid_t pid, int report_fd,
+                                 struct evq_error *err)
+{
+    int code = 0;
+    ssize_t got = 0;
+
+    do {
+        got = read(report_fd, &code, sizeof code);
+    } while (got < 0 && errno == EINTR);
+    if (got != (ssize_t)sizeof code) {
+        return EVQ_OK;
+    }
+    (void)waitpid(pid, NULL, 0);
+    return evq_error_set(err, code == ENOENT ? EVQ_E_NOT_FOUND : EVQ_E_IO, "start %s: '%s': %s",
+                         service->name, service->argv[0], strerror(code));
+}
+
 enum evq_status evq_service_start(struct evq_service *service, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -82,16 +100,8 @@ enum evq_status evq_service_start(struct evq_service *service, struct evq_error 
     (void)setpgid(pid, pid); // Also here, so that the group exists before it is signalled.
     (void)close(report[1]);
     report[1] = -1;
-    int code = 0;
-    ssize_t got = 0;
-    do {
-        got = read(report[0], &code, sizeof code);
-    } while (got < 0 && errno == EINTR);
-    if (got == (ssize_t)sizeof code) {
-        (void)waitpid(pid, NULL, 0);
-        status =
-            evq_error_set(err, code == ENOENT ? EVQ_E_NOT_FOUND : EVQ_E_IO, "start %s: '%s': %s",
-                          service->name, service->argv[0], strerror(code));
+    status = exec_wait(service, pid, report[0], err);
+    if (status != EVQ_OK) {
         goto out;
     }
     service->pid = pid;
