@@ -31,6 +31,7 @@ static const struct word words[] = {
     {"NOGROUP", EVQ_E_NOT_FOUND},
     {"BUSYGROUP", EVQ_E_CONFLICT},
     {"EVQ_INVALID", EVQ_E_INVALID},
+    {"EVQ_RETRY", EVQ_E_RETRY}, // A key of the queue's own is of another type.
     {"EVQ_LIMIT", EVQ_E_LIMIT},
     {"EVQ_CORRUPT", EVQ_E_CORRUPT},
     {"EVQ_CONFLICT", EVQ_E_CONFLICT},

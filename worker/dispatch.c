@@ -296,6 +296,22 @@ void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable)
     }
 }
 
+/* What refuses a claim stands until somebody mends it: it is said once, and asked for now and then.
+ */
+static void claim_answered(struct evq_supervisor *supervisor, enum evq_status status,
+                           const struct evq_error *err)
+{
+    const bool refused = status != EVQ_OK;
+
+    if (refused) {
+        evq_log(supervisor->claim_refused ? EVQ_LOG_DEBUG : EVQ_LOG_ERROR, "claim_refused",
+                "reason=%s", err->message);
+    } else if (supervisor->claim_refused) {
+        evq_log(EVQ_LOG_INFO, "claim_back", "worker=%s", supervisor->name);
+    }
+    supervisor->claim_refused = refused;
+}
+
 /* ---- the round ---- */
 
 /* While nothing runs and the command connection blocks, the heartbeat waits for the end of the
@@ -349,8 +365,8 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
         if (!evq_link_note(link, status, &err)) {
             return;
         }
+        claim_answered(supervisor, status, &err);
         if (status != EVQ_OK) {
-            evq_log(EVQ_LOG_ERROR, "claim_refused", "reason=%s", err.message);
             supervisor->reclass = true; // Classes we no longer know of are one way to be refused.
             link->retry_ms = evq_clock_mono_ms() + REFUSED_MS;
             return;

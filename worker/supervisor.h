@@ -75,6 +75,7 @@ struct evq_supervisor {
     uint64_t request_number; // and of the last one, the second.
     bool claim_due;
     bool wait_refused;      // The last wait for a marker was.
+    bool claim_refused;     // The last claim was: it was logged.
     int64_t claim_again_ms; // Something delayed falls due then; 0: unknown.
     int64_t jobs_taken;
     // By number in the configuration: how long its jobs took lately; 0: unknown.

@@ -357,10 +357,27 @@ static void check_sinks(const json_t *stats, json_t *checks)
     }
 }
 
+/* What is not evalq's under one of its keys: written by hand, it stands in the way of all that
+ * needs the key. */
+static void check_keys(const json_t *stats, json_t *checks)
+{
+    size_t index = 0;
+    const json_t *key = NULL;
+    json_array_foreach(json_object_get(stats, "keys"), index, key)
+    {
+        evq_health_add(checks, "keys", EVQ_HEALTH_FAIL,
+                       "look at it with redis-cli, then UNLINK it (docs/troubleshooting.md)",
+                       "the key %s is a %s, not the %s that evalq keeps there",
+                       evq_json_text(key, "key", "?"), evq_json_text(key, "type", "?"),
+                       evq_json_text(key, "expected", "?"));
+    }
+}
+
 void evq_health_queue(const json_t *stats, json_t *checks)
 {
     const json_t *paused = json_object_get(stats, "paused");
     int64_t bad = evq_json_integer(stats, "bad", 0);
+    check_keys(stats, checks);
     check_losses(stats, checks);
     check_workers(stats, checks);
     check_sinks(stats, checks);

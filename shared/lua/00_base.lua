@@ -40,6 +40,7 @@ local FEW = 8
 local P, NOW = '', 0
 local NOW_TEXT = '0' -- The same as text: cheaper to hand to Redis.
 local TIME = { '0', '0' } -- The same as Redis told it: seconds, microseconds.
+local ARGS, KIND = {}, '' -- Of the call.
 local META, CHANGED, BUMPS, RUNS, RUN_BUMPS, LEASES, ENDS, COSTS = nil, {}, {}, {}, {}, {}, {}, {}
 local CLAIMS = false -- This call claims: of a run it will want more.
 local FLOWS, CLASSES = {}, {} -- What submits of one call read, for those that come after in it.
@@ -191,7 +192,7 @@ function Q.ended(state, id)
     local n = #list
     list[n + 1], list[n + 2] = NOW_TEXT, id
     if n >= 1000 then -- Lua hands on some thousand arguments at most.
-        call('ZADD', P .. 'ended:' .. state, unpack(list))
+        Q.mended('ended:' .. state, call, 'ZADD', P .. 'ended:' .. state, unpack(list))
         ENDS[state] = nil
     end
 end
@@ -248,9 +249,17 @@ local function flush_known(run, record)
     end
 end
 
+local function flush_bumps(run, bumps)
+    for field, delta in pairs(bumps) do
+        if delta ~= 0 then
+            call('HINCRBY', P .. 'run:' .. run, field, text_of(delta))
+        end
+    end
+end
+
 local function flush_ends()
     for state, list in pairs(ENDS) do
-        call('ZADD', P .. 'ended:' .. state, unpack(list))
+        Q.mended('ended:' .. state, call, 'ZADD', P .. 'ended:' .. state, unpack(list))
     end
 end
 
@@ -266,23 +275,14 @@ local function flush()
         end
     end
     if #LEASES > 0 then
-        call('ZADD', P .. 'leases', unpack(LEASES))
+        Q.mended('leases', call, 'ZADD', P .. 'leases', unpack(LEASES))
     end
-    for field, delta in pairs(BUMPS) do
-        if delta ~= 0 then
-            call('HINCRBY', P .. 'n', field, text_of(delta))
-        end
-    end
-    for run, bumps in pairs(RUN_BUMPS) do
-        for field, delta in pairs(bumps) do
-            if delta ~= 0 then
-                call('HINCRBY', P .. 'run:' .. run, field, text_of(delta))
-            end
-        end
+    for run, bumps in pairs(RUN_BUMPS) do -- One whose hash is rubbish keeps no other's from being written.
+        Q.keys.tried(flush_bumps, run, bumps)
     end
     for run, record in pairs(RUNS) do
         if record.touched then
-            flush_known(run, record)
+            Q.keys.tried(flush_known, run, record)
         end
     end
     for suite, cost in pairs(COSTS) do
@@ -298,6 +298,11 @@ local function flush()
         end
         call('HSET', P .. 'meta', unpack(list))
     end
+    for field, delta in pairs(BUMPS) do -- Last: the rest is written though the key is rubbish.
+        if delta ~= 0 then
+            call('HINCRBY', P .. 'n', field, text_of(delta))
+        end
+    end
 end
 
 -- A table anew, or the same where it is still empty: that makes nothing to be collected.
@@ -308,6 +313,7 @@ end
 local function forget()
     META = META and next(META) == nil and META or setmetatable({}, META_INDEX)
     CHANGED, BUMPS, RUNS, RUN_BUMPS = emptied(CHANGED), emptied(BUMPS), emptied(RUNS), emptied(RUN_BUMPS)
+    Q.keys.begin()
     LEASES, ENDS, FLOWS, CLASSES, COSTS = emptied(LEASES), emptied(ENDS), emptied(FLOWS), emptied(CLASSES), emptied(COSTS)
 end
 
@@ -328,12 +334,26 @@ local function begin(keys)
     end
 end
 
-local function error_text(problem)
+local function error_said(problem)
     if type(problem) == 'table' then
         return tostring(problem.err or problem[1] or 'unknown error')
     end
     local text = tostring(problem) -- Redis's pcall has made text of an error table already.
     return text:find('^%u[%u_]+ ') and text or 'EVQ_INTERNAL ' .. text
+end
+
+local function wrong_type(problem)
+    return find(error_said(problem), '^WRONGTYPE') ~= nil
+end
+
+-- about: the job or flow that it is of, where the caller knows.
+local function error_text(problem, about)
+    local text = error_said(problem)
+    if find(text, '^WRONGTYPE') then
+        local known, sentence = pcall(Q.keys.explain, text, about)
+        return known and sentence or text
+    end
+    return text
 end
 
 --[[
@@ -351,7 +371,7 @@ local function verb(name, kind, body)
         return body(args)
     end
     local function callback(keys, args)
-        CLAIMS = kind == 'claim'
+        CLAIMS, ARGS, KIND = kind == 'claim', args, kind
         forget() -- What an earlier call left must not be written for this one.
         local ok, reply = pcall(run, keys, args)
         if kind ~= 'ro' then

@@ -175,10 +175,8 @@ function J.leave(j)
         call('ZREM', J.wait_key(j), j.tag)
     elseif j.state == 'delayed' then
         call('ZREM', P .. 'delayed', j.id)
-    elseif call('ZREM', P .. 'leases', j.id) == 1 then
-        J.active(j, -1)
-    else
-        call('ZREM', P .. 'sharded', j.id)
+    elseif Q.mended('leases', call, 'ZREM', P .. 'leases', j.id) == 1 or call('ZREM', P .. 'sharded', j.id) == 0 then
+        J.active(j, -1) -- One that stands in neither had its lease go with the key.
     end
     J.count(j, j.state, -1)
 end
@@ -202,7 +200,7 @@ function J.place(j, to, at, more)
     elseif to == 'delayed' then
         call('ZADD', P .. 'delayed', at, j.id)
     elseif to == 'running' then
-        call('ZADD', P .. 'leases', at, j.id)
+        Q.mended('leases', call, 'ZADD', P .. 'leases', at, j.id)
         J.active(j, 1)
     else
         call('ZADD', P .. 'sharded', j.place, j.id)
@@ -345,8 +343,15 @@ end
 
 -- Bytes that are no job, or a job that is none any more: kept apart with the reason, never in the way.
 function Q.bad(subject, reason, data)
-    call('XADD', P .. 'bad', 'MAXLEN', '~', 10000, '*', 'id', tostring(subject):sub(1, 200), 'reason',
-        tostring(reason):sub(1, 200), 'data', tostring(data or ''):sub(1, 4096))
+    local words = { 'XADD', P .. 'bad', 'MAXLEN', '~', 10000, '*', 'id', tostring(subject):sub(1, 200), 'reason',
+        tostring(reason):sub(1, 200), 'data', tostring(data or ''):sub(1, 4096) }
+    local ok, problem = pcall(call, unpack(words))
+    if not ok and wrong_type(problem) then -- Not mended(), which tells it here.
+        call('UNLINK', P .. 'bad')
+        call(unpack(words))
+    elseif not ok then
+        error(problem, 0)
+    end
     Q.bump('bad_entries', 1)
 end
 
@@ -361,12 +366,11 @@ function Q.mended(name, f, ...)
     if ok then
         return reply
     end
-    local problem = error_text(reply)
-    if not find(problem, '^WRONGTYPE') then
+    if not wrong_type(reply) then
         error(reply, 0)
     end
     local _, text = pcall(call, 'GET', P .. name)
-    Q.bad(name, 'the key was of another type and is made anew: ' .. problem, type(text) == 'string' and text or '')
+    Q.bad(name, 'the key was of another type and is made anew: ' .. error_said(reply), type(text) == 'string' and text or '')
     call('UNLINK', P .. name)
     if Q.AFTER_MENDING[name] then
         Q.AFTER_MENDING[name]()

@@ -303,8 +303,8 @@ function F.supersede(flow, floor)
                 J.finish(j, 'skipped', reason)
             end
         end)
-        if not ok then
-            J.set_aside(id or slice[i], error_text(problem))
+        if not ok and not Q.keys.blameless(problem) then
+            J.set_aside(id or slice[i], error_text(problem, id))
         end
     end
     if #slice == 2 * SLICE then

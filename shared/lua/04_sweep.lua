@@ -6,8 +6,8 @@ that was cut into slices, retention. There is no reaper process. One item that c
 local function per_item(ids, place, handle)
     for _, id in ipairs(ids) do
         local ok, problem = pcall(handle, id)
-        if not ok then
-            J.set_aside(id, error_text(problem), nil, nil)
+        if not ok and not Q.keys.blameless(problem) then
+            J.set_aside(id, error_text(problem, id), nil, nil)
             pcall(call, 'ZREM', P .. place, id)
         end
     end
@@ -105,12 +105,14 @@ end
 
 -- When the next delayed job is due, or false.
 function L.due()
-    return tonumber(call('ZRANGE', P .. 'delayed', '0', '0', 'WITHSCORES')[2]) or false
+    local rows = Q.keys.tried(call, 'ZRANGE', P .. 'delayed', '0', '0', 'WITHSCORES')
+    return rows and tonumber(rows[2]) or false
 end
 
 -- Returns L.due() as it is afterwards; nil where that was not looked at.
 function L.looks_and_promotions()
-    per_item(call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW_TEXT, 'LIMIT', '0', text_of(FEW)), 'leases', L.look)
+    per_item(Q.mended('leases', call, 'ZRANGEBYSCORE', P .. 'leases', '-inf', NOW_TEXT, 'LIMIT', '0', text_of(FEW)), 'leases',
+        L.look)
     local due = L.due()
     if due and due <= NOW then
         per_item(call('ZRANGEBYSCORE', P .. 'delayed', '-inf', NOW_TEXT, 'LIMIT', '0', text_of(FEW)), 'delayed', L.promote)
@@ -140,13 +142,13 @@ function L.retain(budget)
     local meta = Q.meta()
     local removed, kept = 0, 0
     for state in pairs(ENDED) do
-        kept = kept + call('ZCARD', P .. 'ended:' .. state)
+        kept = kept + Q.mended('ended:' .. state, call, 'ZCARD', P .. 'ended:' .. state)
     end
     for _, state in ipairs({ 'done', 'skipped', 'cancelled', 'dead', 'bad' }) do
         local key, wanted = P .. 'ended:' .. state, state == 'dead' or state == 'bad'
         local age = wanted and meta.retain_dead_ms or meta.retain_ms
         local over = wanted and 0 or math.max(kept - meta.retain_count, 0)
-        local ids = call('ZRANGE', key, 0, budget - removed - 1, 'WITHSCORES')
+        local ids = Q.mended('ended:' .. state, call, 'ZRANGE', key, 0, budget - removed - 1, 'WITHSCORES')
         for i = 1, #ids, 2 do
             if removed >= budget or (tonumber(ids[i + 1]) > NOW - age and over <= 0) then
                 break
@@ -197,27 +199,35 @@ local function flows_expire(budget)
     return #old
 end
 
--- Retention of all kinds; also gc's body.
+-- Retention of all kinds; also gc's body. A key of another type keeps no other kind from its turn.
 function L.retention(budget)
     local removed = L.retain(budget)
-    flows_expire(math.min(budget, FEW))
-    call('ZREMRANGEBYSCORE', P .. 'workers', '-inf', text_of(NOW - DAY_MS))
-    V.tickets_retain()
+    Q.keys.tried(flows_expire, math.min(budget, FEW))
+    Q.mended('workers', call, 'ZREMRANGEBYSCORE', P .. 'workers', '-inf', text_of(NOW - DAY_MS))
+    Q.keys.tried(V.tickets_retain)
     R.cap()
     return removed
+end
+
+local function supersede_on()
+    local flow = call('ZRANGE', P .. 'supersede', 0, 0, 'WITHSCORES')
+    if flow[1] then
+        F.supersede(flow[1], tonumber(flow[2]))
+    end
+end
+
+local function unpark_on()
+    local run = call('SRANDMEMBER', P .. 'unpark')
+    if run then
+        F.unpark(run)
+    end
 end
 
 -- Once per heartbeat, and every so often per claim.
 function L.slow_work()
     pull_back('leases', Q.meta().lease_ms, lease_legal)
-    pull_back('delayed', FAR_MS, delay_legal)
-    local flow = call('ZRANGE', P .. 'supersede', 0, 0, 'WITHSCORES')
-    if flow[1] then
-        F.supersede(flow[1], tonumber(flow[2]))
-    end
-    local run = call('SRANDMEMBER', P .. 'unpark')
-    if run then
-        F.unpark(run)
-    end
+    Q.keys.tried(pull_back, 'delayed', FAR_MS, delay_legal)
+    Q.keys.tried(supersede_on)
+    Q.keys.tried(unpark_on)
     L.retention(4)
 end

@@ -92,9 +92,9 @@ end
 -- At most 256 workers, newest heartbeat first, silent ones for a day.
 function W.workers()
     local list = {}
-    local rows = call('ZREVRANGE', P .. 'workers', 0, 255, 'WITHSCORES')
+    local rows = Q.keys.tried(call, 'ZREVRANGE', P .. 'workers', 0, 255, 'WITHSCORES') or {}
     for i = 1, #rows, 2 do
-        local v = call('HMGET', P .. 'worker:' .. rows[i], 'json', 'lease', 'first')
+        local v = Q.keys.tried(call, 'HMGET', P .. 'worker:' .. rows[i], 'json', 'lease', 'first') or {}
         local lease = tonumber(v[2]) or Q.meta().lease_ms
         local age = math.max(NOW - tonumber(rows[i + 1]), 0)
         local ok, info = pcall(cjson.decode, v[1] or '{}')

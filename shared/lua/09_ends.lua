@@ -102,7 +102,7 @@ end
 -- What was gathered in the line is not written, or not all that goes with it: its ends are answered so.
 local function tell(e, line, problem)
     for k = 1, line.n do
-        e.words[line.at[k]] = 'error ' .. error_text(problem)
+        e.words[line.at[k]] = 'error ' .. error_text(problem, e.args[e.from + 3 * (line.at[k] - 1)])
     end
 end
 

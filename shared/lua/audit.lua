@@ -137,7 +137,7 @@ local PLACES = { delayed = 'delayed', leases = 'running', sharded = 'running', [
     ['ended:dead'] = 'dead', ['ended:skipped'] = 'skipped', ['ended:cancelled'] = 'cancelled' }
 
 -- Keys that hold no jobs need be of their type alone: what asks for their size fails otherwise.
-local SIZES = { results = 'XLEN', bad = 'XLEN', cost = 'HLEN', wake = 'ZCARD' }
+local SIZES = { results = 'XLEN', bad = 'XLEN', cost = 'HLEN', wake = 'ZCARD', workers = 'ZCARD' }
 
 local function check_key(c, name)
     local id = name:match('^job:(.+)$')

@@ -73,6 +73,9 @@ local function head(c, class, band)
             return nil
         end
         local name, variant, suite = match(flow, '^([^/]+)/([^/]+)/([^/]+)$')
+        if suite then
+            V.every(c, suite) -- Where that cannot be read nothing is taken yet.
+        end
         local run = F.run(name or match(flow, '^[^/]+') or '', band)
         if F.blocked(run) then
             c.lines[ready] = nil
@@ -101,9 +104,11 @@ local function choose(c, band)
         local entry = heads[class]
         if entry == nil or (entry and (entry.run[VT_FIELD[band]] > entry.start or F.blocked(entry.run))) then
             local ok, found = pcall(head, c, class, band)
-            if not ok then -- Of no run: left there it would stand before all others for ever.
+            if not ok and Q.keys.blameless(found) then
+                error(found, 0)
+            elseif not ok then -- Of no run: left there it would stand before all others for ever.
                 local gone, row = pcall(call, 'ZPOPMIN', P .. 'ready:' .. class .. ':' .. band)
-                Q.bad('ready:' .. class .. ':' .. band, error_text(found), gone and row[1] or '')
+                Q.bad('ready:' .. class .. ':' .. band, error_text(found, gone and row[1]), gone and row[1] or '')
                 c.cut = true
             end
             entry = ok and found or false
@@ -321,7 +326,8 @@ local function start_all(c, h, popped, unbegun)
             ok, row = pcall(start, c, h, tag)
         end
         if not ok then
-            pcall(J.set_aside, J.id_of(h.flow, tag) or h.flow, error_text(row), h.class,
+            local id = J.id_of(h.flow, tag) or h.flow
+            pcall(J.set_aside, id, error_text(row, id), h.class,
                 not tag:find('@') and 'queued:' .. h.class or nil)
         end
         c.rows[#c.rows + 1] = ok and row or nil
@@ -373,7 +379,7 @@ local function serve(c, band)
             return n
         end
         if not ok then -- Its turn is over: it would stand before all others for ever.
-            J.set_aside(h.flow, error_text(popped), h.class)
+            J.set_aside(h.flow, error_text(popped, h.flow), h.class)
             served(c, h, 1)
         end
         c.lines[h.ready] = nil
@@ -400,7 +406,7 @@ end
 
 -- The reply to a request that was answered before: those of its claims that still hold.
 local function repeated(c)
-    local record = call('HMGET', P .. 'worker:' .. c.worker, 'request', 'claims')
+    local record = Q.mended('worker:' .. c.worker, call, 'HMGET', P .. 'worker:' .. c.worker, 'request', 'claims')
     if record[1] ~= c.request then
         return nil
     end

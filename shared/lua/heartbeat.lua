@@ -40,7 +40,7 @@ local function beat(id, token, done, total, status, lease)
         fields[#fields + 1] = short_text(status)
     end
     call('HSET', P .. 'job:' .. id, unpack(fields))
-    call('ZADD', P .. 'leases', 'XX', NOW + lease, id)
+    Q.mended('leases', call, 'ZADD', P .. 'leases', NOW + lease, id) -- Also where the key was lost: it is held.
     return 'ok'
 end
 
@@ -51,10 +51,10 @@ local function worker_note(worker, json, lease)
         fields[#fields + 1] = 'json'
         fields[#fields + 1] = json
     end
-    call('HSETNX', key, 'first', NOW)
+    Q.mended('worker:' .. worker, call, 'HSETNX', key, 'first', NOW)
     call('HSET', key, unpack(fields))
     call('PEXPIRE', key, DAY_MS)
-    call('ZADD', P .. 'workers', NOW, worker)
+    Q.mended('workers', call, 'ZADD', P .. 'workers', NOW, worker)
 end
 
 verb('heartbeat', 'drain', function(args)
@@ -70,8 +70,10 @@ verb('heartbeat', 'drain', function(args)
     for i = 1, n do
         local at = 5 * i
         local ok, word = pcall(beat, args[at], args[at + 1], args[at + 2], args[at + 3], args[at + 4], lease)
-        if not ok then
-            J.set_aside(args[at], error_text(word))
+        if not ok and Q.keys.blameless(word) then
+            error(word, 0)
+        elseif not ok then
+            J.set_aside(args[at], error_text(word, args[at]))
         end
         words[i] = ok and word or 'stale'
     end

@@ -7,7 +7,7 @@ ARGV[2] run    "" for any
 ARGV[3] cursor "" first, then what the page before gave
 ARGV[4] count  1 to 1000
 
-Returns JSON {"cursor", "jobs": [{"id", hash fields}...]}; cursor "" at the end.
+Returns JSON {"cursor", "jobs": [{"id", hash fields}...]}; cursor "" at the end. A key of another type has none: `stats` names it.
 Cost    O(count + log n); with a run at most 2,000 looked at a call.
 --]]
 local function job_view(id)
@@ -23,7 +23,7 @@ local function from_sets(sets, run, cursor, count)
     at, offset = tonumber(at) or 1, tonumber(offset) or 0
     local list, looked = {}, 0
     while sets[at] and #list < count and looked < 2000 do
-        local ids = call('ZREVRANGE', P .. sets[at], offset, offset + 99)
+        local ids = Q.keys.tried(call, 'ZREVRANGE', P .. sets[at], offset, offset + 99) or {}
         for i, id in ipairs(ids) do
             looked = looked + 1
             offset = offset + 1
@@ -46,11 +46,12 @@ local function queued(run, cursor, count)
     local f, k, o = cursor:match('^(%d+):(%d):(%d+)$')
     f, k, o = tonumber(f) or 0, tonumber(k) or 1, tonumber(o) or 0
     local list, looked = {}, 0
-    local flow = call('ZREVRANGE', P .. 'flows', f, f)[1]
+    local flow = (Q.keys.tried(call, 'ZREVRANGE', P .. 'flows', f, f) or {})[1]
     while flow and #list < count and looked < 2000 do
         local tags = {}
         if run == '' or flow:sub(1, #run + 1) == run .. '/' then
-            tags = call('ZREVRANGE', P .. (k == 1 and 'open:' or 'openkeep:') .. flow, o, o + count - #list - 1)
+            tags = Q.keys.tried(call, 'ZREVRANGE', P .. (k == 1 and 'open:' or 'openkeep:') .. flow, o,
+                o + count - #list - 1) or {}
         end
         for _, tag in ipairs(tags) do
             local view = job_view(J.id_of(flow, tag) or tag)
@@ -73,7 +74,8 @@ end
 
 local function set_aside(cursor, count)
     local list, last = {}, nil
-    for _, entry in ipairs(call('XREVRANGE', P .. 'bad', cursor == '' and '+' or '(' .. cursor, '-', 'COUNT', count)) do
+    local entries = Q.keys.tried(call, 'XREVRANGE', P .. 'bad', cursor == '' and '+' or '(' .. cursor, '-', 'COUNT', count)
+    for _, entry in ipairs(entries or {}) do
         local view = W.plain(R.map(entry[2]))
         view.entry = entry[1]
         view.at_ms = W.number(entry[1]:match('^%d+'))

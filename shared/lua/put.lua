@@ -126,5 +126,6 @@ verb('put', 'submit', function(args)
     if not s then
         return { 'refused', wrong }
     end
+    ARGS = { s.base } -- What the call is about, in words.
     return V.submit_one(s)
 end)

@@ -26,8 +26,9 @@ verb('show', 'ro', function(args)
     local view = { id = args[1], job = W.plain(hash), why = '' }
     local j = J.load(args[1])
     if J.sane(j) then
-        view.why = W.why(j, W.workers())
-        view.class = { W.class_of(j.class) }
+        local known, why = pcall(W.why, j, W.workers())
+        view.why = known and why or error_text(why, j.id) -- A key of another type is a reason, too.
+        view.class = known and { W.class_of(j.class) } or { j.suite, '' }
     end
     local record = call('GET', P .. 'msg:' .. (key.parent or args[1]))
     view.message = record and W.unpacked(record) or 'missing'

@@ -4,7 +4,7 @@ stats: the whole queue at a glance.
 KEYS[1] prefix "evalq:{queue}:"
 
 Returns JSON: now_ms, epoch, build, paused, states, totals, classes, oldest_waiting_ms, workers, suites, sinks, losses,
-        waiting, runs, results, bad, due_ms. Shapes in docs/protocol.md.
+        waiting, runs, results, bad, keys, due_ms. Shapes in docs/protocol.md.
 Cost    O(C + workers + sinks + suites), each bounded.
 --]]
 local function states_of(n)
@@ -108,33 +108,47 @@ local function losses_view()
     return list
 end
 
-local function runs_paused()
+local function runs_paused(runs)
     local list = {}
-    for _, run in ipairs(call('ZREVRANGE', P .. 'runs', 0, 255)) do
-        if call('HGET', P .. 'run:' .. run, 'paused') == '1' then
+    for _, run in ipairs(runs) do
+        if Q.keys.tried(call, 'HGET', P .. 'run:' .. run, 'paused') == '1' then
             list[#list + 1] = run
         end
     end
     return list
 end
 
+-- Keys of another type than evalq's, each in a sentence.
+local function keys_view(classes, runs)
+    local list = {}
+    for _, key in ipairs(Q.keys.all_wrong(classes, runs)) do
+        list[#list + 1] = { key = P .. key.name, type = key.is, expected = key.kind }
+    end
+    return list
+end
+
 verb('stats', 'ro', function(args)
     args_exactly(args, 0, 'none')
-    local n, meta = R.map(call('HGETALL', P .. 'n')), Q.meta()
-    local workers, waiting = W.workers(), {}
-    local classes, first = classes_view(n, workers, waiting)
-    local due = call('ZRANGE', P .. 'delayed', 0, 0, 'WITHSCORES')[2]
+    local tried = Q.keys.tried -- Of a key that is rubbish nothing is seen but that.
+    local n, meta = R.map(tried(call, 'HGETALL', P .. 'n') or {}), Q.meta()
+    local workers, waiting, classes, first = W.workers(), {}, {}, nil
+    tried(function()
+        classes, first = classes_view(n, workers, waiting)
+    end)
+    local due = L.due()
+    local runs = tried(call, 'ZREVRANGE', P .. 'runs', 0, 255) or {}
     local totals = {}
     for _, field in ipairs({ 'submitted', 'published', 'reclaimed', 'regained', 'suspected', 'adopted', 'forgotten',
         'bad', 'bad_entries', 'losses' }) do
         totals[field] = W.number(n[field])
     end
     return W.json({ now_ms = NOW, epoch = meta.epoch, build = BUILD, lease_ms = meta.lease_ms,
-        paused = { queue = meta.paused == 1, runs = W.array(runs_paused()) }, states = states_of(n), totals = totals,
+        paused = { queue = meta.paused == 1, runs = W.array(runs_paused(runs)) }, states = states_of(n), totals = totals,
         classes = W.array(classes), oldest_waiting_ms = first and NOW - first or -1,
-        due_ms = due and math.max(tonumber(due) - NOW, 0) or -1, workers = W.array(workers),
-        suites = W.array(suites_view(workers)), sinks = W.array(sinks_view()), losses = W.array(losses_view()),
-        waiting = waiting, runs = call('ZCARD', P .. 'runs'), flows = call('ZCARD', P .. 'flows'),
+        due_ms = due and math.max(due - NOW, 0) or -1, workers = W.array(workers),
+        suites = W.array(tried(suites_view, workers) or {}), sinks = W.array(tried(sinks_view) or {}),
+        losses = W.array(tried(losses_view) or {}), waiting = waiting, runs = tried(call, 'ZCARD', P .. 'runs') or 0,
+        flows = tried(call, 'ZCARD', P .. 'flows') or 0,
         results = { length = length('results'), max = meta.results_max },
-        bad = length('bad') })
+        bad = length('bad'), keys = W.array(keys_view(#classes, runs)) })
 end)

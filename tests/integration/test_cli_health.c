@@ -68,6 +68,31 @@ static void doctor_says_why_a_redis_that_cannot_save_refuses(void **state)
     assert_null(strstr(site->output.out, "every change"));
 }
 
+/* Each is named, by both, and the rest is shown. */
+static void status_names_keys_of_another_type(void **state)
+{
+    struct site *site = *state;
+    struct fixture *fx = site->fx;
+    static const char *const names[] = {"n",       "leases",  "delayed",    "sharded", "workers",
+                                        "classes", "runs",    "ended:dead", "bad",     "loss",
+                                        "run:r",   "index:r", "ready:1:2",  "block"};
+    char said[128];
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        fixture_reset(fx);
+        (void)fixture_submit(fx, "r/1/regular/quick");
+        evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, names[i]), NULL));
+        evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, names[i]), "x", NULL));
+        (void)snprintf(said, sizeof said, "the key evalq:{main}:%s is a string, not the ",
+                       names[i]);
+        EXPECT(site, 0, "status");
+        assert_holds(site->output.out, said);
+        FIXTURE_RUN(site, "doctor");
+        assert_int_not_equal(site->output.exit_code, 0);
+        assert_holds(site->output.out, said);
+    }
+}
+
 static void status_says_that_keys_were_evicted(void **state)
 {
     struct site *site = *state;
@@ -125,6 +150,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(status_says_that_changes_are_refused, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(doctor_says_why_a_redis_that_cannot_save_refuses, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(status_names_keys_of_another_type, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(status_says_that_keys_were_evicted, setup,
                                         fixture_user_teardown),

@@ -344,10 +344,10 @@ static void jobs_go_through(struct fixture *fx, const char *name, int when)
 static void key_of_another_type_is_made_anew(void **state)
 {
     struct fixture *fx = *state;
-    static const char *const names[] = {"results", "cost", "wake:1"};
+    static const char *const names[] = {"results", "cost", "wake:1", "leases"};
     char *stats = NULL;
 
-    for (int i = 0; i < 15; i++) {
+    for (int i = 0; i < 20; i++) {
         const char *name = names[i / 5];
         const int when = i % 5;
         fixture_reset(fx);
@@ -367,6 +367,163 @@ static void key_of_another_type_is_made_anew(void **state)
         assert_int_equal(fixture_bad_entries(fx), 1);
         fixture_audit(fx);
     }
+}
+
+/* What only keeps the queue in order is made anew by whoever does that. */
+static void heartbeat_keeps_order_where_a_key_is_rubbish(void **state)
+{
+    struct fixture *fx = *state;
+    static const char *const anew[] = {"ended:done", "ended:dead", "ended:bad", "workers",
+                                       "worker:w"};
+    static const char *const left[] = {"delayed", "supersede",  "unpark",
+                                       "flows",   "ticketopen", "ticketended"};
+    int64_t removed = 0;
+
+    for (size_t i = 0; i < sizeof anew / sizeof *anew; i++) {
+        key_spoil(fx, anew[i]);
+        assert_status(evq_queue_heartbeat(fx->queue, "w", "{}", 15000, NULL, 0, NULL, NULL),
+                      EVQ_OK);
+        assert_int_equal(fixture_bad_entries(fx), (int64_t)i + 1);
+    }
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++) { // The rest of the work is done.
+        fixture_finish(fx, "r/1/regular/quick", 0.5);
+        key_spoil(fx, left[i]);
+        evq_reply_free(fixture_call(fx->raw, "ZADD", fixture_key(fx, "ended:done"), "1",
+                                    "r/1/regular/quick", NULL));
+        assert_status(evq_queue_heartbeat(fx->queue, "w", "{}", 15000, NULL, 0, NULL, NULL),
+                      EVQ_OK);
+        assert_status(evq_queue_gc(fx->queue, &removed, NULL), EVQ_OK);
+        assert_int_equal(
+            fixture_call_integer(fx->raw, "EXISTS", fixture_key(fx, "job:r/1/regular/quick"), NULL),
+            0);
+        fixture_reset(fx);
+    }
+    key_spoil(fx, "bad");
+    job_spoil(fx, "r/2/regular/quick");
+    evq_reply_free(
+        fixture_call(fx->raw, "ZADD", fixture_key(fx, "leases"), "1", "r/2/regular/quick", NULL));
+    assert_status(evq_queue_heartbeat(fx->queue, "w", "{}", 15000, NULL, 0, NULL, NULL), EVQ_OK);
+    assert_int_equal(fixture_bad_entries(fx), 1);
+}
+
+/* Attempts whose leases went with the key are held as before: by the next heartbeat, and counted
+ * right where they end without one. */
+static void leases_that_were_lost_cost_no_attempt(void **state)
+{
+    struct fixture *fx = *state;
+    static const char *const ids[] = {"r/1/regular/quick", "r/2/regular/quick",
+                                      "r/3/regular/quick"};
+    struct evq_claim *claims[3];
+    struct evq_beat beats[3] = {{.answer = EVQ_BEAT_OK}};
+    enum evq_job_state state_after;
+
+    for (int i = 0; i < 3; i++) {
+        (void)fixture_submit(fx, ids[i]);
+        claims[i] = fixture_claim(fx);
+        beats[i].id = ids[i];
+        beats[i].token = claims[i]->token;
+    }
+    key_spoil(fx, "leases");
+    assert_status(evq_queue_complete(fx->queue, ids[0], claims[0]->token, NULL), EVQ_OK);
+    assert_status(evq_queue_fail(fx->queue, ids[1], claims[1]->token, EVQ_FAIL_RETRY, "why", "",
+                                 &state_after, NULL),
+                  EVQ_OK);
+    assert_status(evq_queue_heartbeat(fx->queue, "w", "{}", 15000, beats + 2, 1, NULL, NULL),
+                  EVQ_OK);
+    assert_int_equal(beats[2].answer, EVQ_BEAT_OK);
+    fixture_audit(fx);
+    key_spoil(fx, "leases"); // And where the heartbeat is the first to find it.
+    assert_status(evq_queue_heartbeat(fx->queue, "w", "{}", 15000, beats + 2, 1, NULL, NULL),
+                  EVQ_OK);
+    assert_int_equal(beats[2].answer, EVQ_BEAT_OK);
+    fixture_audit(fx);
+    for (int i = 0; i < 3; i++) {
+        evq_claim_free(claims[i]);
+    }
+}
+
+/* What cannot be made anew is named; the job is not set aside for it, and no other run waits. */
+static void key_in_the_way_is_named(void **state)
+{
+    struct fixture *fx = *state;
+    static const struct {
+        const char *key;
+        enum evq_status submit, claim, complete;
+    } ways[] = {{"meta", EVQ_E_RETRY, EVQ_E_RETRY, EVQ_E_RETRY},
+                {"n", EVQ_E_RETRY, EVQ_E_CORRUPT, EVQ_E_CORRUPT},
+                {"ready:1:2", EVQ_E_RETRY, EVQ_E_CORRUPT, EVQ_OK},
+                {"class", EVQ_E_RETRY, EVQ_E_CORRUPT, EVQ_OK},
+                {"run:r", EVQ_E_CORRUPT, EVQ_OK, EVQ_E_CORRUPT},
+                {"index:r", EVQ_OK, EVQ_OK, EVQ_E_CORRUPT},
+                {"flow:r/regular/quick", EVQ_E_CORRUPT, EVQ_OK, EVQ_OK}};
+    struct evq_job *job = fixture_job("r/2/regular/quick");
+    struct evq_submitted submitted;
+    struct evq_claim *again[1] = {NULL};
+    struct evq_claimed claimed;
+    char said[64];
+
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct evq_error err = {EVQ_OK, ""};
+        struct evq_error claim_err = {EVQ_OK, ""};
+        fixture_reset(fx);
+        (void)snprintf(said, sizeof said, "the key evalq:{main}:%s is a string", ways[i].key);
+        (void)fixture_submit(fx, "r/1/regular/quick");
+        (void)fixture_submit(fx, "s/1/regular/quick");
+        struct evq_claim *claim = fixture_claim(fx);
+        const struct evq_claim_request request = {.worker = fx->worker,
+                                                  .request = "again",
+                                                  .lease_ms = 15000,
+                                                  .claims_max = 1,
+                                                  .classes = fx->classes,
+                                                  .class_count = fx->class_count};
+        key_spoil(fx, ways[i].key);
+        assert_status(evq_queue_submit(fx->queue, job, 0, &submitted, &err), ways[i].submit);
+        if (ways[i].submit != EVQ_OK) {
+            assert_holds(err.message, said);
+        }
+        assert_status(evq_queue_claim(fx->queue, &request, again, &claimed, &claim_err),
+                      ways[i].claim);
+        if (ways[i].claim == EVQ_OK) {
+            assert_int_equal(claimed.count, 1);
+            assert_string_equal(again[0]->id, "s/1/regular/quick");
+            evq_claim_free(again[0]);
+        } else {
+            assert_holds(claim_err.message, said);
+        }
+        assert_status(evq_queue_complete(fx->queue, claim->id, claim->token, &err),
+                      ways[i].complete);
+        if (ways[i].complete != EVQ_OK) {
+            assert_holds(err.message, said);
+        }
+        evq_claim_free(claim);
+        assert_int_equal(fixture_call_integer(fx->raw, "EXISTS", fixture_key(fx, "bad"), NULL), 0);
+    }
+    evq_job_free(job);
+}
+
+/* The claim that finds one run's job due, and its hash to be rubbish, serves and counts another's.
+ */
+static void run_in_the_way_keeps_no_other_from_being_counted(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_run_counts counts;
+    enum evq_job_state state_after;
+
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status(evq_queue_fail(fx->queue, claim->id, claim->token, EVQ_FAIL_RETRY, "why", "",
+                                 &state_after, NULL),
+                  EVQ_OK);
+    evq_claim_free(claim);
+    (void)fixture_submit(fx, "s/1/regular/quick");
+    fixture_due(fx, "r/1/regular/quick");
+    key_spoil(fx, "run:r");
+    claim = fixture_claim(fx);
+    assert_string_equal(claim->id, "s/1/regular/quick");
+    assert_status(evq_queue_run_counts(fx->queue, "s", &counts, NULL), EVQ_OK);
+    assert_int_equal(counts.by_state[EVQ_JOB_RUNNING], 1);
+    assert_int_equal(counts.by_state[EVQ_JOB_QUEUED], 0);
+    evq_claim_free(claim);
 }
 
 /* What sinks may have lost with it is recorded, so that it can be repeated. */
@@ -405,6 +562,10 @@ int main(void)
         GUARD_TEST(submit_follows_a_job_that_was_set_aside),
         GUARD_TEST(rubbish_among_many_holds_nobody_up),
         GUARD_TEST(key_of_another_type_is_made_anew),
+        GUARD_TEST(heartbeat_keeps_order_where_a_key_is_rubbish),
+        GUARD_TEST(leases_that_were_lost_cost_no_attempt),
+        GUARD_TEST(key_in_the_way_is_named),
+        GUARD_TEST(run_in_the_way_keeps_no_other_from_being_counted),
         GUARD_TEST(stream_that_was_lost_is_a_loss_of_every_sink),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -153,13 +153,12 @@ static void classes_are_read_again_after_a_claim_was_refused(void **state)
 
     round_run(scene);
     (void)fixture_suite(fx, "later");
-    evq_reply_free(
-        fixture_call(fx->raw, "SET", fixture_key(fx, "worker:worker-1"), "rubbish", NULL));
+    evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, "block"), "rubbish", NULL));
     scene->supervisor.claim_due = true;
     round_run(scene);
     assert_int_equal(scene->supervisor.offer.class_count, 2);
     assert_true(scene->supervisor.link.retry_ms > 0);
-    evq_reply_free(fixture_call(fx->raw, "DEL", fixture_key(fx, "worker:worker-1"), NULL));
+    evq_reply_free(fixture_call(fx->raw, "DEL", fixture_key(fx, "block"), NULL));
     scene->supervisor.claim_due = false;
     round_run(scene);
     assert_knows(scene, 3);

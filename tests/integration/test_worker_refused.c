@@ -96,6 +96,26 @@ static void worker_says_once_that_changes_are_refused(void **state)
     goes_on(site, worker);
 }
 
+/* Not a claim goes through, and heartbeats do: it names the key once. */
+static void worker_says_once_that_a_key_is_in_the_way(void **state)
+{
+    struct fixture_site *site = *state;
+    struct fixture *fx = site->fx;
+    const char *id = "run/1/regular/good";
+    struct fixture_worker *worker = fixture_site_worker(site, NULL);
+
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "child_ready"));
+    evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, "block"), "rubbish", NULL));
+    fixture_site_submit(site, id);
+    FIXTURE_UNTIL(refusals(fx, "EVQ_CORRUPT") >= 2);
+    assert_int_equal(fixture_file_holds("", worker->log, "claim_refused"), 1);
+    assert_int_equal(fixture_file_holds("", worker->log, "evalq:{main}:block is a string"), 1);
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, "block"), NULL));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "claim_back"));
+    SITE_STATE_UNTIL(site, id, "done");
+    fixture_audit(fx);
+}
+
 static void worker_says_once_that_the_library_is_missing(void **state)
 {
     struct fixture_site *site = *state;
@@ -132,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(worker_says_once_that_changes_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(worker_says_once_that_a_key_is_in_the_way, setup, teardown),
         cmocka_unit_test_setup_teardown(worker_says_once_that_the_library_is_missing, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(worker_says_each_reason_of_an_outage, setup, teardown),
