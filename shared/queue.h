@@ -383,6 +383,7 @@ struct evq_run_counts {
 enum evq_status evq_queue_run_counts(struct evq_queue *queue, const char *run,
                                      struct evq_run_counts *ret_counts,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
+int64_t evq_queue_run_jobs(const struct evq_run_counts *counts); // Of any state; 0: no such run.
 /* Smallest step still open of one flow (run, variant, suite), -1: none; what a sink may wait for.
  */
 enum evq_status evq_queue_flow_open(struct evq_queue *queue, const char *run, const char *variant,

@@ -276,6 +276,16 @@ enum evq_status evq_queue_run_counts(struct evq_queue *queue, const char *run,
     return status;
 }
 
+int64_t evq_queue_run_jobs(const struct evq_run_counts *counts)
+{
+    int64_t all = 0;
+
+    for (size_t i = 0; i < EVQ_JOB_STATE_COUNT; i++) {
+        all += counts->by_state[i];
+    }
+    return all;
+}
+
 /* Sends a view's call; nil is EVQ_E_NOT_FOUND without a sentence of its own. */
 static enum evq_status send_json(struct evq_queue *queue, char **ret_json, struct evq_error *err)
 {

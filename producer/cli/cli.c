@@ -220,6 +220,15 @@ enum evq_status evq_cli_check_args(struct evq_cli *cli, struct evq_error *err)
     return status;
 }
 
+enum evq_status evq_cli_check_run(const struct evq_cli *cli, const char *run,
+                                  const struct evq_run_counts *counts, struct evq_error *err)
+{
+    return evq_queue_run_jobs(counts) > 0
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' knows no run '%s'",
+                               evq_queue_name(cli->queue), run);
+}
+
 const char *evq_cli_arg(const struct evq_cli *cli, int index)
 {
     return index < cli->options.arg_count ? cli->options.args[index] : NULL;

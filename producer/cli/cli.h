@@ -56,6 +56,11 @@ enum evq_status evq_cli_check_args(struct evq_cli *cli, struct evq_error *err) E
 enum evq_status evq_cli_check_name(struct evq_cli *cli, const char *kind, const char *name,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* EVQ_E_NOT_FOUND: by its counts, the queue knows no such run. */
+enum evq_status evq_cli_check_run(const struct evq_cli *cli, const char *run,
+                                  const struct evq_run_counts *counts,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* The index-th positional argument; NULL when not given. */
 const char *evq_cli_arg(const struct evq_cli *cli, int index);
 

@@ -352,10 +352,6 @@ static enum evq_status doctor_run(struct evq_cli *cli, struct evq_error *err)
     return status;
 }
 
-static const struct evq_option options[] = {
-    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
-};
-
 const struct evq_verb evq_verb_doctor = {
     .name = "doctor",
     .arguments = "[--json]",
@@ -366,7 +362,6 @@ const struct evq_verb evq_verb_doctor = {
                    "module, disk space. Exit "
                    "code 1 when a check failed; 5, 6 or 7 when that was the server, a permission "
                    "or the function library.",
-    .options = options,
     .arg_min = 0,
     .arg_max = 0,
     .run = doctor_run,

@@ -269,16 +269,11 @@ static enum evq_status resume_run(struct evq_cli *cli, struct evq_error *err)
     return set_paused(cli, false, err);
 }
 
-static const struct evq_option no_options[] = {
-    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
-};
-
 const struct evq_verb evq_verb_pause = {
     .name = "pause",
     .arguments = "[queue | suite NAME | run NAME]",
     .summary = "Claim nothing more of the queue, a suite or a run",
     .description = "Running jobs go on; submits are taken in. `evalq resume` ends it.",
-    .options = no_options,
     .arg_min = 0,
     .arg_max = 2,
     .run = pause_run,
@@ -289,7 +284,6 @@ const struct evq_verb evq_verb_resume = {
     .arguments = "[queue | suite NAME | run NAME]",
     .summary = "End a pause",
     .description = "What was paused is claimed again.",
-    .options = no_options,
     .arg_min = 0,
     .arg_max = 2,
     .run = resume_run,
@@ -299,19 +293,15 @@ static enum evq_status forget_run(struct evq_cli *cli, struct evq_error *err)
 {
     const char *run = evq_cli_arg(cli, 0);
     struct evq_run_counts counts = {0};
-    int64_t all = 0;
     int64_t left = 0;
     enum evq_status status = evq_cli_open(cli, err);
     if (status == EVQ_OK) {
         status = evq_queue_run_counts(cli->queue, run, &counts, err);
     }
-    for (size_t s = 0; s < EVQ_JOB_STATE_COUNT; s++) {
-        all += counts.by_state[s];
+    if (status == EVQ_OK) {
+        status = evq_cli_check_run(cli, run, &counts, err);
     }
-    if (status == EVQ_OK && all == 0) {
-        return evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' knows no run '%s'",
-                             evq_queue_name(cli->queue), run);
-    }
+    const int64_t all = evq_queue_run_jobs(&counts);
     if (status == EVQ_OK) {
         status = evq_cli_confirm(cli, "Forget the run, with all its jobs and results?", err);
     }

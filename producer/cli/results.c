@@ -128,15 +128,7 @@ static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
     if (status == EVQ_OK && to.count == 0 && run != NULL) {
         struct evq_run_counts counts;
         status = evq_queue_run_counts(cli->queue, run, &counts, err);
-        int64_t all = 0;
-        for (size_t s = 0; status == EVQ_OK && s < EVQ_JOB_STATE_COUNT; s++) {
-            all += counts.by_state[s];
-        }
-        if (status == EVQ_OK && all == 0) {
-            status = evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' knows no run '%s'",
-                                   evq_queue_name(cli->queue), run);
-            goto out;
-        }
+        status = status == EVQ_OK ? evq_cli_check_run(cli, run, &counts, err) : status;
     }
     if (status == EVQ_OK && !csv && !cli->terminal.json) {
         if (to.count == 0) {

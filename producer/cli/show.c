@@ -179,10 +179,6 @@ static enum evq_status show_run(struct evq_cli *cli, struct evq_error *err)
     return status;
 }
 
-static const struct evq_option show_options[] = {
-    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
-};
-
 const struct evq_verb evq_verb_show = {
     .name = "show",
     .arguments = "JOB",
@@ -190,7 +186,6 @@ const struct evq_verb evq_verb_show = {
     .description = "State, why it waits, attempts, times, where its checkpoint is, what has been "
                    "published. JOB is "
                    "RUN/STEP/VARIANT/SUITE.",
-    .options = show_options,
     .arg_min = 1,
     .arg_max = 1,
     .takes = EVQ_TAKES_JOBS,

@@ -476,10 +476,6 @@ static enum evq_status status_run(struct evq_cli *cli, struct evq_error *err)
     return status == EVQ_OK ? evq_status_show(cli, err) : status;
 }
 
-static const struct evq_option options[] = {
-    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
-};
-
 const struct evq_verb evq_verb_status = {
     .name = "status",
     .arguments = "[--json|--plain]",
@@ -489,7 +485,6 @@ const struct evq_verb evq_verb_status = {
                    "workers and sinks. Problems come first: jobs without workers, results that a "
                    "sink has lost, "
                    "an append-only file that is off, eviction, silent workers, sinks that lag.",
-    .options = options,
     .arg_min = 0,
     .arg_max = 0,
     .run = status_run,

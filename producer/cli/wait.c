@@ -78,10 +78,6 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     return EVQ_OK;
 }
 
-static const struct evq_option best_options[] = {
-    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
-};
-
 const struct evq_verb evq_verb_best = {
     .name = "best",
     .arguments = "RUN [METRIC]",
@@ -90,7 +86,6 @@ const struct evq_verb evq_verb_best = {
                    "The logger keeps "
                    "the best: it says so only of results that have passed through it. Exit code 3: "
                    "no result yet.",
-    .options = best_options,
     .arg_min = 1,
     .arg_max = 2,
     .takes = EVQ_TAKES_RUN,

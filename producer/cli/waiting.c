@@ -240,14 +240,6 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
         if (status != EVQ_OK && !evq_waiting_passes(status, looks)) {
             return status;
         }
-        int64_t all = counts.open;
-        for (size_t s = 0; s < EVQ_JOB_STATE_COUNT; s++) {
-            all += counts.by_state[s];
-        }
-        if (status == EVQ_OK && all == 0) {
-            return evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' knows no run '%s'",
-                                 evq_queue_name(cli->queue), run);
-        }
         if (status == EVQ_OK && counts.open == 0) {
             break;
         }
@@ -257,6 +249,10 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
                                  counts.open, run, timeout_s);
         }
         evq_waiting_pause(&looks, deadline);
+    }
+    const enum evq_status known = evq_cli_check_run(cli, run, &counts, err);
+    if (known != EVQ_OK) {
+        return known;
     }
     print_counts(cli, run, &counts);
     if (counts.by_state[EVQ_JOB_DEAD] > 0) {

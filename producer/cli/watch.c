@@ -135,14 +135,7 @@ static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
         evq_live_erase(&to.live);
     }
     if (status == EVQ_OK) {
-        int64_t all = 0;
-        for (size_t s = 0; s < EVQ_JOB_STATE_COUNT; s++) {
-            all += counts.by_state[s];
-        }
-        if (all == 0) {
-            status = evq_error_set(err, EVQ_E_NOT_FOUND, "the queue '%s' knows no run '%s'",
-                                   evq_queue_name(cli->queue), run);
-        }
+        status = evq_cli_check_run(cli, run, &counts, err);
         if (!to.json) {
             print_best(to.board, &cli->terminal);
         }

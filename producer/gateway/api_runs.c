@@ -25,19 +25,15 @@ void evq_api_run(struct evq_api *api, struct evq_http_request *request,
 {
     struct evq_error err = {EVQ_OK, ""};
     struct evq_run_counts counts = {.open = 0};
-    int64_t all = 0;
     if (!evq_http_run_valid(RUN_OF(request), reply)) {
         return;
     }
     const enum evq_status status = evq_queue_run_counts(api->queue, RUN_OF(request), &counts, &err);
-    for (size_t i = 0; i < EVQ_JOB_STATE_COUNT; i++) {
-        all += counts.by_state[i];
-    }
     if (status != EVQ_OK) {
         evq_http_reply_fail(reply, status, &err);
         return;
     }
-    if (all == 0) {
+    if (evq_queue_run_jobs(&counts) == 0) {
         evq_http_reply_error(reply, 404, "not_found", "no run '%s'", RUN_OF(request));
         return;
     }
