@@ -2,56 +2,28 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "logger/group.h"
 #include "shared/clock.h"
 
 #define LINE_BYTES_MAX (1u << 20)
 #define LOOK_MS        50
 #define STOP_GRACE_MS  3000
 
-extern char **environ;
-
 enum evq_status evq_helper_start(struct evq_helper *helper, const char *const *argv,
                                  struct evq_error *err)
 {
-    int ends[2];
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none;
+    const enum evq_status status =
+        evq_group_start(helper->who, argv, true, &helper->pid, &helper->fd, err);
 
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-        return evq_error_set(err, EVQ_E_IO, "%s: socketpair: %s", helper->who, strerror(errno));
+    if (status == EVQ_OK) {
+        evq_buffer_init(&helper->text, LINE_BYTES_MAX);
     }
-    (void)sigemptyset(&none); // Cannot fail, nor can the setters below with these values.
-    (void)posix_spawn_file_actions_init(&actions);
-    (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
-    (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    (void)posix_spawnattr_init(&attributes);
-    (void)posix_spawnattr_setsigmask(&attributes, &none);
-    (void)posix_spawnattr_setpgroup(&attributes, 0);
-    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-    pid_t pid = 0;
-    const int code =
-        posix_spawnp(&pid, argv[0], &actions, &attributes, (char *const *)(uintptr_t)argv, environ);
-    (void)posix_spawnattr_destroy(&attributes);
-    (void)posix_spawn_file_actions_destroy(&actions);
-    (void)close(ends[1]);
-    if (code != 0) {
-        (void)close(ends[0]);
-        return evq_error_set(err, EVQ_E_IO, "%s: start '%s': %s", helper->who, argv[0],
-                             strerror(code));
-    }
-    helper->pid = pid;
-    helper->fd = ends[0];
-    evq_buffer_init(&helper->text, LINE_BYTES_MAX);
-    return EVQ_OK;
+    return status;
 }
 
 /* Waits until the socket is ready for events, in short looks so that a stop is heeded. */
@@ -141,28 +113,15 @@ enum evq_status evq_helper_line(struct evq_helper *helper, int64_t deadline_ms,
     return EVQ_OK;
 }
 
-bool evq_helper_end(struct evq_helper *helper, int64_t deadline_ms)
+void evq_helper_end(struct evq_helper *helper, int64_t deadline_ms)
 {
-    int wait_status = 0;
     bool killed = false;
 
     if (helper->pid == 0) {
-        return true;
+        return;
     }
-    (void)close(helper->fd); // The end of its input.
-    for (;;) {
-        const pid_t got = waitpid(helper->pid, &wait_status, killed ? 0 : WNOHANG);
-        if (got == helper->pid || (got < 0 && errno != EINTR)) {
-            break;
-        }
-        if (got == 0 && evq_clock_left_ms(deadline_ms) == 0) {
-            (void)kill(-helper->pid, SIGKILL); // The group exists: its leader is not yet reaped.
-            killed = true;
-        } else if (got == 0) {
-            (void)poll(NULL, 0, 10);
-        }
-    }
+    (void)close(helper->fd);                                 // The end of its input.
+    (void)evq_group_reap(helper->pid, deadline_ms, &killed); // How it ends is of no matter.
     helper->pid = 0;
     evq_buffer_free(&helper->text);
-    return !killed && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
 }

@@ -32,7 +32,7 @@ enum evq_status evq_helper_send(struct evq_helper *helper, const void *data, siz
 enum evq_status evq_helper_line(struct evq_helper *helper, int64_t deadline_ms,
                                 const char **ret_line, struct evq_error *err) EVQ_CHECK_RESULT;
 /* Closes its input, waits for its end until the deadline, then kills its group. Does nothing when
- * it does not run. Returns whether it ended with status 0. */
-bool evq_helper_end(struct evq_helper *helper, int64_t deadline_ms);
+ * it does not run. */
+void evq_helper_end(struct evq_helper *helper, int64_t deadline_ms);
 
 #endif

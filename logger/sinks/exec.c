@@ -7,8 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "logger/group.h"
 #include "logger/sink.h"
 #include "shared/buffer.h"
 #include "shared/clock.h"
@@ -23,9 +22,6 @@
 #define ARGS_MAX        64
 #define TIMEOUT_SECONDS 60
 #define BATCH_BYTES_MAX (64u << 20)
-#define REAP_POLL_MS    10
-
-extern char **environ;
 
 struct exec {
     const char *name;
@@ -95,42 +91,6 @@ static enum evq_status exec_write(void *state, const struct evq_result *result,
     return EVQ_OK;
 }
 
-/* Starts the command in a process group of its own; ret_fd is our end of its standard input. */
-static enum evq_status command_start(const struct exec *sink, pid_t *ret_pid, int *ret_fd,
-                                     struct evq_error *err)
-{
-    int ends[2];
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none;
-
-    // A socket, not a pipe: MSG_NOSIGNAL keeps a command that reads nothing from raising SIGPIPE
-    // here.
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-        return evq_error_set(err, EVQ_E_IO, "sink '%s': socketpair: %s", sink->name,
-                             strerror(errno));
-    }
-    (void)sigemptyset(&none); // Cannot fail, nor can the attribute setters below with these values.
-    (void)posix_spawn_file_actions_init(&actions);
-    (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
-    (void)posix_spawnattr_init(&attributes);
-    (void)posix_spawnattr_setsigmask(&attributes, &none);
-    (void)posix_spawnattr_setpgroup(&attributes, 0);
-    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-    int code = posix_spawnp(ret_pid, sink->argv[0], &actions, &attributes,
-                            (char *const *)(uintptr_t)sink->argv, environ);
-    (void)posix_spawnattr_destroy(&attributes);
-    (void)posix_spawn_file_actions_destroy(&actions);
-    (void)close(ends[1]);
-    if (code != 0) {
-        (void)close(ends[0]);
-        return evq_error_set(err, EVQ_E_IO, "sink '%s': start '%s': %s", sink->name, sink->argv[0],
-                             strerror(code));
-    }
-    *ret_fd = ends[0];
-    return EVQ_OK;
-}
-
 /* Sends all lines; false when the command stopped reading or the deadline passed (its exit status
  * then decides). */
 static bool lines_send(const struct exec *sink, int fd, int64_t deadline_ms)
@@ -155,31 +115,11 @@ static bool lines_send(const struct exec *sink, int fd, int64_t deadline_ms)
     return true;
 }
 
-/* Waits for pid until the deadline, then kills its group. Returns the wait status; -1: nobody knows
- * how it ended, for SIGCHLD is ignored here or somebody else waited for it. */
-static int command_reap(pid_t pid, int64_t deadline_ms, bool *ret_killed)
-{
-    int wait_status = -1;
-
-    *ret_killed = false;
-    for (;;) {
-        pid_t got = waitpid(pid, &wait_status, *ret_killed ? 0 : WNOHANG);
-        if (got == pid || (got < 0 && errno != EINTR)) {
-            return wait_status;
-        }
-        if (got == 0 && evq_clock_left_ms(deadline_ms) == 0) {
-            (void)kill(-pid, SIGKILL); // The group exists: its leader is not yet reaped.
-            *ret_killed = true;
-        } else if (got == 0) {
-            (void)poll(NULL, 0, REAP_POLL_MS);
-        }
-    }
-}
-
 static enum evq_status exec_flush(void *state, struct evq_error *err)
 {
     struct exec *sink = state;
     int64_t deadline_ms = evq_clock_mono_ms() + sink->timeout_ms;
+    char who[128];
     pid_t pid = 0;
     int fd = -1;
     bool killed = false;
@@ -187,11 +127,12 @@ static enum evq_status exec_flush(void *state, struct evq_error *err)
     if (sink->lines.bytes == 0) {
         return EVQ_OK;
     }
-    enum evq_status status = command_start(sink, &pid, &fd, err);
+    (void)snprintf(who, sizeof(who), "sink '%s'", sink->name);
+    enum evq_status status = evq_group_start(who, sink->argv, false, &pid, &fd, err);
     if (status == EVQ_OK) {
         bool sent = lines_send(sink, fd, deadline_ms);
         (void)close(fd); // End of input for the command.
-        int code = command_reap(pid, deadline_ms, &killed);
+        int code = evq_group_reap(pid, deadline_ms, &killed);
         if (killed) {
             status =
                 evq_error_set(err, EVQ_E_TIMEOUT, "sink '%s': '%s' ran over %lld ms and was killed",

@@ -39,7 +39,7 @@ static void wandb_close(void *state)
 
     if (sink != NULL) {
         // It uploads what it has; what it leaves is in its files for `wandb sync`.
-        (void)evq_helper_end(&sink->helper, evq_clock_mono_ms() + sink->close_ms);
+        evq_helper_end(&sink->helper, evq_clock_mono_ms() + sink->close_ms);
         evq_buffer_free(&sink->lines);
         free(sink);
     }
@@ -235,7 +235,7 @@ static enum evq_status wandb_flush(void *state, struct evq_error *err)
     }
     evq_buffer_clear(&sink->lines); // After a failure the logger gives the same results again,
     if (status != EVQ_OK) {
-        (void)evq_helper_end(&sink->helper, evq_clock_mono_ms()); // to another helper.
+        evq_helper_end(&sink->helper, evq_clock_mono_ms()); // to another helper.
     }
     return status == EVQ_E_CORRUPT || status == EVQ_E_LIMIT ? EVQ_E_IO : status;
 }
