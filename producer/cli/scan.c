@@ -35,7 +35,8 @@ struct scan {
     size_t duplicates;
     size_t incomplete;
     size_t bad;
-    uint32_t told; // Of this outage: a bit for each status that was said.
+    struct evq_error unread; // Of this pass: why one of them could not be looked at.
+    uint32_t told;           // Of this outage: a bit for each status that was said.
 };
 
 static bool is_settled(const struct scan *scan, const struct evq_found *found)
@@ -95,12 +96,22 @@ static void report(struct scan *scan, const struct evq_found *found, const char 
     (void)fflush(stdout);
 }
 
+static void refuse(struct scan *scan, const struct evq_found *found, const struct evq_error *why)
+{
+    char shown[1100];
+
+    scan->bad++;
+    settle(scan, found);
+    report(scan, found, "", "refused");
+    evq_cli_say(scan->cli, "evalq: %s",
+                evq_error_escape(why->message, strlen(why->message), shown, sizeof shown));
+}
+
 /* One checkpoint. Only faults that concern every checkpoint are returned. */
 static enum evq_status scan_one(struct scan *scan, const struct evq_found *found, bool first_look,
                                 struct evq_error *err)
 {
     char path[PATH_MAX];
-    char shown[1100];
     struct evq_submission_sent sent;
     int bytes = snprintf(path, sizeof path, "%s/%s", scan->directory, found->name);
     if (bytes < 0 || bytes >= (int)sizeof path) {
@@ -109,6 +120,7 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_found *found
     }
     enum evq_status status =
         evq_submission_send(scan->cli, &scan->submission, path, found->step, &sent, err);
+    const bool own = sent.fingerprint[0] == '\0'; // The checkpoint's fault: nothing was sent yet.
     switch (status) {
     case EVQ_OK:
         settle(scan, found);
@@ -135,12 +147,19 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_found *found
     case EVQ_E_CORRUPT:
     case EVQ_E_UNSUPPORTED:
     case EVQ_E_LIMIT:
-        scan->bad++;
-        settle(scan, found);
-        report(scan, found, "", "refused");
-        evq_cli_say(scan->cli, "evalq: %s",
-                    evq_error_escape(err->message, strlen(err->message), shown, sizeof shown));
+        refuse(scan, found, err);
         return EVQ_OK;
+    case EVQ_E_INVALID: // As a link that leads out of its root.
+        if (own) {
+            refuse(scan, found, err);
+        }
+        return own ? EVQ_OK : status;
+    case EVQ_E_IO:
+    case EVQ_E_NOT_FOUND: // It may be all of them, or this one alone: those after it are tried.
+        if (own && scan->unread.status == EVQ_OK) {
+            scan->unread = *err;
+        }
+        return own ? EVQ_OK : status;
     default:
         return status;
     }
@@ -152,6 +171,7 @@ static enum evq_status scan_pass(struct scan *scan, bool first_look, struct evq_
     const char *pattern = evq_option_text(&scan->cli->options, "pattern", NULL);
     enum evq_status status = evq_found_read(scan->directory, pattern, &list, err);
     scan->incomplete = 0;
+    scan->unread.status = EVQ_OK;
     for (size_t i = 0; status == EVQ_OK && i < list.count; i++) {
         if (i > 0 && list.items[i].step == list.items[i - 1].step) {
             if (first_look) {
@@ -171,6 +191,10 @@ static enum evq_status scan_pass(struct scan *scan, bool first_look, struct evq_
                     pattern != NULL ? " matches the pattern" : "; name them with --pattern");
     }
     evq_found_free(&list);
+    if (status == EVQ_OK && scan->unread.status != EVQ_OK) {
+        *err = scan->unread;
+        status = err->status;
+    }
     return status;
 }
 

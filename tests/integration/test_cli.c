@@ -335,6 +335,37 @@ static void scan_submits_all_and_the_incomplete_one_when_it_is_complete(void **s
     fixture_audit(site->fx);
 }
 
+/* One that is not as it should be costs none of the others, whichever comes first. */
+static void scan_goes_on_behind_checkpoints_that_cannot_be_read(void **state)
+{
+    struct site *site = *state;
+    char path[256];
+
+    fixture_user_checkpoint(site, "out/step-2.safetensors", 2);
+    (void)snprintf(path, sizeof path, "%s/out/step-1.safetensors", site->dir);
+    assert_int_equal(symlink("/proc/self/exe", path), 0); // Out of the root.
+    EXPECT(site, 9, "scan", "out", "--run", "s", "--suite", "quick");
+    assert_holds(site->output.err, "leaves its root directory");
+    fixture_assert_state(site->fx, "s/2/regular/quick", "queued");
+    assert_int_equal(unlink(path), 0);
+    (void)snprintf(path, sizeof path, "%s/out/checkpoint-1", site->dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    (void)snprintf(path, sizeof path, "%s/out/checkpoint-1/model.safetensors", site->dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    EXPECT(site, 9, "scan", "out", "--run", "t", "--suite", "quick");
+    assert_holds(site->output.err, "is not a regular file");
+    fixture_assert_state(site->fx, "t/2/regular/quick", "queued");
+    // By another way to the directory it is not in any root; the other is.
+    assert_int_equal(rmdir(path), 0);
+    *strrchr(path, '/') = '\0';
+    assert_int_equal(rmdir(path), 0);
+    (void)snprintf(path, sizeof path, "%s/out/step-1.safetensors", site->dir);
+    assert_int_equal(symlink("/proc/self/exe", path), 0);
+    EXPECT(site, 3, "scan", "./out", "--run", "u", "--suite", "quick");
+    assert_holds(site->output.err, "no root");
+    fixture_assert_state(site->fx, "u/2/regular/quick", "queued");
+}
+
 static void acl_default(struct fixture *fx, const char *fcall, const char *fcall_ro)
 {
     evq_reply_free(fixture_call(fx->raw, "ACL", "SETUSER", "default", fcall, fcall_ro, NULL));
@@ -387,6 +418,8 @@ int main(void)
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_submits_all_and_the_incomplete_one_when_it_is_complete,
                                         setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(scan_goes_on_behind_checkpoints_that_cannot_be_read, setup,
+                                        fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_watch_finds_what_comes_later, setup,
                                         fixture_user_teardown),
     };
