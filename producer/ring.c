@@ -47,7 +47,8 @@ enum evq_status evq_ring_push(struct evq_ring *ring, const void *payload, size_t
 
     do {
         uint64_t head = atomic_load_explicit(&header->head, memory_order_acquire);
-        if (position + span - head > ring->data_bytes) {
+        // Others may have pushed, and been taken, since the tail was read: then it is read again.
+        if (head <= position && position + span - head > ring->data_bytes) {
             return EVQ_E_FULL;
         }
     } while (!atomic_compare_exchange_weak_explicit(&header->tail, &position, position + span,

@@ -127,6 +127,19 @@ static void ring_says_full_when_nothing_is_released(void **state)
     evq_ring_close(ring, false);
 }
 
+/* As it looks to a thread that stood still between its two looks: the tail of before, and the head
+ * behind what others pushed meanwhile. */
+static void ring_is_not_full_when_its_head_is_newer_than_its_tail(void **state)
+{
+    struct evq_ring *ring = ring_of(*state, EVQ_RING_BYTES_MIN);
+    const uint8_t payload[64] = {0};
+
+    assert_status(evq_ring_push(ring, payload, sizeof(payload)), EVQ_OK);
+    evq_ring_release(ring, evq_ring_tail(ring) + 4096);
+    assert_status(evq_ring_push(ring, payload, sizeof(payload)), EVQ_OK);
+    evq_ring_close(ring, true);
+}
+
 static int64_t disk_bytes(const char *path)
 {
     struct stat info;
@@ -559,6 +572,7 @@ int main(void)
         RING_TEST(ring_keeps_what_was_left_apart_from_what_comes),
         RING_TEST(ring_keeps_order_when_it_wraps),
         RING_TEST(ring_says_full_when_nothing_is_released),
+        RING_TEST(ring_is_not_full_when_its_head_is_newer_than_its_tail),
         cmocka_unit_test_setup_teardown(sweep_bounds_what_dead_owners_left, scratch_make,
                                         scratch_remove),
         RING_TEST(ring_keeps_records_when_its_owner_dies),
