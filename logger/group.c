@@ -22,6 +22,7 @@ enum evq_status evq_group_start(const char *who, const char *const *argv, bool a
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none;
+    sigset_t usual;
 
     // A socket, not a pipe: MSG_NOSIGNAL keeps a program that reads nothing from raising SIGPIPE
     // here.
@@ -29,6 +30,8 @@ enum evq_status evq_group_start(const char *who, const char *const *argv, bool a
         return evq_error_set(err, EVQ_E_IO, "%s: socketpair: %s", who, strerror(errno));
     }
     (void)sigemptyset(&none); // Cannot fail, nor can the setters below with these values.
+    (void)sigemptyset(&usual);
+    (void)sigaddset(&usual, SIGPIPE); // Ignored here; a shell could not take that back.
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
     if (answers) {
@@ -36,8 +39,10 @@ enum evq_status evq_group_start(const char *who, const char *const *argv, bool a
     }
     (void)posix_spawnattr_init(&attributes);
     (void)posix_spawnattr_setsigmask(&attributes, &none);
+    (void)posix_spawnattr_setsigdefault(&attributes, &usual);
     (void)posix_spawnattr_setpgroup(&attributes, 0);
-    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
+    (void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                                    POSIX_SPAWN_SETSIGDEF);
     pid_t pid = 0;
     const int code =
         posix_spawnp(&pid, argv[0], &actions, &attributes, (char *const *)(uintptr_t)argv, environ);

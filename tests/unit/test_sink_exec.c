@@ -139,6 +139,23 @@ static void sink_exec_survives_a_command_that_reads_nothing(void **state)
     scene_close(&scene);
 }
 
+/* The logger ignores SIGPIPE. A pipeline in the command needs it: `yes | head -1` would not end. */
+static void sink_exec_gives_its_command_the_usual_sigpipe(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct evq_error err;
+
+    scene_open(&scene, "cat >/dev/null; kill -s PIPE $$", "30");
+    give(&scene, 1);
+    (void)signal(SIGPIPE, SIG_IGN);
+    const enum evq_status status = evq_sink_exec.flush(scene.sink, &err);
+    (void)signal(SIGPIPE, SIG_DFL);
+    assert_int_equal(status, EVQ_E_IO);
+    assert_holds(err.message, "ended with signal 13");
+    scene_close(&scene);
+}
+
 static void sink_exec_kills_a_command_past_its_time(void **state)
 {
     (void)state;
@@ -172,6 +189,7 @@ int main(void)
         cmocka_unit_test(sink_exec_reports_the_exit_status_when_the_command_fails),
         cmocka_unit_test(sink_exec_does_not_take_an_unknown_end_for_success),
         cmocka_unit_test(sink_exec_survives_a_command_that_reads_nothing),
+        cmocka_unit_test(sink_exec_gives_its_command_the_usual_sigpipe),
         cmocka_unit_test(sink_exec_kills_a_command_past_its_time),
         cmocka_unit_test(sink_exec_refuses_a_configuration_without_command),
     };
