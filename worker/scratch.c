@@ -15,9 +15,10 @@
 #include "shared/clock.h"
 #include "shared/file.h"
 
-#define TRIES_MAX       16 // Of making a directory that no sweeper takes away at once.
-#define DESCRIPTORS_MIN 16
-#define ROOM_BYTES_MIN  65536
+#define TRIES_MAX        16 // Of making a directory that no sweeper takes away at once.
+#define CLOSED_DEPTH_MAX 8  // Of folders within each other that nobody may look into.
+#define DESCRIPTORS_MIN  16
+#define ROOM_BYTES_MIN   65536
 
 /* Made with 0700 where it is new; refused where it is somebody else's. */
 static enum evq_status directory_make(const char *path, struct evq_error *err)
@@ -252,7 +253,24 @@ static int entry_remove(const char *path, const struct stat *info, int kind, str
     return 0;
 }
 
+static int folder_open(const char *path, const struct stat *info, int kind, struct FTW *walk)
+{
+    (void)info, (void)walk;
+    if (kind == FTW_D || kind == FTW_DNR) {
+        (void)chmod(path, 0700); // Where that fails, what lies in it stays.
+    }
+    return 0;
+}
+
 void evq_scratch_remove(const char *path)
 {
+    struct stat info;
+
     (void)nftw(path, entry_remove, 16, FTW_DEPTH | FTW_PHYS);
+    // Of read-only folders, such as copies of those of a read-only file system, nothing goes. What
+    // lies in one that could not even be read shows with the next walk.
+    for (int i = 0; i < CLOSED_DEPTH_MAX && lstat(path, &info) == 0; i++) {
+        (void)nftw(path, folder_open, 16, FTW_PHYS);
+        (void)nftw(path, entry_remove, 16, FTW_DEPTH | FTW_PHYS);
+    }
 }

@@ -41,7 +41,8 @@ enum evq_status evq_scratch_room(const char *scratch, struct evq_error *err) EVQ
 /* Removes the oldest logs beyond EVQ_SCRATCH_LOGS_KEPT, and what killed processes left in jobs/. */
 void evq_scratch_prune(const char *scratch);
 
-/* A file or a whole directory, without following symbolic links. What cannot be removed stays. */
+/* A file or a whole directory, read-only folders too, without following symbolic links. What cannot
+ * be removed stays. */
 void evq_scratch_remove(const char *path);
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/fixture/check.h"
@@ -117,6 +118,34 @@ static void renew_refuses_a_directory_that_is_not_as_it_was_made(void **state)
     assert_false(renew(attempt));
 }
 
+/* As what `cp -r` makes of a read-only file system. Root needs no permissions: an ordinary user
+ * does. */
+static void remove_takes_folders_that_are_read_only_or_closed(void **state)
+{
+    const struct attempt *attempt = *state;
+    enum { NOBODY = 65534 };
+    int status = -1;
+
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (fchdir(attempt->folder->fd) != 0 ||
+            (geteuid() == 0 &&
+             (fchown(attempt->folder->fd, NOBODY, NOBODY) != 0 || setuid(NOBODY) != 0)) ||
+            mkdir("gone", 0700) != 0 || mkdir("gone/sub", 0700) != 0 ||
+            mkdir("gone/sub/closed", 0700) != 0 || mkdir("gone/sub/closed/in", 0700) != 0 ||
+            symlink("/", "gone/sub/link") != 0 || chmod("gone/sub/closed", 0) != 0 ||
+            chmod("gone/sub", 0555) != 0 || chmod("gone", 0555) != 0) {
+            _exit(2);
+        }
+        evq_scratch_remove("gone");
+        _exit(access("gone", F_OK) == 0 ? 1 : 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, attempt_setup, attempt_teardown)
@@ -124,6 +153,7 @@ int main(void)
         TEST(renew_leaves_nothing_of_the_attempt_nor_its_name),
         TEST(renew_keeps_the_lock_that_keeps_sweepers_off),
         TEST(renew_refuses_a_directory_that_is_not_as_it_was_made),
+        TEST(remove_takes_folders_that_are_read_only_or_closed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
