@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 import textwrap
 import unittest
+from types import SimpleNamespace
 from typing import Any, Dict, List, Optional
 from unittest import mock
 
 from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
+from evalq._serving import Checkpoint, Task
+from evalq._trainer import TrainerFunction
 from evalq._weights import load_weights
+from evalq.lm_eval import Harness
 
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 
@@ -309,6 +314,103 @@ suites:
             self.assertTrue(client.wait(DEADLINE))
             self.assertEqual([result.state for result in client.results() if result.is_end][-1], "cancelled")
             self.assertEqual(self.run_step(client, 3)["a"]["pid"], before)
+
+
+FACTORY = """
+from types import SimpleNamespace
+
+class Module:
+    def load_state_dict(self, values, strict):
+        self.value = float(values["w"][0])
+        return SimpleNamespace(missing_keys=[], unexpected_keys=[])
+
+class Trainer:
+    callbacks = []
+    def validate(self, module, verbose, dataloaders):
+        return [{"value": module.value}]
+
+def make():
+    return Trainer(), Module(), []
+"""
+
+
+@unittest.skipUnless(HAS_NUMPY, "needs numpy to read weights")
+class OtherWeightsTest(SceneTest):
+    """A step may be submitted again with other weights: the model that is kept warm is not that step's any more."""
+
+    config = NATIVE.replace(
+        "suites:",
+        """
+evaluators:
+  mine:
+    kind: persistent
+    argv: [$PYTHON, -m, evalq.serve_lightning, "their:make"]
+    directory: $OUT
+    env: {PYTHONPATH: """
+        + PACKAGE
+        + """}
+suites:
+  python:
+    evaluator: mine
+    tasks: [{name: a}, {name: b}]""",
+    )
+    workers = False
+
+    def submit(self, client: Any, value: float) -> "Dict[str, Dict[str, float]]":
+        path = os.path.join(self.scene.out, "1.safetensors")
+        head = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+        with open(path + ".part", "wb") as file:
+            file.write(struct.pack("<Q", len(head)) + head + struct.pack("<f", value))
+        os.replace(path + ".part", path)
+        self.assertTrue(client.submit(path, step=1, suites="python"))
+        self.assertTrue(client.wait(DEADLINE))
+        found: "Dict[str, Dict[str, float]]" = {}
+        for result in client.results():
+            if not result.is_end:
+                found.setdefault(result.job, {})[result.task] = result.value
+        return found
+
+    def test_weights_of_a_step_that_is_submitted_again_are_loaded(self) -> None:
+        os.mkdir(os.path.join(self.scene.out, "lightning"))
+        for name, text in (("their.py", FACTORY), ("lightning/pytorch.py", "class Callback:\n    pass\n")):
+            with open(os.path.join(self.scene.out, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        self.scene.start_worker("--slots", "1")
+        with self.scene.client("again") as client:
+            self.assertEqual(self.submit(client, 1.0), {"again/1/regular/python": {"a": 1.0, "b": 1.0}})
+            self.assertEqual(self.submit(client, 2.0), {"again/1/regular/python~2": {"a": 2.0, "b": 2.0}})
+            self.assertEqual(self.scene.evalq("forget", "again", "--yes").returncode, 0)
+        with self.scene.client("again") as client:
+            self.assertEqual(self.submit(client, 3.0), {"again/1/regular/python": {"a": 3.0, "b": 3.0}})
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint("/nowhere", 1, "r", "regular", "s", {}, job="r/1/regular/s")
+
+    def test_trainer_and_harness_load_once_a_job(self) -> None:
+        class Model:
+            loads = 0
+
+            def load_state_dict(self, values: Any, strict: bool) -> Any:
+                self.loads += 1
+                return SimpleNamespace(missing_keys=[], unexpected_keys=[])
+
+        model = Model()
+        trainer = SimpleNamespace(
+            model=model, state=SimpleNamespace(), eval_dataset=None, evaluate=lambda: {"eval_loss": 0.5},
+            callback_handler=SimpleNamespace(callbacks=[]), add_callback=lambda callback: None,
+        )  # fmt: skip
+        with mock.patch.dict(sys.modules, {"transformers": SimpleNamespace(TrainerCallback=object)}):
+            function = TrainerFunction(trainer)
+        harness = Harness.__new__(Harness)
+        harness._lm_eval = mock.Mock(**{"simple_evaluate.return_value": {"results": {"a": {"acc": 0.5}}}})
+        harness._options, harness._tasks, harness._lm, harness._loaded = mock.Mock(), mock.Mock(), None, None
+        with mock.patch.object(Checkpoint, "load", return_value={}), mock.patch.object(harness, "_load") as load:
+            for jobs in range(1, 3):
+                checkpoint = self.checkpoint()
+                for _ in range(2):  # Tasks.
+                    function(checkpoint, Task("a"), mock.Mock())
+                    harness(checkpoint, Task._of({"name": "a"}), mock.Mock())
+                self.assertEqual((model.loads, load.call_count), (jobs, jobs))
 
 
 if __name__ == "__main__":

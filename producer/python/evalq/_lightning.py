@@ -25,15 +25,15 @@ class LightningFunction:
         self._trainer = trainer
         self._module = module
         self._data = data
-        self._loaded = ""
+        self._loaded: Optional[Checkpoint] = None
         self._report: Optional[Report] = None
         trainer.loggers = []  # Results reach the trackers through evalq's logger.
         trainer.callbacks.append(_progress_callback(self, trainer))
 
     def __call__(self, checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
-        if self._loaded != checkpoint.job or not checkpoint.job:
+        if self._loaded is not checkpoint:  # Not by the job's name: its weights may be others the next time.
             load_into(self._module, checkpoint.load(), checkpoint.path)
-            self._loaded = checkpoint.job
+            self._loaded = checkpoint
         self._report = report
         report(0, -1, "validate")
         keyword = "datamodule" if hasattr(self._data, "val_dataloader") else "dataloaders"

@@ -24,16 +24,16 @@ class TrainerFunction:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self._loaded = ""
+        self._loaded: Optional[Checkpoint] = None
         self._report: Optional[Report] = None
         _keep_quiet(trainer)
         trainer.add_callback(_progress_callback(self))
 
     def __call__(self, checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
         trainer = self._trainer
-        if self._loaded != checkpoint.job or not checkpoint.job:
+        if self._loaded is not checkpoint:  # Not by the job's name: its weights may be others the next time.
             self._load(checkpoint)
-            self._loaded = checkpoint.job
+            self._loaded = checkpoint
         trainer.state.global_step = checkpoint.step
         trainer.state.epoch = checkpoint.epoch
         self._report = report

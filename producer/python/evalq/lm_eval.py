@@ -54,16 +54,16 @@ class Harness:
         self._tasks = _Tasks(TaskManager(include_path=options.include_path))
         self._lm: Any = None
         self._made_of: Optional[Tuple[bytes, ...]] = None
-        self._loaded = ""
+        self._loaded: Optional[Checkpoint] = None
         for name in options.tasks.split(",") if options.tasks else []:
             if hasattr(self._tasks._manager, "load"):
                 self._tasks.load([name.strip()])
 
     def __call__(self, checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
-        if self._loaded != checkpoint.job or not checkpoint.job:
+        if self._loaded is not checkpoint:  # Not by the job's name: its weights may be others the next time.
             report(0, -1, "load the model")
             self._load(checkpoint)
-            self._loaded = checkpoint.job
+            self._loaded = checkpoint
         name = task.options.get("source", str(task))
         report(0, -1, name)
         options = self._options
