@@ -169,6 +169,11 @@ EVALQ_API int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_
 EVALQ_API int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value,
                                 int64_t *ret_step, char *path_out, size_t path_bytes,
                                 int timeout_ms);
+/* The same, and which metric it is the best by, in metric_out: of NULL or "" the first's name. */
+EVALQ_API int evalq_client_best_metric(struct evalq_client *client, const char *metric,
+                                       double *ret_value, int64_t *ret_step, char *path_out,
+                                       size_t path_bytes, char *metric_out, size_t metric_bytes,
+                                       int timeout_ms);
 /* The job of this step, variant ("" or NULL: "regular") and suite is wanted no more: it ends as
  * skipped with the reason, unless a worker has begun with it: EVALQ_BUSY, and it goes on.
  * EVALQ_OK: it is at an end, by this call or before. EVALQ_NOT_FOUND: it is not in Redis, now. */

@@ -273,6 +273,14 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
 int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value,
                       int64_t *ret_step, char *path_out, size_t path_bytes, int timeout_ms)
 {
+    return evalq_client_best_metric(client, metric, ret_value, ret_step, path_out, path_bytes, NULL,
+                                    0, timeout_ms);
+}
+
+int evalq_client_best_metric(struct evalq_client *client, const char *metric, double *ret_value,
+                             int64_t *ret_step, char *path_out, size_t path_bytes, char *metric_out,
+                             size_t metric_bytes, int timeout_ms)
+{
     struct evq_error error = {.status = EVQ_OK};
     struct evq_best best;
     int64_t deadline = deadline_of(timeout_ms);
@@ -302,6 +310,9 @@ int evalq_client_best(struct evalq_client *client, const char *metric, double *r
     }
     if (path_out != NULL && path_bytes > 0) {
         evq_config_checkpoint_path(client->sender->config, best.checkpoint, path_out, path_bytes);
+    }
+    if (metric_out != NULL && metric_bytes > 0) {
+        (void)snprintf(metric_out, metric_bytes, "%s", best.metric);
     }
     return EVALQ_OK;
 }

@@ -287,12 +287,12 @@ void evq_board_sort(struct evq_board *board)
     }
 }
 
-void evq_board_step(const struct evq_board_row *row, char out[EVQ_BOARD_STEP_BYTES])
+void evq_board_step(const char *job, int64_t step, char out[EVQ_BOARD_STEP_BYTES])
 {
-    const char *generation = strchr(row->job, '~'); // No name in an id has one.
+    const char *generation = strchr(job, '~'); // No name in an id has one.
     const size_t digits = generation != NULL ? strspn(generation + 1, "0123456789") : 0;
     const int shown = digits > 0 && digits < 11 ? (int)digits + 1 : 0; // Else it is none.
-    (void)snprintf(out, EVQ_BOARD_STEP_BYTES, "%" PRId64 "%.*s", row->step, shown,
+    (void)snprintf(out, EVQ_BOARD_STEP_BYTES, "%" PRId64 "%.*s", step, shown,
                    shown > 0 ? generation : "");
 }
 
@@ -331,7 +331,7 @@ static void print_row(const struct evq_board *board, size_t at, const char *task
     if (show_run) {
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->run);
     }
-    evq_board_step(row, step);
+    evq_board_step(row->job, row->step, step);
     evq_table_cell(table, EVQ_COLOUR_NONE, "%s", step);
     if (shape->variant) {
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->variant);

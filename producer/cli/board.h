@@ -81,7 +81,7 @@ size_t evq_board_worker_bytes(const char *worker);
 
 /* "50", or "50~2" of a later generation: who reads two rows of one step must tell them apart. */
 #define EVQ_BOARD_STEP_BYTES 32
-void evq_board_step(const struct evq_board_row *row, char out[EVQ_BOARD_STEP_BYTES]);
+void evq_board_step(const char *job, int64_t step, char out[EVQ_BOARD_STEP_BYTES]);
 
 /* "accuracy", or "task/accuracy" when there are several tasks. */
 void evq_board_title(const struct evq_board *board, size_t metric, char *out, size_t out_bytes);

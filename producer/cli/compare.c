@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "producer/cli/board.h"
 #include "producer/cli/feed.h"
 #include "producer/cli/json.h"
 #include "producer/cli/table.h"
@@ -22,8 +23,10 @@ struct seen { // One metric of one run.
     bool has_best;
     double best;
     int64_t best_step;
+    char best_job[EVQ_JOB_ID_BYTES_MAX]; // Which of the step's evaluations it is.
     double last;
     int64_t last_step;
+    char last_job[EVQ_JOB_ID_BYTES_MAX];
 };
 
 struct comparison {
@@ -78,6 +81,7 @@ static void on_result(void *context, const struct evq_result *result)
         if (result->step >= one->last_step) {
             one->last = metric->value;
             one->last_step = result->step;
+            (void)snprintf(one->last_job, sizeof one->last_job, "%s", result->job);
         }
         const bool better =
             one->direction == 0 ? metric->value < one->best : metric->value > one->best;
@@ -87,6 +91,7 @@ static void on_result(void *context, const struct evq_result *result)
             one->has_best = true;
             one->best = metric->value;
             one->best_step = result->step;
+            (void)snprintf(one->best_job, sizeof one->best_job, "%s", result->job);
         }
     }
 }
@@ -136,6 +141,7 @@ static enum evq_status print_table(const struct comparison *to, struct evq_error
     for (size_t i = 0; i < to->count; i++) {
         const struct seen *one = &to->all[i];
         char number[EVQ_TERMINAL_NUMBER_BYTES];
+        char step[EVQ_BOARD_STEP_BYTES];
         const bool best = is_best(to, i);
         evq_table_row(table);
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", one->key);
@@ -143,13 +149,15 @@ static enum evq_status print_table(const struct comparison *to, struct evq_error
         if (one->has_best) {
             evq_table_cell(table, best ? EVQ_COLOUR_GREEN : EVQ_COLOUR_NONE, "%s%s",
                            evq_terminal_number(one->best, number), best ? "*" : " ");
-            evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, one->best_step);
+            evq_board_step(one->best_job, one->best_step, step);
+            evq_table_cell(table, EVQ_COLOUR_NONE, "%s", step);
         } else {
             evq_table_cell(table, EVQ_COLOUR_DIM, "- ");
             evq_table_cell(table, EVQ_COLOUR_DIM, "-");
         }
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_terminal_number(one->last, number));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, one->last_step);
+        evq_board_step(one->last_job, one->last_step, step);
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", step);
         evq_table_cell(table, EVQ_COLOUR_DIM, "%zu", one->count);
     }
     const enum evq_status status = evq_table_print(table, &to->cli->terminal, 0, stdout, err);
@@ -171,13 +179,14 @@ static enum evq_status print_json(const struct comparison *to, struct evq_error 
 
     for (size_t i = 0; i < to->count; i++) {
         const struct seen *one = &to->all[i];
-        json_t *row =
-            json_pack("{s:s, s:s, s:o, s:I, s:I}", "metric", one->key, "run",
-                      evq_cli_arg(to->cli, (int)one->run), "last", number_json(one->last),
-                      "last_step", (json_int_t)one->last_step, "results", (json_int_t)one->count);
+        json_t *row = json_pack("{s:s, s:s, s:o, s:I, s:s, s:I}", "metric", one->key, "run",
+                                evq_cli_arg(to->cli, (int)one->run), "last", number_json(one->last),
+                                "last_step", (json_int_t)one->last_step, "last_job", one->last_job,
+                                "results", (json_int_t)one->count);
         if (one->has_best) {
             (void)json_object_set_new(row, "best", number_json(one->best));
             (void)json_object_set_new(row, "best_step", json_integer(one->best_step));
+            (void)json_object_set_new(row, "best_job", json_string(one->best_job));
             (void)json_object_set_new(row, "higher_is_better", json_boolean(one->direction > 0));
         }
         (void)json_array_append_new(list, row);

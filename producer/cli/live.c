@@ -153,7 +153,7 @@ static void print_begin(const struct evq_live *live, const struct evq_board_row 
                         const char *task)
 {
     char step[EVQ_BOARD_STEP_BYTES];
-    evq_board_step(row, step);
+    evq_board_step(row->job, row->step, step);
     (void)printf("%*s", STEP_COLUMNS, step);
     print_names(live, row->variant, row->suite, task);
 }

@@ -330,7 +330,7 @@ static void print_summary(struct training *training)
         }
         const struct evq_board_row *row = &board->rows[board->metrics[m].best];
         evq_board_title(board, m, title, sizeof title);
-        evq_board_step(row, step);
+        evq_board_step(row->job, row->step, step);
         (void)printf("  best %-24s %.8g at step %s%s\n",
                      evq_error_escape(title, strlen(title), shown, sizeof shown), row->values[m],
                      step, board->metrics[m].direction ? "" : " (lower is better)");

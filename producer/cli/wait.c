@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "producer/cli/board.h"
 #include "producer/cli/json.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/waiting.h"
@@ -68,12 +69,14 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     }
     char metric[512];
     char checkpoint[2048];
+    char step[EVQ_BOARD_STEP_BYTES];
+    evq_board_step(best.job, best.step, step);
     evq_error_escape(best.metric, strlen(best.metric), metric, sizeof metric);
     evq_error_escape(best.checkpoint, strlen(best.checkpoint), checkpoint, sizeof checkpoint);
     if (cli->terminal.plain) {
-        (void)printf("%" PRId64 "\t%.17g\t%s\t%s\n", best.step, best.value, metric, checkpoint);
+        (void)printf("%s\t%.17g\t%s\t%s\n", step, best.value, metric, checkpoint);
     } else {
-        (void)printf("step %" PRId64 "  %s %.8g  %s\n", best.step, metric, best.value, checkpoint);
+        (void)printf("step %s  %s %.8g  %s\n", step, metric, best.value, checkpoint);
     }
     return EVQ_OK;
 }

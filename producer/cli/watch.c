@@ -64,7 +64,7 @@ static void print_best(const struct evq_board *board, const struct evq_terminal 
         if (board->metrics[m].best != SIZE_MAX && !terminal->plain) {
             const struct evq_board_row *row = &board->rows[board->metrics[m].best];
             evq_board_title(board, m, title, sizeof title);
-            evq_board_step(row, step);
+            evq_board_step(row->job, row->step, step);
             (void)printf(
                 "%sbest%s %s %.8g at step %s\n", evq_terminal_colour(terminal, EVQ_COLOUR_GREEN),
                 evq_terminal_colour(terminal, EVQ_COLOUR_NONE),

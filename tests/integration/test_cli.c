@@ -232,6 +232,19 @@ static void runs_started_again_are_told_apart(void **state)
     assert_holds(site->output.out, "\n100~2  ");
     EXPECT(site, 0, "watch", "r");
     assert_holds(site->output.out, "best accuracy 0.75 at step 100~2\n");
+    EXPECT(site, 0, "compare", "r");
+    assert_holds(site->output.out, "  100~2 "); // The better one, of the second generation.
+    EXPECT(site, 0, "compare", "r", "--json");
+    assert_holds(site->output.out, "r/100/regular/quick~2");
+    struct evq_best best = {.run = "r",
+                            .metric = "eval/t/accuracy",
+                            .value = 0.75,
+                            .step = 100,
+                            .job = "r/100/regular/quick~2",
+                            .checkpoint = "work:out/step-100"};
+    assert_status(evq_queue_best_put(site->fx->queue, &best, NULL), EVQ_OK);
+    EXPECT(site, 0, "best", "r");
+    assert_holds(site->output.out, "step 100~2  eval/t/accuracy 0.75");
     submit_step(site, "200", 3, "3000", "r/200/regular/quick  queued"); // Resumed.
     submit_step(site, "150", 4, "4000", "r/150/regular/quick  queued"); // Rewound.
     fixture_assert_state(site->fx, "r/200/regular/quick", "skipped");

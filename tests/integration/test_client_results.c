@@ -326,6 +326,11 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
     assert_int_equal(step, 10);
     assert_holds(path, scene->directory);
     assert_int_equal(access(path, R_OK), 0);
+    char metric[64] = "";
+    assert_int_equal(evalq_client_best_metric(client, "", NULL, NULL, NULL, 0, metric,
+                                              sizeof(metric), (int)fixture_patience_ms()),
+                     EVALQ_OK);
+    assert_string_equal(metric, "eval/digits/accuracy");
     evq_claim_free(claim);
     evalq_client_close(client);
 }

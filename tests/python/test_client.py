@@ -44,6 +44,13 @@ class ClientTest(SceneTest):
             best = client.best("eval/digits/accuracy", "max")
             assert best is not None
             self.assertEqual((best.step, best.path, best.value), (100, path, accuracy.value))
+            self.scene.redis_call(  # As a logger notes it.
+                *("FCALL", "evalq_v1_best_put", "1", "evalq:{main}:", client.run, "eval/digits/accuracy"),
+                *("0.5", "100", accuracy.job, "ckpt:" + path),
+            )
+            first = client.best()  # Of no metric that was named: it says which it is.
+            assert first is not None
+            self.assertEqual((first.metric, first.step, first.value), ("eval/digits/accuracy", 100, 0.5))
 
     def test_results_come_without_waiting_for_them(self) -> None:
         with self.scene.client("arrivals") as client:

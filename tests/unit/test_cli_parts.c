@@ -223,7 +223,7 @@ static void board_tells_generations_of_a_step_apart(void **state)
     }
     evq_board_sort(board);
     for (size_t i = 0; i < 4; i++) {
-        evq_board_step(&board->rows[i], step);
+        evq_board_step(board->rows[i].job, board->rows[i].step, step);
         assert_string_equal(step, steps[i]);
     }
     evq_board_free(board);

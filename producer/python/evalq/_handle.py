@@ -14,6 +14,7 @@ from ._library import EvalqError
 from .result import Best, Result
 
 _PATH_BYTES = 8192
+_METRIC_BYTES = 256
 _PATHS = ("config", "ring_directory", "log_path")  # Of any bytes; checked as paths where they came in.
 _CALL_MS_MAX = 2**31 - 1
 
@@ -166,20 +167,23 @@ class Handle:
     def best(self, metric: Optional[str], timeout_ms: int) -> Optional[Best]:
         value, step = ctypes.c_double(), ctypes.c_int64()
         path = ctypes.create_string_buffer(_PATH_BYTES)
-        code = self.calls.best(
+        name = ctypes.create_string_buffer(_METRIC_BYTES)
+        code = self.calls.best_metric(
             self._pointer,
             _bytes(metric),
             ctypes.byref(value),
             ctypes.byref(step),
             path,
             len(path),
+            name,
+            len(name),
             self._limit(timeout_ms),
         )
         if code == _library.NOT_FOUND:
             return None
         if code != _library.OK:
             raise self.failure(code)
-        return Best(metric or "", value.value, step.value, os.fsdecode(path.value) or None)
+        return Best(name.value.decode(errors="replace"), value.value, step.value, os.fsdecode(path.value) or None)
 
     def withdraw(self, step: int, variant: str, suite: str, reason: str, timeout_ms: int) -> int:
         return self.calls.withdraw(

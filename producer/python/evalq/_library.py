@@ -109,7 +109,7 @@ class StatsView(ctypes.Structure):
 
 METRIC_FN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(MetricView))
 
-# (name, result, arguments) of every function of evalq.h.
+# (name, result, arguments) of the functions of evalq.h that are used here.
 _HANDLE = ctypes.c_void_p
 _SIGNATURES: "tuple[tuple[str, Any, List[Any]], ...]" = (
     ("open", ctypes.c_int, [ctypes.POINTER(Options), ctypes.POINTER(_HANDLE)]),
@@ -119,13 +119,15 @@ _SIGNATURES: "tuple[tuple[str, Any, List[Any]], ...]" = (
     ("poll", ctypes.c_int, [_HANDLE, METRIC_FN, ctypes.c_void_p, ctypes.c_int]),
     ("wait", ctypes.c_int, [_HANDLE, METRIC_FN, ctypes.c_void_p, ctypes.c_int]),
     (
-        "best",
+        "best_metric",
         ctypes.c_int,
         [
             _HANDLE,
             ctypes.c_char_p,
             ctypes.POINTER(ctypes.c_double),
             ctypes.POINTER(ctypes.c_int64),
+            ctypes.c_char_p,
+            ctypes.c_size_t,
             ctypes.c_char_p,
             ctypes.c_size_t,
             ctypes.c_int,
@@ -174,7 +176,7 @@ class Library:
     flush: Callable[..., int]
     poll: Callable[..., int]
     wait: Callable[..., int]
-    best: Callable[..., int]
+    best_metric: Callable[..., int]
     withdraw: Callable[..., int]
     idle: Callable[..., int]
     stats: Callable[..., None]
