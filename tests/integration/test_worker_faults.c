@@ -27,6 +27,7 @@ static const char site_yaml[] =
     "  crash: {kind: command, command: [$DIR/crash.sh]}\n"
     "  stuck: {kind: persistent, command: [$DIR/stuck.sh]}\n"
     "  babble: {kind: persistent, command: [$DIR/babble.sh]}\n"
+    "  named: {kind: persistent, command: [$DIR/named.sh]}\n"
     "  broken: {kind: persistent, command: [python3, no_such_script.py]}\n"
     "suites:\n"
     "  broken: {evaluator: broken, tasks: [{name: t, type: any}]}\n"
@@ -35,7 +36,8 @@ static const char site_yaml[] =
     "  hang: {evaluator: hang, limits: {seconds: 3}, tasks: [{name: t, type: any}]}\n"
     "  crash: {evaluator: crash, tasks: [{name: t, type: any}]}\n"
     "  stuck: {evaluator: stuck, limits: {seconds: 3}, tasks: [{name: t, type: any}]}\n"
-    "  babble: {evaluator: babble, tasks: [{name: t, type: any}]}\n";
+    "  babble: {evaluator: babble, tasks: [{name: t, type: any}]}\n"
+    "  named: {evaluator: named, tasks: [{name: t, type: any}]}\n";
 
 static const char ok_sh[] = "#!/bin/sh\necho '{\"one\": 1}' > \"$EVALQ_RESULT\"\n";
 /* Says that it runs, then waits until it may end. Its pid is its attempt's mark. */
@@ -58,6 +60,13 @@ static const char stuck_sh[] =
 static const char babble_sh[] =
     "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\necho no json at all\n"
     "while :; do sleep 1; done\n";
+/* The metric of the first job has a name that cannot be; it ends when it is told to. */
+static const char named_sh[] =
+    "#!/bin/sh\necho '{\"type\": \"ready\"}'\nread job\n"
+    "printf '%s\\n' '{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"a\\tb\": 1}}'\n"
+    "read cancel\necho '{\"type\": \"error\", \"message\": \"cancelled\"}'\nread job\n"
+    "echo '{\"type\": \"task\", \"task\": \"t\", \"metrics\": {\"ab\": 1}}'\n"
+    "echo '{\"type\": \"done\"}'\nread exit\n";
 
 static int setup_with(void **state, const struct fixture_redis_config *config)
 {
@@ -70,6 +79,7 @@ static int setup_with(void **state, const struct fixture_redis_config *config)
     fixture_site_write(site, "crash.sh", "", crash_sh);
     fixture_site_write(site, "stuck.sh", "", stuck_sh);
     fixture_site_write(site, "babble.sh", "", babble_sh);
+    fixture_site_write(site, "named.sh", "", named_sh);
     *state = site;
     return 0;
 }
@@ -280,6 +290,27 @@ static void worker_replaces_a_persistent_program_that_hangs_or_babbles(void **st
     assert_holds(json, "broke the protocol");
     free(json);
     SITE_STATE_UNTIL(site, "run/3/regular/good", "done");
+}
+
+/* It would give them the same names again: the job is dead at once, and the program stays. */
+static void worker_ends_a_job_whose_metrics_have_no_proper_names(void **state)
+{
+    struct fixture_site *site = *state;
+    struct evq_error err;
+    char *json = NULL;
+
+    fixture_site_submit(site, "run/1/regular/named");
+    (void)fixture_site_worker(site, NULL);
+    SITE_STATE_UNTIL(site, "run/1/regular/named", "dead");
+    assert_string_equal(fixture_job_field(site->fx, "run/1/regular/named", "crashes").text, "");
+    assert_string_equal(fixture_job_field(site->fx, "run/1/regular/named", "attempts").text, "1");
+    assert_status_err(evq_queue_show(site->fx->queue, "run/1/regular/named", &json, &err), EVQ_OK,
+                      &err);
+    assert_holds(json, "evaluator 'named': task message: a metric of task 't' is named 'a");
+    assert_holds(json, "(3 bytes), expected 1 to 128 bytes without control characters");
+    free(json);
+    fixture_site_submit(site, "run/2/regular/named"); // Of the same program, its second.
+    SITE_STATE_UNTIL(site, "run/2/regular/named", "done");
 }
 
 /* A job that kills its evaluator ends dead; good jobs around it are done; the worker is not called
@@ -520,6 +551,7 @@ int main(void)
         TEST(worker_stops_a_cancelled_job),
         TEST(worker_kills_what_runs_past_its_limit),
         TEST(worker_replaces_a_persistent_program_that_hangs_or_babbles),
+        TEST(worker_ends_a_job_whose_metrics_have_no_proper_names),
         TEST(worker_outlives_a_poison_job),
         TEST(worker_calls_itself_sick_when_different_jobs_crash),
         TEST(worker_is_not_sick_of_a_program_that_does_not_start),

@@ -55,6 +55,14 @@ def evaluate(checkpoint, task, report):
         return {"scalar": Several(()), "list": Several((1, 1))}
     if what == "empty":
         return {}
+    if what == "many":
+        return {f"m{number}": number for number in range(257)}
+    if what == "most":
+        return {"n": 5, **{f"m{i}": i for i in range(256)}, **{f"m{i}_stderr": 0.1 for i in range(256)}}
+    if what == "named":
+        return {"a\\nb": 1}
+    if what == "long":
+        return {"m" * 129: 1}
     if what == "list":
         return [0.5]
     if what == "retry":
@@ -183,6 +191,9 @@ class ProtocolTest(unittest.TestCase):
             ("text", "TypeError: metric 'accuracy' is str, expected a number", False),
             ("several", "TypeError: metric 'per_class' is Several of shape (2,), expected one number", False),
             ("empty", "ValueError: task 'only' returned no metric", False),
+            ("many", "ValueError: task 'only' returned 257 metrics, allowed 256: make them tasks of their own", False),
+            ("named", "ValueError: task 'only' returned a metric named 'a\\nb' (3 bytes), expected 1 to 128 bytes", False),
+            ("long", "(129 bytes), expected 1 to 128 bytes without control characters", False),
             ("list", "TypeError: task 'only' returned list, expected a mapping of metric to number", False),
             ("syntax", "SyntaxError: invalid syntax", False),
         ):
@@ -190,6 +201,8 @@ class ProtocolTest(unittest.TestCase):
             last = self.answer()[-1]
             self.assertEqual((last["type"], last["retry"]), ("error", retry), last)
             self.assertIn(message, last["message"])
+        self.peer.job(1, what="most")
+        self.assertEqual(self.answer()[-1], {"type": "done"})
         self.peer.job(2)
         self.assertEqual(self.answer()[-1], {"type": "done"})
         self.assertIn("Traceback", self.peer.end())

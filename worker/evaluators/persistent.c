@@ -221,6 +221,12 @@ static enum evq_status task_take(struct evq_persistent *persistent, const json_t
         return evq_error_set(err, EVQ_E_CORRUPT, "task '%s' was given twice", task);
     }
     enum evq_status status = evq_results_task(task, metrics, "task message", &result, err);
+    if (status == EVQ_E_INVALID || status == EVQ_E_LIMIT) {
+        // Its program keeps to the protocol, and would say the same again: no crash, no retry.
+        (void)evq_error_set(&persistent->refusal, status, "evaluator '%s': %s",
+                            persistent->evaluator->name, err->message);
+        return EVQ_E_STOPPED;
+    }
     if (status != EVQ_OK) {
         return status;
     }

@@ -72,9 +72,13 @@ static enum evq_status metric_add(struct evq_result *result, struct evq_metric *
     double number;
 
     if (!name_valid(key)) {
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "%s: a metric's name must be 1 to %d bytes without control characters",
-                             where, EVQ_METRIC_NAME_BYTES_MAX);
+        char shown[64]; // Its beginning, where it is longer than may be.
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "%s: a metric of task '%s' is named '%s' (%zu bytes), expected 1 to %d "
+            "bytes without control characters",
+            where, result->task, evq_error_escape(key, strlen(key), shown, sizeof(shown)),
+            strlen(key), EVQ_METRIC_NAME_BYTES_MAX);
     }
     if (name_of_std_error(key, owner) && json_object_get(all, owner) != NULL) {
         return EVQ_OK; // Told with its metric.
@@ -93,8 +97,10 @@ static enum evq_status metric_add(struct evq_result *result, struct evq_metric *
         return EVQ_OK;
     }
     if (result->metric_count == EVQ_RESULT_METRICS_MAX) {
-        return evq_error_set(err, EVQ_E_LIMIT, "%s: more than %d metrics", where,
-                             EVQ_RESULT_METRICS_MAX);
+        return evq_error_set(err, EVQ_E_LIMIT,
+                             "%s: task '%s' has more than %d metrics ('%s' is one too many): "
+                             "make them tasks of their own",
+                             where, result->task, EVQ_RESULT_METRICS_MAX, key);
     }
     char *name = evq_arena_strdup(result->arena, key);
     if (name == NULL) {

@@ -15,11 +15,14 @@ import sys
 import threading
 import time
 import traceback
+import unicodedata
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 _REPORT_SECONDS = 0.2  # At most so often is progress told.
 _MESSAGE_BYTES = 2000
+_NAME_BYTES = 128  # Of a metric.
+_METRICS = 256  # Of a task.
 
 
 class EvalRetry(Exception):
@@ -159,6 +162,23 @@ def _number(name: str, value: Any) -> Union[int, float, str]:
     raise TypeError(f"metric '{name}' is {type(value).__name__}, expected a number")
 
 
+def _check_names(task: str, numbers: Mapping[str, Any]) -> None:
+    """What the worker would refuse, said where it comes from."""
+    own = 0
+    for name in numbers:
+        size = len(name.encode("utf-8", "surrogatepass"))
+        if not 1 <= size <= _NAME_BYTES or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+            raise ValueError(
+                f"task '{task}' returned a metric named {name[:60]!r} ({size} bytes), expected 1 to {_NAME_BYTES} bytes"
+                " without control characters"
+            )
+        head, comma, rest = name.partition(",")
+        of_another = head.endswith("_stderr") and head[: -len("_stderr")] + comma + rest in numbers
+        own += name != "n" and not of_another
+    if own > _METRICS:
+        raise ValueError(f"task '{task}' returned {own} metrics, allowed {_METRICS}: make them tasks of their own")
+
+
 def _retry(error: BaseException) -> bool:
     """Whether the same may go well another time: what the machine, not the evaluation, is to blame for."""
     if isinstance(error, (EvalRetry, MemoryError, ConnectionError, TimeoutError)):
@@ -253,6 +273,7 @@ class Server:
         if not metrics:
             raise ValueError(f"task '{task}' returned no metric")
         numbers = {str(name): _number(str(name), value) for name, value in metrics.items()}
+        _check_names(str(task), numbers)
         self._send_of(job, {"type": "task", "task": str(task), "metrics": numbers})
 
     def _send_of(self, job: _Job, line: Mapping[str, Any]) -> None:
