@@ -31,7 +31,7 @@ struct evq_pins {
     struct evq_queue *queue;
     struct run *runs;
     size_t run_count;
-    bool away; // Redis; said once.
+    uint32_t told; // Of an outage of Redis: a bit for each status that was said.
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct note *notes;
@@ -103,13 +103,15 @@ static void look(struct evq_pins *pins)
             continue;
         }
         const bool well = evq_keeper_look(&run->keeper, pins->queue, &info, &err);
-        if (!well && !pins->away) {
-            evq_log(EVQ_LOG_WARN, "pins_wait", "error=%s", err.message);
-        }
-        pins->away = !well;
         if (!well) {
+            const uint32_t kind = UINT32_C(1) << err.status;
+            if ((pins->told & kind) == 0) { // One reason may follow upon another.
+                evq_log(EVQ_LOG_WARN, "pins_wait", "error=%s", err.message);
+            }
+            pins->told |= kind;
             return; // The others would wait for Redis as well.
         }
+        pins->told = 0;
         if (run->keeper.pin_count == 0) {
             evq_keeper_free(&run->keeper);
             *run = pins->runs[--pins->run_count];

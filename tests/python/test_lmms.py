@@ -410,6 +410,26 @@ class LmmsTest(SceneTest):
         until(lambda: os.listdir(os.path.join(self.scene.out, "died")) == ["checkpoint-3"], "all pins are released")
         self.assertEqual([self.client.get_job(job)["status"] for job in asked], ["completed", "completed"])
 
+    def test_each_reason_for_which_pins_wait_is_said_once(self) -> None:
+        gate = self.busy("before-reasons")
+        backend = EvalServerBackend(self.url, "qwen_vl", ["size"])
+        self.assertEqual(len(self.rotated("reasons", backend, [1])), 1)
+
+        def said(words: str) -> int:
+            return len(re.findall(f"pins_wait.*{words}", self.scene.log("evalq-gateway")))
+
+        self.scene.redis_call("FUNCTION", "FLUSH")
+        until(lambda: said("admin install"), "the functions that went are told of")
+        self.scene.redis_call("ACL", "SETUSER", "default", "-fcall", "-fcall_ro")
+        until(lambda: said("refuses user"), "so is the permission that went after them")
+        self.scene.redis_call("ACL", "SETUSER", "default", "+fcall", "+fcall_ro")
+        self.assertEqual(self.scene.evalq("admin", "install").returncode, 0)
+        with open(gate, "w", encoding="utf-8"):
+            pass
+        backend.wait(until)
+        until(lambda: os.listdir(os.path.join(self.scene.out, "reasons")) == [], "the pins are released")
+        self.assertEqual((said("admin install"), said("refuses user")), (1, 1))
+
     def test_without_pins_a_rotated_checkpoint_has_failed_and_says_so(self) -> None:
         config = os.path.join(self.scene.directory, "unpinned.yaml")
         with open(self.scene.config, encoding="utf-8") as file, open(config, "w", encoding="utf-8") as out:
