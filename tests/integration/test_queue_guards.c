@@ -437,6 +437,11 @@ static void leases_that_were_lost_cost_no_attempt(void **state)
                   EVQ_OK);
     assert_int_equal(beats[2].answer, EVQ_BEAT_OK);
     fixture_audit(fx);
+    key_spoil(fx, "leases"); // Of a worker that is gone: who cancels it ends it.
+    assert_status(evq_queue_heartbeat(fx->queue, "w", "{}", 15000, NULL, 0, NULL, NULL), EVQ_OK);
+    assert_status(evq_queue_cancel(fx->queue, ids[2], "", &state_after, NULL), EVQ_OK);
+    assert_int_equal(state_after, EVQ_JOB_CANCELLED);
+    fixture_audit(fx);
     for (int i = 0; i < 3; i++) {
         evq_claim_free(claims[i]);
     }
