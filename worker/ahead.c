@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -82,15 +81,9 @@ static int record_open(const struct evq_job *job)
 static void reader_exec(const struct evq_slot_spawn *spawn, char *const *envp, int record_fd,
                         pid_t parent)
 {
-    sigset_t none;
     char *const *argv = NULL;
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) {
-        _exit(0);
-    }
-    (void)sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    evq_slot_forked(parent);
     const int output = open("/dev/null", O_WRONLY | O_CLOEXEC);
     // Copied high first: it may be the very number it must become.
     const int record_copy = fcntl(record_fd, F_DUPFD_CLOEXEC, 10);

@@ -71,12 +71,9 @@ char **evq_slot_environment(char *devices_line)
     return envp;
 }
 
-/* In the forked copy: async-signal-safe calls alone. */
-static void child_exec(const struct evq_slot_spawn *spawn, char *const *envp, int channel_fd,
-                       int errors_fd, pid_t parent)
+void evq_slot_forked(pid_t parent)
 {
     sigset_t none;
-    char *const *argv = NULL;
 
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
@@ -84,6 +81,15 @@ static void child_exec(const struct evq_slot_spawn *spawn, char *const *envp, in
     }
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* In the forked copy: async-signal-safe calls alone. */
+static void child_exec(const struct evq_slot_spawn *spawn, char *const *envp, int channel_fd,
+                       int errors_fd, pid_t parent)
+{
+    char *const *argv = NULL;
+
+    evq_slot_forked(parent);
     const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
     // Copied first: either may be the very number it must become. No higher than needed: there may
     // be few.

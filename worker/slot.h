@@ -67,6 +67,10 @@ struct evq_slot_spawn {
  * and with devices_line. The caller frees the array alone; NULL: out of memory. */
 char **evq_slot_environment(char *devices_line);
 
+/* In a forked copy, by async-signal-safe calls alone: it dies with its parent, and no signal is
+ * blocked. */
+void evq_slot_forked(pid_t parent);
+
 void evq_slot_init(struct evq_slot *slot, uint32_t number);
 
 /* fork and exec of our own binary. EVQ_E_IO. */
