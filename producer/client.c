@@ -56,7 +56,7 @@ int evq_client_usable(const struct evalq_client *client)
                        "there is no client: open failed, or was not called");
         return EVALQ_INVALID;
     }
-    if (client->generation != evq_fork_generation()) {
+    if (client->fork_depth != evq_fork_depth()) {
         (void)snprintf(last_error, sizeof(last_error),
                        "this process was forked after the client was opened: open another one");
         return EVALQ_FORKED;
@@ -266,7 +266,7 @@ int evalq_client_open(const struct evalq_options *options, struct evalq_client *
         (void)evq_error_set(&error, EVQ_E_NOMEM, "no memory for a client");
         return evq_client_fail(&error);
     }
-    client->generation = evq_fork_generation();
+    client->fork_depth = evq_fork_depth();
     client->session_ms = options->session_ms > 0 ? options->session_ms : process_started_ms();
     if (client_start(client, options, &error) != EVQ_OK) {
         client_free(client);
@@ -278,7 +278,7 @@ int evalq_client_open(const struct evalq_options *options, struct evalq_client *
 
 void evalq_client_close(struct evalq_client *client)
 {
-    if (client == NULL || client->generation != evq_fork_generation()) {
+    if (client == NULL || client->fork_depth != evq_fork_depth()) {
         return; // A forked child's copy: its thread and locks are not here to be ended.
     }
     int64_t start = evq_clock_mono_ms();
@@ -384,7 +384,7 @@ void evalq_client_stats(struct evalq_client *client, struct evalq_stats *ret_sta
     ret_stats->sent = atomic_load(&sender->sent);
     ret_stats->refused = atomic_load(&sender->refused);
     ret_stats->unpinned = atomic_load(&sender->unpinned);
-    if (client->generation == evq_fork_generation()) { // A child has not got the ring.
+    if (client->fork_depth == evq_fork_depth()) { // A child has not got the ring.
         ret_stats->connected = atomic_load(&sender->connected);
         ret_stats->pending = atomic_load(&sender->waiting) + atomic_load(&sender->spooled);
     }

@@ -8,7 +8,7 @@
 #include "producer/sender.h"
 
 struct evalq_client {
-    uint32_t generation; // Of evq_fork_generation(): another one, and this is the parent's.
+    uint32_t fork_depth; // Of evq_fork_depth(): another one, and this is the parent's.
     struct evq_sender *sender;
     int64_t session_ms;
     atomic_uint_fast64_t submitted;

@@ -10,7 +10,7 @@
 static struct {
     pthread_once_t once;
     pthread_mutex_t lock;
-    atomic_uint generation;
+    atomic_uint depth;
     int fds[WATCHED_MAX]; // One more than the descriptor; 0: free.
 } watch = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -33,7 +33,7 @@ static void after_fork_in_child(void)
             watch.fds[at] = 0;
         }
     }
-    atomic_fetch_add(&watch.generation, 1);
+    atomic_fetch_add(&watch.depth, 1);
     pthread_mutex_unlock(&watch.lock);
 }
 
@@ -73,7 +73,7 @@ void evq_fork_forget(int fd)
     pthread_mutex_unlock(&watch.lock);
 }
 
-uint32_t evq_fork_generation(void)
+uint32_t evq_fork_depth(void)
 {
-    return atomic_load_explicit(&watch.generation, memory_order_relaxed);
+    return atomic_load_explicit(&watch.depth, memory_order_relaxed);
 }

@@ -17,6 +17,6 @@ enum evq_status evq_fork_watch(int fd, struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_fork_forget(int fd);
 
 /* Rises in each child: a client that remembers another one is the parent's. */
-uint32_t evq_fork_generation(void);
+uint32_t evq_fork_depth(void);
 
 #endif

@@ -133,7 +133,7 @@ static enum evq_status cursor_check(struct evalq_client *client, struct evq_erro
     struct evq_queue_info info;
     int64_t now = evq_clock_mono_ms();
 
-    if (evq_conn_fd(client->conn) >= 0 && client->known == evq_conn_generation(client->conn) &&
+    if (evq_conn_fd(client->conn) >= 0 && client->known == evq_conn_number(client->conn) &&
         now - client->asked_ms < EPOCH_EVERY_MS) {
         return EVQ_OK;
     }
@@ -143,7 +143,7 @@ static enum evq_status cursor_check(struct evalq_client *client, struct evq_erro
             client->cursor = 0;
         }
         client->info = info;
-        client->known = evq_conn_generation(client->conn);
+        client->known = evq_conn_number(client->conn);
         client->asked_ms = now;
     }
     return status;

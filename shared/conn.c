@@ -41,7 +41,7 @@ struct evq_conn {
     size_t lost;                          // Of those, the ones that went with a socket.
     bool moved; // The last refusal was MOVED: it did not run, and url is another.
     bool leave; // Close when nothing is pending: this server will not do.
-    uint64_t generation;
+    uint64_t number;
 
     atomic_bool interrupted;
     int interrupt_fd;
@@ -297,7 +297,7 @@ static enum evq_status connect_now(struct evq_conn *conn, int64_t deadline_ms,
         status = greet(conn, until_ms, err);
     }
     if (status == EVQ_OK) {
-        conn->generation++;
+        conn->number++;
         return EVQ_OK;
     }
     if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT) {
@@ -466,9 +466,9 @@ int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms)
     return evq_clock_mono_ms() + conn->call_timeout_ms + block_ms;
 }
 
-uint64_t evq_conn_generation(const struct evq_conn *conn)
+uint64_t evq_conn_number(const struct evq_conn *conn)
 {
-    return conn->generation;
+    return conn->number;
 }
 
 bool evq_conn_arrived(struct evq_conn *conn)

@@ -123,9 +123,9 @@ bool evq_conn_passes(enum evq_status status);
  * + call_timeout. */
 int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms);
 
-/* Rises by one with each new socket: a caller that sees it change repeats what must be repeated. 0:
- * never connected. */
-uint64_t evq_conn_generation(const struct evq_conn *conn);
+/* Of the socket, which rises by one with each new one: a caller that sees it change repeats what
+ * must be repeated. 0: never connected. */
+uint64_t evq_conn_number(const struct evq_conn *conn);
 
 /* Where sentinels name the primary: another text after each failover, the same for every
  * connection;

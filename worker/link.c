@@ -87,15 +87,14 @@ enum evq_status evq_link_check(struct evq_link *link, bool force, bool *ret_new_
 
     *ret_new_epoch = false;
     // After a failure the socket is closed: the next call reconnects, and info must be that call.
-    if (!force && evq_conn_fd(link->conn) >= 0 &&
-        link->generation == evq_conn_generation(link->conn)) {
+    if (!force && evq_conn_fd(link->conn) >= 0 && link->known == evq_conn_number(link->conn)) {
         return EVQ_OK;
     }
     const enum evq_status status = evq_queue_info(link->queue, &info, err);
     if (status != EVQ_OK) {
         return status;
     }
-    link->generation = evq_conn_generation(link->conn);
+    link->known = evq_conn_number(link->conn);
     if (strcmp(info.epoch, link->epoch) != 0 || info.epoch[0] == '\0') {
         const size_t data = strcspn(info.epoch, ".");
         *ret_new_epoch = true;

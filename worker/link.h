@@ -18,10 +18,10 @@ struct evq_link {
     int64_t call_timeout_ms;
     struct evq_conn_config second_config;
     uint64_t seed;
-    uint32_t tries;      // Failures in a row.
-    uint32_t told;       // A bit for each status of theirs: it was logged.
-    int64_t retry_ms;    // Monotonic: not before; 0: up.
-    uint64_t generation; // Of conn when info was last read.
+    uint32_t tries;   // Failures in a row.
+    uint32_t told;    // A bit for each status of theirs: it was logged.
+    int64_t retry_ms; // Monotonic: not before; 0: up.
+    uint64_t known;   // Of conn when info was last read.
     char epoch[48];
     bool failed_over; // The last new epoch was a failover: of the same data, most of it.
     char name[80];
