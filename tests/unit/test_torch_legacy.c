@@ -15,11 +15,7 @@
 #include "tests/fixture/folder.h"
 #include "tests/fixture/golden.h"
 
-static const struct {
-    const char *file;
-    const char *under;
-    size_t tensors;
-} fixtures[] = {
+static const struct fixture_golden fixtures[] = {
     {"torch_legacy/simple_legacy.pt", "", 3},  {"torch_legacy/legacy_shared_storage.pt", "", 3},
     {"made/legacy.pth.tar", "state_dict.", 2}, {"made/legacy_dtypes.pt", "", 15},
     {"made/legacy_empty.pt", "", 1},           {"made/legacy_module.pt", "", 8},
@@ -29,12 +25,7 @@ static const struct {
 static void legacy_reads_what_torch_reads_from_every_fixture(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(fixtures) / sizeof(fixtures[0]); i++) {
-        size_t tensors = fixture_golden_check(fixtures[i].file, fixtures[i].under, NULL);
-        if (tensors != fixtures[i].tensors) {
-            fail_msg("%s: %zu tensors, wanted %zu", fixtures[i].file, tensors, fixtures[i].tensors);
-        }
-    }
+    fixture_golden_check_all(fixtures, sizeof(fixtures) / sizeof(fixtures[0]));
 }
 
 static void legacy_takes_the_dict_that_key_asks_for_and_finds_scalars(void **state)

@@ -15,11 +15,7 @@
 #include "tests/fixture/golden.h"
 
 /* Every fixture: which part of it is read by rule, and how many tensors that are. */
-static const struct {
-    const char *file;
-    const char *under;
-    size_t tensors;
-} fixtures[] = {
+static const struct fixture_golden fixtures[] = {
     {"torch_zip/bfloat16.pt", "", 1},
     {"torch_zip/bool.pt", "", 1},
     {"torch_zip/buffers.pt", "", 2},
@@ -74,12 +70,7 @@ static const struct {
 static void torch_zip_reads_what_torch_reads_from_every_fixture(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(fixtures) / sizeof(fixtures[0]); i++) {
-        size_t tensors = fixture_golden_check(fixtures[i].file, fixtures[i].under, NULL);
-        if (tensors != fixtures[i].tensors) {
-            fail_msg("%s: %zu tensors, wanted %zu", fixtures[i].file, tensors, fixtures[i].tensors);
-        }
-    }
+    fixture_golden_check_all(fixtures, sizeof(fixtures) / sizeof(fixtures[0]));
 }
 
 static void torch_zip_refuses_what_it_does_not_read_with_the_reason(void **state)
