@@ -213,6 +213,13 @@ class TensorTest(unittest.TestCase):
                 torch.save(saved, path)
                 self.assertEqual(set(load_weights(path)), {"a.weight", "a.bias"})
             self.assertEqual(float(load_weights(path, "ema")["a.bias"][0]), 1)
+            more = {name: value + 1 for name, value in state.items()}
+            torch.save({"state_dict": more, "current_model_state": state}, path)  # Lightning's WeightAveraging.
+            for variant, bias in (("regular", 0), ("ema", 1)):
+                self.assertEqual(float(load_weights(path, variant)["a.bias"][0]), bias)
+            torch.save({"state_dict": state}, path)
+            with self.assertRaisesRegex(ValueError, "no EMA weights"):
+                load_weights(path, "ema")
             torch.save({"state_dict": state, "args": struct.Struct}, path)
             with self.assertRaisesRegex(ValueError, "holds more than tensors and plain values"):
                 load_weights(path)

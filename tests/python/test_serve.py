@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
 from evalq._serving import Checkpoint, Task
 from evalq._trainer import TrainerFunction
-from evalq._weights import load_weights
+from evalq._weights import _state_dict, load_weights
 from evalq.lm_eval import Harness
 
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
@@ -248,6 +249,61 @@ class LoadTest(unittest.TestCase):
                 load_weights(path)
             with self.assertRaisesRegex(ImportError, "load.. needs torch, which"):
                 load_weights(path, "regular", "torch")
+
+
+class Tensor:
+    """Stands in for torch's."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+class WhichWeightsTest(unittest.TestCase):
+    """docs/checkpoints.md, "Which weights": a number must not carry the name of other weights."""
+
+    def chosen(self, saved: Any, variant: str) -> Dict[str, float]:
+        with mock.patch.dict(sys.modules, {"torch": SimpleNamespace(Tensor=Tensor)}):
+            return {name: tensor.value for name, tensor in _state_dict(saved, variant, "x.pt").items()}
+
+    def test_variant_is_found_where_frameworks_put_it(self) -> None:
+        one, nine = {"w": Tensor(1)}, {"w": Tensor(9)}
+        part = {"state_dict": {"model.w": Tensor(1), "ema_model.w": Tensor(9), "swa.w": Tensor(9)}}
+        averaging = {"state_dict": nine, "current_model_state": one, "callbacks": {"WeightAveraging": {}}}
+        self.assertEqual(self.chosen(averaging, "regular"), {"w": 1})
+        for saved, variant in (
+            (averaging, "ema"),
+            ({"model": one, "swa_state_dict": nine}, "swa"),
+            ({"model": one, "ema": {"module": nine, "decay": 0.9}}, "ema"),
+            ({"state_dict": one, "callbacks": {"a": {}, "EMA": {"ema_state_dict": nine}}}, "ema"),
+            (part, "ema"),
+            (part, "swa"),
+            (nine, "ema"),
+            ({"model": nine}, "own"),
+        ):
+            with self.subTest(saved=list(saved), variant=variant):
+                self.assertEqual(self.chosen(saved, variant), {"w": 9})
+
+    def test_regular_weights_are_not_taken_for_averages(self) -> None:
+        with self.assertRaisesRegex(ValueError, "no EMA weights.*'x.pt' holds model, epoch"):
+            self.chosen({"model": {"w": Tensor(1)}, "epoch": 3}, "ema")
+        with tempfile.TemporaryDirectory() as path, mock.patch("evalq._weights._has", return_value=True):
+            os.mkdir(os.path.join(path, "pytorch_model_fsdp_0"))
+            with open(os.path.join(path, "pytorch_model_fsdp_0", ".metadata"), "wb"):
+                pass
+            with self.assertRaisesRegex(ValueError, "no EMA weights beside"):
+                load_weights(path, "ema", "torch")
+            os.mkdir(os.path.join(path, "pytorch_ema_model_fsdp_0"))
+            with mock.patch("evalq._weights.torch_files", side_effect=ValueError) as asked, self.assertRaises(ValueError):
+                load_weights(path, "ema", "torch")
+            asked.assert_called_once_with(os.path.join(path, "pytorch_ema_model_fsdp_0"))
+
+    @unittest.skipUnless(HAS_NUMPY, "needs numpy")
+    def test_two_files_that_hold_the_same_tensor_are_refused(self) -> None:
+        with tempfile.TemporaryDirectory() as path:
+            for name in ("a.safetensors", "b.safetensors"):
+                shutil.copy(os.path.join(DATA, "mlp_784_512_128_32_10.safetensors"), os.path.join(path, name))
+            with self.assertRaisesRegex(ValueError, "two files hold '"):
+                load_weights(path, "regular", "numpy")
 
 
 class ServeTest(SceneTest):

@@ -6,14 +6,16 @@ import json
 import os
 import sys
 from importlib.util import find_spec
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from ._dcp import dcp_directory, load_dcp
 from ._deepspeed import deepspeed_file
 from ._tensors import read_safetensors, read_safetensors_torch, safetensors_files
 
-_REGULAR_KEYS = ("state_dict", "model_state_dict", "model", "module", "net")
-_EMA_KEYS = ("ema_state_dict", "model_ema", "ema", "ema_model", "state_dict_ema")
+# As the worker's own reader has them (docs/checkpoints.md): the same file gives the same weights to either.
+_REGULAR_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
+_VARIANT_KEYS = ("{}_state_dict", "state_dict_{}", "{}", "model_{}", "{}_model", "{}_model_state_dict", "params_{}", "{}_params")
+_VARIANT_PARTS = ("{}_model.", "model_{}.", "{}.")
 _PREFIXES = ("module.", "_orig_mod.")
 
 
@@ -26,18 +28,27 @@ def load_weights(path: str, variant: str = "regular", framework: Optional[str] =
         framework = "torch" if _has("torch") else "numpy"
     if not _has(framework):  # A job's reason is cut: this comes first.
         raise ImportError(f"load() needs {framework if given else 'torch or numpy'}, which {sys.executable} has not")
+    averages = os.path.join(path, "pytorch_ema_model_fsdp_0")
+    if variant == "ema" and os.path.isdir(averages):  # Nothing else is in there.
+        return load_weights(averages, "regular", given)
     files = safetensors_files(path)
     if files:
         read = read_safetensors_torch if framework == "torch" else read_safetensors
         values: Dict[str, Any] = {}
         for name in files:
-            values.update(read(name))
+            part = read(name)
+            twice = min(values.keys() & part.keys(), default=None)
+            if twice is not None:
+                raise ValueError(f"two files hold '{twice}', which one is meant is not known: '{path}' has {len(files)} files")
+            values.update(part)
         return without_prefixes(values)
     if framework == "numpy":
         raise ValueError(f"'{path}' is no safetensors file: torch reads it")
     values = {}
     directory = dcp_directory(path)
     if directory is not None:
+        if variant == "ema" and directory != path:
+            raise ValueError(f"there are no EMA weights beside '{directory}'")
         return without_prefixes(_state_dict(load_dcp(directory), variant, directory))
     for name in torch_files(path):
         values.update(_state_dict(load_torch(name), variant, name))
@@ -95,14 +106,46 @@ def _state_dict(loaded: Any, variant: str, path: str) -> Dict[str, Any]:
     """The dictionary of tensors within what was saved."""
     import torch
 
-    if isinstance(loaded, Mapping):
-        keys = _EMA_KEYS if variant == "ema" else ()
-        for key in (*keys, variant, *_REGULAR_KEYS):
-            if _is_state(loaded.get(key)):
-                return {str(name): value for name, value in loaded[key].items() if isinstance(value, torch.Tensor)}
-        if _is_state(loaded):
-            return {str(name): value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
-    raise ValueError(f"'{path}' holds no state dict: expected tensors by name, or one of {', '.join(_REGULAR_KEYS)}")
+    found = _chosen(loaded, variant, path) if isinstance(loaded, Mapping) else None
+    if found is None:
+        raise ValueError(f"'{path}' holds no state dict: expected tensors by name, or one of {', '.join(_REGULAR_KEYS)}")
+    return {str(name): value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def _chosen(loaded: Mapping[str, Any], variant: str, path: str) -> Optional[Mapping[str, Any]]:
+    usual = _first(loaded, _REGULAR_KEYS)
+    averaged = _is_state(loaded.get("state_dict")) and _is_state(loaded.get("current_model_state"))
+    if variant == "regular":
+        if averaged:  # Lightning's WeightAveraging: state_dict has the averages.
+            return _first(loaded, ["current_model_state"])
+    else:
+        keys = [key.format(variant) for key in _VARIANT_KEYS]
+        found = _first(loaded, keys)
+        if found is None and variant == "ema" and averaged:
+            return usual
+        callbacks = loaded.get("callbacks")
+        for callback in callbacks.values() if found is None and isinstance(callbacks, Mapping) else ():
+            found = found or (_first(callback, keys) if isinstance(callback, Mapping) else None)
+        if found is not None:
+            return found
+        state = usual if usual is not None else loaded
+        for part in (part.format(variant) for part in _VARIANT_PARTS):
+            found = {name[len(part) :]: value for name, value in state.items() if str(name).startswith(part)}
+            if _is_state(found):
+                return found
+        if usual is not None and variant == "ema":
+            held = ", ".join(str(key) for key in loaded)
+            raise ValueError(f"there are no EMA weights, the number would carry the wrong name: '{path}' holds {held}")
+    return usual if usual is not None else loaded if _is_state(loaded) else None
+
+
+def _first(within: Mapping[str, Any], keys: Iterable[str]) -> Optional[Mapping[str, Any]]:
+    for key in keys:
+        value = within.get(key)
+        found = value if _is_state(value) else _first(value, _REGULAR_KEYS) if isinstance(value, Mapping) else None
+        if found is not None:
+            return found
+    return None
 
 
 def without_prefixes(values: Dict[str, Any]) -> Dict[str, Any]:
