@@ -481,6 +481,22 @@ suites:
                     harness(checkpoint, Task._of({"name": "a"}), mock.Mock())
                 self.assertEqual((model.loads, load.call_count), (jobs, jobs))
 
+    def test_model_of_another_tokenizer_is_made_anew(self) -> None:
+        harness = Harness.__new__(Harness)
+        harness._options, harness._lm, harness._made_of = mock.Mock(model_args=""), None, None
+        made = mock.Mock()
+        registry = SimpleNamespace(get_model=lambda kind: made)
+        with tempfile.TemporaryDirectory() as path, mock.patch("evalq.lm_eval.load_into") as copied:
+            checkpoint = SimpleNamespace(path=path, load=mock.Mock())
+            fakes = {"lm_eval": mock.Mock(), "lm_eval.api": mock.Mock(), "lm_eval.api.registry": registry}
+            with mock.patch.dict(sys.modules, fakes):
+                for count, name in enumerate(("config.json", "chat_template.jinja", "merges.txt", "tokenizer.model"), 1):
+                    with open(os.path.join(path, name), "w", encoding="utf-8") as file:
+                        file.write("{}")
+                    for _ in range(2):
+                        harness._load(checkpoint)  # type: ignore[arg-type]
+                    self.assertEqual((made.create_from_arg_string.call_count, copied.call_count), (count, count), name)
+
 
 if __name__ == "__main__":
     unittest.main()

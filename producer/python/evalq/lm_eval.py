@@ -8,7 +8,7 @@
         tasks: [{name: hellaswag}, {name: arc, source: arc_easy}]
 
 The harness, its tasks and their data stay loaded. The model stays too, with its tokenizer: a checkpoint of the same
-config.json only has its weights copied into it. A task of the suite is the harness's task or group of its name, or of
+config.json and tokenizer only has its weights copied into it. A task of the suite is the harness's task or group of its name, or of
 its option `source`; metrics have the harness's names ("acc,none"). --tasks loads tasks before the first job.
 """
 
@@ -22,7 +22,11 @@ from ._runnable import quietly
 from ._serving import Checkpoint, Metrics, Report, Task, serve
 from ._weights import load_into
 
-_MODEL_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "adapter_config.json")
+_CONFIG, _ADAPTER = "config.json", "adapter_config.json"
+_MODEL_FILES = (  # A model of these stays: what tells it from another of the same shape.
+    _CONFIG, _ADAPTER, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja",
+)  # fmt: skip
 
 
 class _Tasks:
@@ -53,7 +57,7 @@ class Harness:
         self._options = options
         self._tasks = _Tasks(TaskManager(include_path=options.include_path))
         self._lm: Any = None
-        self._made_of: Optional[Tuple[bytes, ...]] = None
+        self._made_of: Optional[Dict[str, bytes]] = None
         self._loaded: Optional[Checkpoint] = None
         for name in options.tasks.split(",") if options.tasks else []:
             if hasattr(self._tasks._manager, "load"):
@@ -81,8 +85,8 @@ class Harness:
         return metrics_of(results, name)
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        made_of = tuple(_content(os.path.join(checkpoint.path, name)) for name in _MODEL_FILES)
-        if self._lm is not None and made_of == self._made_of and made_of[0] and not made_of[3]:
+        made_of = {name: _content(os.path.join(checkpoint.path, name)) for name in _MODEL_FILES}
+        if self._lm is not None and made_of == self._made_of and made_of[_CONFIG] and not made_of[_ADAPTER]:
             load_into(self._lm.model, checkpoint.load("torch"), checkpoint.path)
             return
         self._lm = None  # Its memory is what the next one needs.
