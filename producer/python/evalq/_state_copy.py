@@ -14,17 +14,11 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 from ._checked import shown
 from ._library import EvalqError
 from ._memory import HostMemory
+from ._tensors import NUMPY, TORCH
 
 # numpy kind and size, or torch dtype, -> safetensors.
-_NUMPY = {
-    "f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "i2": "I16", "i1": "I8",
-    "u8": "U64", "u4": "U32", "u2": "U16", "u1": "U8", "b1": "BOOL",
-}  # fmt: skip
-_TORCH = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-}  # fmt: skip
+_NUMPY = {kind[1:]: name for name, kind in NUMPY.items()}
+_TORCH = {kind: name for name, kind in TORCH.items()}
 
 
 @dataclass

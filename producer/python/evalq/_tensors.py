@@ -9,16 +9,17 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 _HEADER_BYTES_MAX = 100 << 20
 
-_NUMPY = {
+# What safetensors calls a type -> numpy, torch.
+NUMPY = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",
     "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
 }  # fmt: skip
-_TORCH = {
+TORCH = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
 }  # fmt: skip
-_BYTES = {name: 8 if "64" in name else 4 if "32" in name else 2 if "16" in name else 1 for name in _TORCH}
+_BYTES = {name: 8 if "64" in name else 4 if "32" in name else 2 if "16" in name else 1 for name in TORCH}
 
 
 def _entries(path: str) -> "Tuple[Dict[str, Any], Dict[str, str], int, int]":
@@ -83,10 +84,10 @@ def read_safetensors(path: str) -> Dict[str, Any]:
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
         piece = data[begin:end]
-        if entry["dtype"] in _NUMPY:
-            array = piece.view(_NUMPY[entry["dtype"]]) if begin % _BYTES[entry["dtype"]] == 0 else None
+        if entry["dtype"] in NUMPY:
+            array = piece.view(NUMPY[entry["dtype"]]) if begin % _BYTES[entry["dtype"]] == 0 else None
             if array is None:
-                array = numpy.frombuffer(piece.tobytes(), dtype=_NUMPY[entry["dtype"]])
+                array = numpy.frombuffer(piece.tobytes(), dtype=NUMPY[entry["dtype"]])
         elif entry["dtype"] == "BF16":
             array = (numpy.frombuffer(piece.tobytes(), dtype="<u2").astype("<u4") << 16).view("<f4")
         else:
@@ -108,7 +109,7 @@ def read_safetensors_torch(path: str) -> Dict[str, Any]:
     values: Dict[str, Any] = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
-        dtype = getattr(torch, _TORCH[entry["dtype"]])
+        dtype = getattr(torch, TORCH[entry["dtype"]])
         piece = data[begin:end]
         if begin % _BYTES[entry["dtype"]] != 0:
             piece = piece.clone()  # A view needs its alignment.
