@@ -21,7 +21,7 @@ struct tile_shape {
     int32_t heads, group;       // Query heads, and how many share a key head.
     int64_t to_keys, to_values; // From a row's first query head.
     int32_t window;
-    float scale; // To exponents of two.
+    float scale; // To exponents of two; above 0.
 };
 
 /* SIZE: of a head. STACKS: of 16 queries a warp. */
@@ -136,45 +136,56 @@ template <int STACKS> struct softmax {
     float total[STACKS][2]; // Of this lane's columns.
 };
 
-/* Scores to weights: hides what a query does not see, and brings what was summed before to the new
- * top. Query i of the sequence is `first` + its row; the block's keys begin at `key`. */
-template <int SIZE, int STACKS, int BLOCK>
-__device__ static inline void weigh(const struct tile_shape &shape, int32_t first, int32_t key,
-                                    bool whole, float (&scores)[STACKS][BLOCK / 8][4],
-                                    struct softmax<STACKS> &kept,
-                                    float (&sums)[STACKS][SIZE / 8][4])
+/* Scores of keys that a query does not see become -INFINITY. Query i of the sequence is `first` +
+ * its row; the block's keys begin at `key`. Blocks that are seen whole do without. */
+template <int STACKS, int BLOCK>
+__device__ static inline void hide(const struct tile_shape &shape, int32_t first, int32_t key,
+                                   float (&scores)[STACKS][BLOCK / 8][4])
 {
     const int32_t lane = threadIdx.x % EVQ_WARP;
 
 #pragma unroll
     for (int s = 0; s < STACKS; s++) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int32_t query = first + s * 16 + half * 8 + lane / 4;
-            float top = kept.top[s][half];
+        for (int n = 0; n < BLOCK / 8; n++) {
 #pragma unroll
-            for (int n = 0; n < BLOCK / 8; n++) {
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    float &score = scores[s][n][half * 2 + i];
-                    const int32_t back = query - (key + n * 8 + lane % 4 * 2 + i);
-                    score *= shape.scale;
-                    if (!whole && (back < 0 || (shape.window > 0 && back >= shape.window))) {
-                        score = -INFINITY;
-                    }
-                    top = fmaxf(top, score);
+            for (int i = 0; i < 4; i++) {
+                const int32_t query = first + s * 16 + i / 2 * 8 + lane / 4;
+                const int32_t back = query - (key + n * 8 + lane % 4 * 2 + i % 2);
+                if (back < 0 || (shape.window > 0 && back >= shape.window)) {
+                    scores[s][n][i] = -INFINITY;
                 }
             }
-            top = row_top(top);
+        }
+    }
+}
+
+/* Scores to weights, and what was summed before to the new top. What the loops inside cost is what
+ * attention costs beside its products: a comparison, a multiply-add, an exponential, a sum. */
+template <int SIZE, int STACKS, int BLOCK>
+__device__ static inline void weigh(float scale, float (&scores)[STACKS][BLOCK / 8][4],
+                                    struct softmax<STACKS> &kept,
+                                    float (&sums)[STACKS][SIZE / 8][4])
+{
+#pragma unroll
+    for (int s = 0; s < STACKS; s++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = -INFINITY;
+#pragma unroll
+            for (int n = 0; n < BLOCK / 8; n++) {
+                top = fmaxf(top, fmaxf(scores[s][n][half * 2], scores[s][n][half * 2 + 1]));
+            }
+            top = fmaxf(kept.top[s][half], row_top(top) * scale);
             const float base = top == -INFINITY ? 0.0f : top;
-            const float shrink = exp2f(kept.top[s][half] - base);
+            const float shrink = evq_exp2(kept.top[s][half] - base);
             float total = 0.0f;
 #pragma unroll
             for (int n = 0; n < BLOCK / 8; n++) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     float &score = scores[s][n][half * 2 + i];
-                    score = exp2f(score - base);
+                    score = evq_exp2(fmaf(score, scale, -base));
                     total += score;
                 }
             }
@@ -273,7 +284,10 @@ __global__ static void __launch_bounds__(THREADS)
             const int32_t last = first + 16 * STACKS - 1;
             const bool whole =
                 next <= first + 1 && (shape.window == 0 || last - key < shape.window);
-            weigh<SIZE, STACKS, BLOCK>(shape, first, key, whole, scores, kept, sums);
+            if (!whole) {
+                hide<STACKS, BLOCK>(shape, first, key, scores);
+            }
+            weigh<SIZE, STACKS, BLOCK>(shape.scale, scores, kept, sums);
         }
         evq_copy_wait<1>();
         __syncthreads(); // The values are there.
@@ -341,6 +355,7 @@ enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
 
     assert(in->bf16 && out->bf16 && in->stride % 8 == 0 && out->stride % 8 == 0);
     assert((int64_t)tiles * op->heads <= INT32_MAX);
+    assert(op->scale > 0.0f); // The largest product is the largest score.
     if (tiles == 0) {
         return EVQ_OK;
     }

@@ -1,7 +1,7 @@
 /*
  * The instructions of sm_80 that have no name in CUDA C++: products of a warp, loads of matrices
- * from shared memory, copies that run beside the arithmetic. All lanes of a warp call them
- * together, but for the copies. Fragments: the PTX manual, "Matrix Fragments for mma.m16n8k16".
+ * from shared memory, copies that run beside the arithmetic, powers of two. All lanes of a warp
+ * call the first two together. Fragments: the PTX manual, "Matrix Fragments for mma.m16n8k16".
  */
 #ifndef EVQ_KERNELS_CUDA_MMA_CUH
 #define EVQ_KERNELS_CUDA_MMA_CUH
@@ -39,6 +39,15 @@ __device__ static __forceinline__ void evq_ldmatrix_turned(uint32_t (&parts)[4],
                  : "=r"(parts[0]), "=r"(parts[1]), "=r"(parts[2]), "=r"(parts[3])
                  : "r"(at)
                  : "memory");
+}
+
+/* 2 to the power of x within 2^-22; what would be subnormal is 0. exp2f() takes three instructions
+ * more for those. */
+__device__ static __forceinline__ float evq_exp2(float x)
+{
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x));
+    return power;
 }
 
 /* Begins to copy 16 bytes, both sides aligned; zeros instead where there is nothing to copy, global

@@ -231,7 +231,7 @@ static enum evq_status run_score(struct evq_cuda_state *state, const struct evq_
 
 bool evq_cuda_tiled(const struct evq_cuda_state *state, const struct evq_op *op)
 {
-    return op->kind == EVQ_OP_ATTENTION && state->buffers[op->in].bf16 &&
+    return op->kind == EVQ_OP_ATTENTION && op->scale > 0.0f && state->buffers[op->in].bf16 &&
            state->buffers[op->out].bf16 && evq_attention_tile_queries(op->n) > 0;
 }
 

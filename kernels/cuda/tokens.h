@@ -65,8 +65,9 @@ struct evq_attention_tile {
 /* Most queries of a tile for heads of `size` values; 0: there are no tiles for this size. */
 int32_t evq_attention_tile_queries(int32_t size);
 
-/* bf16 rows, products on tensor cores; tiles in the order in which they should begin. first is a
- * multiple of what evq_attention_tile_queries() gives, or of a smaller multiple of 64. */
+/* bf16 rows, products on tensor cores; a scale above 0; tiles in the order in which they should
+ * begin. first is a multiple of what evq_attention_tile_queries() gives, or of a smaller multiple
+ * of 64. */
 enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
                                            const struct evq_attention_tile *d_tiles, int32_t tiles,
                                            const struct evq_op *op, const struct evq_cuda_rows *out,
