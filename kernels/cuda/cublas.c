@@ -73,11 +73,35 @@ enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas, struct evq_error 
     return status;
 }
 
+static const char *name_of(int code)
+{
+    switch (code) {
+    case 1:
+        return "not initialised";
+    case CUBLAS_ALLOC_FAILED:
+        return "allocation failed";
+    case EVQ_CUBLAS_INVALID_VALUE:
+        return "invalid value";
+    case 8:
+        return "architecture mismatch";
+    case 11:
+        return "mapping error";
+    case 13:
+        return "execution failed";
+    case 14:
+        return "internal error";
+    case EVQ_CUBLAS_NOT_SUPPORTED:
+        return "not supported";
+    default:
+        return "unknown";
+    }
+}
+
 enum evq_status evq_cublas_status(int code, const char *what, struct evq_error *err)
 {
     if (code == 0) {
         return EVQ_OK;
     }
     return evq_error_set(err, code == CUBLAS_ALLOC_FAILED ? EVQ_E_NOMEM : EVQ_E_DEVICE,
-                         "%s: cuBLAS status %d", what, code);
+                         "%s: cuBLAS status %d, %s", what, code, name_of(code));
 }

@@ -1,5 +1,7 @@
 #include "kernels/cuda/product.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,6 +41,34 @@ void evq_cuda_products_close(struct evq_cuda_products *products, const struct ev
         (void)cublas->lt_destroy(products->handle);
         products->handle = NULL;
     }
+}
+
+static bool is_refusal(int code)
+{
+    return code == EVQ_CUBLAS_NOT_SUPPORTED || code == EVQ_CUBLAS_INVALID_VALUE;
+}
+
+/* Remembers that cuBLASLt has no way to do it. */
+static void give_up(const struct evq_cublas *cublas, struct evq_cuda_known *known)
+{
+    const struct evq_cuda_product product = known->product;
+
+    forget(cublas, known);
+    known->product = product;
+    known->filled = true;
+}
+
+static enum evq_status tell(int code, const struct evq_cuda_product *product, struct evq_error *err)
+{
+    char what[160];
+
+    (void)snprintf(what, sizeof(what),
+                   "product of %d rows (%" PRId64 " apart) of %d values by %d (%" PRId64
+                   " apart) into %s (%" PRId64 " apart), epilogue %d, adds %d",
+                   (int)product->rows, product->in_stride, (int)product->k, (int)product->n,
+                   product->weight_stride, product->out_type == EVQ_CUDA_R_16BF ? "bf16" : "fp32",
+                   product->out_stride, (int)product->epilogue, (int)product->adds);
+    return evq_cublas_status(code, what, err);
 }
 
 /* FNV-1a over the numbers. */
@@ -130,11 +160,8 @@ static int find(struct evq_cuda_products *products, const struct evq_cublas *cub
         products->lookups++;
         code = cublas->heuristic(products->handle, known->desc, known->weight, known->in,
                                  known->out, known->out, preference, 1, &found, &count);
-        const bool refused = code == EVQ_CUBLAS_NOT_SUPPORTED || code == EVQ_CUBLAS_INVALID_VALUE;
-        if (refused || (code == 0 && (count < 1 || found.status != 0))) {
-            const struct evq_cuda_product product = known->product;
-            forget(cublas, known);
-            known->product = product;
+        if (is_refusal(code) || (code == 0 && (count < 1 || found.status != 0))) {
+            give_up(cublas, known);
             code = 0;
         }
     }
@@ -167,7 +194,7 @@ static enum evq_status know(struct evq_cuda_products *products, const struct evq
         known->filled = code == 0;
     }
     *ret_known = known;
-    return evq_cublas_status(code, "prepare a matrix product", err);
+    return tell(code, product, err);
 }
 
 enum evq_status evq_cuda_product_run(struct evq_cuda_products *products,
@@ -199,5 +226,10 @@ enum evq_status evq_cuda_product_run(struct evq_cuda_products *products,
                               known->out, operands->d_out, known->out, &known->algo,
                               operands->d_workspace, known->workspace_bytes, stream);
     }
-    return evq_cublas_status(code, "matrix product", err);
+    if (is_refusal(code)) { // What the heuristics found all the same; nothing was enqueued.
+        give_up(cublas, known);
+        *ret_done = false;
+        return EVQ_OK;
+    }
+    return tell(code, product, err);
 }

@@ -22,6 +22,7 @@ static int asked;                              // Of the heuristics.
 static const struct layout *in, *out, *weight; // Of the last product.
 static int32_t epilogue;
 static float beta;
+static int answer; // matmul()'s.
 
 static int handle_create(void **handle)
 {
@@ -125,7 +126,7 @@ static int matmul(void *handle, void *desc, const void *alpha, const void *a, vo
     epilogue = ((const struct desc *)desc)->epilogue;
     assert_bias(desc);
     beta = *(const float *)beta_at;
-    return 0;
+    return answer;
 }
 
 static const struct evq_cublas cublas = {.lt_create = handle_create,
@@ -237,11 +238,48 @@ static void product_is_asked_for_once(void **state)
     assert_int_equal(held, 0);
 }
 
+/* What the heuristics found and cuBLASLt then refuses is not asked for again; another fault is one,
+ * named with the product's shape. */
+static void product_that_is_refused_when_it_runs_has_no_way(void **state)
+{
+    static char memory[8];
+    const struct evq_cuda_operands operands = {memory, memory, memory, memory, memory};
+    const struct evq_cuda_product product = product_of(0, 0);
+    struct evq_cuda_products products = {0};
+    struct evq_error err = {0};
+    bool done = true;
+
+    (void)state;
+    assert_int_equal(evq_cuda_products_open(&products, &cublas, &err), EVQ_OK);
+    asked = 0;
+    answer = EVQ_CUBLAS_NOT_SUPPORTED;
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(
+            evq_cuda_product_run(&products, &cublas, &product, &operands, NULL, &done, &err),
+            EVQ_OK);
+        assert_false(done);
+        answer = 0; // It is remembered, not asked.
+    }
+    assert_int_equal(asked, 1);
+    answer = 13;
+    struct evq_cuda_product other = product;
+    other.rows = 256;
+    assert_int_equal(evq_cuda_product_run(&products, &cublas, &other, &operands, NULL, &done, &err),
+                     EVQ_E_DEVICE);
+    assert_string_equal(err.message, "product of 256 rows (64 apart) of 64 values by 64 (64 apart) "
+                                     "into fp32 (64 apart), epilogue 1, adds 0: cuBLAS status 13, "
+                                     "execution failed");
+    answer = 0;
+    evq_cuda_products_close(&products, &cublas);
+    assert_int_equal(held, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(product_is_its_own_shapes_however_many_there_are),
         cmocka_unit_test(product_is_asked_for_once),
+        cmocka_unit_test(product_that_is_refused_when_it_runs_has_no_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

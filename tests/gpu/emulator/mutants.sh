@@ -30,6 +30,8 @@ attention_tiles.cu~attention~evq_ldmatrix_turned(b, ~evq_ldmatrix(b,
 attention_tiles.cu~attention~end - key);~BLOCK);
 attention_tiles.cu~attention~(int64_t)(head / shape.group) * SIZE~(int64_t)(head % shape.group) * SIZE
 attention_tiles.cu~attention~next <= first + 1 &&~next <= first + 32 &&
+attention_tiles.cu~attention~if (!whole) {~if (false) {
+attention_tiles.cu~attention~row_top(top) * scale~row_top(top)
 attention.cu~attention~window <= position~window < position - 1
 norm.cu~kernels~sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f~sum += values[p][i] * values[p][i]
 norm.cu~kernels~ && column % 8 == 0~
@@ -50,9 +52,9 @@ step.c~backend~.adds = op->residual != 0,~.adds = 0,
 step.c~backend~.first_heads = op->heads,~.first_heads = 1,
 step.c~backend~product.adds = 0;~
 run.c~backend~length - first < queries ? length - first : queries~queries
-weights.c~backend~weight->has_rounded == has_rounded &&~
 weights.c~checkpoints~weight->stride * (weight->bf16 ? 2 : 4)~weight->columns * (weight->bf16 ? 2 : 4)
 product.c~product~a->rows == b->rows &&~
+product.c~product~if (is_refusal(code)) {~if (false) {
 spare.c~checkpoints~a->memory - a_bytes + b_bytes~a->memory
 spare.c~checkpoints~missing + total / FREE_SHARES~missing
 spare.c~put~status = evq_cuda_settle(b, err)~status = EVQ_OK
