@@ -1,8 +1,11 @@
 /*
  * The CUDA module against the CPU backend and plain loops in double: the same plans, weights and
  * batches.
- *   compare [--device N] [--seed N] [--small] [--repeats N] [--dump DIRECTORY]
- * exit 0: all within tolerance; 1: not; 2: usage; 77: no GPU here, with the reason.
+ *   compare [--device N] [--seed N] [--small] [--repeats N] [--dump DIRECTORY] [--part NAME]
+ * A device that fails the self-check is held to the rest all the same: that says which operation it
+ * is. --part: one group of cases alone (samples, products, lookups, norms, ropes, attentions,
+ * gates, models), for where a fault of one ends the process for all that follow. exit 0: all within
+ * tolerance; 1: not; 2: usage; 77: no GPU here, with the reason.
  */
 #include "tests/gpu/compare.h"
 
@@ -10,6 +13,7 @@
 #include <string.h>
 
 #include "worker/loader/loader.h"
+#include "worker/loader/selfcheck.h"
 
 #define EXIT_SKIPPED 77
 
@@ -27,6 +31,8 @@ static bool options_read(int argc, char **argv, struct sides *sides, int32_t *re
             sides->repeats = (int32_t)strtol(argv[++i], NULL, 10);
         } else if (strcmp(argv[i], "--dump") == 0 && more) {
             sides->dump = argv[++i];
+        } else if (strcmp(argv[i], "--part") == 0 && more) {
+            sides->part = argv[++i];
         } else {
             return false;
         }
@@ -47,24 +53,50 @@ static void side_open(struct side *side, int32_t device)
     (void)printf("json {\"backend\": \"%s\", \"device\": \"%s\"}\n", side->ops->name, caps.device);
 }
 
+/* Faults. */
+static int check_self(const struct sides *sides, int32_t device)
+{
+    struct evq_error err = {0};
+
+    lm_doing("self-check");
+    const bool good = evq_selfcheck(sides->device.ops, device, &err) == EVQ_OK;
+    (void)printf("%s self-check%s%s\n", good ? "ok  " : "FAIL", good ? "" : ": ",
+                 good ? "" : err.message);
+    (void)printf("json {\"test\": \"self-check\", \"cases\": 1, \"failed\": %d}\n", !good);
+    return !good;
+}
+
+/* Faults. */
+static int compare_all(const struct sides *sides, int32_t device)
+{
+    const bool all = sides->part == NULL;
+    int faults = all ? check_self(sides, device) : 0;
+
+    if (all || strcmp(sides->part, "samples") == 0) {
+        faults += compare_samples(sides);
+    }
+    faults += compare_ops(sides);
+    if (all || strcmp(sides->part, "models") == 0) {
+        faults += compare_models(sides);
+    }
+    return faults;
+}
+
 int main(int argc, char **argv)
 {
     struct sides sides = {.cpu = {.ops = &evq_backend_cpu}, .seed = 20261121, .repeats = 24};
     struct evq_backend cuda;
-    struct evq_error err = {0};
     int32_t device = 0;
     char note[512];
 
     if (!options_read(argc, argv, &sides, &device)) {
         (void)fprintf(stderr, "usage: compare [--device N] [--seed N] [--small] [--repeats N] "
-                              "[--dump DIRECTORY]\n");
+                              "[--dump DIRECTORY] [--part NAME]\n");
         return 2;
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0); // What was found stays if a kernel hangs or crashes.
-    if (evq_backend_load(device, 1, &cuda, note, sizeof(note), &err) != EVQ_OK) {
-        (void)printf("FAIL %s\n", err.message); // Wrong numbers are no reason to skip.
-        return 1;
-    }
+    lm_watch();
+    evq_backend_find(device, 1, &cuda, note, sizeof(note));
     if (cuda.devices == 0) {
         (void)printf("no device: %s\n", note);
         return EXIT_SKIPPED;
@@ -73,9 +105,7 @@ int main(int argc, char **argv)
     side_open(&sides.cpu, 0);
     side_open(&sides.device, device);
     (void)printf("seed %llu\n", (unsigned long long)sides.seed);
-    int faults = compare_samples(&sides);
-    faults += compare_ops(&sides);
-    faults += compare_models(&sides);
+    const int faults = compare_all(&sides, device);
     sides.cpu.ops->close(sides.cpu.state);
     sides.device.ops->close(sides.device.state);
     evq_backend_unload(&cuda);

@@ -9,7 +9,8 @@
 
 #include "tests/gpu/compare.h"
 
-#define ENOUGH 7000 // Losses whose mean is held to the bar of bf16; that of fewer varies more.
+#define EACH(exact) ((exact) ? 1e-4 : 0.25) // A loss may be apart, of one and itself.
+#define ENOUGH      7000 // Losses whose mean is held to the bar of bf16; that of fewer varies more.
 
 static const int32_t lengths[] = {1, 31, 2, 33, 64, 5, 3, 129, 1, 65};
 enum { LENGTHS = sizeof(lengths) / sizeof(lengths[0]), LONGEST = 129 };
@@ -118,6 +119,9 @@ static bool model_run(const struct side *side, const struct lm *lm, uint64_t see
 {
     struct evq_error err = {0};
 
+    lm_doing("model %s, weights %s, in %s on %s", lm->shape->name,
+             way != NULL ? way->name : "as they were",
+             lm->plan.compute == EVQ_COMPUTE_F32 ? "fp32" : "bf16", side->ops->name);
     const enum evq_status status = side->ops->prepare(side->state, &lm->plan, &err);
     if (status == EVQ_E_UNSUPPORTED) {
         return false;
@@ -147,7 +151,7 @@ static double mean_loss(const struct evq_row_result *results, int32_t count)
 static bool agree(const struct evq_row_result *cpu, const struct evq_row_result *device,
                   int32_t count, bool exact, double *ret_apart)
 {
-    const double each = exact ? 1e-4 : 0.25;
+    const double each = EACH(exact);
     const double fewer = count < ENOUGH ? sqrt((double)ENOUGH / count) : 1.0;
     int32_t other = 0;
     bool good = true;
@@ -336,8 +340,9 @@ static void model_compare(struct work *work)
                 work->refused++;
             } else if (!agree(work->cpu, work->device, batch->scores, compute == 0, &apart)) {
                 fail(work, ways[way].name, (enum evq_compute)compute, apart);
+                compare_losses(work->cpu, work->device, batch->scores, EACH(compute == 0));
             }
-            work->worst[compute] = !(apart <= work->worst[compute]) ? apart : work->worst[compute];
+            work->worst[compute] = compare_worse(apart, work->worst[compute]);
             if (compute == EVQ_COMPUTE_F32) {
                 memcpy(f32, work->device, (size_t)batch->scores * sizeof(*f32));
             }

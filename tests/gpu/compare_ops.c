@@ -10,7 +10,17 @@
 #include "tests/gpu/compare.h"
 #include "tests/unit/plain_plan.h"
 
+#define TOLERANCES                                                                                 \
+    {                                                                                              \
+        3e-5, 0.03                                                                                 \
+    }              // Of a row, in fp32 and bf16.
+#define TOLD_MAX 5 // Failures of a group that are told in full.
+
 enum { IN = 1, OUT = 2, OTHER = 3, BUFFERS = 4, VOCABULARY = 211, OPS_MAX = 4, SLOTS_MAX = 5 };
+
+static const char *const names[EVQ_OP_COUNT] = {
+    "product", "scale and shift", "embedding",     "layer norm",   "RMS norm", "rope", "attention",
+    "gate",    "score",           "cross-entropy", "squared error"};
 
 struct op_case {
     struct evq_op op; // in, out, weight, bias and residual follow from what is below.
@@ -33,6 +43,7 @@ struct tally { // Of a group of cases.
     uint64_t seed;
     int cases, faults, refused;
     double worst;
+    bool lost; // The device, to this process.
 };
 
 static int32_t add_slot(struct made *made, struct tally *tally, const char *name, int32_t rows,
@@ -104,12 +115,11 @@ static void case_make(const struct op_case *wanted, struct tally *tally, struct 
     made->plan.buffer_columns = made->columns;
 }
 
-/* The largest mean error of a row; INFINITY where it could not be computed; -1: refused. */
+/* The largest error of a row; INFINITY where it could not be computed; -1: refused. */
 static double error_of(const struct side *side, const struct made *made,
-                       const struct evq_batch *batch)
+                       const struct evq_batch *batch, struct evq_row_result *results)
 {
     const struct evq_op *head = &made->plan.ops[made->plan.op_count - 1];
-    struct evq_row_result *results = lm_alloc((size_t)batch->rows, sizeof(*results));
     struct evq_error err = {0};
     double worst = 0.0;
 
@@ -129,29 +139,75 @@ static double error_of(const struct side *side, const struct made *made,
         status = side->ops->exec(side->state, batch, results, &err);
     }
     if (status == EVQ_E_UNSUPPORTED) {
-        free(results);
         return -1.0;
     }
     if (status != EVQ_OK) {
         (void)printf("FAIL %s: %s\n", side->ops->name, err.message);
-        worst = INFINITY;
+        return INFINITY;
     }
-    for (int32_t i = 0; i < batch->rows && status == EVQ_OK; i++) {
-        const double mean = results[i].abs_loss / head->n;
-        worst = !(mean <= worst) ? mean : worst;
+    for (int32_t i = 0; i < batch->rows; i++) {
+        worst = compare_worse(compare_row(&results[i], head->n), worst);
+    }
+    return worst;
+}
+
+static void case_fail(struct tally *tally, const struct op_case *wanted, const struct side *side,
+                      const struct made *made, const struct evq_batch *batch,
+                      const struct evq_row_result *results, double error)
+{
+    static const double tolerances[] = TOLERANCES;
+
+    if (tally->faults++ >= TOLD_MAX) {
+        return;
+    }
+    (void)printf("FAIL %s n %d k %d heads %d/%d column %d window %d scale %g activation "
+                 "%d%s%s in %s on %s: a row is wrong by %.3g\n",
+                 names[wanted->op.kind], (int)wanted->op.n, (int)wanted->op.k,
+                 (int)wanted->op.heads, (int)wanted->op.kv_heads, (int)wanted->op.column,
+                 (int)wanted->op.window, (double)wanted->op.scale, (int)wanted->op.activation,
+                 wanted->bias ? " bias" : "", wanted->residual ? " residual" : "",
+                 made->plan.compute == EVQ_COMPUTE_F32 ? "fp32" : "bf16", side->ops->name, error);
+    tally->lost = compare_lost(side);
+    if (!tally->lost && !isinf(error)) {
+        compare_where(side, &made->plan, batch, results, tolerances[made->plan.compute]);
+    }
+}
+
+static void case_compare(struct tally *tally, const struct op_case *wanted, struct made *made,
+                         const struct evq_batch *batch)
+{
+    static const double tolerances[] = TOLERANCES;
+    const struct side *const both[] = {&tally->sides->cpu, &tally->sides->device};
+    struct evq_row_result *results = lm_alloc((size_t)batch->rows, sizeof(*results));
+
+    for (int i = 0; i < 2 * EVQ_COMPUTE_COUNT && !tally->lost; i++) {
+        const struct side *side = both[i % 2];
+        made->plan.compute = (enum evq_compute)(i / 2);
+        const double error = error_of(side, made, batch, results);
+        if (i % 2 == 1) {
+            tally->cases++;
+            tally->refused += error < 0.0;
+            tally->worst = compare_worse(error, tally->worst);
+        }
+        if (!(error <= tolerances[i / 2])) {
+            case_fail(tally, wanted, side, made, batch, results, error);
+        }
     }
     free(results);
-    return worst;
 }
 
 static void case_run(struct tally *tally, const struct op_case *wanted)
 {
     static const int32_t lengths[] = {1, 31, 2, 33, 64, 5, 3, 129, 1, 65};
-    static const double tolerances[] = {3e-5, 0.03};
-    const struct side *const both[] = {&tally->sides->cpu, &tally->sides->device};
     const int32_t count = tally->sides->small ? 6 : 10;
     struct made made;
 
+    if (tally->lost) {
+        return;
+    }
+    lm_doing("%s n %d k %d heads %d/%d window %d", names[wanted->op.kind], (int)wanted->op.n,
+             (int)wanted->op.k, (int)wanted->op.heads, (int)wanted->op.kv_heads,
+             (int)wanted->op.window);
     case_make(wanted, tally, &made);
     struct lm_batch *batch = lm_batch_new(VOCABULARY, lengths, count, 0, ++tally->seed);
     made.plan.rows_max = batch->batch.rows;
@@ -165,26 +221,7 @@ static void case_run(struct tally *tally, const struct op_case *wanted)
     }
     plain_free(plain, BUFFERS);
     batch->batch.targets = targets;
-    for (int compute = 0; compute < EVQ_COMPUTE_COUNT; compute++) {
-        made.plan.compute = (enum evq_compute)compute;
-        for (int s = 0; s < 2; s++) {
-            const double error = error_of(both[s], &made, &batch->batch);
-            tally->cases += s == 1;
-            tally->refused += s == 1 && error < 0.0;
-            tally->worst = s == 1 && !(error <= tally->worst) ? error : tally->worst;
-            if (!(error <= tolerances[compute])) {
-                (void)printf("FAIL operation %d n %d k %d heads %d/%d window %d activation %d%s%s "
-                             "in %s on %s: a row is wrong by %.3g\n",
-                             (int)wanted->op.kind, (int)wanted->op.n, (int)wanted->op.k,
-                             (int)wanted->op.heads, (int)wanted->op.kv_heads,
-                             (int)wanted->op.window, (int)wanted->op.activation,
-                             wanted->bias ? " bias" : "", wanted->residual ? " residual" : "",
-                             compute == EVQ_COMPUTE_F32 ? "fp32" : "bf16", both[s]->ops->name,
-                             error);
-                tally->faults++;
-            }
-        }
-    }
+    case_compare(tally, wanted, &made, &batch->batch);
     for (size_t i = 0; i < made.plan.slot_count; i++) {
         free(made.weights[i]);
     }
@@ -285,6 +322,19 @@ static void ropes(struct tally *tally)
     }
 }
 
+static void attention(struct tally *tally, int32_t n, const int32_t *heads, int32_t window,
+                      float scale)
+{
+    case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_ATTENTION,
+                                             .n = n,
+                                             .heads = heads[0],
+                                             .kv_heads = heads[1],
+                                             .window = window,
+                                             .scale = scale},
+                                      .in = (heads[0] + 2 * heads[1]) * n,
+                                      .out = heads[0] * n});
+}
+
 static void attentions(struct tally *tally)
 {
     static const int32_t sizes[] = {8, 12, 32, 64, 80, 96, 128, 256};
@@ -292,18 +342,13 @@ static void attentions(struct tally *tally)
     static const int32_t windows[] = {0, 1, 7, 40, 1000};
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        for (int h = 0; h < 4; h++) {
-            const int32_t n = sizes[i];
-            case_run(tally, &(struct op_case){.op = {.kind = EVQ_OP_ATTENTION,
-                                                     .n = n,
-                                                     .heads = heads[h][0],
-                                                     .kv_heads = heads[h][1],
-                                                     .window = windows[(i + (size_t)h * 3) % 5],
-                                                     .scale = 1.0f / sqrtf((float)n)},
-                                              .in = (heads[h][0] + 2 * heads[h][1]) * n,
-                                              .out = heads[h][0] * n});
+        for (size_t h = 0; h < 4; h++) {
+            attention(tally, sizes[i], heads[h], windows[(i + h * 3) % 5],
+                      1.0f / sqrtf((float)sizes[i]));
         }
     }
+    attention(tally, 64, heads[1], 0, -0.1f); // The smallest product is the largest score.
+    attention(tally, 64, heads[1], 0, 0.0f);
 }
 
 static void gates(struct tally *tally)
@@ -323,21 +368,29 @@ static void gates(struct tally *tally)
 int compare_ops(const struct sides *sides)
 {
     static const struct {
-        const char *name;
+        const char *part, *name;
         void (*run)(struct tally *tally);
-    } groups[] = {{"matrix products, bias, activations, residual", products},
-                  {"embeddings, positions", lookups},
-                  {"layer norms, RMS norms, of rows and heads", norms},
-                  {"rotary positions", ropes},
-                  {"causal attention, shared heads, windows", attentions},
-                  {"gated activations", gates}};
+    } groups[] = {{"products", "matrix products, bias, activations, residual", products},
+                  {"lookups", "embeddings, positions", lookups},
+                  {"norms", "layer norms, RMS norms, of rows and heads", norms},
+                  {"ropes", "rotary positions", ropes},
+                  {"attentions", "causal attention, shared heads, windows", attentions},
+                  {"gates", "gated activations", gates}};
     int faults = 0;
+    bool lost = false;
 
-    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+    for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]) && !lost; i++) {
         struct tally tally = {.sides = sides, .seed = sides->seed};
+        if (sides->part != NULL && strcmp(sides->part, groups[i].part) != 0) {
+            continue;
+        }
         groups[i].run(&tally);
+        if (tally.faults > TOLD_MAX) {
+            (void)printf("     and %d failures more\n", tally.faults - TOLD_MAX);
+        }
         compare_tell(groups[i].name, tally.cases, tally.faults, tally.refused, tally.worst);
         faults += tally.faults;
+        lost = tally.lost;
     }
     return faults;
 }

@@ -130,7 +130,7 @@ static int32_t count_faults(const struct shape *shape, const struct evq_row_resu
     *ret_worst = 0.0;
     for (int32_t r = 0; r < shape->rows; r++) {
         const double apart = fabs(cpu[r].loss - cuda[r].loss);
-        *ret_worst = apart > *ret_worst ? apart : *ret_worst;
+        *ret_worst = compare_worse(apart, *ret_worst);
         // Near ties may go either way: a flag may differ, but not in more than one row of a
         // hundred.
         faults +=
@@ -152,6 +152,8 @@ static int32_t compare(const struct side *const *sides, const struct shape *shap
     const int32_t outputs = shape->widths[shape->layers];
     double worst = 0.0;
 
+    lm_doing("samples: %d rows, %d layers, %d outputs", (int)shape->rows, (int)shape->layers,
+             (int)outputs);
     make_plan(shape, &plan);
     load(sides, &plan);
     float *inputs = lm_alloc(rows * (size_t)shape->widths[0], sizeof(*inputs));
@@ -177,22 +179,15 @@ static int32_t compare(const struct side *const *sides, const struct shape *shap
     if (faults != 0) {
         (void)printf("FAIL rows %d, %d layers, %d outputs: loss apart by up to %.3g\n",
                      (int)shape->rows, (int)shape->layers, (int)outputs, worst);
+        compare_losses(results[0], results[1], shape->rows, 1e-4);
     }
-    *ret_worst = !(worst <= *ret_worst) ? worst : *ret_worst;
+    *ret_worst = shape->broken ? *ret_worst : compare_worse(worst, *ret_worst);
     free(results[0]);
     free(results[1]);
     free(labels);
     free(targets);
     free(inputs);
     return faults;
-}
-
-void compare_tell(const char *group, int cases, int faults, int refused, double worst)
-{
-    (void)printf("%s %-58s %4d cases, %d refused, apart by at most %.3g\n",
-                 faults == 0 ? "ok  " : "FAIL", group, cases, refused, worst);
-    (void)printf("json {\"test\": \"%s\", \"cases\": %d, \"failed\": %d, \"refused\": %d}\n", group,
-                 cases, faults, refused);
 }
 
 int compare_samples(const struct sides *sides)

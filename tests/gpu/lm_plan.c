@@ -1,8 +1,12 @@
 #include "tests/gpu/lm_plan.h"
 
 #include <math.h>
+#include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define LAYER_OPS   12
 #define LAYER_SLOTS 14
@@ -95,10 +99,45 @@ void *lm_alloc(size_t count, size_t item_bytes)
     return data;
 }
 
+static char doing[256] = "start";
+
+void lm_doing(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)vsnprintf(doing, sizeof(doing), format, arguments);
+    va_end(arguments);
+}
+
+static void stopped(int number)
+{
+    static const char begin[] = "FAIL stopped at ";
+
+    // Nothing can be done where it cannot be written; by default the signal ends the program.
+    if (write(STDOUT_FILENO, begin, sizeof(begin) - 1) >= 0 &&
+        write(STDOUT_FILENO, doing, strnlen(doing, sizeof(doing))) >= 0) {
+        (void)!write(STDOUT_FILENO, "\n", 1);
+    }
+    // Now only: a second signal, as timeout sends, meets another thread before the line is written.
+    (void)signal(number, SIG_DFL);
+    (void)raise(number);
+}
+
+void lm_watch(void)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGABRT, SIGSEGV, SIGBUS, SIGFPE};
+    const struct sigaction action = {.sa_handler = stopped};
+
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        (void)sigaction(numbers[i], &action, NULL); // Fails for no signal of these.
+    }
+}
+
 void lm_must(enum evq_status status, const struct evq_error *err)
 {
     if (status != EVQ_OK) {
-        (void)fprintf(stderr, "FAIL %s\n", err->message);
+        (void)printf("FAIL %s: %s\n", doing, err->message);
         exit(1);
     }
 }

@@ -60,6 +60,10 @@ void lm_batch_free(struct lm_batch *batch);
 uint64_t lm_random(uint64_t *state);             // Of 64 bits; *state is not 0.
 float lm_random_float(uint64_t *state);          // In [-1, 1).
 void *lm_alloc(size_t count, size_t item_bytes); // Zeroed, never NULL.
+/* What is being done from now on: named by lm_must(), and by lm_watch() where something ends the
+ * program, as a time limit does when a kernel hangs. */
+void lm_doing(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void lm_watch(void);
 /* Ends the program with the error's sentence unless status is EVQ_OK. */
 void lm_must(enum evq_status status, const struct evq_error *err);
 

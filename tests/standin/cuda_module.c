@@ -8,20 +8,25 @@
  *   fits-exec  so is exec()
  *   gate       a FIFO: exec() waits there for somebody who writes
  *   lie        exec() with at least so many rows adds a thousandth to one loss
+ *   wrong      exec() of squared errors moves the values of rows 5 to 8, columns 2 and 3, by 1
+ *   broken     so does it make row 7 no number, but none behind it
  *   fault      exec() takes the file away and fails, and from then on so does all that this process
  *              asks of the device: as after a fault in a kernel
  * Each exec() adds "PID DEVICE ROWS" to the file log.
  */
 #include <fcntl.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "kernels/backend.h"
 
 struct device {
     int32_t number;
+    int32_t width; // Of the plan's last operation.
     void *cpu;
 };
 
@@ -121,8 +126,9 @@ static void standin_free(void *state, void *host)
 static enum evq_status standin_prepare(void *state, const struct evq_plan *plan,
                                        struct evq_error *err)
 {
-    const struct device *device = state;
+    struct device *device = state;
 
+    device->width = plan->ops[plan->op_count - 1].n;
     if (plan->rows_max > number_in("fits", INT32_MAX)) {
         return evq_error_set(err, EVQ_E_NOMEM, "activations: out of memory");
     }
@@ -179,6 +185,30 @@ static enum evq_status standin_catch_up(void *state, uint32_t most, uint32_t *re
                                 : evq_backend_cpu.catch_up(device->cpu, most, ret_reading, err);
 }
 
+/* A value and its target that moves the other way are as far apart as a value that moves. NULL:
+ * what is told is true. */
+static float *targets_moved(const struct device *device, const struct evq_batch *batch)
+{
+    const bool lies = number_in("wrong", 0) > 0;
+    const size_t width = (size_t)device->width;
+
+    if (batch->targets == NULL || batch->rows < 9 || (!lies && number_in("broken", 0) == 0)) {
+        return NULL;
+    }
+    float *targets = malloc((size_t)batch->rows * width * sizeof(*targets));
+    if (targets == NULL) {
+        return NULL;
+    }
+    memcpy(targets, batch->targets, (size_t)batch->rows * width * sizeof(*targets));
+    for (size_t at = 0; at < (size_t)batch->rows * width; at++) {
+        const size_t row = at / width;
+        const size_t column = at % width;
+        const bool here = row >= 5 && row <= 8 && (column == 2 || column == 3);
+        targets[at] -= lies && here ? 1.0f : 0.0f;
+    }
+    return targets;
+}
+
 static enum evq_status standin_exec(void *state, const struct evq_batch *batch,
                                     struct evq_row_result *results, struct evq_error *err)
 {
@@ -201,7 +231,14 @@ static enum evq_status standin_exec(void *state, const struct evq_batch *batch,
     if (fd < 0 || write(fd, line, (size_t)bytes) != bytes || close(fd) != 0) {
         return evq_error_set(err, EVQ_E_IO, "the stand-in cannot write its log");
     }
-    const enum evq_status status = evq_backend_cpu.exec(device->cpu, batch, results, err);
+    float *targets = targets_moved(device, batch);
+    struct evq_batch moved = *batch;
+    moved.targets = targets != NULL ? targets : batch->targets;
+    const enum evq_status status = evq_backend_cpu.exec(device->cpu, &moved, results, err);
+    if (status == EVQ_OK && targets != NULL && number_in("broken", 0) > 0) {
+        results[7].abs_loss = results[7].loss = (double)NAN;
+    }
+    free(targets);
     if (status == EVQ_OK && batch->rows >= number_in("lie", INT32_MAX)) {
         results[0].loss += 1e-3 * (1.0 + results[0].loss);
     }

@@ -88,37 +88,44 @@ static enum evq_status devices_find(const struct evq_backend_ops *ops, int32_t f
                                (int)(there > first ? there : first), (int)there);
 }
 
-enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend,
-                                 char *note, size_t note_bytes, struct evq_error *err)
+void evq_backend_find(int32_t first, int32_t devices, struct evq_backend *ret_backend, char *note,
+                      size_t note_bytes)
 {
     char why[400] = "";
     struct evq_error fault = {0};
-    enum evq_status status = EVQ_OK;
 
     *ret_backend = (struct evq_backend){.ops = &evq_backend_cpu, .name = evq_backend_cpu.name};
     (void)snprintf(note, note_bytes, "%s", "");
     if (devices < 1) {
-        return EVQ_OK;
+        return;
     }
     void *module = open_module(why, sizeof(why));
     const struct evq_backend_ops *ops =
         module != NULL ? module_table(module, why, sizeof(why)) : NULL;
-    if (ops == NULL || devices_find(ops, first, devices, &fault) != EVQ_OK) {
-        (void)snprintf(note, note_bytes, "evaluating on the CPU: %s",
-                       ops == NULL ? why : fault.message);
-        goto out;
-    }
-    for (int32_t i = 0; i < devices && status == EVQ_OK; i++) {
-        status = evq_selfcheck(ops, first + i, err);
-    }
-    if (status == EVQ_OK) {
+    if (ops != NULL && devices_find(ops, first, devices, &fault) == EVQ_OK) {
         *ret_backend = (struct evq_backend){
             .ops = ops, .name = ops->name, .first = first, .devices = devices, .module = module};
-        return EVQ_OK;
+        return;
     }
-out:
+    (void)snprintf(note, note_bytes, "evaluating on the CPU: %s",
+                   ops == NULL ? why : fault.message);
     if (module != NULL) {
         (void)dlclose(module); // Gives the reference back; it stays in memory.
+    }
+}
+
+enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend,
+                                 char *note, size_t note_bytes, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    evq_backend_find(first, devices, ret_backend, note, note_bytes);
+    for (int32_t i = 0; i < ret_backend->devices && status == EVQ_OK; i++) {
+        status = evq_selfcheck(ret_backend->ops, first + i, err);
+    }
+    if (status != EVQ_OK) {
+        evq_backend_unload(ret_backend);
+        *ret_backend = (struct evq_backend){.ops = &evq_backend_cpu, .name = evq_backend_cpu.name};
     }
     return status;
 }

@@ -53,9 +53,14 @@ struct evq_backend {
 /*
  * devices 0: the CPU's. Else libevalq_cuda.so, looked for beside the program, in ../lib and on the
  * library path; where it, a driver or one of the devices is missing, the CPU's, with one sentence
- * in note saying why ("" otherwise). EVQ_E_DEVICE, EVQ_E_NOMEM: evq_selfcheck() does not trust a
- * device that is there; *ret_backend is the CPU's then.
+ * in note saying why ("" otherwise). Nothing was computed on the devices: whoever wants numbers of
+ * them takes evq_backend_load().
  */
+void evq_backend_find(int32_t first, int32_t devices, struct evq_backend *ret_backend, char *note,
+                      size_t note_bytes);
+
+/* The same, and evq_selfcheck() of each. EVQ_E_DEVICE, EVQ_E_NOMEM: it does not trust a device that
+ * is there; *ret_backend is the CPU's then. */
 enum evq_status evq_backend_load(int32_t first, int32_t devices, struct evq_backend *ret_backend,
                                  char *note, size_t note_bytes,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
