@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <dlfcn.h>
 
-enum { SIDE = 8192, PRODUCTS = 20, COPIES = 16, EXIT_SKIPPED = 77 };
+enum { SIDE = 8192, PRODUCTS = 51, COPIES = 16, EXIT_SKIPPED = 77 };
 enum { R_32F = 0, R_16BF = 14, COMPUTE_32F = 68, OP_N = 0, OP_T = 1, ALGORITHM = -1 }; // cuBLAS's.
 static const size_t copy_bytes = (size_t)256 << 20;
 
@@ -55,7 +55,38 @@ static double copy_rate(cudaEvent_t start, cudaEvent_t end)
     return best;
 }
 
-/* TFLOP/s of the fastest product; 0: there is no cuBLAS. */
+/* Device memory full of random bf16 numbers: equal ones take less power, and the device is faster
+ * with them than it is with a model's. */
+static void *random_new(void)
+{
+    enum { BLOCK = 1 << 22 };
+    static unsigned short block[BLOCK];
+    unsigned int random = 20261121;
+    void *d_data = nullptr;
+
+    for (int i = 0; i < BLOCK; i++) {
+        random = random * 1664525u + 1013904223u;
+        // A sign, one of eight exponents below 2, all bits of the fraction.
+        block[i] = (unsigned short)(0x3c00u | (random >> 8 & 0x8000u) | (random >> 16 & 0x03ffu));
+    }
+    must(cudaMalloc(&d_data, (size_t)SIDE * SIDE * 2), "allocate");
+    for (size_t at = 0; at < (size_t)SIDE * SIDE; at += BLOCK) {
+        must(
+            cudaMemcpy((unsigned short *)d_data + at, block, sizeof(block), cudaMemcpyHostToDevice),
+            "fill");
+    }
+    return d_data;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* TFLOP/s, the median of many products one behind the other; 0: there is no cuBLAS. */
 static double gemm_rate(cudaEvent_t start, cudaEvent_t end)
 {
     static const char *const folders[] = {"", "/usr/local/cuda/lib64/"}; // As the module looks.
@@ -65,7 +96,7 @@ static double gemm_rate(cudaEvent_t start, cudaEvent_t end)
     void *d[3] = {nullptr, nullptr, nullptr};
     const float one = 1.0f;
     const float zero = 0.0f;
-    double best = 0.0;
+    double rates[PRODUCTS];
 
     for (int i = 0; i < 2 && library == nullptr; i++) {
         (void)snprintf(name, sizeof(name), "%slibcublas.so.%d", folders[i], CUDART_VERSION / 1000);
@@ -81,8 +112,7 @@ static double gemm_rate(cudaEvent_t start, cudaEvent_t end)
         return 0.0;
     }
     for (int i = 0; i < 3; i++) {
-        must(cudaMalloc(&d[i], (size_t)SIDE * SIDE * 2), "allocate");
-        must(cudaMemset(d[i], 0x3c, (size_t)SIDE * SIDE * 2), "fill"); // Small numbers, not zeros.
+        d[i] = random_new();
     }
     for (int i = 0; i < PRODUCTS; i++) {
         must(cudaEventRecord(start), "record");
@@ -91,13 +121,13 @@ static double gemm_rate(cudaEvent_t start, cudaEvent_t end)
             return 0.0;
         }
         must(cudaEventRecord(end), "record");
-        const double rate = 2.0 * SIDE * SIDE * SIDE / milliseconds(start, end) * 1e-9;
-        best = rate > best ? rate : best;
+        rates[i] = 2.0 * SIDE * SIDE * SIDE / milliseconds(start, end) * 1e-9;
     }
     for (int i = 0; i < 3; i++) {
         must(cudaFree(d[i]), "free");
     }
-    return best;
+    qsort(rates, PRODUCTS, sizeof(rates[0]), compare);
+    return rates[PRODUCTS / 2];
 }
 
 int main(int argc, char **argv)

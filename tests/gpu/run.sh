@@ -5,48 +5,77 @@
 #   sh tests/gpu/run.sh [DEVICE]
 #   EVALQ_BIN=DIR       where evalq, evalq-worker and evalq-logger are: the whole path through Redis too (where they have no module, with this one)
 #   EVQ_GPU_PYTHON=FILE the Python that may have PyTorch and Transformers (python3)
-# Right numbers come first, then rates and the path through Redis, then what takes long; what no time is left for is said.
-# Prints a table; the same as one JSON file: build/gpu/result.json. Exit status 0: all is well; 1: not; 77: no nvcc, or no device.
+# Right numbers come first, then rates and the path through Redis, then what takes long; what no time is left for is said. Where numbers are
+# wrong or a kernel faults, the rest is measured all the same, and each kind of operation is run by itself to see which one it is.
+# Prints a table, and a summary last, of what counts in less than 60 lines; build/gpu/log.txt is all that was said, build/gpu/result.json
+# the numbers. Exit status 0: all is well; 1: not; 77: no nvcc, or no device.
 set -eu
 cd "$(dirname "$0")/../.."
 device=${1:-0}
 python=${EVQ_GPU_PYTHON:-python3}
 build=build/gpu
 lines=$build/lines
+log=$build/log.txt
+stages=$build/stages
 began=$(date +%s)
 faults=""
 child=""
 mkdir -p "$build"
 : >"$lines"
+: >"$log"
+: >"$stages"
 
 left() { echo $((530 - ($(date +%s) - began))); }
 
+# What a stage said: all of it into the log, the beginning and the end of it here, since what reads this may have room for so much.
+tell() {
+    case $1:$2 in
+    configure:0 | build:0) tail -1 "$build/out" ;;
+    *) grep -v '^json ' "$build/out" | awk -v most="$said_max" '
+        { line[NR] = $0 }
+        END {
+            for (i = 1; i <= NR; i++) {
+                if (NR <= most || i <= most - 10 || i > NR - 10) print substr(line[i], 1, 400)
+                else if (i == most - 9) print "... (" NR - most " more lines in the log)"
+            }
+        }' || true ;;
+    esac
+    { echo "== $1" && cat "$build/out"; } >>"$log"
+    sed -n 's/^json //p' "$build/out" >>"$lines"
+}
+
 # stage NAME SECONDS COMMAND...: its output here and, what begins with json, into the file. Status: the command's; 78: no time for it.
+said_max=60
 stage() {
     name=$1 most=$2
     shift 2
     cut=0
     [ "$most" -le "$(left)" ] || { most=$(left) cut=78; }
     if [ "$most" -lt 10 ]; then
-        echo "NOT RUN: $name: no time left"
+        skip "$name: no time left"
         return 78
     fi
     echo "== $name"
+    started=$(date +%s)
     status=0
-    timeout "$most" "$@" >"$build/out" 2>&1 &
+    timeout -k 5 "$most" "$@" >"$build/out" 2>&1 &
     child=$! # Waited for, so that a signal need not wait for it.
     wait "$child" || status=$?
     child=
-    case $name:$status in
-    configure:0 | build:0) tail -1 "$build/out" ;;
-    *) grep -v '^json ' "$build/out" || true ;;
+    tell "$name" "$status"
+    spent=$(($(date +%s) - started))
+    case $status in
+    0) echo "ok   $name, $spent s" >>"$stages" ;;
+    77) echo "NOT RUN: $name: $(grep -v '^json ' "$build/out" | tail -1 | cut -c1-150)" >>"$stages" ;;
+    124 | 137)
+        if [ "$cut" -ne 0 ]; then
+            echo "NOT DONE: $name: no more than $most s were left" | tee -a "$stages"
+            return "$cut"
+        fi
+        echo "FAIL $name: not done within $most s" | tee -a "$stages"
+        ;;
+    *) echo "FAIL $name, $spent s, status $status" >>"$stages" ;;
     esac
-    sed -n 's/^json //p' "$build/out" >>"$lines"
-    if [ "$status" -eq 124 ] && [ "$cut" -ne 0 ]; then
-        echo "NOT DONE: $name: no more than $most s were left"
-        return "$cut"
-    fi
-    [ "$status" -ne 124 ] || echo "FAIL $name: not done within $most s"
     return "$status"
 }
 
@@ -60,13 +89,31 @@ must() {
 
 # It may take too long, or fail for reasons that are not evalq's: said, and no failure.
 may() {
-    stage "$@" || echo "NOT COUNTED: $1: status $?"
+    stage "$@" || case $? in
+    77 | 78) ;;
+    *) echo "NOT COUNTED: $1" | tee -a "$stages" ;;
+    esac
 }
+
+skip() { echo "NOT RUN: $1" | tee -a "$stages"; }
 
 # Whether python has these packages; where importing one hangs it has not.
 has() { timeout 60 "$python" -c "import $1" >/dev/null 2>&1; }
 
+# What counts, in few lines: the stages, what failed, how fast.
+summary() {
+    echo "== summary"
+    cut -c1-160 "$stages"
+    grep -h '^FAIL.* cases, ' "$log" | cut -c1-160 || true # Of each group a line; then the first ones' cases.
+    grep -h -A1 '^FAIL' "$log" | grep -e '^FAIL' -e '^     ' | grep -v ' cases, ' | awk '!seen[$0]++' | head -18 | cut -c1-400 || true
+    sed -n 's/.*"copy_gb_s": \([0-9.]*\), "gemm_tflop_s": \([0-9.]*\).*/pinned copy \1 GB\/s, cuBLAS \2 TFLOP\/s/p
+        s/.*"bench": "\([^"]*\)", "compute": "\([^"]*\)".*"tokens_s": \([0-9]*\)[^,]*,.*"tflop_s": \([0-9.]*\), "weights_gb_s": \([0-9.]*\), "bar_tokens_s": \([0-9]*\).*/\1 \2: \3 tokens\/s (bar \6), \4 TFLOP\/s, weights \5 GB\/s/p
+        s/.*"beside": "\([^"]*\)", "kind": "\([^"]*\)", "times": \([0-9.]*\), "bar": \([0-9.]*\).*/\1 beside Transformers \2: \3 times (bar \4)/p
+        s/.*"product": "\([^"]*\)", "refused": true.*/cuBLASLt refuses what goes along with \1/p' "$lines"
+}
+
 finish() {
+    summary
     printf '{"seconds": %d, "failed": "%s", "results": [\n%s\n]}\n' "$(($(date +%s) - began))" "$faults" \
         "$(sed '$!s/$/,/' "$lines")" >"$build/result.json"
     echo "== $2 after $(($(date +%s) - began)) s; results in $build/result.json"
@@ -77,10 +124,12 @@ finish() {
 trap 'faults="$faults stopped,"; finish 1 "FAIL:$faults"' EXIT
 trap '[ -z "$child" ] || kill "$child"; exit 1' INT TERM HUP
 
-if ! command -v nvcc >/dev/null 2>&1 && [ -x /usr/local/cuda/bin/nvcc ]; then
-    PATH=/usr/local/cuda/bin:$PATH
-    export PATH
-fi
+for place in /usr/local/cuda/bin /usr/local/cuda-*/bin /opt/cuda/bin; do
+    if ! command -v nvcc >/dev/null 2>&1 && [ -x "$place/nvcc" ]; then
+        PATH=$place:$PATH
+        export PATH
+    fi
+done
 if ! command -v nvcc >/dev/null 2>&1; then
     finish 77 "NOT RUN: nvcc is not installed"
 fi
@@ -118,44 +167,59 @@ case $status in
 0) ;;
 77)
     none=$(grep -m 1 '^no device: ' "$build/out")
+    said_max=1000 # The whole table.
     resources
     [ -z "$faults" ] || finish 1 "FAIL:$faults and no device here"
     finish 77 "NOT RUN: $none"
     ;;
-*) faults="$faults agreement," ;;
+*)
+    faults="$faults agreement,"
+    # A fault ends its process: what it did not come to, each kind by itself, and no launch before the one before it has ended.
+    if [ "$(grep -c '"test": ' "$build/out")" -lt 20 ]; then
+        for part in samples products lookups norms ropes attentions gates models; do
+            may "by itself: $part" 20 env CUDA_LAUNCH_BLOCKING=1 "$bin/gpu_compare" --device "$device" --small --repeats 1 --part "$part"
+        done
+    fi
+    ;;
 esac
 # What is worth most comes first: right numbers, then how fast, then the rest while there is time.
 must "what the device can do at best" 30 "$bin/gpu_rates" "$device"
 copy=$(sed -n 's/.*"copy_gb_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
 gemm=$(sed -n 's/.*"gemm_tflop_s": \([0-9.]*\).*/\1/p' "$lines" | tail -1)
+may "products of the models" 60 "$bin/gpu_products" --device "$device" --gemm "${gemm:-0}"
 must "benchmarks" 140 "$bin/gpu_bench" --device "$device" --copy "${copy:-0}" --gemm "${gemm:-0}"
+sanitize() {
+    if command -v compute-sanitizer >/dev/null 2>&1; then
+        must "compute-sanitizer" 100 compute-sanitizer --error-exitcode 9 \
+            "$bin/gpu_compare" --device "$device" --small --repeats 1
+        for tool in racecheck synccheck; do
+            may "compute-sanitizer, $tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                "$bin/gpu_compare" --device "$device" --small --repeats 1
+        done
+    else
+        skip "compute-sanitizer is not installed"
+    fi
+}
+[ -z "$faults" ] || sanitize # First, where something is wrong.
 if [ -n "${EVALQ_BIN:-}" ]; then
     must "through Redis" 90 env EVQ_GPU_PYTHON="$python" \
         LD_LIBRARY_PATH="$(pwd)/$build/tree/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" sh tests/gpu/path.sh "$EVALQ_BIN" "$device"
 else
-    echo "NOT RUN: through Redis: EVALQ_BIN names no binaries"
+    skip "through Redis: EVALQ_BIN names no binaries"
 fi
 if has torch; then
     must "agreement with PyTorch in float64" 120 "$python" tests/gpu/torch_check.py "$build/models"
 else
-    echo "NOT RUN: agreement with PyTorch: $python has none"
+    skip "agreement with PyTorch: $python has none"
 fi
 if has "torch, transformers"; then
     may "Transformers beside it" 140 env CUDA_VISIBLE_DEVICES="$device" PYTHONUNBUFFERED=1 "$python" tests/gpu/peer.py 120
     must "beside Transformers" 20 "$python" tests/gpu/beside.py "$lines"
 else
-    echo "NOT RUN: Transformers: $python has none"
+    skip "Transformers: $python has none"
 fi
-if command -v compute-sanitizer >/dev/null 2>&1; then
-    must "compute-sanitizer" 100 compute-sanitizer --error-exitcode 9 \
-        "$bin/gpu_compare" --device "$device" --small --repeats 1
-    for tool in racecheck synccheck; do
-        may "compute-sanitizer, $tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-            "$bin/gpu_compare" --device "$device" --small --repeats 1
-    done
-else
-    echo "NOT RUN: compute-sanitizer is not installed"
-fi
+[ -n "$faults" ] || sanitize
+said_max=12 # Of the table of kernels.
 resources
 if [ -n "$faults" ]; then
     finish 1 "FAIL:$faults"
