@@ -13,10 +13,21 @@
 #define TOLERANCES                                                                                 \
     {                                                                                              \
         3e-5, 0.03                                                                                 \
-    }              // Of a row, in fp32 and bf16.
-#define TOLD_MAX 5 // Failures of a group that are told in full.
+    }                    // Of a row, in fp32 and bf16.
+#define ROUNDED_MIN 8    // A norm of two near values is of what was rounded before it.
+#define ROUNDED_MAX 2048 // Columns that are copied by a product.
+#define TOLD_MAX    5    // Failures of a group that are told in full.
 
-enum { IN = 1, OUT = 2, OTHER = 3, BUFFERS = 4, VOCABULARY = 211, OPS_MAX = 4, SLOTS_MAX = 5 };
+enum {
+    IN = 1,
+    OUT = 2,
+    OTHER = 3,
+    ROUNDED = 4,
+    BUFFERS = 5,
+    VOCABULARY = 211,
+    OPS_MAX = 5,
+    SLOTS_MAX = 6
+};
 
 static const char *const names[EVQ_OP_COUNT] = {
     "product", "scale and shift", "embedding",     "layer norm",   "RMS norm", "rope", "attention",
@@ -72,12 +83,32 @@ static void add_lookup(struct made *made, struct tally *tally, int32_t out)
                                                        .scale = 1.0f};
 }
 
-static void case_make(const struct op_case *wanted, struct tally *tally, struct made *made)
+/* The product with the identity, which changes no value: what is read by no loss may be bf16. */
+static void add_copy(struct made *made, struct tally *tally, int32_t from)
+{
+    const int32_t n = made->columns[from];
+    const int32_t same = add_slot(made, tally, "same", n, n, 0.0f);
+
+    for (int32_t i = 0; i < n; i++) {
+        made->weights[same][(size_t)i * (size_t)n + (size_t)i] = 1.0f;
+    }
+    made->ops[made->plan.op_count++] = (struct evq_op){.kind = EVQ_OP_GEMM,
+                                                       .in = from,
+                                                       .out = ROUNDED,
+                                                       .weight = same,
+                                                       .bias = -1,
+                                                       .n = n,
+                                                       .k = n};
+}
+
+/* rounded: the operation writes a buffer that is bf16 where the plan is; else one that is fp32. */
+static void case_make(const struct op_case *wanted, struct tally *tally, bool rounded,
+                      struct made *made)
 {
     const int32_t out = wanted->in_place ? IN : OUT;
     struct evq_op op = wanted->op;
 
-    *made = (struct made){.columns = {1, wanted->in, wanted->out, wanted->out}};
+    *made = (struct made){.columns = {1, wanted->in, wanted->out, wanted->out, wanted->out}};
     for (int i = 0; i < 64; i++) {
         made->frequencies[i] = powf(1e4f, -(float)i / 64.0f);
     }
@@ -103,8 +134,11 @@ static void case_make(const struct op_case *wanted, struct tally *tally, struct 
                                               : add_slot(made, tally, "bias", 1, op.n, 1.0f);
     }
     made->ops[made->plan.op_count++] = op;
+    if (rounded) {
+        add_copy(made, tally, out);
+    }
     made->ops[made->plan.op_count++] = (struct evq_op){.kind = EVQ_OP_SQUARED_ERROR,
-                                                       .in = out,
+                                                       .in = rounded ? ROUNDED : out,
                                                        .out = -1,
                                                        .weight = -1,
                                                        .bias = -1,
@@ -160,27 +194,30 @@ static void case_fail(struct tally *tally, const struct op_case *wanted, const s
     if (tally->faults++ >= TOLD_MAX) {
         return;
     }
-    (void)printf("FAIL %s n %d k %d heads %d/%d column %d window %d scale %g activation "
-                 "%d%s%s in %s on %s: a row is wrong by %.3g\n",
+    (void)printf("FAIL %s n %d k %d heads %d/%d column %d window %d scale %g activation %d%s%s in "
+                 "%s%s on %s: a row is wrong by %.3g\n",
                  names[wanted->op.kind], (int)wanted->op.n, (int)wanted->op.k,
                  (int)wanted->op.heads, (int)wanted->op.kv_heads, (int)wanted->op.column,
                  (int)wanted->op.window, (double)wanted->op.scale, (int)wanted->op.activation,
                  wanted->bias ? " bias" : "", wanted->residual ? " residual" : "",
-                 made->plan.compute == EVQ_COMPUTE_F32 ? "fp32" : "bf16", side->ops->name, error);
+                 made->plan.compute == EVQ_COMPUTE_F32 ? "fp32" : "bf16",
+                 made->plan.ops[made->plan.op_count - 1].in == ROUNDED ? " to bf16" : "",
+                 side->ops->name, error);
     tally->lost = compare_lost(side);
     if (!tally->lost && !isinf(error)) {
         compare_where(side, &made->plan, batch, results, tolerances[made->plan.compute]);
     }
 }
 
+/* In every compute from `first` on. */
 static void case_compare(struct tally *tally, const struct op_case *wanted, struct made *made,
-                         const struct evq_batch *batch)
+                         enum evq_compute first, const struct evq_batch *batch)
 {
     static const double tolerances[] = TOLERANCES;
     const struct side *const both[] = {&tally->sides->cpu, &tally->sides->device};
     struct evq_row_result *results = lm_alloc((size_t)batch->rows, sizeof(*results));
 
-    for (int i = 0; i < 2 * EVQ_COMPUTE_COUNT && !tally->lost; i++) {
+    for (int i = 2 * (int)first; i < 2 * EVQ_COMPUTE_COUNT && !tally->lost; i++) {
         const struct side *side = both[i % 2];
         made->plan.compute = (enum evq_compute)(i / 2);
         const double error = error_of(side, made, batch, results);
@@ -196,23 +233,17 @@ static void case_compare(struct tally *tally, const struct op_case *wanted, stru
     free(results);
 }
 
-static void case_run(struct tally *tally, const struct op_case *wanted)
+static void case_run_so(struct tally *tally, const struct op_case *wanted, bool rounded)
 {
     static const int32_t lengths[] = {1, 31, 2, 33, 64, 5, 3, 129, 1, 65};
     const int32_t count = tally->sides->small ? 6 : 10;
     struct made made;
 
-    if (tally->lost) {
-        return;
-    }
-    lm_doing("%s n %d k %d heads %d/%d window %d", names[wanted->op.kind], (int)wanted->op.n,
-             (int)wanted->op.k, (int)wanted->op.heads, (int)wanted->op.kv_heads,
-             (int)wanted->op.window);
-    case_make(wanted, tally, &made);
+    case_make(wanted, tally, rounded, &made);
     struct lm_batch *batch = lm_batch_new(VOCABULARY, lengths, count, 0, ++tally->seed);
     made.plan.rows_max = batch->batch.rows;
     made.plan.length_max = 129;
-    const int32_t out = wanted->in_place ? IN : OUT;
+    const int32_t out = made.plan.ops[made.plan.op_count - 1].in;
     const size_t values = (size_t)batch->batch.rows * (size_t)made.columns[out];
     float *targets = lm_alloc(values, sizeof(*targets));
     double **plain = plain_run(&made.plan, &batch->batch, made.weights, NULL);
@@ -221,12 +252,24 @@ static void case_run(struct tally *tally, const struct op_case *wanted)
     }
     plain_free(plain, BUFFERS);
     batch->batch.targets = targets;
-    case_compare(tally, wanted, &made, &batch->batch);
+    case_compare(tally, wanted, &made, rounded ? EVQ_COMPUTE_BF16 : EVQ_COMPUTE_F32, &batch->batch);
     for (size_t i = 0; i < made.plan.slot_count; i++) {
         free(made.weights[i]);
     }
     free(targets);
     lm_batch_free(batch);
+}
+
+static void case_run(struct tally *tally, const struct op_case *wanted)
+{
+    for (int rounded = 0; rounded < 2 && !tally->lost; rounded++) {
+        lm_doing("%s n %d k %d heads %d/%d window %d", names[wanted->op.kind], (int)wanted->op.n,
+                 (int)wanted->op.k, (int)wanted->op.heads, (int)wanted->op.kv_heads,
+                 (int)wanted->op.window);
+        if (rounded == 0 || (wanted->out >= ROUNDED_MIN && wanted->out <= ROUNDED_MAX)) {
+            case_run_so(tally, wanted, rounded == 1);
+        }
+    }
 }
 
 /* ---- the groups ---- */
