@@ -7,6 +7,7 @@ import math
 import random
 import tracemalloc
 import unittest
+from dataclasses import replace
 from typing import Dict, List
 from unittest import mock
 
@@ -99,11 +100,23 @@ class ArrivalsTest(unittest.TestCase):
             for step in range(2, 9):
                 arrivals.expect(step, "regular", f"/out/{step}")
                 arrivals.take(result(step, 0.1 * step / 10))
-        self.assertEqual(list(arrivals._paths), [6, 7, 8])
+        self.assertEqual(list(arrivals._paths), [(step, "regular") for step in (6, 7, 8)])
         best = arrivals.best("eval/t/accuracy", "max")
         assert best is not None
         self.assertEqual((best.step, best.path), (1, "/out/1"))  # It came with the result.
         self.assertIsNone(arrivals.best("eval/t/none", "max"))
+
+    def test_path_is_that_of_the_variant(self) -> None:
+        arrivals = Arrivals(None)
+        keys = {"regular": "eval/t/accuracy", "ema": "eval_ema/t/accuracy"}
+        for variant in keys:
+            arrivals.expect(1, variant.replace("regular", ""), f"/out/{variant}")
+        for variant, key in keys.items():
+            arrivals.take(replace(result(1, key=key), variant=variant))
+        for variant, key in keys.items():
+            best = arrivals.best(key, "max")
+            assert best is not None
+            self.assertEqual(best.path, f"/out/{variant}")
 
 
 class ExtremesTest(unittest.TestCase):

@@ -18,7 +18,7 @@ _POLL_CALL_MS = 1000
 _POLL_SECONDS = 0.25  # Between looks for results while jobs are open.
 _POLL_IDLE_SECONDS = 2.0  # After nothing came for a while, or while Redis is away.
 _UNREAD_MAX = 20000  # Results that nobody drains; the oldest are dropped.
-_PATHS_MAX = 4000  # Steps submitted of which the path is known still.
+_PATHS_MAX = 4000  # Submits of which the path is known still.
 
 
 class Arrivals:
@@ -36,13 +36,13 @@ class Arrivals:
         self.dropped = 0  # of them unread.
         self._unlogged: List[Result] = []
         self._values: Dict[str, Extremes] = {}
-        self._paths: Dict[int, Optional[str]] = {}
+        self._variants: Dict[str, str] = {}  # Whose values they are: a variant's may lie in a file of its own.
+        self._paths: Dict[Tuple[int, str], Optional[str]] = {}
 
     def expect(self, step: int, variant: str, path: Optional[str]) -> None:
         """A checkpoint was submitted: its results are logged. path: None for weights that were not saved."""
         with self._lock:
-            if variant == "regular" or step not in self._paths:
-                self._paths[step] = os.path.abspath(path) if path is not None else None
+            self._paths[step, variant or "regular"] = os.path.abspath(path) if path is not None else None
             if len(self._paths) > _PATHS_MAX:
                 del self._paths[next(iter(self._paths))]  # Submitted first.
 
@@ -73,9 +73,10 @@ class Arrivals:
         with self._lock:
             self.taken += 1
             if not result.is_end:
-                path = self._paths.get(result.step)
+                path = self._paths.get((result.step, result.variant))
+                self._variants[result.key] = result.variant
                 self._values.setdefault(result.key, Extremes()).take(result.step, result.value, path)
-            if self._log is not None and result.step in self._paths:
+            if self._log is not None and (result.step, result.variant) in self._paths:
                 self._unlogged.append(result)
         if len(self._arrived) > _UNREAD_MAX:
             self._drop()
@@ -111,7 +112,7 @@ class Arrivals:
             if found is None:
                 return None
             step, value, path = found
-            return Best(metric, value, step, self._paths.get(step, path))
+            return Best(metric, value, step, self._paths.get((step, self._variants[metric]), path))
 
     def log(self) -> None:
         """One line per task that arrived, and per job that ended without a value."""
