@@ -66,9 +66,10 @@ foreach(way "" refused_)
     add_test(NAME gpu_${way}products COMMAND gpu_products --shape gpt2 --rows 256)
     set_tests_properties(gpu_${way}products PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT}
         PASS_REGULAR_EXPRESSION "gpt2 +up +256 x +192 x +48 to bf16, bias, GELU: [0-9.]+ ms.*gpt2 +products of 256 tokens: "
-        FAIL_REGULAR_EXPRESSION "REFUSED")
+        FAIL_REGULAR_EXPRESSION "REFUSED" ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/emulator) # For ASan's dlopen().
 endforeach()
-set_tests_properties(gpu_refused_products PROPERTIES ENVIRONMENT EMULATOR_REFUSE_EPILOGUES=1 FAIL_REGULAR_EXPRESSION "FAIL"
+set_tests_properties(gpu_refused_products PROPERTIES
+    ENVIRONMENT "EMULATOR_REFUSE_EPILOGUES=1;LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/emulator" FAIL_REGULAR_EXPRESSION "FAIL"
     PASS_REGULAR_EXPRESSION "gpt2 +up +256 x +192 x +48 to bf16: REFUSED, alone [0-9.]+ ms.*\"gpt2 down\", \"refused\": true")
 if(NOT EVQ_SANITIZE) # Every thread of every kernel is a fiber: minutes already.
     foreach(part samples operations models launches)
