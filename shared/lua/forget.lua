@@ -11,7 +11,7 @@ Cost    at most 100 jobs a call.
 local function open_remove(flow, budget)
     local removed = 0
     for _, set in ipairs({ 'open:', 'openkeep:' }) do
-        for _, tag in ipairs(call('ZRANGE', P .. set .. flow, 0, budget - removed - 1)) do
+        for _, tag in ipairs(call('ZRANGEBYSCORE', P .. set .. flow, '-inf', '+inf', 'LIMIT', 0, budget - removed)) do
             local id = J.id_of(flow, tag)
             local ok, j = pcall(J.load, id or '')
             if ok and j and OPEN[j.state] and J.sane(j) then

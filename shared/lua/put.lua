@@ -10,7 +10,8 @@ Cost    submit's.
 local TEXTS = { 'run', 'variant', 'suite', 'root', 'path', 'pin', 'format', 'fingerprint', 'manifest', 'host' }
 local MAPS = { 'params', 'trackers', 'tags' }
 
-local function needs_text(needs)
+-- Canonical text of a message's needs, as classes are keyed.
+function V.needs_text(needs)
     local parts = {}
     if type(needs) ~= 'table' then
         refuse('needs must be an object of gpus, gpu_memory_bytes and labels')
@@ -31,7 +32,7 @@ local function needs_text(needs)
     end
     number('gpus', 'gpus')
     number('gpu_memory_bytes', 'gpu_memory')
-    local labels = {}
+    local labels, seen = {}, {}
     if needs.labels ~= nil and type(needs.labels) ~= 'table' then
         refuse('needs.labels must be a list of texts')
     end
@@ -39,7 +40,8 @@ local function needs_text(needs)
         if not name_ok(label, 64) then
             refuse('a label must be 1 to 64 of [A-Za-z0-9._-]')
         end
-        labels[#labels + 1] = label
+        labels[#labels + 1] = not seen[label] and label or nil
+        seen[label] = true
     end
     table.sort(labels)
     if #labels > 0 then
@@ -108,7 +110,7 @@ verb('put', 'submit', function(args)
         end
     end
     local needs = given.needs
-    local text = needs and needs_text(needs) or ''
+    local text = needs and V.needs_text(needs) or ''
     if needs then
         message.needs = { gpus = needs.gpus or 0, gpu_memory_bytes = needs.gpu_memory_bytes or 0 }
         if needs.labels and #needs.labels > 0 then

@@ -7,7 +7,7 @@ ARGV[2] request "", or of its caller's; the same again returns the same (lost re
 
 Returns {"queued", id}: id is a new generation when something had been published, and the same while what an earlier
         retry of the job queued has not ended; {"not_found"}; {"refused", reason}.
-Holds   the place is computed anew: the same.
+Holds   the place is computed anew: the same. The class too: its number may be another's since the job ended.
 Cost    O(log n).
 --]]
 local FORGOTTEN = { 'crashes', 'crashed_on', 'lost', 'incomplete', 'alone', 'cancel', 'ended', 'suspect', 'hb', 'due',
@@ -26,18 +26,31 @@ local function repeated(j, request)
     return nil
 end
 
+--[[
+The class that a submit of the same message would get; nil: there are too many. The number that a job ended with goes to others
+once nothing waits there. Of a message that cannot be read the number stays: whoever claims the job says what is wrong.
+--]]
+local function class_anew(j, record)
+    local read, message = pcall(cmsgpack.unpack, record)
+    local needs = read and type(message) == 'table' and message.needs
+    local told, text = pcall(V.needs_text, needs or {})
+    if not read or not told then
+        return j.class
+    end
+    return (F.class_make(j.suite, needs and text or '*'))
+end
+
 local function again(j)
     call('ZREM', P .. 'ended:' .. j.state, j.id)
     J.count(j, j.state, -1)
     call('HDEL', P .. 'job:' .. j.id, unpack(FORGOTTEN))
     j.state, j.merge, j.shards, j.attempts = '', nil, nil, 0
     call('ZADD', J.open_key(j), j.place, j.tag)
-    J.queue(j, { 'attempts', 0, 'token', '' })
+    J.queue(j, { 'class', j.class, 'attempts', 0, 'token', '' })
     return j.id
 end
 
-local function next_generation(j)
-    local record = call('GET', P .. 'msg:' .. j.id)
+local function next_generation(j, record)
     local gen = j.gen + 1
     local fresh = { run = j.run, step = j.step, variant = j.variant, suite = j.suite, priority = j.priority,
         fingerprint = j.fingerprint or '', keep = j.keep or '0', flow = j.flow, base = j.base }
@@ -78,14 +91,20 @@ verb('retry', 'drain', function(args)
     if j.gen ~= latest then
         return { 'refused', 'it was followed by ' .. j.base .. '~' .. text_of(latest) }
     end
-    if call('EXISTS', P .. 'msg:' .. j.id) == 0 then
+    local record = call('GET', P .. 'msg:' .. j.id)
+    if not record then
         return { 'refused', 'its message is gone' }
     end
+    local class = class_anew(j, record)
+    if not class then
+        return { 'refused', V.CLASSES_FULL }
+    end
+    j.class = class
     local id
     local further = (tonumber(j.tasks) or 0) > 0
     call('HSET', P .. 'job:' .. j.id, 'retried', text_of(j.gen + (further and 1 or 0)) .. ' ' .. request)
     if further then
-        id, j = next_generation(j)
+        id, j = next_generation(j, record)
     else
         id = again(j)
     end

@@ -7,7 +7,7 @@ ARGV[2] token  of the attempt
 ARGV[3] n      2 to 1024
 
 Returns "ok" or "stale".
-Holds   the parent is running, without a lease, until its last part is in or one shard is dead.
+Holds   a job that was cancelled meanwhile ends so: "stale". The parent is running, without a lease, until its last part is in or one shard is dead.
 Cost    O(n log N).
 --]]
 local function shards_make(j, n)
@@ -36,6 +36,10 @@ verb('split', 'drain', function(args)
     local j, found = J.hold(args[1], args[2])
     if not j then
         return found and J.repeated(found, args[2], 'split') and 'ok' or 'stale'
+    end
+    if j.cancel and j.cancel ~= '' then -- No shard hears of it: all would be evaluated.
+        J.finish(j, 'cancelled', j.cancel, 'cancel')
+        return 'stale'
     end
     if j.merge == '1' or j.shards then
         refuse('\'' .. args[1] .. '\' was split before')

@@ -21,6 +21,7 @@ Holds   one job per (id, fingerprint); a refused or duplicate submit changes not
 Cost    O(log n); under `latest` at most 100 superseded jobs besides.
 --]]
 V.SUBMIT_ARGS = 13
+V.CLASSES_FULL = 'the queue has ' .. CLASSES_MAX .. ' classes (suite and needs), and none is idle'
 
 local SHAPES, shapes_count = {}, 0 -- By flow, of what was found right: at most 1,000, then anew.
 
@@ -252,7 +253,7 @@ function V.submit_one(s, none)
     end
     class = class or F.class_make(s.suite, s.class_needs)
     if not class then
-        return { 'refused', 'the queue has ' .. CLASSES_MAX .. ' classes (suite and needs), and none is idle' }
+        return { 'refused', V.CLASSES_FULL }
     end
     local place, ord = V.place_of(flow, s.session, s.step_number)
     V.flow_note(s, flow, place, ord)

@@ -35,7 +35,7 @@ verb('suite', 'drain', function(args)
     end
     local class = F.class_make(name, '*')
     if not class then
-        refuse('the queue has ' .. CLASSES_MAX .. ' classes (suite and needs), and none is idle')
+        refuse(V.CLASSES_FULL)
     end
     if old[3] ~= needs then
         Q.meta_set('classes_version', Q.meta().classes_version + 1)

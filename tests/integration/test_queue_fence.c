@@ -379,6 +379,14 @@ static void cancel_reaches_the_holder_and_outruns_its_release(void **state)
     assert_status(evq_queue_release(fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     fixture_assert_state(fx, claim->id, "cancelled");
     evq_claim_free(claim);
+
+    (void)fixture_submit(fx, "r/300/regular/quick"); // Its shards would never hear of it.
+    claim = fixture_claim(fx);
+    assert_status(evq_queue_cancel(fx->queue, claim->id, "enough", &after, NULL), EVQ_OK);
+    assert_status(evq_queue_split(fx->queue, claim->id, claim->token, 4, NULL), EVQ_E_LEASE_LOST);
+    fixture_assert_state(fx, claim->id, "cancelled");
+    fixture_claim_none(fx);
+    evq_claim_free(claim);
     fixture_audit(fx);
 }
 
