@@ -19,7 +19,7 @@ from unittest import mock
 from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
 from evalq._serving import Checkpoint, Task
-from evalq._trainer import TrainerFunction
+from evalq._trainer import TrainerFunction, _load_adapter
 from evalq._weights import _state_dict, load_weights
 from evalq.lm_eval import Harness
 
@@ -480,6 +480,27 @@ suites:
                     function(checkpoint, Task("a"), mock.Mock())
                     harness(checkpoint, Task._of({"name": "a"}), mock.Mock())
                 self.assertEqual((model.loads, load.call_count), (jobs, jobs))
+
+    def test_adapter_that_leaves_some_of_the_last_one_is_refused(self) -> None:
+        config = SimpleNamespace(lora_alpha=8, use_rslora=False, alpha_pattern={})
+        model = SimpleNamespace(peft_config={"default": config}, base_model=SimpleNamespace(prefix="lora_"))
+        result = SimpleNamespace(missing_keys=["h.0.weight"], unexpected_keys=[])  # The base's weights are never there.
+        peft = SimpleNamespace(set_peft_model_state_dict=lambda model, values: result)
+        with tempfile.TemporaryDirectory() as path, mock.patch.dict(sys.modules, {"peft": peft}):
+            for alpha, missing, unexpected, refused in (
+                (8, [], [], None),
+                (32, [], [], "lora_alpha is 32, the model's 8"),
+                (8, ["h.0.lora_A.default.weight"], [], "1 missing, 0 unexpected: h.0.lora_A.default.weight in"),
+                (8, [], ["h.9.lora_A.weight"], "0 missing, 1 unexpected: h.9.lora_A.weight in"),
+            ):
+                with open(os.path.join(path, "adapter_config.json"), "w", encoding="utf-8") as file:
+                    json.dump({"peft_type": "LORA", "lora_alpha": alpha, "use_rslora": False, "alpha_pattern": None}, file)
+                result.missing_keys, result.unexpected_keys = ["h.0.weight", *missing], unexpected
+                if refused is None:
+                    _load_adapter(model, {}, path)
+                else:
+                    with self.assertRaisesRegex(ValueError, refused):
+                        _load_adapter(model, {}, path)
 
     def test_model_of_another_tokenizer_is_made_anew(self) -> None:
         harness = Harness.__new__(Harness)

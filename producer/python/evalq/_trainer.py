@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any, Callable, Dict, Mapping, Optional
 
@@ -48,9 +49,7 @@ class TrainerFunction:
         model = self._trainer.model
         path = checkpoint.path
         if os.path.isfile(os.path.join(path, "adapter_config.json")) and hasattr(model, "peft_config"):
-            from peft import set_peft_model_state_dict  # type: ignore[import-not-found,unused-ignore]
-
-            set_peft_model_state_dict(model, checkpoint.load())
+            _load_adapter(model, checkpoint.load(), path)
             return
         load_into(model, checkpoint.load(), path)
 
@@ -66,6 +65,26 @@ class TrainerFunction:
     def progress(self, done: int, total: int) -> None:
         if self._report is not None:
             self._report(done, total)
+
+
+def _load_adapter(model: Any, values: Mapping[str, Any], path: str) -> None:
+    """Copies an adapter into a model of PEFT; what its names leave out would stay that of the one before."""
+    from peft import set_peft_model_state_dict  # type: ignore[import-not-found,unused-ignore]
+
+    with open(os.path.join(path, "adapter_config.json"), encoding="utf-8") as file:
+        saved = json.load(file)
+    for name in ("lora_alpha", "use_rslora", "alpha_pattern"):  # They scale: no tensor tells.
+        ours = getattr(model.peft_config.get("default"), name, None)
+        if name in saved and (saved[name] or None) != (ours or None):
+            raise ValueError(f"adapter misfits: {name} is {saved[name]}, the model's {ours}: '{path}'")
+    result: Any = set_peft_model_state_dict(model, values)
+    prefix = getattr(model.base_model, "prefix", "")
+    missing = [name for name in result.missing_keys if prefix in name and ".default" in name]
+    if missing or result.unexpected_keys:
+        names = ", ".join([*sorted(missing)[:3], *sorted(result.unexpected_keys)[:3]])
+        raise ValueError(
+            f"adapter misfits: {len(missing)} missing, {len(result.unexpected_keys)} unexpected: {names} in '{path}'"
+        )
 
 
 def _is_number(value: Any) -> bool:
