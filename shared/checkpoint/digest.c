@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/format.h"
 #include "shared/checkpoint/hex.h"
 
 // A strided tensor is gathered whole up to this size, else by its first dimension; one in pieces
@@ -41,7 +42,7 @@ static bool value_bytes(const struct evq_tensor *tensor, uint64_t *ret_bytes)
         return true;
     }
     if (!evq_tensor_elements(tensor, &elements) ||
-        !evq_size_mul(elements, evq_dtype_bytes(tensor->dtype), &bytes)) {
+        !evq_size_mul(elements, evq_dtype_stored_bytes(tensor), &bytes)) {
         return false;
     }
     *ret_bytes = bytes;
@@ -266,7 +267,7 @@ static enum evq_status add_strided(struct evq_digest *digest, const struct evq_t
                                    struct evq_error *err)
 {
     const struct blocks *blocks = &digest->tensors[index_of(digest, tensor)];
-    const size_t size = evq_dtype_bytes(tensor->dtype);
+    const size_t size = evq_dtype_stored_bytes(tensor);
     const bool whole = blocks->value_bytes <= GATHER_BYTES_MAX || tensor->rank == 0 ||
                        tensor->piece_count > 0 || tensor->merge != NULL;
     const uint64_t step = whole ? blocks->value_bytes : blocks->block_bytes;

@@ -57,6 +57,16 @@ size_t evq_dtype_bytes(enum evq_dtype dtype)
     return 0;
 }
 
+size_t evq_dtype_stored_bytes(const struct evq_tensor *tensor)
+{
+    enum evq_dtype dtype;
+    const char *name = NULL;
+    unsigned bits = 0;
+
+    return evq_dtype_parse(tensor->dtype_name, &dtype, &bits, &name) && bits % 8 == 0 ? bits / 8
+                                                                                      : 0;
+}
+
 bool evq_dtype_is_float(enum evq_dtype dtype)
 {
     return dtype == EVQ_DTYPE_F32 || dtype == EVQ_DTYPE_F16 || dtype == EVQ_DTYPE_BF16 ||

@@ -87,6 +87,9 @@ const char *evq_layout_refuses(const char *name);
 bool evq_dtype_parse(const char *name, enum evq_dtype *ret_dtype, unsigned *ret_bits,
                      const char **ret_name);
 
+/* Of one of its elements, also where its dtype is only listed; 0: that is no whole number. */
+size_t evq_dtype_stored_bytes(const struct evq_tensor *tensor);
+
 /* count values of dtype at source (any alignment, little-endian) as float32; false when dtype has
  * no such reading. */
 bool evq_convert_f32(enum evq_dtype dtype, const void *source, size_t count, float *out);

@@ -168,7 +168,7 @@ enum evq_status evq_checkpoint_read_raw(const struct evq_checkpoint *checkpoint,
                                         const struct evq_tensor *tensor, void *out,
                                         size_t out_bytes, struct evq_error *err)
 {
-    size_t size = evq_dtype_bytes(tensor->dtype);
+    size_t size = evq_dtype_stored_bytes(tensor);
 
     if (size == 0) {
         if (tensor->contiguous && out_bytes == tensor->bytes) { // Unknown elements, known bytes.

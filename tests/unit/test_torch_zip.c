@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/checkpoint.h"
+#include "tests/fixture/archive.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
 #include "tests/fixture/golden.h"
@@ -235,6 +236,50 @@ static void torch_zip_digest_counts_values_not_how_they_are_stored(void **state)
     (void)close(root_fd);
 }
 
+/* The digest of w, [2, 3] of scales of a block format over data/0, whose order in memory is
+ * Fortran's, and its values. */
+static void scales_read(const struct fixture_folder *folder, const char *data, char digest[33],
+                        char values[6])
+{
+    static const char pickle[] =
+        "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v3\n((X\7\0\0\0storagectorch\n"
+        "UntypedStorage\nX\1\0\0\0000X\3\0\0\0cpuK\6tQK\0K\2K\3\x86K\1K\2\x86\x89Nctorch\n"
+        "float8_e8m0fnu\ntRs.";
+    struct fixture_archive archive;
+    struct evq_checkpoint *checkpoint = NULL;
+    struct evq_error err = {.status = EVQ_OK};
+
+    fixture_archive_start(&archive, true);
+    fixture_archive_add(&archive, "x/data.pkl", pickle, sizeof(pickle) - 1);
+    fixture_archive_add(&archive, "x/data/0", data, 6);
+    fixture_archive_finish(&archive);
+    fixture_folder_write(folder, "x.pt", archive.bytes.data, archive.bytes.bytes);
+    fixture_archive_free(&archive);
+    assert_status_err(evq_checkpoint_open(folder->fd, "x.pt", NULL, &checkpoint, &err), EVQ_OK,
+                      &err);
+    const struct evq_tensor *w = evq_checkpoint_find(checkpoint, "w");
+    assert_non_null(w);
+    assert_int_equal(w->dtype, EVQ_DTYPE_OTHER);
+    assert_false(w->contiguous);
+    assert_status_err(evq_checkpoint_digest(checkpoint, digest, &err), EVQ_OK, &err);
+    assert_status_err(evq_checkpoint_read_raw(checkpoint, w, values, 6, &err), EVQ_OK, &err);
+    evq_checkpoint_close(checkpoint);
+}
+
+/* Of a dtype that is only listed, too: other weights are never the same weights. */
+static void torch_zip_digest_counts_values_of_what_is_only_listed(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    char first[33];
+    char second[33];
+    char values[6];
+
+    scales_read(folder, "abcdef", first, values);
+    assert_memory_equal(values, "acebdf", 6);
+    scales_read(folder, "abcdeg", second, values);
+    assert_string_not_equal(first, second);
+}
+
 #define TEST(function)                                                                             \
     cmocka_unit_test_setup_teardown(function, fixture_folder_setup, fixture_folder_teardown)
 
@@ -248,6 +293,7 @@ int main(void)
         TEST(torch_zip_is_complete_whatever_dict_it_holds),
         TEST(torch_zip_is_incomplete_when_cut_at_any_byte),
         TEST(torch_zip_digest_counts_values_not_how_they_are_stored),
+        TEST(torch_zip_digest_counts_values_of_what_is_only_listed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
