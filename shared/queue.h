@@ -106,6 +106,8 @@ struct evq_claim_request {
     const char *request;
     int64_t lease_ms;
     uint32_t claims_max;     // 1 to 64.
+    uint32_t claims_room;    // Of ret_claims, where that is more: a request that is repeated gives
+                             // all that it gave before, however few are wanted by now.
     const uint32_t *classes; // Class numbers that fit, in any order.
     uint32_t class_count;
 };
@@ -115,7 +117,8 @@ struct evq_claimed {
     int64_t due_ms;          // Milliseconds until something delayed falls due; -1: nothing is.
     int64_t now_ms;
 };
-/* ret_claims has room for claims_max pointers; the first ret_claimed->count are set. Never waits.
+/* ret_claims has room for claims_max pointers, or claims_room; the first ret_claimed->count are
+ * set. Never waits.
  */
 enum evq_status evq_queue_claim(struct evq_queue *queue, const struct evq_claim_request *request,
                                 struct evq_claim **ret_claims, struct evq_claimed *ret_claimed,

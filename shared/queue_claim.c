@@ -42,7 +42,8 @@ void evq_claim_free(struct evq_claim *claim)
 enum evq_status evq_queue_claim_check(const struct evq_claim_request *request,
                                       struct evq_error *err)
 {
-    if (request->claims_max < 1 || request->claims_max > CLAIMS_MAX) {
+    if (request->claims_max < 1 || request->claims_max > CLAIMS_MAX ||
+        request->claims_room > CLAIMS_MAX) {
         return evq_error_set(err, EVQ_E_INVALID, "a claim of %u jobs, allowed 1 to %d",
                              (unsigned)request->claims_max, CLAIMS_MAX);
     }
@@ -169,6 +170,8 @@ enum evq_status evq_queue_claim_read(struct evq_queue *queue,
     struct evq_claim *claims[CLAIMS_MAX];
     struct evq_claimed claimed = {0};
     bool jobs = evq_queue_reply_is(reply, "jobs");
+    const uint32_t room =
+        request->claims_room > request->claims_max ? request->claims_room : request->claims_max;
     enum evq_status status = EVQ_OK;
 
     if ((!jobs && !evq_queue_reply_is(reply, "none")) ||
@@ -176,7 +179,7 @@ enum evq_status evq_queue_claim_read(struct evq_queue *queue,
         !evq_queue_reply_number(evq_queue_reply_item(reply, HEAD_VERSION),
                                 &claimed.classes_version) ||
         !evq_queue_reply_number(evq_queue_reply_item(reply, HEAD_DUE), &claimed.due_ms) ||
-        reply->item_count - HEAD_ITEMS > (jobs ? request->claims_max : 0)) {
+        reply->item_count - HEAD_ITEMS > (jobs ? room : 0)) {
         return evq_queue_call_shape(queue, err);
     }
     while (claimed.count < reply->item_count - HEAD_ITEMS && status == EVQ_OK) {

@@ -206,6 +206,7 @@ static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
                                       .request = supervisor->request,
                                       .lease_ms = supervisor->lease_ms,
                                       .claims_max = want->claims_max,
+                                      .claims_room = CLAIMS_MAX,
                                       .classes = want->classes,
                                       .class_count = want->class_count};
 }
@@ -215,7 +216,7 @@ static void claimed_take(struct evq_supervisor *supervisor, const struct want *w
 {
     supervisor->request[0] = '\0'; // Answered: the next claim is another one.
     // Fewer than asked for are all there were: what comes later sets a wake marker.
-    supervisor->claim_due = supervisor->claim_due || claimed->count == want->claims_max;
+    supervisor->claim_due = supervisor->claim_due || claimed->count >= want->claims_max;
     supervisor->reclass =
         supervisor->reclass || claimed->classes_version != supervisor->offer.version;
     supervisor->claim_again_ms =
