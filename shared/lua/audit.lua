@@ -59,6 +59,15 @@ local function check_parent(c, j)
     end
 end
 
+-- Of a run: its leases, and its jobs that have not ended, by the field that counts them.
+local COUNTED = { 'active', 'n:queued', 'n:delayed', 'n:running' }
+
+local function found(c, run, field)
+    local counts = c.found[run] or {}
+    c.found[run] = counts
+    counts[field] = (counts[field] or 0) + 1
+end
+
 local function check_job(c, id)
     local j = J.load(id)
     if not j then
@@ -96,10 +105,13 @@ local function check_job(c, id)
         end
         local count = OPEN[j.state] and j.state .. ':' .. j.class or j.state
         c.seen[count] = (c.seen[count] or 0) + 1
+        if OPEN[j.state] then
+            found(c, j.run, 'n:' .. j.state)
+        end
     end
     if expected == 'leases' then
         c.seen['active:' .. j.class] = (c.seen['active:' .. j.class] or 0) + 1
-        c.active[j.run] = (c.active[j.run] or 0) + 1
+        found(c, j.run, 'active')
     end
 end
 
@@ -158,7 +170,7 @@ local function check_key(c, name)
         end
     elseif name:find('^run:') then
         local run = name:sub(5)
-        c.runs[run] = tonumber(call('HGET', P .. name, 'active')) or 0
+        c.runs[run], c.found[run] = call('HMGET', P .. name, unpack(COUNTED)), c.found[run] or {}
     end
 end
 
@@ -184,9 +196,12 @@ local function check_counters(c)
     if sum ~= (tonumber(n.submitted) or 0) then
         note(c, 'submitted is ' .. (n.submitted or '0') .. ', the states add up to ' .. text_of(sum))
     end
-    for run, active in pairs(c.runs) do
-        if active ~= (c.active[run] or 0) then
-            note(c, 'run ' .. run .. ' counts ' .. active .. ' leases, found ' .. (c.active[run] or 0))
+    for run, counts in pairs(c.found) do
+        for i, field in ipairs(COUNTED) do
+            local count = c.runs[run] and tonumber(c.runs[run][i]) or 0
+            if count ~= (counts[field] or 0) then
+                note(c, 'run ' .. run .. ': ' .. field .. ' is ' .. text_of(count) .. ', found ' .. text_of(counts[field] or 0))
+            end
         end
     end
 end
@@ -196,7 +211,7 @@ verb('audit', 'ro', function(args)
     if args[1] ~= '' and not args[1]:find('^%d+$') then
         refuse('cursor must be "" or what the slice before gave')
     end
-    local c = { problems = {}, checked = 0, seen = {}, active = {}, runs = {} }
+    local c = { problems = {}, checked = 0, seen = {}, found = {}, runs = {} }
     local at, names, keys = args[1] ~= '' and args[1] or '0', {}, 0
     local pattern = P:gsub('[%[%]*?\\]', '\\%0') .. '*'
     repeat

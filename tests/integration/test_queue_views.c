@@ -242,6 +242,34 @@ static void results_hold_no_end_for_whom_has_no_use_for_it(void **state)
     evq_result_free(entries[0].result);
 }
 
+/* What is counted of a run is what stands there: a count that is off shows itself. */
+static void audit_counts_the_jobs_of_each_run(void **state)
+{
+    static const char *const fields[] = {"active", "n:queued", "n:delayed", "n:running"};
+    struct fixture *fx = *state;
+    char problem[64];
+
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    (void)fixture_submit(fx, "r/2/regular/quick");
+    struct evq_claim *claim = fixture_claim(fx);
+    fixture_audit(fx);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const char *run = fixture_key(fx, "run:r");
+        (void)snprintf(problem, sizeof problem, "run r: %s is ", fields[i]);
+        evq_reply_free(fixture_call(fx->raw, "HINCRBY", run, fields[i], "7", NULL));
+        struct evq_reply *audit = fixture_audit_slice(fx, "");
+        assert_holds(audit->text, problem);
+        evq_reply_free(audit);
+        evq_reply_free(fixture_call(fx->raw, "HINCRBY", run, fields[i], "-7", NULL));
+    }
+    fixture_audit(fx);
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, "run:r"), NULL));
+    struct evq_reply *audit = fixture_audit_slice(fx, "");
+    assert_holds(audit->text, "run r: active is 0, found 1");
+    evq_reply_free(audit);
+    evq_claim_free(claim);
+}
+
 int main(void)
 {
 #define VIEW_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -253,6 +281,7 @@ int main(void)
         VIEW_TEST(put_submits_a_message_that_workers_can_read),
         VIEW_TEST(results_of_a_run_hold_ends_that_decode),
         VIEW_TEST(results_hold_no_end_for_whom_has_no_use_for_it),
+        VIEW_TEST(audit_counts_the_jobs_of_each_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
