@@ -19,7 +19,7 @@ from unittest import mock
 from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
 from evalq._serving import Checkpoint, Task
-from evalq._trainer import TrainerFunction, _load_adapter
+from evalq._trainer import TrainerFunction, _load_adapter, trainer_function
 from evalq._weights import _state_dict, load_weights
 from evalq.lm_eval import Harness
 
@@ -389,6 +389,8 @@ FACTORY = """
 from types import SimpleNamespace
 
 class Module:
+    def __init__(self):
+        self.seen = []  # As a module collects it until the end of its validation.
     def load_state_dict(self, values, strict):
         self.value = float(values["w"][0])
         return SimpleNamespace(missing_keys=[], unexpected_keys=[])
@@ -396,7 +398,12 @@ class Module:
 class Trainer:
     callbacks = []
     def validate(self, module, verbose, dataloaders):
-        return [{"value": module.value}]
+        module.seen.append(module.value)
+        if module.value < 0:
+            raise RuntimeError("half-way")
+        value = sum(module.seen) / len(module.seen)
+        module.seen.clear()
+        return [{"value": value}]
 
 def make():
     return Trainer(), Module(), []
@@ -439,18 +446,48 @@ suites:
                 found.setdefault(result.job, {})[result.task] = result.value
         return found
 
-    def test_weights_of_a_step_that_is_submitted_again_are_loaded(self) -> None:
-        os.mkdir(os.path.join(self.scene.out, "lightning"))
+    def write_modules(self) -> None:
+        os.makedirs(os.path.join(self.scene.out, "lightning"), exist_ok=True)
         for name, text in (("their.py", FACTORY), ("lightning/pytorch.py", "class Callback:\n    pass\n")):
             with open(os.path.join(self.scene.out, name), "w", encoding="utf-8") as file:
                 file.write(text)
-        self.scene.start_worker("--slots", "1")
+
+    def test_weights_of_a_step_that_is_submitted_again_are_loaded(self) -> None:
+        self.write_modules()
+        worker = self.scene.start_worker("--slots", "1")
         with self.scene.client("again") as client:
             self.assertEqual(self.submit(client, 1.0), {"again/1/regular/python": {"a": 1.0, "b": 1.0}})
             self.assertEqual(self.submit(client, 2.0), {"again/1/regular/python~2": {"a": 2.0, "b": 2.0}})
             self.assertEqual(self.scene.evalq("forget", "again", "--yes").returncode, 0)
         with self.scene.client("again") as client:
             self.assertEqual(self.submit(client, 3.0), {"again/1/regular/python": {"a": 3.0, "b": 3.0}})
+        worker.terminate()
+        worker.wait()
+
+    def test_what_an_evaluation_that_failed_had_summed_is_not_the_next_ones(self) -> None:
+        self.write_modules()
+        worker = self.scene.start_worker("--slots", "1")
+        with self.scene.client("cut") as client:
+            for generation, value in (("", 1.0), ("~3", 5.0)):
+                self.assertEqual(self.submit(client, value), {f"cut/1/regular/python{generation}": {"a": value, "b": value}})
+                self.assertEqual(self.submit(client, -value), {})
+        worker.terminate()
+        worker.wait()
+
+    def test_a_trainer_whose_evaluation_was_cut_short_is_made_anew(self) -> None:
+        makes: "List[int]" = []
+
+        def make() -> Any:
+            makes.append(len(makes))
+            return mock.Mock(side_effect=[{"a": makes[-1]}, KeyboardInterrupt])
+
+        with mock.patch("evalq._trainer.TrainerFunction", side_effect=lambda trainer: trainer):
+            function = trainer_function(make)
+            for number in range(3):
+                self.assertEqual(function(self.checkpoint(), Task("a"), mock.Mock()), {"a": number})
+                with self.assertRaises(KeyboardInterrupt):
+                    function(self.checkpoint(), Task("b"), mock.Mock())
+        self.assertEqual(makes, [0, 1, 2])
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint("/nowhere", 1, "r", "regular", "s", {}, job="r/1/regular/s")

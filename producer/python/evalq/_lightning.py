@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Optional
 
-from ._serving import Checkpoint, Metrics, Report, Task, serve
+from ._serving import Checkpoint, Function, Metrics, Report, Task, renewed, serve
 from ._weights import load_into
 
 
 def serve_lightning(factory: Callable[[], Any]) -> None:
     """Evaluates every checkpoint with trainer.validate(), under the names that the module logs.
 
-    factory() is called once and returns (trainer, module, data): data is one dataloader, several, or a datamodule.
+    factory() is called once, and again after an evaluation that failed or was cancelled half-way; it returns
+    (trainer, module, data): data is one dataloader, several, or a datamodule.
     For each checkpoint (.ckpt, read with weights_only, or safetensors) its weights are loaded into the module.
     """
-    trainer, module, data = factory()
-    serve(LightningFunction(trainer, module, data))
+    serve(lightning_function(factory))
+
+
+def lightning_function(factory: Callable[[], Any]) -> Function:
+    """What serve_lightning() serves."""
+    return renewed(lambda: LightningFunction(*factory()))
 
 
 class LightningFunction:

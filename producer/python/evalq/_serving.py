@@ -7,6 +7,7 @@ kept for the protocol: what the function prints goes to standard error, and so i
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import math
 import os
@@ -207,6 +208,24 @@ def _message(error: BaseException) -> str:
             where = f" ({os.path.basename(frame.filename)}:{frame.lineno})"
             break
     return text[: _MESSAGE_BYTES - len(where)] + where
+
+
+def renewed(make: Callable[[], Function]) -> Function:
+    """What make() gives; after an evaluation that was cut short it is made anew: what was summed by then lies in objects
+    of the user's, and would be added to the next checkpoint's."""
+    made: Optional[Function] = make()
+
+    def evaluate(checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
+        nonlocal made
+        if made is None:
+            gc.collect()  # The model that is replaced.
+            made = make()
+        function, made = made, None
+        metrics = function(checkpoint, task, report)
+        made = function
+        return metrics
+
+    return evaluate
 
 
 class Server:

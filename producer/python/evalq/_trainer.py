@@ -6,18 +6,23 @@ import json
 import os
 from typing import Any, Callable, Dict, Mapping, Optional
 
-from ._serving import Checkpoint, Metrics, Report, Task, serve
+from ._serving import Checkpoint, Function, Metrics, Report, Task, renewed, serve
 from ._weights import load_into
 
 
 def serve_trainer(factory: Callable[[], Any]) -> None:
     """Evaluates every checkpoint as factory()'s Trainer would: its eval_dataset, its compute_metrics, any model.
 
-    factory() is called once. For each checkpoint its weights (safetensors or torch, also sharded) are loaded into
-    the model and Trainer.evaluate() is called; the metrics are reported under its names, such as "eval_loss". Where
+    factory() is called once, and again after an evaluation that failed or was cancelled half-way. For each
+    checkpoint its weights (safetensors or torch, also sharded) are loaded into the model and Trainer.evaluate() is called; the metrics are reported under its names, such as "eval_loss". Where
     eval_dataset is a dictionary and a task of the suite is one of its keys, that task evaluates it alone.
     """
-    serve(TrainerFunction(factory()))
+    serve(trainer_function(factory))
+
+
+def trainer_function(factory: Callable[[], Any]) -> Function:
+    """What serve_trainer() serves."""
+    return renewed(lambda: TrainerFunction(factory()))
 
 
 class TrainerFunction:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ._lightning import LightningFunction, serve_lightning
+from ._lightning import lightning_function, serve_lightning
 from ._runnable import also_function, run
 
 __all__ = ["serve_lightning"]
 
 if __name__ == "__main__":
-    run("MODULE:FACTORY", lambda factory: LightningFunction(*factory()))
+    run("MODULE:FACTORY", lightning_function)
 else:
     also_function(__name__, serve_lightning)

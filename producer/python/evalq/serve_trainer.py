@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ._runnable import also_function, run
-from ._trainer import TrainerFunction, serve_trainer
+from ._trainer import serve_trainer, trainer_function
 
 __all__ = ["serve_trainer"]
 
 if __name__ == "__main__":
-    run("MODULE:FACTORY", lambda factory: TrainerFunction(factory()))
+    run("MODULE:FACTORY", trainer_function)
 else:
     also_function(__name__, serve_trainer)
