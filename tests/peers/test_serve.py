@@ -23,6 +23,7 @@ from scene import DEADLINE, NATIVE, PACKAGE, SceneTest  # noqa: E402
 import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402
 from evalq import _state_copy  # noqa: E402
+from evalq._memory import HostMemory  # noqa: E402
 from evalq._tensors import read_safetensors_torch  # noqa: E402
 from evalq._weights import load_weights  # noqa: E402
 
@@ -198,6 +199,50 @@ class TensorTest(unittest.TestCase):
             if name != "head.weight":
                 self.assertEqual(theirs[name].shape, value.shape)
                 self.assertEqual(theirs[name].dtype, value.dtype)
+
+    def copied(self, state: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+        copy = _state_copy.StateCopier().copy(_state_copy.plan(state), None)
+        with tempfile.TemporaryDirectory() as directory:
+            _state_copy.write(os.path.join(directory, "x.safetensors"), copy)
+            return read_safetensors_torch(os.path.join(directory, "x.safetensors"))
+
+    def test_tensors_made_of_others_are_not_taken_for_one(self) -> None:
+        class Made(torch.Tensor):  # As those of torchao are: no memory of their own.
+            @staticmethod
+            def __new__(cls, inner: torch.Tensor) -> "Made":
+                return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+            def __init__(self, inner: torch.Tensor) -> None:
+                self.inner = inner
+
+            @classmethod
+            def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+                if function is torch.ops.aten.detach.default:
+                    return Made(args[0].inner)
+                return function(*(each.inner if isinstance(each, Made) else each for each in args), **(kwargs or {}))
+
+        values = torch.tensor([1.0, 2.0])
+        state = {"a": Made(values), "b": Made(values + 1), "c": values, "d": torch._neg_view(values)}
+        self.assertEqual({name: value.tolist() for name, value in self.copied(state).items()},
+                         {"a": [1, 2], "b": [2, 3], "c": [1, 2], "d": [-1, -2]})  # fmt: skip
+
+    def test_the_programs_default_device_is_its_own(self) -> None:
+        state = {"a": torch.ones(3), "none": torch.ones(0)}
+        torch.set_default_device("meta")
+        try:
+            found = self.copied(state)
+        finally:
+            torch.set_default_device(None)
+        self.assertEqual({name: (value.device.type, value.tolist()) for name, value in found.items()},
+                         {"a": ("cpu", [1, 1, 1]), "none": ("cpu", [])})  # fmt: skip
+
+    def test_pinned_memory_of_two_sizes_is_taken_by_its_place(self) -> None:
+        memory = HostMemory()
+        small, large = torch.empty(4, dtype=torch.uint8), torch.empty(8, dtype=torch.uint8)
+        memory.give(small)
+        memory.give(large)
+        self.assertIs(memory.take(6, True), large)
+        self.assertIs(memory.take(4, True), small)
 
     def test_weights_are_found_in_what_people_save(self) -> None:
         state = {"a.weight": torch.ones(2), "a.bias": torch.zeros(2)}

@@ -202,6 +202,11 @@ class FileTest(unittest.TestCase):
         self.assertEqual(header["empty"]["shape"], [0, 4])
         self.assertEqual(len(data), 24 + 2 + 8 + 2)
 
+    def test_numbers_are_what_they_were_whatever_the_order_of_their_bytes(self) -> None:
+        header, data = self.written({"a": numpy.array([1.5, -2], dtype=">f4"), "b": numpy.array([7], dtype=">i8")})
+        self.assertEqual((header["a"]["dtype"], header["b"]["dtype"]), ("F32", "I64"))
+        self.assertEqual(struct.unpack("<q2f", data), (7, 1.5, -2.0))
+
     def test_tied_tensors_are_written_once(self) -> None:
         shared = numpy.ones((4, 4), dtype="f4")
         header, data = self.written({"embed": shared, "head": shared, "part": shared[:2]})

@@ -51,7 +51,7 @@ def load_dcp(directory: str) -> Dict[str, Any]:
     for key, meta in index.state_dict_metadata.items():
         *parents, name = [str(part) for part in places.get(key, (key,))]
         if isinstance(meta, TensorStorageMetadata) and not (parents and parents[0].startswith("optim")):
-            flat[key] = torch.empty(meta.size, dtype=meta.properties.dtype)
+            flat[key] = torch.empty(meta.size, dtype=meta.properties.dtype, device="cpu")
             into = nested
             for parent in parents:
                 into = into.setdefault(parent, {})

@@ -31,7 +31,7 @@ class HostMemory:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A signal's handler may submit in the middle of a submit.
         self._free: List[Any] = []
 
     @property
@@ -42,10 +42,9 @@ class HostMemory:
 
     def take(self, size: int, pinned: bool) -> Any:
         with self._lock:
-            for kept in self._free:
+            for at, kept in enumerate(self._free):
                 if len(kept) >= size and _is_pinned(kept) == pinned:
-                    self._free.remove(kept)
-                    return kept
+                    return self._free.pop(at)  # By its place: remove() would compare tensors, element by element.
             self._free.clear()  # Another size, or another kind: what is kept is of no use any more.
         return _pinned(size) if pinned else _new(size, huge=False)
 
@@ -70,7 +69,7 @@ class HostMemory:
 def _pinned(size: int) -> Any:
     import torch
 
-    return torch.empty(max(1, size), dtype=torch.uint8, pin_memory=True)
+    return torch.empty(max(1, size), dtype=torch.uint8, device="cpu", pin_memory=True)
 
 
 def _is_pinned(memory: Any) -> bool:

@@ -77,9 +77,11 @@ def _kind(value: Any) -> Tuple[str, int]:
 def _identity(value: Any) -> Any:
     """Equal for tensors that are the same memory seen the same way: tied weights."""
     if _is_torch(value):
-        if value.numel() == 0 or str(value.device) == "meta":
+        address = value.data_ptr() if value.numel() > 0 else 0
+        if address == 0:  # Of the device "meta", or a tensor made of others: they have no memory of their own.
             return id(value)
-        return (str(value.device), value.data_ptr(), tuple(value.shape), tuple(value.stride()), str(value.dtype))
+        seen = (tuple(value.shape), tuple(value.stride()), str(value.dtype), value.is_neg())
+        return (str(value.device), address, *seen)
     interface = value.__array_interface__
     return ("numpy", interface["data"][0], value.shape, value.strides, str(value.dtype)) if value.size else id(value)
 
@@ -221,7 +223,12 @@ class StateCopier:
 def _contiguous(array: Any) -> Any:
     import numpy
 
-    return numpy.ascontiguousarray(array).reshape(-1)
+    return numpy.ascontiguousarray(array, dtype=_little(array.dtype)).reshape(-1)
+
+
+def _little(dtype: Any) -> Any:
+    """The type as the file has it, whatever the order of its bytes in memory."""
+    return dtype.newbyteorder("<")
 
 
 def _fill_numpy(planned: Plan, data: Any) -> None:
@@ -230,7 +237,7 @@ def _fill_numpy(planned: Plan, data: Any) -> None:
     buffer = numpy.frombuffer(data, dtype=numpy.uint8)
     for tensor, source in zip(planned.tensors, planned.sources):
         if tensor.bytes > 0:
-            target = buffer[tensor.offset : tensor.offset + tensor.bytes].view(source.dtype).reshape(tensor.shape)
+            target = buffer[tensor.offset : tensor.offset + tensor.bytes].view(_little(source.dtype)).reshape(tensor.shape)
             numpy.copyto(target, source)
 
 

@@ -102,7 +102,7 @@ def read_safetensors_torch(path: str) -> Dict[str, Any]:
     import torch
 
     header, metadata, start, data_bytes = _entries(path)
-    data = torch.empty(max(1, data_bytes), dtype=torch.uint8)
+    data = torch.empty(max(1, data_bytes), dtype=torch.uint8, device="cpu")  # Whatever the program's default is.
     with open(path, "rb", buffering=0) as file:
         file.seek(start)
         _read_into(file, memoryview(data.numpy().data)[:data_bytes])
@@ -113,7 +113,7 @@ def read_safetensors_torch(path: str) -> Dict[str, Any]:
         piece = data[begin:end]
         if begin % _BYTES[entry["dtype"]] != 0:
             piece = piece.clone()  # A view needs its alignment.
-        values[name] = piece.view(dtype).view(entry["shape"]) if end > begin else torch.empty(entry["shape"], dtype=dtype)
+        values[name] = piece.view(dtype).view(entry["shape"]) if end > begin else torch.empty(entry["shape"], dtype=dtype, device="cpu")
     values.update(_tied(values, metadata))
     return values
 
