@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import random
+import signal
 import tracemalloc
 import unittest
 from dataclasses import replace
-from typing import Dict, List
+from typing import Dict, List, Optional, Tuple
 from unittest import mock
 
 import scene  # noqa: F401  (finds the package)
@@ -117,6 +118,33 @@ class ArrivalsTest(unittest.TestCase):
             best = arrivals.best(key, "max")
             assert best is not None
             self.assertEqual(best.path, f"/out/{variant}")
+
+
+class SignalTest(unittest.TestCase):
+    def test_a_handler_that_submits_in_the_middle_of_a_submit_does_not_wait_for_it(self) -> None:
+        """Training saves and submits in handlers, when it is preempted."""
+        arrivals = Arrivals(None)
+
+        class Paths(Dict[Tuple[int, str], Optional[str]]):
+            def __setitem__(self, key: Tuple[int, str], path: Optional[str]) -> None:
+                super().__setitem__(key, path)
+                if key[0] == 1:
+                    signal.raise_signal(signal.SIGUSR1)
+
+        def late(*_: object) -> None:
+            raise TimeoutError("the handler waits for the call that it interrupted")
+
+        arrivals._paths = Paths()
+        handlers = {signal.SIGUSR1: lambda *_: arrivals.expect(2, "regular", "b"), signal.SIGALRM: late}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        signal.alarm(20)
+        try:
+            arrivals.expect(1, "regular", "a")
+        finally:
+            signal.alarm(0)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        self.assertEqual([step for step, _ in arrivals._paths], [1, 2])
 
 
 class ExtremesTest(unittest.TestCase):

@@ -28,7 +28,7 @@ class Arrivals:
 
     def __init__(self, log: Optional[logging.Logger]) -> None:
         self._log = log
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A signal's handler may submit in the middle of a submit.
         self._stop = threading.Event()
         self._reader: Optional[threading.Thread] = None
         self._arrived: Deque[Result] = deque()

@@ -25,7 +25,7 @@ class Asks:
     """Those of one client. At most one snapshot is made for each time that a worker asks."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # As that of Arrivals.
         self._asks: Dict[Key, Ask] = {}
 
     def find(self, key: Key) -> Optional[Ask]:
