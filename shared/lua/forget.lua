@@ -35,7 +35,8 @@ local function ended_remove(run, budget)
     local rows = call('LRANGE', P .. 'index:' .. run, 0, budget - 1)
     for _, row in ipairs(rows) do
         local id = row:match('^%d+ ([^#]+)#$')
-        if id then
+        local known, now = pcall(call, 'HGET', P .. 'job:' .. (id or ''), 'state')
+        if id and not (known and OPEN[now]) then -- One that was retried goes with its flow.
             for state in pairs(ENDED) do
                 call('ZREM', P .. 'ended:' .. state, id)
             end

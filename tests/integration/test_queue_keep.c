@@ -549,6 +549,33 @@ static void forget_takes_a_hundred_jobs_a_call(void **state)
     fixture_audit(fx);
 }
 
+/* More flows than one call looks at: a job that had ended and waits again goes as one that waits.
+ */
+static void forget_of_many_flows_leaves_nothing_behind(void **state)
+{
+    struct fixture *fx = *state;
+    enum evq_job_state after = EVQ_JOB_STATE_COUNT;
+    char id[EVQ_JOB_ID_BYTES_MAX], again[EVQ_JOB_ID_BYTES_MAX];
+    int64_t more = 1;
+
+    for (int i = 0; i < 200; i++) {
+        (void)snprintf(id, sizeof id, "r/1/v%d/quick", i);
+        (void)fixture_submit(fx, id);
+        assert_status(evq_queue_cancel(fx->queue, id, "", &after, NULL), EVQ_OK);
+        if (i < 20) {
+            assert_status(evq_queue_retry(fx->queue, id, "", again, NULL), EVQ_OK);
+        }
+    }
+    for (int calls = 0; more > 0; calls++) {
+        assert_true(calls < 100);
+        assert_status(evq_queue_forget(fx->queue, "r", &more, NULL), EVQ_OK);
+        fixture_audit(fx);
+    }
+    struct evq_reply *left = fixture_call(fx->raw, "KEYS", "*r/*", NULL);
+    assert_int_equal(left->item_count, 0);
+    evq_reply_free(left);
+}
+
 int main(void)
 {
 #define KEEP_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -567,6 +594,7 @@ int main(void)
         KEEP_TEST(rubbish_that_fills_a_claim_wakes_the_next),
         KEEP_TEST(full_redis_refuses_submits_and_drains),
         KEEP_TEST(forget_takes_a_hundred_jobs_a_call),
+        KEEP_TEST(forget_of_many_flows_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
