@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import fcntl
 import json
@@ -105,6 +106,32 @@ class BoundTest(SceneTest):
             self.assertEqual(ends[1][1], "dropped from memory for step 3")
             worker.terminate()
         self.assertIn("step 1: the snapshot was dropped: step 3 needs its room", "\n".join(logs.output))
+
+    def test_the_end_of_an_earlier_job_of_the_step_is_not_the_snapshots(self) -> None:
+        """A run's name is used again, and so are its steps."""
+        unread = mock.patch.object(snapshot.Snapshots, "_read_ends", return_value=False)  # Redis was away.
+        for life in (1, 2, 3):
+            with self.scene.client("again") as client, unread if life == 3 else contextlib.nullcontext():
+                state = {name: value * life for name, value in weights().items()}
+                self.assertTrue(client.submit_state_dict(state, step=1, suites="quick"))
+                self.assertTrue(client.flush(DEADLINE))
+                snapshots = client._snapshots
+                for _ in range(3):  # Looks that its thread makes, too.
+                    with snapshots._condition:
+                        snapshots._release()
+                self.assertEqual(client.stats().snapshots, 1)
+                worker = self.scene.start_worker()
+                self.assertTrue(client.wait(DEADLINE))
+                ends = {result.job: result.state for result in client.results() if result.is_end}
+                self.assertEqual(list(ends.values()), ["done"] * life, ends)
+                until(lambda: client.stats().snapshots == 0, "its own end releases it")
+                worker.terminate()
+                worker.wait()
+        with self.scene.client("again") as client:  # What was evaluated before has no end of its own.
+            self.assertTrue(client.submit_state_dict(state, step=1, suites="quick"))
+            self.assertTrue(client.flush(DEADLINE))
+            until(lambda: client.stats().snapshots == 0, "nothing of the run is open")
+            self.assertEqual(client.stats().snapshots_dropped, 0)
 
     def test_what_is_to_be_kept_is_not_dropped_for_a_newer_one(self) -> None:
         with self.scene.client("keeps", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:

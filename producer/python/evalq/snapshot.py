@@ -29,6 +29,8 @@ _POLL_MS = 1000
 _WAITING_BYTES = 256 << 20  # Of copies of one curve that wait for the writer, where each is wanted.
 _LOOK_SECONDS = 0.25
 _LOOK_IDLE_SECONDS = 2.0
+_QUIET_SECONDS = 2.0  # Between questions whether anything of the run is open,
+_QUIET_MS = 250  # each for so long.
 _ASK_SECONDS = 0.1  # Between questions for free workers,
 _ASK_IDLE_SECONDS = 0.5  # and while they are at work.
 _CLOSE_SECONDS = 10.0
@@ -43,6 +45,7 @@ class _Snapshot:
     ask: Optional[Ask] = None  # Made because a worker asked.
     path: str = ""
     open_jobs: Set[str] = field(default_factory=set)
+    since_ms: int = 0  # Ends before it are of an earlier job of the step; 0: those have been read.
 
 
 def default_directory() -> str:
@@ -80,6 +83,7 @@ class Snapshots:
         self._closing = False
         self._thread: Optional[threading.Thread] = None
         self._warned = False
+        self._quiet_at = 0.0
         self.dropped = 0
 
     @property
@@ -241,6 +245,8 @@ class Snapshots:
                     self._store(snapshot)
                     pause = _LOOK_SECONDS
                 else:
+                    if not leaving:
+                        self._look_whether_quiet()
                     found = self._release()
                     found = (not leaving and self._ask_workers()) or found
                     pause = _LOOK_SECONDS if found else min(pause * 1.3, _LOOK_IDLE_SECONDS)
@@ -285,6 +291,7 @@ class Snapshots:
         snapshot.copy = None
         snapshot.path = path
         snapshot.open_jobs = {suite.strip() for suite in submit.suites.split(",") if suite.strip()}
+        snapshot.since_ms = 0 if self._read_ends(handle) else time.time_ns() // 1_000_000
         code = handle.submit(path, submit)
         if code != _library.OK:
             failure = handle.failure(code)
@@ -331,8 +338,7 @@ class Snapshots:
         if handle is None or not self._kept:
             return False
         self._settle_asks(handle)
-        run = handle.run()
-        handle.poll(lambda result: self._ended(run, result), _POLL_MS)
+        handle.poll(self._ended, _POLL_MS)
         done = [snapshot for snapshot in self._kept if not snapshot.open_jobs]
         for snapshot in done:
             self._remove(snapshot)
@@ -350,11 +356,36 @@ class Snapshots:
         if ask is not None:
             ask.settle()
 
-    def _ended(self, run: str, result: "Result") -> None:
+    def _read_ends(self, handle: "Handle") -> bool:
+        """Ends that are there already: those that come later are of what is submitted next. Whether all were read."""
+        found: List["Result"] = []
+
+        def take(result: "Result") -> None:
+            found.append(result)
+            self._ended(result)
+
+        while handle.poll(take, _POLL_MS) == _library.OK:
+            if not found:
+                return True
+            found.clear()
+        return False
+
+    def _look_whether_quiet(self) -> None:
+        """Of weights that were evaluated before no end comes again: nothing of the run is open then."""
+        handle = self._handle
+        if handle is not None and self._kept and not self.asks.waiting and time.monotonic() >= self._quiet_at:
+            if handle.wait(self._ended, _QUIET_MS) == _library.OK:
+                for snapshot in self._kept:
+                    snapshot.open_jobs.clear()
+            self._quiet_at = time.monotonic() + _QUIET_SECONDS
+
+    def _ended(self, result: "Result") -> None:
         if not result.is_end:
             return
         for snapshot in self._kept:
             submit = snapshot.submit
+            if result.finished_ms < snapshot.since_ms:
+                continue
             if (submit.step, submit.variant) == (result.step, result.variant):
                 snapshot.open_jobs.discard(result.suite)
 
