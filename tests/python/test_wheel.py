@@ -79,7 +79,7 @@ class WheelTest(unittest.TestCase):
         wanted = [f'{each}; extra == "{extra}"' for extra, requirements in extras.items() for each in requirements]
         self.assertEqual(metadata.get_all("Requires-Dist"), wanted)
         self.assertEqual(dict(points["console_scripts"]), project["scripts"])
-        self.assertIn("One wheel for every Python", metadata.get_payload())
+        self.assertIn("One wheel serves every Python", metadata.get_payload())
 
     def test_metadata_is_had_without_a_build(self) -> None:
         backend = os.path.join(SOURCE, "producer", "python", "build_backend")
