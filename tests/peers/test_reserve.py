@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 import unittest
@@ -12,11 +13,13 @@ from peers import needs, until
 
 needs("torch", "transformers", "accelerate", "lightning")
 
+import torch  # noqa: E402
+
 import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402
 
 from evalq import Client, _state_copy  # noqa: E402
-from evalq.integrations.lightning import EvalqCallback as LightningCallback  # noqa: E402
+from evalq.integrations.lightning import EvalqCallback as LightningCallback, _own_file  # noqa: E402
 from evalq.integrations.transformers import EvalqCallback as TransformersCallback  # noqa: E402
 
 NOBODY = {"url": "redis://127.0.0.1:1", "wait": 0}
@@ -61,6 +64,35 @@ class ReserveTest(unittest.TestCase):
             with self.subTest(**settings):
                 reserved, taken = self.calls(lambda settings=settings: self.trainer(**settings))
                 self.assertEqual((reserved, taken), (1 if snapshots else 0, snapshots))
+
+    def test_a_resumed_training_takes_its_own_file_for_last(self) -> None:
+        def save(name: str, value: float) -> str:
+            file = io.BytesIO()  # As Lightning does.
+            torch.save({"state_dict": {"w": torch.full((64,), value)}, "global_step": 10}, file)
+            with open(os.path.join(self.out, name), "wb") as target:
+                target.write(file.getvalue())
+            return os.path.join(self.out, name)
+
+        last = save("last.ckpt", 1.0)
+        for name in ("epoch=9-step=100.ckpt", "epoch=9-step=110.ckpt", "epoch=0-step=10.ckpt"):
+            self.assertEqual(os.path.getsize(save(name, 2.0)), os.path.getsize(last))
+        save("epoch=9-step=100-v1.ckpt", 1.0)
+        self.assertEqual(_own_file(last, 10), last)
+        own = save("epoch=0-step=10-v1.ckpt", 1.0)
+        self.assertEqual(_own_file(last, 10), own)
+
+    def test_a_callback_begins_anew_with_each_fit(self) -> None:
+        with mock.patch.multiple(Client, submit_state_dict=mock.DEFAULT, submit=mock.DEFAULT) as calls:
+            callback = LightningCallback("val", monitor="val_loss", **NOBODY)
+            for fold in range(2):
+                trainer = tiny_lightning.make_trainer(
+                    logger=False, max_epochs=1, default_root_dir=self.out,
+                    callbacks=[callback, tiny_lightning.pl.callbacks.ModelCheckpoint(f"{self.out}/{fold}")],
+                )
+                callback._training.bad = 3
+                trainer.fit(tiny_lightning.Regression())
+                self.assertEqual(callback._training.bad, 0)
+        self.assertEqual(calls["submit"].call_count, 2)
 
     def test_lightning_reserves_just_where_it_takes_snapshots(self) -> None:
         train = tiny_lightning.train

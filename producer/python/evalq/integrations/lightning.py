@@ -16,8 +16,10 @@ import importlib.util
 import logging
 import math
 import os
+import re
 import sys
 import time
+import zipfile
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .._trackers import open_trackers
@@ -79,7 +81,8 @@ class _Training:
         self._moment = -1  # The step of the last batch.
 
     def begin(self, directory: str, kept: Mapping[str, Any]) -> None:
-        """kept: what keep() gave to an earlier life of the run."""
+        """kept: what keep() gave to an earlier life of the run. Of another fit nothing counts any more."""
+        self.bad, self._last_step, self._moment, self._unwritten = 0, -1, -1, []
         options = self.options
         self.run = options["run"] or kept.get("run") or default_run(directory)
         self.paths = {int(step): str(path) for step, path in dict(kept.get("paths", {})).items()}
@@ -495,10 +498,22 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
 
 
 def _own_file(path: str, step: int) -> str:
-    """last.ckpt is a copy of a file that has the step in its name: the queue knows that one."""
+    """last.ckpt has the tensors of a file with the step in its name: the queue knows that one."""
     if not os.path.basename(path).startswith("last") or not os.path.isfile(path):
         return path
+    tensors = _tensors(path)
     for other in glob.glob(os.path.join(glob.escape(os.path.dirname(path)), f"*step={step}*.ckpt")):
-        if os.path.getsize(other) == os.path.getsize(path):
+        # Other steps begin with the same digits, and another run may have left a file of the same name and size.
+        if tensors and re.search(rf"step={step}(?!\d)", os.path.basename(other)) and _tensors(other) == tensors:
             return other
     return path
+
+
+def _tensors(path: str) -> List[Tuple[str, int, int]]:
+    """Place, size and checksum of each tensor in what torch.save() wrote; [] where it is of another kind."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            names = [(info.filename.partition("/")[2], info) for info in file.infolist()]
+    except (OSError, zipfile.BadZipFile):
+        return []
+    return sorted((name, info.file_size, info.CRC) for name, info in names if name.startswith("data/"))
