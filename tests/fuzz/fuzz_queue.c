@@ -97,7 +97,12 @@ static void claims_free(struct evq_claim **claims, const struct evq_claimed *cla
 }
 
 static const uint32_t classes[] = {1, 2};
-static const struct evq_claim_request claim_request = {"w", "q", 1000, 4, classes, 2};
+static const struct evq_claim_request claim_request = {.worker = "w",
+                                                       .request = "q",
+                                                       .lease_ms = 1000,
+                                                       .claims_max = 4,
+                                                       .classes = classes,
+                                                       .class_count = 2};
 
 static enum evq_status try_claim(struct evq_queue *queue, struct evq_error *err)
 {
