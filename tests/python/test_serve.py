@@ -548,7 +548,10 @@ suites:
             checkpoint = SimpleNamespace(path=path, load=mock.Mock())
             fakes = {"lm_eval": mock.Mock(), "lm_eval.api": mock.Mock(), "lm_eval.api.registry": registry}
             with mock.patch.dict(sys.modules, fakes):
-                for count, name in enumerate(("config.json", "chat_template.jinja", "merges.txt", "tokenizer.model"), 1):
+                os.mkdir(os.path.join(path, "additional_chat_templates"))
+                names = ("config.json", "chat_template.jinja", "additional_chat_templates/rag.jinja", "merges.txt",
+                         "tokenizer.model", "qwen.tiktoken", "modeling_own.py")  # fmt: skip
+                for count, name in enumerate(names, 1):
                     with open(os.path.join(path, name), "w", encoding="utf-8") as file:
                         file.write("{}")
                     for _ in range(2):

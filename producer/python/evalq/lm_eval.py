@@ -25,8 +25,9 @@ from ._weights import load_into
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _MODEL_FILES = (  # A model of these stays: what tells it from another of the same shape.
     _CONFIG, _ADAPTER, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja",
+    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
 )  # fmt: skip
+_MODEL_ENDINGS = (".model", ".jinja", ".py", ".tiktoken", ".bpe")  # Of tokenizers, templates, a model's own code.
 
 
 class _Tasks:
@@ -85,8 +86,8 @@ class Harness:
         return metrics_of(results, name)
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        made_of = {name: _content(os.path.join(checkpoint.path, name)) for name in _MODEL_FILES}
-        if self._lm is not None and made_of == self._made_of and made_of[_CONFIG] and not made_of[_ADAPTER]:
+        made_of = _made_of(checkpoint.path)
+        if self._lm is not None and made_of == self._made_of and _CONFIG in made_of and _ADAPTER not in made_of:
             load_into(self._lm.model, checkpoint.load("torch"), checkpoint.path)
             return
         self._lm = None  # Its memory is what the next one needs.
@@ -105,12 +106,17 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _content(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return b""
+def _made_of(path: str) -> Dict[str, bytes]:
+    """The files of a checkpoint, beside its weights, that its model and tokenizer are made of: content by path."""
+    files: Dict[str, bytes] = {}
+    for folder in ("", "additional_chat_templates"):
+        inside = os.path.join(path, folder)
+        for name in os.listdir(inside) if os.path.isdir(inside) else []:
+            file = os.path.join(inside, name)
+            if (name in _MODEL_FILES or name.endswith(_MODEL_ENDINGS)) and os.path.isfile(file):
+                with open(file, "rb") as content:
+                    files[os.path.join(folder, name)] = content.read()
+    return files
 
 
 def metrics_of(results: Any, name: str) -> Metrics:
