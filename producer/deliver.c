@@ -215,42 +215,68 @@ static void spool_damage_note(struct evq_sender *sender, const struct evq_source
              evq_ring_path(source->ring));
 }
 
-/* Sends what the source's spool holds, in order. */
-static enum evq_status spool_send(struct evq_sender *sender, struct evq_source *source,
-                                  struct batch *batch, struct evq_error *err)
+/* Fills the batch with what the spool holds from *offset on, which moves past what was taken and
+ * what is damaged. EVQ_E_NOT_FOUND: that was the last; EVQ_E_NOMEM: there is more. */
+static enum evq_status batch_fill(struct evq_sender *sender, struct evq_source *source,
+                                  struct batch *batch, uint64_t *offset, uint64_t *ret_records,
+                                  struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
     struct evq_buffer record;
 
     evq_buffer_init(&record, EVQ_JOB_BYTES_MAX);
+    batch->count = 0;
+    *ret_records = 0;
+    while (batch->count < BATCH_MAX) {
+        struct evq_job *job = NULL;
+        uint64_t next = *offset;
+        status = evq_spool_read(source->spool, &next, &record, err);
+        if (status == EVQ_OK) {
+            status = evq_codec_job_decode(record.data, record.bytes, &job, err);
+        } else if (status == EVQ_E_NOT_FOUND) {
+            *offset = next;
+        }
+        if (status == EVQ_E_NOT_FOUND || status == EVQ_E_NOMEM) {
+            break;
+        }
+        *offset = next;
+        (*ret_records)++;
+        if (status == EVQ_OK) {
+            batch->owners[batch->count] = NULL;
+            batch->jobs[batch->count++] = job;
+        } else {
+            atomic_fetch_add(&sender->lost, 1);
+            spool_damage_note(sender, source);
+        }
+    }
+    evq_buffer_free(&record);
+    return status;
+}
+
+/* Sends what the source's spool holds, in order. */
+static enum evq_status spool_send(struct evq_sender *sender, struct evq_source *source,
+                                  struct batch *batch, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
     while (status == EVQ_OK && evq_spool_records(source->spool) > 0 &&
            !atomic_load(&sender->stop)) {
         uint64_t offset = 0;
         uint64_t records = 0;
-        batch->count = 0;
-        while (batch->count < BATCH_MAX &&
-               evq_spool_read(source->spool, &offset, &record, err) == EVQ_OK) {
-            struct evq_job *job = NULL;
-            records++;
-            if (evq_codec_job_decode(record.data, record.bytes, &job, err) == EVQ_OK) {
-                batch->owners[batch->count] = NULL;
-                batch->jobs[batch->count++] = job;
-            } else {
-                atomic_fetch_add(&sender->lost, 1);
-                spool_damage_note(sender, source);
-            }
-        }
+        const enum evq_status filled = batch_fill(sender, source, batch, &offset, &records, err);
         status = batch_send(sender, batch, err);
         batch_free_own(batch);
-        if (status == EVQ_OK) {
+        if (status == EVQ_OK && (records > 0 || filled == EVQ_E_NOT_FOUND)) {
             uint64_t before = evq_spool_records(source->spool);
             evq_spool_release(source->spool, offset,
                               records > 0 ? records : evq_spool_records(source->spool));
             atomic_fetch_sub(&sender->spooled, before - evq_spool_records(source->spool));
             evq_sender_tell(sender, false);
         }
+        if (status == EVQ_OK && filled == EVQ_E_NOMEM) {
+            status = filled; // The rest is sent when there is memory again.
+        }
     }
-    evq_buffer_free(&record);
     return status;
 }
 

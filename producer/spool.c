@@ -43,6 +43,8 @@ struct evq_spool {
     uint64_t damaged;
     uint64_t bytes_max;
     char path[PATH_MAX];
+    uint8_t record[EVQ_JOB_BYTES_MAX]; // The one last looked at: what is damaged is known without
+                                       // memory.
 };
 
 static bool read_at(int fd, void *out, size_t bytes, uint64_t offset)
@@ -62,7 +64,8 @@ static bool header_write(struct evq_spool *spool)
     return write_at(spool->fd, &header, sizeof(header), 0);
 }
 
-static bool record_load(struct evq_spool *spool, uint64_t offset, struct evq_buffer *out)
+/* The record at offset, into spool->record. Its length; 0: there is none, or it is damaged. */
+static size_t record_load(struct evq_spool *spool, uint64_t offset)
 {
     const uint64_t end = offset < spool->left ? spool->left : spool->end;
     struct record_head head;
@@ -70,17 +73,11 @@ static bool record_load(struct evq_spool *spool, uint64_t offset, struct evq_buf
     if (offset + sizeof(head) > end || !read_at(spool->fd, &head, sizeof(head), offset) ||
         head.magic != RECORD_MAGIC || head.offset != offset || head.bytes == 0 ||
         head.bytes > EVQ_JOB_BYTES_MAX || offset + sizeof(head) + head.bytes > end) {
-        return false;
+        return 0;
     }
-    uint8_t *data = malloc(head.bytes);
-    bool whole = data != NULL && read_at(spool->fd, data, head.bytes, offset + sizeof(head)) &&
-                 XXH3_64bits_withSeed(data, head.bytes, offset) == head.checksum;
-    evq_buffer_clear(out);
-    if (whole) {
-        evq_buffer_append(out, data, head.bytes);
-    }
-    free(data);
-    return whole && !out->failed;
+    bool whole = read_at(spool->fd, spool->record, head.bytes, offset + sizeof(head)) &&
+                 XXH3_64bits_withSeed(spool->record, head.bytes, offset) == head.checksum;
+    return whole ? head.bytes : 0;
 }
 
 /* The next place, from offset on, that looks like a record's head; the end when there is none. */
@@ -104,22 +101,37 @@ static uint64_t record_search(struct evq_spool *spool, uint64_t offset)
     return spool->end;
 }
 
+/* The first whole record at or after *offset, which is set to where it begins, else to the end. */
+static size_t record_find(struct evq_spool *spool, uint64_t *offset)
+{
+    while (spool->fd >= 0 && *offset < spool->end) {
+        const size_t bytes = record_load(spool, *offset);
+        if (bytes > 0) {
+            return bytes;
+        }
+        spool->damaged++;
+        *offset = record_search(spool, *offset + 1);
+    }
+    return 0;
+}
+
 enum evq_status evq_spool_read(struct evq_spool *spool, uint64_t *offset, struct evq_buffer *out,
                                struct evq_error *err)
 {
-    uint64_t at = *offset == 0 ? spool->done : *offset;
-
-    (void)err;
-    while (spool->fd >= 0 && at < spool->end) {
-        if (record_load(spool, at, out)) {
-            *offset = at + sizeof(struct record_head) + out->bytes;
-            return EVQ_OK;
-        }
-        spool->damaged++;
-        at = record_search(spool, at + 1);
+    if (*offset == 0) {
+        *offset = spool->done;
     }
-    *offset = at;
-    return EVQ_E_NOT_FOUND;
+    const size_t bytes = record_find(spool, offset);
+    if (bytes == 0) {
+        return EVQ_E_NOT_FOUND;
+    }
+    evq_buffer_clear(out);
+    evq_buffer_append(out, spool->record, bytes);
+    if (out->failed) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a spooled job of %zu bytes", bytes);
+    }
+    *offset += sizeof(struct record_head) + bytes;
+    return EVQ_OK;
 }
 
 /* Takes what the file holds; one that is no spool goes aside. */
@@ -146,13 +158,12 @@ static enum evq_status spool_recover(struct evq_spool *spool, struct evq_error *
     spool->end = spool->left = (uint64_t)info.st_size;
     spool->done = header.done < spool->end ? header.done : spool->end;
 
-    struct evq_buffer record;
     uint64_t offset = spool->done;
-    evq_buffer_init(&record, EVQ_JOB_BYTES_MAX);
-    while (evq_spool_read(spool, &offset, &record, err) == EVQ_OK) {
+    size_t bytes = 0;
+    while ((bytes = record_find(spool, &offset)) > 0) {
         spool->records++;
+        offset += sizeof(struct record_head) + bytes;
     }
-    evq_buffer_free(&record);
     return EVQ_OK;
 }
 

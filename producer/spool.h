@@ -30,7 +30,7 @@ enum evq_status evq_spool_append(struct evq_spool *spool, const void *data, size
 enum evq_status evq_spool_sync(struct evq_spool *spool, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The record at or after *offset (0: the first not done) replaces out's content; *offset moves past
- * it. EVQ_E_NOT_FOUND: none is left. */
+ * it. EVQ_E_NOT_FOUND: none is left; EVQ_E_NOMEM: it is there, and *offset stands before it. */
 enum evq_status evq_spool_read(struct evq_spool *spool, uint64_t *offset, struct evq_buffer *out,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 /* `records` records, up to offset, are done. The last one empties the file. */

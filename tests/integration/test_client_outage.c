@@ -20,6 +20,8 @@
 #include <cmocka.h>
 
 #include "producer/leftovers.h"
+#include "producer/spool.h"
+#include "shared/codec.h"
 #include "tests/fixture/client.h"
 #include "tests/fixture/random.h"
 
@@ -46,6 +48,65 @@ static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
     assert_int_equal(warnings_with(scene, "are kept in"), 1);
     evalq_client_close(client);
     assert_int_not_equal(access(spool, F_OK), 0);
+    fixture_audit(scene->fx);
+}
+
+static atomic_int reads_short;   // Of the next reads of a spool so many find no memory,
+static atomic_int decodes_short; // and of the next decodings of a job.
+
+/* The linker's names for what stands behind and before a wrapped function. */
+enum evq_status __real_evq_spool_read(struct evq_spool *spool, uint64_t *offset,
+                                      struct evq_buffer *out, struct evq_error *err);
+enum evq_status __real_evq_codec_job_decode(const uint8_t *data, size_t bytes,
+                                            struct evq_job **ret_job, struct evq_error *err);
+enum evq_status __wrap_evq_spool_read(struct evq_spool *spool, uint64_t *offset,
+                                      struct evq_buffer *out, struct evq_error *err);
+enum evq_status __wrap_evq_codec_job_decode(const uint8_t *data, size_t bytes,
+                                            struct evq_job **ret_job, struct evq_error *err);
+
+enum evq_status __wrap_evq_spool_read(struct evq_spool *spool, uint64_t *offset,
+                                      struct evq_buffer *out, struct evq_error *err)
+{
+    if (atomic_load(&reads_short) > 0) {
+        atomic_fetch_sub(&reads_short, 1);
+        return evq_error_set(err, EVQ_E_NOMEM, "a spooled job");
+    }
+    return __real_evq_spool_read(spool, offset, out, err);
+}
+
+enum evq_status __wrap_evq_codec_job_decode(const uint8_t *data, size_t bytes,
+                                            struct evq_job **ret_job, struct evq_error *err)
+{
+    if (atomic_load(&decodes_short) > 0) {
+        atomic_fetch_sub(&decodes_short, 1);
+        return evq_error_set(err, EVQ_E_NOMEM, "message");
+    }
+    return __real_evq_codec_job_decode(data, bytes, ret_job, err);
+}
+
+/* For want of memory what is on the disk waits there; it is not damaged. */
+static void client_sends_what_is_spooled_when_there_is_memory_again(void **state)
+{
+    struct scene *scene = *state;
+
+    fixture_redis_kill(scene->fx->redis);
+    struct evalq_client *client = scene_client(scene);
+    for (int64_t step = 1; step <= 5; step++) {
+        submit_step(scene, client, step);
+    }
+    char spool[160];
+    snprintf(spool, sizeof(spool), "%s/main@digits.spool", scene->rings);
+    FIXTURE_UNTIL(access(spool, F_OK) == 0);
+    atomic_store(&reads_short, 2);
+    atomic_store(&decodes_short, 2);
+    scene_reconnect(scene);
+    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 5);
+    assert_flushed(client);
+    assert_int_equal(atomic_load(&reads_short), 0);
+    assert_int_equal(atomic_load(&decodes_short), 0);
+    assert_int_equal(stats_of(client).sent, 5);
+    assert_int_equal(warnings_with(scene, "is damaged"), 0);
+    evalq_client_close(client);
     fixture_audit(scene->fx);
 }
 
@@ -327,6 +388,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCENE_TEST(client_keeps_submits_when_redis_is_away_at_the_start),
+        SCENE_TEST(client_sends_what_is_spooled_when_there_is_memory_again),
         SCENE_TEST(client_names_evalq_up_when_no_address_was_given),
         SCENE_TEST(client_loses_nothing_when_redis_dies_in_the_middle),
         SCENE_TEST(client_sends_what_killed_trainer_left_when_run_is_opened_again),

@@ -1,6 +1,9 @@
 foreach(test test_ring test_pin test_pin_verify test_spool test_client test_client_outage test_client_pins test_client_snapshots test_client_results test_fetch test_fetch_server)
     evq_test_link(${test} evq_producer)
 endforeach()
+if(TARGET test_client_outage) # It stands between these and who calls them.
+    target_link_options(test_client_outage PRIVATE LINKER:--wrap=evq_spool_read LINKER:--wrap=evq_codec_job_decode)
+endif()
 if(NOT TARGET bench_submit)
     add_executable(bench_submit EXCLUDE_FROM_ALL bench/bench_submit.c)
     target_link_libraries(bench_submit PRIVATE evq_fixture evq_producer)

@@ -17,6 +17,7 @@
 #include "producer/spool.h"
 #include "producer/tree.h"
 #include "tests/fixture/check.h"
+#include "tests/fixture/memory.h"
 
 #define BYTES_MAX (1 << 20)
 
@@ -213,6 +214,34 @@ static void spool_keeps_what_was_left_apart_from_what_comes(void **state)
     evq_spool_close(spool);
 }
 
+/* Want of memory is no damage: the record stays, is counted, and is read when there is some. */
+static void spool_keeps_records_when_there_is_no_memory(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_spool *spool = spool_of(scene, BYTES_MAX);
+    struct evq_buffer record;
+    uint64_t offset = 0;
+
+    append(spool, 1);
+    append(spool, 2);
+    evq_spool_close(spool);
+    fixture_memory_refuse(1, 4096);
+    spool = spool_of(scene, BYTES_MAX);
+    assert_int_equal(evq_spool_records(spool), 2);
+    evq_buffer_init(&record, 0);
+    for (int number = 1; number <= 2; number++) {
+        fixture_memory_refuse(1, 4096);
+        assert_status(evq_spool_read(spool, &offset, &record, NULL), EVQ_E_NOMEM);
+        assert_int_equal(fixture_memory_give(), 1);
+        assert_next(spool, &offset, number);
+    }
+    assert_end(spool, &offset);
+    assert_int_equal(evq_spool_damaged(spool), 0);
+    evq_buffer_free(&record);
+    evq_spool_release(spool, offset, 2);
+    evq_spool_close(spool);
+}
+
 static void spool_sets_foreign_file_aside_when_it_is_none(void **state)
 {
     struct scene *scene = *state;
@@ -238,6 +267,7 @@ int main(void)
         SPOOL_TEST(spool_skips_torn_record_at_every_byte),
         SPOOL_TEST(spool_goes_on_behind_damage_at_every_byte),
         SPOOL_TEST(spool_keeps_what_was_left_apart_from_what_comes),
+        SPOOL_TEST(spool_keeps_records_when_there_is_no_memory),
         SPOOL_TEST(spool_sets_foreign_file_aside_when_it_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
