@@ -235,7 +235,7 @@ static enum evq_status call_failed(const struct evq_http *http, CURLcode code, c
     }
     const char *why = http->message[0] != '\0' ? http->message : http->library.strerror(code);
     if (code == CURLE_WRITE_ERROR) {
-        why = "the reply is over 1 MiB";
+        why = "no memory for its reply";
     } else if (code == CURLE_ABORTED_BY_CALLBACK) {
         why = "stopped while it waited";
     }
@@ -299,7 +299,9 @@ enum evq_status evq_http_call(struct evq_http *http, const char *method, const c
     http->refused[0] = '\0';
     http->message[0] = '\0';
     const CURLcode code = library->perform(http->curl);
-    if (code != CURLE_OK) {
+    // What is over the bound is not read: the code, which came before it, is what counts.
+    const bool cut = code == CURLE_WRITE_ERROR && reply->body.full;
+    if (code != CURLE_OK && !cut) {
         status = call_failed(http, code, place, err);
         goto out;
     }

@@ -1,7 +1,7 @@
 /*
  * HTTP for sinks, over libcurl: one call at a time, connections are kept between calls. http and
- * https alone, no redirect is followed, a reply is at most 1 MiB. Messages name the host, never the
- * rest of the URL, which may be a secret. One thread.
+ * https alone, no redirect is followed, of a reply at most 1 MiB is read. Messages name the host,
+ * never the rest of the URL, which may be a secret. One thread.
  */
 #ifndef EVQ_LOGGER_HTTP_H
 #define EVQ_LOGGER_HTTP_H
@@ -29,7 +29,7 @@ struct evq_http_config { // Texts are copied, stop outlives the connection.
 
 struct evq_http_reply {
     long code;              // 200, 404, ...
-    struct evq_buffer body; // Text.
+    struct evq_buffer body; // Text; `full` where there was more.
 };
 
 /* EVQ_E_NOMEM. */

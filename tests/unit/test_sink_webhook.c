@@ -28,6 +28,7 @@ struct scene {
     struct fixture_receiver *server;
     const char *statuses[8]; // Of the first answers; then 200.
     const char *headers;
+    bool long_answers; // Of 4 MiB.
     struct evq_pair options[5];
     struct evq_sink_config config;
     struct evq_sink_context context;
@@ -44,6 +45,12 @@ static void answer(void *context, size_t number, const struct fixture_receiver_r
         ret->status = scene->statuses[number];
         ret->headers = scene->headers != NULL ? scene->headers : "";
         (void)snprintf(ret->body, sizeof ret->body, "because of number %zu", number);
+    }
+    if (scene->long_answers) {
+        const size_t said = strlen(ret->body);
+        memset(ret->body + said, '.', 4096 - said);
+        ret->body[4096] = '\0';
+        ret->times = 1024;
     }
 }
 
@@ -222,6 +229,24 @@ static void sink_webhook_leaves_the_receiver_alone_when_it_asks_to(void **state)
     assert_int_equal(atomic_load(&scene->server->count), 1);
 }
 
+/* However long the receiver goes on: it has taken the result, or said that it never will. */
+static void sink_webhook_goes_by_the_code_of_an_answer_that_is_too_long(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_error err;
+
+    scene->long_answers = true;
+    scene->statuses[0] = "400 Bad Request";
+    scene->statuses[1] = "503 Busy";
+    scene_open(scene);
+    assert_status(give(scene, "digits/1/regular/quick", "t", &err), EVQ_E_INVALID);
+    assert_holds(err.message, "answers 400: because of number 0...");
+    assert_status(give(scene, "digits/1/regular/quick", "t", &err), EVQ_E_RETRY);
+    assert_holds(err.message, "answers 503: because of number 1...");
+    assert_status_err(give(scene, "digits/1/regular/quick", "t", &err), EVQ_OK, &err);
+    assert_int_equal(atomic_load(&scene->server->count), 3);
+}
+
 static void sink_webhook_connects_to_no_private_address_unless_allowed(void **state)
 {
     static const char *const hosts[] = {"127.0.0.1", "localhost", "127.1", "2130706433",
@@ -297,6 +322,7 @@ int main(void)
         TEST(sink_webhook_keeps_the_id_of_what_it_sends_again),
         TEST(sink_webhook_refuses_for_good_only_what_the_receiver_says_is_wrong),
         TEST(sink_webhook_leaves_the_receiver_alone_when_it_asks_to),
+        TEST(sink_webhook_goes_by_the_code_of_an_answer_that_is_too_long),
         TEST(sink_webhook_connects_to_no_private_address_unless_allowed),
         TEST(sink_webhook_says_what_is_wrong_with_its_options),
         TEST(sink_webhook_is_down_when_nobody_listens),
