@@ -77,10 +77,14 @@ evq_ring_corrupt(const struct evq_ring *ring); // Committed records that failed 
 int evq_ring_fd(const struct evq_ring *ring);  // For fork handlers: a child closes it.
 const char *evq_ring_path(const struct evq_ring *ring);
 
+/* Says in the file that its owner lives: where writes through a mapping leave its time alone, as on
+ * tmpfs, the sweep would else take it for as old as it was when it was opened. */
+void evq_ring_touch(struct evq_ring *ring);
+
 /*
- * Of rings whose owners are dead: those with nothing in them go, those that nobody wrote into for
- * keep_ms too, with their spools, and what stays takes no more room than it holds. Returns how many
- * went that held something. Any process, at any time.
+ * Of rings whose owners are dead: those with nothing in them go, those that nobody wrote into or
+ * touched for keep_ms too, with their spools, and what stays takes no more room than it holds.
+ * Returns how many went that held something. Any process, at any time.
  */
 size_t evq_ring_sweep(const char *directory, int64_t keep_ms);
 

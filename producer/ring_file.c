@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +22,8 @@
 #include "shared/clock.h"
 #include "shared/job.h"
 
-#define RING_SUFFIX ".ring"
+#define RING_SUFFIX   ".ring"
+#define RESERVE_TRIES 100
 
 enum evq_status evq_ring_directory(const char *directory, struct evq_error *err)
 {
@@ -128,6 +131,29 @@ static enum evq_status ring_map(struct evq_ring *ring, size_t file_bytes, struct
     return EVQ_OK;
 }
 
+/* Has the blocks of the file there. */
+static enum evq_status ring_reserve(const struct evq_ring *ring, size_t bytes,
+                                    struct evq_error *err)
+{
+    sigset_t all;
+    sigset_t before;
+    int failed = EINTR;
+
+    // On tmpfs a signal ends it and undoes what it did: a profiler's would each time. One that
+    // cannot be held back, as a debugger's, comes once.
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (int tries = 0; failed == EINTR && tries < RESERVE_TRIES; tries++) {
+        failed = posix_fallocate(ring->fd, 0, (off_t)bytes);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed == 0 ? EVQ_OK
+                       : evq_error_set(err, EVQ_E_INVALID,
+                                       "cannot reserve %zu bytes for '%s': %s; make room there, or "
+                                       "name another ring_directory",
+                                       bytes, ring->path, strerror(failed));
+}
+
 static enum evq_status ring_make(struct evq_ring *ring, size_t data_bytes, struct evq_error *err)
 {
     size_t file_bytes = EVQ_RING_HEADER_BYTES + data_bytes;
@@ -139,15 +165,12 @@ static enum evq_status ring_make(struct evq_ring *ring, size_t data_bytes, struc
         flags |= FS_NOCOW_FL;
         (void)ioctl(ring->fd, FS_IOC_SETFLAGS, &flags); // Not every file system knows it.
     }
-    int failed = posix_fallocate(ring->fd, 0, (off_t)file_bytes);
-    if (failed != 0) {
+    enum evq_status status = ring_reserve(ring, file_bytes, err);
+    if (status != EVQ_OK) {
         (void)unlink(ring->path); // Nothing is in it.
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "cannot reserve %zu bytes for '%s': %s; make room there, or name "
-                             "another ring_directory",
-                             file_bytes, ring->path, strerror(failed));
+        return status;
     }
-    enum evq_status status = ring_map(ring, file_bytes, err);
+    status = ring_map(ring, file_bytes, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -184,14 +207,10 @@ static enum evq_status ring_recover(struct evq_ring *ring, bool reserve, struct 
     }
     if (info.st_size >= EVQ_RING_HEADER_BYTES + EVQ_RING_BYTES_MIN &&
         (uint64_t)info.st_size <= (uint64_t)EVQ_RING_HEADER_BYTES + EVQ_RING_BYTES_MAX) {
-        int failed = reserve ? posix_fallocate(ring->fd, 0, info.st_size) : 0;
-        if (failed != 0) {
-            return evq_error_set(err, EVQ_E_INVALID,
-                                 "cannot reserve %lld bytes for '%s': %s; make room there, or name "
-                                 "another ring_directory",
-                                 (long long)info.st_size, ring->path, strerror(failed));
+        enum evq_status status = reserve ? ring_reserve(ring, (size_t)info.st_size, err) : EVQ_OK;
+        if (status == EVQ_OK) {
+            status = ring_map(ring, (size_t)info.st_size, err);
         }
-        enum evq_status status = ring_map(ring, (size_t)info.st_size, err);
         if (status != EVQ_OK) {
             return status;
         }
@@ -292,6 +311,11 @@ enum evq_status evq_ring_adopt(const char *directory, const char *queue, const c
         } // Owned, absent, or set aside: nothing to take.
     }
     return EVQ_OK;
+}
+
+void evq_ring_touch(struct evq_ring *ring)
+{
+    (void)futimens(ring->fd, NULL); // If it fails, the file is as old as its last write.
 }
 
 void evq_ring_close(struct evq_ring *ring, bool remove)

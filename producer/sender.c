@@ -19,6 +19,7 @@
 #define LOOK_MS 10
 #define LEFT_KEPT_MS                                                                               \
     ((int64_t)30 * 86400 * 1000) // What a run left unsent that nobody opened again.
+#define TOUCH_EVERY_MS ((int64_t)86400 * 1000)
 
 /* What the thread holds of rings, files and sockets. */
 static void sender_release(struct evq_sender *sender)
@@ -177,6 +178,18 @@ static void sleep_until(struct evq_sender *sender, int64_t next_ms)
     (void)!read(sender->wake_fd, &count, sizeof(count)); // Non-blocking.
 }
 
+/* Once a day, whether anything is submitted or not. Returns when the next is due. */
+static int64_t ring_touch(struct evq_sender *sender)
+{
+    const int64_t now = evq_clock_mono_ms();
+
+    if (now >= sender->touch_ms) {
+        evq_ring_touch(sender->ring);
+        sender->touch_ms = now + TOUCH_EVERY_MS;
+    }
+    return sender->touch_ms;
+}
+
 static void *sender_main(void *argument)
 {
     struct evq_sender *sender = argument;
@@ -198,7 +211,7 @@ static void *sender_main(void *argument)
                  given_up, sender->ring_directory);
     }
     while (!atomic_load(&sender->stop)) {
-        int64_t next = INT64_MAX;
+        int64_t next = ring_touch(sender);
         for (size_t at = 0; at < sender->source_count; at++) {
             evq_source_take(sender, &sender->sources[at]);
             int64_t due = evq_source_prepare(sender, &sender->sources[at]);
