@@ -186,6 +186,9 @@ enum evq_status evq_dcp_choose(struct evq_dcp_choice *choice, const struct evq_p
     if (usual && !regular && strcmp(options->variant, "ema") == 0) {
         return evq_error_set(err, EVQ_E_NOT_FOUND, "it holds no EMA weights, but: %s", names);
     }
+    if (!usual && regular && choose_variant(choice, "ema")) {
+        return EVQ_OK; // Nothing else: then these are the weights.
+    }
     if (!usual && !holds_tensors(choice)) {
         return evq_error_set(err, EVQ_E_NOT_FOUND, "it holds no tensors%s%s",
                              names[0] == '\0' ? "" : ", but: ", names);

@@ -279,6 +279,8 @@ class WhichWeightsTest(unittest.TestCase):
             (part, "swa"),
             (nine, "ema"),
             ({"model": nine}, "own"),
+            ({"ema_state_dict": nine, "step": 3}, "regular"),
+            ({"ema": {"module": nine}}, "regular"),
         ):
             with self.subTest(saved=list(saved), variant=variant):
                 self.assertEqual(self.chosen(saved, variant), {"w": 9})

@@ -103,6 +103,36 @@ static void copy_fixture(const struct fixture_folder *folder, const char *name, 
     free(data);
 }
 
+/* As the reader of single files has it: nothing but averages, so they are the weights. */
+static void dcp_takes_averages_for_regular_when_there_is_nothing_else(void **state)
+{
+    static const char *const names[] = {".metadata", "__0_0.distcp", "__1_0.distcp"};
+    const struct fixture_folder *folder = *state;
+    const struct evq_checkpoint_options ema = {.variant = "ema"};
+    struct evq_checkpoint *regular = NULL;
+    struct evq_checkpoint *averages = NULL;
+    size_t bytes = 0;
+
+    fixture_folder_mkdir(folder, "d");
+    for (size_t i = 0; i < 3; i++) {
+        copy_fixture(folder, names[i], &bytes);
+    }
+    uint8_t *data = fixture_file_load(EVQ_TEST_DATA "/checkpoints/made/dcp/.metadata", &bytes);
+    for (uint8_t *at = data; (at = memmem(at, bytes - (size_t)(at - data), "model", 5)) != NULL;
+         at++) {
+        memcpy(at, "mudel", 5); // No name of weights.
+    }
+    fixture_folder_write(folder, "d/.metadata", data, bytes);
+    free(data);
+    assert_status(evq_checkpoint_open(folder->fd, "d", NULL, &regular, NULL), EVQ_OK);
+    assert_status(evq_checkpoint_open(folder->fd, "d", &ema, &averages, NULL), EVQ_OK);
+    assert_int_equal(regular->tensor_count, 1);
+    assert_int_equal(averages->tensor_count, 1);
+    assert_string_equal(regular->tensors[0].name, averages->tensors[0].name);
+    evq_checkpoint_close(regular);
+    evq_checkpoint_close(averages);
+}
+
 static void dcp_is_incomplete_when_any_file_is_cut_or_missing(void **state)
 {
     static const char *const names[] = {".metadata", "__0_0.distcp", "__1_0.distcp"};
@@ -446,6 +476,7 @@ int main(void)
         TEST(dcp_reads_what_torch_reads_from_every_fixture),
         TEST(dcp_says_what_it_holds_when_asked_for_what_it_does_not),
         TEST(dcp_digest_is_that_of_the_same_weights_in_one_file),
+        TEST(dcp_takes_averages_for_regular_when_there_is_nothing_else),
         TEST(dcp_is_incomplete_when_any_file_is_cut_or_missing),
         TEST(dcp_refuses_every_hostile_metadata_with_the_fault),
     };

@@ -118,6 +118,8 @@ def _chosen(loaded: Mapping[str, Any], variant: str, path: str) -> Optional[Mapp
     if variant == "regular":
         if averaged:  # Lightning's WeightAveraging: state_dict has the averages.
             return _first(loaded, ["current_model_state"])
+        if usual is None:  # Nothing but averages: then they are the weights.
+            usual = _first(loaded, [key.format("ema") for key in _VARIANT_KEYS])
     else:
         keys = [key.format(variant) for key in _VARIANT_KEYS]
         found = _first(loaded, keys)
