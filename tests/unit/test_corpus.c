@@ -12,7 +12,9 @@
 #include <fcntl.h>
 
 #include "tests/fixture/bad.h"
+#include "tests/fixture/check.h"
 #include "worker/datasets/corpus.h"
+#include "worker/datasets/jsonl.h"
 #include "worker/datasets/template.h"
 #include "worker/datasets/wikitext.h"
 #include "worker/datasets/words.h"
@@ -208,6 +210,36 @@ static void template_puts_fields_in(void **state)
         evq_buffer_free(&out);
     }
     json_decref(object);
+}
+
+/* Python writes integers of any length: one costs nothing but what asks for it. */
+static void jsonl_reads_what_stands_beside_an_integer_of_more_than_64_bits(void **state)
+{
+    static const char text[] =
+        "{\"n\": 18446744073709551616, \"a\": \"99999999999999999999\\\" -1\", \"l\": "
+        "[-9223372036854775809,7,-9223372036854775808], \"r\": 0.5}\n"
+        "{\"n\": 099999999999999999999}\n{\"n\": 1e999}\n";
+    struct evq_lines lines = {.name = "x", .at = text, .end = text + sizeof(text) - 1};
+    struct evq_error err;
+    struct evq_buffer out;
+    json_t *object = NULL;
+
+    (void)state;
+    evq_buffer_init(&out, 0);
+    assert_status_err(evq_jsonl_next(&lines, &object, &err), EVQ_OK, &err);
+    assert_status_err(evq_template_expand("{a} {r}", object, &out, &err), EVQ_OK, &err);
+    assert_string_equal(evq_buffer_string(&out), "99999999999999999999\" -1 0.5");
+    assert_status(evq_template_expand("{n}", object, &out, &err), EVQ_E_INVALID);
+    assert_holds(err.message, "field 'n' is neither text nor a number of 64 bits");
+    const json_t *list = json_object_get(object, "l");
+    assert_true(json_is_null(json_array_get(list, 0)));
+    assert_int_equal(json_integer_value(json_array_get(list, 1)), 7);
+    assert_true(json_integer_value(json_array_get(list, 2)) == INT64_MIN);
+    json_decref(object);
+    evq_buffer_free(&out);
+    assert_status(evq_jsonl_next(&lines, &object, &err), EVQ_E_CORRUPT); // As JSON has it.
+    assert_status(evq_jsonl_next(&lines, &object, &err), EVQ_E_CORRUPT);
+    assert_holds(err.message, "line 3");
 }
 
 static void wikitext_pages_end_at_titles_of_the_first_level(void **state)
@@ -440,6 +472,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_are_counted_as_python_counts_them),
         cmocka_unit_test(template_puts_fields_in),
+        cmocka_unit_test(jsonl_reads_what_stands_beside_an_integer_of_more_than_64_bits),
         cmocka_unit_test(wikitext_pages_end_at_titles_of_the_first_level),
         cmocka_unit_test(wikitext_is_detokenised),
         TEST(documents_are_a_text_its_lines_or_its_fields),

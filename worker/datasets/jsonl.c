@@ -1,6 +1,8 @@
 #include "worker/datasets/jsonl.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "shared/json_memory.h"
@@ -21,10 +23,60 @@ bool evq_lines_next(struct evq_lines *lines, const char **ret_line, size_t *ret_
     return true;
 }
 
+/* In the place of integers that no 64 bits hold null, as long as they were; whether there were any.
+ */
+static bool integers_blank(char *text, size_t bytes)
+{
+    bool in_string = false;
+    bool any = false;
+
+    for (size_t i = 0; i < bytes; i++) {
+        if (in_string && text[i] == '\\') {
+            i++;
+        } else if (text[i] == '"') {
+            in_string = !in_string;
+        } else if (!in_string && (text[i] == '-' || (text[i] >= '0' && text[i] <= '9'))) {
+            const size_t sign = text[i] == '-';
+            const size_t length = strspn(text + i, "0123456789+-.eE");
+            errno = 0;
+            (void)strtoll(text + i, NULL, 10);
+            if (errno == ERANGE && strspn(text + i + sign, "0123456789") == length - sign &&
+                text[i + sign] != '0') {
+                memset(text + i, ' ', length);
+                memcpy(text + i, "null", 4);
+                any = true;
+            }
+            i += length - 1;
+        }
+    }
+    return any;
+}
+
+/* Python's integers have no end: one that nobody asks for must not cost the whole data set. Where
+ * it is asked for, null is neither text nor a number. *ret_short: there was no memory. */
+static json_t *object_read(const char *line, size_t bytes, json_error_t *fault, bool *ret_short)
+{
+    struct evq_buffer copy;
+
+    evq_json_memory_clear();
+    evq_buffer_init(&copy, bytes);
+    json_t *object = json_loadb(line, bytes, JSON_ALLOW_NUL, fault);
+    if (object == NULL && json_error_code(fault) == json_error_numeric_overflow) {
+        evq_buffer_append(&copy, line, bytes);
+        if (!copy.failed && integers_blank((char *)copy.data, bytes)) {
+            object = json_loadb((const char *)copy.data, bytes, JSON_ALLOW_NUL, fault);
+        }
+    }
+    *ret_short = copy.failed || evq_json_memory_failed();
+    evq_buffer_free(&copy);
+    return object;
+}
+
 enum evq_status evq_jsonl_next(struct evq_lines *lines, json_t **ret_object, struct evq_error *err)
 {
     const char *line = NULL;
     size_t bytes = 0;
+    bool without_memory = false;
     json_error_t fault;
 
     do {
@@ -37,9 +89,8 @@ enum evq_status evq_jsonl_next(struct evq_lines *lines, json_t **ret_object, str
         return evq_error_set(err, EVQ_E_LIMIT, "'%s', line %" PRId64 ": %zu bytes, allowed %zu",
                              lines->name, lines->number, bytes, EVQ_JSONL_LINE_BYTES_MAX);
     }
-    evq_json_memory_clear();
-    json_t *object = json_loadb(line, bytes, JSON_ALLOW_NUL, &fault);
-    if (evq_json_memory_failed()) {
+    json_t *object = object_read(line, bytes, &fault, &without_memory);
+    if (without_memory) {
         json_decref(object);
         return evq_error_set(err, EVQ_E_NOMEM, "'%s', line %" PRId64, lines->name, lines->number);
     }

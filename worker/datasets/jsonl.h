@@ -24,6 +24,7 @@ bool evq_lines_next(struct evq_lines *lines, const char **ret_line, size_t *ret_
 
 /*
  * The object of the next line that is not blank; *ret_object NULL at the end, else the caller's.
+ * Integers that no 64 bits hold are null in it.
  * EVQ_E_CORRUPT names line and column; EVQ_E_INVALID: no object; EVQ_E_LIMIT.
  */
 enum evq_status evq_jsonl_next(struct evq_lines *lines, json_t **ret_object,

@@ -38,8 +38,9 @@ static enum evq_status append_field(const char *name, size_t bytes, const json_t
     } else if (json_is_real(value)) {
         evq_buffer_printf(out, "%.17g", json_real_value(value));
     } else {
-        return evq_error_set(err, EVQ_E_INVALID, "field '%.*s' %s", (int)(bytes < 80 ? bytes : 80),
-                             name, value == NULL ? "is missing" : "is neither text nor a number");
+        return evq_error_set(
+            err, EVQ_E_INVALID, "field '%.*s' %s", (int)(bytes < 80 ? bytes : 80), name,
+            value == NULL ? "is missing" : "is neither text nor a number of 64 bits");
     }
     return EVQ_OK;
 }
