@@ -36,6 +36,7 @@ struct scan {
     size_t incomplete;
     size_t bad;
     struct evq_error unread; // Of this pass: why one of them could not be looked at.
+    bool unread_told;        // While it lasts: it was said.
     uint32_t told;           // Of this outage: a bit for each status that was said.
 };
 
@@ -191,16 +192,27 @@ static enum evq_status scan_pass(struct scan *scan, bool first_look, struct evq_
                     pattern != NULL ? " matches the pattern" : "; name them with --pattern");
     }
     evq_found_free(&list);
-    if (status == EVQ_OK && scan->unread.status != EVQ_OK) {
-        *err = scan->unread;
-        status = err->status;
-    }
     return status;
+}
+
+/* What could not be looked at may be mended while we watch: that is said once. */
+static void unread_tell(struct scan *scan)
+{
+    const bool unread = scan->unread.status != EVQ_OK;
+    char shown[1100];
+
+    if (unread && !scan->unread_told) {
+        const char *why = scan->unread.message;
+        evq_cli_say(scan->cli, "evalq: %s; trying on",
+                    evq_error_escape(why, strlen(why), shown, sizeof shown));
+    }
+    scan->unread_told = unread;
 }
 
 static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
 {
     for (;;) {
+        unread_tell(scan);
         (void)usleep(WATCH_PAUSE_US);
         enum evq_status status = scan_pass(scan, false, err);
         bool passing = evq_conn_passes(status);
@@ -277,8 +289,13 @@ static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
     if (status == EVQ_OK) {
         status = scan_pass(&scan, true, err);
     }
-    if (status == EVQ_OK) {
-        status = watch ? scan_watch(&scan, err) : finish(&scan, err);
+    if (status == EVQ_OK && watch) {
+        status = scan_watch(&scan, err);
+    } else if (status == EVQ_OK && scan.unread.status != EVQ_OK) {
+        *err = scan.unread;
+        status = err->status;
+    } else if (status == EVQ_OK) {
+        status = finish(&scan, err);
     }
     for (size_t i = 0; i < scan.settled_count; i++) {
         free(scan.settled[i].name);

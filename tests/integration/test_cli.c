@@ -2,6 +2,7 @@
  * evalq against a real Redis: how it is used, and what goes in: submit, scan, pins; every failure
  * with its exit code and its one line.
  */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -410,6 +411,31 @@ static void scan_watch_finds_what_comes_later(void **state)
     assert_int_equal(fixture_file_holds(site->dir, "watch.out", "w/1/regular/quick"), 1);
 }
 
+/* Nothing of it is in a root, until it is: by its own name. */
+static void scan_watch_goes_on_when_what_it_watches_is_in_no_root(void **state)
+{
+    struct site *site = *state;
+    char away[256];
+    char out[256];
+
+    (void)snprintf(away, sizeof away, "%s.away", site->dir);
+    (void)snprintf(out, sizeof out, "%s/out", site->dir);
+    fixture_user_checkpoint(site, "out/step-1.safetensors", 1);
+    assert_int_equal(rename(out, away), 0);
+    assert_int_equal(symlink(away, out), 0);
+    pid_t pid = fixture_program_start(&site->program, "watch", "scan", "./out", "--run", "w",
+                                      "--suite", "quick", "--watch", (char *)NULL);
+    FIXTURE_UNTIL(fixture_file_holds(site->dir, "watch.err", "no root") == 1);
+    // At no moment it is missing.
+    assert_int_equal(renameat2(AT_FDCWD, away, AT_FDCWD, out, RENAME_EXCHANGE), 0);
+    assert_int_equal(unlink(away), 0);
+    FIXTURE_UNTIL(
+        strcmp(fixture_job_field(site->fx, "w/1/regular/quick", "state").text, "queued") == 0);
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(fixture_program_wait(pid), -SIGTERM);
+    assert_int_equal(fixture_file_holds(site->dir, "watch.err", "no root"), 1); // Said once.
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -433,6 +459,8 @@ int main(void)
                                         setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_goes_on_behind_checkpoints_that_cannot_be_read, setup,
                                         fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(scan_watch_goes_on_when_what_it_watches_is_in_no_root,
+                                        setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_watch_finds_what_comes_later, setup,
                                         fixture_user_teardown),
     };
