@@ -146,7 +146,8 @@ static void prepared_remove(const char *path)
     (void)snprintf(partial, sizeof(partial), "%s" PARTIAL, path);
     (void)snprintf(lock, sizeof(lock), "%s.lock", path);
     int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    // Another removed it meanwhile, and a third makes it anew behind a lock of the same name.
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && lock_is_current(fd, lock)) {
         evq_scratch_remove(partial);
         evq_scratch_remove(path);
         (void)unlink(lock);
