@@ -316,6 +316,19 @@ function J.finish(j, state, reason, word, more)
 end
 
 --[[
+A job is wanted no more: one that a lease holds is marked, which the next heartbeat acts on; any other ends in state: it waits, it is
+split, or nobody is held to it any more. Returns the state after.
+--]]
+function J.cancel(j, state, reason)
+    if j.state == 'running' and Q.mended('leases', call, 'ZSCORE', P .. 'leases', j.id) then
+        call('HSET', P .. 'job:' .. j.id, 'cancel', reason)
+        return 'running'
+    end
+    J.finish(j, state, reason)
+    return state
+end
+
+--[[
 The job that token holds, or nil. Until another claim the token of a reclaimed job stays good: its holder is heard
 from again, so the job is running again, and nothing is charged for it.
 --]]

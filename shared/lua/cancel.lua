@@ -30,11 +30,5 @@ verb('cancel', 'drain', function(args)
         return 'running'
     end
     local reason = args[2] ~= '' and short_text(args[2]) or 'cancelled by hand'
-    if j.state == 'running' and call('ZSCORE', P .. 'leases', j.id) then -- Else it is split, or nobody is held to it any more.
-        call('HSET', P .. 'job:' .. j.id, 'cancel', reason)
-        return 'running'
-    end
-    local state = unclaimed and 'skipped' or 'cancelled'
-    J.finish(j, state, reason)
-    return state
+    return J.cancel(j, unclaimed and 'skipped' or 'cancelled', reason)
 end)

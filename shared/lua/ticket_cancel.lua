@@ -17,13 +17,8 @@ local function ticket_end(id, ticket, reason)
         end
     end
     local j = J.load(id)
-    if not j or not J.sane(j) or ENDED[j.state] then
-        return
-    end
-    if j.state == 'running' and call('ZSCORE', P .. 'sharded', j.id) == false then
-        call('HSET', P .. 'job:' .. j.id, 'cancel', reason)
-    else
-        J.finish(j, 'cancelled', reason)
+    if j and J.sane(j) and OPEN[j.state] then
+        J.cancel(j, 'cancelled', reason)
     end
 end
 

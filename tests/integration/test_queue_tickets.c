@@ -230,6 +230,27 @@ static void cancel_leaves_what_runs_unless_told(void **state)
     evq_claim_free(claim);
 }
 
+/* Its worker is gone with the key of the leases: marked alone it ran for ever. */
+static void cancel_ends_a_job_that_no_lease_holds_any_more(void **state)
+{
+    struct fixture *fx = *state;
+    static const char *const ids[] = {"r/1/regular/quick", "r/2/regular/quick"};
+
+    for (int i = 0; i < 2; i++) {
+        (void)fixture_submit(fx, ids[i]);
+        struct evq_claim *claim = fixture_claim(fx);
+        (void)put(fx, ids[i], ids[i], "");
+        evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, "leases"), NULL));
+        if (i == 1) { // It is another's text by now.
+            evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, "leases"), "text", NULL));
+        }
+        assert_true(cancel(fx, ids[i], true, EVQ_TICKET_CANCELLED));
+        fixture_assert_state(fx, ids[i], "cancelled");
+        evq_claim_free(claim);
+    }
+    fixture_audit(fx);
+}
+
 static void cancel_of_a_ticket_that_ended_says_how(void **state)
 {
     struct fixture *fx = *state;
@@ -344,6 +365,7 @@ int main(void)
         cmocka_unit_test_setup(ticket_of_a_job_that_was_set_aside_is_dead, fresh),
         cmocka_unit_test_setup(cancel_ends_a_job_that_no_other_ticket_names, fresh),
         cmocka_unit_test_setup(cancel_leaves_what_runs_unless_told, fresh),
+        cmocka_unit_test_setup(cancel_ends_a_job_that_no_lease_holds_any_more, fresh),
         cmocka_unit_test_setup(cancel_of_a_ticket_that_ended_says_how, fresh),
         cmocka_unit_test_setup(ticket_outlives_the_record_of_its_job, fresh),
         cmocka_unit_test_setup(ticket_is_refused_where_it_is_none, fresh),
