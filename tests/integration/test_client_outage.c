@@ -3,7 +3,6 @@
  * full.
  */
 #include <fcntl.h>
-#include <limits.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -22,9 +21,7 @@
 #include <cmocka.h>
 
 #include "producer/leftovers.h"
-#include "producer/ring.h"
 #include "producer/spool.h"
-#include "producer/tree.h"
 #include "shared/codec.h"
 #include "tests/fixture/client.h"
 #include "tests/fixture/random.h"
@@ -168,34 +165,6 @@ static void client_loses_nothing_when_redis_dies_in_the_middle(void **state)
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 300);
     evalq_client_close(client);
     fixture_audit(scene->fx);
-}
-
-/* On tmpfs no write through the mapping changes the file's time: by itself it would be as old as
- * the trainer's start, and swept as soon as the trainer dies. */
-static void client_says_in_its_ring_that_it_lives(void **state)
-{
-    struct scene *scene = *state;
-    const struct timespec old[2] = {{.tv_sec = 1600000000}, {.tv_sec = 1600000000}};
-    struct evalq_options options = scene_options(scene);
-    struct evalq_client *client = NULL;
-    struct evq_ring *ring = NULL;
-    struct stat info;
-    char directory[] = "/dev/shm/evalq-outage-XXXXXX";
-    char path[PATH_MAX];
-
-    if (mkdtemp(directory) == NULL) {
-        skip();
-    }
-    options.ring_directory = directory;
-    assert_status(evq_ring_open(directory, "main", "digits", EVQ_RING_BYTES_MIN, &ring, NULL),
-                  EVQ_OK);
-    (void)snprintf(path, sizeof(path), "%s", evq_ring_path(ring));
-    evq_ring_close(ring, false);
-    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
-    assert_int_equal(evalq_client_open(&options, &client), EVALQ_OK);
-    FIXTURE_UNTIL(stat(path, &info) == 0 && info.st_mtim.tv_sec > old[1].tv_sec);
-    evalq_client_close(client);
-    assert_status(evq_tree_remove(AT_FDCWD, directory, NULL), EVQ_OK);
 }
 
 static pid_t trainer_killed_after(const struct scene *scene, int64_t first, int64_t count)
@@ -421,7 +390,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SCENE_TEST(client_keeps_submits_when_redis_is_away_at_the_start),
         SCENE_TEST(client_sends_what_is_spooled_when_there_is_memory_again),
-        SCENE_TEST(client_says_in_its_ring_that_it_lives),
         SCENE_TEST(client_names_evalq_up_when_no_address_was_given),
         SCENE_TEST(client_loses_nothing_when_redis_dies_in_the_middle),
         SCENE_TEST(client_sends_what_killed_trainer_left_when_run_is_opened_again),
