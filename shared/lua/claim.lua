@@ -458,13 +458,19 @@ function V.claim(c)
     end
     while #rows < c.count and #c.open > 0 do
         local lowest_first, n = lowest_in() == 0, 0
+        local ok = true
         for i = 0, 3 do
-            n = serve(c, lowest_first and 3 - i or i)
-            if n > 0 then
+            ok, n = pcall(serve, c, lowest_first and 3 - i or i)
+            if not ok or n > 0 then
                 break
             end
         end
-        if n == 0 then
+        if not ok and #rows == 0 then
+            error(n, 0)
+        elseif not ok then -- What was taken is told, or it would run nowhere; the next claim says what is wrong.
+            c.cut = true
+            break
+        elseif n == 0 then
             break
         end
         if Q.meta().suites_limited > 0 then

@@ -361,6 +361,37 @@ static void order_keeps_caps_of_runs_and_suites(void **state)
     fixture_audit(fx);
 }
 
+/* Else the attempts were charged, and held by a worker that never heard of them. */
+static void claim_tells_what_it_took_before_it_met_a_key_in_the_way(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_claim *claims[4] = {NULL};
+    struct evq_claimed claimed = {0};
+    struct evq_claim_request request = {.worker = fx->worker,
+                                        .request = "some",
+                                        .lease_ms = 15000,
+                                        .claims_max = 4,
+                                        .classes = fx->classes,
+                                        .class_count = fx->class_count};
+
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    (void)fixture_submit(fx, "s/1/regular/quick");
+    evq_reply_free( // Of the band behind theirs.
+        fixture_call(fx->raw, "SET", fixture_key(fx, "ready:1:3"), "rubbish", NULL));
+    assert_status_err(evq_queue_claim(fx->queue, &request, claims, &claimed, &err), EVQ_OK, &err);
+    assert_int_equal(claimed.count, 2);
+    request.request = "more";
+    assert_status(evq_queue_claim(fx->queue, &request, claims + 2, &claimed, &err), EVQ_E_CORRUPT);
+    assert_holds(err.message, "the key evalq:{main}:ready:1:3 is a string");
+    evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, "ready:1:3"), NULL));
+    for (int i = 0; i < 2; i++) {
+        assert_status(evq_queue_complete(fx->queue, claims[i]->id, claims[i]->token, NULL), EVQ_OK);
+        evq_claim_free(claims[i]);
+    }
+    fixture_audit(fx);
+}
+
 int main(void)
 {
 #define ORDER_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -375,6 +406,7 @@ int main(void)
         ORDER_TEST(order_supersedes_in_slices),
         ORDER_TEST(order_halves_the_widest_gap_under_backfill),
         ORDER_TEST(order_keeps_caps_of_runs_and_suites),
+        ORDER_TEST(claim_tells_what_it_took_before_it_met_a_key_in_the_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
