@@ -324,20 +324,23 @@ int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char 
     struct evq_job name = *evq_job_defaults();
     enum evq_job_state state = EVQ_JOB_QUEUED;
     char id[EVQ_JOB_ID_BYTES_MAX];
+    char mapped[EVQ_JOB_NAME_BYTES_MAX + 1];
     int64_t deadline = deadline_of(timeout_ms);
     int usable = evq_client_usable(client);
 
     if (usable != EVALQ_OK) {
         return usable;
     }
-    name.variant = variant == NULL || variant[0] == '\0' ? name.variant : variant;
+    if (variant != NULL && variant[0] != '\0') {
+        evq_job_map_name(variant, EVQ_JOB_NAME_BYTES_MAX, mapped); // As of a submit.
+        name.variant = mapped;
+    }
     name.run = client->sender->run;
     name.step = step;
     name.suite = suite == NULL ? "" : suite;
     if (step < 0 || step >= EVQ_JOB_STEP_MAX ||
-        !evq_job_name_valid(name.suite, EVQ_JOB_NAME_BYTES_MAX) ||
-        !evq_job_name_valid(name.variant, EVQ_JOB_NAME_BYTES_MAX)) {
-        (void)evq_error_set(&error, EVQ_E_INVALID, "step, variant and suite do not name a job");
+        !evq_job_name_valid(name.suite, EVQ_JOB_NAME_BYTES_MAX)) {
+        (void)evq_error_set(&error, EVQ_E_INVALID, "step and suite do not name a job");
         return evq_client_fail(&error);
     }
     evq_job_id(&name, id);

@@ -119,6 +119,30 @@ class ArrivalsTest(unittest.TestCase):
             assert best is not None
             self.assertEqual(best.path, f"/out/{variant}")
 
+    def test_a_variant_that_the_queue_names_otherwise_is_known_by_its_own(self) -> None:
+        log = logging.getLogger("evalq-test-mapped")
+        names = {  # As evq_job_map_name() has them.
+            "ema 0.999": "ema-0.999-8a8ddb21",
+            "a-/b": "a-b-cac6faf2",
+            "a/-b": "a--b-d6657fc7",
+            "-- x": "--x-e412c11b",
+            "//": "ede6fbc1",
+            "éma": "-ma-82827cbd",
+            "averaged over 22 layers / every one": "averaged-over-22-layers-1b08b92f",
+            "ema-8a8ddb21": "ema-8a8ddb21",  # Its own.
+        }
+        for step, (given, queued) in enumerate(names.items()):
+            arrivals = Arrivals(log)
+            arrivals.expect(step, given, "/out/own")
+            arrivals.expect(step, "regular", "/out/regular")
+            with self.assertLogs(log, "INFO") as logs:
+                arrivals.take(replace(result(step, key="eval_x/t/accuracy"), variant=queued))
+                arrivals.log()
+            self.assertEqual(len(logs.output), 1)
+            best = arrivals.best("eval_x/t/accuracy", "max")
+            assert best is not None
+            self.assertEqual(best.path, "/out/own", given)
+
 
 class SignalTest(unittest.TestCase):
     def test_a_handler_that_submits_in_the_middle_of_a_submit_does_not_wait_for_it(self) -> None:

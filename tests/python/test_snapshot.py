@@ -107,6 +107,20 @@ class BoundTest(SceneTest):
             worker.terminate()
         self.assertIn("step 1: the snapshot was dropped: step 3 needs its room", "\n".join(logs.output))
 
+    def test_a_variant_that_the_queue_names_otherwise_is_dropped_and_released_as_any(self) -> None:
+        quiet = mock.patch.object(snapshot.Snapshots, "_look_whether_quiet")  # A run that never is.
+        with quiet, self.scene.client("named", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:
+            for step in (1, 2):
+                self.assertTrue(client.submit_state_dict(weights(), step=step, suites="quick", variant="ema / 0.999", policy="all"))
+                self.assertTrue(client.flush(DEADLINE))
+            worker = self.scene.start_worker()
+            self.assertTrue(client.wait(DEADLINE))
+            ends = {result.step: result.state for result in client.results() if result.is_end}
+            self.assertEqual(ends, {1: "skipped", 2: "done"})
+            until(lambda: client.stats().snapshots == 0, "its own end releases it")
+            worker.terminate()
+        self.assertIn("step 1: the snapshot was dropped: step 2 needs its room", "\n".join(logs.output))
+
     def test_the_end_of_an_earlier_job_of_the_step_is_not_the_snapshots(self) -> None:
         """A run's name is used again, and so are its steps."""
         unread = mock.patch.object(snapshot.Snapshots, "_read_ends", return_value=False)  # Redis was away.

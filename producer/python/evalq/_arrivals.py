@@ -12,6 +12,7 @@ from typing import Deque, Dict, Iterator, List, Optional, Tuple
 from . import _library
 from ._extremes import Extremes
 from ._handle import Handle
+from ._variant import curve, curves
 from .result import Best, Result
 
 _POLL_CALL_MS = 1000
@@ -42,7 +43,7 @@ class Arrivals:
     def expect(self, step: int, variant: str, path: Optional[str]) -> None:
         """A checkpoint was submitted: its results are logged. path: None for weights that were not saved."""
         with self._lock:
-            self._paths[step, variant or "regular"] = os.path.abspath(path) if path is not None else None
+            self._paths[step, curve(variant)] = os.path.abspath(path) if path is not None else None
             if len(self._paths) > _PATHS_MAX:
                 del self._paths[next(iter(self._paths))]  # Submitted first.
 
@@ -72,14 +73,22 @@ class Arrivals:
         self._arrived.append(result)
         with self._lock:
             self.taken += 1
+            variant = self._submitted_as(result)
             if not result.is_end:
-                path = self._paths.get((result.step, result.variant))
-                self._variants[result.key] = result.variant
+                path = self._paths.get((result.step, variant))
+                self._variants[result.key] = variant
                 self._values.setdefault(result.key, Extremes()).take(result.step, result.value, path)
-            if self._log is not None and (result.step, result.variant) in self._paths:
+            if self._log is not None and (result.step, variant) in self._paths:
                 self._unlogged.append(result)
         if len(self._arrived) > _UNREAD_MAX:
             self._drop()
+
+    def _submitted_as(self, result: Result) -> str:
+        """The curve of its variant, which the queue may have under a name of its own; the lock is held."""
+        for name in curves(result.variant):
+            if (result.step, name) in self._paths:
+                return name
+        return result.variant
 
     def _drop(self) -> None:
         """The oldest, which nobody read."""

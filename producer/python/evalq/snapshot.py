@@ -20,6 +20,7 @@ from ._asks import Ask, Asks
 from ._checked import sentence
 from ._library import EvalqError
 from ._state_copy import StateCopier, StateCopy, plan, write
+from ._variant import curve, curves
 
 if TYPE_CHECKING:
     from ._handle import Handle, Submit
@@ -386,7 +387,7 @@ class Snapshots:
             submit = snapshot.submit
             if result.finished_ms < snapshot.since_ms:
                 continue
-            if (submit.step, submit.variant) == (result.step, result.variant):
+            if submit.step == result.step and curve(submit.variant) in curves(result.variant):
                 snapshot.open_jobs.discard(result.suite)
 
     def _remove(self, snapshot: _Snapshot) -> None:
