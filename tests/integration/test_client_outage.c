@@ -2,7 +2,6 @@
  * libevalq when something dies: Redis away, killed or stopped, the trainer killed, ring and spool
  * full.
  */
-#include <fcntl.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
