@@ -185,6 +185,13 @@ class ClientTest(SceneTest):
             self.assertEqual(client.stats().pending, 2)
 
 
+class LibraryTest(unittest.TestCase):
+    def test_library_of_another_version_is_refused_by_name(self) -> None:
+        with mock.patch.dict(os.environ, {"EVALQ_LIBRARY": "libc.so.6"}):
+            with self.assertRaisesRegex(evalq.EvalqError, "libc.so.6 has no evalq_client_.*older than this package"):
+                _library.Library()
+
+
 class OutageTest(unittest.TestCase):
     def test_submits_before_redis_is_there_arrive_when_it_is(self) -> None:
         with scene(NATIVE) as made:

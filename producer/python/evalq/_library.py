@@ -201,7 +201,12 @@ class Library:
                 " EVALQ_LIBRARY to libevalq.so.1"
             )
         for name, result, arguments in _SIGNATURES:
-            function = getattr(handle, "evalq_client_" + name)
+            function = getattr(handle, "evalq_client_" + name, None)
+            if function is None:
+                raise EvalqError(
+                    f"{self.path} has no evalq_client_{name}: it is older than this package, or no libevalq; point"
+                    " EVALQ_LIBRARY at the libevalq.so.1 that was built with it"
+                )
             function.restype = result
             function.argtypes = arguments
             setattr(self, name, function)
@@ -212,7 +217,7 @@ _library: Optional[Library] = None
 
 
 def load() -> Library:
-    """The library, loaded once. EvalqError: it cannot be found."""
+    """The library, loaded once. EvalqError: it cannot be found, or is older than this package."""
     global _library
     if _library is None:
         with _lock:
