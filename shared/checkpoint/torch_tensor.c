@@ -228,8 +228,24 @@ static bool count_elements(struct evq_torch_storage *storage, size_t size)
     return whole;
 }
 
-/* (storage, first element, size, stride, ...); v3 names its dtype too, over a storage counted in
- * bytes. */
+/* Torch marks lazy views instead of computing them: what is stored is then the negative, or the
+ * conjugate, of what it stands for. */
+static const char *lazy_mark(const struct evq_pickle_node *arguments, bool with_dtype)
+{
+    static const char *const marks[] = {"neg", "conj"};
+    const uint32_t at = with_dtype ? 7 : 6;
+
+    for (size_t i = 0; at < arguments->count && i < sizeof(marks) / sizeof(marks[0]); i++) {
+        const struct evq_pickle_node *mark = evq_pickle_get(arguments->as.items[at], marks[i]);
+        if (mark != NULL && !(mark->kind == EVQ_PICKLE_BOOL && mark->as.integer == 0)) {
+            return marks[i];
+        }
+    }
+    return NULL;
+}
+
+/* (storage, first element, size, stride, requires_grad, hooks, metadata); v3 names its dtype before
+ * the metadata, over a storage counted in bytes. */
 static enum evq_status read_view(const struct evq_pickle_node *arguments, bool with_dtype,
                                  struct evq_torch_view *view, struct evq_error *err)
 {
@@ -239,6 +255,12 @@ static enum evq_status read_view(const struct evq_pickle_node *arguments, bool w
 
     if (arguments->count < (with_dtype ? 7 : 4)) {
         return shape_error(err, "it has too few arguments");
+    }
+    const char *mark = lazy_mark(arguments, with_dtype);
+    if (mark != NULL) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "it is a lazy view (torch's '%s' bit): save tensor.resolve_%s()", mark,
+                             mark);
     }
     enum evq_status status = evq_torch_storage(items[0], &view->storage, err);
     if (status == EVQ_OK) {

@@ -93,6 +93,17 @@ static const struct {
     CASE(ONE("ctorch._utils\n_rebuild_tensor_v3\n(" STORAGE(
              "UntypedStorage", "\1", "0", "K\x0f") "K\0K\1\x85K\1\x85\x89Nctorch\nfloat32\ntR"),
          EVQ_E_CORRUPT, "no whole number of elements"),
+    // What a view marks as lazy is not what is stored; False marks nothing.
+    CASE(ONE("ctorch._utils\n_rebuild_tensor_v2\n(" FLOATS4
+             "K\0K\4\x85K\1\x85\x89}}" TEXT("\3", "neg") "\x88stR"),
+         EVQ_E_UNSUPPORTED, "tensor 'w': it is a lazy view (torch's 'neg' bit)"),
+    CASE(ONE("ctorch._utils\n_rebuild_tensor_v3\n(" STORAGE(
+             "UntypedStorage", "\1", "0",
+             "K\x10") "K\0K\1\x85K\1\x85\x89}ctorch\ncomplex64\n}" TEXT("\4", "conj") "\x88stR"),
+         EVQ_E_UNSUPPORTED, "save tensor.resolve_conj()"),
+    CASE(ONE("ctorch._utils\n_rebuild_tensor_v2\n(" FLOATS4
+             "K\0K\5\x85K\1\x85\x89}}" TEXT("\3", "neg") "\x89stR"),
+         EVQ_E_CORRUPT, "reaches to element 4"),
     CASE(ONE("ctorch._utils\n_rebuild_parameter\nN\x85R"), EVQ_E_CORRUPT,
          "rebuilt from what is no tensor"),
     CASE(ONE("ctorch._utils\n_rebuild_qtensor\n)R"), EVQ_E_UNSUPPORTED, "_rebuild_qtensor"),
