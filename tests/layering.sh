@@ -25,7 +25,7 @@ refuse logger "$include\"(worker|producer|kernels)/" "logger/ includes another p
 refuse worker "$include\"(producer|logger)/" "worker/ includes another program"
 refuse worker "$include\"kernels/" "worker/ includes more of kernels/ than backend.h" '"kernels/backend\.h"'
 refuse producer/examples "$include\"[^\"]*/" "examples include more than the public header and their own"
-refuse . "$include[<\"]hiredis" "hiredis is included outside the connection" '^shared/conn[a-z_]*\.c:'
+refuse . "$include[<\"]hiredis" "hiredis is included outside the connection" '^(shared/conn[a-z_]*|tests/bench/by_hand)\.c:'
 refuse . "$include<openssl" "OpenSSL is included outside the connection" '^(shared/conn_(openssl|tls)\.[ch]|tests/[a-z/_]*\.c):'
 refuse . "$include<msgpack" "msgpack is included outside the codec" '^(shared/codec[a-z_]*\.[ch]|tests/[a-z/_]*\.c):'
 refuse . "$include<cu(da|blas)" "CUDA is included outside kernels/cuda/" '^kernels/cuda/'

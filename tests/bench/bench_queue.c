@@ -1,8 +1,8 @@
 /*
  * What the queue's verbs cost: jobs a second, and the server's microseconds and commands a job
- * (INFO commandstats), with the AOF off, everysec and always, through shared/queue.h and through
- * prepared words on shared/conn.h. A median of rounds, with the lowest and highest. Prints a table;
- * asserts nothing about speed.
+ * (INFO commandstats), with the AOF off, everysec and always, through shared/queue.h, through
+ * prepared words on shared/conn.h, and by hand on hiredis. A median of rounds, with the lowest and
+ * highest. Prints a table; asserts nothing about speed.
  *
  *     bench_queue [JOBS [ROUNDS]]      Also: EVQ_BENCH_AOF=off measures that mode alone.
  */
@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "shared/codec.h"
+#include "tests/bench/by_hand.h"
 #include "tests/bench/row.h"
 #include "tests/fixture/queue.h"
 
@@ -47,6 +48,7 @@ struct bench {
     int jobs, rounds;
     struct evq_job **job;      // One for each.
     struct evq_buffer *record; // Encoded.
+    struct by_hand *hand;
     struct row rows[ROWS_MAX];
     struct row *row; // Being measured.
     int64_t start_ns;
@@ -250,6 +252,19 @@ static void submit_batches(struct bench *bench, const char *name)
              &err);
     }
     end(bench, bench->jobs / BATCH * BATCH);
+}
+
+/* The same functions as shared/queue.h calls in the rows beside these. */
+static void submit_and_drain_by_hand(struct bench *bench)
+{
+    begin(bench, "submit, 100 a call, hiredis by hand");
+    for (int at = 0; at + BATCH <= bench->jobs; at += BATCH) {
+        by_hand_submit(bench->hand, bench->job + at, bench->record + at, BATCH);
+    }
+    end(bench, bench->jobs / BATCH * BATCH);
+    begin(bench, "claim 16, complete 16, hiredis by hand");
+    int all = by_hand_drain(bench->hand, bench->fx->classes[0]);
+    end(bench, all);
 }
 
 static void submit_single(struct bench *bench)
@@ -492,6 +507,8 @@ static void measure(struct bench *bench, const char *mode)
                                                                             : always};
 
     bench->fx = fixture_open(&config);
+    bench->hand = by_hand_open(bench->fx->redis->socket, evq_queue_prefix(bench->fx->queue),
+                               bench->fx->worker);
     for (int round = 0; round < bench->rounds; round++) {
         fixture_reset(bench->fx);
         submit_pipelined(bench);
@@ -507,6 +524,8 @@ static void measure(struct bench *bench, const char *mode)
         submit_single(bench);
         drain_many(bench, "claim 16, complete 16, shared/queue.h");
         fixture_reset(bench->fx);
+        submit_and_drain_by_hand(bench);
+        fixture_reset(bench->fx);
         jobs_spread(bench, 1); // As a trainer's client sends them.
         submit_batches(bench, "submit, 100 a call, one run");
         drain_many(bench, "claim 16, complete 16, one run");
@@ -515,6 +534,7 @@ static void measure(struct bench *bench, const char *mode)
         jobs_spread(bench, RUNS);
     }
     report(bench, mode);
+    by_hand_close(bench->hand);
     fixture_close(bench->fx);
 }
 
