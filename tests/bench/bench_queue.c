@@ -1,7 +1,7 @@
 /*
  * What the queue's verbs cost: jobs a second, and the server's microseconds and commands a job
- * (INFO commandstats), with the AOF off, everysec and always, through shared/queue.h, through
- * prepared words on shared/conn.h, and by hand on hiredis. A median of rounds, with the lowest and
+ * (INFO commandstats), with the AOF off, everysec and always, through shared/queue.h and by hand
+ * on hiredis. A median of rounds, with the lowest and
  * highest. Prints a table; asserts nothing about speed.
  *
  *     bench_queue [JOBS [ROUNDS]]      Also: EVQ_BENCH_AOF=off measures that mode alone.
@@ -131,84 +131,13 @@ static void end(struct bench *bench, int jobs)
     }
 }
 
-/* Words of one FCALL: pointers into `text`, or to what outlives the call. */
-struct words {
-    size_t count;
-    const char *word[16 + 13 * BATCH];
-    size_t bytes[16 + 13 * BATCH];
-};
-
-static void add_bytes(struct words *words, const void *data, size_t bytes)
-{
-    words->word[words->count] = data;
-    words->bytes[words->count++] = bytes;
-}
-
-static void add(struct words *words, const char *text)
-{
-    add_bytes(words, text, strlen(text));
-}
-
-static void call_begin(struct bench *bench, struct words *words, const char *function)
-{
-    words->count = 0;
-    add(words, "FCALL");
-    add(words, function);
-    add(words, "1");
-    add(words, evq_queue_prefix(bench->fx->queue));
-}
-
-/* step: 24 bytes that live as long as the words. */
-static void add_submit(struct bench *bench, struct words *words, int at, char *step)
-{
-    const struct evq_job *job = bench->job[at];
-
-    (void)snprintf(step, 24, "%lld", (long long)job->step);
-    add(words, job->run);
-    add(words, "1");
-    add(words, step);
-    add(words, job->variant);
-    add(words, job->suite);
-    add(words, "all");
-    add(words, "2");
-    add(words, "0");
-    add(words, job->fingerprint);
-    add(words, "0");
-    add(words, "");
-    add(words, "0");
-    add_bytes(words, bench->record[at].data, bench->record[at].bytes);
-}
-
-static void append(struct bench *bench, const struct words *words)
-{
-    struct evq_error err = {EVQ_OK, ""};
-
-    must(evq_conn_append(bench->fx->raw, words->count, words->word, words->bytes, &err), &err);
-}
-
-static void read_replies(struct bench *bench, int count)
-{
-    struct evq_error err = {EVQ_OK, ""};
-
-    for (int i = 0; i < count; i++) {
-        struct evq_reply *reply = NULL;
-        must(evq_conn_read(bench->fx->raw, 0, &reply, &err), &err);
-        evq_reply_free(reply);
-    }
-}
-
 static void submit_pipelined(struct bench *bench)
 {
-    static struct words words;
-    char step[24];
-
-    begin(bench, "submit, pipeline 64, prepared words");
+    begin(bench, "submit, pipeline 64, hiredis by hand");
     for (int at = 0, sent = 0; at < bench->jobs; at++) {
-        call_begin(bench, &words, "evalq_v1_submit");
-        add_submit(bench, &words, at, step);
-        append(bench, &words);
+        by_hand_submit(bench->hand, bench->job[at], &bench->record[at]);
         if (++sent == PIPELINE || at + 1 == bench->jobs) {
-            read_replies(bench, sent);
+            by_hand_read(bench->hand, sent);
             sent = 0;
         }
     }
@@ -216,26 +145,19 @@ static void submit_pipelined(struct bench *bench)
 }
 
 /* ahead: calls that the server works on while the next one is made. */
-static void submit_batches_raw(struct bench *bench, const char *name, int ahead)
+static void submit_batches_by_hand(struct bench *bench, const char *name, int ahead)
 {
-    static struct words words;
-    static char steps[BATCH][24];
     int unread = 0;
 
     begin(bench, name);
     for (int at = 0; at + BATCH <= bench->jobs; at += BATCH) {
-        call_begin(bench, &words, "evalq_v1_submit_batch");
-        add(&words, "100");
-        for (int i = 0; i < BATCH; i++) {
-            add_submit(bench, &words, at + i, steps[i]);
-        }
-        append(bench, &words);
+        by_hand_submit_batch(bench->hand, bench->job + at, bench->record + at, BATCH);
         if (++unread > ahead) {
-            read_replies(bench, 1);
+            by_hand_read(bench->hand, 1);
             unread--;
         }
     }
-    read_replies(bench, unread);
+    by_hand_read(bench->hand, unread);
     end(bench, bench->jobs / BATCH * BATCH);
 }
 
@@ -254,14 +176,8 @@ static void submit_batches(struct bench *bench, const char *name)
     end(bench, bench->jobs / BATCH * BATCH);
 }
 
-/* The same functions as shared/queue.h calls in the rows beside these. */
-static void submit_and_drain_by_hand(struct bench *bench)
+static void drain_by_hand(struct bench *bench)
 {
-    begin(bench, "submit, 100 a call, hiredis by hand");
-    for (int at = 0; at + BATCH <= bench->jobs; at += BATCH) {
-        by_hand_submit(bench->hand, bench->job + at, bench->record + at, BATCH);
-    }
-    end(bench, bench->jobs / BATCH * BATCH);
     begin(bench, "claim 16, complete 16, hiredis by hand");
     int all = by_hand_drain(bench->hand, bench->fx->classes[0]);
     end(bench, all);
@@ -301,16 +217,10 @@ static uint32_t claim(struct bench *bench, struct evq_claim **claims, uint32_t m
 
 static void complete_pipelined(struct bench *bench, struct evq_claim **claims, uint32_t count)
 {
-    static struct words words;
-
     for (uint32_t i = 0; i < count; i++) {
-        call_begin(bench, &words, "evalq_v1_complete");
-        add(&words, claims[i]->id);
-        add(&words, claims[i]->token);
-        add(&words, "");
-        append(bench, &words);
+        by_hand_complete(bench->hand, claims[i]->id, claims[i]->token);
     }
-    read_replies(bench, (int)count);
+    by_hand_read(bench->hand, (int)count);
 }
 
 /* Claims alone, completes alone: which costs what. Claims are kept until both are done. */
@@ -326,7 +236,7 @@ static void drain_apart(struct bench *bench)
         all += count;
     } while (count > 0);
     end(bench, (int)all);
-    begin(bench, "complete, pipeline 16, prepared words");
+    begin(bench, "complete, pipeline 16, hiredis by hand");
     for (uint32_t at = 0; at < all; at += SLOTS) {
         complete_pipelined(bench, claims + at, all - at < SLOTS ? all - at : SLOTS);
     }
@@ -517,20 +427,21 @@ static void measure(struct bench *bench, const char *mode)
         submit_batches(bench, "submit, 100 a call, shared/queue.h");
         drain_together(bench);
         fixture_reset(bench->fx);
-        submit_batches_raw(bench, "submit, 100 a call, prepared words", 0);
+        submit_batches_by_hand(bench, "submit, 100 a call, hiredis by hand", 0);
         beat(bench);
         drain_fused(bench);
         fixture_reset(bench->fx);
         submit_single(bench);
         drain_many(bench, "claim 16, complete 16, shared/queue.h");
         fixture_reset(bench->fx);
-        submit_and_drain_by_hand(bench);
+        submit_batches(bench, "submit, 100 a call, shared/queue.h");
+        drain_by_hand(bench);
         fixture_reset(bench->fx);
         jobs_spread(bench, 1); // As a trainer's client sends them.
         submit_batches(bench, "submit, 100 a call, one run");
         drain_many(bench, "claim 16, complete 16, one run");
         fixture_reset(bench->fx);
-        submit_batches_raw(bench, "submit, 100 a call, one run, two in flight", 1);
+        submit_batches_by_hand(bench, "submit, 100 a call, one run, two in flight", 1);
         jobs_spread(bench, RUNS);
     }
     report(bench, mode);

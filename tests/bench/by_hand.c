@@ -72,22 +72,58 @@ static void send_words(struct by_hand *hand)
     }
 }
 
-static redisReply *read_array(struct by_hand *hand)
+static redisReply *read_reply(struct by_hand *hand)
 {
     void *reply = NULL;
 
     if (redisGetReply(hand->redis, &reply) != REDIS_OK) {
         fail(hand->redis->errstr);
     }
-    redisReply *array = reply;
-    if (array->type != REDIS_REPLY_ARRAY) {
-        fail(array->type == REDIS_REPLY_ERROR ? array->str : "a reply that is no array");
+    if (((redisReply *)reply)->type == REDIS_REPLY_ERROR) {
+        fail(((redisReply *)reply)->str);
     }
-    return array;
+    return reply;
 }
 
-void by_hand_submit(struct by_hand *hand, struct evq_job *const *jobs,
-                    const struct evq_buffer *records, int count)
+void by_hand_read(struct by_hand *hand, int replies)
+{
+    for (int i = 0; i < replies; i++) {
+        freeReplyObject(read_reply(hand));
+    }
+}
+
+/* step: 24 bytes that live as long as the words. */
+static void add_job(struct by_hand *hand, const struct evq_job *job,
+                    const struct evq_buffer *record, char *step)
+{
+    (void)snprintf(step, NUMBER_BYTES, "%" PRId64, job->step);
+    add(hand, job->run);
+    add(hand, "1"); // Session.
+    add(hand, step);
+    add(hand, job->variant);
+    add(hand, job->suite);
+    add(hand, "all"); // Policy.
+    add(hand, "2");   // Band.
+    add(hand, "0");   // Keep.
+    add(hand, job->fingerprint);
+    add(hand, "0"); // No needs are given.
+    add(hand, "");
+    add(hand, "0"); // Delay, ms.
+    add_bytes(hand, record->data, record->bytes);
+}
+
+void by_hand_submit(struct by_hand *hand, const struct evq_job *job,
+                    const struct evq_buffer *record)
+{
+    char step[NUMBER_BYTES];
+
+    begin(hand, "evalq_v1_submit");
+    add_job(hand, job, record, step);
+    send_words(hand);
+}
+
+void by_hand_submit_batch(struct by_hand *hand, struct evq_job *const *jobs,
+                          const struct evq_buffer *records, int count)
 {
     static char steps[BATCH_MAX][NUMBER_BYTES];
     char n[NUMBER_BYTES];
@@ -96,23 +132,18 @@ void by_hand_submit(struct by_hand *hand, struct evq_job *const *jobs,
     begin(hand, "evalq_v1_submit_batch");
     add(hand, n);
     for (int i = 0; i < count; i++) {
-        (void)snprintf(steps[i], sizeof(steps[i]), "%" PRId64, jobs[i]->step);
-        add(hand, jobs[i]->run);
-        add(hand, "1"); // Session.
-        add(hand, steps[i]);
-        add(hand, jobs[i]->variant);
-        add(hand, jobs[i]->suite);
-        add(hand, "all"); // Policy.
-        add(hand, "2");   // Band.
-        add(hand, "0");   // Keep.
-        add(hand, jobs[i]->fingerprint);
-        add(hand, "0"); // No needs are given.
-        add(hand, "");
-        add(hand, "0"); // Delay, ms.
-        add_bytes(hand, records[i].data, records[i].bytes);
+        add_job(hand, jobs[i], &records[i], steps[i]);
     }
     send_words(hand);
-    freeReplyObject(read_array(hand));
+}
+
+void by_hand_complete(struct by_hand *hand, const char *id, const char *token)
+{
+    begin(hand, "evalq_v1_complete");
+    add(hand, id);
+    add(hand, token);
+    add(hand, ""); // Part.
+    send_words(hand);
 }
 
 static void send_claim(struct by_hand *hand, const char *class_text)
@@ -158,11 +189,11 @@ int by_hand_drain(struct by_hand *hand, uint32_t class_number)
 
     (void)snprintf(class_text, sizeof(class_text), "%" PRIu32, class_number);
     send_claim(hand, class_text);
-    redisReply *jobs = read_array(hand);
+    redisReply *jobs = read_reply(hand);
     while (jobs->elements > FIRST) {
         send_completes(hand, jobs, FIRST);
         send_claim(hand, class_text);
-        redisReply *words = read_array(hand);
+        redisReply *words = read_reply(hand);
         for (size_t i = 0; i < words->elements; i++) {
             if (strcmp(words->element[i]->str, "done") != 0) {
                 fail("a job that was claimed was not completed");
@@ -171,7 +202,7 @@ int by_hand_drain(struct by_hand *hand, uint32_t class_number)
         all += (int)words->elements;
         freeReplyObject(words);
         freeReplyObject(jobs);
-        jobs = read_array(hand);
+        jobs = read_reply(hand);
     }
     freeReplyObject(jobs);
     return all;

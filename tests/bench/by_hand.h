@@ -15,9 +15,13 @@ struct by_hand;
 struct by_hand *by_hand_open(const char *socket, const char *prefix, const char *worker);
 void by_hand_close(struct by_hand *hand);
 
-/* One submit_batch of count jobs, at most 100, with their encoded records. */
-void by_hand_submit(struct by_hand *hand, struct evq_job *const *jobs,
-                    const struct evq_buffer *records, int count);
+/* Each sends one call, for which by_hand_read() reads the reply. records: encoded. */
+void by_hand_submit(struct by_hand *hand, const struct evq_job *job,
+                    const struct evq_buffer *record);
+void by_hand_submit_batch(struct by_hand *hand, struct evq_job *const *jobs,
+                          const struct evq_buffer *records, int count); // count: at most 100.
+void by_hand_complete(struct by_hand *hand, const char *id, const char *token);
+void by_hand_read(struct by_hand *hand, int replies);
 
 /* Claims 16 of a class and completes them with the next claim, in one write, until none is left;
  * returns how many. */

@@ -8,7 +8,7 @@ from figures import MODES, Options, Rows, Said, quantiles, run, told  # noqa: F4
 
 VERB = re.compile(r"^(\S.*?)\s+(\d+)\s+(\d+)-(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)$")
 VERB_BARS = {
-    ("submit, pipeline 64, prepared words", "off"): ">= 80000",
+    ("submit, pipeline 64, hiredis by hand", "off"): ">= 80000",
     ("claim 16, complete 16, shared/queue.h", "off"): ">= 40000",
     ("claim 16, complete 16, shared/queue.h", "always"): ">= 10000",
 }
