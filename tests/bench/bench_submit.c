@@ -1,7 +1,8 @@
 /*
  * What evalq_client_submit costs the training thread: p50, p99 and the most, with Redis healthy,
  * slow (stopped for 50 ms of every 100), stopped (SIGSTOP) and away, one submit after another and
- * with pauses between them as in training. Prints a table; asserts nothing.
+ * with pauses between them as in training. Prints a table, and what the slowest of calls with
+ * pauses waited for: page faults, the scheduler, or neither. Asserts nothing.
  *
  *     bench_submit [SUBMITS [RING_DIRECTORY]]      Also: EVQ_BENCH_AOF=off|everysec|always; off by
  * default.
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,6 +38,44 @@ static void work(int64_t ns)
             memory[at]++;
         }
     }
+}
+
+struct waits {
+    long faults, switches; // Of this thread.
+};
+
+static struct waits waits_so_far(void)
+{
+    struct rusage usage;
+
+    (void)getrusage(RUSAGE_THREAD, &usage);
+    return (struct waits){.faults = usage.ru_minflt + usage.ru_majflt,
+                          .switches = usage.ru_nvcsw + usage.ru_nivcsw};
+}
+
+/* The slowest of those calls that neither met a page fault nor gave the processor away is what
+ * cold caches and the machine cost. */
+static void watch(struct evalq_client *client, const char *path, int submits)
+{
+    struct waits all = {0};
+    int64_t slowest = 0;
+
+    for (int at = 0; at < submits; at++) {
+        struct evalq_checkpoint checkpoint = {.path = path, .step = at, .suites = "quick"};
+        work(10000000);
+        const struct waits before = waits_so_far();
+        const int64_t start = bench_now_ns();
+        (void)evalq_client_submit(client, &checkpoint);
+        const int64_t spent = bench_now_ns() - start;
+        const struct waits after = waits_so_far();
+        const bool waited = after.faults > before.faults || after.switches > before.switches;
+        all.faults += after.faults - before.faults;
+        all.switches += after.switches - before.switches;
+        slowest = spent > slowest && !waited ? spent : slowest;
+    }
+    printf("watched: %d submits with 10 ms of work between them: %ld page faults and %ld switches "
+           "inside them; the slowest without either %.2f us\n",
+           submits, all.faults, all.switches, 1e-3 * (double)slowest);
 }
 
 static void measure(const char *name, const char *redis, const char *directory, const char *rings,
@@ -71,6 +111,9 @@ static void measure(const char *name, const char *redis, const char *directory, 
            1e-3 * (double)spent[submits / 2], 1e-3 * (double)spent[submits * 99 / 100],
            1e-3 * (double)spent[submits * 999 / 1000], 1e-3 * (double)spent[submits - 1], full);
     fflush(stdout);
+    if (strcmp(name, "healthy-each-10ms") == 0) {
+        watch(client, path, submits);
+    }
     evalq_client_close(client);
     free(spent);
 }
