@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "producer/tree.h"
+#include "shared/checkpoint/checkpoint.h"
 
 /* The checkpoint that a result is of, made when it is new; NULL: it has none, or no memory. */
 static struct evq_keep_one *one_of(struct evq_keep *keep, const struct evq_result *result)
@@ -147,6 +148,45 @@ enum evq_status evq_keep_owned(const char *root, const char *relative, const cha
         }
     }
     return evq_error_set(err, EVQ_E_INVALID, "it lies in no directory given by --own");
+}
+
+enum evq_status evq_keep_same(const char *root, const struct evq_keep_one *one,
+                              struct evq_error *err)
+{
+    char now[33] = "";
+
+    if (one->fingerprint[0] == '\0') {
+        return EVQ_OK;
+    }
+    const int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", root, strerror(errno));
+    }
+    enum evq_status status = evq_checkpoint_fingerprint(fd, one->path, now, NULL, err);
+    if (status == EVQ_OK && strcmp(now, one->fingerprint) != 0) {
+        status = evq_error_set(err, EVQ_E_CHANGED, "other weights have its name by now");
+    }
+    (void)close(fd); // Opened for reading.
+    return status;
+}
+
+static bool lies_within(const char *path, const char *directory)
+{
+    const size_t bytes = strlen(directory);
+    return strncmp(path, directory, bytes) == 0 && (path[bytes] == '/' || path[bytes] == '\0');
+}
+
+const struct evq_keep_one *evq_keep_sharer(const struct evq_keep *keep,
+                                           const struct evq_keep_one *one)
+{
+    for (size_t i = 0; i < keep->count; i++) {
+        const struct evq_keep_one *other = &keep->ones[i];
+        if (other->why != EVQ_KEEP_NOT && strcmp(other->root, one->root) == 0 &&
+            lies_within(other->path, one->path)) {
+            return other;
+        }
+    }
+    return NULL;
 }
 
 enum evq_status evq_keep_remove(const char *path, struct evq_error *err)

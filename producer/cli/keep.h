@@ -27,6 +27,7 @@ struct evq_keep_one { // A checkpoint.
     char path[512];   // Relative to the root, as the training saved it (no pin's path).
     char pinned[512]; // Of evalq's own copy, "": there was none.
     char job[EVQ_JOB_ID_BYTES_MAX]; // One of its jobs.
+    char fingerprint[33];           // Of what was evaluated; "": not known.
     bool has_value;
     double value; // The best of several.
     enum evq_keep_why why;
@@ -57,6 +58,13 @@ void evq_keep_free(struct evq_keep *keep);
 enum evq_status evq_keep_owned(const char *root, const char *relative, const char *const *owned,
                                size_t owned_count, char *out, size_t out_bytes,
                                struct evq_error *err) EVQ_CHECK_RESULT;
+/* Whether what lies there is what was evaluated, where that is known: a training may have written
+ * other weights under the name since. EVQ_E_CHANGED, or as evq_checkpoint_fingerprint(). */
+enum evq_status evq_keep_same(const char *root, const struct evq_keep_one *one,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
+/* One that stays and lies under the same name, or within it; NULL: none. */
+const struct evq_keep_one *evq_keep_sharer(const struct evq_keep *keep,
+                                           const struct evq_keep_one *one);
 /* Renames it to a hidden name first, so that a half-removed checkpoint is never one. */
 enum evq_status evq_keep_remove(const char *path, struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -63,7 +63,7 @@ static enum evq_status open_mark(struct retention *retention, const char *run,
 }
 
 /* A message marked keep is a milestone: its checkpoint stays. One whose record is gone is not known
- * to be none, and stays, too. */
+ * to be none, and stays, too. What else the record tells: which weights were evaluated. */
 static enum evq_status milestone_mark(struct retention *retention, struct evq_keep_one *one,
                                       struct evq_error *err)
 {
@@ -80,8 +80,26 @@ static enum evq_status milestone_mark(struct retention *retention, struct evq_ke
     } else if (status == EVQ_OK && evq_json_true(message, "keep")) {
         one->why = EVQ_KEEP_MILESTONE;
     }
+    (void)snprintf(one->fingerprint, sizeof one->fingerprint, "%s",
+                   evq_json_text(message, "fingerprint", ""));
     json_decref(job);
     return status;
+}
+
+/* The training's own, where we own it, it is still what was evaluated and nothing that stays needs
+ * it: a training may save every step under one name. */
+static enum evq_status own_find(const struct retention *retention, const struct evq_keep_one *one,
+                                const char *root, char target[PATH_MAX], struct evq_error *err)
+{
+    const struct evq_keep_one *other = evq_keep_sharer(&retention->keep, one);
+    enum evq_status status = evq_keep_owned(root, one->path, retention->own, retention->own_count,
+                                            target, PATH_MAX, err);
+
+    if (status == EVQ_OK && other != NULL) {
+        status = evq_error_set(err, EVQ_E_CONFLICT, "step %" PRId64 " stays, and has it too",
+                               other->step);
+    }
+    return status == EVQ_OK ? evq_keep_same(root, one, err) : status;
 }
 
 /* What goes of a checkpoint: the training's own where we own it, else our pin of it. */
@@ -96,11 +114,11 @@ static void target_find(const struct retention *retention, const struct evq_keep
         (void)snprintf(why, why_bytes, "this machine has no root '%s'", one->root);
         return;
     }
-    if (evq_keep_owned(root->path, one->path, retention->own, retention->own_count, target,
-                       PATH_MAX, &err) == EVQ_OK) {
+    if (own_find(retention, one, root->path, target, &err) == EVQ_OK) {
         (void)snprintf(why, why_bytes, "goes");
         return;
     }
+    target[0] = '\0';
     (void)snprintf(why, why_bytes, "%s", err.status == EVQ_E_NOT_FOUND ? "is gone" : err.message);
     if (one->pinned[0] == '\0') {
         return;
@@ -112,6 +130,19 @@ static void target_find(const struct retention *retention, const struct evq_keep
         (void)snprintf(why, why_bytes, "its pin goes");
     } else {
         target[0] = '\0';
+    }
+}
+
+/* What is the checkpoint of two steps that both go is removed once. */
+static void target_once(const struct retention *retention, size_t at, char *why, size_t why_bytes)
+{
+    char *target = retention->targets[at];
+
+    for (size_t i = 0; target[0] != '\0' && i < at; i++) {
+        if (strcmp(retention->targets[i], target) == 0) {
+            (void)snprintf(why, why_bytes, "goes with step %" PRId64, retention->keep.ones[i].step);
+            target[0] = '\0';
+        }
     }
 }
 
@@ -137,14 +168,16 @@ static enum evq_status decide(struct retention *retention, struct evq_table *tab
 
     *ret_count = 0;
     for (size_t i = 0; i < retention->keep.count && status == EVQ_OK; i++) {
-        struct evq_keep_one *one = &retention->keep.ones[i];
-        if (one->why == EVQ_KEEP_NOT) {
-            status = milestone_mark(retention, one, err);
+        if (retention->keep.ones[i].why == EVQ_KEEP_NOT) {
+            status = milestone_mark(retention, &retention->keep.ones[i], err);
         }
-        retention->targets[i][0] = '\0';
+    }
+    for (size_t i = 0; i < retention->keep.count && status == EVQ_OK; i++) {
+        const struct evq_keep_one *one = &retention->keep.ones[i];
         const char *text = why;
         if (one->why == EVQ_KEEP_NOT) {
             target_find(retention, one, retention->targets[i], why, sizeof why);
+            target_once(retention, i, why, sizeof why);
         } else {
             text = why_text(one, why, sizeof why);
         }
@@ -334,7 +367,8 @@ const struct evq_verb evq_verb_keep = {
         "metric. Of the others "
         "goes what lies within a directory given by --own, and otherwise only evalq's own pin of "
         "it. Without --own "
-        "nothing of the training's is ever touched. Ties: the earlier step.\n\n"
+        "nothing of the training's is ever touched; nor is what was saved again under its name. "
+        "Ties: the earlier step.\n\n"
         "Results are known as long as they are retained (7 days by default); older checkpoints "
         "stay. Let the "
         "training keep all of its checkpoints (no save_total_limit) where this removes them.",

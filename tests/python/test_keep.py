@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import unittest
 from typing import Any, Dict, List, Set
 
 from publishing import Publisher
-from scene import Scene
+from scene import DATA, Scene
 
 STEPS = range(10, 210, 10)
 
@@ -111,6 +112,51 @@ class KeepTest(unittest.TestCase):
         self.assertEqual(self.keep("--top", "1", "--yes")["removed"], 1)
         self.assertFalse(os.path.exists(pin))
         self.assertEqual(self.saved(), {10})
+
+    def evaluate(self, name: str, step: int, weights: int) -> None:
+        """Has a file with these weights evaluated as that step; the earlier the better."""
+        shutil.copy(os.path.join(DATA, os.pardir, "checkpoints", "safetensors", "a.safetensors"), os.path.join(self.out, name))
+        with open(os.path.join(self.out, name), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(bytes([weights]))
+        for words in (("submit", os.path.join(self.out, name), "--step", str(step), "--run", "digits", "--suite", "one"), ("wait", "digits")):
+            done = self.scene.evalq(*words)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def keep_evaluated(self, *words: str) -> Dict[int, Any]:
+        done = self.scene.evalq("keep", "digits", "--metric", "eval/one/accuracy", "--own", self.out, "--yes", "--json", *words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return {one["step"]: one["keep"] for one in json.loads(done.stdout)["checkpoints"]}
+
+    def start_worker(self) -> None:
+        program = "import json, os; json.dump({'accuracy': 1 / json.load(open(os.environ['EVALQ_JOB']))['step']}, open(os.environ['EVALQ_RESULT'], 'w'))"
+        self.scene.write_config(
+            f"roots: {{here: $OUT}}\nevaluators: {{one: {{argv: [$PYTHON, -c, {json.dumps(program)}]}}}}\nsuites: {{one: {{evaluator: one}}}}\n"
+        )
+        self.scene.start_worker("--devices", "cpu")
+
+    def test_a_file_that_holds_another_steps_weights_by_now_stays(self) -> None:
+        self.start_worker()
+        self.evaluate("best.safetensors", 5, 0)
+        for step in (10, 20, 30):
+            self.evaluate("last.safetensors", step, step)  # A training that saves each step under one name.
+        self.assertEqual(self.keep_evaluated("--top", "1", "--last", "1"), dict.fromkeys((5, 10, 20, 30), True))
+        self.assertEqual(self.keep_evaluated("--top", "3", "--last", "0")[30], True)  # Its file is needed for 10 and 20, too.
+        self.evaluate("last.safetensors", 40, 41)
+        with open(os.path.join(self.out, "last.safetensors"), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"!")  # Saved again, and not submitted yet.
+        self.assertEqual(self.keep_evaluated("--top", "1", "--last", "0"), dict.fromkeys((5, 10, 20, 30, 40), True))
+        self.assertTrue(os.path.exists(os.path.join(self.out, "last.safetensors")))
+
+    def test_a_file_of_two_steps_goes_once_where_both_go(self) -> None:
+        self.start_worker()
+        self.evaluate("best.safetensors", 5, 0)
+        self.evaluate("last.safetensors", 10, 1)
+        self.evaluate("last.safetensors", 20, 1)  # Submitted again under another step.
+        self.assertEqual(self.keep_evaluated("--top", "2", "--last", "0")[20], True)
+        self.keep_evaluated("--top", "1", "--last", "0")
+        self.assertEqual([name for name in os.listdir(self.out) if name.endswith(".safetensors")], ["best.safetensors"])
 
     def test_a_run_without_results_is_said(self) -> None:
         self.keep("--own", self.out, "--yes", code=3)
