@@ -245,6 +245,7 @@ static const struct evq_schema_field result_fields[] = {
     TEXT(evq_result, worker),
     TEXT(evq_result, evalq_version),
     INT32(evq_result, attempt, 0, INT32_MAX),
+    INT32(evq_result, retries, 0, INT32_MAX),
     INT64(evq_result, finished_ms, 0, INT64_MAX),
     TEXT(evq_result, checkpoint),
     PAIRS(evq_result, trackers, tracker_count),

@@ -157,11 +157,15 @@ void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES
 {
     if (result->task[0] != '\0') {
         (void)snprintf(out, EVQ_RESULT_ID_BYTES_MAX, "%s#%s", result->job, result->task);
-    } else {
-        // A job that was retried by hand ends again under its old id.
-        (void)snprintf(out, EVQ_RESULT_ID_BYTES_MAX, "%s#=%s.%d", result->job,
-                       evq_job_state_name(result->state), result->attempt);
+        return;
     }
+    // A job that was retried by hand ends again under its old id, often with as many attempts.
+    char retries[16] = "";
+    if (result->retries > 0) {
+        (void)snprintf(retries, sizeof retries, ".%d", result->retries);
+    }
+    (void)snprintf(out, EVQ_RESULT_ID_BYTES_MAX, "%s#=%s.%d%s", result->job,
+                   evq_job_state_name(result->state), result->attempt, retries);
 }
 
 void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric,
@@ -267,6 +271,9 @@ static void json_provenance(const struct evq_result *result, struct evq_buffer *
     json_text(out, ",\"worker\":", result->worker);
     json_text(out, ",\"evalq_version\":", result->evalq_version);
     json_integer(out, ",\"attempt\":", result->attempt);
+    if (result->retries > 0) {
+        json_integer(out, ",\"retries\":", result->retries);
+    }
     json_integer(out, ",\"finished_ms\":", result->finished_ms);
     json_text(out, ",\"checkpoint\":", result->checkpoint);
     evq_buffer_text(out, ",\"trackers\":{");

@@ -66,6 +66,7 @@ struct evq_result {
     const char *worker;
     const char *evalq_version;
     int32_t attempt;
+    int32_t retries;        // By hand, of the job under this id before this end; of a done one 0.
     int64_t finished_ms;    // Server time of publication, unix ms.
     const char *checkpoint; // "root:path" for people and for the best link.
     const struct evq_pair *trackers;
@@ -83,7 +84,8 @@ const struct evq_result *evq_result_defaults(void); // Static, its arena is NULL
 enum evq_status evq_result_check(const struct evq_result *result,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Deterministic: JOB#TASK; of an end JOB#=STATE.ATTEMPT. Sinks deduplicate by it. */
+/* Deterministic: JOB#TASK; of an end JOB#=STATE.ATTEMPT, of a retried job
+ * JOB#=STATE.ATTEMPT.RETRIES. Sinks deduplicate by it. */
 void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES_MAX]);
 
 /* "eval/<task>/<metric>", or with the variant or prefix of the record. Cut to out_bytes. */
@@ -95,6 +97,7 @@ void evq_result_metric_key(const struct evq_result *result, const struct evq_met
  * global_step (= step), finished_at (ISO), then every field under the name it has in the struct.
  * metrics is {name: value}; metrics_detail {name: {higher_is_better, std_error}} follows only where
  * one of the two is known (the first as evq_metric_direction() tells); sums is {name: value}.
+ * retries stands there where it is above 0.
  * Doubles carry 17 digits; NaN, Infinity and -Infinity are strings; an unknown epoch or n is null.
  */
 struct evq_buffer;

@@ -64,7 +64,7 @@ end
 
 -- Fields that only some verbs ask for are read when they do: each that is asked for costs a walk through the hash.
 local RARE = { last = true, cancel = true, suspect = true, hb = true, lease = true, fingerprint = true, tasks = true,
-    submitted = true, alone = true, started = true, worker = true, weights = true }
+    submitted = true, alone = true, started = true, worker = true, weights = true, retries = true }
 -- What a claim and what the end of an attempt will want besides.
 local FIELDS_CLAIM = { 'submitted', 'tasks', 'alone' }
 local FIELDS_END = { 'started', 'worker', 'weights' }
@@ -104,6 +104,11 @@ function J.load(id, more, parsed)
     j.state, j.class, j.priority, j.place, j.attempts = v[1], v[2], v[3], v[4], SMALL_OF[v[5]] or tonumber(v[5]) or 0
     j.token, j.keep, j.shards, j.merge = v[6], v[7], v[8], v[9]
     return setmetatable(j, RARE_INDEX)
+end
+
+-- How often the job was retried by hand under this id.
+function J.retries(j)
+    return integer_of(j.retries, 0, 2147483646) or 0
 end
 
 -- What must hold before a job may be moved; anybody can write rubbish into a hash.

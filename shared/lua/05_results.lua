@@ -67,7 +67,9 @@ function R.end_record(j)
         record_flow, record_run = j.flow, '\164task\160\163run' .. head[#j.run] .. j.run .. '\164step'
         record_suite = '\167variant' .. head[#j.variant] .. j.variant .. '\165suite' .. head[#j.suite] .. j.suite .. '\165state'
     end
-    return '\141\167version\1\163job' .. head[#j.id] .. j.id .. record_run .. integer_packed(tonumber(j.step)) ..
+    -- Its retries make the ids of its ends differ; done is an end that comes once, and most: nothing is asked for it.
+    local retries = j.state ~= 'done' and J.retries(j) or 0
+    return (retries > 0 and '\142\167retries' .. integer_packed(retries) or '\141') .. '\167version\1\163job' .. head[#j.id] .. j.id .. record_run .. integer_packed(tonumber(j.step)) ..
         record_suite .. head[#j.state] .. j.state .. '\166reason' .. head[#reason] .. reason .. '\167attempt' ..
         integer_packed(j.attempts) .. '\166worker' .. head[#worker] .. worker .. '\174weights_digest' .. head[#weights] ..
         weights .. ended_packed

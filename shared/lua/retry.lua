@@ -46,7 +46,7 @@ local function again(j)
     call('HDEL', P .. 'job:' .. j.id, unpack(FORGOTTEN))
     j.state, j.merge, j.shards, j.attempts = '', nil, nil, 0
     call('ZADD', J.open_key(j), j.place, j.tag)
-    J.queue(j, { 'class', j.class, 'attempts', 0, 'token', '' })
+    J.queue(j, { 'class', j.class, 'attempts', 0, 'token', '', 'retries', text_of(J.retries(j) + 1) })
     return j.id
 end
 

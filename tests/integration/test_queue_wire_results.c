@@ -411,6 +411,44 @@ static void free_entries(struct evq_entry *entries, uint32_t count)
     }
 }
 
+/* Sinks know results by their ids: of two ends with one they would drop the second. */
+static void queue_ends_of_a_retried_job_have_ids_of_their_own(void **state)
+{
+    static const char *const expected[] = {"r/1/regular/quick#=cancelled.0",
+                                           "r/1/regular/quick#=cancelled.0.1",
+                                           "r/1/regular/quick#=done.1"};
+    struct fixture *fx = *state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_entry entries[16];
+    struct seen seen = {0};
+    int64_t cursor = 0;
+    char id[EVQ_RESULT_ID_BYTES_MAX];
+
+    assert_status_err(evq_queue_sink_open(fx->queue, "s", &err), EVQ_OK, &err);
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    for (int i = 0; i < 2; i++) {
+        enum evq_job_state now = EVQ_JOB_DONE;
+        assert_status_err(evq_queue_cancel(fx->queue, "r/1/regular/quick", "unwanted", &now, &err),
+                          EVQ_OK, &err);
+        assert_status_err(evq_queue_run_results(fx->queue, "r", &cursor, see, &seen, &err), EVQ_OK,
+                          &err);
+        assert_string_equal(seen.last, expected[i]); // Of the index as of the stream.
+        assert_status_err(evq_queue_retry(fx->queue, "r/1/regular/quick", "", id, &err), EVQ_OK,
+                          &err);
+    }
+    struct evq_claim *claim = fixture_claim(fx);
+    assert_status_err(evq_queue_complete(fx->queue, claim->id, claim->token, &err), EVQ_OK, &err);
+    evq_claim_free(claim);
+    const uint32_t count = read_sink(fx, "s", false, entries, 16);
+    assert_int_equal(count, 3);
+    for (uint32_t i = 0; i < count; i++) {
+        evq_result_id(entries[i].result, id);
+        assert_string_equal(id, expected[i]);
+    }
+    free_entries(entries, count);
+    fixture_audit(fx);
+}
+
 static void queue_sink_reads_acknowledges_and_replays(void **state)
 {
     struct fixture *fx = *state;
@@ -529,6 +567,7 @@ int main(void)
         cmocka_unit_test_setup(queue_split_hands_shards_out_and_parts_back, fixture_fresh),
         cmocka_unit_test_setup(queue_adopt_puts_back_what_redis_forgot, fixture_fresh),
         cmocka_unit_test_setup(queue_run_results_pages_through_a_run, fixture_fresh),
+        cmocka_unit_test_setup(queue_ends_of_a_retried_job_have_ids_of_their_own, fixture_fresh),
         cmocka_unit_test_setup(queue_sink_reads_acknowledges_and_replays, fixture_fresh),
         cmocka_unit_test_setup(queue_sink_read_sets_aside_what_is_no_result, fixture_fresh),
         cmocka_unit_test_setup(queue_best_keeps_seventeen_digits, fixture_fresh),

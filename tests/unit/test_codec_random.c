@@ -164,6 +164,7 @@ static struct evq_result *random_result(void)
     result->note = random_text(arena, 40);
     result->worker = random_name(arena, 30);
     result->attempt = (int32_t)random_below(100);
+    result->retries = (int32_t)random_below(3);
     result->finished_ms = random_count();
     result->checkpoint = random_text(arena, 90);
     result->tracker_count = random_pairs(arena, &result->trackers);
@@ -257,6 +258,7 @@ static void assert_same_result(const struct evq_result *a, const struct evq_resu
     assert_string_equal(a->note, b->note);
     assert_string_equal(a->worker, b->worker);
     assert_int_equal(a->attempt, b->attempt);
+    assert_int_equal(a->retries, b->retries);
     assert_string_equal(a->checkpoint, b->checkpoint);
     assert_same_pairs(a->trackers, a->tracker_count, b->trackers, b->tracker_count);
 }

@@ -48,6 +48,10 @@ static void result_id_and_keys_are_deterministic(void **state)
     result->task = "";
     evq_result_id(result, id);
     assert_string_equal(id, "digits/100/regular/quick#=done.1");
+    result->state = EVQ_JOB_DEAD;
+    result->retries = 2;
+    evq_result_id(result, id);
+    assert_string_equal(id, "digits/100/regular/quick#=dead.1.2");
     evq_result_free(result);
     evq_result_free(NULL);
 }
@@ -74,6 +78,7 @@ static void result_json_holds_every_field(void **state)
     result->timing.load_us = 12;
     result->finished_ms = INT64_C(1795221300123);
     result->attempt = 2;
+    result->retries = 1;
     evq_buffer_init(&out, 0);
     evq_result_json(result, &out);
     assert_null(strchr(evq_buffer_string(&out), '\n'));
@@ -88,6 +93,7 @@ static void result_json_holds_every_field(void **state)
     assert_int_equal(json_integer_value(json_object_get(json, "global_step")), 100);
     assert_int_equal(json_integer_value(json_object_get(json, "step")), 100);
     assert_int_equal(json_integer_value(json_object_get(json, "attempt")), 2);
+    assert_int_equal(json_integer_value(json_object_get(json, "retries")), 1);
     assert_int_equal(json_integer_value(json_object_get(json, "n")), 10000);
     assert_string_equal(json_string_value(json_object_get(json, "state")), "done");
     json_t *values = json_object_get(json, "metrics");
@@ -127,6 +133,7 @@ static void result_json_of_an_end_says_what_is_unknown(void **state)
     assert_true(json_is_null(json_object_get(json, "epoch")));
     assert_true(json_is_null(json_object_get(json, "n")));
     assert_null(json_object_get(json, "metrics_detail"));
+    assert_null(json_object_get(json, "retries"));
     assert_string_equal(json_string_value(json_object_get(json, "state")), "dead");
     assert_string_equal(json_string_value(json_object_get(json, "reason")), "crashed\ntwice");
     json_decref(json);
