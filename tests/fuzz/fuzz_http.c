@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "producer/gateway/events.h"
 #include "producer/gateway/http_server.h"
 #include "producer/gateway/submission.h"
 #include "tests/fuzz/file.h"
@@ -56,6 +57,8 @@ static void start(void)
     check(evq_tokens_open(file, &gate.tokens, NULL) == EVQ_OK);
     gate.rate = evq_rate_new(0, 0);
     direct.config = config;
+    check(evq_events_start(&(struct evq_events_config){.config = NULL}, &direct.events, NULL) ==
+          EVQ_OK);
     (void)snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "evq-fuzz-%d",
                    (int)getpid()); // Not in the file system.
     check(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0);
@@ -68,6 +71,14 @@ static void start(void)
                                                          .receive_ms = 3,
                                                          .reply_ms = 5000};
     check(evq_http_server_start(&server_config, NULL, &server, NULL) == EVQ_OK);
+}
+
+/* Events, which do not end by themselves. */
+static bool streams(const char *reply, size_t bytes)
+{
+    static const char type[] = "text/event-stream";
+
+    return bytes > 0 && memmem(reply, bytes, type, sizeof(type) - 1) != NULL;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -87,6 +98,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         if (poll(&item, 1, 1) <= 0) {      // Nothing yet, or the fuzzer's own signal.
             evq_http_server_sweep(server); // Which cuts what says no more.
             check(ticks < 5000);
+            if (streams(reply, got)) {
+                break;
+            }
             continue;
         }
         const ssize_t some = recv(fd, reply + got, sizeof(reply) - got, 0);
@@ -98,5 +112,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     check(got == 0 || (got >= 12 && memcmp(reply, "HTTP/1.", 7) == 0));
     (void)close(fd);
+    if (streams(reply, got)) {
+        evq_http_server_wake(server); // It finds nobody there.
+    }
     return 0;
 }
