@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +39,8 @@ struct evq_forward {
     int64_t done_since_ms; // The first of them.
     bool registered;       // The group exists.
     bool sink_failed;      // The sink itself in this turn, not Redis.
-    bool pending;          // Entries delivered before and not acknowledged come first.
+    char pending[32];      // Those delivered before and not acknowledged come first: of them
+                           // what is behind this id; "": no more.
     uint32_t failures;     // In a row.
     enum evq_status said;  // What the log has of this outage: its status,
     bool said_sink_failed; // and whether it was the sink's own.
@@ -57,22 +59,13 @@ static void entries_free(struct evq_entry *entries, uint32_t count)
     }
 }
 
-/* What is not acknowledged comes again. */
+/* What is not acknowledged comes again, from the first on. */
 static void taken_drop(struct evq_forward *forward)
 {
     entries_free(forward->held, forward->held_count);
     forward->held_count = 0;
     forward->done_count = 0;
-}
-
-static bool is_held(const struct evq_forward *forward, const char *id)
-{
-    for (uint32_t i = 0; i < forward->held_count; i++) {
-        if (strcmp(forward->held[i].id, id) == 0) {
-            return true;
-        }
-    }
-    return false;
+    (void)snprintf(forward->pending, sizeof(forward->pending), "0");
 }
 
 /* Sets aside what the sink will never take; err says why. */
@@ -171,6 +164,12 @@ static bool gathers(const struct evq_forward *forward, bool more)
            evq_clock_mono_ms() - forward->done_since_ms < GATHER_MS;
 }
 
+/* Whether what was not given yet is left to the next process: each may take its receiver long. */
+static bool stopped_between(const struct evq_forward *forward)
+{
+    return forward->ops->each && atomic_load(&forward->stop);
+}
+
 /* Gives entries, flushes, acknowledges, unless more wait and the sink gathers. Frees the entries.
  */
 static enum evq_status batch_forward(struct evq_forward *forward, struct evq_entry *entries,
@@ -181,7 +180,7 @@ static enum evq_status batch_forward(struct evq_forward *forward, struct evq_ent
     if (count > DONE_MAX - forward->done_count) {
         status = done_settle(forward, status, err);
     }
-    for (uint32_t i = 0; i < count && status == EVQ_OK; i++) {
+    for (uint32_t i = 0; i < count && status == EVQ_OK && !stopped_between(forward); i++) {
         status = entry_give(forward, &entries[i], err);
     }
     entries_free(entries, count);
@@ -205,27 +204,7 @@ static enum evq_status held_forward(struct evq_forward *forward, struct evq_erro
     forward->held_count = 0;
     enum evq_status status = batch_forward(forward, entries, count, false, err);
     free(entries);
-    if (status == EVQ_OK && forward->held_count == 0) {
-        forward->pending = true; // Entries behind the held ones in the pending list, if any.
-    }
     return status;
-}
-
-/* Leaves out entries that are held already; how many stay. */
-static uint32_t known_leave_out(struct evq_forward *forward, struct evq_entry *entries,
-                                uint32_t count)
-{
-    uint32_t kept = 0;
-
-    for (uint32_t i = 0; i < count; i++) {
-        if (is_held(forward, entries[i].id)) {
-            evq_result_free(entries[i].result);
-        } else {
-            entries[kept] = entries[i];
-            kept++;
-        }
-    }
-    return kept;
 }
 
 static enum evq_status sinks_open(struct evq_queue *queue,
@@ -260,12 +239,11 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
             status = evq_error_set(err, EVQ_E_RETRY, "the queue's keyspace is a new one");
         }
         forward->registered = status == EVQ_OK;
-        forward->pending = forward->pending || forward->registered;
     }
     if (status == EVQ_OK && forward->state == NULL) {
-        forward->context = (struct evq_sink_context){forward->config, forward->sink,
-                                                     forward->config->logger.directory,
-                                                     forward->queue, &forward->stop};
+        forward->context = (struct evq_sink_context){
+            forward->config, forward->sink,  forward->config->logger.directory,
+            forward->queue,  &forward->stop, false};
         status = forward->ops->open(&forward->context, &forward->state, err);
         forward->sink_failed = status != EVQ_OK;
     }
@@ -276,27 +254,30 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
 static enum evq_status turn(struct evq_forward *forward, struct evq_error *err)
 {
     struct evq_entry entries[BATCH_MAX];
+    const bool old = forward->pending[0] != '\0';
     uint32_t count = 0;
 
     forward->sink_failed = false;
     enum evq_status status = sink_prepare(forward, err);
     if (status == EVQ_OK) {
+        forward->context.crowded = forward->held_count > HELD_MAX - BATCH_MAX;
         status = held_forward(forward, err);
     }
     if (status == EVQ_OK) {
         const int64_t wait_ms = forward->done_count > 0   ? 0
                                 : forward->held_count > 0 ? HELD_WAIT_MS
                                                           : READ_WAIT_MS;
-        status = evq_queue_sink_read(forward->queue, forward->sink->name, forward->pending,
-                                     forward->ops->ends, wait_ms, entries, BATCH_MAX, &count, err);
+        status =
+            evq_queue_sink_read(forward->queue, forward->sink->name, old ? forward->pending : NULL,
+                                forward->ops->ends, wait_ms, entries, BATCH_MAX, &count, err);
     }
     if (status != EVQ_OK) {
         return status;
     }
-    const bool more = count == BATCH_MAX && !forward->pending;
-    if (forward->pending) {
-        count = known_leave_out(forward, entries, count);
-        forward->pending = count > 0;
+    const bool more = count == BATCH_MAX && !old;
+    if (old) {
+        (void)snprintf(forward->pending, sizeof(forward->pending), "%s",
+                       count > 0 ? entries[count - 1].id : "");
     }
     return batch_forward(forward, entries, count, more, err);
 }
@@ -340,7 +321,6 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
             "sink=%s status=%s wait_ms=%lld reason=%s", forward->sink->name,
             evq_status_name(status), (long long)wait_ms, error->message);
     taken_drop(forward);
-    forward->pending = true;
     forward->failures++;
     if (forward->sink_failed || (status != EVQ_E_IO && status != EVQ_E_TIMEOUT)) {
         error_note(forward, error->message); // If Redis is what fails, nobody could read it there.
@@ -462,6 +442,7 @@ enum evq_status evq_forward_start(const struct evq_config *config,
     forward->sink = sink;
     forward->ops = evq_sink_find(sink->kind);
     forward->random = evq_clock_random();
+    taken_drop(forward); // What an earlier process had.
     enum evq_status status = queue_open(config, &forward->conn, &forward->queue, err);
     if (status == EVQ_OK && pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {
         status = evq_error_set(err, EVQ_E_NOMEM, "the thread of sink '%s'", sink->name);

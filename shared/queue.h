@@ -409,12 +409,12 @@ struct evq_entry { // One entry of the results stream.
 };
 /*
  * Up to entries_max entries for this sink: first those delivered before but never acknowledged
- * (pending true: from the start of the pending list; the caller passes true until it gets none),
- * then new ones, waiting up to timeout_ms. ends: the ends of jobs too; else they come without what
- * they hold. The caller frees each result. EVQ_E_NOT_FOUND: the group is gone (new epoch):
+ * (behind: the id of the last of them that the caller has, "0" first, until it gets none), then new
+ * ones (behind NULL), waiting up to timeout_ms. ends: the ends of jobs too; else they come without
+ * what they hold. The caller frees each result. EVQ_E_NOT_FOUND: the group is gone (new epoch):
  * sink_open again.
  */
-enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, bool pending,
+enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, const char *behind,
                                     bool ends, int64_t timeout_ms, struct evq_entry *ret_entries,
                                     uint32_t entries_max, uint32_t *ret_count,
                                     struct evq_error *err) EVQ_CHECK_RESULT;

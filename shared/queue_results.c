@@ -207,7 +207,7 @@ static enum evq_status read_entry(struct evq_queue *queue, const char *sink, boo
     return set_aside(queue, sink, entry, record, why.message, err);
 }
 
-static enum evq_status read_stream(struct evq_queue *queue, const char *sink, bool pending,
+static enum evq_status read_stream(struct evq_queue *queue, const char *sink, const char *behind,
                                    int64_t timeout_ms, uint32_t entries_max,
                                    struct evq_reply **ret_reply, struct evq_error *err)
 {
@@ -227,20 +227,21 @@ static enum evq_status read_stream(struct evq_queue *queue, const char *sink, bo
     words[word_count++] = "logger";
     words[word_count++] = "COUNT";
     words[word_count++] = count;
-    if (!pending && timeout_ms > 0) { // BLOCK 0 means for ever; without BLOCK it returns at once.
+    if (behind == NULL &&
+        timeout_ms > 0) { // BLOCK 0 means for ever; without BLOCK it returns at once.
         words[word_count++] = "BLOCK";
         words[word_count++] = block;
     }
     words[word_count++] = "STREAMS";
     words[word_count++] = results;
-    words[word_count++] = pending ? "0" : ">";
+    words[word_count++] = behind != NULL ? behind : ">";
     queue->function = "XREADGROUP"; // For messages.
     return evq_conn_call(queue->conn, word_count, words, NULL,
                          evq_conn_deadline_ms(queue->conn, timeout_ms > 0 ? timeout_ms : 0),
                          ret_reply, err);
 }
 
-enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, bool pending,
+enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, const char *behind,
                                     bool ends, int64_t timeout_ms, struct evq_entry *ret_entries,
                                     uint32_t entries_max, uint32_t *ret_count,
                                     struct evq_error *err)
@@ -252,8 +253,7 @@ enum evq_status evq_queue_sink_read(struct evq_queue *queue, const char *sink, b
         return evq_error_set(err, EVQ_E_INVALID, "a read of %u entries, allowed 1 to %d",
                              (unsigned)entries_max, ENTRIES_MAX);
     }
-    enum evq_status status =
-        read_stream(queue, sink, pending, timeout_ms, entries_max, &reply, err);
+    enum evq_status status = read_stream(queue, sink, behind, timeout_ms, entries_max, &reply, err);
     if (status != EVQ_OK) {
         return status;
     }

@@ -135,7 +135,10 @@ static const struct open_step *open_step_of(struct tensorboard *sink,
 /* Whether a smaller step of the result's flow is still open and worth waiting for. */
 static bool held_back(struct tensorboard *sink, const struct evq_result *result)
 {
-    if (evq_clock_unix_ms() - result->finished_ms >= sink->hold_ms) {
+    const int64_t age_ms = evq_clock_unix_ms() - result->finished_ms;
+
+    // Where the clocks are that far apart, how long it waited already is not known.
+    if (sink->context->crowded || age_ms >= sink->hold_ms || -age_ms > sink->hold_ms) {
         return false;
     }
     // Order is a courtesy; a late point is mended by the write rule.

@@ -208,7 +208,7 @@ static enum evq_status try_sink(struct evq_queue *queue, struct evq_error *err)
     struct evq_entry entries[8];
     uint32_t count = 0;
     const enum evq_status status =
-        evq_queue_sink_read(queue, "sink", true, true, 0, entries, 8, &count, err);
+        evq_queue_sink_read(queue, "sink", "0", true, 0, entries, 8, &count, err);
 
     check(count <= 8 && (status == EVQ_OK || count == 0));
     for (uint32_t i = 0; i < count; i++) {

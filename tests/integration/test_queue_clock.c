@@ -137,7 +137,7 @@ static void sink_take(struct fixture *fx, const char *sink)
     struct evq_entry entries[8];
     uint32_t count = 0;
 
-    assert_status(evq_queue_sink_read(fx->queue, sink, false, true, 0, entries, 8, &count, NULL),
+    assert_status(evq_queue_sink_read(fx->queue, sink, NULL, true, 0, entries, 8, &count, NULL),
                   EVQ_OK);
     assert_status(evq_queue_sink_ack(fx->queue, sink, entries, count, "", NULL), EVQ_OK);
     for (uint32_t i = 0; i < count; i++) {

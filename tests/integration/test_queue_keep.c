@@ -300,7 +300,7 @@ static void read_all(struct fixture *fx, const char *sink, uint32_t want, bool a
 {
     static struct evq_entry entries[100];
     uint32_t count = 0;
-    assert_status(evq_queue_sink_read(fx->queue, sink, false, true, 0, entries, 100, &count, NULL),
+    assert_status(evq_queue_sink_read(fx->queue, sink, NULL, true, 0, entries, 100, &count, NULL),
                   EVQ_OK);
     assert_int_equal(count, want);
     if (ack) {

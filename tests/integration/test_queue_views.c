@@ -208,7 +208,7 @@ static void results_of_a_run_hold_ends_that_decode(void **state)
     assert_status(evq_queue_sink_open(fx->queue, "s", NULL), EVQ_OK);
     (void)fixture_submit(fx, ID);
     assert_status(evq_queue_cancel(fx->queue, ID, "not wanted", &after, NULL), EVQ_OK);
-    assert_status(evq_queue_sink_read(fx->queue, "s", false, true, 0, entries, 8, &count, NULL),
+    assert_status(evq_queue_sink_read(fx->queue, "s", NULL, true, 0, entries, 8, &count, NULL),
                   EVQ_OK);
     assert_int_equal(count, 1);
     assert_non_null(entries[0].result);
@@ -231,7 +231,7 @@ static void results_hold_no_end_for_whom_has_no_use_for_it(void **state)
 
     assert_status(evq_queue_sink_open(fx->queue, "s", NULL), EVQ_OK);
     fixture_finish(fx, ID, 0.5);
-    assert_status(evq_queue_sink_read(fx->queue, "s", false, false, 0, entries, 8, &count, NULL),
+    assert_status(evq_queue_sink_read(fx->queue, "s", NULL, false, 0, entries, 8, &count, NULL),
                   EVQ_OK);
     assert_int_equal(count, 2);
     assert_non_null(entries[0].result);

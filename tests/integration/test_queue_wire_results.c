@@ -397,9 +397,9 @@ static uint32_t read_sink(struct fixture *fx, const char *sink, bool pending,
 {
     struct evq_error err = {EVQ_OK, ""};
     uint32_t count = 0;
-    assert_status_err(
-        evq_queue_sink_read(fx->queue, sink, pending, true, 1, entries, max, &count, &err), EVQ_OK,
-        &err);
+    assert_status_err(evq_queue_sink_read(fx->queue, sink, pending ? "0" : NULL, true, 1, entries,
+                                          max, &count, &err),
+                      EVQ_OK, &err);
     return count;
 }
 
@@ -456,7 +456,7 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
     struct evq_entry entries[16];
     uint32_t count = 0;
 
-    assert_status(evq_queue_sink_read(fx->queue, "none", false, true, 1, entries, 16, &count, &err),
+    assert_status(evq_queue_sink_read(fx->queue, "none", NULL, true, 1, entries, 16, &count, &err),
                   EVQ_E_NOT_FOUND);
     assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);
     assert_status_err(evq_queue_sink_open(fx->queue, "a", &err), EVQ_OK, &err);

@@ -26,7 +26,7 @@ static int64_t asked(struct fixture *fx)
     return count;
 }
 
-static enum evq_status give(void *sink, const char *run, int64_t step)
+static enum evq_status give_at(void *sink, const char *run, int64_t step, int64_t finished_ms)
 {
     const struct evq_metric metric = {"loss", 0.5, -1, NAN};
     struct evq_error err;
@@ -38,12 +38,17 @@ static enum evq_status give(void *sink, const char *run, int64_t step)
     result->variant = "regular";
     result->suite = "quick";
     result->task = "t";
-    result->finished_ms = evq_clock_unix_ms();
+    result->finished_ms = finished_ms;
     result->metrics = &metric;
     result->metric_count = 1;
     const enum evq_status status = evq_sink_tensorboard.write(sink, result, &err);
     evq_result_free(result);
     return status;
+}
+
+static enum evq_status give(void *sink, const char *run, int64_t step)
+{
+    return give_at(sink, run, step, evq_clock_unix_ms());
 }
 
 static void sink_tensorboard_asks_once_a_while_when_flows_take_turns(void **state)
@@ -80,6 +85,27 @@ static void sink_tensorboard_asks_once_a_while_when_flows_take_turns(void **stat
     if (calls > most) {
         fail_msg("%lld calls, at most %lld expected", (long long)calls, (long long)most);
     }
+    evq_sink_tensorboard.close(sink);
+    fixture_dir_remove(directory);
+}
+
+/* By this machine's clock the result comes from a future that is further away than any wait. */
+static void sink_tensorboard_holds_nothing_back_by_a_clock_that_is_wrong(void **state)
+{
+    enum { HOLD_MS = 60000 };
+    struct fixture *fx = *state;
+    const struct evq_sink_config config = {"tensorboard", "tensorboard", NULL, 0};
+    struct evq_sink_context context = {.sink = &config, .queue = fx->queue};
+    struct evq_error err;
+    void *sink = NULL;
+    char directory[64];
+
+    fixture_dir_make(directory);
+    context.directory = directory;
+    (void)fixture_submit(fx, "run/1/regular/quick");
+    assert_status_err(evq_sink_tensorboard.open(&context, &sink, &err), EVQ_OK, &err);
+    assert_status(give_at(sink, "run", 2, evq_clock_unix_ms() + HOLD_MS / 2), EVQ_E_INCOMPLETE);
+    assert_status(give_at(sink, "run", 3, evq_clock_unix_ms() + 10 * HOLD_MS), EVQ_OK);
     evq_sink_tensorboard.close(sink);
     fixture_dir_remove(directory);
 }
@@ -121,6 +147,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(sink_tensorboard_asks_once_a_while_when_flows_take_turns,
                                         fixture_setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(
+            sink_tensorboard_holds_nothing_back_by_a_clock_that_is_wrong, fixture_setup,
+            fixture_teardown),
         cmocka_unit_test_setup_teardown(
             sink_tensorboard_begins_anew_when_a_write_misses_its_directory, fixture_setup,
             fixture_teardown),

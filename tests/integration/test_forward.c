@@ -1,0 +1,211 @@
+/*
+ * One sink driven from its consumer group, in a thread of the test's own process: what an earlier
+ * logger left, what is held back, and the end.
+ */
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "logger/forward.h"
+#include "tests/fixture/queue.h"
+#include "tests/fixture/receiver.h"
+
+#define RESULTS "evalq:{main}:results"
+#define SINK    "sink"
+
+struct scene {
+    struct fixture *fx;
+    struct evq_config *config;
+    struct evq_pair options[2];
+    struct evq_sink_config sink;
+    const struct evq_sink_config *sinks[1];
+    struct evq_forward *forward;
+    sem_t started; // For another thread: forward is set.
+    char directory[64];
+};
+
+static int setup(void **state)
+{
+    struct scene *scene = calloc(1, sizeof(*scene));
+    struct evq_error err;
+
+    assert_non_null(scene);
+    assert_int_equal(sem_init(&scene->started, 0, 0), 0);
+    scene->fx = fixture_open(NULL);
+    const struct evq_config_source source = {.url = scene->fx->redis->url};
+    assert_status_err(evq_config_load(&source, &scene->config, &err), EVQ_OK, &err);
+    fixture_dir_make(scene->directory);
+    scene->config->logger.directory = scene->directory;
+    *state = scene;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct scene *scene = *state;
+
+    if (scene->forward != NULL) {
+        evq_forward_stop(scene->forward);
+        assert_status(evq_forward_join(scene->forward, NULL), EVQ_OK);
+    }
+    evq_config_free(scene->config);
+    fixture_close(scene->fx);
+    fixture_dir_remove(scene->directory);
+    (void)sem_destroy(&scene->started);
+    free(scene);
+    return 0;
+}
+
+/* A sink with two options at most; it is registered. */
+static void sink_make(struct scene *scene, const char *kind, const char *key, const char *value)
+{
+    struct evq_error err;
+
+    scene->options[0] = (struct evq_pair){key, value};
+    scene->options[1] = (struct evq_pair){"allow_private", "true"};
+    scene->sink =
+        (struct evq_sink_config){SINK, kind, scene->options, strcmp(kind, "webhook") == 0 ? 2 : 1};
+    scene->sinks[0] = &scene->sink;
+    assert_status_err(evq_forward_register(scene->config, scene->sinks, 1, &err), EVQ_OK, &err);
+}
+
+static void forward_start(struct scene *scene)
+{
+    struct evq_error err;
+
+    assert_status_err(evq_forward_start(scene->config, scene->sinks, 1, 0, &scene->forward, &err),
+                      EVQ_OK, &err);
+    assert_int_equal(sem_post(&scene->started), 0);
+}
+
+/* A result of a flow whose first step is open, so many times in the stream. */
+static void held_publish(struct scene *scene, const char *times)
+{
+    static const char again[] =
+        "local e = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1][2]\n"
+        "for i = 2, tonumber(ARGV[1]) do redis.call('XADD', KEYS[1], '*', unpack(e)) end\n"
+        "return 1";
+
+    (void)fixture_submit(scene->fx, "held/1/regular/quick");
+    struct evq_claim *first = fixture_claim(scene->fx);
+    (void)fixture_submit(scene->fx, "held/2/regular/quick");
+    struct evq_claim *second = fixture_claim(scene->fx);
+    fixture_publish(scene->fx, second, "t", 0.5);
+    assert_int_equal(fixture_call_integer(scene->fx->raw, "EVAL", again, "1", RESULTS, times, NULL),
+                     1);
+    evq_claim_free(second);
+    evq_claim_free(first);
+}
+
+/* How many entries were delivered to the sink and not acknowledged. */
+static int64_t delivered(struct scene *scene)
+{
+    struct evq_reply *reply = fixture_call(scene->fx->raw, "XPENDING", RESULTS, SINK, NULL);
+    const int64_t count = reply->items[0]->integer;
+
+    evq_reply_free(reply);
+    return count;
+}
+
+/* How many it was not yet given. */
+static int64_t undelivered(struct scene *scene)
+{
+    struct evq_reply *reply = fixture_call(scene->fx->raw, "XINFO", "GROUPS", RESULTS, NULL);
+    int64_t lag = -1;
+
+    for (size_t i = 0; i + 1 < reply->items[0]->item_count; i += 2) {
+        if (strcmp(reply->items[0]->items[i]->text, "lag") == 0) {
+            lag = reply->items[0]->items[i + 1]->integer;
+        }
+    }
+    evq_reply_free(reply);
+    return lag;
+}
+
+/* More than one read is held back of what an earlier process had: what lies behind is not. */
+static void forward_takes_what_an_earlier_one_left_behind_much_that_is_held(void **state)
+{
+    enum { HELD = 600 };
+    struct scene *scene = *state;
+
+    sink_make(scene, "tensorboard", "max_hold_seconds", "3600");
+    held_publish(scene, "600");
+    fixture_finish(scene->fx, "free/1/regular/quick", 0.5);
+    evq_reply_free(fixture_call(scene->fx->raw, "XREADGROUP", "GROUP", SINK, "logger", "COUNT",
+                                "1000", "STREAMS", RESULTS, ">", NULL));
+    assert_int_equal(delivered(scene), HELD + 2); // The end of free/1 too.
+    forward_start(scene);
+    FIXTURE_UNTIL(delivered(scene) == HELD);
+}
+
+/* Order is a courtesy: where more is held back than there is room for, it is written as it is. */
+static void forward_writes_what_it_has_no_room_to_hold(void **state)
+{
+    enum { TIMES = 9000, ROOM = 4096 };
+    struct scene *scene = *state;
+
+    sink_make(scene, "tensorboard", "max_hold_seconds", "3600");
+    held_publish(scene, "9000");
+    forward_start(scene);
+    FIXTURE_UNTIL(undelivered(scene) == 0 && delivered(scene) < ROOM);
+    const struct fixture_text said =
+        fixture_call_text(scene->fx->raw, "HGET", "evalq:{main}:sink:" SINK, "error", NULL);
+    assert_string_equal(said.text, "");
+}
+
+static void stop_at_the_first(void *context, size_t number,
+                              const struct fixture_receiver_request *request,
+                              struct fixture_receiver_answer *ret)
+{
+    struct scene *scene = context;
+
+    (void)number;
+    (void)request;
+    (void)ret; // 200.
+    (void)sem_wait(&scene->started);
+    evq_forward_stop(scene->forward);
+    (void)sem_post(&scene->started);
+}
+
+/* A batch may take a slow receiver longer than who asked for the end waits before he kills: what
+ * was sent by then would be sent again. */
+static void forward_ends_between_two_that_are_sent(void **state)
+{
+    enum { JOBS = 5 };
+    struct scene *scene = *state;
+    char id[64];
+
+    if (evq_sink_find("webhook") == NULL) {
+        skip();
+    }
+    struct fixture_receiver *receiver = fixture_receiver_start(stop_at_the_first, scene);
+    sink_make(scene, "webhook", "url", receiver->url);
+    for (int step = 1; step <= JOBS; step++) {
+        (void)snprintf(id, sizeof(id), "digits/%d/regular/quick", step);
+        fixture_finish(scene->fx, id, 0.5);
+    }
+    forward_start(scene);
+    assert_status(evq_forward_join(scene->forward, NULL), EVQ_OK);
+    scene->forward = NULL;
+    assert_int_equal(atomic_load(&receiver->count), 1);
+    assert_int_equal(delivered(scene), 2 * JOBS - 1);
+    fixture_receiver_stop(receiver);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            forward_takes_what_an_earlier_one_left_behind_much_that_is_held, setup, teardown),
+        cmocka_unit_test_setup_teardown(forward_writes_what_it_has_no_room_to_hold, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(forward_ends_between_two_that_are_sent, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
