@@ -1,6 +1,7 @@
 #include "shared/queue_call.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -228,7 +229,10 @@ bool evq_queue_reply_double(const struct evq_reply *reply, double *ret_value)
     if (text == NULL || *text == '\0') {
         return false;
     }
-    double value = strtod(text, &end);
+    // The process that we are a guest in may have set a locale with a comma. This one is static.
+    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    double value = strtod_l(text, &end, plain);
+    freelocale(plain);
     if (end != text + reply->bytes) {
         return false;
     }

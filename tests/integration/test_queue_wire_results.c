@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -555,6 +556,42 @@ static void queue_best_keeps_seventeen_digits(void **state)
     assert_string_equal(got.metric, "eval/t/accuracy");
 }
 
+/* One with a decimal comma, of the system or made here; false: nothing to make it of. */
+static bool take_comma(const char *directory)
+{
+    char command[512];
+
+    (void)snprintf(command, sizeof command,
+                   "localedef -i de_DE -f UTF-8 '%s/de_DE.UTF-8' >/dev/null 2>&1", directory);
+    if (setlocale(LC_NUMERIC, "de_DE.UTF-8") == NULL) {
+        (void)!system(command); // What it made tells whether it went well.
+        (void)setenv("LOCPATH", directory, 1);
+    }
+    return setlocale(LC_NUMERIC, "de_DE.UTF-8") != NULL &&
+           strcmp(localeconv()->decimal_point, ",") == 0;
+}
+
+/* libevalq is a guest in processes that set theirs. */
+static void queue_best_reads_the_same_whatever_the_locale(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_best best = {.run = "r", .metric = "eval/t/accuracy", .value = 0.1 + 0.2};
+    struct evq_best got;
+    struct evq_error err = {EVQ_OK, ""};
+    char directory[64];
+
+    assert_status_err(evq_queue_best_put(fx->queue, &best, &err), EVQ_OK, &err);
+    fixture_dir_make(directory);
+    const bool taken = take_comma(directory);
+    fixture_dir_remove(directory);
+    if (!taken) {
+        skip();
+    }
+    assert_status_err(evq_queue_best_get(fx->queue, "r", "", &got, &err), EVQ_OK, &err);
+    assert_near(got.value, 0.1 + 0.2, 0.0);
+    (void)setlocale(LC_NUMERIC, "C");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -571,6 +608,7 @@ int main(void)
         cmocka_unit_test_setup(queue_sink_reads_acknowledges_and_replays, fixture_fresh),
         cmocka_unit_test_setup(queue_sink_read_sets_aside_what_is_no_result, fixture_fresh),
         cmocka_unit_test_setup(queue_best_keeps_seventeen_digits, fixture_fresh),
+        cmocka_unit_test_setup(queue_best_reads_the_same_whatever_the_locale, fixture_fresh),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }
