@@ -229,6 +229,14 @@ enum evq_status evq_cli_check_run(const struct evq_cli *cli, const char *run,
                                evq_queue_name(cli->queue), run);
 }
 
+enum evq_status evq_cli_find_run(struct evq_cli *cli, const char *run, struct evq_error *err)
+{
+    struct evq_run_counts counts;
+    const enum evq_status status = evq_queue_run_counts(cli->queue, run, &counts, err);
+
+    return status == EVQ_OK ? evq_cli_check_run(cli, run, &counts, err) : status;
+}
+
 const char *evq_cli_arg(const struct evq_cli *cli, int index)
 {
     return index < cli->options.arg_count ? cli->options.args[index] : NULL;

@@ -61,6 +61,10 @@ enum evq_status evq_cli_check_run(const struct evq_cli *cli, const char *run,
                                   const struct evq_run_counts *counts,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* The same where nobody has counted yet. */
+enum evq_status evq_cli_find_run(struct evq_cli *cli, const char *run,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* The index-th positional argument; NULL when not given. */
 const char *evq_cli_arg(const struct evq_cli *cli, int index);
 

@@ -81,6 +81,9 @@ static enum evq_status dead_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_view_jobs(cli, bad ? "bad" : "dead", run != NULL ? run : "",
                                (size_t)evq_option_integer(&cli->options, "limit", 100), &jobs, err);
     }
+    if (status == EVQ_OK && json_array_size(jobs) == 0 && run != NULL && !bad) {
+        status = evq_cli_find_run(cli, run, err);
+    }
     if (status == EVQ_OK && cli->terminal.json) {
         json_t *doc = json_pack("{s:O}", "jobs", jobs);
         status = evq_json_print(doc, err);

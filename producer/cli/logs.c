@@ -3,12 +3,14 @@
  * end that its worker kept in Redis.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
+#include "shared/buffer.h"
 #include "shared/job_log.h"
 
 #define FILE_BYTES_MAX 65536
@@ -38,15 +40,48 @@ static void print_lines(const char *text, size_t bytes)
     }
 }
 
+/* A log may hold any bytes, and its end begin within a character. */
+static enum evq_status print_json(const char *id, int64_t attempt, const char *detail,
+                                  const char *file, const char *text, size_t bytes,
+                                  struct evq_error *err)
+{
+    struct evq_buffer out;
+
+    evq_buffer_init(&out, 6 * bytes + 65536); // Each byte is \\u0000 at most.
+    evq_buffer_text(&out, "{\n  \"job\": ");
+    evq_buffer_json_text(&out, id);
+    evq_buffer_printf(&out, ",\n  \"attempt\": %" PRId64 ",\n  \"detail\": ", attempt);
+    evq_buffer_json_text(&out, detail);
+    evq_buffer_text(&out, ",\n  \"file\": ");
+    if (file != NULL) {
+        evq_buffer_json_text(&out, file);
+    } else {
+        evq_buffer_text(&out, "null");
+    }
+    evq_buffer_text(&out, ",\n  \"log\": ");
+    if (text != NULL) {
+        evq_buffer_json(&out, text, bytes);
+    } else {
+        evq_buffer_text(&out, "null");
+    }
+    evq_buffer_text(&out, "\n}\n");
+    const char *whole = evq_buffer_string(&out);
+    const enum evq_status status =
+        whole != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "the log of '%s'", id);
+    (void)fputs(whole != NULL ? whole : "", stdout);
+    evq_buffer_free(&out);
+    return status;
+}
+
 static enum evq_status print_log(struct evq_cli *cli, const char *id, const json_t *view,
                                  const char *epoch, struct evq_error *err)
 {
     char path[PATH_MAX];
     size_t bytes = 0;
     const json_t *hash = evq_view_hash(view);
-    const char *detail = evq_json_text(view, "detail", "");
-    int64_t attempt =
-        evq_option_integer(&cli->options, "attempt", evq_json_integer(hash, "attempts", 0));
+    const int64_t last = evq_json_integer(hash, "attempts", 0);
+    const int64_t attempt = evq_option_integer(&cli->options, "attempt", last);
+    const char *detail = attempt == last ? evq_json_text(view, "detail", "") : ""; // The last's.
     size_t bytes_max = (size_t)evq_option_integer(&cli->options, "bytes", FILE_BYTES_MAX);
     const char *scratch = cli->config->worker.scratch;
     errno = 0;
@@ -60,17 +95,13 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
     }
     if (text == NULL && detail[0] == '\0') {
         return evq_error_set(err, EVQ_E_NOT_FOUND,
-                             "no log of '%s': it is %s, its worker kept nothing in Redis, and "
-                             "'%s' is not on this host (nor anywhere, if it wrote nothing)",
-                             id, evq_json_text(hash, "state", "?"), path);
+                             "no log of attempt %" PRId64 " of '%s': it is %s, its worker kept "
+                             "nothing of it in Redis, and '%s' is not on this host (nor anywhere, "
+                             "if it wrote nothing)",
+                             attempt, id, evq_json_text(hash, "state", "?"), path);
     }
     if (cli->terminal.json) {
-        json_t *doc =
-            json_pack("{s:s, s:I, s:s, s:s?, s:o?}", "job", id, "attempt", (json_int_t)attempt,
-                      "detail", detail, "file", text != NULL ? path : NULL, "log",
-                      text != NULL ? json_stringn(text, bytes) : NULL);
-        status = evq_json_print(doc, err);
-        json_decref(doc);
+        status = print_json(id, attempt, detail, text != NULL ? path : NULL, text, bytes, err);
     } else if (text != NULL) {
         evq_cli_say(cli, "evalq: %s", path);
         print_lines(text, bytes);

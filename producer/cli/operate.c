@@ -130,6 +130,9 @@ static enum evq_status cancel_whole_run(struct evq_cli *cli, const char *run, st
     for (size_t i = 0; status == EVQ_OK && i < sizeof states / sizeof states[0]; i++) {
         status = evq_view_ids(cli, states[i], run, &ids, err);
     }
+    if (status == EVQ_OK && json_array_size(ids) == 0) {
+        status = evq_cli_find_run(cli, run, err); // A slip in its name is not "nothing to do".
+    }
     if (status == EVQ_OK) {
         status = act_on_list(cli, ids, cancel_some, err);
     }
@@ -187,7 +190,9 @@ static enum evq_status retry_run(struct evq_cli *cli, struct evq_error *err)
         return evq_cli_usage(cli, err,
                              "retry takes jobs (RUN/STEP/VARIANT/SUITE), or --dead [--run RUN]");
     }
-    enum evq_status status = evq_cli_open(cli, err);
+    const char *run = evq_option_text(&cli->options, "run", "");
+    enum evq_status status = run[0] != '\0' ? evq_cli_check_name(cli, "run", run, err) : EVQ_OK;
+    status = status == EVQ_OK ? evq_cli_open(cli, err) : status;
     if (status != EVQ_OK) {
         return status;
     }
@@ -196,7 +201,10 @@ static enum evq_status retry_run(struct evq_cli *cli, struct evq_error *err)
                       retry_some, err);
     }
     json_t *ids = NULL;
-    status = evq_view_ids(cli, "dead", evq_option_text(&cli->options, "run", ""), &ids, err);
+    status = evq_view_ids(cli, "dead", run, &ids, err);
+    if (status == EVQ_OK && json_array_size(ids) == 0 && run[0] != '\0') {
+        status = evq_cli_find_run(cli, run, err);
+    }
     if (status == EVQ_OK) {
         status = act_on_list(cli, ids, retry_some, err);
     }

@@ -126,9 +126,7 @@ static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
     }
     if (status == EVQ_OK && to.count == 0 && run != NULL) {
-        struct evq_run_counts counts;
-        status = evq_queue_run_counts(cli->queue, run, &counts, err);
-        status = status == EVQ_OK ? evq_cli_check_run(cli, run, &counts, err) : status;
+        status = evq_cli_find_run(cli, run, err);
     }
     if (status == EVQ_OK && !csv && !cli->terminal.json) {
         if (to.count == 0) {

@@ -7,10 +7,14 @@
 
 #include <cmocka.h>
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "shared/file.h"
+#include "shared/job_log.h"
 #include "tests/fixture/user.h"
 
 static int setup(void **state)
@@ -76,6 +80,60 @@ static void job_verbs_act_on_jobs(void **state)
     fixture_user_one_line(site);
     EXPECT(site, 3, "show", "r/1/regular/quick");
     fixture_audit(fx);
+}
+
+/* The end of a file may begin within a character, and a log hold bytes that are none. */
+static void logs_tells_any_bytes_and_only_of_the_attempt_that_is_asked_for(void **state)
+{
+    struct site *site = *state;
+    struct evq_queue_info info;
+    char scratch[160];
+    char path[PATH_MAX];
+
+    fixture_user_fail(site, "r/1/regular/quick", "failed", "its last words");
+    assert_status(evq_queue_info(site->fx->queue, &info, NULL), EVQ_OK);
+    (void)snprintf(scratch, sizeof scratch, "%s/scratch", site->dir);
+    assert_true(evq_job_log_path(scratch, info.epoch, "r/1/regular/quick", 1, path, sizeof path));
+    (void)snprintf(scratch, sizeof scratch, "%s/scratch/logs", site->dir);
+    assert_status(evq_file_make_directories(scratch, 0700, NULL), EVQ_OK);
+    assert_status(evq_file_replace(path, "\x88\xe2\x96\x88 caf\xe9", 8, 0600, NULL), EVQ_OK);
+    EXPECT(site, 0, "logs", "r/1/regular/quick", "--json");
+    json_t *doc = fixture_user_json(site);
+    assert_string_equal(json_string_value(json_object_get(doc, "log")),
+                        "\xef\xbf\xbd\xe2\x96\x88 caf");
+    assert_string_equal(json_string_value(json_object_get(doc, "file")), path);
+    json_decref(doc);
+    assert_int_equal(unlink(path), 0);
+    EXPECT(site, 0, "logs", "r/1/regular/quick", "--attempt", "1", "--json");
+    doc = fixture_user_json(site);
+    assert_string_equal(json_string_value(json_object_get(doc, "detail")), "its last words");
+    assert_true(json_is_null(json_object_get(doc, "log")));
+    json_decref(doc);
+    EXPECT(site, 3, "logs", "r/1/regular/quick", "--attempt", "2", "--json");
+    fixture_user_one_line(site);
+    EXPECT(site, 3, "logs", "r/1/regular/quick", "--attempt", "2");
+    assert_string_equal(site->output.out, "");
+}
+
+/* A slip in a run's name must not look like a run with nothing to do. */
+static void verbs_of_a_run_say_that_there_is_none(void **state)
+{
+    struct site *site = *state;
+
+    (void)fixture_submit(site->fx, "r/1/regular/quick");
+    EXPECT(site, 3, "cancel", "R", "--yes");
+    assert_holds(site->output.err, "knows no run 'R'");
+    fixture_user_one_line(site);
+    EXPECT(site, 3, "retry", "--dead", "--run", "R", "--json");
+    assert_string_equal(site->output.out, "");
+    EXPECT(site, 3, "dead", "R", "--json");
+    assert_string_equal(site->output.out, "");
+    EXPECT(site, 2, "retry", "--dead", "--run", "no run");
+    EXPECT(site, 0, "retry", "--dead", "--run", "r", "--json");
+    EXPECT(site, 0, "dead", "r", "--json");
+    EXPECT(site, 0, "dead", "--bad", "--json");
+    EXPECT(site, 0, "cancel", "r", "--yes");
+    EXPECT(site, 0, "cancel", "r", "--yes"); // As one that was cut short, and did all.
 }
 
 /* A number that Redis' own INFO gives. */
@@ -157,6 +215,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(job_verbs_act_on_jobs, setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(
+            logs_tells_any_bytes_and_only_of_the_attempt_that_is_asked_for, setup,
+            fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(verbs_of_a_run_say_that_there_is_none, setup,
+                                        fixture_user_teardown),
         cmocka_unit_test_setup_teardown(many_jobs_are_changed_in_few_round_trips, setup,
                                         fixture_user_teardown),
     };
