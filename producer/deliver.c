@@ -98,13 +98,14 @@ static enum evq_status queue_know(struct evq_sender *sender, struct evq_error *e
     return status;
 }
 
-/* Writes into the pin what became of the job, so that its end releases the pin. sent: the queue's
- * answer; NULL: it refuses the job. */
-static void pin_note(struct evq_sender *sender, const struct evq_job *job,
-                     const struct evq_submitted *sent)
+/* What became of the job: for who asks, and in its pin, so that its end releases that. sent: the
+ * queue's answer; NULL: it refuses the job. */
+static void answer_note(struct evq_sender *sender, const struct evq_job *job,
+                        const struct evq_submitted *sent)
 {
     char directory[PATH_MAX];
 
+    evq_answers_note(&sender->answers, job, sent);
     if (!pin_directory(sender, job, directory)) {
         return;
     }
@@ -140,7 +141,7 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
         }
         if (own == EVQ_OK) {
             atomic_fetch_add(&sender->sent, 1);
-            pin_note(sender, job, &again);
+            answer_note(sender, job, &again);
             return EVQ_OK;
         }
         if (!final_refusal(own) || sender->known != evq_conn_number(sender->conn)) {
@@ -148,7 +149,7 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
             // library: that is no refusal.
             return final_refusal(own) ? EVQ_E_RETRY : own;
         }
-        pin_note(sender, job, NULL);
+        answer_note(sender, job, NULL);
     }
     atomic_fetch_add(&sender->refused, 1);
     evq_warn(&sender->warner, EVQ_WARN_REFUSED, "job '%s' is refused: %s", id, error.message);
@@ -182,7 +183,7 @@ static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch
         enum evq_status own = status == EVQ_OK ? batch->statuses[at] : status;
         if (own == EVQ_OK) {
             atomic_fetch_add(&sender->sent, 1);
-            pin_note(sender, job, &batch->answers[at]);
+            answer_note(sender, job, &batch->answers[at]);
         } else if (final_refusal(own)) {
             own = job_refused(sender, job, own);
         }

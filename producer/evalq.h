@@ -179,6 +179,15 @@ EVALQ_API int evalq_client_best_metric(struct evalq_client *client, const char *
  * EVALQ_OK: it is at an end, by this call or before. EVALQ_NOT_FOUND: it is not in Redis, now. */
 EVALQ_API int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char *variant,
                                     const char *suite, const char *reason, int timeout_ms);
+/* The same for a job by its id, as evalq_client_job() tells it. */
+EVALQ_API int evalq_client_withdraw_job(struct evalq_client *client, const char *job,
+                                        const char *reason, int timeout_ms);
+/* The job that this client's newest submit of the path became for the suite:
+ * RUN/STEP/VARIANT/SUITE, with ~2 and so on where other weights of the step had a job before. "":
+ * none that will end, as it was refused, is not due, or had ended before. Asks nobody.
+ * EVALQ_NOT_FOUND: it is not in Redis yet, or is not among the newest 1,024. */
+EVALQ_API int evalq_client_job(struct evalq_client *client, const char *path, const char *suite,
+                               char *job_out, size_t job_bytes);
 /*
  * For which of the suites (names, separated by commas) a worker is free that found nothing to do:
  * their names, so separated, in suites_out. Each yes is taken: of several askers one gets it, and

@@ -322,10 +322,8 @@ int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char 
 {
     struct evq_error error = {.status = EVQ_OK};
     struct evq_job name = *evq_job_defaults();
-    enum evq_job_state state = EVQ_JOB_QUEUED;
     char id[EVQ_JOB_ID_BYTES_MAX];
     char mapped[EVQ_JOB_NAME_BYTES_MAX + 1];
-    int64_t deadline = deadline_of(timeout_ms);
     int usable = evq_client_usable(client);
 
     if (usable != EVALQ_OK) {
@@ -344,22 +342,57 @@ int evalq_client_withdraw(struct evalq_client *client, int64_t step, const char 
         return evq_client_fail(&error);
     }
     evq_job_id(&name, id);
+    return evalq_client_withdraw_job(client, id, reason, timeout_ms);
+}
+
+int evalq_client_withdraw_job(struct evalq_client *client, const char *job, const char *reason,
+                              int timeout_ms)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    enum evq_job_state state = EVQ_JOB_QUEUED;
+    int64_t deadline = deadline_of(timeout_ms);
+    int usable = evq_client_usable(client);
+
+    if (usable != EVALQ_OK) {
+        return usable;
+    }
     enum evq_status status = results_lock(client, deadline, &error);
     if (status != EVQ_OK) {
         return evq_client_fail(&error);
     }
     status = results_open(client, deadline, &error);
     if (status == EVQ_OK) {
-        status =
-            evq_queue_withdraw(client->redis, id, reason == NULL ? "" : reason, &state, &error);
+        status = evq_queue_withdraw(client->redis, job == NULL ? "" : job,
+                                    reason == NULL ? "" : reason, &state, &error);
     }
     (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
     if (status == EVQ_OK && state == EVQ_JOB_RUNNING) {
-        (void)evq_error_set(&error, EVQ_E_CONFLICT, "a worker is at %s", id);
+        (void)evq_error_set(&error, EVQ_E_CONFLICT, "a worker is at %s", job);
         (void)evq_client_fail(&error);
         return EVALQ_BUSY;
     }
     return status == EVQ_OK ? EVALQ_OK : evq_client_fail(&error);
+}
+
+int evalq_client_job(struct evalq_client *client, const char *path, const char *suite,
+                     char *job_out, size_t job_bytes)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    char job[EVQ_JOB_ID_BYTES_MAX];
+    int usable = evq_client_usable(client);
+
+    if (usable != EVALQ_OK) {
+        return usable;
+    }
+    if (path == NULL || suite == NULL || job_out == NULL || job_bytes < sizeof(job)) {
+        (void)evq_error_set(&error, EVQ_E_INVALID, "job wants path, suite and room for %zu bytes",
+                            sizeof(job));
+    } else if (!evq_answers_find(&client->sender->answers, path, suite, job)) {
+        (void)evq_error_set(&error, EVQ_E_NOT_FOUND, "'%s' is not in Redis yet", path);
+    } else {
+        memcpy(job_out, job, sizeof(job));
+    }
+    return error.status == EVQ_OK ? EVALQ_OK : evq_client_fail(&error);
 }
 
 /* The suites' names in out, one after another with their NULs. EVQ_E_INVALID says what is wrong. */

@@ -47,6 +47,7 @@ static void sender_free(struct evq_sender *sender)
     evq_file_close(&sender->wake_fd);
     pthread_cond_destroy(&sender->progress);
     pthread_mutex_destroy(&sender->progress_lock);
+    evq_answers_free(&sender->answers);
     free(sender);
 }
 
@@ -304,6 +305,7 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
     pthread_cond_init(&sender->progress, &clock);
     pthread_condattr_destroy(&clock);
     pthread_mutex_init(&sender->progress_lock, NULL);
+    evq_answers_init(&sender->answers);
     sender->warner.fd = -1;
     (void)snprintf(sender->queue, sizeof(sender->queue), "%s", options->queue);
     (void)snprintf(sender->run, sizeof(sender->run), "%s", options->run);

@@ -3,9 +3,9 @@
  * (prepare.c), brings the jobs to Redis or, while it is away, into the spool (deliver.c), and
  * releases pins whose jobs ended (keeper.c).
  *
- * Threads: `ring`, the atomics and `wake_fd` belong to everybody; what is below "the thread's own"
- * to the thread alone. Owned by client and thread together: the last of them frees it, so that
- * close() never waits for a thread that a dead file server holds.
+ * Threads: `ring`, `answers`, the atomics and `wake_fd` belong to everybody; what is below "the
+ * thread's own" to the thread alone. Owned by client and thread together: the last of them frees
+ * it, so that close() never waits for a thread that a dead file server holds.
  */
 #ifndef EVQ_PRODUCER_SENDER_H
 #define EVQ_PRODUCER_SENDER_H
@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "producer/answers.h"
 #include "producer/keeper.h"
 #include "producer/request.h"
 #include "producer/ring.h"
@@ -97,6 +98,7 @@ struct evq_sender {
     uint64_t failures;       // Tries that failed. Under progress_lock.
     bool ended;              // The thread is through. Under progress_lock.
     pthread_t thread;
+    struct evq_answers answers; // With a lock of their own.
     struct evq_warner warner;
     char queue[EVQ_KEYS_QUEUE_BYTES_MAX + 1];
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];

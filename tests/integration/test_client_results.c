@@ -285,6 +285,52 @@ static void client_withdraws_only_what_no_worker_has_begun(void **state)
     evalq_client_close(client);
 }
 
+static void job_of(const struct scene *scene, struct evalq_client *client, const char *suite,
+                   char out[EVQ_JOB_ID_BYTES_MAX])
+{
+    char path[160];
+
+    snprintf(path, sizeof(path), "%s/out/a.safetensors", scene->directory);
+    assert_int_equal(evalq_client_job(client, path, suite, out, EVQ_JOB_ID_BYTES_MAX), EVALQ_OK);
+}
+
+/* A step that is submitted again may have a job of its own. */
+static void client_tells_which_job_a_submit_became(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char job[EVQ_JOB_ID_BYTES_MAX];
+
+    checkpoint_write(scene, "a.safetensors", 1);
+    assert_int_equal(evalq_client_job(client, "a.safetensors", "quick", job, sizeof(job)),
+                     EVALQ_NOT_FOUND);
+    assert_int_equal(submit(scene, client, "a.safetensors", 10), EVALQ_OK);
+    assert_flushed(client);
+    job_of(scene, client, "quick", job);
+    assert_string_equal(job, "digits/10/regular/quick");
+    struct evq_claim *claim = fixture_claim(scene->fx);
+    checkpoint_write(scene, "a.safetensors", 2);
+    assert_int_equal(submit(scene, client, "a.safetensors", 10), EVALQ_OK);
+    assert_flushed(client);
+    job_of(scene, client, "quick", job);
+    assert_string_equal(job, "digits/10/regular/quick~2");
+    assert_int_equal(evalq_client_job(client, "safetensors", "quick", job, sizeof(job)),
+                     EVALQ_NOT_FOUND); // Whole names, and that suite alone.
+    assert_int_equal(evalq_client_job(client, "out/a.safetensors", "slow", job, sizeof(job)),
+                     EVALQ_NOT_FOUND);
+    assert_int_equal(evalq_client_job(client, "a", "quick", job, 8), EVALQ_INVALID);
+    assert_int_equal(evalq_client_withdraw_job(client, job, "no room", (int)fixture_patience_ms()),
+                     EVALQ_OK);
+    fixture_assert_state(scene->fx, job, "skipped");
+    fixture_assert_state(scene->fx, claim->id, "running");
+    assert_int_equal(submit(scene, client, "a.safetensors", 10), EVALQ_OK);
+    assert_flushed(client);
+    job_of(scene, client, "quick", job);
+    assert_string_equal(job, ""); // Its end was before.
+    evq_claim_free(claim);
+    evalq_client_close(client);
+}
+
 static void client_delivers_metrics_when_polled_and_waited_for(void **state)
 {
     struct scene *scene = *state;
@@ -380,6 +426,7 @@ int main(void)
         SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
         SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),
+        SCENE_TEST(client_tells_which_job_a_submit_became),
         SCENE_TEST(client_keeps_rotated_checkpoint_until_its_job_ends),
     };
     scene_clear_environment();

@@ -147,6 +147,56 @@ class BoundTest(SceneTest):
             until(lambda: client.stats().snapshots == 0, "nothing of the run is open")
             self.assertEqual(client.stats().snapshots_dropped, 0)
 
+    def test_the_end_of_a_job_that_still_ran_is_not_the_snapshots(self) -> None:
+        """Other weights of the step are another job, which the first one's end says nothing of."""
+        quiet = mock.patch.object(snapshot.Snapshots, "_look_whether_quiet")  # A run that never is.
+        with quiet, self.scene.client("beside") as client:
+            for life in (1, 2):
+                state = {name: value * life for name, value in weights().items()}
+                self.assertTrue(client.submit_state_dict(state, step=1, suites="quick", priority="urgent"))
+                self.assertTrue(client.flush(DEADLINE))
+                if life == 1:
+                    classes = [str(number) for number in range(1, 65)]
+                    claim = ["evalq_v1_claim", "1", "evalq:{main}:", "by-hand", "once", "3600000", "1", "64", *classes]
+                    job, token = self.scene.redis_call("FCALL", *claim).split(b"\n")[4:6]
+                    self.assertEqual(job, b"beside/1/regular/quick")
+            self.assertEqual(client.stats().snapshots, 2)
+            self.scene.redis_call("FCALL", "evalq_v1_complete", "1", "evalq:{main}:", job.decode(), token.decode(), "")
+            until(lambda: client.stats().snapshots < 2, "the first one's end releases it")
+            with client._snapshots._condition:
+                kept = [(list(one.open_jobs.values()), os.path.exists(one.path)) for one in client._snapshots._kept]
+            self.assertEqual(kept, [(["beside/1/regular/quick~2"], True)])
+            worker = self.scene.start_worker()
+            self.assertTrue(client.wait(DEADLINE))
+            ends = {result.job: result.state for result in client.results() if result.is_end}
+            self.assertEqual(ends, {job.decode(): "done", job.decode() + "~2": "done"})
+            until(lambda: client.stats().snapshots == 0, "its own end releases it")
+            worker.terminate()
+            worker.wait()
+
+    def test_room_is_made_by_the_snapshots_own_job(self) -> None:
+        """The job of the step's earlier weights, which a worker has, does not keep it."""
+        with self.scene.client("room", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:
+            client.submit(self.scene.checkpoint("room/1.safetensors"), step=1, suites="nobody", policy="all")
+            self.assertTrue(client.flush(DEADLINE))
+            self.scene.redis_call("HSET", "evalq:{main}:job:room/1/regular/nobody", "tasks", "1")  # As if part of it were published.
+            for step in (1, 2):
+                state = {name: value * 2 for name, value in weights().items()}
+                self.assertTrue(client.submit_state_dict(state, step=step, suites="nobody", policy="all"))
+                self.assertTrue(client.flush(DEADLINE))
+            states = [self.scene.redis_call("HGET", f"evalq:{{main}}:job:room/{tag}", "state") for tag in ("1/regular/nobody~2", "2/regular/nobody")]
+            self.assertEqual(states, [b"skipped\n", b"queued\n"])
+        self.assertIn("step 1: the snapshot was dropped: step 2 needs its room", "\n".join(logs.output))
+
+    def test_weights_of_a_step_that_is_not_due_go_at_once(self) -> None:
+        quiet = mock.patch.object(snapshot.Snapshots, "_look_whether_quiet")  # A run that never is.
+        with quiet, self.scene.client("due", snapshots=1) as client:
+            self.scene.redis_call("HSET", "evalq:{main}:class", "every:second", "2")
+            self.assertTrue(client.submit_state_dict(weights(), step=1, suites="second"))
+            self.assertTrue(client.flush(DEADLINE))
+            until(lambda: client.stats().snapshots == 0, "no job of it will end")
+            self.assertEqual(client.stats().snapshots_dropped, 0)
+
     def test_what_is_to_be_kept_is_not_dropped_for_a_newer_one(self) -> None:
         with self.scene.client("keeps", snapshots=1) as client, self.assertLogs("evalq", "WARNING") as logs:
             self.assertTrue(client.submit_state_dict(weights(), step=1, suites="nobody", keep=True))

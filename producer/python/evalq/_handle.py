@@ -15,6 +15,7 @@ from .result import Best, Result
 
 _PATH_BYTES = 8192
 _METRIC_BYTES = 256
+_JOB_BYTES = 256
 _PATHS = ("config", "ring_directory", "log_path")  # Of any bytes; checked as paths where they came in.
 _CALL_MS_MAX = 2**31 - 1
 
@@ -185,10 +186,14 @@ class Handle:
             raise self.failure(code)
         return Best(name.value.decode(errors="replace"), value.value, step.value, os.fsdecode(path.value) or None)
 
-    def withdraw(self, step: int, variant: str, suite: str, reason: str, timeout_ms: int) -> int:
-        return self.calls.withdraw(
-            self._pointer, step, variant.encode(), suite.encode(), reason.encode(), timeout_ms
-        )
+    def withdraw_job(self, job: str, reason: str, timeout_ms: int) -> int:
+        return self.calls.withdraw_job(self._pointer, job.encode(), reason.encode(), timeout_ms)
+
+    def job(self, path: str, suite: str) -> Optional[str]:
+        """The id of the job that the path became; "": none that will end; None: it is not in Redis yet."""
+        out = ctypes.create_string_buffer(_JOB_BYTES)
+        code = self.calls.job(self._pointer, os.fsencode(path), suite.encode(), out, len(out))
+        return out.value.decode() if code == _library.OK else None
 
     def idle(self, suites: str, needs: str, timeout_ms: int) -> List[str]:
         """Those of the suites for which a worker is free; a yes is taken. [] also when it cannot be asked now."""

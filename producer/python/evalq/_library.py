@@ -133,11 +133,8 @@ _SIGNATURES: "tuple[tuple[str, Any, List[Any]], ...]" = (
             ctypes.c_int,
         ],
     ),
-    (
-        "withdraw",
-        ctypes.c_int,
-        [_HANDLE, ctypes.c_int64, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int],
-    ),
+    ("withdraw_job", ctypes.c_int, [_HANDLE, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]),
+    ("job", ctypes.c_int, [_HANDLE, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
     (
         "idle",
         ctypes.c_int,
@@ -177,7 +174,8 @@ class Library:
     poll: Callable[..., int]
     wait: Callable[..., int]
     best_metric: Callable[..., int]
-    withdraw: Callable[..., int]
+    withdraw_job: Callable[..., int]
+    job: Callable[..., int]
     idle: Callable[..., int]
     stats: Callable[..., None]
     error: Callable[..., bytes]

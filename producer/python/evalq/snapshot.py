@@ -13,14 +13,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Deque, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, Optional, Set, Tuple
 
 from . import _library
 from ._asks import Ask, Asks
 from ._checked import sentence
 from ._library import EvalqError
 from ._state_copy import StateCopier, StateCopy, plan, write
-from ._variant import curve, curves
 
 if TYPE_CHECKING:
     from ._handle import Handle, Submit
@@ -45,8 +44,9 @@ class _Snapshot:
     copy: Optional[StateCopy]
     ask: Optional[Ask] = None  # Made because a worker asked.
     path: str = ""
-    open_jobs: Set[str] = field(default_factory=set)
-    since_ms: int = 0  # Ends before it are of an earlier job of the step; 0: those have been read.
+    open_jobs: Dict[str, Optional[str]] = field(default_factory=dict)  # By suite: the id, once the queue has told it.
+    ends: Set[str] = field(default_factory=set)  # Jobs of the step that ended since,
+    since_ms: int = 0  # by the queue's clock, where those that ended before have not been read.
 
 
 def default_directory() -> str:
@@ -291,7 +291,7 @@ class Snapshots:
         self._copier.give(copy)
         snapshot.copy = None
         snapshot.path = path
-        snapshot.open_jobs = {suite.strip() for suite in submit.suites.split(",") if suite.strip()}
+        snapshot.open_jobs = {suite.strip(): None for suite in submit.suites.split(",") if suite.strip()}
         snapshot.since_ms = 0 if self._read_ends(handle) else time.time_ns() // 1_000_000
         code = handle.submit(path, submit)
         if code != _library.OK:
@@ -340,10 +340,20 @@ class Snapshots:
             return False
         self._settle_asks(handle)
         handle.poll(self._ended, _POLL_MS)
+        self._settle_jobs(handle)
         done = [snapshot for snapshot in self._kept if not snapshot.open_jobs]
         for snapshot in done:
             self._remove(snapshot)
         return bool(done)
+
+    def _settle_jobs(self, handle: "Handle") -> None:
+        """A snapshot is its own jobs': weights of the step that were submitted before or since may have others."""
+        for snapshot in self._kept:
+            for suite, job in list(snapshot.open_jobs.items()):
+                if job is None:
+                    job = snapshot.open_jobs[suite] = handle.job(snapshot.path, suite)
+                if job == "" or job in snapshot.ends:
+                    del snapshot.open_jobs[suite]
 
     def _settle_asks(self, handle: "Handle") -> None:
         """Workers are asked again when what they asked for is in Redis: claimed, it is no longer a mark of theirs."""
@@ -384,11 +394,8 @@ class Snapshots:
         if not result.is_end:
             return
         for snapshot in self._kept:
-            submit = snapshot.submit
-            if result.finished_ms < snapshot.since_ms:
-                continue
-            if submit.step == result.step and curve(submit.variant) in curves(result.variant):
-                snapshot.open_jobs.discard(result.suite)
+            if snapshot.submit.step == result.step and result.finished_ms >= snapshot.since_ms:
+                snapshot.ends.add(result.job)
 
     def _remove(self, snapshot: _Snapshot) -> None:
         with contextlib.suppress(OSError):
@@ -407,9 +414,10 @@ class Snapshots:
             if submit.keep:
                 continue
             for suite in sorted(snapshot.open_jobs):
-                code = handle.withdraw(submit.step, submit.variant, suite, reason, _POLL_MS)
+                job = snapshot.open_jobs[suite]
+                code = handle.withdraw_job(job, reason, _POLL_MS) if job else _library.NOT_FOUND
                 if code == _library.OK:
-                    snapshot.open_jobs.discard(suite)
+                    del snapshot.open_jobs[suite]
                 elif code not in (_library.BUSY, _library.NOT_FOUND):
                     raise EvalqError(f"{self._limit} snapshots wait already, and {handle.failure(code)}", code)
             if not snapshot.open_jobs:
