@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -118,6 +120,32 @@ static int compare(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+static int64_t changed_ns(const struct stat *info)
+{
+    return info->st_mtim.tv_sec * 1000000000 + info->st_mtim.tv_nsec;
+}
+
+int64_t evq_found_inside_ns(const char *directory, const char *name)
+{
+    char path[PATH_MAX];
+    const int bytes = snprintf(path, sizeof path, "%s/%s", directory, name);
+    DIR *stream = bytes > 0 && bytes < (int)sizeof path ? opendir(path) : NULL;
+    const struct dirent *entry = NULL;
+    int64_t newest = 0;
+
+    while (stream != NULL && (entry = readdir(stream)) != NULL) {
+        struct stat info;
+        if (fstatat(dirfd(stream), entry->d_name, &info, 0) == 0 && S_ISREG(info.st_mode) &&
+            changed_ns(&info) > newest) {
+            newest = changed_ns(&info);
+        }
+    }
+    if (stream != NULL) {
+        (void)closedir(stream); // Only read.
+    }
+    return newest;
+}
+
 enum evq_status evq_found_read(const char *directory, const char *pattern,
                                struct evq_found_list *ret_list, struct evq_error *err)
 {
@@ -140,7 +168,7 @@ enum evq_status evq_found_read(const char *directory, const char *pattern,
         if (!evq_found_step(entry->d_name, found.is_directory, pattern, &found.step)) {
             continue;
         }
-        found.changed_ns = info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec;
+        found.changed_ns = changed_ns(&info);
         found.bytes = info.st_size;
         found.name = strdup(entry->d_name);
         if (found.name == NULL || !add(&list, &found)) {

@@ -39,4 +39,8 @@ enum evq_status evq_found_read(const char *directory, const char *pattern,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_found_free(struct evq_found_list *list);
 
+/* When a file directly in directory/name last changed: one that is written again in its place
+ * leaves no mark on its directory. 0: none, or it cannot be read. */
+int64_t evq_found_inside_ns(const char *directory, const char *name);
+
 #endif

@@ -16,10 +16,12 @@
 
 #define WATCH_PAUSE_US 1000000
 #define LEFTOVERS_MS   10000 // For each run.
+#define INSIDE_LOOKS   64    // Directories that a pass looks into though they are settled.
 
 struct settled { // What needs no second look until it changes.
     char *name;
     int64_t changed_ns;
+    int64_t inside_ns; // Of a directory's files: evq_found_inside_ns().
     int64_t bytes;
 };
 
@@ -30,6 +32,7 @@ struct scan {
     struct settled *settled;
     size_t settled_count;
     size_t settled_capacity;
+    size_t turn;  // Of the list: from here on the next pass looks into directories.
     json_t *jobs; // With --json.
     size_t submitted;
     size_t duplicates;
@@ -40,26 +43,36 @@ struct scan {
     uint32_t told;           // Of this outage: a bit for each status that was said.
 };
 
-static bool is_settled(const struct scan *scan, const struct evq_found *found)
+static struct settled *find_settled(const struct scan *scan, const char *name)
 {
     for (size_t i = scan->settled_count; i > 0; i--) {
-        const struct settled *one = &scan->settled[i - 1];
-        if (strcmp(one->name, found->name) == 0) {
-            return one->changed_ns == found->changed_ns && one->bytes == found->bytes;
+        if (strcmp(scan->settled[i - 1].name, name) == 0) {
+            return &scan->settled[i - 1];
         }
     }
-    return false;
+    return NULL;
+}
+
+/* A training that resumed may save a step again, file by file into the directory that is there. */
+static bool is_settled(const struct scan *scan, const struct evq_found *found, bool look_inside)
+{
+    const struct settled *one = find_settled(scan, found->name);
+
+    return one != NULL && one->changed_ns == found->changed_ns && one->bytes == found->bytes &&
+           (!look_inside || !found->is_directory ||
+            one->inside_ns == evq_found_inside_ns(scan->directory, found->name));
 }
 
 /* Only saves work: when out of memory the checkpoint is looked at again. */
-static void settle(struct scan *scan, const struct evq_found *found)
+static void settle(struct scan *scan, const struct evq_found *found, int64_t inside_ns)
 {
-    for (size_t i = 0; i < scan->settled_count; i++) {
-        if (strcmp(scan->settled[i].name, found->name) == 0) {
-            scan->settled[i].changed_ns = found->changed_ns;
-            scan->settled[i].bytes = found->bytes;
-            return;
-        }
+    struct settled *one = find_settled(scan, found->name);
+
+    if (one != NULL) {
+        one->changed_ns = found->changed_ns;
+        one->inside_ns = inside_ns;
+        one->bytes = found->bytes;
+        return;
     }
     if (scan->settled_count == scan->settled_capacity) {
         size_t capacity = scan->settled_capacity == 0 ? 64 : 2 * scan->settled_capacity;
@@ -73,7 +86,7 @@ static void settle(struct scan *scan, const struct evq_found *found)
     char *name = strdup(found->name);
     if (name != NULL) {
         scan->settled[scan->settled_count++] =
-            (struct settled){name, found->changed_ns, found->bytes};
+            (struct settled){name, found->changed_ns, inside_ns, found->bytes};
     }
 }
 
@@ -102,7 +115,6 @@ static void refuse(struct scan *scan, const struct evq_found *found, const struc
     char shown[1100];
 
     scan->bad++;
-    settle(scan, found);
     report(scan, found, "", "refused");
     evq_cli_say(scan->cli, "evalq: %s",
                 evq_error_escape(why->message, strlen(why->message), shown, sizeof shown));
@@ -114,6 +126,8 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_found *found
 {
     char path[PATH_MAX];
     struct evq_submission_sent sent;
+    const int64_t inside_ns =
+        found->is_directory ? evq_found_inside_ns(scan->directory, found->name) : 0;
     int bytes = snprintf(path, sizeof path, "%s/%s", scan->directory, found->name);
     if (bytes < 0 || bytes >= (int)sizeof path) {
         return evq_error_set(err, EVQ_E_LIMIT, "the path '%.200s/...' is too long",
@@ -124,7 +138,7 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_found *found
     const bool own = sent.fingerprint[0] == '\0'; // The checkpoint's fault: nothing was sent yet.
     switch (status) {
     case EVQ_OK:
-        settle(scan, found);
+        settle(scan, found, inside_ns);
         for (size_t i = 0; i < scan->submission.suite_count; i++) {
             const struct evq_submitted *one = &sent.submitted[i];
             bool duplicate = one->answer == EVQ_SUBMIT_DUPLICATE;
@@ -148,10 +162,12 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_found *found
     case EVQ_E_CORRUPT:
     case EVQ_E_UNSUPPORTED:
     case EVQ_E_LIMIT:
+        settle(scan, found, inside_ns);
         refuse(scan, found, err);
         return EVQ_OK;
     case EVQ_E_INVALID: // As a link that leads out of its root.
         if (own) {
+            settle(scan, found, inside_ns);
             refuse(scan, found, err);
         }
         return own ? EVQ_OK : status;
@@ -183,7 +199,9 @@ static enum evq_status scan_pass(struct scan *scan, bool first_look, struct evq_
             }
             continue;
         }
-        if (!is_settled(scan, &list.items[i])) {
+        const bool look_inside =
+            (i + list.count - scan->turn % list.count) % list.count < INSIDE_LOOKS;
+        if (!is_settled(scan, &list.items[i], look_inside)) {
             status = scan_one(scan, &list.items[i], first_look, err);
         }
     }
@@ -191,6 +209,7 @@ static enum evq_status scan_pass(struct scan *scan, bool first_look, struct evq_
         evq_cli_say(scan->cli, "evalq: no checkpoint in '%s'%s", scan->directory,
                     pattern != NULL ? " matches the pattern" : "; name them with --pattern");
     }
+    scan->turn += INSIDE_LOOKS;
     evq_found_free(&list);
     return status;
 }
@@ -339,7 +358,8 @@ const struct evq_verb evq_verb_scan = {
         "\"step\", else the last number in the name. --pattern chooses other names. Those that are "
         "complete are submitted; those that the queue has already are duplicates, which is "
         "success; those still "
-        "being written are left for the next scan, or with --watch for the next look.\n\n"
+        "being written are left for the next scan, or with --watch for the next look, and one that "
+        "is written again is submitted again.\n\n"
         "Exit code 9: a checkpoint was refused as damaged or of an unknown format; the others were "
         "submitted.",
     .options = options,

@@ -411,6 +411,40 @@ static void scan_watch_finds_what_comes_later(void **state)
     assert_int_equal(fixture_file_holds(site->dir, "watch.out", "w/1/regular/quick"), 1);
 }
 
+static void write_last_value(const char *path, float value)
+{
+    FILE *file = fopen(path, "r+b");
+
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -(long)sizeof value, SEEK_END), 0);
+    assert_int_equal(fwrite(&value, sizeof value, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* As a training does that resumed before it: into the file that is there, so that its directory
+ * tells nothing. */
+static void scan_watch_submits_a_directory_whose_file_was_written_again(void **state)
+{
+    struct site *site = *state;
+    char path[256];
+
+    (void)snprintf(path, sizeof path, "%s/out/checkpoint-100", site->dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    fixture_user_checkpoint(site, "out/checkpoint-100/model.safetensors", 1);
+    pid_t pid = fixture_program_start(&site->program, "watch", "scan", "out", "--run", "w",
+                                      "--suite", "quick", "--watch", (char *)NULL);
+    FIXTURE_UNTIL(fixture_file_holds(site->dir, "watch.out", "w/100/regular/quick") == 1);
+    const struct fixture_text first =
+        fixture_job_field(site->fx, "w/100/regular/quick", "fingerprint");
+    (void)snprintf(path, sizeof path, "%s/out/checkpoint-100/model.safetensors", site->dir);
+    write_last_value(path, 0.5f);
+    FIXTURE_UNTIL(strcmp(fixture_job_field(site->fx, "w/100/regular/quick", "fingerprint").text,
+                         first.text) != 0);
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(fixture_program_wait(pid), -SIGTERM);
+    fixture_audit(site->fx);
+}
+
 /* Nothing of it is in a root, until it is: by its own name. */
 static void scan_watch_goes_on_when_what_it_watches_is_in_no_root(void **state)
 {
@@ -460,6 +494,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(scan_goes_on_behind_checkpoints_that_cannot_be_read, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_watch_goes_on_when_what_it_watches_is_in_no_root,
+                                        setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(scan_watch_submits_a_directory_whose_file_was_written_again,
                                         setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_watch_finds_what_comes_later, setup,
                                         fixture_user_teardown),
