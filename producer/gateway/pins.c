@@ -150,13 +150,10 @@ static void *thread_main(void *context)
 static enum evq_status open_all(struct evq_pins *pins, struct evq_error *err)
 {
     pthread_condattr_t attributes;
-    const struct evq_conn_config conn = {.url = pins->config->redis.url,
-                                         .user = pins->config->redis.user,
-                                         .password_file = pins->config->redis.password_file,
-                                         .name = "evalq-gateway",
-                                         .connect_timeout_ms = CONNECT_TIMEOUT_MS,
-                                         .call_timeout_ms = CALL_TIMEOUT_MS};
+    struct evq_conn_config conn = evq_config_conn(pins->config, "evalq-gateway");
 
+    conn.connect_timeout_ms = CONNECT_TIMEOUT_MS;
+    conn.call_timeout_ms = CALL_TIMEOUT_MS;
     enum evq_status status = evq_conn_open(&conn, &pins->conn, err);
     if (status == EVQ_OK) {
         status = evq_queue_open(pins->conn, pins->config->redis.queue, &pins->queue, err);

@@ -10,6 +10,7 @@ import unittest
 import urllib.request
 from typing import List
 
+from lmms_client import EvalClient
 from scene import BIN, DEADLINE, NATIVE, Scene, free_port, until
 from tls import Authority
 
@@ -74,7 +75,7 @@ class RedisTlsTest(unittest.TestCase):
         self.assertIn("4 done", scene.evalq("status").stdout)
         if os.path.exists(BIN + "/evalq-gateway"):
             port = free_port()
-            scene.start("evalq-gateway", "--listen", f"127.0.0.1:{port}")
+            scene.start("evalq-gateway", "--listen", f"127.0.0.1:{port}", "--lmms-open")
 
             def ready() -> bool:
                 try:
@@ -84,6 +85,18 @@ class RedisTlsTest(unittest.TestCase):
                     return False
 
             until(ready, "the gateway reaches Redis")
+            self.pins_are_released(EvalClient(f"http://127.0.0.1:{port}"))
+
+    def pins_are_released(self, client: EvalClient) -> None:
+        """The gateway looks after them over a connection of its own."""
+        training = os.path.join(self.scene.out, "training")
+        checkpoint = os.path.join(training, "checkpoint-1")
+        os.makedirs(checkpoint)
+        shutil.copy(self.scene.checkpoint("saved.safetensors"), os.path.join(checkpoint, "model.safetensors"))
+        job = client.evaluate("m", ["size"], {"pretrained": checkpoint})
+        self.assertEqual(len(os.listdir(os.path.join(training, ".evalq", "pins"))), 1)
+        client.cancel_job(job["job_id"])
+        until(lambda: os.listdir(training) == ["checkpoint-1"], "the pin is released")
 
     def test_what_is_missing_is_said_by_each_program(self) -> None:
         scene = self.scene
