@@ -48,6 +48,9 @@ if [ -n "$made" ] || ! grep -q '^user default off .*+@all$' "$dir/users.acl" 2>/
     mv "$dir/users.acl.new" "$dir/users.acl"
 fi
 chmod 0755 "$dir"
+# What the container engine has just made is root's and empty; a directory that somebody had before stays as it is.
 for data in /scratch /results; do
-    [ ! -d "$data" ] || chown 10001:10001 "$data"
+    if [ -d "$data" ] && [ "$(stat -c %u "$data")" = 0 ] && [ -z "$(ls -A "$data")" ]; then
+        chown 10001:10001 "$data"
+    fi
 done

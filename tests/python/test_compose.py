@@ -71,6 +71,15 @@ class ComposeTest(unittest.TestCase):
                     used.add(source)
         self.assertEqual(used, set(self.file["volumes"]))
 
+    def test_what_programs_write_to_is_theirs(self) -> None:
+        """secrets.sh gives them what the container engine makes, which is root's: also where the user says which directory it is."""
+        given = dict(reversed(volume.rsplit(":", 1)) for volume in self.services["secrets"]["volumes"])
+        for name in ("worker", "worker-gpu", "logger"):
+            for volume in self.services[name]["volumes"]:
+                if not volume.endswith(":ro"):
+                    source, target = volume.rsplit(":", 1)
+                    self.assertEqual(given.get(target), source, name)
+
     def test_each_program_has_its_own_role_and_its_secret_alone_by_file(self) -> None:
         words = [BIN + "/evalq", "--url", "unix:///nowhere/at.all", "admin", "acl"]
         done = subprocess.run(words, text=True, capture_output=True, check=True)
