@@ -5,7 +5,7 @@
  * (http_server.c, the only file that knows the library). A request that has arrived whole is handed
  * to a pool of threads (pool.h) while its connection stands by; each of them has a connection to
  * Redis of its own and runs one handler at a time. So a handler may wait for Redis; what takes
- * longer sets again_ms in its reply and is called anew. Handlers of routes marked `direct`, and the
+ * longer sets again_ms in its reply and is called anew. Handlers of routes marked DIRECT, and the
  * pull function of a stream, run on the library's thread and must not wait at all.
  */
 #ifndef EVQ_GATEWAY_HTTP_H

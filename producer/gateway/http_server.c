@@ -397,7 +397,7 @@ static enum MHD_Result on_whole(struct call *call)
         if (exchange->request.body == NULL) {
             return MHD_NO;
         }
-        if (!exchange->route->direct) {
+        if (exchange->route->waits_ms > 0) {
             link_phase(call, WORKING);
             call->progress = GIVEN;
             MHD_suspend_connection(call->connection);

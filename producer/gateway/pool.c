@@ -135,7 +135,7 @@ static bool handle(struct evq_pool *pool, struct thread *thread, struct evq_exch
                           .events = pool->config.events,
                           .pins = pool->config.pins};
 
-    if (evq_clock_mono_ms() - exchange->queued_ms > pool->config.waiting_ms_max) {
+    if (evq_clock_mono_ms() - exchange->queued_ms > exchange->route->waits_ms) {
         answer_busy(exchange, "too many requests are waiting for Redis");
         return true;
     }

@@ -27,7 +27,6 @@ struct evq_pool_config {
     struct evq_pins *pins;           // Borrowed.
     uint32_t threads;                // 1 to EVQ_POOL_THREADS_MAX.
     uint32_t waiting_max;            // Requests.
-    int64_t waiting_ms_max;
     /* On a pool thread: the exchange has its reply. The pool does not touch it any more. */
     void (*on_done)(struct evq_exchange *exchange);
 };

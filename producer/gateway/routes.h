@@ -28,7 +28,8 @@ struct evq_route {
     const char *method; // "GET" serves HEAD too.
     const char *pattern;
     enum evq_http_right right;
-    bool direct; // On the library's thread, without Redis: must not wait.
+    int32_t waits_ms; // At most so long for a thread of the pool, then 503; 0: it runs on the
+                      // library's, without Redis, and must not wait.
     evq_http_handler handler;
 };
 

@@ -23,7 +23,6 @@
 #define DESCRIPTORS_REST 128 // Beside those of connections.
 #define STREAMS_MAX      256
 #define WAITING_MAX      1024
-#define WAITING_MS_MAX   5000
 #define REPLY_MS         60000
 #define FIRST_READ_MS    3000 // Of the stream of results, before anybody may ask for events.
 
@@ -128,7 +127,6 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
                                          .pins = service->pins,
                                          .threads = options->threads,
                                          .waiting_max = WAITING_MAX,
-                                         .waiting_ms_max = WAITING_MS_MAX,
                                          .on_done = evq_http_server_done};
     if (status == EVQ_OK) {
         status = evq_pool_start(&pool, &service->pool, err);

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -304,6 +305,26 @@ class LmmsTest(SceneTest):
             pass
         backend.wait(until)
         self.assertEqual((backend.lost, sorted(backend.logged)), ([], [1, 2]))
+
+    def test_polls_wait_behind_others_while_redis_stands_still(self) -> None:
+        """A call takes its whole time limit then; so do those of the polls before one."""
+        assert self.scene.redis is not None
+        gateway, client = self.another_gateway("--listen", "127.0.0.1:0", "--threads", "1")
+        job = client.evaluate("m", ["size"], {"pretrained": self.save("still/checkpoint-1")})["job_id"]
+        states: List[str] = []
+        polls = [threading.Thread(target=lambda: states.append(client.get_job(job)["status"])) for _ in range(4)]
+        self.scene.redis.send_signal(signal.SIGSTOP)
+        try:
+            for poll in polls:
+                poll.start()
+            until(lambda: not client.is_healthy(), "the gateway says that Redis stands still")  # Behind the polls.
+        finally:
+            self.scene.redis.send_signal(signal.SIGCONT)
+        for poll in polls:
+            poll.join(DEADLINE)
+        self.assertEqual(len(states), 4)
+        gateway.terminate()
+        gateway.wait(DEADLINE)
 
     def test_two_distributed_evaluations_at_once_on_one_host(self) -> None:
         gate = self.gate("ranks-gate")
