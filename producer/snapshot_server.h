@@ -16,7 +16,7 @@
 #include "shared/snapshot.h"
 
 #define EVQ_SNAPSHOT_SERVER_PEERS_MAX  16
-#define EVQ_SNAPSHOT_SERVER_OFFERS_MAX 256 // Beyond it the oldest is forgotten.
+#define EVQ_SNAPSHOT_SERVER_OFFERS_MAX 4096 // Then the oldest goes; /dev/shm is full before.
 
 struct evq_snapshot_server;
 

@@ -88,6 +88,26 @@ static void server_keeps_the_token_of_a_file_it_knows(void **state)
                   EVQ_E_NOT_FOUND);
 }
 
+/* Where every step is evaluated, as many wait as memory holds. */
+static void server_serves_the_first_of_thousands(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_snapshot_offer offer;
+    struct evq_fetched fetched;
+    struct evq_error err;
+    char path[160];
+
+    for (int i = 0; i < 3000; i++) {
+        (void)snprintf(path, sizeof(path), "%s/%d.safetensors", scene->directory, i);
+        file_write(path, scene->data, 1);
+        assert_status_err(evq_snapshot_server_offer(scene->server, path, &offer, &err), EVQ_OK,
+                          &err);
+    }
+    assert_status_err(fetch(scene, &patient_limits, &fetched, &err), EVQ_OK, &err);
+    assert_fetched(scene, &fetched);
+    evq_fetch_close(&fetched);
+}
+
 /* Whoever knows a token and takes nothing: the place stays taken. */
 static int ask_and_take_one_byte(const struct scene *scene)
 {
@@ -228,6 +248,7 @@ int main(void)
         TEST(server_answers_nothing_to_what_is_no_request),
         TEST(server_serves_no_file_that_took_the_place),
         TEST(server_keeps_the_token_of_a_file_it_knows),
+        TEST(server_serves_the_first_of_thousands),
         TEST(server_bounds_its_connections),
         TEST(server_serves_who_asks_before_who_says_nothing),
         TEST(server_closes_who_says_nothing_in_time),
