@@ -252,9 +252,6 @@ static enum evq_status greet(struct evq_conn *conn, int64_t deadline_ms, struct 
     } else if (*refusal_text != '\0') {
         status = refuse(conn, refusal_text, err);
     }
-    if (status == EVQ_E_RETRY && conn->sentinels != NULL) {
-        conn->sentinels->first = (conn->sentinels->first + 1) % conn->sentinels->count;
-    }
     return status;
 }
 
@@ -302,6 +299,10 @@ static enum evq_status connect_now(struct evq_conn *conn, int64_t deadline_ms,
     }
     if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT) {
         conn->url = conn->home; // A node that MOVED named may be gone for good.
+    }
+    if (conn->sentinels != NULL && evq_conn_retryable(status)) {
+        // One that is cut off from the others goes on naming a primary that was.
+        conn->sentinels->first = (conn->sentinels->first + 1) % conn->sentinels->count;
     }
     return status;
 }

@@ -358,24 +358,30 @@ static void conn_call_never_follows_ask(void **state)
     peer_end(&peer);
 }
 
+static void sentinel_says(int primary, char text[256])
+{
+    char port[8];
+
+    (void)snprintf(port, sizeof port, "%d", primary);
+    (void)snprintf(text, 256,
+                   "*8\r\n$4\r\nname\r\n$1\r\nq\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nport\r\n"
+                   "$%zu\r\n%s\r\n$12\r\nconfig-epoch\r\n$2\r\n17\r\n",
+                   strlen(port), port);
+}
+
 /* Of what a sentinel says, a byte at a time, the primary is taken; asked again where it goes. */
 static void conn_call_follows_what_a_sentinel_says_in_pieces(void **state)
 {
     (void)state;
     const struct fixture_redis_config config = {.tcp = true};
     struct fixture_redis *node = fixture_redis_start(&config);
-    char port[8];
     char text[256];
     char url[96];
     struct peer peer;
     struct evq_error err;
     struct evq_reply *reply = NULL;
 
-    (void)snprintf(port, sizeof port, "%d", node->port);
-    (void)snprintf(text, sizeof text,
-                   "*8\r\n$4\r\nname\r\n$1\r\nq\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nport\r\n"
-                   "$%zu\r\n%s\r\n$12\r\nconfig-epoch\r\n$2\r\n17\r\n",
-                   strlen(port), port);
+    sentinel_says(node->port, text);
     const struct scene scenes[] = {{.bytes = text, .piece = 1},
                                    {.bytes = text, .byte_count = 30, .after = THEN_CLOSE},
                                    {.bytes = text}};
@@ -397,6 +403,37 @@ static void conn_call_follows_what_a_sentinel_says_in_pieces(void **state)
     evq_conn_close(conn);
     fixture_redis_free(node);
     peer_end(&peer);
+}
+
+/* The first is cut off from the others, and has not heard of the failover. */
+static void conn_call_asks_another_sentinel_where_the_primary_is_dead(void **state)
+{
+    (void)state;
+    const struct fixture_redis_config config = {.tcp = true};
+    struct fixture_redis *node = fixture_redis_start(&config);
+    char old[256];
+    char new[256];
+    char url[96];
+    struct peer peers[2];
+    struct evq_error err;
+    struct evq_reply *reply = NULL;
+
+    sentinel_says(fixture_free_port(), old);
+    sentinel_says(node->port, new);
+    const struct scene scenes[] = {{.bytes = old}, {.bytes = new}};
+    peer_start(&peers[0], &scenes[0], 1);
+    peer_start(&peers[1], &scenes[1], 1);
+    (void)snprintf(url, sizeof url, "redis+sentinel://127.0.0.1:%d,127.0.0.1:%d/q", peers[0].port,
+                   peers[1].port);
+    struct evq_conn *conn = open_url(url, 0);
+    assert_status(get(conn, &reply, &err), EVQ_E_IO); // Nobody listens there.
+    assert_status_err(get(conn, &reply, &err), EVQ_OK, &err);
+    assert_holds(evq_conn_where(conn), node->tcp_url);
+    evq_reply_free(reply);
+    evq_conn_close(conn);
+    fixture_redis_free(node);
+    peer_end(&peers[0]);
+    peer_end(&peers[1]);
 }
 
 static void *interrupt_main(void *conn)
@@ -510,6 +547,7 @@ int main(void)
         cmocka_unit_test(conn_call_follows_moved_so_often_and_no_further),
         cmocka_unit_test(conn_call_gives_up_connecting_at_its_deadline),
         cmocka_unit_test(conn_call_follows_what_a_sentinel_says_in_pieces),
+        cmocka_unit_test(conn_call_asks_another_sentinel_where_the_primary_is_dead),
         cmocka_unit_test(conn_call_leaves_sentinels_that_say_nothing),
     };
     return cmocka_run_group_tests_name("plain", both, NULL, NULL) +
