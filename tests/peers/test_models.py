@@ -275,6 +275,18 @@ class EveryFamily(Scenes):
             json.dump(values, file)
         self.agree(model, self.path("old"))
 
+    def test_rope_scaling_put_into_a_newer_configuration(self) -> None:
+        model = randomized(MODELS["llama linear"]())
+        model.save_pretrained(self.path("both"))
+        config = self.path("both/config.json")
+        with open(config, encoding="utf-8") as file:
+            values = json.load(file)
+        values["rope_scaling"] = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+        with open(config, "w", encoding="utf-8") as file:
+            json.dump(values, file)
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(self.path("both"), dtype=torch.float32)
+        self.agree(loaded.eval(), self.path("both"))
+
 
 class BrieflyTrained(Scenes):
     """Every family after a few steps on a language that is easy to guess: weights as training leaves them, texts that it knows."""
@@ -495,6 +507,7 @@ class Refusals(Scenes):
             ({"hidden_size": "many"}, "hidden_size", "'many'", "whole number"),
             ({"num_hidden_layers": -1}, "num_hidden_layers", "'-1'"),
             ({"max_position_embeddings": 20}, "61 tokens", "20"),
+            ({"is_causal": False}, "is_causal"),
         )
         for edit, *words in bad:
             with self.subTest(str(edit)):

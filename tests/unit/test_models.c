@@ -208,6 +208,17 @@ static const struct edit edits[] = {
      "\"rope_parameters\": {\"full_attention\": {\"rope_type\": 1}}",
      EVQ_E_UNSUPPORTED,
      {"differ by the type of layer"}},
+    {"llama", // Beside rope_parameters: Transformers takes rope_scaling.
+     "\"use_cache\": true",
+     "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}",
+     EVQ_E_UNSUPPORTED,
+     {"'dynamic'"}},
+    {"llama", "\"use_cache\": true", "\"rope_scaling\": {}", EVQ_OK, {""}},
+    {"llama",
+     "\"use_cache\": true",
+     "\"is_causal\": false",
+     EVQ_E_UNSUPPORTED,
+     {"is_causal is false"}},
     {"llama", "\"vocab_size\": 37", "\"vocab_size\": 0", EVQ_E_INVALID, {"vocab_size", "'0'"}},
     {"llama",
      "\"vocab_size\": 37",
@@ -244,6 +255,7 @@ static const struct edit edits[] = {
      EVQ_E_INVALID,
      {"lm_head.weight", "expected one of shape [37, 16]"}},
     {"gpt2", "\"gelu_new\"", "\"gelu\"", EVQ_OK, {""}},
+    {"gpt2", "\"use_cache\": true", "\"block_size\": 8", EVQ_OK, {""}}, // n_positions says it.
     {"gpt2",
      "\"add_cross_attention\": false",
      "\"add_cross_attention\": true",
@@ -254,6 +266,8 @@ static const struct edit edits[] = {
      "\"use_bidirectional_attention\": true",
      EVQ_E_UNSUPPORTED,
      {"use_bidirectional_attention"}},
+    {"gemma", "\"use_cache\": true", "\"hidden_activation\": \"softplus\"", EVQ_OK, {""}},
+    {"gemma", "\"hidden_act\": \"gelu", "\"hidden_activation\": \"gelu", EVQ_OK, {""}},
     {"gemma", "{", "[", EVQ_E_CORRUPT, {"config.json"}},
     {"gemma", "{", "{\"a\": nan, ", EVQ_E_CORRUPT, {"config.json", "JSON byte"}},
     {"gemma", "{", "{\"a\": \"\xff\", ", EVQ_E_CORRUPT, {"config.json", "UTF-8"}},
@@ -300,6 +314,8 @@ static void models_options_go_before_the_configuration(void **state)
     } cases[] = {
         {{{"hidden_size", "20"}}, 1, "[37, 20]"},
         {{{"rope_theta", "7"}}, 1, ""},
+        {{{"rope_theta", "1"}}, 1, "rope_theta is 1"}, // The file has rope_parameters.rope_theta.
+        {{{"rope_theta", "1"}, {"rope_parameters.rope_theta", "7"}}, 2, ""},
         {{{"family", "llama"}}, 1, ""},
         {{{"family", "mistral"}}, 1, ""},
         {{{"family", "gpt2"}}, 1, "n_layer is not known"},

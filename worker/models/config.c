@@ -205,6 +205,11 @@ bool evq_model_config_null(struct evq_model_config *config, const char *name)
     return !evq_model_config_has(config, name) && value != NULL;
 }
 
+bool evq_model_config_told(const struct evq_model_config *config, const char *name)
+{
+    return evq_pair_get(config->task->model, config->task->model_count, name, NULL) != NULL;
+}
+
 bool evq_model_config_has(struct evq_model_config *config, const char *name)
 {
     struct found found;

@@ -27,6 +27,9 @@ void evq_model_config_free(struct evq_model_config *config); // Accepts NULL.
 /* Whether there is a value, of whatever kind. */
 bool evq_model_config_has(struct evq_model_config *config, const char *name);
 
+/* Whether the task's options say it. */
+bool evq_model_config_told(const struct evq_model_config *config, const char *name);
+
 /* Whether it says null, where leaving it out would mean something else. */
 bool evq_model_config_null(struct evq_model_config *config, const char *name);
 

@@ -426,7 +426,8 @@ static bool stands_transposed(const struct evq_checkpoint *checkpoint,
     return false;
 }
 
-/* What products of the shape must fit, so that no size below overflows. */
+/* What products of the shape must fit, so that no size below overflows; and what no family
+ * handles. */
 static void check_shape(struct evq_model_config *config, const struct evq_decoder *shape)
 {
     const int64_t wide = ((int64_t)shape->heads + 2 * (int64_t)shape->kv_heads) * shape->head_dim;
@@ -449,6 +450,10 @@ static void check_shape(struct evq_model_config *config, const struct evq_decode
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
                                 "heads are %d wide, expected an even number for rotary positions",
                                 (int)shape->head_dim);
+    }
+    if (!evq_model_config_flag(config, "is_causal", true)) {
+        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                "is_causal is false, expected a causal decoder");
     }
     if (evq_model_config_has(config, "quantization_config.quant_method")) {
         evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,

@@ -8,17 +8,19 @@
 #include "worker/models/llama.h"
 #include "worker/models/rope.h"
 
-/* Its first configurations say "gelu" and mean the tanh form, as Transformers reads them. */
+/* Its first configurations say "gelu" and mean the tanh form, as Transformers reads them; some say
+ * it a second time as hidden_activation. */
 static enum evq_activation read_activation(struct evq_model_config *config)
 {
     static const char tanh_form[] = "gelu_pytorch_tanh";
-    const char *named = evq_model_config_text(config, "hidden_act", tanh_form);
 
-    if (evq_model_config_has(config, "hidden_activation")) {
+    if (evq_model_config_told(config, "hidden_activation") ||
+        !evq_model_config_has(config, "hidden_act")) {
         return evq_decoder_activation(config, "hidden_activation", tanh_form);
     }
-    return strcmp(named, "gelu") == 0 ? EVQ_ACT_GELU_TANH
-                                      : evq_decoder_activation(config, "hidden_act", tanh_form);
+    return strcmp(evq_model_config_text(config, "hidden_act", tanh_form), "gelu") == 0
+               ? EVQ_ACT_GELU_TANH
+               : evq_decoder_activation(config, "hidden_act", tanh_form);
 }
 
 static void gemma_read(struct evq_model_config *config, struct evq_arena *arena,

@@ -45,7 +45,10 @@ static void gpt2_read(struct evq_model_config *config, struct evq_arena *arena,
                       struct evq_decoder *decoder)
 {
     const bool nano = evq_model_config_has(config, "block_size"); // Only nanoGPT calls it so.
-    const char *context = nano ? "block_size" : "n_positions";
+    // A Lightning module's own hyper-parameters may have one that says something else.
+    const bool named =
+        !evq_model_config_told(config, "block_size") && evq_model_config_has(config, "n_positions");
+    const char *context = nano && !named ? "block_size" : "n_positions";
 
     (void)arena; // No rotary positions, no windows.
     decoder->layers = (int32_t)evq_model_config_integer(config, "n_layer", 1, 10000, 0);

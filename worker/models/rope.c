@@ -8,7 +8,7 @@
 
 struct rope {
     struct evq_model_config *config;
-    const char *place; // Of the parameters: "rope_parameters", or "rope_scaling" as it was before.
+    bool older; // The parameters stand in "rope_scaling", as they did before "rope_parameters".
     double theta;
     double factor;
     double trained; // Longest sequence before it was stretched.
@@ -17,9 +17,13 @@ struct rope {
     double scale;   // Of cosine and sine.
 };
 
+/* Options have the new name alone, and go before what either place says. */
 static const char *path(const struct rope *rope, const char *name, char out[80])
 {
-    (void)snprintf(out, 80, "%s.%s", rope->place, name); // Our own names: they fit.
+    (void)snprintf(out, 80, "rope_parameters.%s", name); // Our own names: they fit.
+    if (rope->older && !evq_model_config_told(rope->config, out)) {
+        (void)snprintf(out, 80, "rope_scaling.%s", name);
+    }
     return out;
 }
 
@@ -28,6 +32,20 @@ static double real(const struct rope *rope, const char *name, double fallback)
     char at[80];
 
     return evq_model_config_real(rope->config, path(rope, name, at), fallback);
+}
+
+/* A value that may also stand beside the parameters; first: that one goes before them. What the
+ * options say goes before both. */
+static double beside(const struct rope *rope, const char *name, double fallback, bool first)
+{
+    char inner[80];
+    const bool told = evq_model_config_told(rope->config, path(rope, name, inner));
+    const bool outer = evq_model_config_told(rope->config, name) || first;
+
+    if (outer && !told) {
+        return evq_model_config_real(rope->config, name, real(rope, name, fallback));
+    }
+    return real(rope, name, evq_model_config_real(rope->config, name, fallback));
 }
 
 static double pair_theta(const struct rope *rope, int32_t pair)
@@ -129,12 +147,10 @@ static void read_parameters(struct rope *rope, const char *type, int32_t context
     char at[80];
 
     // Some configurations have it beside the others, which goes first.
-    rope->trained = evq_model_config_real(
-        config, trained, evq_model_config_real(config, path(rope, trained, at), context));
+    rope->trained = beside(rope, trained, context, true);
     const double stretched = strcmp(type, "yarn") == 0 ? context / rope->trained : (double)NAN;
     rope->factor = strcmp(type, "default") == 0 ? 1.0 : real(rope, "factor", stretched);
-    rope->theta = evq_model_config_real(config, path(rope, "rope_theta", at),
-                                        evq_model_config_real(config, "rope_theta", 10000.0));
+    rope->theta = beside(rope, "rope_theta", 10000.0, false);
     const double part =
         evq_model_config_real(config, path(rope, "partial_rotary_factor", at),
                               evq_model_config_real(config, "partial_rotary_factor", 1.0));
@@ -157,14 +173,12 @@ static void read_parameters(struct rope *rope, const char *type, int32_t context
 void evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
                    struct evq_decoder *decoder)
 {
-    const bool present = evq_model_config_has(config, "rope_parameters.rope_type") ||
-                         evq_model_config_has(config, "rope_parameters.rope_theta") ||
-                         evq_model_config_has(config, "rope_parameters.type");
+    // Where a configuration has both, Transformers takes the older one.
+    const bool older = evq_model_config_has(config, "rope_scaling.rope_type") ||
+                       evq_model_config_has(config, "rope_scaling.type") ||
+                       evq_model_config_has(config, "rope_scaling.factor");
     const size_t pairs = (size_t)decoder->head_dim / 2;
-    struct rope rope = {.config = config,
-                        .place = present ? "rope_parameters" : "rope_scaling",
-                        .dim = decoder->head_dim,
-                        .scale = 1.0};
+    struct rope rope = {.config = config, .older = older, .dim = decoder->head_dim, .scale = 1.0};
     const char *type = type_of(&rope);
     size_t at = 0;
     char shown[64];
