@@ -186,6 +186,7 @@ static enum evq_status merge_pair(struct adapter *adapter, const struct pair *pa
         .scaling = evq_adapter_config_scaling(&adapter->config, pair->module, pair->a->shape[0]),
         .transposed = turned};
     pair->weight->merge = merge;
+    pair->weight->adapted = true;
     pair->weight->contiguous = false; // Its bytes alone are not what it is.
     return EVQ_OK;
 }
@@ -217,6 +218,7 @@ static enum evq_status replace(struct adapter *adapter, const struct evq_tensor 
     const char *kept = weight->name;
     *weight = *tensor;
     weight->name = kept;
+    weight->adapted = true;
     return EVQ_OK;
 }
 

@@ -65,6 +65,7 @@ struct evq_tensor {
     const struct evq_piece *pieces; // It lies in boxes, each stored apart; then not at offset.
     size_t piece_count;             // 0: it is whole.
     const struct evq_merge *merge; // What an adapter adds; NULL: nothing. shared/checkpoint/merge.h
+    bool adapted;                  // An adapter adds to it, or has it in the place of the base's.
 };
 
 /* A box of a tensor. The boxes of a tensor fill it, and no two overlap. */

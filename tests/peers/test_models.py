@@ -146,6 +146,11 @@ MODELS = {
     ),
     "gemma": lambda: gemma(head_dim=14, num_key_value_heads=1),
 }
+if hasattr(transformers, "MinistralConfig"):  # What a mistral with layer_types is read as.
+    LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+    MODELS["ministral"] = lambda: transformers.MinistralForCausalLM(
+        transformers.MinistralConfig(**shape(head_dim=8, sliding_window=7, layer_types=LAYERS))
+    )
 
 
 def randomized(model: transformers.PreTrainedModel, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
@@ -411,6 +416,18 @@ class EveryLayout(Scenes):
                             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
                 model.save_pretrained(self.path(name))
                 self.agree(model.eval(), self.path(name), base=f"{name}-base")
+
+    def test_adapter_of_a_tied_embedding(self) -> None:
+        self.requires("peft")
+        import peft
+
+        base = randomized(MODELS["qwen2 tied"]())
+        base.save_pretrained(self.path("tied-base"))
+        for more in ({"target_modules": ["q_proj", "embed_tokens"]}, {"modules_to_save": ["embed_tokens"]}):
+            with self.subTest(str(more)):
+                settings = peft.LoraConfig(**{"r": 4, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM", **more})
+                peft.get_peft_model(randomized(MODELS["qwen2 tied"]()), settings).save_pretrained(self.path("tied"))
+                self.refused(self.path("tied"), "the adapter changes", "embed_tokens.weight", base="tied-base")
 
     def test_distributed_checkpoint(self) -> None:
         import torch.distributed.checkpoint as dcp

@@ -219,6 +219,33 @@ static void nan_weights_are_flagged(void **state)
     assert_true(metric(fx, "nan_items") == 5.0);
 }
 
+/* As Transformers 5 has it the head counts, as 4 had it the embedding. */
+static void head_that_differs_from_its_embedding_is_refused_unless_told(void **state)
+{
+    struct fixture *fx = *state;
+    static float values[VOCABULARY * WIDTH] = {1.0f};
+    const struct fixture_tensor head = {.name = "lm_head.weight",
+                                        .dtype = EVQ_DTYPE_F32,
+                                        .rank = 2,
+                                        .shape = {VOCABULARY, WIDTH},
+                                        .data = values};
+    struct evq_pair option = {"tie_word_embeddings", "true"};
+    struct lm made;
+
+    assert_runs(fx, lm(fx, &made, "perplexity", "data.txt", NULL));
+    const double tied = metric(fx, "loss");
+    write_gpt_with(fx, 0.0f, &head);
+    assert_fault(fx, &made.task, EVQ_E_INVALID,
+                 "tensor 'lm_head.weight' of 'gpt' differs from 'wte.weight'");
+    made.task.model = &option;
+    made.task.model_count = 1;
+    assert_runs(fx, &made.task);
+    assert_true(metric(fx, "loss") == tied);
+    option.value = "false";
+    assert_runs(fx, &made.task);
+    assert_true(metric(fx, "loss") != tied);
+}
+
 static void tokens_of_a_file_are_scored(void **state)
 {
     struct fixture *fx = *state;
@@ -267,7 +294,21 @@ static void tokens_are_refused_in_a_sentence(void **state)
         "text needs a tokenizer, beside the weights or as `data: {tokenizer: PATH}`: tokenizer");
 }
 
-/* An adapter of gpt/ that changes nothing yet, as PEFT saves it: without a tokenizer. */
+/* An adapter of gpt/, as PEFT saves it: without a tokenizer. */
+static void write_adapter_of(const struct fixture *fx, const struct fixture_tensor *tensors,
+                             size_t count)
+{
+    char path[128];
+
+    assert_true(mkdirat(fx->root_fd, "adapter", 0700) == 0 || errno == EEXIST);
+    (void)snprintf(path, sizeof(path), "%s/adapter/adapter_model.safetensors", fx->directory);
+    fixture_safetensors(path, tensors, count);
+    write_file(fx, "adapter/adapter_config.json",
+               "{\"peft_type\": \"LORA\", \"lora_alpha\": 2, \"r\": 1, \"fan_in_fan_out\": true, "
+               "\"base_model_name_or_path\": \"gpt\"}");
+}
+
+/* One that changes nothing yet. */
 static void write_adapter(const struct fixture *fx)
 {
     static const float a[WIDTH] = {1.0f};
@@ -275,14 +316,8 @@ static void write_adapter(const struct fixture *fx)
     const struct fixture_tensor tensors[] = {
         MATRIX("base_model.model.h.0.mlp.c_fc.lora_A.weight", 1, WIDTH, a),
         MATRIX("base_model.model.h.0.mlp.c_fc.lora_B.weight", 4 * WIDTH, 1, b)};
-    char path[128];
 
-    assert_int_equal(mkdirat(fx->root_fd, "adapter", 0700), 0);
-    (void)snprintf(path, sizeof(path), "%s/adapter/adapter_model.safetensors", fx->directory);
-    fixture_safetensors(path, tensors, 2);
-    write_file(fx, "adapter/adapter_config.json",
-               "{\"peft_type\": \"LORA\", \"lora_alpha\": 2, \"r\": 1, \"fan_in_fan_out\": true, "
-               "\"base_model_name_or_path\": \"gpt\"}");
+    write_adapter_of(fx, tensors, 2);
 }
 
 static void remove_adapter(const struct fixture *fx)
@@ -321,6 +356,36 @@ static void adapter_without_a_tokenizer_has_its_bases(void **state)
 }
 
 /* What takes long is told while it lasts, and may be stopped. */
+/* PEFT trains it apart from the head, which stays. */
+static void adapter_of_a_tied_embedding_is_refused_unless_told(void **state)
+{
+    struct fixture *fx = *state;
+    static const float values[VOCABULARY * WIDTH] = {1.0f};
+    const struct fixture_tensor whole[] = {
+        MATRIX("base_model.model.wte.weight", VOCABULARY, WIDTH, values)};
+    const struct fixture_tensor added[] = {
+        MATRIX("base_model.model.wte.lora_embedding_A", 1, VOCABULARY, values),
+        MATRIX("base_model.model.wte.lora_embedding_B", WIDTH, 1, values)};
+    const struct evq_pair tied = {"tie_word_embeddings", "true"};
+    struct evq_error err = {0};
+    struct lm made;
+
+    (void)lm(fx, &made, "perplexity", "data.txt", NULL);
+    for (int i = 0; i < 2; i++) {
+        write_adapter_of(fx, i == 0 ? whole : added, i == 0 ? 1 : 2);
+        made.task.model_count = 0;
+        assert_int_equal(eval(fx, fx->root_fd, "adapter", &made.task, 1, -1, 0, &err),
+                         EVQ_E_INVALID);
+        assert_non_null(strstr(err.message, "the adapter changes 'wte.weight', to which"));
+        made.task.model = &tied;
+        made.task.model_count = 1;
+        if (eval(fx, fx->root_fd, "adapter", &made.task, 1, -1, 0, &err) != EVQ_OK) {
+            fail_msg("%s", err.message);
+        }
+    }
+    remove_adapter(fx);
+}
+
 static void reading_a_large_text_is_told(void **state)
 {
     enum { BYTES = 5 << 20 };
@@ -366,8 +431,10 @@ int main(void)
         TEST(tokens_stay_warm_between_jobs),
         TEST(tasks_may_compute_in_turn_in_fp32_and_bf16),
         TEST(nan_weights_are_flagged),
+        TEST(head_that_differs_from_its_embedding_is_refused_unless_told),
         TEST(tokens_of_a_file_are_scored),
         TEST(adapter_without_a_tokenizer_has_its_bases),
+        TEST(adapter_of_a_tied_embedding_is_refused_unless_told),
         TEST(reading_a_large_text_is_told),
         TEST(tokens_are_refused_in_a_sentence),
     };

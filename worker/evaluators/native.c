@@ -128,16 +128,35 @@ static enum evq_status tell_loading(void *context, int64_t done, int64_t total)
     return evq_native_progress(context, ", loading weights", done, total);
 }
 
-static void note_loaded(struct evq_native_run *run, const struct evq_model *model,
-                        const struct evq_loaded *loaded)
+/* Transformers 5 takes such a head as it is, 4 the embedding in its place: neither is to be
+ * guessed.
+ */
+static enum evq_status check_tied(const struct evq_native_run *run, const struct evq_model *model,
+                                  struct evq_error *err)
+{
+    const struct evq_task_config *config = run->config;
+    const char *told =
+        evq_pair_get(config->model, config->model_count, "tie_word_embeddings", NULL);
+
+    if (told == NULL) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "tensor '%s' of '%s' differs from '%s', to which the configuration "
+                             "ties it: say which counts (model: {tie_word_embeddings: false} takes "
+                             "it as it is, as Transformers 5 does; true: the other in its place)",
+                             model->unused->name, run->checkpoint->path, model->tied->name);
+    }
+    evq_log(EVQ_LOG_WARN, "tensor_unused", "checkpoint=%s tensor=%s used=%s reason=%s",
+            run->checkpoint->path, model->unused->name, model->tied->name,
+            "their values differ, and the model options tie them");
+    return EVQ_OK;
+}
+
+static enum evq_status note_loaded(struct evq_native_run *run, const struct evq_model *model,
+                                   const struct evq_loaded *loaded, struct evq_error *err)
 {
     memcpy(run->weights_digest, loaded->digest, sizeof(loaded->digest));
     run->timing.bytes = loaded->bytes;
-    if (loaded->tied_differ) { // The configuration decides; a reader of the numbers should know.
-        evq_log(EVQ_LOG_WARN, "tensor_unused", "checkpoint=%s tensor=%s used=%s reason=%s",
-                run->checkpoint->path, model->unused->name, model->tied->name,
-                "their values differ, and the configuration ties them");
-    }
+    return loaded->tied_differ ? check_tied(run, model, err) : EVQ_OK;
 }
 
 /* The weights may be on the device already. */
@@ -148,7 +167,7 @@ static enum evq_status take_ahead(struct evq_native_run *run, struct evq_error *
     struct evq_model *model = NULL;
     struct evq_loaded loaded;
 
-    const enum evq_status status =
+    enum evq_status status =
         native->ahead != NULL
             ? evq_native_ahead_take(native->ahead, run->request, run->key, run->base, &progress,
                                     native->state, &run->checkpoint, &model, &loaded, err)
@@ -156,9 +175,9 @@ static enum evq_status take_ahead(struct evq_native_run *run, struct evq_error *
     if (model != NULL) {
         evq_model_free(native->model); // The backend let its plan go.
         native->model = run->loaded = model;
-        note_loaded(run, model, &loaded);
         evq_log(EVQ_LOG_INFO, "loaded_ahead", "checkpoint=%s bytes=%lld", run->checkpoint->path,
                 (long long)loaded.bytes);
+        status = note_loaded(run, model, &loaded, err);
     }
     return status;
 }
@@ -191,11 +210,7 @@ static enum evq_status load_weights(struct evq_native_run *run, const struct evq
     evq_loader_watch(loader, &progress);
     const enum evq_status status = evq_loader_fill(loader, run->checkpoint, model, &loaded, err);
     evq_loader_watch(loader, NULL);
-    if (status != EVQ_OK) {
-        return status;
-    }
-    note_loaded(run, model, &loaded);
-    return EVQ_OK;
+    return status == EVQ_OK ? note_loaded(run, model, &loaded, err) : status;
 }
 
 static enum evq_status prepare_once(struct evq_native_run *run, const struct evq_model *model,

@@ -480,14 +480,35 @@ static enum evq_status check_request(const struct evq_model_family *family,
     return EVQ_OK;
 }
 
+/* PEFT gives a tied embedding that it trains a life of its own. */
+static enum evq_status check_adapted(const struct evq_model_request *request,
+                                     const struct evq_model *model, struct evq_error *err)
+{
+    const struct evq_task_config *task = request->task;
+    const struct evq_tensor *embedding = model->sources[0].tensor;
+
+    if (!embedding->adapted || model->unused != NULL ||
+        evq_pair_get(task->model, task->model_count, "tie_word_embeddings", NULL) != NULL) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_INVALID,
+                         "the adapter changes '%s', to which the configuration ties the head, and "
+                         "PEFT leaves the head as it was: merge it first, in a `prepare` command, "
+                         "or say model: {tie_word_embeddings: true} to change both",
+                         embedding->name);
+}
+
 static enum evq_status find_weights(struct build *build, struct evq_model *model,
                                     struct evq_error *err)
 {
+    const bool tied = build->shape->tied;
     const char *head =
-        build->shape->tied ? evq_arena_printf(build->arena, "%s.weight", build->names->head) : NULL;
+        tied ? evq_arena_printf(build->arena, "%s.weight", build->names->head) : NULL;
 
-    return evq_weights_find(build->request, build->wanted, build->wanted_count, head,
-                            build->names->buffers, model, err);
+    const enum evq_status status =
+        evq_weights_find(build->request, build->wanted, build->wanted_count, head,
+                         build->names->buffers, model, err);
+    return status == EVQ_OK && tied ? check_adapted(build->request, model, err) : status;
 }
 
 enum evq_status evq_decoder_build(const struct evq_model_family *family,

@@ -112,13 +112,11 @@ static bool layer_slides(struct evq_model_config *config, int32_t layer, int64_t
 }
 
 void evq_llama_read_windows(struct evq_model_config *config, struct evq_arena *arena,
-                            struct evq_decoder *decoder)
+                            struct evq_decoder *decoder, int64_t first)
 {
-    if (!evq_model_config_flag(config, "use_sliding_window", false) ||
-        evq_model_config_null(config, "sliding_window")) {
-        return; // A number beside use_sliding_window: false means nothing.
+    if (evq_model_config_null(config, "sliding_window")) {
+        return;
     }
-    const int64_t first = evq_model_config_integer(config, "max_window_layers", 0, INT_MAX, 28);
     bool *windowed = evq_arena_array(arena, (size_t)decoder->layers, sizeof(*windowed));
 
     if (windowed == NULL) {

@@ -19,8 +19,8 @@ struct evq_llama_defaults { // Of a configuration that leaves them out; 0: as Ll
 void evq_llama_read(struct evq_model_config *config, const struct evq_llama_defaults *defaults,
                     struct evq_decoder *decoder);
 
-/* use_sliding_window with layer_types or max_window_layers, as Qwen has them. */
+/* sliding_window, of the layers that layer_types names, else of those from `first` on. */
 void evq_llama_read_windows(struct evq_model_config *config, struct evq_arena *arena,
-                            struct evq_decoder *decoder);
+                            struct evq_decoder *decoder, int64_t first);
 
 #endif

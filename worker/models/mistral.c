@@ -1,8 +1,7 @@
 /*
- * Mistral: a Llama whose layers all see a window of positions, where sliding_window says so.
+ * Mistral: a Llama whose layers see a window of positions, where sliding_window says so: all of
+ * them, or those that layer_types names, which Transformers reads as a Ministral then.
  */
-#include <limits.h>
-
 #include "worker/models/llama.h"
 #include "worker/models/rope.h"
 
@@ -13,13 +12,12 @@ static void mistral_read(struct evq_model_config *config, struct evq_arena *aren
 
     evq_llama_read(config, &defaults, decoder);
     evq_rope_read(config, arena, decoder);
-    if (!evq_model_config_null(config, "sliding_window")) {
-        decoder->window =
-            (int32_t)evq_model_config_integer(config, "sliding_window", 1, INT_MAX, 4096);
-    }
+    evq_llama_read_windows(config, arena, decoder, 0);
 }
 
-static const char *const architectures[] = {"MistralForCausalLM", "MistralModel", "mistral", NULL};
+static const char *const architectures[] = {
+    "MistralForCausalLM", "MistralModel", "mistral", "MinistralForCausalLM",
+    "MinistralModel",     "ministral",    NULL};
 static const struct evq_decoder_kind kind = {.names = &evq_llama_names, .read = mistral_read};
 
 const struct evq_model_family evq_model_mistral = {.name = "mistral",

@@ -2,8 +2,21 @@
  * Qwen2: a Llama with biases on queries, keys and values. Qwen3: a Llama that norms each head of
  * its queries and keys, and whose heads have a width of their own.
  */
+#include <limits.h>
+
 #include "worker/models/llama.h"
 #include "worker/models/rope.h"
+
+/* A number beside use_sliding_window: false means nothing. */
+static void read_windows(struct evq_model_config *config, struct evq_arena *arena,
+                         struct evq_decoder *decoder)
+{
+    if (evq_model_config_flag(config, "use_sliding_window", false)) {
+        evq_llama_read_windows(
+            config, arena, decoder,
+            evq_model_config_integer(config, "max_window_layers", 0, INT_MAX, 28));
+    }
+}
 
 static void qwen2_read(struct evq_model_config *config, struct evq_arena *arena,
                        struct evq_decoder *decoder)
@@ -14,7 +27,7 @@ static void qwen2_read(struct evq_model_config *config, struct evq_arena *arena,
     decoder->qkv_bias = true;
     decoder->attention_bias = false;
     evq_rope_read(config, arena, decoder);
-    evq_llama_read_windows(config, arena, decoder);
+    read_windows(config, arena, decoder);
 }
 
 static void qwen3_read(struct evq_model_config *config, struct evq_arena *arena,
@@ -25,7 +38,7 @@ static void qwen3_read(struct evq_model_config *config, struct evq_arena *arena,
     evq_llama_read(config, &defaults, decoder);
     decoder->qk_norm = true;
     evq_rope_read(config, arena, decoder);
-    evq_llama_read_windows(config, arena, decoder);
+    read_windows(config, arena, decoder);
 }
 
 static const char *const qwen2_architectures[] = {"Qwen2ForCausalLM", "Qwen2Model", "qwen2", NULL};
