@@ -180,6 +180,8 @@ static void template_puts_fields_in(void **state)
         {"{a} and {b.c}{{}}", "x and 7{}", NULL},
         {"{d|capitalize}.", "\xc3\x89t\xc3\xa9 là.", NULL},
         {"{r}", "0.5", NULL},
+        {"{s.0} {s.1} {s.2} {s.3} {s.4} {s.5} {s.6} {s.7}",
+         "3.0 0.1 -0.0 1e+16 1000000000000000.0 1e-05 0.0001 0.30000000000000004", NULL},
         {"", "", NULL},
         {"{nothing}", NULL, "field 'nothing' is missing"},
         {"{a.b}", NULL, "field 'a.b' is missing"},
@@ -190,7 +192,8 @@ static void template_puts_fields_in(void **state)
     };
     json_t *object =
         json_loads("{\"a\": \"x\", \"b\": {\"c\": 7}, \"d\": \"\\u00e9T\\u00c9 L\\u00c0\","
-                   " \"r\": 0.5}",
+                   " \"r\": 0.5, \"s\": {\"0\": 3.0, \"1\": 0.1, \"2\": -0.0, \"3\": 1e16,"
+                   " \"4\": 1e15, \"5\": 1e-5, \"6\": 0.0001, \"7\": 0.30000000000000004}}",
                    0, NULL);
 
     (void)state;
@@ -365,6 +368,11 @@ static void items_read_labels_of_every_form(void **state)
                   "label_names", "c.label", NULL),
         EVQ_OK);
     assert_int_equal(fx->corpus->items[0].gold, 1);
+    assert_int_equal(open_with(fx, EVQ_CORPUS_CHOICES,
+                               "{\"q\": \"1 + 1 =\", \"c\": [\"2\", \"1\"], \"label\": \"2\"}",
+                               "format", "jsonl", "template", "{q}", "choices", "c", NULL),
+                     EVQ_OK);
+    assert_int_equal(fx->corpus->items[0].gold, 0); // No number of a choice.
     write_bytes(fx, "labels", "1\n0\n", 4);
     assert_int_equal(open_with(fx, EVQ_CORPUS_CHOICES, "{\"q\": \"x\"}\n{\"q\": \"y\"}\n", "format",
                                "jsonl", "labels", "labels", "template", "{q}", "choices.0", "a",
@@ -372,6 +380,26 @@ static void items_read_labels_of_every_form(void **state)
                      EVQ_OK);
     assert_int_equal(fx->corpus->items[0].gold, 1);
     assert_int_equal(fx->corpus->items[1].gold, 0);
+}
+
+static void items_refuse_labels_of_another_file(void **state)
+{
+    static const char line[] = "{\"q\": \"x\"}\n";
+    struct fixture *fx = *state;
+
+    write_bytes(fx, "labels", "1\n \n", 4);
+    assert_int_equal(open_with(fx, EVQ_CORPUS_CHOICES, line, "format", "jsonl", "labels", "labels",
+                               "template", "{q}", "choices.0", "a", "choices.1", "b", NULL),
+                     EVQ_OK);
+    write_bytes(fx, "labels", "1\n\n0\n", 5);
+    assert_fault(fx,
+                 open_with(fx, EVQ_CORPUS_CHOICES, line, "format", "jsonl", "labels", "labels",
+                           "template", "{q}", "choices.0", "a", "choices.1", "b", NULL),
+                 EVQ_E_INVALID, "labels' has a label in line 3, but");
+    assert_int_equal(open_with(fx, EVQ_CORPUS_CHOICES, line, "format", "jsonl", "labels", "labels",
+                               "template", "{q}", "choices.0", "a", "choices.1", "b", "limit", "1",
+                               NULL),
+                     EVQ_OK);
 }
 
 /* The options as key=value; ... */
@@ -478,6 +506,7 @@ int main(void)
         TEST(documents_are_a_text_its_lines_or_its_fields),
         TEST(items_divide_context_and_continuation),
         TEST(items_read_labels_of_every_form),
+        TEST(items_refuse_labels_of_another_file),
         TEST(corpus_refuses_in_a_sentence),
         TEST(corpus_bounds_a_line),
         TEST(corpus_is_current_until_its_files_or_options_change),

@@ -220,36 +220,60 @@ static bool equals(const char *text, size_t bytes, const char *other, size_t oth
     return bytes == other_bytes && memcmp(text, other, bytes) == 0;
 }
 
-/* A label written as text: the number of the choice, its letter, its name or the choice itself. */
-static int32_t named_label(const struct items *items, const json_t *object, const char *text,
-                           size_t bytes)
+/* The number that a text of digits is; -1: another text, or far too large. */
+static int32_t number_of(const char *text, size_t bytes)
 {
-    if (items->label_names != NULL) {
-        const json_t *names =
-            evq_template_field(object, items->label_names, strlen(items->label_names));
-        for (size_t i = 0; i < json_array_size(names) && i < (size_t)items->choice_count; i++) {
-            const json_t *name = json_array_get(names, i);
-            if (json_is_string(name) &&
-                equals(text, bytes, json_string_value(name), json_string_length(name))) {
-                return (int32_t)i;
-            }
-        }
-        return -1;
-    }
-    for (int32_t i = 0; i < items->choice_count; i++) {
-        if (equals(text, bytes, (const char *)items->choices[i].text.data,
-                   items->choices[i].text.bytes)) {
-            return i;
-        }
-    }
-    int32_t number = 0;
+    int32_t number = bytes > 0 ? 0 : -1;
+
     for (size_t i = 0; i < bytes; i++) {
         if (text[i] < '0' || text[i] > '9' || number > EVQ_CORPUS_CHOICES_MAX) {
-            return bytes == 1 && text[0] >= 'A' && text[0] <= 'Z' ? text[0] - 'A' : -1;
+            return -1;
         }
         number = number * 10 + (text[i] - '0');
     }
-    return bytes > 0 ? number : -1;
+    return number;
+}
+
+static int32_t label_among_names(const struct items *items, const json_t *object, const char *text,
+                                 size_t bytes)
+{
+    const json_t *names =
+        evq_template_field(object, items->label_names, strlen(items->label_names));
+
+    for (size_t i = 0; i < json_array_size(names) && i < (size_t)items->choice_count; i++) {
+        const json_t *name = json_array_get(names, i);
+        if (json_is_string(name) &&
+            equals(text, bytes, json_string_value(name), json_string_length(name))) {
+            return (int32_t)i;
+        }
+    }
+    return -1;
+}
+
+/* A label written as text: the choice itself, its number or its letter; -1: none of them. Of "1"
+ * among the choices 0, 1 and 2 nobody knows what it is: no label. */
+static enum evq_status named_label(const struct items *items, const char *text, size_t bytes,
+                                   int64_t *ret_label, struct evq_error *err)
+{
+    const int32_t number = number_of(text, bytes);
+    const bool letter = bytes == 1 && text[0] >= 'A' && text[0] <= 'Z';
+
+    *ret_label = number < 0 && letter ? text[0] - 'A' : number;
+    for (int32_t i = 0; i < items->choice_count; i++) {
+        const struct evq_buffer *choice = &items->choices[i].text;
+        if (!equals(text, bytes, (const char *)choice->data, choice->bytes)) {
+            continue;
+        }
+        if (number >= 0 && number < items->choice_count && number != i) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "the label '%d' is the text of choice %d and the number of "
+                                 "another: expected a letter, or a number that is no text",
+                                 (int)number, (int)i);
+        }
+        *ret_label = i;
+        break;
+    }
+    return EVQ_OK;
 }
 
 static enum evq_status read_label(struct items *items, const json_t *object, int32_t *ret_gold,
@@ -259,6 +283,7 @@ static enum evq_status read_label(struct items *items, const json_t *object, int
     const char *text = NULL;
     size_t bytes = 0;
     int64_t gold = -1;
+    enum evq_status status = EVQ_OK;
 
     if (items->labels.at != NULL) {
         if (!evq_lines_next(&items->labels, &text, &bytes)) {
@@ -266,7 +291,6 @@ static enum evq_status read_label(struct items *items, const json_t *object, int
                                  items->labels.name, items->labels.number);
         }
         bytes = evq_words_end(text, bytes);
-        gold = named_label(items, object, text, bytes);
     } else {
         value = evq_template_field(object, items->label, strlen(items->label));
         if (value == NULL) {
@@ -278,16 +302,22 @@ static enum evq_status read_label(struct items *items, const json_t *object, int
                                  "of the %d choices",
                                  items->label, (int)items->choice_count);
         }
-        gold = json_is_integer(value) ? json_integer_value(value)
-                                      : named_label(items, object, json_string_value(value),
-                                                    json_string_length(value));
+        text = json_string_value(value); // NULL: an integer.
+        bytes = json_string_length(value);
     }
-    if (gold < 0 || gold >= items->choice_count) {
+    if (text == NULL) {
+        gold = json_integer_value(value);
+    } else if (items->label_names != NULL) {
+        gold = label_among_names(items, object, text, bytes);
+    } else {
+        status = named_label(items, text, bytes, &gold, err);
+    }
+    if (status == EVQ_OK && (gold < 0 || gold >= items->choice_count)) {
         return evq_error_set(err, EVQ_E_INVALID, "the label names none of the %d choices",
                              (int)items->choice_count);
     }
     *ret_gold = (int32_t)gold;
-    return EVQ_OK;
+    return status;
 }
 
 static enum evq_status add_choices(struct items *items, const json_t *object, struct evq_error *err)
@@ -339,6 +369,23 @@ static enum evq_status add_target(struct items *items, const json_t *object, str
     return status == EVQ_OK ? evq_corpus_add_item(items->build, 1, 0, err) : status;
 }
 
+/* More labels than items: the two files do not belong together. */
+static enum evq_status check_labels_end(struct items *items, struct evq_error *err)
+{
+    const char *text = NULL;
+    size_t bytes = 0;
+
+    while (items->labels.at != NULL && evq_lines_next(&items->labels, &text, &bytes)) {
+        if (evq_words_end(text, bytes) > 0) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "'%s' has a label in line %" PRId64 ", but '%s' holds %zu items",
+                                 items->labels.name, items->labels.number,
+                                 items->build->corpus->name, items->build->corpus->item_count);
+        }
+    }
+    return EVQ_OK;
+}
+
 static enum evq_status add_all(struct items *items, struct evq_lines *lines, struct evq_error *err)
 {
     const bool choices = items->build->source->kind == EVQ_CORPUS_CHOICES;
@@ -351,7 +398,7 @@ static enum evq_status add_all(struct items *items, struct evq_lines *lines, str
             status = evq_jsonl_next(lines, &object, err);
         }
         if (status != EVQ_OK || object == NULL) {
-            return status;
+            return status == EVQ_OK ? check_labels_end(items, err) : status;
         }
         status = expand(items, items->template, object, &items->context, err);
         if (status == EVQ_OK) {

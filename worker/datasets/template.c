@@ -1,6 +1,8 @@
 #include "worker/datasets/template.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "worker/datasets/case.h"
@@ -16,6 +18,25 @@ const json_t *evq_template_field(const json_t *object, const char *path, size_t 
         at += bytes + 1;
     }
     return value;
+}
+
+/* As Python writes it: the fewest digits that are this number, with a point or an exponent. */
+static void append_real(struct evq_buffer *out, double value)
+{
+    char text[40];
+    int digits = 1;
+
+    (void)snprintf(text, sizeof(text), "%.*e", digits - 1, value);
+    while (digits < 17 && strtod(text, NULL) != value) {
+        digits++;
+        (void)snprintf(text, sizeof(text), "%.*e", digits - 1, value);
+    }
+    const int exponent = atoi(strchr(text, 'e') + 1); // "e" is in what %e writes of a number.
+    if (exponent >= -4 && exponent < 16) {
+        const int behind = digits - 1 - exponent;
+        (void)snprintf(text, sizeof(text), "%.*f", behind > 1 ? behind : 1, value);
+    }
+    evq_buffer_text(out, text);
 }
 
 static enum evq_status append_field(const char *name, size_t bytes, const json_t *object,
@@ -36,7 +57,7 @@ static enum evq_status append_field(const char *name, size_t bytes, const json_t
     } else if (json_is_integer(value)) {
         evq_buffer_printf(out, "%" PRId64, (int64_t)json_integer_value(value));
     } else if (json_is_real(value)) {
-        evq_buffer_printf(out, "%.17g", json_real_value(value));
+        append_real(out, json_real_value(value));
     } else {
         return evq_error_set(
             err, EVQ_E_INVALID, "field '%.*s' %s", (int)(bytes < 80 ? bytes : 80), name,
