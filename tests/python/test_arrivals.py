@@ -107,6 +107,17 @@ class ArrivalsTest(unittest.TestCase):
         self.assertEqual((best.step, best.path), (1, "/out/1"))  # It came with the result.
         self.assertIsNone(arrivals.best("eval/t/none", "max"))
 
+    def test_a_path_that_another_step_was_saved_to_is_not_given(self) -> None:
+        arrivals = Arrivals(None)
+        for step in (1, 2):
+            arrivals.expect(step, "regular", "/out/last.pt")
+            arrivals.expect(step, "ema", "/out/last.pt")  # One file of both.
+            arrivals.take(result(step, 0.9 if step == 1 else 0.1))
+        for mode, step, path in (("max", 1, None), ("min", 2, "/out/last.pt")):
+            best = arrivals.best("eval/t/accuracy", mode)
+            assert best is not None
+            self.assertEqual((best.step, best.path), (step, path))
+
     def test_path_is_that_of_the_variant(self) -> None:
         arrivals = Arrivals(None)
         keys = {"regular": "eval/t/accuracy", "ema": "eval_ema/t/accuracy"}

@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from dataclasses import replace
 from typing import Deque, Dict, Iterator, List, Optional, Tuple
 
 from . import _library
@@ -39,13 +40,19 @@ class Arrivals:
         self._values: Dict[str, Extremes] = {}
         self._variants: Dict[str, str] = {}  # Whose values they are: a variant's may lie in a file of its own.
         self._paths: Dict[Tuple[int, str], Optional[str]] = {}
+        self._newest: Dict[str, int] = {}  # Of each path, the step that was saved there last.
 
     def expect(self, step: int, variant: str, path: Optional[str]) -> None:
         """A checkpoint was submitted: its results are logged. path: None for weights that were not saved."""
+        place = os.path.abspath(path) if path is not None else None
         with self._lock:
-            self._paths[step, curve(variant)] = os.path.abspath(path) if path is not None else None
+            self._paths[step, curve(variant)] = place
             if len(self._paths) > _PATHS_MAX:
                 del self._paths[next(iter(self._paths))]  # Submitted first.
+            if place is not None:
+                self._newest[place] = step
+                if len(self._newest) > _PATHS_MAX:
+                    del self._newest[next(iter(self._newest))]
 
     def start(self, handle: Handle) -> None:
         """Begins to read, with the handle; again: nothing."""
@@ -121,7 +128,14 @@ class Arrivals:
             if found is None:
                 return None
             step, value, path = found
-            return Best(metric, value, step, self._paths.get((step, self._variants[metric]), path))
+            path = self._paths.get((step, self._variants[metric]), path)
+        return self.still_there(Best(metric, value, step, path))
+
+    def still_there(self, best: Best) -> Best:
+        """Without its path, where another step was saved since."""
+        with self._lock:
+            newest = self._newest.get(best.path or "", best.step)
+        return best if newest == best.step else replace(best, path=None)
 
     def log(self) -> None:
         """One line per task that arrived, and per job that ended without a value."""

@@ -286,7 +286,8 @@ class Client:
             mode = _checked.optional_text("mode", mode)
             limit_ms = int(1000 * min(_checked.seconds("timeout", timeout), _LIMIT_SECONDS))
             if mode is None:
-                return self._open().best(metric, limit_ms)
+                kept = self._open().best(metric, limit_ms)
+                return self._arrivals.still_there(kept) if kept is not None else None
             if mode not in ("max", "min") or not metric:
                 raise EvalqError("mode is 'max' or 'min', and needs the name of a metric")
             handle = self._open()

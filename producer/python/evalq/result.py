@@ -37,7 +37,7 @@ class Best:
     metric: str
     value: float
     step: int
-    path: Optional[str]  #: On this machine, where it is known.
+    path: Optional[str]  #: On this machine, where it is known; None where this process saved another step there since.
 
 
 @dataclass(frozen=True)
