@@ -12,6 +12,8 @@ from peers import Stack, StackTest, needs, until, words
 
 needs("torch", "lightning", "pytorch_lightning")
 
+import torch  # noqa: E402
+
 PROGRAM = "tiny_lightning.py"
 
 
@@ -51,6 +53,23 @@ class LightningTest(StackTest):
         self.assertIn(f"step={best}.ckpt", outcome["best_model_path"])
         self.assertTrue(os.path.exists(outcome["best_model_path"]))
         self.assertEqual(outcome["loggers"], 1)
+
+    def test_the_best_of_steps_that_are_saved_to_one_path(self) -> None:
+        # Its validation loss rises from the first epoch on: the best is the one that all others were saved over.
+        settings = words(max_epochs=5, filename="model", evalq={"monitor": "val_loss"})
+        training = self.stack.start(PROGRAM, *settings, *words(hold=25, pace=0.05))
+        self.stack.wait_for_hold(25)
+        training.kill()
+        path = os.path.join(self.stack.out, "checkpoints", "model.ckpt")
+        self.stack.start(PROGRAM, *settings, *words(resume=path)).wait()
+        self.assert_as_validate([10, 20, 30, 40, 50])  # Once each: none of another step's weights.
+        logged = self.logged()
+        best = min(logged, key=lambda step: (logged[step], step))
+        self.assertLess(best, 50)
+        outcome = self.stack.outcome()
+        self.assertEqual((outcome["best"]["step"], outcome["best"]["path"]), (best, outcome["best_model_path"]))
+        held = torch.load(outcome["best_model_path"], weights_only=True)
+        self.assertEqual(held["global_step"], best)
 
     def test_the_other_import_name_and_saves_in_the_background(self) -> None:
         settings = words(max_epochs=5, asynchronous=True, top_k=-1, last=True, evalq={})

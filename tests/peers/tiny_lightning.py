@@ -119,6 +119,7 @@ def train(
     sharded=False,
     top_k=1,
     last=None,
+    filename=None,
     logger_alone=False,
     tensorboard=False,
     limit_val_batches=0,
@@ -132,7 +133,7 @@ def train(
         callbacks.append(EvalqCallback(**evalq))
     if top_k is not None:
         folder = os.path.join(output_dir, "checkpoints")
-        callbacks.append(pl.callbacks.ModelCheckpoint(dirpath=folder, save_top_k=top_k, save_last=last))
+        callbacks.append(pl.callbacks.ModelCheckpoint(dirpath=folder, save_top_k=top_k, save_last=last, filename=filename))
     else:
         settings["enable_checkpointing"] = False
     loggers = [CSVLogger(output_dir, name="csv")]
@@ -160,7 +161,9 @@ def train(
     )
     module = Sharded() if sharded else Regression()
     trainer.fit(module, ckpt_path=resume)
+    best = next((each.best for each in callbacks if hasattr(each, "best")), None)
     outcome = {
+        "best": best and {"step": best.step, "value": best.value, "path": best.path},
         "best_model_path": trainer.checkpoint_callback.best_model_path if trainer.checkpoint_callback else "",
         "step": trainer.global_step,
         "log_dir": trainer.logger.log_dir,

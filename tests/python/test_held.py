@@ -39,7 +39,7 @@ class HeldTest(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(kept or "")), ["config.json", "model.safetensors"])
         shutil.rmtree(path)
         with mock.patch.object(held.os, "rename", side_effect=OSError("killed here")), self.assertLogs("evalq"):
-            self.assertFalse(self.held.put_back(5, path))  # Until the last moment there is nothing.
+            self.assertIsNone(self.held.put_back(5, path))  # Until the last moment there is nothing.
         self.assertEqual(self.held.restore(5), path)
         self.assertEqual(sorted(os.listdir(path)), ["config.json", "model.safetensors"])
         self.held.release_all()
@@ -56,8 +56,25 @@ class HeldTest(unittest.TestCase):
     def test_of_what_an_earlier_life_held_only_what_is_wanted_stays(self) -> None:
         paths = {step: self.save(step, str(step)) for step in (5, 6)}
         kept = {step: Held().take(step, path) or "" for step, path in paths.items()}
-        self.held.adopt(os.path.dirname(paths[5]), [paths[6]])
+        self.held.adopt(os.path.dirname(paths[5]), [(6, paths[6])])
         self.assertEqual([os.path.exists(kept[step]) for step in (5, 6)], [False, True])
+
+    def test_steps_that_are_saved_to_one_path_are_held_apart(self) -> None:
+        path = os.path.join(self.out, "last.ckpt")
+        for step in (5, 10, 15):
+            with open(path + ".new", "w", encoding="utf-8") as file:
+                file.write(str(step))
+            os.replace(path + ".new", path)
+            self.held.take(step, path)
+        self.assertEqual(self.held.put_back(15, path), path)
+        back = self.held.restore(5)
+        self.assertEqual(back, os.path.join(self.out, "last-step=5.ckpt"))
+        with open(back or "", encoding="utf-8") as file:
+            self.assertEqual(file.read(), "5")
+        other = Held()  # Another life of the run, which wants step 10 no more.
+        other.adopt(self.out, [(5, path), (15, path)])
+        self.assertIsNone(other.put_back(10, path))
+        self.assertEqual(other.put_back(15, path), path)
 
     def test_files_that_came_later_are_held_too(self) -> None:
         path = self.save(5)

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import shutil
-from typing import Dict, Iterable, Optional
+from typing import Dict, Iterable, Optional, Tuple
 
 log = logging.getLogger("evalq")
 
@@ -28,9 +28,9 @@ class Held:
         self._paths: Dict[int, str] = {}  # Where the trainer saved them.
         self._warned = False
 
-    def adopt(self, folder: str, paths: Iterable[str]) -> None:
-        """Of what an earlier life of the run held in folder, only these are still wanted."""
-        keep = {os.path.basename(path) for path in paths}
+    def adopt(self, folder: str, saved: Iterable[Tuple[int, str]]) -> None:
+        """Of what an earlier life of the run held in folder, only these steps, saved there, are still wanted."""
+        keep = {os.path.basename(own_path(step, path)) for step, path in saved}
         try:
             names = os.listdir(os.path.join(folder, _FOLDER))
         except OSError:
@@ -48,12 +48,12 @@ class Held:
             short = _room_missing(path)
             if short:
                 log.info("%s is not held: %s", path, short)  # libevalq warns when it cannot pin it for that.
-                _remove(_held(path))
+                _remove(_held(step, path))
                 return None
-            _link_tree(path, _held(path))
-            return _held(path)
+            _link_tree(path, _held(step, path))
+            return _held(step, path)
         except OSError as error:
-            _remove(_held(path))
+            _remove(_held(step, path))
             if not self._warned:
                 self._warned = True
                 log.warning(
@@ -74,34 +74,38 @@ class Held:
         """It will be saved anew, into the same files."""
         path = self._paths.pop(step, None)
         if path is not None:
-            _remove(_held(path))
+            _remove(_held(step, path))
 
-    def put_back(self, step: int, path: str) -> bool:
-        """Makes path a checkpoint again, where it is held; whether it is one."""
+    def put_back(self, step: int, path: str) -> Optional[str]:
+        """Where the step's checkpoint is: at path, put back where it is held; beside it, where another step has been saved
+        to path since (last.ckpt). None: it is not there."""
         self._paths.setdefault(step, path)
-        held = _held(path)
+        held = _held(step, path)
+        own = own_path(step, path)
         half = held + ".back"
         try:
-            if not os.path.exists(path) and os.path.exists(held):
+            if own != path and _same(held, path):
+                return path
+            if not os.path.exists(own) and os.path.exists(held):
                 _remove(half)
                 _link_tree(held, half)
                 moment = os.stat(held).st_mtime
                 os.utime(half, (moment, moment))  # Trainers rotate by it: this one is not new.
-                os.rename(half, path)  # A checkpoint is there as a whole or not at all.
+                os.rename(half, own)  # A checkpoint is there as a whole or not at all.
         except OSError as error:
             log.warning("%s cannot be put back: %s", path, error)
-        return os.path.exists(path)
+        return own if os.path.exists(own) else None
 
     def restore(self, step: int) -> Optional[str]:
         """The best one: put back for good, unless it is still there. Its path, None where it was never saved."""
         path = self._paths.get(step)
-        return path if path is not None and self.put_back(step, path) else None
+        return self.put_back(step, path) if path is not None else None
 
     def release(self, step: int) -> None:
         """Nobody waits for it any more."""
         path = self._paths.pop(step, None)
         if path is not None:
-            _remove(_held(path))
+            _remove(_held(step, path))
             _tidy(os.path.dirname(path))
 
     def release_all(self) -> None:
@@ -110,9 +114,27 @@ class Held:
             self.release(step)
 
 
-def _held(path: str) -> str:
+def own_path(step: int, path: str) -> str:
+    """path, where its name says the step; else one beside it that does: every step may be saved to last.ckpt."""
     folder, name = os.path.split(path)
+    if re.search(rf"(?<!\d)0*{step}(?!\d)", name):
+        return path
+    stem, ending = os.path.splitext(name)
+    return os.path.join(folder, f"{stem}-step={step}{ending}")
+
+
+def _held(step: int, path: str) -> str:
+    folder, name = os.path.split(own_path(step, path))
     return os.path.join(folder, _FOLDER, name)
+
+
+def _same(held: str, path: str) -> bool:
+    """Whether what is held is what lies at path; of a directory its first file tells."""
+    for folder, _, files in os.walk(held):
+        for file in files:
+            inside = os.path.relpath(os.path.join(folder, file), held)
+            return _same(os.path.join(held, inside), os.path.join(path, inside))
+    return os.path.exists(held) and os.path.exists(path) and os.path.samefile(held, path)
 
 
 def _room_missing(path: str) -> str:

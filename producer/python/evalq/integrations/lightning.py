@@ -79,6 +79,7 @@ class _Training:
         self._unwritten: List[Tuple[str, int, Optional[float]]] = []
         self._last_step = -1
         self._moment = -1  # The step of the last batch.
+        self._said_overwritten = False
 
     def begin(self, directory: str, kept: Mapping[str, Any]) -> None:
         """kept: what keep() gave to an earlier life of the run. Of another fit nothing counts any more."""
@@ -131,6 +132,9 @@ class _Training:
         if "://" in path:
             log.warning("step %d was not submitted: evalq evaluates local paths, not %s", step, path)
             return
+        if path in self.paths.values() and _saves_later(trainer):
+            self._refuse_overwritten(self.watch, path, step)
+            return
         self._last_step = step
         epoch = _epoch(trainer)
         self._axis.setdefault(step, _logger_step(trainer))
@@ -138,6 +142,21 @@ class _Training:
         self.watch.due(step, epoch)
         self._unwritten.append((path, step, epoch))
         self.submit_written()
+
+    def _refuse_overwritten(self, watch: Watch, path: str, step: int) -> None:
+        """What lies there is of the step before until a thread has written: when that was, nobody tells."""
+        self.submit_written()
+        for _, earlier, _ in [each for each in self._unwritten if each[0] == path]:
+            watch.forget(earlier)
+        self._unwritten = [each for each in self._unwritten if each[0] != path]
+        log.log(
+            logging.DEBUG if self._said_overwritten else logging.WARNING,
+            "step %d was not submitted: AsyncCheckpointIO saves each step to %s, and which one lies there is not known; put"
+            " {step} into ModelCheckpoint's filename",
+            step,
+            path,
+        )
+        self._said_overwritten = True
 
     def submit_written(self, all_of_them: bool = False) -> None:
         """A save in the background may not have begun: it is not submitted before it shows."""
@@ -151,19 +170,22 @@ class _Training:
                 left.append((path, step, epoch))
         self._unwritten = left
 
-    def submit_again(self) -> None:
-        """What an earlier life of the run saved and perhaps never submitted: the queue knows what it has."""
+    def submit_again(self, resumed: int) -> None:
+        """What an earlier life of the run saved and perhaps never submitted: the queue knows what it has. resumed: the step
+        that training goes on from, whose checkpoint is what lies at its path."""
         watch = self.watch
         if watch is None:
             return
-        kept = [path for path in [*self.paths.values(), self.best[2] if self.best else ""] if path]
-        for folder in {os.path.dirname(path) for path in kept}:
+        kept = [*self.paths.items(), *([(self.best[1], self.best[2])] if self.best and self.best[2] else [])]
+        for folder in {os.path.dirname(path) for _, path in kept}:
             watch.held.adopt(folder, kept)
-        if self.best is not None and self.best[2]:
-            watch.held.put_back(self.best[1], self.best[2])
+        self.restore_best()
         for step, suite, variant, epoch in watch.pending():
-            path = self.paths.get(step)
-            if path and suite == self.suites[0] and watch.held.put_back(step, path):
+            path: Optional[str] = self.paths.get(step)
+            if path and step != resumed:
+                path = watch.held.put_back(step, path)
+            if path and suite == self.suites[0]:
+                self.paths[step] = path
                 watch.submit(path, step, epoch, **self.submit_options())
 
     def submit_options(self) -> Dict[str, Any]:
@@ -206,9 +228,10 @@ class _Training:
             self.watch.settle(best[1])
 
     def restore_best(self) -> None:
-        """ModelCheckpoint may have removed it by now."""
-        if self.best is not None and self.watch is not None:
-            self.watch.held.restore(self.best[1])
+        """ModelCheckpoint may have removed it by now, or saved another step to its path."""
+        if self.best is not None and self.best[2] and self.watch is not None:
+            value, step, path = self.best
+            self.best = (value, step, self.watch.held.put_back(step, path) or "")
 
     def end(self) -> None:
         """Closes the client; what it could not send stays on disk."""
@@ -228,6 +251,11 @@ def _logger_step(trainer: Any) -> int:
     loop = trainer.fit_loop
     epoch = loop.epoch_progress.current
     return int(loop.epoch_loop._batches_that_stepped) - int(epoch.processed > epoch.completed)
+
+
+def _saves_later(trainer: Any) -> bool:
+    kinds = type(getattr(getattr(trainer, "strategy", None), "checkpoint_io", None)).__mro__
+    return any(kind.__name__ == "AsyncCheckpointIO" for kind in kinds)
 
 
 def _calling_trainer() -> Any:
@@ -381,7 +409,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
             resumed["paths"] = {**resumed.get("paths", {}), step: again}
         self._training.begin(str(trainer.default_root_dir), resumed)
         self._listen(trainer)
-        self._training.submit_again()
+        self._training.submit_again(trainer.global_step)
         if self._training.watch is not None and not trainer.checkpoint_callbacks:
             self._training.watch.reserve_state_dict(pl_module.state_dict())
 

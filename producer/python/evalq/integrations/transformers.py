@@ -274,7 +274,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         )
         self._run = watch.open() or self._run
         self._best = BestSoFar(watch.held.restore, resumed.get("best"))
-        watch.held.adopt(self._output_dir, [_name(step) for step in watch.pending_steps()])
+        watch.held.adopt(self._output_dir, [(step, _name(step)) for step in watch.pending_steps()])
         epochs = {each[0]: each[3] for each in watch.pending()}
         for step, epoch in sorted(epochs.items()):
             # Saved but perhaps never submitted: the queue knows what it has already.

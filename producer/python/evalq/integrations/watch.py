@@ -95,10 +95,14 @@ class Watch:
 
     def _submitted(self, step: int, taken: bool) -> bool:
         if not taken:
-            self._ledger.forget(step, self.suites, self.variant)
-            self._due_at.pop(step, None)
+            self.forget(step)
         self._submitted_at = time.monotonic()
         return taken
+
+    def forget(self, step: int) -> None:
+        """Of what was due, nothing will be submitted."""
+        self._ledger.forget(step, self.suites, self.variant)
+        self._due_at.pop(step, None)
 
     def pending(self) -> List[Tuple[int, str, str, Optional[float]]]:
         """(step, suite, variant, epoch) of what is due and has not come; goes through JSON."""
