@@ -73,9 +73,10 @@ class Ledger:
         for suite in suites:
             self._open.pop((suite, variant, step), None)
 
-    def take(self, result: Result) -> None:
-        """One result of the feed, in any order, of any life of the run."""
-        key = (result.suite, result.variant, result.step)
+    def take(self, result: Result, variant: str) -> None:
+        """One result of the feed, in any order, of any life of the run. variant: as due() has it; the queue may name it
+        otherwise."""
+        key = (result.suite, variant, result.step)
         arrived = self._arrived.get(key)
         if arrived is None or arrived.job != result.job:
             # Another generation (JOB~2): the weights of the step changed. The newest counts.

@@ -10,6 +10,7 @@ import math
 import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
+from .._variant import curve, curves
 from ..client import Client
 from ..result import Result
 from .feed import Feed
@@ -163,7 +164,8 @@ class Watch:
 
     def _take(self) -> None:
         for result in self._feed.drain():
-            self._ledger.take(result)
+            ours = curve(self.variant) in curves(result.variant)
+            self._ledger.take(result, self.variant if ours else result.variant)
 
     def _arrivals(self, flush: bool = False) -> List[Evaluation]:
         self._take()

@@ -1,0 +1,47 @@
+"""What a training is owed, as the adapters of all frameworks see it, from a client that gives what it is told to."""
+
+from __future__ import annotations
+
+import unittest
+from types import SimpleNamespace
+from typing import Any, List
+from unittest import mock
+
+import scene  # noqa: F401  (finds the package)
+
+from evalq.integrations.watch import Watch
+from evalq.result import Result
+
+
+def evaluation(step: int, variant: str, value: float) -> List[Result]:
+    job = f"digits/{step}/{variant}/quick"
+    given = dict(step=step, suite="quick", variant=variant, state="done", reason="", job=job, finished_ms=0)
+    metric: Any = dict(given, task="t", metric="loss", key="eval/t/loss", value=value, n=1)
+    end: Any = dict(given, task="", metric="", key="", value=float("nan"), n=None)
+    return [Result(**metric), Result(**end)]
+
+
+class WatchTest(unittest.TestCase):
+    def watch(self, variant: str) -> Watch:
+        self.came: List[Result] = []
+        client = mock.Mock(run="digits")
+        client.submit.return_value = True
+        client.results.side_effect = lambda: [self.came.pop(0) for _ in range(len(self.came))]
+        client.stats.return_value = SimpleNamespace(pending=0, snapshots=0, connected=True)
+        watch = Watch(lambda: client, ["quick"], variant, lambda result: result.metric, 600.0, 60.0)
+        self.addCleanup(watch.close)
+        watch.open()
+        return watch
+
+    def test_a_variant_that_the_queue_names_otherwise_is_what_was_due(self) -> None:
+        for given, queued in (("ema 0.999", "ema-0.999-8a8ddb21"), ("ema", "ema"), ("", "regular")):
+            with self.subTest(variant=given):
+                watch = self.watch(given)
+                watch.submit("/nowhere/step-5.pt", 5, None)
+                self.came += evaluation(5, "another", 1.0) + evaluation(5, queued, 0.5)
+                self.assertEqual([found.metrics for found in watch.look(now=True)], [{"loss": 0.5}])
+                self.assertEqual(watch.pending(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
