@@ -10,6 +10,7 @@ import tempfile
 import unittest
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator, Tuple
+from unittest import mock
 
 from peers import STEPS, TrainerStackTest, evaluated, needs, words
 
@@ -108,6 +109,37 @@ class HooksTest(SceneTest):
                 logger.log_hyperparams({})
                 self.assertIsInstance((logger.name, str(logger.version)), tuple)
                 logger.finalize("success")
+
+    def test_lightning_stops_within_an_epoch_that_is_the_whole_training(self) -> None:
+        for ranks, stops in ((1, [True] * 6), (2, [False, False, True, True, True, True])):
+            callback = lightning_adapter.EvalqCallback("quick", monitor="val_loss", patience=2)
+            callback._training.bad = 2
+            strategy = SimpleNamespace(broadcast=mock.Mock(side_effect=lambda value: value))
+            trainer = SimpleNamespace(world_size=ranks, log_every_n_steps=3, should_stop=False, strategy=strategy)
+            found = []
+            for trainer.global_step in (1, 2, 3, 3, 4, 5):  # Two batches make step 3.
+                callback.on_train_batch_end(trainer, None)
+                found.append(trainer.should_stop)
+            self.assertEqual((found, strategy.broadcast.call_count), (stops, ranks - 1))
+
+    def test_lightning_says_when_no_checkpoint_will_be_saved(self) -> None:
+        said = "ModelCheckpoint saves nothing"
+        for limit, every, given, warned in (
+            (0, 5, {}, True), (0, 1, {}, False), (1.0, 5, {}, False), (0, 5, {"every_n_train_steps": 10}, False),
+            (0, 5, {"save_on_train_epoch_end": True}, False),
+        ):  # fmt: skip
+            with self.subTest(limit=limit, every=every, given=given):
+                checkpoint = lightning_adapter._FRAMEWORKS[0].callbacks.ModelCheckpoint(**given)
+                trainer = SimpleNamespace(
+                    fast_dev_run=False, is_global_zero=True, global_step=0, ckpt_path=None, default_root_dir=self.out, loggers=[],
+                    checkpoint_callbacks=[checkpoint], limit_val_batches=limit, check_val_every_n_epoch=every,
+                    val_check_interval=1.0, num_val_batches=[] if limit == 0 else [4],
+                )  # fmt: skip
+                callback = lightning_adapter.EvalqCallback(**self.good)
+                with self.assertLogs("evalq", "INFO") as logs:
+                    callback.on_train_start(trainer, torch.nn.Linear(2, 2))
+                    callback.teardown(trainer, None, "fit")
+                self.assertEqual(any(said in line for line in logs.output), warned, logs.output)
 
     def test_processes_that_a_launcher_spawns_get_copies(self) -> None:
         logger_options = {name: self.good[name] for name in ("suites", "url", "config")}

@@ -387,6 +387,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         self._refused = refused("EvalqCallback", options)
         self._training = _Training({**options, "suites": None} if self._refused else options)
         self._patience = patience
+        self._met_at = -1  # The step at which the ranks met last.
         self._failed: Set[str] = set()
         self._kept: Dict[str, Any] = {}
         self._logger: Optional[EvalqLogger] = None
@@ -409,6 +410,11 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
             resumed["paths"] = {**resumed.get("paths", {}), step: again}
         self._training.begin(str(trainer.default_root_dir), resumed)
         self._listen(trainer)
+        if any(_never_saves(trainer, checkpoint) for checkpoint in trainer.checkpoint_callbacks):
+            log.warning(
+                "ModelCheckpoint saves nothing: with limit_val_batches=0 it waits for a validation that never comes; give it"
+                " save_on_train_epoch_end=True (and every_n_epochs), or every_n_train_steps"
+            )
         self._training.submit_again(trainer.global_step)
         if self._training.watch is not None and not trainer.checkpoint_callbacks:
             self._training.watch.reserve_state_dict(pl_module.state_dict())
@@ -417,6 +423,8 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         self._training.moment(trainer)
         self._look(trainer)
+        if trainer.world_size == 1 or self._ranks_meet(trainer):
+            self._stop(trainer)
 
     @guarded
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -428,10 +436,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
             options["policy"] = options["policy"] or "all"
             watch.submit_state_dict(pl_module.state_dict(), trainer.global_step, _epoch(trainer), **options)
         self._look(trainer, now=True)
-        if self._patience is not None:
-            stop = self._training.bad >= self._patience
-            stop = bool(trainer.strategy.broadcast(stop)) if trainer.world_size > 1 else stop
-            trainer.should_stop = trainer.should_stop or stop
+        self._stop(trainer)
 
     @guarded
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
@@ -496,6 +501,19 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
             self._training.submit_written()
             self._training.arrived(trainer, self._training.watch.look(now))
 
+    def _ranks_meet(self, trainer: Any) -> bool:
+        """At steps that all ranks come to; an epoch may be the whole training."""
+        step, before = trainer.global_step, self._met_at
+        self._met_at = step
+        return step != before and step % max(1, trainer.log_every_n_steps) == 0
+
+    def _stop(self, trainer: Any) -> None:
+        """Where patience is at its end."""
+        if self._patience is not None:
+            stop = self._training.bad >= self._patience
+            stop = bool(trainer.strategy.broadcast(stop)) if trainer.world_size > 1 else stop
+            trainer.should_stop = trainer.should_stop or stop
+
     def _last(self, trainer: Any, began: float) -> bool:
         if self._training.watch is None:
             return True
@@ -523,6 +541,14 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
 
             checkpoint.best_model_path = best[2]
             checkpoint.best_model_score = torch.tensor(best[0])
+
+
+def _never_saves(trainer: Any, checkpoint: Any) -> bool:
+    """With check_val_every_n_epoch and the like it saves when validation here has ended."""
+    after_epochs = getattr(checkpoint, "_should_save_on_train_epoch_end", None)
+    if getattr(trainer, "limit_val_batches", None) != 0 or after_epochs is None:
+        return False
+    return getattr(checkpoint, "_every_n_epochs", 0) >= 1 and not after_epochs(trainer)
 
 
 def _own_file(path: str, step: int) -> str:
