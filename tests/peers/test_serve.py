@@ -19,13 +19,14 @@ needs("torch", "transformers", "accelerate", "lightning")
 
 import torch  # noqa: E402
 from scene import DEADLINE, NATIVE, PACKAGE, SceneTest  # noqa: E402
+from torch.distributed import checkpoint  # noqa: E402
 
 import tiny_gpt2  # noqa: E402
 import tiny_lightning  # noqa: E402
 from evalq import _state_copy  # noqa: E402
 from evalq._memory import HostMemory  # noqa: E402
 from evalq._tensors import read_safetensors_torch  # noqa: E402
-from evalq._weights import load_weights  # noqa: E402
+from evalq._weights import load_into, load_weights  # noqa: E402
 
 CONFIG = NATIVE.replace(
     "suites:",
@@ -244,6 +245,22 @@ class TensorTest(unittest.TestCase):
         self.assertIs(memory.take(6, True), large)
         self.assertIs(memory.take(4, True), small)
 
+    def test_parts_that_were_compiled_fit_those_that_were_not(self) -> None:
+        def parts(compiled: bool) -> torch.nn.Module:
+            part = torch.nn.Linear(2, 2)
+            return torch.nn.Sequential(torch.compile(part) if compiled else part, torch.nn.Linear(2, 1))
+
+        for there in (False, True):
+            for here in (False, True):
+                with self.subTest(there=there, here=here):
+                    saved, model = parts(there), parts(here)
+                    load_into(model, saved.state_dict(), "x.pt")
+                    for one, other in zip(saved.parameters(), model.parameters()):
+                        self.assertTrue(torch.equal(one, other))
+                    short = {name: value for name, value in saved.state_dict().items() if "bias" not in name}
+                    with self.assertRaisesRegex(ValueError, "2 missing, 0 unexpected"):
+                        load_into(model, short, "x.pt")
+
     def test_weights_are_found_in_what_people_save(self) -> None:
         state = {"a.weight": torch.ones(2), "a.bias": torch.zeros(2)}
         wrapped = {"module." + name: value for name, value in state.items()}
@@ -253,11 +270,17 @@ class TensorTest(unittest.TestCase):
                 state,
                 {"model_state_dict": wrapped, "optimizer": {"lr": 0.1}, "epoch": 3},
                 {"state_dict": {"_orig_mod." + name: value for name, value in wrapped.items()}},
+                {"app": {"model": wrapped, "optim": {"state": {"a.weight": {"exp_avg": torch.ones(2)}}}}, "step": 3},
                 {"model": state, "ema": {name: value + 1 for name, value in state.items()}},
             ):
                 torch.save(saved, path)
                 self.assertEqual(set(load_weights(path)), {"a.weight", "a.bias"})
             self.assertEqual(float(load_weights(path, "ema")["a.bias"][0]), 1)
+            folder = os.path.join(directory, "dcp")
+            moments = {"state": {"a.weight": {"exp_avg": torch.ones(2)}}}
+            checkpoint.save({"app": {"model": wrapped, "optim": moments}}, checkpoint_id=folder, no_dist=True)
+            self.assertEqual({name: value.tolist() for name, value in load_weights(folder).items()},
+                             {"a.weight": [1, 1], "a.bias": [0, 0]})  # fmt: skip
             more = {name: value + 1 for name, value in state.items()}
             torch.save({"state_dict": more, "current_model_state": state}, path)  # Lightning's WeightAveraging.
             for variant, bias in (("regular", 0), ("ema", 1)):

@@ -50,7 +50,7 @@ def load_dcp(directory: str) -> Dict[str, Any]:
     nested: Dict[str, Any] = {}
     for key, meta in index.state_dict_metadata.items():
         *parents, name = [str(part) for part in places.get(key, (key,))]
-        if isinstance(meta, TensorStorageMetadata) and not (parents and parents[0].startswith("optim")):
+        if isinstance(meta, TensorStorageMetadata) and not any(part.startswith("optim") for part in parents):
             flat[key] = torch.empty(meta.size, dtype=meta.properties.dtype, device="cpu")
             into = nested
             for parent in parents:

@@ -106,7 +106,12 @@ def _state_dict(loaded: Any, variant: str, path: str) -> Dict[str, Any]:
     """The dictionary of tensors within what was saved."""
     import torch
 
-    found = _chosen(loaded, variant, path) if isinstance(loaded, Mapping) else None
+    found = None
+    if isinstance(loaded, Mapping):
+        found = _chosen(loaded, variant, path)
+        inner = [value for value in loaded.values() if isinstance(value, Mapping)]
+        if found is None and len(inner) == 1:  # {"app": {"model": ..., "optim": ...}}, as PyTorch's pages have it.
+            found = _chosen(inner[0], variant, path)
     if found is None:
         raise ValueError(f"'{path}' holds no state dict: expected tensors by name, or one of {', '.join(_REGULAR_KEYS)}")
     return {str(name): value for name, value in found.items() if isinstance(value, torch.Tensor)}
@@ -162,9 +167,16 @@ def without_prefixes(values: Dict[str, Any]) -> Dict[str, Any]:
     return values
 
 
+def _as_if_not_compiled(name: str) -> str:
+    return name.replace("_orig_mod.", "")
+
+
 def load_into(model: Any, values: Mapping[str, Any], path: str) -> None:
-    """Copies the weights into a torch model where it is; every parameter must be there, tied ones once."""
-    result = model.load_state_dict(dict(values), strict=False)
+    """Copies the weights into a torch model where it is; every parameter must be there, tied ones once. Parts that
+    torch.compile has wrapped, here or there, have the names of what they wrap."""
+    ours = {_as_if_not_compiled(name): name for name in model.state_dict()}
+    named = {_as_if_not_compiled(name): value for name, value in values.items()}
+    result = model.load_state_dict({ours.get(name, name): value for name, value in named.items()}, strict=False)
     missing = set(result.missing_keys)
     if missing:
         state = model.state_dict(keep_vars=True)
