@@ -1,7 +1,8 @@
 /*
  * RUN/results.jsonl: one JSON object a line, appended and synced before it is acknowledged. What a
- * redelivery repeats is known by its result id: the ids in the file are read back when it is
- * opened, and a torn last line is cut off.
+ * redelivery repeats is known by its result id and its numbers: those in the file are read back
+ * when it is opened, and a torn last line is cut off. Other numbers under the same id are another
+ * evaluation, of a run that was forgotten and came again, say.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "logger/idset.h"
 #include "logger/rundirs.h"
@@ -22,13 +24,14 @@
 #define LINE_BYTES_MAX (1u << 20)
 #define PENDING_BYTES  ((size_t)1 << 20) // From here on they are written before they are asked for.
 #define KEPT_BYTES     ((size_t)64 << 10) // Of the memory for them, until the next.
+#define KEY_BYTES_MAX  (EVQ_RESULT_ID_BYTES_MAX + sizeof(uint64_t))
 
 struct jsonl_run {
     char directory[PATH_MAX];
     int fd;
     off_t bytes;               // Durable content; where a failed write is cut back to.
     struct evq_buffer pending; // Lines behind it, not yet in the file.
-    struct evq_idset *ids;     // Of all lines, those pending too.
+    struct evq_idset *keys;    // Of all lines, those pending too.
 };
 
 struct jsonl {
@@ -37,41 +40,62 @@ struct jsonl {
     struct evq_buffer line;
 };
 
-/* The value of "result_id" in a line that evq_result_json() wrote, into the set; ids hold no
- * character that JSON escapes. */
-static enum evq_status line_id(const char *line, size_t bytes, struct evq_idset *ids,
-                               struct evq_error *err)
+/* What stands between two texts of a line, neither of which can be within a value; *ret_bytes 0:
+ * nothing. */
+static const char *between(const char *line, size_t bytes, const char *before, const char *after,
+                           size_t *ret_bytes)
 {
-    static const char key[] = "\"result_id\":\"";
-    const char *at = memmem(line, bytes, key, sizeof(key) - 1);
+    const char *at = memmem(line, bytes, before, strlen(before));
 
+    *ret_bytes = 0;
     if (at == NULL) {
-        return EVQ_OK;
+        return line;
     }
-    at += sizeof(key) - 1;
-    const char *end = memchr(at, '"', bytes - (size_t)(at - line));
-    return end != NULL ? evq_idset_add(ids, at, (size_t)(end - at), err) : EVQ_OK;
+    at += strlen(before);
+    const char *end = memmem(at, bytes - (size_t)(at - line), after, strlen(after));
+    *ret_bytes = end != NULL ? (size_t)(end - at) : 0;
+    return at;
 }
 
-/* Adds the ids of all whole lines; *ret_bytes: how many bytes they are. */
-static enum evq_status lines_scan(const uint8_t *data, size_t bytes, struct evq_idset *ids,
+/* What a line that evq_result_json() wrote is known by: its result_id, which holds no character
+ * that JSON escapes, and a hash of its metrics. How many bytes that is; 0: the line has no id. */
+static size_t line_key(const char *line, size_t bytes, char key[KEY_BYTES_MAX])
+{
+    size_t id_bytes;
+    size_t metrics_bytes;
+    const char *id = between(line, bytes, "\"result_id\":\"", "\"", &id_bytes);
+    const char *metrics = between(line, bytes, ",\"metrics\":{", "},\"", &metrics_bytes);
+    const uint64_t hash = XXH3_64bits(metrics, metrics_bytes);
+
+    if (id_bytes == 0 || id_bytes > KEY_BYTES_MAX - sizeof(hash)) {
+        return 0;
+    }
+    memcpy(key, id, id_bytes);
+    memcpy(key + id_bytes, &hash, sizeof(hash));
+    return id_bytes + sizeof(hash);
+}
+
+/* Adds the keys of all whole lines; *ret_bytes: how many bytes they are. */
+static enum evq_status lines_scan(const uint8_t *data, size_t bytes, struct evq_idset *keys,
                                   size_t *ret_bytes, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
+    char key[KEY_BYTES_MAX];
     size_t start = 0;
     const uint8_t *end;
 
     while (status == EVQ_OK && start < bytes &&
            (end = memchr(data + start, '\n', bytes - start)) != NULL) {
         size_t line_bytes = (size_t)(end - data) - start;
-        status = line_id((const char *)data + start, line_bytes, ids, err);
+        const size_t key_bytes = line_key((const char *)data + start, line_bytes, key);
+        status = key_bytes > 0 ? evq_idset_add(keys, key, key_bytes, err) : EVQ_OK;
         start += line_bytes + 1;
     }
     *ret_bytes = start;
     return status;
 }
 
-/* Reads the ids of all whole lines; run->bytes becomes the end of the last one. */
+/* Reads the keys of all whole lines; run->bytes becomes the end of the last one. */
 static enum evq_status run_scan(struct jsonl_run *run, const char *path, struct evq_error *err)
 {
     struct evq_buffer text;
@@ -99,7 +123,7 @@ static enum evq_status run_scan(struct jsonl_run *run, const char *path, struct 
                          : evq_error_set(err, EVQ_E_NOMEM, "the lines of '%s'", path);
             break;
         }
-        status = lines_scan(text.data, text.bytes, run->ids, &whole, err);
+        status = lines_scan(text.data, text.bytes, run->keys, &whole, err);
         run->bytes += (off_t)whole;
         evq_buffer_consume(&text, whole);
     }
@@ -115,7 +139,7 @@ static void run_close(void *state)
         return;
     }
     evq_file_close(&run->fd); // What matters was synced by flush.
-    evq_idset_free(run->ids);
+    evq_idset_free(run->keys);
     evq_buffer_free(&run->pending);
     free(run);
 }
@@ -135,8 +159,8 @@ static enum evq_status run_open(void *context, const char *directory, void **ret
     evq_buffer_init(&run->pending, 0);
     (void)snprintf(run->directory, sizeof(run->directory), "%s", directory); // It fits: PATH_MAX.
     (void)snprintf(path, sizeof(path), "%s/%s", run->directory, NAME);
-    run->ids = evq_idset_new(run->directory);
-    if (run->ids == NULL) {
+    run->keys = evq_idset_new(run->directory);
+    if (run->keys == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "'%s'", directory);
         goto out;
     }
@@ -216,15 +240,16 @@ static enum evq_status jsonl_open(const struct evq_sink_context *context, void *
     return EVQ_OK;
 }
 
-/* The line and its id, both or neither. */
-static enum evq_status run_add(struct jsonl_run *run, const char *id, const struct evq_buffer *line,
-                               struct evq_error *err)
+/* The line and its key, both or neither. */
+static enum evq_status run_add(struct jsonl_run *run, const char *key, size_t key_bytes,
+                               const struct evq_buffer *line, struct evq_error *err)
 {
     const size_t before = run->pending.bytes;
 
     evq_buffer_append(&run->pending, line->data, line->bytes);
-    enum evq_status status = run->pending.failed ? evq_error_set(err, EVQ_E_NOMEM, "result %s", id)
-                                                 : evq_idset_add(run->ids, id, strlen(id), err);
+    enum evq_status status = run->pending.failed
+                                 ? evq_error_set(err, EVQ_E_NOMEM, "lines of '%s'", run->directory)
+                                 : evq_idset_add(run->keys, key, key_bytes, err);
     if (status != EVQ_OK) {
         run->pending.bytes = before;
         run->pending.failed = false;
@@ -240,11 +265,31 @@ static enum evq_status jsonl_flush(void *state, struct evq_error *err)
     return evq_rundirs_flush(sink->dirs, err);
 }
 
+/* The result as a line. */
+static enum evq_status line_make(struct evq_buffer *line, const struct evq_result *result,
+                                 struct evq_error *err)
+{
+    char id[EVQ_RESULT_ID_BYTES_MAX];
+
+    evq_buffer_clear(line);
+    evq_result_json(result, line);
+    evq_buffer_text(line, "\n");
+    if (!line->failed) {
+        return EVQ_OK;
+    }
+    evq_result_id(result, id);
+    // Without memory it comes again; told as over the limit it would be set aside.
+    return line->full ? evq_error_set(err, EVQ_E_LIMIT, "result %s is over %u bytes as JSON", id,
+                                      LINE_BYTES_MAX)
+                      : evq_error_set(err, EVQ_E_NOMEM, "result %s", id);
+}
+
 static enum evq_status jsonl_write(void *state, const struct evq_result *result,
                                    struct evq_error *err)
 {
     struct jsonl *sink = state;
-    char id[EVQ_RESULT_ID_BYTES_MAX];
+    char key[KEY_BYTES_MAX];
+    size_t key_bytes = 0;
     void *found = NULL;
     bool known = false;
     enum evq_status status = EVQ_OK;
@@ -253,29 +298,20 @@ static enum evq_status jsonl_write(void *state, const struct evq_result *result,
         status = jsonl_flush(sink, err);
     }
     if (status == EVQ_OK) {
+        status = line_make(&sink->line, result, err);
+    }
+    if (status == EVQ_OK) {
+        key_bytes = line_key((const char *)sink->line.data, sink->line.bytes, key);
         status = evq_rundirs_get(sink->dirs, result->run, &found, err);
     }
     struct jsonl_run *run = found;
-    evq_result_id(result, id);
     if (status == EVQ_OK) {
-        status = evq_idset_has(run->ids, id, strlen(id), &known, err);
-        evq_rundirs_wrote(sink->dirs, run, status);
+        status = evq_idset_has(run->keys, key, key_bytes, &known, err);
     }
-    if (status != EVQ_OK || known) {
-        return status;
+    if (status == EVQ_OK && !known) {
+        sink->pending_bytes += sink->line.bytes;
+        status = run_add(run, key, key_bytes, &sink->line, err);
     }
-    evq_buffer_clear(&sink->line);
-    evq_result_json(result, &sink->line);
-    evq_buffer_text(&sink->line, "\n");
-    if (sink->line.full) {
-        return evq_error_set(err, EVQ_E_LIMIT, "result %s is over %u bytes as JSON", id,
-                             LINE_BYTES_MAX);
-    }
-    if (sink->line.failed) { // It comes again; told as over the limit it would be set aside.
-        return evq_error_set(err, EVQ_E_NOMEM, "result %s", id);
-    }
-    sink->pending_bytes += sink->line.bytes;
-    status = run_add(run, id, &sink->line, err);
     evq_rundirs_wrote(sink->dirs, run, status);
     return status;
 }

@@ -1,5 +1,6 @@
 /* The JSONL sink: each result once, whatever is delivered again and wherever a line was torn. */
 #include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,10 +31,11 @@ static void *opened(const char *directory, struct evq_sink_context *context)
     return state;
 }
 
-static enum evq_status give_reason(void *state, int step, const char *reason, struct evq_error *err)
+static enum evq_status give_as(void *state, int step, double value, const char *reason,
+                               struct evq_error *err)
 {
     char job[64];
-    struct evq_metric metric = {.name = "accuracy", .value = 0.1 + step, .higher_is_better = 1};
+    struct evq_metric metric = {.name = "accuracy", .value = value, .higher_is_better = 1};
     struct evq_result *result = evq_result_new();
 
     assert_non_null(result);
@@ -51,6 +53,11 @@ static enum evq_status give_reason(void *state, int step, const char *reason, st
     const enum evq_status status = evq_sink_jsonl.write(state, result, err);
     evq_result_free(result);
     return status;
+}
+
+static enum evq_status give_reason(void *state, int step, const char *reason, struct evq_error *err)
+{
+    return give_as(state, step, 0.1 + step, reason, err);
 }
 
 static enum evq_status give_try(void *state, int step, struct evq_error *err)
@@ -114,6 +121,44 @@ static void sink_jsonl_writes_each_result_once_when_delivered_again(void **state
     flush(sink);
     evq_sink_jsonl.close(sink);
     assert_lines(directory, 3);
+    fixture_dir_remove(directory);
+}
+
+/* After `evalq forget` the ids of a run come again; what was evaluated anew is not what is there.
+ */
+static void sink_jsonl_records_other_numbers_of_the_same_id(void **state)
+{
+    static const double values[] = {0.5, 0.25, NAN};
+    (void)state;
+    char directory[64];
+    char path[128];
+    char line[4096];
+    struct evq_sink_context context;
+    struct evq_error err;
+    size_t count = 0;
+
+    fixture_dir_make(directory);
+    for (int life = 0; life < 2; life++) {
+        void *sink = opened(directory, &context);
+        for (size_t i = 0; i < 6; i++) { // Each of them twice.
+            assert_status_err(give_as(sink, 0, values[i % 3], "", &err), EVQ_OK, &err);
+        }
+        flush(sink);
+        evq_sink_jsonl.close(sink);
+    }
+    (void)snprintf(path, sizeof(path), "%s/digits/results.jsonl", directory);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    for (; fgets(line, sizeof(line), file) != NULL; count++) {
+        json_t *object = json_loads(line, 0, NULL);
+        const json_t *value = json_object_get(json_object_get(object, "metrics"), "accuracy");
+        assert_true(count < 3);
+        assert_true(isnan(values[count]) ? json_is_string(value)
+                                         : json_number_value(value) == values[count]);
+        json_decref(object);
+    }
+    (void)fclose(file);
+    assert_int_equal(count, 3);
     fixture_dir_remove(directory);
 }
 
@@ -301,6 +346,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sink_jsonl_writes_each_result_once_when_delivered_again),
+        cmocka_unit_test(sink_jsonl_records_other_numbers_of_the_same_id),
         cmocka_unit_test(sink_jsonl_cuts_a_torn_line_at_every_byte),
         cmocka_unit_test(sink_jsonl_records_what_a_full_disk_refused_when_it_comes_again),
         cmocka_unit_test(sink_jsonl_refuses_a_directory_that_another_holds),
