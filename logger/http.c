@@ -243,7 +243,7 @@ static enum evq_status call_failed(const struct evq_http *http, CURLcode code, c
                          "%s: '%s': %s", http->who, place, why);
 }
 
-/* Takes the code, and how long the server wants to be left alone. */
+/* Takes the code, 0 where none came, and how long the server wants to be left alone. */
 static void reply_take(struct evq_http *http, struct evq_http_reply *reply)
 {
     curl_off_t seconds = 0;
@@ -299,13 +299,15 @@ enum evq_status evq_http_call(struct evq_http *http, const char *method, const c
     http->refused[0] = '\0';
     http->message[0] = '\0';
     const CURLcode code = library->perform(http->curl);
-    // What is over the bound is not read: the code, which came before it, is what counts.
-    const bool cut = code == CURLE_WRITE_ERROR && reply->body.full;
-    if (code != CURLE_OK && !cut) {
+    reply_take(http, reply);
+    // What is over the bound is not read, what stalls or breaks off is not waited for: the code,
+    // which came before it, is what counts.
+    const bool forgotten = code == CURLE_WRITE_ERROR && !reply->body.full;
+    if (code != CURLE_OK && (reply->code < 200 || forgotten)) {
         status = call_failed(http, code, place, err);
         goto out;
     }
-    reply_take(http, reply);
+    reply->body.full = reply->body.full || code != CURLE_OK;
 out:
     (void)library->setopt(http->curl, CURLOPT_HTTPHEADER, NULL); // The list goes.
     library->free_all(list);

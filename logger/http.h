@@ -1,6 +1,7 @@
 /*
  * HTTP for sinks, over libcurl: one call at a time, connections are kept between calls. http and
- * https alone, no redirect is followed, of a reply at most 1 MiB is read. Messages name the host,
+ * https alone, no redirect is followed, of a reply at most 1 MiB is read. Once a code came, what
+ * becomes of the rest does not matter. Messages name the host,
  * never the rest of the URL, which may be a secret. One thread.
  */
 #ifndef EVQ_LOGGER_HTTP_H
@@ -29,7 +30,7 @@ struct evq_http_config { // Texts are copied, stop outlives the connection.
 
 struct evq_http_reply {
     long code;              // 200, 404, ...
-    struct evq_buffer body; // Text; `full` where there was more.
+    struct evq_buffer body; // Text; `full` where there was more, or it did not come in time.
 };
 
 /* EVQ_E_NOMEM. */

@@ -110,7 +110,7 @@ static enum evq_status call(struct evq_mlflow *mlflow, const char *path, struct 
     }
     if (status == EVQ_OK && !json_is_object(*ret_document)) {
         status = evq_error_set(err, EVQ_E_RETRY,
-                               "%s: MLflow answers %ld without a JSON object: is "
+                               "%s: MLflow answers %ld without a whole JSON object: is "
                                "this the address of its server?",
                                mlflow->who, reply.code);
     }

@@ -29,6 +29,8 @@ struct scene {
     const char *statuses[8]; // Of the first answers; then 200.
     const char *headers;
     bool long_answers; // Of 4 MiB.
+    bool cut;          // Answers break off,
+    bool hangs;        // or stand still.
     struct evq_pair options[5];
     struct evq_sink_config config;
     struct evq_sink_context context;
@@ -46,6 +48,8 @@ static void answer(void *context, size_t number, const struct fixture_receiver_r
         ret->headers = scene->headers != NULL ? scene->headers : "";
         (void)snprintf(ret->body, sizeof ret->body, "because of number %zu", number);
     }
+    ret->cut = scene->cut;
+    ret->hangs = scene->hangs;
     if (scene->long_answers) {
         const size_t said = strlen(ret->body);
         memset(ret->body + said, '.', 4096 - said);
@@ -247,6 +251,28 @@ static void sink_webhook_goes_by_the_code_of_an_answer_that_is_too_long(void **s
     assert_int_equal(atomic_load(&scene->server->count), 3);
 }
 
+/* A receiver that is slow to end what it says has taken the result all the same. */
+static void sink_webhook_goes_by_the_code_of_an_answer_that_does_not_end(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_error err;
+
+    scene->cut = true;
+    scene->statuses[0] = "400 Bad Request";
+    scene->statuses[1] = "503 Busy";
+    scene_open(scene);
+    assert_status(give(scene, "digits/1/regular/quick", "t", &err), EVQ_E_INVALID);
+    assert_status(give(scene, "digits/1/regular/quick", "t", &err), EVQ_E_RETRY);
+    assert_holds(err.message, "answers 503: because of number 1");
+    assert_status_err(give(scene, "digits/1/regular/quick", "t", &err), EVQ_OK, &err);
+    evq_sink_webhook.close(scene->sink);
+    scene->hangs = true;
+    scene->options[2] = (struct evq_pair){"timeout_seconds", "4"};
+    scene_open(scene);
+    assert_status_err(give(scene, "digits/1/regular/quick", "t", &err), EVQ_OK, &err);
+    assert_int_equal(atomic_load(&scene->server->count), 4);
+}
+
 static void sink_webhook_connects_to_no_private_address_unless_allowed(void **state)
 {
     static const char *const hosts[] = {"127.0.0.1", "localhost", "127.1", "2130706433",
@@ -323,6 +349,7 @@ int main(void)
         TEST(sink_webhook_refuses_for_good_only_what_the_receiver_says_is_wrong),
         TEST(sink_webhook_leaves_the_receiver_alone_when_it_asks_to),
         TEST(sink_webhook_goes_by_the_code_of_an_answer_that_is_too_long),
+        TEST(sink_webhook_goes_by_the_code_of_an_answer_that_does_not_end),
         TEST(sink_webhook_connects_to_no_private_address_unless_allowed),
         TEST(sink_webhook_says_what_is_wrong_with_its_options),
         TEST(sink_webhook_is_down_when_nobody_listens),
