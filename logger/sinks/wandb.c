@@ -21,6 +21,7 @@
 #define TIMEOUT_SECONDS 120
 #define CLOSE_SECONDS   30
 #define BATCH_BYTES_MAX (64u << 20)
+#define TURNS_MAX       8 // Of runs in one flush: the SDK takes seconds to begin one.
 
 struct wandb {
     const struct evq_sink_context *context;
@@ -30,6 +31,8 @@ struct wandb {
     int64_t close_ms;
     int64_t number; // Of the flush.
     struct evq_buffer lines;
+    char run[EVQ_JOB_RUN_BYTES_MAX + 1]; // Of the last line.
+    size_t turns;                        // How often the lines changed to another run.
     char who[64];
 };
 
@@ -152,29 +155,6 @@ static enum evq_status helper_ready(struct wandb *sink, int64_t deadline_ms, str
     return status;
 }
 
-static enum evq_status wandb_write(void *state, const struct evq_result *result,
-                                   struct evq_error *err)
-{
-    struct wandb *sink = state;
-
-    if (result->metric_count == 0) {
-        return EVQ_OK; // The end of a job: nothing to draw.
-    }
-    evq_buffer_text(&sink->lines, "{\"prefix\":");
-    char key[512];
-    struct evq_metric none = {.name = ""};
-    evq_result_metric_key(result, &none, key, sizeof(key));
-    evq_buffer_json_text(&sink->lines, key);
-    evq_buffer_text(&sink->lines, ",\"result\":");
-    evq_result_json(result, &sink->lines);
-    evq_buffer_text(&sink->lines, "}\n");
-    if (sink->lines.failed) {
-        evq_buffer_clear(&sink->lines);
-        return evq_error_set(err, EVQ_E_NOMEM, "lines for %s", sink->who);
-    }
-    return EVQ_OK;
-}
-
 /* One answer; *ret_done: it was the one to this flush. */
 static enum evq_status answer_take(struct wandb *sink, const char *line, bool *ret_done,
                                    struct evq_error *err)
@@ -233,11 +213,45 @@ static enum evq_status wandb_flush(void *state, struct evq_error *err)
             status = answer_take(sink, line, &done, err);
         }
     }
+    sink->turns = 0;
+    sink->run[0] = '\0';
     evq_buffer_clear(&sink->lines); // After a failure the logger gives the same results again,
     if (status != EVQ_OK) {
         evq_helper_end(&sink->helper, evq_clock_mono_ms()); // to another helper.
     }
     return status == EVQ_E_CORRUPT || status == EVQ_E_LIMIT ? EVQ_E_IO : status;
+}
+
+static enum evq_status wandb_write(void *state, const struct evq_result *result,
+                                   struct evq_error *err)
+{
+    struct wandb *sink = state;
+
+    if (result->metric_count == 0) {
+        return EVQ_OK; // The end of a job: nothing to draw.
+    }
+    const bool turned = strcmp(sink->run, result->run) != 0;
+    if (turned && sink->turns == TURNS_MAX) {
+        const enum evq_status status = wandb_flush(sink, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    sink->turns += turned ? 1 : 0;
+    (void)snprintf(sink->run, sizeof(sink->run), "%s", result->run);
+    evq_buffer_text(&sink->lines, "{\"prefix\":");
+    char key[512];
+    struct evq_metric none = {.name = ""};
+    evq_result_metric_key(result, &none, key, sizeof(key));
+    evq_buffer_json_text(&sink->lines, key);
+    evq_buffer_text(&sink->lines, ",\"result\":");
+    evq_result_json(result, &sink->lines);
+    evq_buffer_text(&sink->lines, "}\n");
+    if (sink->lines.failed) {
+        evq_buffer_clear(&sink->lines);
+        return evq_error_set(err, EVQ_E_NOMEM, "lines for %s", sink->who);
+    }
+    return EVQ_OK;
 }
 
 static const char *const options[] = {"command.", "project",   "entity",          "mode",

@@ -59,7 +59,7 @@ static void scene_close(struct scene *scene)
     fixture_dir_remove(scene->directory);
 }
 
-static void give(struct scene *scene, int64_t step, size_t metric_count)
+static void give_of(struct scene *scene, const char *run, int64_t step, size_t metric_count)
 {
     const struct evq_metric metric = {.name = "accuracy", .value = 0.5, .higher_is_better = 1};
     struct evq_error err;
@@ -67,7 +67,7 @@ static void give(struct scene *scene, int64_t step, size_t metric_count)
 
     assert_non_null(result);
     result->job = "digits/5/ema/quick";
-    result->run = "digits";
+    result->run = run;
     result->task = "t";
     result->variant = "ema";
     result->step = step;
@@ -75,6 +75,11 @@ static void give(struct scene *scene, int64_t step, size_t metric_count)
     result->metric_count = metric_count;
     assert_status_err(evq_sink_wandb.write(scene->sink, result, &err), EVQ_OK, &err);
     evq_result_free(result);
+}
+
+static void give(struct scene *scene, int64_t step, size_t metric_count)
+{
+    give_of(scene, "digits", step, metric_count);
 }
 
 /* The lines of a file; the last one goes to text (of 4096), unless that is NULL. */
@@ -137,6 +142,29 @@ static void sink_wandb_gives_settings_once_then_results_and_waits_for_its_answer
     assert_string_equal(json_string_value(json_object_get(settings, "mode")), "offline");
     assert_non_null(strstr(json_string_value(json_object_get(settings, "directory")), "/wb"));
     json_decref(line);
+    scene_close(&scene);
+}
+
+/* A batch may be of hundreds of runs, which the SDK takes seconds each to begin: the time limit is
+ * for a few of them, or none of it would ever be done. */
+static void sink_wandb_waits_for_an_answer_each_few_runs(void **state)
+{
+    enum { TURNS = 8, COUNT = 2 * TURNS + 4 };
+    struct scene scene = {0};
+    struct evq_error err;
+
+    (void)state;
+    scene_open(&scene, GOOD, "30");
+    for (int64_t step = 0; step < COUNT; step++) {
+        give_of(&scene, step % 2 == 0 ? "a" : "b", step, 1);
+    }
+    assert_int_equal(lines_of(&scene, "got", NULL), 2 * TURNS);
+    assert_status_err(evq_sink_wandb.flush(scene.sink, &err), EVQ_OK, &err);
+    assert_int_equal(lines_of(&scene, "got", NULL), COUNT);
+    for (int64_t step = 0; step < COUNT; step++) {
+        give(&scene, step, 1);
+    }
+    assert_int_equal(lines_of(&scene, "got", NULL), COUNT); // Of one run all go at once.
     scene_close(&scene);
 }
 
@@ -223,6 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sink_wandb_gives_settings_once_then_results_and_waits_for_its_answer),
+        cmocka_unit_test(sink_wandb_waits_for_an_answer_each_few_runs),
         cmocka_unit_test(sink_wandb_starts_another_helper_when_one_fails),
         cmocka_unit_test(sink_wandb_kills_a_helper_that_does_not_answer),
         cmocka_unit_test(sink_wandb_goes_on_past_a_result_that_the_helper_refuses),

@@ -2,8 +2,8 @@
 
 Lines of JSON on standard input: first {"open": settings}, then one {"prefix", "result"} for each result, and {"flush": N}.
 The answer to a flush, {"flushed": N}, comes once the SDK's own file on this disk holds every result given before; what
-the file holds is known by its result_id when a result comes again, also to the next process. {"error": ...} says that
-nothing more can be done here; the logger then starts another process.
+the file holds is known by its result_id and its numbers when a result comes again, also to the next process. {"error": ...}
+says that nothing more can be done here; the logger then starts another process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, IO, Iterator, List, Optional, Set
+from typing import Any, Callable, Dict, IO, Iterator, List, Optional, Set, Tuple
 
 STEP = "train/global_step"  # The x-axis that Transformers' own callback defines.
 ID = "evalq/result_id"
@@ -25,6 +25,19 @@ FLUSH_SECONDS = 0.1  # How often the SDK writes its file.
 WAIT_SECONDS = 60.0  # For it to have done so.
 SETTLED_SECONDS = 2.0  # The SDK's process, which outlives ours for a moment, has written its last by then.
 _BLOCK = 32768
+
+
+Key = Tuple[str, int]  # What a row is known by: result_id, and a hash of its numbers.
+
+
+def _number(value: Any) -> float:
+    return float(value)  # "NaN" and "Infinity" are text in JSON.
+
+
+def _key(row: Dict[str, Any]) -> Key:
+    # What the SDK adds begins with an underscore. As text: a NaN is not equal to itself.
+    numbers = sorted((name, repr(_number(value))) for name, value in row.items() if name != ID and not name.startswith("_"))
+    return str(row[ID]), hash(tuple(numbers))
 
 
 class Tail:
@@ -61,16 +74,16 @@ class Tail:
                 self._parts = []
         self._at += min(used, len(data))
 
-    def ids(self) -> Iterator[str]:
+    def rows(self) -> Iterator[Key]:
         """The results among them."""
         from wandb.proto import wandb_internal_pb2
 
         for data in self.records():
             record = wandb_internal_pb2.Record()  # type: ignore[attr-defined,unused-ignore]  # Made when it is imported.
             record.ParseFromString(data)
-            for item in record.history.item:
-                if "/".join(item.nested_key) == ID or item.key == ID:
-                    yield str(json.loads(item.value_json))
+            row = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+            if ID in row:
+                yield _key({key: json.loads(text) for key, text in row.items()})
 
 
 def _settled(paths: List[str]) -> List[str]:
@@ -96,39 +109,42 @@ def _locked(directory: str) -> IO[str]:
             time.sleep(FLUSH_SECONDS)
 
 
-def _number(value: Any) -> float:
-    return float(value)  # "NaN" and "Infinity" are text in JSON.
-
-
 class Run:
     """One run of W&B, and what its files hold."""
 
     def __init__(self, wandb: Any, settings: Dict[str, Any], name: str, trackers: Dict[str, str]) -> None:
         training = trackers.get("wandb_run_id", "")
-        shared = settings.get("shared") == "true" and training != ""
+        self._shared = settings.get("shared") == "true" and training != ""
         # One id for queue and run: a later process goes on with the same run.
         own = "evalq-" + hashlib.sha256(f"{settings['queue']}/{name}".encode()).hexdigest()[:16]
-        directory = settings["directory"]
-        mode = settings.get("mode") or os.environ.get("WANDB_MODE") or "online"
-        self.held: Set[str] = set()
-        name_of_file = f"run-{training if shared else own}.wandb"
+        self._id = training if self._shared else own
+        self._wandb, self._settings, self._name, self._trackers = wandb, settings, name, trackers
+        self._held: Set[Key] = set()
         # latest-run is a link to one of them.
-        files = glob.glob(os.path.join(glob.escape(directory), "wandb", "*run-*", name_of_file))
+        files = glob.glob(os.path.join(glob.escape(settings["directory"]), "wandb", "*run-*", f"run-{self._id}.wandb"))
         for path in _settled([path for path in files if not os.path.islink(os.path.dirname(path))]):
-            self.held.update(Tail(path).ids())
-        options: Dict[str, Any] = {"x_label": "evalq", "x_primary": False, "x_update_finish_state": False} if shared else {}
-        self._run = wandb.init(
+            self._held.update(Tail(path).rows())
+        self._run: Any = None  # Begun with the first row that no file holds: that takes seconds.
+        self._defined: Set[str] = set()
+        self._waiting: Set[Key] = set()
+
+    def _begin(self) -> None:
+        settings, trackers = self._settings, self._trackers
+        mode = settings.get("mode") or os.environ.get("WANDB_MODE") or "online"
+        shared = {"x_label": "evalq", "x_primary": False, "x_update_finish_state": False}
+        options: Dict[str, Any] = shared if self._shared else {}
+        self._run = self._wandb.init(
             project=settings.get("project") or trackers.get("wandb_project") or "evalq",
             entity=settings.get("entity") or trackers.get("wandb_entity") or None,
-            id=training if shared else own,
-            name=None if shared else f"{name} (evalq)",
-            group=None if shared else trackers.get("wandb_group") or name,
-            job_type=None if shared else "eval",
-            dir=directory,
-            mode="shared" if shared else mode,
-            resume=None if shared or mode == "offline" else "allow",
+            id=self._id,
+            name=None if self._shared else f"{self._name} (evalq)",
+            group=None if self._shared else trackers.get("wandb_group") or self._name,
+            job_type=None if self._shared else "eval",
+            dir=settings["directory"],
+            mode="shared" if self._shared else mode,
+            resume=None if self._shared or mode == "offline" else "allow",
             reinit="create_new",
-            settings=wandb.Settings(
+            settings=self._wandb.Settings(
                 console="off",
                 silent=True,
                 disable_git=True,
@@ -142,41 +158,43 @@ class Run:
         self._run.define_metric(STEP, hidden=True)
         self._run.define_metric(ID, hidden=True)
         self._tail = Tail(self._run.settings.sync_file)
-        self._defined: Set[str] = set()
-        self._waiting: Set[str] = set()
 
     def log(self, prefix: str, result: Dict[str, Any]) -> None:
-        if result["result_id"] in self.held or result["result_id"] in self._waiting:
-            return
         row: Dict[str, Any] = {STEP: int(result["step"]), ID: result["result_id"]}
-        details = result.get("metrics_detail", {})
-        for name, value in result["metrics"].items():
-            key = prefix + name
-            row[key] = _number(value)
-            if key not in self._defined:
-                higher = details.get(name, {}).get("higher_is_better")
-                best = {} if higher is None else {"summary": "max" if higher else "min"}
-                # Never log(step=...): that would drop what comes late.
-                self._run.define_metric(key.replace("*", r"\*"), step_metric=STEP, **best)
-                self._defined.add(key)
+        row.update((prefix + name, _number(value)) for name, value in result["metrics"].items())
+        key = _key(row)
+        if key in self._held or key in self._waiting:
+            return
+        if self._run is None:
+            self._begin()
+        for name in result["metrics"]:
+            self._define(prefix + name, result.get("metrics_detail", {}).get(name, {}).get("higher_is_better"))
         self._run.log(row)
-        self._waiting.add(result["result_id"])
+        self._waiting.add(key)
+
+    def _define(self, key: str, higher: Optional[bool]) -> None:
+        # Of a name with a star the SDK would make a pattern, or an error.
+        if key in self._defined or "*" in key:
+            return
+        best = {} if higher is None else {"summary": "max" if higher else "min"}
+        # Never log(step=...): that would drop what comes late.
+        self._run.define_metric(key, step_metric=STEP, **best)
+        self._defined.add(key)
 
     def flush(self) -> None:
         """Until the file has everything."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while True:
-            for found in self._tail.ids():
+        while self._waiting:
+            for found in self._tail.rows():
                 self._waiting.discard(found)
-                self.held.add(found)
-            if not self._waiting:
-                return
-            if time.monotonic() > deadline:
+                self._held.add(found)
+            if self._waiting and time.monotonic() > deadline:
                 raise RuntimeError(f"wandb did not write {len(self._waiting)} results within {WAIT_SECONDS:g} s")
-            time.sleep(FLUSH_SECONDS / 4)
+            time.sleep(FLUSH_SECONDS / 4 if self._waiting else 0)
 
     def close(self) -> None:
-        self._run.finish()
+        if self._run is not None:
+            self._run.finish()
 
 
 class Sink:
