@@ -343,16 +343,53 @@ enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const
     return status;
 }
 
+/* Whether a character of so many bytes may be in a key: MLflow takes what Python calls a letter or
+ * digit, of which these alone are kept. */
+static bool is_allowed(const char *text, size_t bytes)
+{
+    static const struct {
+        uint32_t first;
+        uint32_t last;
+    } letters[] = {
+        {0xc0, 0xd6},     {0xd8, 0xf6},     {0xf8, 0x2c1},    // Latin.
+        {0x391, 0x3a1},   {0x3a3, 0x3f5},   {0x400, 0x481},   // Greek, Cyrillic.
+        {0x48a, 0x52f},   {0x5d0, 0x5ea},   {0x1e00, 0x1eff}, // Hebrew; more Latin.
+        {0x3041, 0x3096}, {0x30a1, 0x30fa}, {0x30fc, 0x30fc}, // Kana.
+        {0x3400, 0x4db5}, {0x4e00, 0x9fa5}, {0xac00, 0xd7a3}, // Han, Hangul.
+    };
+    uint32_t code = (unsigned char)text[0] & (0xffu >> bytes);
+
+    if (bytes == 1) {
+        return isalnum((unsigned char)text[0]) || strchr("_-. :/", text[0]) != NULL;
+    }
+    for (size_t i = 1; i < bytes; i++) {
+        code = code << 6 | ((unsigned char)text[i] & 0x3fu);
+    }
+    for (size_t i = 0; i < sizeof(letters) / sizeof(letters[0]); i++) {
+        if (code >= letters[i].first && code <= letters[i].last) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void evq_mlflow_metric(struct evq_buffer *out, const char *key, double value, int64_t timestamp_ms,
                        int64_t step)
 {
     char allowed[EVQ_MLFLOW_KEY_BYTES_MAX + 1];
+    const size_t key_bytes = strlen(key);
     size_t bytes = 0;
+    size_t length = 0;
 
-    for (; key[bytes] != '\0' && bytes < EVQ_MLFLOW_KEY_BYTES_MAX; bytes++) {
-        const char byte = key[bytes];
-        allowed[bytes] =
-            isalnum((unsigned char)byte) || strchr("_-. :/", byte) != NULL ? byte : '_';
+    for (size_t at = 0; at < key_bytes; at += length) {
+        length = evq_buffer_utf8(key + at, key_bytes - at);
+        const bool keep = length > 0 && is_allowed(key + at, length);
+        if (bytes + (keep ? length : 1) > EVQ_MLFLOW_KEY_BYTES_MAX) {
+            break;
+        }
+        memcpy(allowed + bytes, keep ? key + at : "_", keep ? length : 1);
+        bytes += keep ? length : 1;
+        length = length > 0 ? length : 1;
     }
     allowed[bytes] = '\0';
     evq_buffer_text(out, "{\"key\":");

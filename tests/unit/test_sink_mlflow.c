@@ -197,6 +197,33 @@ static void sink_mlflow_makes_experiment_and_run_once_and_logs_as_published(void
     assert_int_equal(unsetenv("MLFLOW_TRACKING_TOKEN"), 0);
 }
 
+/* By underscores alone two metrics would be one. */
+static void sink_mlflow_keeps_the_letters_of_a_name(void **state)
+{
+    static const struct {
+        const char *name;
+        const char *key;
+    } cases[] = {
+        {"\u51c6\u786e\u7387", "\u51c6\u786e\u73870"}, // Accuracy,
+        {"\u53ec\u56de\u7387", "\u53ec\u56de\u73870"}, // recall.
+        {"pr\u00e9cision,none", "pr\u00e9cision_none0"},
+        {"\u00b11 \u2192 \u00d7\u00f7", "_1 _ __0"},
+    };
+    char wanted[128];
+    struct scene *scene = *state;
+
+    scene->tagged = "a";
+    scene_open(scene);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        give(scene, "digits", 400, cases[i].name, 1, NULL);
+        flush(scene);
+        (void)snprintf(wanted, sizeof wanted, "\"key\":\"eval/t/%s\"", cases[i].key);
+        if (strstr(last(scene)->body, wanted) == NULL) {
+            fail_msg("%s is not in %s", wanted, last(scene)->body);
+        }
+    }
+}
+
 static void sink_mlflow_goes_on_where_a_killed_logger_stopped(void **state)
 {
     struct scene *scene = *state;
@@ -301,6 +328,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(sink_mlflow_makes_experiment_and_run_once_and_logs_as_published),
+        TEST(sink_mlflow_keeps_the_letters_of_a_name),
         TEST(sink_mlflow_goes_on_where_a_killed_logger_stopped),
         TEST(sink_mlflow_stays_within_the_limits_of_a_call),
         TEST(sink_mlflow_lets_one_refused_result_cost_no_other),
