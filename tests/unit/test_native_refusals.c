@@ -54,6 +54,45 @@ static void native_refuses_what_does_not_fit(void **state)
     assert_int_equal(fx->seen.tasks, 0);
 }
 
+/* one, two and three sort as one, three, two. */
+static void native_takes_the_alphabet_for_no_order_of_equal_layers(void **state)
+{
+    struct fixture *fx = *state;
+    static float zeros[784 * 4];
+    static const struct {
+        const char *names[3];
+        bool told;
+    } cases[] = {
+        {{"in.weight", "two.weight", "three.weight"}, false},
+        {{"in.weight", "mid.1a.weight", "mid.1b.weight"}, false},
+        {{"in.weight", "l2.weight", "l10.weight"}, true},
+        {{"in.weight", "l1.weight", "l10.weight"}, true},
+        {{"in.weight", "l1.fc.weight", "l10.fc.weight"}, true},
+        {{"in.weight", "mid.weight", "mid_2.weight"}, true},
+    };
+    const struct evq_pair layers[] = {{"layers", "in, two, three, z_out"}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct fixture_tensor tensors[] = {
+            MATRIX(cases[i].names[0], 4, 784, zeros), MATRIX(cases[i].names[1], 4, 4, zeros),
+            MATRIX(cases[i].names[2], 4, 4, zeros), MATRIX("z_out.weight", 10, 4, zeros)};
+        struct evq_task_config task = mnist_task(NULL, 0);
+        struct evq_error err = {0};
+        write_model(fx, tensors, 4);
+        const enum evq_status status =
+            eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err);
+        if ((status == EVQ_OK) != cases[i].told ||
+            (strstr(err.message, "do not tell which comes first") == NULL) != cases[i].told) {
+            fail_msg("case %zu: \"%s\"", i, err.message);
+        }
+        if (i == 0) {
+            task.model = layers;
+            task.model_count = 1;
+            assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err), EVQ_OK);
+        }
+    }
+}
+
 static void native_model_options_are_read_strictly(void **state)
 {
     struct fixture *fx = *state;
@@ -103,6 +142,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(native_refuses_what_does_not_fit, setup, teardown),
+        cmocka_unit_test_setup_teardown(native_takes_the_alphabet_for_no_order_of_equal_layers,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(native_model_options_are_read_strictly, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

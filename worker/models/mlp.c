@@ -346,6 +346,25 @@ static bool pair_norms(struct mlp *mlp)
     return true;
 }
 
+/* Two matrices of one shape could change places: there the alphabet is no order. */
+static enum evq_status check_order(const struct mlp *mlp, struct evq_error *err)
+{
+    for (size_t i = 0; i < mlp->count; i++) {
+        const struct module *a = &mlp->modules[i];
+        for (size_t j = i + 1; j < mlp->count; j++) {
+            const struct module *b = &mlp->modules[j];
+            if (!a->norm && !b->norm && a->in == b->in && a->out == b->out &&
+                !evq_natural_counts(a->name, a->name_bytes, b->name, b->name_bytes)) {
+                return evq_error_set(err, EVQ_E_INVALID,
+                                     "'%s' and '%s' have the same shape, and their names do not "
+                                     "tell which comes first: say it (model: {layers: ...})",
+                                     a->weight->name, b->weight->name);
+            }
+        }
+    }
+    return EVQ_OK;
+}
+
 static enum evq_status order(struct mlp *mlp, struct evq_error *err)
 {
     const char *layers = option(mlp, "layers", "");
@@ -357,7 +376,10 @@ static enum evq_status order(struct mlp *mlp, struct evq_error *err)
         qsort(mlp->modules, mlp->count, sizeof(*mlp->modules), compare_modules);
         (void)pair_norms(mlp); // Where it does not apply, the natural order stands.
     }
-    return status == EVQ_OK ? check_chain(mlp, err) : status;
+    if (status == EVQ_OK) {
+        status = check_chain(mlp, err);
+    }
+    return status == EVQ_OK && layers[0] == '\0' ? check_order(mlp, err) : status;
 }
 
 struct output { // The plan's arrays while they are filled.

@@ -42,6 +42,27 @@ int evq_natural_compare(const char *a, size_t a_bytes, const char *b, size_t b_b
     return (i < a_bytes) - (j < b_bytes);
 }
 
+static bool is_digit(const char *name, size_t bytes, size_t at)
+{
+    return at < bytes && name[at] >= '0' && name[at] <= '9';
+}
+
+bool evq_natural_counts(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
+{
+    size_t at = 0;
+
+    while (at < a_bytes && at < b_bytes && a[at] == b[at]) {
+        at++;
+    }
+    if (at == a_bytes || at == b_bytes) {
+        return true;
+    }
+    const bool within = at > 0 && is_digit(a, a_bytes, at - 1); // A number that both begin with.
+    const bool left = is_digit(a, a_bytes, at);
+    const bool right = is_digit(b, b_bytes, at);
+    return (left && right) || (within && (left || right));
+}
+
 /* The next run of digits from *at on, without leading zeros; false at the end of the name. */
 static bool next_number(const char *name, size_t bytes, size_t *at, const char **ret_digits,
                         size_t *ret_count)

@@ -11,6 +11,10 @@
  */
 int evq_natural_compare(const char *a, size_t a_bytes, const char *b, size_t b_bytes);
 
+/* Whether numbers tell the order of two names, or one is the beginning of the other; else it is the
+ * alphabet alone. */
+bool evq_natural_counts(const char *a, size_t a_bytes, const char *b, size_t b_bytes);
+
 /* Whether both hold the same numbers in the same order: "fc.2" and "bn2" do. */
 bool evq_natural_same_numbers(const char *a, size_t a_bytes, const char *b, size_t b_bytes);
 
