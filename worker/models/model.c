@@ -39,33 +39,56 @@ static const struct evq_model_family *of_architecture(const char *architecture)
     return NULL;
 }
 
+static enum evq_status unknown(const struct evq_model_request *request, const char *told,
+                               struct evq_error *err)
+{
+    char shown[80];
+
+    evq_error_escape(told, strlen(told), shown, sizeof(shown));
+    return evq_error_set(
+        err, EVQ_E_UNSUPPORTED,
+        "config.json of '%s' names the architecture %s, which the native evaluator does "
+        "not know: evaluate it with a command or persistent evaluator, or name a family "
+        "that it equals (model: {family: ...})",
+        request->checkpoint->path, shown);
+}
+
+/* Transformers goes by the type where a configuration contradicts itself. */
+static enum evq_status check_type(const struct evq_model_request *request,
+                                  const struct evq_model_family *family, const char *told,
+                                  const char *type, struct evq_error *err)
+{
+    char shown[2][80];
+
+    if (type[0] == '\0' || of_architecture(type) == family) {
+        return EVQ_OK;
+    }
+    evq_error_escape(told, strlen(told), shown[0], sizeof(shown[0]));
+    evq_error_escape(type, strlen(type), shown[1], sizeof(shown[1]));
+    return evq_error_set(err, EVQ_E_INVALID,
+                         "config.json of '%s' names the architecture %s, but its model_type is %s: "
+                         "say which it is (model: {family: ...})",
+                         request->checkpoint->path, shown[0], shown[1]);
+}
+
 /* What config.json or the checkpoint itself says; an MLP says nothing. */
 static enum evq_status find_told(const struct evq_model_request *request,
                                  const struct evq_model_family **ret_family, struct evq_error *err)
 {
     struct evq_model_config *config = NULL;
-    char shown[80];
 
     enum evq_status status =
         evq_model_config_open(request->checkpoint, request->task, &config, err);
     if (status != EVQ_OK) {
         return status;
     }
-    const char *key =
-        evq_model_config_has(config, "architectures.0") ? "architectures.0" : "model_type";
-    const char *told = evq_model_config_text(config, key, "");
+    const char *type = evq_model_config_text(config, "model_type", "");
+    const char *told = evq_model_config_text(config, "architectures.0", type);
     status = evq_model_config_fault(config, err);
     if (status == EVQ_OK && told[0] != '\0') {
         *ret_family = of_architecture(told);
-        if (*ret_family == NULL) {
-            evq_error_escape(told, strlen(told), shown, sizeof(shown));
-            status = evq_error_set(
-                err, EVQ_E_UNSUPPORTED,
-                "config.json of '%s' names the architecture %s, which the native evaluator does "
-                "not know: evaluate it with a command or persistent evaluator, or name a family "
-                "that it equals (model: {family: ...})",
-                request->checkpoint->path, shown);
-        }
+        status = *ret_family != NULL ? check_type(request, *ret_family, told, type, err)
+                                     : unknown(request, told, err);
     } else if (status == EVQ_OK && evq_model_config_has(config, "n_head") &&
                evq_model_config_has(config, "block_size")) {
         *ret_family = &evq_model_gpt2; // nanoGPT's model_args.
