@@ -171,9 +171,17 @@ void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES
 void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric,
                            char *out, size_t out_bytes)
 {
-    if (result->metric_prefix[0] != '\0') {
-        (void)snprintf(out, out_bytes, "%s%s", result->metric_prefix, metric->name);
-    } else if (strcmp(result->variant, "regular") == 0) {
+    const char *prefix = result->metric_prefix;
+    const bool regular = strcmp(result->variant, "regular") == 0;
+
+    if (prefix[0] != '\0' && regular) {
+        (void)snprintf(out, out_bytes, "%s%s", prefix, metric->name);
+    } else if (prefix[0] != '\0') { // All variants of a suite have it; each is a curve of its own.
+        const char *rest = prefix + strcspn(prefix, "/");
+        (void)snprintf(out, out_bytes, "%.*s%s%s%s%s", (int)(rest - prefix), prefix,
+                       rest[0] != '\0' ? "_" : "", result->variant, rest[0] != '\0' ? rest : "_",
+                       metric->name);
+    } else if (regular) {
         (void)snprintf(out, out_bytes, "eval/%s/%s", result->task, metric->name);
     } else {
         (void)snprintf(out, out_bytes, "eval_%s/%s/%s", result->variant, result->task,

@@ -49,7 +49,8 @@ struct evq_result {
     const char *suite;
     enum evq_job_state state; // EVQ_JOB_DONE for a task; how the job ended for an end.
     const char *reason;       // "" or why it was skipped, cancelled, dead.
-    // "" : "eval/<task>/" or "eval_<variant>/<task>/"; else used as it is.
+    // "" : "eval/<task>/" or "eval_<variant>/<task>/"; else in its place, with the variant, unless
+    // it is regular, in it: "val/" is "val_<variant>/", "eval_" is "eval_<variant>_".
     const char *metric_prefix;
     const struct evq_metric *metrics;
     size_t metric_count;

@@ -42,9 +42,19 @@ static void result_id_and_keys_are_deterministic(void **state)
     assert_string_equal(key, "eval_ema/mnist/accuracy");
     result->metric_prefix = "val/";
     evq_result_metric_key(result, &metric, key, sizeof key);
+    assert_string_equal(key, "val_ema/accuracy"); // Another curve than that of the same step:
+    result->variant = "regular";
+    evq_result_metric_key(result, &metric, key, sizeof key);
     assert_string_equal(key, "val/accuracy");
     evq_result_metric_key(result, &metric, small, sizeof small);
     assert_string_equal(small, "val/acc");
+    result->metric_prefix = "eval_";
+    evq_result_metric_key(result, &metric, key, sizeof key);
+    assert_string_equal(key, "eval_accuracy");
+    result->variant = "ema";
+    evq_result_metric_key(result, &metric, key, sizeof key);
+    assert_string_equal(key, "eval_ema_accuracy");
+    result->variant = "regular";
     result->task = "";
     evq_result_id(result, id);
     assert_string_equal(id, "digits/100/regular/quick#=done.1");
