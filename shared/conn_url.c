@@ -59,16 +59,28 @@ static int64_t parse_number(const char *text, size_t bytes, int64_t max)
     return value <= max ? value : -1;
 }
 
+static enum evq_status refuse_password(struct evq_error *err)
+{
+    return evq_error_set(
+        err, EVQ_E_INVALID,
+        "the Redis address holds a password, where every log and process list shows it: put it "
+        "in a file and name that in redis.password_file or $EVALQ_REDIS_PASSWORD_FILE (or in "
+        "$EVALQ_REDIS_PASSWORD)");
+}
+
+/* Other clients take unix:///PATH?db=0&password=WORD, which no message may quote. */
+static bool query_has_password(const char *text)
+{
+    const char *query = strchr(text, '?');
+    return query != NULL && strcasestr(query, "pass") != NULL;
+}
+
 /* What stands before the @, which *text then passes. */
 static enum evq_status parse_user(const char **text, size_t bytes, struct evq_conn_url *url,
                                   struct evq_error *err)
 {
     if (memchr(*text, ':', bytes) != NULL) {
-        return evq_error_set(
-            err, EVQ_E_INVALID,
-            "the Redis address holds a password, where every log and process list shows it: put it "
-            "in a file and name that in redis.password_file or $EVALQ_REDIS_PASSWORD_FILE (or in "
-            "$EVALQ_REDIS_PASSWORD)");
+        return refuse_password(err);
     }
     if (!decode(*text, bytes, url->user, sizeof url->user)) {
         return evq_error_set(err, EVQ_E_INVALID,
@@ -170,6 +182,9 @@ enum evq_status evq_conn_url_user(const char **text, struct evq_conn_url *url,
 {
     // The last @ of the whole text: a password may hold a slash, and must be seen as one.
     const char *at = strrchr(*text, '@');
+    if (query_has_password(*text)) {
+        return refuse_password(err);
+    }
     return at != NULL ? parse_user(text, (size_t)(at - *text), url, err) : EVQ_OK;
 }
 
@@ -220,6 +235,9 @@ enum evq_status evq_conn_url_parse(const char *text, struct evq_conn_url *ret_ur
                              "the Redis address holds a control byte, its byte %zu: write it as "
                              "redis://HOST:PORT/DB or unix:///PATH",
                              evq_error_control(text));
+    }
+    if (query_has_password(text)) {
+        return refuse_password(err);
     }
     if (strncmp(text, "redis://", 8) == 0) {
         status = parse_tcp(text + 8, &url, err);

@@ -129,8 +129,15 @@ static void conn_url_refuses_password_without_quoting_it(void **state)
 {
     (void)state;
     const char *const urls[] = {
-        "redis://:hunter2@h",       "redis://user:hunter2@h:6379/0", "redis://user:hun/hunter2@h",
-        "unix://u:hunter2@/a.sock", "redis://u:hunter2@[::1",        "rediss://u:hunter2@h",
+        "redis://:hunter2@h",
+        "redis://user:hunter2@h:6379/0",
+        "redis://user:hun/hunter2@h",
+        "unix://u:hunter2@/a.sock",
+        "redis://u:hunter2@[::1",
+        "rediss://u:hunter2@h",
+        "unix:///a.sock?db=0&password=hunter2",
+        "redis://h/0?password=hunter2",
+        "redis:/h?Pass=hunter2",
     };
     for (size_t i = 0; i < sizeof urls / sizeof urls[0]; i++) {
         struct evq_error err;
@@ -142,6 +149,11 @@ static void conn_url_refuses_password_without_quoting_it(void **state)
     struct evq_error err;
     struct evq_conn_url url;
     assert_status(evq_conn_url_parse("redis:/:hunter2@h", &url, &err), EVQ_E_INVALID);
+    assert_null(strstr(err.message, "hunter2"));
+    struct evq_conn_sentinels sentinels;
+    assert_status(
+        evq_conn_sentinel_parse("redis+sentinel://h/m/0?password=hunter2", &sentinels, &url, &err),
+        EVQ_E_INVALID);
     assert_null(strstr(err.message, "hunter2"));
 }
 
