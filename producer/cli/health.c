@@ -13,11 +13,13 @@ static const char *const level_names[] = {"ok", "note", "warn", "fail"};
 void evq_health_add(json_t *checks, const char *check, enum evq_health_level level,
                     const char *advice, const char *format, ...)
 {
-    char text[512];
+    char raw[512];
+    char text[4 * sizeof raw]; // Cut within a character, it would be no text of JSON.
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
+    (void)vsnprintf(raw, sizeof raw, format, args);
     va_end(args);
+    evq_error_escape(raw, strlen(raw), text, sizeof text);
     // Out of memory leaves the check out; the document that holds it then fails to print.
     (void)json_array_append_new(checks, json_pack("{s:s, s:s, s:s#, s:s}", "check", check, "level",
                                                   level_names[level], "text", text,

@@ -15,6 +15,7 @@
 
 #include "producer/cli/board.h"
 #include "producer/cli/found.h"
+#include "producer/cli/health.h"
 #include "producer/cli/table.h"
 #include "shared/option.h"
 #include "tests/fixture/check.h"
@@ -336,6 +337,21 @@ static void durations_and_sizes_are_short(void **state)
     assert_string_equal(evq_terminal_bytes(INT64_C(3) << 29, out), "1.5 GiB");
 }
 
+static void health_keeps_a_check_whose_text_is_cut(void **state)
+{
+    json_t *checks = json_array();
+    char long_text[602] = "x"; // Cut in the middle of one.
+    (void)state;
+    for (size_t i = 1; i + 2 < sizeof long_text; i += 2) {
+        memcpy(long_text + i, "\xc3\xa9", 3);
+    }
+    evq_health_add(checks, "sinks", EVQ_HEALTH_FAIL, "", "%s", long_text);
+    evq_health_add(checks, "sinks", EVQ_HEALTH_FAIL, "", "caf\xe9");
+    assert_int_equal(json_array_size(checks), 2);
+    assert_string_equal(evq_json_text(json_array_get(checks, 1), "text", ""), "caf\\xe9");
+    json_decref(checks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +365,7 @@ int main(void)
         cmocka_unit_test(table_leaves_out_optional_columns_that_do_not_fit),
         cmocka_unit_test(board_keeps_rows_apart_when_there_are_many),
         cmocka_unit_test(durations_and_sizes_are_short),
+        cmocka_unit_test(health_keeps_a_check_whose_text_is_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
