@@ -94,14 +94,14 @@ static void report(struct scan *scan, const struct evq_found *found, const char 
                    const char *answer)
 {
     const struct evq_terminal *terminal = &scan->cli->terminal;
-    char name[512];
+    char name[1100];
+    evq_error_escape(found->name, strlen(found->name), name, sizeof name);
     if (terminal->json) {
-        (void)json_array_append_new(
-            scan->jobs, json_pack("{s:s, s:I, s:s, s:s}", "name", found->name, "step",
-                                  (json_int_t)found->step, "job", job, "answer", answer));
+        (void)json_array_append_new(scan->jobs, json_pack("{s:s, s:I, s:s, s:s}", "name", name,
+                                                          "step", (json_int_t)found->step, "job",
+                                                          job, "answer", answer));
         return;
     }
-    evq_error_escape(found->name, strlen(found->name), name, sizeof name);
     if (terminal->plain) {
         (void)printf("%" PRId64 "\t%s\t%s\t%s\n", found->step, name, answer, job);
     } else {

@@ -305,6 +305,8 @@ enum evq_status evq_submission_send(struct evq_cli *cli, const struct evq_submis
         }
         if (status == EVQ_OK) {
             evq_job_id(job, ids[i]);
+        } else {
+            ret_sent->fingerprint[0] = '\0'; // As where it cannot be looked at: nothing was sent.
         }
     }
     if (status == EVQ_OK && s->pin) {

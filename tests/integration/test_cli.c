@@ -369,6 +369,18 @@ static void scan_goes_on_behind_checkpoints_that_cannot_be_read(void **state)
     EXPECT(site, 9, "scan", "out", "--run", "t", "--suite", "quick");
     assert_holds(site->output.err, "is not a regular file");
     fixture_assert_state(site->fx, "t/2/regular/quick", "queued");
+    fixture_user_checkpoint(site, "out/caf\xe9-step-0.safetensors", 1); // A name that is no text.
+    EXPECT(site, 9, "scan", "out", "--run", "v", "--suite", "quick", "--json");
+    assert_holds(site->output.err, "path is not UTF-8");
+    json_t *doc = fixture_user_json(site);
+    const json_t *first = json_array_get(json_object_get(doc, "checkpoints"), 0);
+    assert_string_equal(json_string_value(json_object_get(first, "name")),
+                        "caf\\xe9-step-0.safetensors");
+    json_decref(doc);
+    fixture_assert_state(site->fx, "v/2/regular/quick", "queued");
+    char odd[256];
+    (void)snprintf(odd, sizeof odd, "%s/out/caf\xe9-step-0.safetensors", site->dir);
+    assert_int_equal(unlink(odd), 0);
     // By another way to the directory it is not in any root; the other is.
     assert_int_equal(rmdir(path), 0);
     *strrchr(path, '/') = '\0';
