@@ -59,14 +59,18 @@ class HeldTest(unittest.TestCase):
         self.held.adopt(os.path.dirname(paths[5]), [(6, paths[6])])
         self.assertEqual([os.path.exists(kept[step]) for step in (5, 6)], [False, True])
 
+    def write(self, path: str, text: str) -> str:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path + ".new", path)
+        return path
+
     def test_steps_that_are_saved_to_one_path_are_held_apart(self) -> None:
         path = os.path.join(self.out, "last.ckpt")
         for step in (5, 10, 15):
-            with open(path + ".new", "w", encoding="utf-8") as file:
-                file.write(str(step))
-            os.replace(path + ".new", path)
-            self.held.take(step, path)
+            self.held.take(step, self.write(path, str(step)))
         self.assertEqual(self.held.put_back(15, path), path)
+        self.write(os.path.join(self.out, "last-step=5.ckpt"), "of an earlier run")
         back = self.held.restore(5)
         self.assertEqual(back, os.path.join(self.out, "last-step=5.ckpt"))
         with open(back or "", encoding="utf-8") as file:
@@ -75,6 +79,17 @@ class HeldTest(unittest.TestCase):
         other.adopt(self.out, [(5, path), (15, path)])
         self.assertIsNone(other.put_back(10, path))
         self.assertEqual(other.put_back(15, path), path)
+        os.unlink(os.path.join(self.out, ".evalq", "held", "last-step=15.ckpt"))
+        self.assertIsNone(Held().put_back(15, path))  # Who knows what another life saved there.
+
+    def test_a_path_that_was_saved_to_once_is_its_own(self) -> None:
+        path = self.write(os.path.join(self.out, "epoch=1.ckpt"), "5")
+        with mock.patch.object(held.os, "link", side_effect=OSError(18, "Invalid cross-device link")), self.assertLogs("evalq"):
+            self.held.take(5, path)
+        self.assertEqual(self.held.restore(5), path)  # Though it could not be held.
+        self.held.take(5, path)
+        os.unlink(path)
+        self.assertEqual(self.held.restore(5), path)
 
     def test_files_that_came_later_are_held_too(self) -> None:
         path = self.save(5)

@@ -26,6 +26,7 @@ class Held:
 
     def __init__(self) -> None:
         self._paths: Dict[int, str] = {}  # Where the trainer saved them.
+        self._newest: Dict[str, int] = {}  # What was saved to each path last.
         self._warned = False
 
     def adopt(self, folder: str, saved: Iterable[Tuple[int, str]]) -> None:
@@ -44,6 +45,7 @@ class Held:
         """It was saved, or is being saved; again, for files that came since. Where it is, or will then be, held; None:
         it cannot be."""
         self._paths[step] = path
+        self._newest[path] = step
         try:
             short = _room_missing(path)
             if short:
@@ -77,24 +79,29 @@ class Held:
             _remove(_held(step, path))
 
     def put_back(self, step: int, path: str) -> Optional[str]:
-        """Where the step's checkpoint is: at path, put back where it is held; beside it, where another step has been saved
-        to path since (last.ckpt). None: it is not there."""
+        """Where the step's checkpoint is: at path, put back where it is held; beside it, where another step may have been
+        saved to path since (last.ckpt). None: it is not there."""
         self._paths.setdefault(step, path)
         held = _held(step, path)
         own = own_path(step, path)
+        if self._newest.get(path) == step:
+            own = path
         half = held + ".back"
         try:
-            if own != path and _same(held, path):
+            if os.path.exists(path) and (own == path or _same(held, path)):
                 return path
-            if not os.path.exists(own) and os.path.exists(held):
+            if not os.path.exists(held):
+                return None
+            if not _same(held, own):
                 _remove(half)
                 _link_tree(held, half)
                 moment = os.stat(held).st_mtime
                 os.utime(half, (moment, moment))  # Trainers rotate by it: this one is not new.
                 os.rename(half, own)  # A checkpoint is there as a whole or not at all.
+            return own
         except OSError as error:
             log.warning("%s cannot be put back: %s", path, error)
-        return own if os.path.exists(own) else None
+            return None
 
     def restore(self, step: int) -> Optional[str]:
         """The best one: put back for good, unless it is still there. Its path, None where it was never saved."""
