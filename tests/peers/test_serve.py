@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
-import struct
 import sys
 import tempfile
 import unittest
@@ -17,6 +17,7 @@ from peers import needs  # noqa: E402
 
 needs("torch", "transformers", "accelerate", "lightning")
 
+import numpy  # noqa: E402
 import torch  # noqa: E402
 from scene import DEADLINE, NATIVE, PACKAGE, SceneTest  # noqa: E402
 from torch.distributed import checkpoint  # noqa: E402
@@ -67,6 +68,20 @@ def make():
     module = tiny_lightning.Regression()
     return tiny_lightning.make_trainer(logger=False, enable_checkpointing=False), module, module.val_dataloader()
 """
+
+
+HARMED: "list[str]" = []
+
+
+def harm(text: str) -> None:
+    HARMED.append(text)
+
+
+class Harm:
+    """What harms whoever makes it from a file."""
+
+    def __reduce__(self) -> object:
+        return harm, ("done",)
 
 
 class PeerTest(SceneTest):
@@ -288,9 +303,30 @@ class TensorTest(unittest.TestCase):
             torch.save({"state_dict": state}, path)
             with self.assertRaisesRegex(ValueError, "no EMA weights"):
                 load_weights(path, "ema")
-            torch.save({"state_dict": state, "args": struct.Struct}, path)
+
+    def test_of_other_classes_nothing_is_made_and_no_weights_are_taken_past_them(self) -> None:
+        state = {"a.weight": torch.ones(2, dtype=torch.bfloat16), "a.bias": torch.nn.Parameter(torch.zeros(2))}
+        others = {"args": argparse.Namespace(lr=0.1), "rng": numpy.random.get_state(), "loss": numpy.float64(2), "harm": Harm()}
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "x.pt")
+            torch.save({"state_dict": state, **others}, path)
+            found = load_weights(path)
+            self.assertEqual({name: value.tolist() for name, value in found.items()}, {"a.weight": [1, 1], "a.bias": [0, 0]})
+            self.assertIs(found["a.weight"].dtype, torch.bfloat16)
+            for saved in (
+                {"model": torch.nn.Linear(2, 2), "ema": state},
+                {"net_g": torch.nn.Linear(2, 2), "ema": state},
+                {"net_g": torch.nn.Linear(2, 2), "other": state},
+                {"state_dict": {**state, "b": Harm()}},
+                torch.nn.Linear(2, 2),
+            ):
+                torch.save(saved, path)
+                with self.assertRaisesRegex(ValueError, "is not opened|no state dict"):
+                    load_weights(path)
+            torch.save({"state_dict": state, **others}, path, _use_new_zipfile_serialization=False)
             with self.assertRaisesRegex(ValueError, "holds more than tensors and plain values"):
                 load_weights(path)
+        self.assertEqual(HARMED, [])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ def serve_lightning(factory: Callable[[], Any]) -> None:
 
     factory() is called once, and again after an evaluation that failed or was cancelled half-way; it returns
     (trainer, module, data): data is one dataloader, several, or a datamodule.
-    For each checkpoint (.ckpt, read with weights_only, or safetensors) its weights are loaded into the module.
+    For each checkpoint (.ckpt, of which no code runs, or safetensors) its weights are loaded into the module.
     """
     serve(lightning_function(factory))
 

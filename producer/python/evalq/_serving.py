@@ -97,8 +97,8 @@ class Checkpoint:
     def load(self, framework: Optional[str] = None) -> Dict[str, Any]:
         """The weights as a dictionary of name to tensor, on the CPU; loaded once, however many tasks ask.
 
-        From safetensors (a file, a sharded directory) or what torch.save wrote (with weights_only, so that no code
-        of it runs); "state_dict", "model_state_dict" and "model" are looked into, for another variant than "regular" its
+        From safetensors (a file, a sharded directory) or what torch.save wrote (no code of it runs, and
+        objects beside the weights are passed over); "state_dict", "model_state_dict" and "model" are looked into, for another variant than "regular" its
         own keys first; for "ema" a file of regular weights alone is refused. "module." and "_orig_mod." before every
         name are removed. framework: "torch", "numpy"; by default torch where it is installed.
         """

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 from importlib.util import find_spec
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from ._dcp import dcp_directory, load_dcp
 from ._deepspeed import deepspeed_file
+from ._inert import Inert, load_inert
 from ._tensors import read_safetensors, read_safetensors_torch, safetensors_files
 
 # As the worker's own reader has them (docs/checkpoints.md): the same file gives the same weights to either.
@@ -17,6 +19,7 @@ _REGULAR_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "ne
 _VARIANT_KEYS = ("{}_state_dict", "state_dict_{}", "{}", "model_{}", "{}_model", "{}_model_state_dict", "params_{}", "{}_params")
 _VARIANT_PARTS = ("{}_model.", "model_{}.", "{}.")
 _PREFIXES = ("module.", "_orig_mod.")
+_ADVICE = "save the state dict alone, or allow its classes in the evaluator with torch.serialization.add_safe_globals"
 
 
 def load_weights(path: str, variant: str = "regular", framework: Optional[str] = None) -> Dict[str, Any]:
@@ -86,34 +89,43 @@ def load_torch(path: str) -> Any:
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        if "weights_only" not in str(error).lower() and "WeightsUnpickler" not in str(error):
-            raise
-        first = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"'{path}' holds more than tensors and plain values ({first}); save the state dict alone, or allow its"
-            " classes in the evaluator with torch.serialization.add_safe_globals"
-        ) from error
+    except pickle.UnpicklingError as error:
+        loaded = load_inert(path)
+        if loaded is None:
+            first = str(error).strip().splitlines()[0]
+            raise ValueError(f"'{path}' holds more than tensors and plain values ({first}); {_ADVICE}") from error
+        return loaded
 
 
 def _is_state(value: Any) -> bool:
     import torch
 
+    _refuse_inert(value)
     return isinstance(value, Mapping) and any(isinstance(item, torch.Tensor) for item in value.values())
+
+
+def _refuse_inert(*values: Any) -> None:
+    """Of classes that are not known nobody can tell whether they are, or hold, the weights."""
+    for value in values:
+        if isinstance(value, Inert):
+            raise ValueError(f"weights are looked for in a {type(value).__name__}, which is not opened: {_ADVICE}")
 
 
 def _state_dict(loaded: Any, variant: str, path: str) -> Dict[str, Any]:
     """The dictionary of tensors within what was saved."""
     import torch
 
+    _refuse_inert(loaded)
     found = None
     if isinstance(loaded, Mapping):
         found = _chosen(loaded, variant, path)
         inner = [value for value in loaded.values() if isinstance(value, Mapping)]
         if found is None and len(inner) == 1:  # {"app": {"model": ..., "optim": ...}}, as PyTorch's pages have it.
+            _refuse_inert(*loaded.values())
             found = _chosen(inner[0], variant, path)
     if found is None:
         raise ValueError(f"'{path}' holds no state dict: expected tensors by name, or one of {', '.join(_REGULAR_KEYS)}")
+    _refuse_inert(*found.values())
     return {str(name): value for name, value in found.items() if isinstance(value, torch.Tensor)}
 
 
@@ -124,6 +136,7 @@ def _chosen(loaded: Mapping[str, Any], variant: str, path: str) -> Optional[Mapp
         if averaged:  # Lightning's WeightAveraging: state_dict has the averages.
             return _first(loaded, ["current_model_state"])
         if usual is None:  # Nothing but averages: then they are the weights.
+            _refuse_inert(*loaded.values())
             usual = _first(loaded, [key.format("ema") for key in _VARIANT_KEYS])
     else:
         keys = [key.format(variant) for key in _VARIANT_KEYS]
