@@ -393,6 +393,8 @@ from types import SimpleNamespace
 class Module:
     def __init__(self):
         self.seen = []  # As a module collects it until the end of its validation.
+    def state_dict(self):
+        return {"w": None}
     def load_state_dict(self, values, strict):
         self.value = float(values["w"][0])
         return SimpleNamespace(missing_keys=[], unexpected_keys=[])
@@ -497,6 +499,9 @@ suites:
     def test_trainer_and_harness_load_once_a_job(self) -> None:
         class Model:
             loads = 0
+
+            def state_dict(self) -> Dict[str, Any]:
+                return {}
 
             def load_state_dict(self, values: Any, strict: bool) -> Any:
                 self.loads += 1
