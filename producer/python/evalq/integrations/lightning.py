@@ -548,7 +548,7 @@ def _never_saves(trainer: Any, checkpoint: Any) -> bool:
     after_epochs = getattr(checkpoint, "_should_save_on_train_epoch_end", None)
     if getattr(trainer, "limit_val_batches", None) != 0 or after_epochs is None:
         return False
-    return getattr(checkpoint, "_every_n_epochs", 0) >= 1 and not after_epochs(trainer)
+    return bool(getattr(checkpoint, "_every_n_epochs", 0) >= 1 and not after_epochs(trainer))
 
 
 def _own_file(path: str, step: int) -> str:
