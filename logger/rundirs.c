@@ -45,7 +45,13 @@ static enum evq_status lock_take(struct evq_rundirs *dirs, struct evq_error *err
     if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const int refused = flock(fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
+    if (refused != 0 && refused != EWOULDBLOCK) { // NFS or Lustre, mounted without locks.
+        (void)close(fd);                          // Nothing was written.
+        return evq_error_set(err, EVQ_E_IO, "lock '%s': %s (a file system with locks is needed)",
+                             path, strerror(refused));
+    }
+    if (refused != 0) {
         ssize_t got = pread(fd, text, sizeof(text) - 1, 0);
         text[got > 0 ? strcspn(text, "\n") : 0] = '\0';
         (void)close(fd); // Not ours.

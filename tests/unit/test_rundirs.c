@@ -5,6 +5,11 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "logger/rundirs.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/redis.h"
@@ -36,6 +41,18 @@ static enum evq_status run_flush(void *run, struct evq_error *err)
 static void run_close(void *run)
 {
     ((struct counts *)run)->closed++;
+}
+
+/* In the place of the C library's: some file systems have no locks. */
+static bool without_locks;
+
+int flock(int fd, int operation)
+{
+    if (without_locks) {
+        errno = ENOSYS;
+        return -1;
+    }
+    return (int)syscall(SYS_flock, fd, operation);
 }
 
 static struct evq_rundirs *dirs_open(char directory[64], size_t open_max, struct counts *counts)
@@ -103,10 +120,31 @@ static void rundirs_open_no_directory_outside_their_base(void **state)
     fixture_dir_remove(directory);
 }
 
+/* Nobody is named who is not there. */
+static void rundirs_say_that_a_file_system_has_no_locks(void **state)
+{
+    static const struct evq_rundirs_ops ops = {run_open, run_flush, run_close};
+    (void)state;
+    struct counts counts = {0};
+    struct evq_rundirs *dirs = NULL;
+    struct evq_error err;
+    char directory[64];
+
+    fixture_dir_make(directory);
+    without_locks = true;
+    assert_status(evq_rundirs_open(directory, "", ".lock", 2, &ops, &counts, &dirs, &err),
+                  EVQ_E_IO);
+    without_locks = false;
+    assert_holds(err.message, "Function not implemented (a file system with locks is needed)");
+    assert_null(dirs);
+    fixture_dir_remove(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rundirs_open_no_directory_outside_their_base),
+        cmocka_unit_test(rundirs_say_that_a_file_system_has_no_locks),
         cmocka_unit_test(rundirs_close_a_run_whose_write_failed_but_for_what_was_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
