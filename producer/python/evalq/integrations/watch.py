@@ -147,7 +147,7 @@ class Watch:
             if self._feed.reachable:
                 self._reached_at = time.monotonic()
             elif time.monotonic() - self._reached_at > _AWAY_SECONDS:
-                return self._give_up("Redis does not answer")
+                return self._give_up("the queue does not answer")
             self._say_waiting(began, deadline, left)
             if time.monotonic() > until:
                 return [], False
@@ -203,7 +203,7 @@ class Watch:
         if late:
             self._hinted = True
             log.warning(
-                "nothing came of suite %s yet, after %d s; training goes on. To see why: evalq show %s",
+                "nothing came of suite %s yet, after %d s. To see why: evalq show %s",
                 late[0][1],
                 _HINT_SECONDS,
                 self._job(late[0]),
