@@ -96,6 +96,15 @@ class ComposeTest(unittest.TestCase):
                 self.assertIn("secrets:/secrets:ro", service["volumes"])
                 self.assertEqual(service["user"], "10001:10001")
 
+    def test_redis_makes_no_snapshots(self) -> None:
+        """One that fails has Redis refuse every change, also where its append-only file is well."""
+        with open(os.path.join(DEPLOY, "redis", "redis.conf"), encoding="utf-8") as file:
+            self.assertEqual(re.findall(r"^save .*", file.read(), re.M), ['save ""'])
+        with open(os.path.join(DEPLOY, "kubernetes", "base", "redis.yaml"), encoding="utf-8") as file:
+            states = next(d for d in yaml.load_all(file, Strict) if d["kind"] == "StatefulSet")  # noqa: S506
+        args = states["spec"]["template"]["spec"]["containers"][0]["args"]
+        self.assertEqual(args[args.index("--save") + 1], "")
+
     def test_ports_are_of_this_machine_alone(self) -> None:
         for name, service in self.services.items():
             for port in service.get("ports", []):
