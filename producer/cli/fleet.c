@@ -20,7 +20,6 @@
 #include "shared/functions.h"
 
 #define LOCK_WAIT_MS   5000  // For the redis-server of an `up` that was killed.
-#define COMMAND_MS     10000 // From SIGINT to SIGKILL.
 #define DRAIN_MS       45000 // Longer than the workers' own drain deadline.
 #define GATEWAY_MS     15000 // Longer than its own drain.
 #define SERVER_STOP_MS 15000
@@ -79,6 +78,7 @@ enum evq_status evq_fleet_open(struct evq_fleet *fleet, struct evq_cli *cli, con
                                struct evq_error *err)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGWINCH};
+    struct sigaction hangup;
     sigset_t set;
 
     memset(fleet, 0, sizeof *fleet);
@@ -101,6 +101,10 @@ enum evq_status evq_fleet_open(struct evq_fleet *fleet, struct evq_cli *cli, con
     (void)sigemptyset(&set);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
         (void)sigaddset(&set, signals[i]);
+    }
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN) {
+        (void)sigdelset(&set,
+                        SIGHUP); // Under nohup: a signal that is blocked would come all the same.
     }
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGCHLD, SIG_DFL); // Ignored by who started us, no death would be told.
@@ -268,7 +272,8 @@ static void last_line(const char *path, char *out, size_t out_bytes)
     }
 }
 
-/* Says that a service ended; a fault that another start cannot mend ends everything. */
+/* Says that a service ended; a fault that another start cannot mend ends everything, but no command
+ * that runs: that fault is then said ever less often. */
 static enum evq_status service_ended(struct evq_fleet *fleet, const struct evq_service *service,
                                      struct evq_error *err)
 {
@@ -279,7 +284,11 @@ static enum evq_status service_ended(struct evq_fleet *fleet, const struct evq_s
     last_line(service->log_path, line, sizeof line);
     int code = WIFEXITED(service->wait_status) ? WEXITSTATUS(service->wait_status) : -1;
     bool for_good = code == EVQ_EXIT_USAGE || code == EVQ_EXIT_CONFIG || code == EVQ_EXIT_VERSION;
-    if (for_good && service->restarts <= 3) {
+    const bool command_runs = fleet->command.pid != 0;
+    if (for_good && command_runs && (service->restarts & (service->restarts - 1)) != 0) {
+        return EVQ_OK;
+    }
+    if (for_good && !command_runs && service->restarts <= 3) {
         fleet->cli->exit_code = code;
         return evq_error_set(err, EVQ_E_INVALID, "%s %s: %s", service->name, end, line);
     }
@@ -401,8 +410,6 @@ void evq_fleet_stop(struct evq_fleet *fleet)
 {
     fleet->stop_count++; // From here an end is no accident.
     if (fleet->signal_fd >= 0) {
-        stop_services(fleet, &fleet->command, 1, fleet->stop_signal == SIGINT ? SIGINT : SIGTERM,
-                      COMMAND_MS);
         stop_services(fleet, &fleet->gateway, 1, SIGTERM, GATEWAY_MS);
         size_t workers = fleet->service_count > 0 ? fleet->service_count - 1 : 0;
         bool has_logger = fleet->service_count > 0 &&

@@ -29,8 +29,8 @@ struct evq_fleet {
     char slots[16];
     char threads[16];
     char results[EVQ_SERVER_PATH_MAX]; // Where the logger writes.
-    struct evq_service command;        // argv[0] NULL: none.
-    struct evq_service gateway;        // The same.
+    struct evq_service command; // While it runs nothing else that fails ends it. pid 0: none.
+    struct evq_service gateway; // argv[0] NULL: none.
     char gateway_program[EVQ_SERVER_PATH_MAX];
     char gateway_log[EVQ_SERVER_PATH_MAX];
     char gateway_tokens[EVQ_SERVER_PATH_MAX];
@@ -64,8 +64,8 @@ enum evq_status evq_fleet_await_gateway(struct evq_fleet *fleet,
  */
 enum evq_status evq_fleet_step(struct evq_fleet *fleet, int extra_fd, int timeout_ms,
                                bool *ret_readable, struct evq_error *err) EVQ_CHECK_RESULT;
-/* Stops the command, drains workers and logger, ends redis-server, removes url and socket; kills
- * what does not obey. */
+/* After the command's end: drains workers and logger, ends redis-server, removes url and socket;
+ * kills what does not obey. */
 void evq_fleet_stop(struct evq_fleet *fleet);
 
 #endif

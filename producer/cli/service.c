@@ -17,6 +17,12 @@
 #define BACKOFF_MAX_MS   10000
 #define STEADY_MS        30000 // After so long a life the next end starts the back-off anew.
 
+static char *const *words_of(const struct evq_service *service)
+{
+    // execvp() does not write to it.
+    return service->command != NULL ? service->command : (char *const *)(uintptr_t)service->argv;
+}
+
 /* In the child, between fork and exec: only async-signal-safe calls. Returns errno; never on
  * success. */
 static int become(const struct evq_service *service, int output, int null_input, pid_t parent)
@@ -42,8 +48,7 @@ static int become(const struct evq_service *service, int output, int null_input,
         int flags = fcntl(service->keep_fd, F_GETFD);
         (void)fcntl(service->keep_fd, F_SETFD, flags & ~FD_CLOEXEC);
     }
-    execvp(service->argv[0],
-           (char *const *)(uintptr_t)service->argv); // execvp() does not write to it.
+    execvp(words_of(service)[0], words_of(service));
     return errno;
 }
 
@@ -62,7 +67,7 @@ static enum evq_status exec_wait(const struct evq_service *service, pid_t pid, i
     }
     (void)waitpid(pid, NULL, 0);
     return evq_error_set(err, code == ENOENT ? EVQ_E_NOT_FOUND : EVQ_E_IO, "start %s: '%s': %s",
-                         service->name, service->argv[0], strerror(code));
+                         service->name, words_of(service)[0], strerror(code));
 }
 
 enum evq_status evq_service_start(struct evq_service *service, struct evq_error *err)

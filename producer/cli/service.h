@@ -17,6 +17,7 @@ struct evq_service {
     char name[32];                          // "redis", "worker-1", "logger", "command".
     const char *argv[EVQ_SERVICE_ARGS_MAX]; // NULL-terminated; argv[0] is a path or found in $PATH.
                                             // Borrowed.
+    char *const *command; // In the place of argv, of any length; NULL: argv. Borrowed.
     const char *log_path; // Standard output and error are appended to it; NULL: output_fd, or
                           // inherited when that is -1.
     int output_fd;

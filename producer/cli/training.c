@@ -17,9 +17,11 @@
 #include "shared/clock.h"
 #include "shared/file.h"
 
-#define POLL_MS  150   // Between looks at the results.
-#define SINKS_MS 10000 // For sinks to take in the last results.
-#define WHY_MS   5000  // Between looks at why jobs wait.
+#define POLL_MS       150   // Between looks at the results.
+#define SINKS_MS      10000 // For sinks to take in the last results.
+#define WHY_MS        5000  // Between looks at why jobs wait.
+#define PATIENT_MS    2000  // For the command to end before it is said that it is waited for.
+#define LAST_WORDS_MS 1000  // For what it had written, and others go on to write.
 
 struct training {
     struct evq_fleet *fleet;
@@ -31,6 +33,7 @@ struct training {
     int64_t open;  // Jobs, at the last look.
     json_t *said;  // Reasons for which jobs wait, as keys.
     int64_t next_why_ms;
+    uint32_t told; // A bit for each status of a look that was said.
     int64_t begin_ms;
 };
 
@@ -70,16 +73,8 @@ static enum evq_status start_command(struct training *training, char *const *arg
     struct evq_service *command = &training->fleet->command;
     int slave = -1;
     enum evq_status status = EVQ_OK;
-    size_t count = 0;
     (void)snprintf(command->name, sizeof command->name, "command");
-    for (; argv[count] != NULL; count++) {
-        if (count + 1 == EVQ_SERVICE_ARGS_MAX) {
-            return evq_error_set(err, EVQ_E_LIMIT,
-                                 "the command has more than %d words; put it into a script",
-                                 EVQ_SERVICE_ARGS_MAX - 1);
-        }
-        command->argv[count] = argv[count];
-    }
+    command->command = argv;
     if (training->fleet->cli->terminal.is_tty) {
         status = open_pty(training, &slave, err);
     }
@@ -172,7 +167,26 @@ static void footer(struct training *training, const struct evq_run_counts *count
                          counts->by_state[EVQ_JOB_QUEUED] + counts->by_state[EVQ_JOB_DELAYED]);
 }
 
-/* One look at the queue. An outage is no end: the fleet restarts the server. */
+/* Whether a look may fail so and the next one be waited for: an outage always, for the fleet
+ * restarts the server, and while the command runs whatever it is, which is then said once. */
+static bool look_passes(struct training *training, enum evq_status status,
+                        const struct evq_error *err)
+{
+    const struct evq_fleet *fleet = training->fleet;
+    const uint32_t kind = UINT32_C(1) << status;
+
+    if (evq_conn_retryable(status)) {
+        return true;
+    }
+    if (fleet->command.pid != 0 && (training->told & kind) == 0) {
+        training->told |= kind;
+        evq_live_erase(&training->live);
+        evq_cli_say(fleet->cli, "evalq: %s; the command goes on", err->message);
+    }
+    return fleet->command.pid != 0;
+}
+
+/* One look at the queue. */
 static enum evq_status look(struct training *training, struct evq_error *err)
 {
     struct evq_run_counts counts;
@@ -180,7 +194,7 @@ static enum evq_status look(struct training *training, struct evq_error *err)
     if (status == EVQ_OK) {
         status = evq_feed_counts(training->feed, &counts, err);
     }
-    if (status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY) {
+    if (status != EVQ_OK && look_passes(training, status, err)) {
         training->open = -1;
         return EVQ_OK;
     }
@@ -294,6 +308,45 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
     return status;
 }
 
+/* Whether the command had something to say, which was passed on. */
+static bool step(struct training *training, int timeout_ms)
+{
+    bool readable = false;
+    enum evq_status ignored =
+        evq_fleet_step(training->fleet, training->output_fd, timeout_ms, &readable, NULL);
+
+    (void)ignored; // Whatever it is, the command has its time.
+    if (readable) {
+        pass_output(training);
+    }
+    return readable;
+}
+
+/* Tells it to end, once, and gives it as long as it needs: what it does at its end may be to save
+ * its last checkpoint. Only another stop kills it. */
+static void end_command(struct training *training)
+{
+    struct evq_fleet *fleet = training->fleet;
+    const int asked = fleet->stop_count;
+    int64_t say_at_ms = evq_clock_mono_ms() + PATIENT_MS;
+
+    evq_service_signal(&fleet->command, fleet->stop_signal == SIGINT ? SIGINT : SIGTERM);
+    while (fleet->command.pid != 0) {
+        if (fleet->stop_count > asked) {
+            evq_service_signal(&fleet->command, SIGKILL);
+        }
+        if (evq_clock_mono_ms() > say_at_ms) {
+            say_at_ms = INT64_MAX;
+            evq_cli_say(fleet->cli, "evalq: the command was told to end and has not yet; a second "
+                                    "Ctrl-C kills it");
+        }
+        (void)step(training, POLL_MS);
+    }
+    const int64_t deadline = evq_clock_mono_ms() + LAST_WORDS_MS;
+    while (step(training, 0) && evq_clock_mono_ms() < deadline) {
+    }
+}
+
 static void print_summary(struct training *training)
 {
     struct evq_board *board = training->board;
@@ -386,8 +439,9 @@ enum evq_status evq_training_run(struct evq_fleet *fleet, char *const *argv, int
     }
     if (status == EVQ_OK) {
         status = follow(&training, wait_ms, err);
+        evq_live_erase(&training.live);
+        end_command(&training);
     }
-    evq_live_erase(&training.live);
     int64_t deadline = evq_clock_mono_ms() + SINKS_MS;
     while (status == EVQ_OK && fleet->stop_count == 0 && sinks_lag(&training, false) &&
            evq_clock_mono_ms() < deadline) {

@@ -248,7 +248,10 @@ const struct evq_verb evq_verb_up = {
         "With a COMMAND, such as a training program, it runs the command with $EVALQ_URL and "
         "$EVALQ_CONFIG set, shows results as they arrive, waits for the jobs that the command "
         "submitted, "
-        "prints a summary and stops everything. The exit code is then 1 when the command failed "
+        "prints a summary and stops everything. Ctrl-C and SIGTERM are passed on to it, and it has "
+        "as "
+        "long as it needs to end; a second one kills it. The exit code is then 1 when the command "
+        "failed "
         "and 4 when "
         "a job ended as dead.",
     .options = options,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
 import re
-import select
 import signal
 import struct
 import subprocess
 import termios
-import time
 import unittest
 
 from scene import BIN, DEADLINE, Scene
+from terminal import Terminal
 
 CONFIG = """
 roots: {out: $OUT}
@@ -25,37 +23,6 @@ suites:
          data: {format: idx, inputs: $DATA/none, labels: $DATA/none}}
 """
 LEFT = b"\033[?1049l"
-
-
-class Terminal:
-    """A program on a terminal of 12 lines; what it wrote is in `seen`."""
-
-    def __init__(self, scene: Scene, *words: str, columns: int = 100) -> None:
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 12, columns, 0, 0))
-        environment = dict(scene.environment(), TERM="xterm")
-        self.process = subprocess.Popen(
-            [os.path.join(BIN, "evalq"), *words], env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
-        )
-        os.close(slave)
-        self.seen = b""
-
-    def wait_for(self, text: bytes) -> bytes:
-        """Until it wrote text, from where the last wait ended; what it wrote before."""
-        deadline = time.monotonic() + DEADLINE
-        while text not in self.seen:
-            ready, _, _ = select.select([self.master], [], [], max(deadline - time.monotonic(), 0))
-            if not ready:
-                raise AssertionError(f"no {text!r} in {self.seen[-2000:]!r}")
-            self.seen += os.read(self.master, 65536)
-        before, _, self.seen = self.seen.partition(text)
-        return before
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self.master)
 
 
 class TopTest(unittest.TestCase):
@@ -71,7 +38,7 @@ class TopTest(unittest.TestCase):
         subprocess.run(words, env=self.scene.environment(), check=True, capture_output=True)
 
     def top(self, columns: int = 100) -> Terminal:
-        terminal = Terminal(self.scene, "top", "--interval", "1", columns=columns)
+        terminal = Terminal(self.scene.environment(), "top", "--interval", "1", columns=columns)
         self.addCleanup(terminal.close)
         return terminal
 

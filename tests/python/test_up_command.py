@@ -1,0 +1,150 @@
+"""`evalq up -- COMMAND`: nothing that befalls evalq ends the training, and a stop gives it the time it needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any, Callable, List
+
+from scene import BIN, DEADLINE, until
+from terminal import Terminal
+
+# Until it is told to go, also after a signal; then it saves.
+TRAINING = """
+import os, signal, sys, time
+def told(number, frame):
+    print("told", signal.Signals(number).name, flush=True)
+signal.signal(signal.SIGINT, told)
+signal.signal(signal.SIGTERM, told)
+print("it trains", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.01)
+print("x" * 100_000, flush=True)  # More than a terminal holds unread.
+open("saved", "w").close()
+"""
+CONFIG = """
+roots: {work: .}
+suites:
+  quick:
+    evaluator: script
+evaluators:
+  script: {kind: command, argv: [/bin/true]}
+"""
+
+
+class UpCommandTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.directory = tempfile.mkdtemp(prefix="evalq-up-")
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self.write("evalq.yaml", CONFIG)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("EVALQ_")}
+
+    def write(self, name: str, text: str) -> None:
+        with open(os.path.join(self.directory, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def has(self, name: str) -> bool:
+        return os.path.exists(os.path.join(self.directory, name))
+
+    def said(self) -> str:
+        with open(os.path.join(self.directory, "said"), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def start(self, *command: str, before: Callable[[], Any] = lambda: None) -> "subprocess.Popen[bytes]":
+        """Its output goes to the file `said`."""
+        with open(os.path.join(self.directory, "said"), "wb") as said:
+            process = subprocess.Popen(
+                [os.path.join(BIN, "evalq"), "up", "--workers", "1", "--", *command],
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                preexec_fn=before,
+            )
+
+        def end() -> None:
+            process.kill()
+            process.wait()
+
+        self.addCleanup(end)
+        return process
+
+    def train(self, before: Callable[[], Any] = lambda: None) -> "subprocess.Popen[bytes]":
+        process = self.start(sys.executable, "-c", TRAINING, before=before)
+        until(lambda: "it trains" in self.said() or process.poll() is not None, "the command runs")
+        return process
+
+    def workers(self, process: "subprocess.Popen[bytes]") -> List[int]:
+        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as file:
+            children = [int(word) for word in file.read().split()]
+        return [pid for pid in children if b"evalq-worker" in self.words(pid)]
+
+    def words(self, pid: int) -> bytes:
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                return file.read()
+        except OSError:
+            return b""
+
+    def test_a_stop_waits_until_the_command_has_saved(self) -> None:
+        process = self.train()
+        os.kill(process.pid, signal.SIGTERM)
+        until(lambda: "told SIGTERM" in self.said(), "the command is told")
+        until(lambda: "has not yet; a second Ctrl-C kills it" in self.said(), "it is said that the command is waited for")
+        self.assertIsNone(process.poll())
+        self.write("go", "")
+        self.assertEqual(process.wait(DEADLINE), 130, self.said())
+        self.assertTrue(self.has("saved"))
+
+    def test_a_second_stop_kills_the_command(self) -> None:
+        process = self.train()
+        os.kill(process.pid, signal.SIGINT)
+        until(lambda: "told SIGINT" in self.said(), "the command is told")
+        os.kill(process.pid, signal.SIGINT)
+        self.assertEqual(process.wait(DEADLINE), 130, self.said())
+        self.assertFalse(self.has("saved"))
+
+    def test_what_the_command_prints_at_its_end_is_taken_on_a_terminal_too(self) -> None:
+        words = ("up", "--workers", "1", "--", sys.executable, "-c", TRAINING)
+        terminal = Terminal(self.environment, *words, cwd=self.directory)
+        self.addCleanup(terminal.close)
+        terminal.wait_for(b"it trains")
+        os.kill(terminal.process.pid, signal.SIGINT)
+        terminal.wait_for(b"told SIGINT")
+        self.write("go", "")
+        terminal.wait_for(b"x" * 100)
+        terminal.wait_for(b"stopping")
+        until(lambda: self.has("saved"), "the command has saved")
+
+    def test_under_nohup_a_hangup_stops_nothing(self) -> None:
+        process = self.train(before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        os.kill(process.pid, signal.SIGHUP)
+        self.write("go", "")
+        self.assertEqual(process.wait(DEADLINE), 0, self.said())
+        self.assertTrue(self.has("saved"))
+
+    def test_a_worker_that_cannot_run_any_more_does_not_end_the_training(self) -> None:
+        process = self.train()
+        [worker] = until(lambda: self.workers(process), "a worker")
+        self.write("evalq.yaml", CONFIG + "nonsense: 1\n")
+        os.kill(worker, signal.SIGKILL)
+        # The worst of them are the first; from the fourth on it is started again anyhow.
+        until(lambda: self.said().count("worker-1 exited with status 8") == 2 or process.poll() is not None, "it was started again")
+        self.write("go", "")
+        self.assertEqual(process.wait(DEADLINE), 0, self.said())
+        self.assertTrue(self.has("saved"))
+
+    def test_a_command_may_have_many_words(self) -> None:
+        process = self.start("/bin/sh", "-c", "echo $# words", "sh", *(str(i) for i in range(300)))
+        self.assertEqual(process.wait(DEADLINE), 0, self.said())
+        self.assertIn("300 words", self.said())
+
+
+if __name__ == "__main__":
+    unittest.main()
