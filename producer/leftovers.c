@@ -7,6 +7,7 @@
 #include "producer/client.h"
 #include "producer/home.h"
 #include "producer/ring.h"
+#include "shared/clock.h"
 
 struct runs {
     const char *queue;
@@ -61,7 +62,7 @@ static enum evq_status run_send(const struct evalq_options *options, const char 
 
 /* Of one ring directory. */
 static enum evq_status directory_send(const struct evalq_options *options, const char *directory,
-                                      const char *queue, int timeout_ms,
+                                      const char *queue, int64_t deadline_ms,
                                       struct evq_leftovers *leftovers, struct evq_error *err)
 {
     struct evalq_options own = *options;
@@ -73,7 +74,10 @@ static enum evq_status directory_send(const struct evalq_options *options, const
         status = evq_error_set(err, EVQ_E_NOMEM, "names of the runs in '%s'", directory);
     }
     for (size_t at = 0; at < runs.count && status == EVQ_OK; at++) {
-        status = run_send(&own, runs.names[at], timeout_ms, leftovers, err);
+        const int64_t left_ms = deadline_ms - evq_clock_mono_ms();
+        leftovers->unseen += left_ms <= 0;
+        status =
+            left_ms > 0 ? run_send(&own, runs.names[at], (int)left_ms, leftovers, err) : EVQ_OK;
     }
     for (size_t at = 0; at < runs.count; at++) {
         free(runs.names[at]);
@@ -86,6 +90,7 @@ enum evq_status evq_leftovers_send(const struct evalq_options *options, const ch
                                    int timeout_ms, struct evq_leftovers *ret_leftovers,
                                    struct evq_error *err)
 {
+    const int64_t deadline_ms = evq_clock_mono_ms() + timeout_ms;
     struct evq_leftovers leftovers = {.runs = 0};
     char home[PATH_MAX];
     unsigned at = 0;
@@ -93,11 +98,11 @@ enum evq_status evq_leftovers_send(const struct evalq_options *options, const ch
 
     if (options->ring_directory != NULL && options->ring_directory[0] != '\0') {
         status =
-            directory_send(options, options->ring_directory, queue, timeout_ms, &leftovers, err);
+            directory_send(options, options->ring_directory, queue, deadline_ms, &leftovers, err);
     } else {
         // Whichever had room at the time.
         while (status == EVQ_OK && evq_home_find(&at, 0, home, sizeof(home), NULL) == EVQ_OK) {
-            status = directory_send(options, home, queue, timeout_ms, &leftovers, err);
+            status = directory_send(options, home, queue, deadline_ms, &leftovers, err);
         }
     }
     if (status == EVQ_OK) {

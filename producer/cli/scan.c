@@ -15,7 +15,7 @@
 #include "producer/leftovers.h"
 
 #define WATCH_PAUSE_US 1000000
-#define LEFTOVERS_MS   10000 // For each run.
+#define LEFTOVERS_MS   10000 // For all runs.
 #define INSIDE_LOOKS   64    // Directories that a pass looks into though they are settled.
 
 struct settled { // What needs no second look until it changes.
@@ -286,6 +286,12 @@ static enum evq_status send_leftovers(struct evq_cli *cli, struct evq_error *err
     if (status == EVQ_OK && left.sent + left.refused > 0) {
         evq_cli_say(cli, "evalq: %" PRIu64 " sent that dead training processes had left",
                     left.sent);
+    }
+    if (status == EVQ_OK && left.unseen > 0) {
+        evq_cli_say(cli,
+                    "evalq: what %" PRIu64
+                    " more runs of dead processes may have left waits for the next scan",
+                    left.unseen);
     }
     return status;
 }

@@ -327,6 +327,40 @@ static void leftovers_are_sent_when_nobody_opens_their_runs(void **state)
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 10);
 }
 
+/* Runs whose submits wait for something do not add up. */
+static void leftovers_take_no_longer_for_many_runs_than_for_one(void **state)
+{
+    struct scene *scene = *state;
+    static const char *const runs[] = {"one", "two", "three"};
+    struct evalq_options options = scene_options(scene);
+    struct evq_leftovers left;
+    char path[160];
+    int status = 0;
+
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    fixture_redis_suspend(scene->fx->redis);
+    for (int at = 0; at < 3; at++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            struct evalq_client *client = NULL;
+            options.run = runs[at];
+            _exit(evalq_client_open(&options, &client) != EVALQ_OK ||
+                  submit(scene, client, "step-1.safetensors", 1) != EVALQ_OK);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+    fixture_redis_resume(scene->fx->redis);
+    (void)snprintf(path, sizeof(path), "%s/out/step-1.safetensors", scene->directory);
+    assert_int_equal(truncate(path, 60),
+                     0); // As one that is still being written: it is waited for.
+    options.run = NULL;
+    assert_status(evq_leftovers_send(&options, "main", 200, &left, NULL), EVQ_OK);
+    assert_int_equal(left.kept, 1);
+    assert_int_equal(left.unseen, 2);
+}
+
 static void client_flush_and_close_end_in_time_when_redis_stands_still(void **state)
 {
     struct scene *scene = *state;
@@ -395,6 +429,7 @@ int main(void)
         SCENE_TEST(client_keeps_what_it_accepted_when_trainer_is_killed_anywhere),
         SCENE_TEST(client_sends_spool_of_killed_trainer_when_run_is_opened_again),
         SCENE_TEST(leftovers_are_sent_when_nobody_opens_their_runs),
+        SCENE_TEST(leftovers_take_no_longer_for_many_runs_than_for_one),
         SCENE_TEST(client_flush_and_close_end_in_time_when_redis_stands_still),
         SCENE_TEST(client_says_full_once_when_ring_and_spool_are),
     };
