@@ -200,6 +200,30 @@ static void tokenizer_merges_long_pieces_from_the_left(void **state)
     evq_tokenizer_scratch_free(scratch);
 }
 
+/* Two blanks strip the line end behind them, which then is no token of its own. */
+static void tokenizer_gives_no_token_for_what_the_one_before_it_stripped(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":2,\"content\":\"  \",\"rstrip\":true,\"normalized\":false},"
+        "{\"id\":3,\"content\":\"\\n\",\"lstrip\":true,\"normalized\":false}],"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
+    static const char text[] = "a  \nb\na";
+    static const int32_t want[] = {0, 2, 1, 3, 0};
+    struct fixture_folder *folder = *state;
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *tokenizer = NULL;
+
+    assert_non_null(scratch);
+    fixture_folder_write(folder, "tokenizer.json", json, sizeof(json) - 1);
+    assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
+    struct evq_tokens tokens = encode(tokenizer, scratch, text, sizeof(text) - 1, false);
+    assert_int_equal(tokens.count, sizeof(want) / sizeof(want[0]));
+    assert_memory_equal(tokens.ids, want, sizeof(want));
+    evq_tokens_free(&tokens);
+    evq_tokenizer_free(tokenizer);
+    evq_tokenizer_scratch_free(scratch);
+}
+
 static void tokenizer_refuses_a_piece_beyond_the_limit(void **state)
 {
     const size_t bytes = EVQ_TOKENIZER_PIECE_BYTES_MAX + 1;
@@ -410,6 +434,9 @@ int main(void)
         cmocka_unit_test(tokenizer_keeps_caches_apart_when_a_scratch_is_shared),
         cmocka_unit_test_setup_teardown(tokenizer_merges_long_pieces_from_the_left,
                                         fixture_folder_setup, fixture_folder_teardown),
+        cmocka_unit_test_setup_teardown(
+            tokenizer_gives_no_token_for_what_the_one_before_it_stripped, fixture_folder_setup,
+            fixture_folder_teardown),
         cmocka_unit_test(tokenizer_refuses_a_piece_beyond_the_limit),
         cmocka_unit_test(tokenizer_appends_and_leaves_what_was_there),
         cmocka_unit_test_setup_teardown(tokenizer_finds_what_begins_and_ends_a_text,

@@ -261,7 +261,7 @@ static enum evq_status divide(struct encoding *encoding, const struct evq_added 
                 next(encoding, (struct evq_definition_text){text.text + done, match.from - done},
                      first && done == 0);
         }
-        if (status == EVQ_OK) {
+        if (status == EVQ_OK && match.from < match.to) { // Else a token before it stripped it away.
             status = append(encoding, &match.id, 1);
         }
         done = match.to;
