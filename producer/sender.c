@@ -16,7 +16,8 @@
 #include "shared/clock.h"
 #include "shared/file.h"
 
-#define LOOK_MS 10
+#define LOOK_MS        10
+#define SPOOL_AGAIN_MS 1000
 #define LEFT_KEPT_MS                                                                               \
     ((int64_t)30 * 86400 * 1000) // What a run left unsent that nobody opened again.
 #define TOUCH_EVERY_MS ((int64_t)86400 * 1000)
@@ -98,7 +99,8 @@ static void sources_release(struct evq_sender *sender)
     for (size_t at = 0; at < sender->source_count; at++) {
         struct evq_source *source = &sender->sources[at];
         released = evq_source_release(sender, source) || released;
-        bool empty = source->first == NULL && evq_spool_records(source->spool) == 0 &&
+        bool empty = source->first == NULL && source->spool != NULL &&
+                     evq_spool_records(source->spool) == 0 &&
                      evq_ring_head(source->ring) == evq_ring_tail(source->ring);
         if (at > 0 && empty) {
             evq_source_close(source, true);
@@ -111,6 +113,29 @@ static void sources_release(struct evq_sender *sender)
     if (released) {
         evq_sender_tell(sender, false);
     }
+}
+
+/* Those that are not open: at first, and later where there was no memory. Returns when to try
+ * again, monotonic. */
+static int64_t spools_open(struct evq_sender *sender)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    int64_t again_ms = INT64_MAX;
+
+    for (size_t at = 0; at < sender->source_count; at++) {
+        struct evq_source *source = &sender->sources[at];
+        if (source->spool != NULL) {
+            continue;
+        }
+        if (evq_spool_open(evq_ring_path(source->ring), sender->spool_bytes_max, &source->spool,
+                           &error) != EVQ_OK) {
+            evq_warn(&sender->warner, EVQ_WARN_SPOOL, "%s", error.message);
+            again_ms = evq_clock_mono_ms() + SPOOL_AGAIN_MS;
+        } else {
+            atomic_fetch_add(&sender->spooled, evq_spool_records(source->spool));
+        }
+    }
+    return again_ms;
 }
 
 /* Opens the spools, and what dead processes of this run left. */
@@ -132,15 +157,9 @@ static void sources_open(struct evq_sender *sender)
         (void)!evq_fork_watch(evq_ring_fd(rings[at]), NULL);
     }
     for (size_t at = 0; at < sender->source_count; at++) {
-        struct evq_source *source = &sender->sources[at];
-        source->cursor = evq_ring_head(source->ring);
-        if (evq_spool_open(evq_ring_path(source->ring), sender->spool_bytes_max, &source->spool,
-                           &error) != EVQ_OK) {
-            evq_warn(&sender->warner, EVQ_WARN_SPOOL, "%s", error.message);
-        } else {
-            atomic_fetch_add(&sender->spooled, evq_spool_records(source->spool));
-        }
+        sender->sources[at].cursor = evq_ring_head(sender->sources[at].ring);
     }
+    (void)spools_open(sender); // Those that fail are tried again with each turn.
     (void)settled_note(sender);
 }
 
@@ -180,12 +199,14 @@ static void sleep_until(struct evq_sender *sender, int64_t next_ms)
 }
 
 /* Once a day, whether anything is submitted or not. Returns when the next is due. */
-static int64_t ring_touch(struct evq_sender *sender)
+static int64_t rings_touch(struct evq_sender *sender)
 {
     const int64_t now = evq_clock_mono_ms();
 
     if (now >= sender->touch_ms) {
-        evq_ring_touch(sender->ring);
+        for (size_t at = 0; at < sender->source_count; at++) { // Also where something is parked.
+            evq_ring_touch(sender->sources[at].ring);
+        }
         sender->touch_ms = now + TOUCH_EVERY_MS;
     }
     return sender->touch_ms;
@@ -212,7 +233,9 @@ static void *sender_main(void *argument)
                  given_up, sender->ring_directory);
     }
     while (!atomic_load(&sender->stop)) {
-        int64_t next = ring_touch(sender);
+        int64_t next = rings_touch(sender);
+        const int64_t again = spools_open(sender);
+        next = again < next ? again : next;
         for (size_t at = 0; at < sender->source_count; at++) {
             evq_source_take(sender, &sender->sources[at]);
             int64_t due = evq_source_prepare(sender, &sender->sources[at]);

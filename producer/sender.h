@@ -108,7 +108,7 @@ struct evq_sender {
 
     // The thread's own.
     bool full_told;
-    int64_t touch_ms; // The ring's file is touched then, monotonic; 0: at once.
+    int64_t touch_ms; // The rings' files are touched then, monotonic; 0: at once.
     struct evq_config *config;
     struct evq_config *later;   // As it was read again for its roots; NULL: it was not.
     char config_path[PATH_MAX]; // What is read again.

@@ -4,7 +4,7 @@
  *
  * A 32-byte header (magic, version, offset of the first record that is not done), then records: a
  * 24-byte head (magic, length, checksum, offset) and the job. A record torn by a crash fails its
- * checksum and is skipped.
+ * checksum and is skipped, and so is what the disk no longer reads: nothing behind it waits.
  */
 #ifndef EVQ_PRODUCER_SPOOL_H
 #define EVQ_PRODUCER_SPOOL_H

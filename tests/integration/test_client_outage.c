@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "producer/leftovers.h"
+#include "producer/ring.h"
 #include "producer/spool.h"
 #include "shared/codec.h"
 #include "tests/fixture/client.h"
@@ -51,10 +52,18 @@ static void client_keeps_submits_when_redis_is_away_at_the_start(void **state)
     fixture_audit(scene->fx);
 }
 
+static atomic_int opens_short;   // So many spools cannot be opened for want of memory.
+static atomic_int rings_touched; // How often a ring's file was.
 static atomic_int reads_short;   // Of the next reads of a spool so many find no memory,
 static atomic_int decodes_short; // and of the next decodings of a job.
 
 /* The linker's names for what stands behind and before a wrapped function. */
+enum evq_status __real_evq_spool_open(const char *ring_path, int64_t bytes_max,
+                                      struct evq_spool **ret_spool, struct evq_error *err);
+void __real_evq_ring_touch(struct evq_ring *ring);
+enum evq_status __wrap_evq_spool_open(const char *ring_path, int64_t bytes_max,
+                                      struct evq_spool **ret_spool, struct evq_error *err);
+void __wrap_evq_ring_touch(struct evq_ring *ring);
 enum evq_status __real_evq_spool_read(struct evq_spool *spool, uint64_t *offset,
                                       struct evq_buffer *out, struct evq_error *err);
 enum evq_status __real_evq_codec_job_decode(const uint8_t *data, size_t bytes,
@@ -63,6 +72,22 @@ enum evq_status __wrap_evq_spool_read(struct evq_spool *spool, uint64_t *offset,
                                       struct evq_buffer *out, struct evq_error *err);
 enum evq_status __wrap_evq_codec_job_decode(const uint8_t *data, size_t bytes,
                                             struct evq_job **ret_job, struct evq_error *err);
+
+enum evq_status __wrap_evq_spool_open(const char *ring_path, int64_t bytes_max,
+                                      struct evq_spool **ret_spool, struct evq_error *err)
+{
+    if (atomic_load(&opens_short) > 0) {
+        atomic_fetch_sub(&opens_short, 1);
+        return evq_error_set(err, EVQ_E_NOMEM, "spool of '%s'", ring_path);
+    }
+    return __real_evq_spool_open(ring_path, bytes_max, ret_spool, err);
+}
+
+void __wrap_evq_ring_touch(struct evq_ring *ring)
+{
+    atomic_fetch_add(&rings_touched, 1);
+    __real_evq_ring_touch(ring);
+}
 
 enum evq_status __wrap_evq_spool_read(struct evq_spool *spool, uint64_t *offset,
                                       struct evq_buffer *out, struct evq_error *err)
@@ -304,6 +329,34 @@ static void client_sends_spool_of_killed_trainer_when_run_is_opened_again(void *
     assert_int_not_equal(access(spool, F_OK), 0);
 }
 
+/* What a second process of the run spooled is the next client's, and neither passed over for want
+ * of memory at its start nor left to grow old. */
+static void client_sends_spool_of_a_dead_owner_when_there_is_memory_again(void **state)
+{
+    struct scene *scene = *state;
+    char spool[160];
+    struct stat info;
+
+    fixture_redis_kill(scene->fx->redis);
+    struct evalq_client *first = scene_client(scene);
+    struct evalq_client *second = scene_client(scene);
+    submit_step(scene, second, 1);
+    snprintf(spool, sizeof(spool), "%s/main@digits@1.spool", scene->rings);
+    FIXTURE_UNTIL(stat(spool, &info) == 0 && info.st_size > 100);
+    evalq_client_close(second);
+    evalq_client_close(first);
+    atomic_store(&opens_short, 4); // Both, twice.
+    atomic_store(&rings_touched, 0);
+    struct evalq_client *client = scene_client(scene);
+    FIXTURE_UNTIL(atomic_load(&rings_touched) == 2);
+    scene_reconnect(scene);
+    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 1);
+    assert_flushed(client);
+    FIXTURE_UNTIL(access(spool, F_OK) != 0);
+    assert_int_equal(atomic_load(&opens_short), 0);
+    evalq_client_close(client);
+}
+
 static void leftovers_are_sent_when_nobody_opens_their_runs(void **state)
 {
     struct scene *scene = *state;
@@ -428,6 +481,7 @@ int main(void)
         SCENE_TEST(client_sends_what_killed_trainer_left_when_run_is_opened_again),
         SCENE_TEST(client_keeps_what_it_accepted_when_trainer_is_killed_anywhere),
         SCENE_TEST(client_sends_spool_of_killed_trainer_when_run_is_opened_again),
+        SCENE_TEST(client_sends_spool_of_a_dead_owner_when_there_is_memory_again),
         SCENE_TEST(leftovers_are_sent_when_nobody_opens_their_runs),
         SCENE_TEST(leftovers_take_no_longer_for_many_runs_than_for_one),
         SCENE_TEST(client_flush_and_close_end_in_time_when_redis_stands_still),

@@ -3,7 +3,8 @@ foreach(test test_ring test_ring_reserve test_pin test_pin_verify test_spool tes
 endforeach()
 target_link_options(test_ring_reserve PRIVATE LINKER:--wrap=posix_fallocate)
 if(TARGET test_client_outage) # It stands between these and who calls them.
-    target_link_options(test_client_outage PRIVATE LINKER:--wrap=evq_spool_read LINKER:--wrap=evq_codec_job_decode)
+    target_link_options(test_client_outage PRIVATE LINKER:--wrap=evq_spool_open LINKER:--wrap=evq_spool_read
+        LINKER:--wrap=evq_codec_job_decode LINKER:--wrap=evq_ring_touch)
 endif()
 if(NOT TARGET bench_submit)
     add_executable(bench_submit EXCLUDE_FROM_ALL bench/bench_submit.c)
