@@ -18,7 +18,7 @@ from unittest import mock
 
 from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
-from evalq._serving import Checkpoint, Task
+from evalq._serving import Checkpoint, Task, renewed
 from evalq._trainer import TrainerFunction, _load_adapter, trainer_function
 from evalq._weights import _state_dict, load_weights
 from evalq.lm_eval import Harness
@@ -545,6 +545,16 @@ suites:
                 else:
                     with self.assertRaisesRegex(ValueError, refused):
                         _load_adapter(model, {}, path)
+
+    def test_a_factory_that_cannot_be_called_again_is_named(self) -> None:
+        for second, raised, text in (
+            (ValueError("one data set"), RuntimeError, "the factory cannot be called again, .* ValueError: one data set"),
+            (ConnectionError("hub"), ConnectionError, "^hub$"),  # May go well another time.
+        ):
+            function = renewed(mock.Mock(side_effect=[mock.Mock(side_effect=KeyError("first")), second]))
+            for expected, message in ((KeyError, "first"), (raised, text)):
+                with self.assertRaisesRegex(expected, message):
+                    function(mock.Mock(), mock.Mock(), mock.Mock())
 
     def test_model_of_another_tokenizer_is_made_anew(self) -> None:
         harness = Harness.__new__(Harness)

@@ -215,11 +215,22 @@ def renewed(make: Callable[[], Function]) -> Function:
     of the user's, and would be added to the next checkpoint's."""
     made: Optional[Function] = make()
 
+    def again() -> Function:
+        try:
+            return make()
+        except Exception as error:
+            if _retry(error):
+                raise
+            raise RuntimeError(
+                "the factory cannot be called again, as it is after an evaluation that failed or was cancelled:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+
     def evaluate(checkpoint: Checkpoint, task: Task, report: Report) -> Metrics:
         nonlocal made
         if made is None:
             gc.collect()  # The model that is replaced.
-            made = make()
+            made = again()
         function, made = made, None
         metrics = function(checkpoint, task, report)
         made = function
