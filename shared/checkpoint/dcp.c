@@ -366,7 +366,7 @@ static enum evq_status add_tensor(struct dcp *dcp, const struct evq_pickle_node 
 
 static enum evq_status add_tensors(struct dcp *dcp, const struct evq_checkpoint_options *options)
 {
-    struct evq_dcp_choice choice = {.arena = dcp->checkpoint->arena, .names = dcp->tensors};
+    struct evq_dcp_choice choice = {.names = dcp->tensors};
     enum evq_status status = evq_dcp_choose(&choice, dcp->paths, options, dcp->err);
 
     for (uint32_t i = 0; status == EVQ_OK && i + 1 < dcp->tensors->count; i += 2) {

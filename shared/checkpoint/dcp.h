@@ -10,21 +10,21 @@
 struct evq_dcp_path;
 
 struct evq_dcp_choice {
-    struct evq_arena *arena;             // Of the checkpoint: for the text of top.
     const struct evq_pickle_node *names; // state_dict_metadata: names and what they stand for.
     struct evq_dcp_path *paths;          // Sorted by name.
     size_t path_count;
     const char *top; // Only what is in this dict, which its names leave out; NULL: everything.
-    const char *key; // Only what is under this dotted path; NULL: as top says.
+    char variant_top[128]; // Where that is a variant's.
+    const char *key;       // Only what is under this dotted path; NULL: as top says.
 };
 
 /* Whether a value of state_dict_metadata describes a tensor. */
 bool evq_dcp_is_tensor(const struct evq_pickle_node *node);
 
 /*
- * Fills choice, whose arena and names are set: by options->key, else the variant, else the usual
- * names; as evq_torch_select() does. paths is planner_data, or no dict. EVQ_E_NOT_FOUND names what
- * there is.
+ * Fills choice, whose names are set and which stays where it is: by options->key, else the variant,
+ * else the usual names; as evq_torch_select() does. paths is planner_data, or no dict.
+ * EVQ_E_NOT_FOUND names what there is.
  */
 enum evq_status evq_dcp_choose(struct evq_dcp_choice *choice, const struct evq_pickle_node *paths,
                                const struct evq_checkpoint_options *options,

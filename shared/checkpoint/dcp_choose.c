@@ -146,13 +146,12 @@ static bool choose_usual(struct evq_dcp_choice *choice)
 
 static bool choose_variant(struct evq_dcp_choice *choice, const char *variant)
 {
-    char key[128];
+    char *key = choice->variant_top;
 
-    for (size_t i = 0; evq_torch_variant_key(variant, i, key, sizeof(key)); i++) {
-        choice->top = key;
+    choice->top = key;
+    for (size_t i = 0; evq_torch_variant_key(variant, i, key, sizeof(choice->variant_top)); i++) {
         if (holds_tensors(choice)) {
-            choice->top = evq_arena_strdup(choice->arena, key);
-            return choice->top != NULL;
+            return true;
         }
     }
     choice->top = NULL;
