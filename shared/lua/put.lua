@@ -10,6 +10,17 @@ Cost    submit's.
 local TEXTS = { 'run', 'variant', 'suite', 'root', 'path', 'pin', 'format', 'fingerprint', 'manifest', 'host' }
 local MAPS = { 'params', 'trackers', 'tags' }
 
+-- Their order by bytes, as in C: Lua's own goes by Redis' locale.
+local function bytes_before(a, b)
+    for i = 1, math.min(#a, #b) do
+        local left, right = byte(a, i), byte(b, i)
+        if left ~= right then
+            return left < right
+        end
+    end
+    return #a < #b
+end
+
 -- Canonical text of a message's needs, as classes are keyed.
 function V.needs_text(needs)
     local parts = {}
@@ -43,7 +54,7 @@ function V.needs_text(needs)
         labels[#labels + 1] = not seen[label] and label or nil
         seen[label] = true
     end
-    table.sort(labels)
+    table.sort(labels, bytes_before)
     if #labels > 0 then
         parts[#parts + 1] = 'labels=' .. table.concat(labels, '+')
     end

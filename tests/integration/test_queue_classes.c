@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "tests/fixture/queue.h"
 
@@ -70,11 +71,58 @@ static void retry_waits_in_the_class_of_its_message(void **state)
     fixture_audit(fx);
 }
 
+/* A server whose texts are ordered as in a dictionary, capital letters among the small ones. */
+static struct fixture *dictionary_open(void)
+{
+    char directory[64];
+    char command[512];
+
+    fixture_dir_make(directory);
+    (void)snprintf(command, sizeof command,
+                   "localedef -i de_DE -f UTF-8 '%s/de_DE.UTF-8' >/dev/null 2>&1", directory);
+    (void)!system(command); // The server's order tells whether it went well.
+    (void)setenv("LOCPATH", directory, 1);
+    (void)setenv("LC_ALL", "de_DE.UTF-8", 1);
+    struct fixture *fx = fixture_open(NULL);
+    (void)unsetenv("LC_ALL");
+    (void)unsetenv("LOCPATH");
+    fixture_dir_remove(directory);
+    return fx;
+}
+
+/* What is put by hand waits in the class of what a client submits: with the same text of needs. */
+static void needs_are_ordered_the_same_whatever_the_locale_of_redis(void **state)
+{
+    (void)state;
+    struct fixture *fx = dictionary_open();
+    struct evq_reply *order =
+        fixture_call(fx->raw, "EVAL", "return 'b' < 'C' and 1 or 0", "0", NULL);
+    const bool dictionary = order->integer == 1;
+
+    evq_reply_free(order);
+    if (dictionary) {
+        evq_reply_free(
+            fixture_call(fx->raw, "FCALL", "evalq_v1_put", "1", fixture_key(fx, ""),
+                         "{\"run\":\"r\",\"step\":1,\"suite\":\"quick\",\"root\":\"ckpt\","
+                         "\"path\":\"p\",\"needs\":{\"labels\":[\"b\",\"C\",\"bc\"]}}",
+                         NULL));
+        struct evq_reply *class =
+            fixture_call(fx->raw, "HGET", fixture_key(fx, "class"), "quick labels=C+b+bc", NULL);
+        assert_non_null(class->text);
+        evq_reply_free(class);
+    }
+    fixture_close(fx);
+    if (!dictionary) {
+        skip(); // There is nothing to make one of.
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(classes_are_bounded_and_idle_ones_make_room, fixture_fresh),
         cmocka_unit_test_setup(retry_waits_in_the_class_of_its_message, fixture_fresh),
+        cmocka_unit_test(needs_are_ordered_the_same_whatever_the_locale_of_redis),
     };
     return cmocka_run_group_tests(tests, fixture_setup, fixture_teardown);
 }
