@@ -421,10 +421,12 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
 
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
-        self._training.moment(trainer)
-        self._look(trainer)
-        if trainer.world_size == 1 or self._ranks_meet(trainer):
-            self._stop(trainer)
+        try:
+            self._training.moment(trainer)
+            self._look(trainer)
+        finally:  # The other ranks wait for a word.
+            if trainer.world_size == 1 or self._ranks_meet(trainer):
+                self._stop(trainer)
 
     @guarded
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -505,7 +507,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         """At steps that all ranks come to; an epoch may be the whole training."""
         step, before = trainer.global_step, self._met_at
         self._met_at = step
-        return step != before and step % max(1, trainer.log_every_n_steps) == 0
+        return bool(step != before and step % max(1, trainer.log_every_n_steps) == 0)
 
     def _stop(self, trainer: Any) -> None:
         """Where patience is at its end."""
