@@ -108,7 +108,7 @@ class WandbTest(unittest.TestCase):
         """As after `evalq forget`; what comes again is known by the next helper too. And a star in a name is no pattern."""
         opened = {"open": {"queue": "main", "directory": os.path.join(self.results, "wandb"), "mode": "offline"}}
         result = {"run": "digits", "step": 7, "result_id": "digits/7/regular/quick#t"}
-        rows = [{"prefix": "eval/t/", "result": {**result, "metrics": {"a*b": value}}} for value in (0.5, "NaN", 0.25)]
+        rows = [{"prefix": "eval/t/", "result": {**result, "metrics": {"a*b": value}}} for value in (0.5, "NaN", -0.0)]
         lines = [opened, *rows, {"flush": 1}, *rows, {"flush": 2}]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         variables = {**os.environ, **self.environment}
@@ -116,7 +116,7 @@ class WandbTest(unittest.TestCase):
             helper = [sys.executable, "-m", "evalq.wandb_sink"]
             done = subprocess.run(helper, input=text, env=variables, capture_output=True, text=True, check=True)
             self.assertEqual([json.loads(line) for line in done.stdout.splitlines()], [{"flushed": 1}, {"flushed": 2}])
-        self.assertEqual([repr(float(row["eval/t/a*b"])) for row in self.history()], ["0.5", "nan", "0.25"])
+        self.assertEqual([repr(float(row["eval/t/a*b"])) for row in self.history()], ["0.5", "nan", "0.0"])
 
     def test_each_result_is_there_once_when_the_logger_is_killed(self) -> None:
         number = seed()

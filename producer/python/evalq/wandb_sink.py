@@ -35,8 +35,9 @@ def _number(value: Any) -> float:
 
 
 def _key(row: Dict[str, Any]) -> Key:
-    # What the SDK adds begins with an underscore. As text: a NaN is not equal to itself.
-    numbers = sorted((name, repr(_number(value))) for name, value in row.items() if name != ID and not name.startswith("_"))
+    # What the SDK adds begins with an underscore. As text: a NaN is not equal to itself. It writes -0.0 as -0, which is read
+    # as 0: with 0.0 added both are 0.0.
+    numbers = sorted((name, repr(_number(value) + 0.0)) for name, value in row.items() if name != ID and not name.startswith("_"))
     return str(row[ID]), hash(tuple(numbers))
 
 
