@@ -116,12 +116,16 @@ class HooksTest(SceneTest):
             callback._training.bad = 2
             callback._look = mock.Mock(side_effect=ValueError("of rank 0 alone"))  # The other ranks meet all the same.
             strategy = SimpleNamespace(broadcast=mock.Mock(side_effect=lambda value: value))
-            trainer = SimpleNamespace(world_size=ranks, log_every_n_steps=3, should_stop=False, strategy=strategy)
+            trainer = SimpleNamespace(
+                world_size=ranks, log_every_n_steps=3, should_stop=False, strategy=strategy, check_val_every_n_epoch=1
+            )
             found = []
             for trainer.global_step in (1, 2, 3, 3, 4, 5):  # Two batches make step 3.
                 callback.on_train_batch_end(trainer, None)
                 found.append(trainer.should_stop)
             self.assertEqual((found, strategy.broadcast.call_count), (stops, ranks - 1))
+            callback.on_train_epoch_end(trainer, None)
+            self.assertEqual(strategy.broadcast.call_count, 2 * (ranks - 1))
 
     def test_lightning_says_when_no_checkpoint_will_be_saved(self) -> None:
         said = "ModelCheckpoint saves nothing"

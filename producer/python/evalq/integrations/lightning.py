@@ -430,15 +430,17 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
 
     @guarded
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self._training.moment(trainer)
-        watch = self._training.watch
-        every = trainer.check_val_every_n_epoch or 1
-        if watch is not None and not trainer.checkpoint_callbacks and (trainer.current_epoch + 1) % every == 0:
-            options = self._training.submit_options()
-            options["policy"] = options["policy"] or "all"
-            watch.submit_state_dict(pl_module.state_dict(), trainer.global_step, _epoch(trainer), **options)
-        self._look(trainer, now=True)
-        self._stop(trainer)
+        try:
+            self._training.moment(trainer)
+            watch = self._training.watch
+            every = trainer.check_val_every_n_epoch or 1
+            if watch is not None and not trainer.checkpoint_callbacks and (trainer.current_epoch + 1) % every == 0:
+                options = self._training.submit_options()
+                options["policy"] = options["policy"] or "all"
+                watch.submit_state_dict(pl_module.state_dict(), trainer.global_step, _epoch(trainer), **options)
+            self._look(trainer, now=True)
+        finally:  # As above.
+            self._stop(trainer)
 
     @guarded
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
