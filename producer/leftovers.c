@@ -9,6 +9,8 @@
 #include "producer/ring.h"
 #include "shared/clock.h"
 
+#define SHARE_MS 500 // At least, of a run that is looked at.
+
 struct runs {
     const char *queue;
     char **names;
@@ -60,7 +62,17 @@ static enum evq_status run_send(const struct evalq_options *options, const char 
                : EVQ_OK;
 }
 
-/* Of one ring directory. */
+/* What waits for a checkpoint that a dead process never completed takes all the time it is given:
+ * the runs behind it, and those of other directories, have their share too. */
+static int share_ms(int64_t left_ms, size_t runs)
+{
+    const int64_t share = left_ms / (int64_t)(runs + 1);
+    const int64_t least = left_ms < SHARE_MS ? left_ms : SHARE_MS;
+
+    return (int)(share > least ? share : least);
+}
+
+/* Of one ring directory. Each time another run is the first: time for all there may never be. */
 static enum evq_status directory_send(const struct evalq_options *options, const char *directory,
                                       const char *queue, int64_t deadline_ms,
                                       struct evq_leftovers *leftovers, struct evq_error *err)
@@ -73,11 +85,14 @@ static enum evq_status directory_send(const struct evalq_options *options, const
     if (status == EVQ_OK && runs.failed) {
         status = evq_error_set(err, EVQ_E_NOMEM, "names of the runs in '%s'", directory);
     }
+    const size_t first = runs.count > 0 ? evq_clock_random() % runs.count : 0;
     for (size_t at = 0; at < runs.count && status == EVQ_OK; at++) {
+        const char *run = runs.names[(first + at) % runs.count];
         const int64_t left_ms = deadline_ms - evq_clock_mono_ms();
         leftovers->unseen += left_ms <= 0;
-        status =
-            left_ms > 0 ? run_send(&own, runs.names[at], (int)left_ms, leftovers, err) : EVQ_OK;
+        status = left_ms > 0
+                     ? run_send(&own, run, share_ms(left_ms, runs.count - at), leftovers, err)
+                     : EVQ_OK;
     }
     for (size_t at = 0; at < runs.count; at++) {
         free(runs.names[at]);

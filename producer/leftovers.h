@@ -19,8 +19,8 @@ struct evq_leftovers {
 /*
  * For each run of `queue` that has a ring in options->ring_directory: opens a client of it, sends
  * what no living process owns and closes it. options as for evalq_client_open(); run is ignored.
- * queue: the name that options give. timeout_ms: for all of them. EVQ_E_IO: Redis is away. A run
- * that cannot be opened is passed over.
+ * queue: the name that options give. timeout_ms: for all of them, of which each has a
+ * share. EVQ_E_IO: Redis is away. A run that cannot be opened is passed over.
  */
 enum evq_status evq_leftovers_send(const struct evalq_options *options, const char *queue,
                                    int timeout_ms, struct evq_leftovers *ret_leftovers,
