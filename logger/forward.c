@@ -307,9 +307,9 @@ static void turn_failed(struct evq_forward *forward, enum evq_status status,
     int64_t wait_ms =
         evq_clock_backoff_ms(&forward->random, forward->failures, BACKOFF_FIRST_MS, BACKOFF_MAX_MS);
 
-    if (status == EVQ_E_NOT_FOUND || (status == EVQ_E_INVALID && !forward->sink_failed)) {
-        // The group went with a new epoch, or the stream, whose key is of another type now: with a
-        // new group everything comes again, known by its id.
+    if (status == EVQ_E_NOT_FOUND) {
+        // The group went with a new epoch, or with the stream: with a new group everything comes
+        // again, known by its id.
         forward->registered = false;
     }
     // Once, not with every try: a disk may be full for days.
