@@ -1,3 +1,4 @@
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +99,19 @@ static enum evq_status queue_know(struct evq_sender *sender, struct evq_error *e
     return status;
 }
 
+/* A training that begins anew under the name of an earlier one has that one's results too. */
+static void followed_tell(struct evq_sender *sender, const struct evq_job *job,
+                          const struct evq_submitted *sent)
+{
+    if (sent->answer == EVQ_SUBMIT_FOLLOWED) {
+        evq_warn(&sender->warner, EVQ_WARN_FOLLOWED,
+                 "step %" PRId64 " of run '%s' was submitted before with other weights: the "
+                 "results of both stay, these as '%s'. A training that does not go on with an "
+                 "earlier one needs a run name of its own, or `evalq forget %s` before it begins",
+                 job->step, job->run, sent->id, job->run);
+    }
+}
+
 /* What became of the job: for who asks, and in its pin, so that its end releases that. sent: the
  * queue's answer; NULL: it refuses the job. */
 static void answer_note(struct evq_sender *sender, const struct evq_job *job,
@@ -106,6 +120,9 @@ static void answer_note(struct evq_sender *sender, const struct evq_job *job,
     char directory[PATH_MAX];
 
     evq_answers_note(&sender->answers, job, sent);
+    if (sent != NULL) {
+        followed_tell(sender, job, sent);
+    }
     if (!pin_directory(sender, job, directory)) {
         return;
     }

@@ -25,6 +25,7 @@ enum evq_warning {
     EVQ_WARN_CORRUPT,  // A record in ring or spool was damaged.
     EVQ_WARN_LOST,     // Redis lost jobs that it had taken.
     EVQ_WARN_OLD,      // What another run left unsent for long was removed.
+    EVQ_WARN_FOLLOWED, // A step of the run was submitted before, with other weights.
     EVQ_WARN_COUNT
 };
 

@@ -171,6 +171,39 @@ static void client_uses_second_ring_when_run_is_open_elsewhere(void **state)
     assert_int_not_equal(access(path, F_OK), 0); // Nothing in it: gone.
 }
 
+/* A training that begins anew under its name of yesterday, with other weights at the same steps. */
+static void client_says_when_the_run_had_other_weights_of_a_step(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+
+    submit_step(scene, client, 1);
+    submit_step(scene, client, 2);
+    assert_flushed(client);
+    for (int at = 0; at < 2; at++) {
+        struct evq_claim *claim = fixture_claim(scene->fx);
+        fixture_publish(scene->fx, claim, "digits", 0.5);
+        assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
+        evq_claim_free(claim);
+    }
+    evalq_client_close(client);
+
+    client = scene_client(scene);
+    submit_step(scene, client, 1); // The same weights, as a resumed training sends them.
+    assert_flushed(client);
+    assert_int_equal(warnings_with(scene, "with other weights"), 0);
+    checkpoint_write(scene, "step-1.safetensors", 7);
+    assert_int_equal(submit(scene, client, "step-1.safetensors", 1), EVALQ_OK);
+    checkpoint_write(scene, "step-2.safetensors", 8);
+    assert_int_equal(submit(scene, client, "step-2.safetensors", 2), EVALQ_OK);
+    assert_flushed(client);
+    FIXTURE_UNTIL(warnings_with(scene, "with other weights") > 0); // Said once sent.
+    assert_int_equal(warnings_with(scene, "with other weights"), 1);
+    assert_int_equal(warnings_with(scene, "these as 'digits/1/regular/quick~2'"), 1);
+    assert_int_equal(warnings_with(scene, "`evalq forget digits` before it begins"), 1);
+    evalq_client_close(client);
+}
+
 static void client_refuses_forked_child_when_parent_opened_it(void **state)
 {
     struct scene *scene = *state;
@@ -379,6 +412,7 @@ int main(void)
         SCENE_TEST(client_carries_needs_when_they_are_given),
         SCENE_TEST(client_says_what_is_wrong_when_arguments_are),
         SCENE_TEST(client_uses_second_ring_when_run_is_open_elsewhere),
+        SCENE_TEST(client_says_when_the_run_had_other_weights_of_a_step),
         SCENE_TEST(client_refuses_forked_child_when_parent_opened_it),
         SCENE_TEST(client_sends_each_once_when_two_threads_submit),
         SCENE_TEST(client_finds_configuration_of_evalq_up_when_none_is_named),
