@@ -82,7 +82,8 @@ bool evq_rate_take(struct evq_rate *rate, const char *client, uint32_t cost, int
         *own = (struct bucket){.client = hash, .level = rate->level_max, .at_ms = now_ms};
     }
     const int64_t level = level_of(rate, own, now_ms);
-    const int64_t left = level - (int64_t)cost * MILLI;
+    const int64_t price = (int64_t)cost * MILLI;
+    const int64_t left = level - (price < rate->level_max ? price : rate->level_max);
     own->level = left >= 0 ? left : level;
     own->at_ms = now_ms;
     return left >= 0;

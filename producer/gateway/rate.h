@@ -13,8 +13,8 @@ struct evq_rate;
  */
 struct evq_rate *evq_rate_new(uint32_t per_second, uint32_t burst);
 void evq_rate_free(struct evq_rate *rate); // Accepts NULL.
-/* Whether the client may go on; takes cost requests of its bucket then. When all buckets are taken,
- * the fullest of a few makes room: who asks most is remembered longest. */
+/* Whether the client may go on; takes cost requests of its bucket then, a burst at most. When all
+ * buckets are taken, the fullest of a few makes room: who asks most is remembered longest. */
 bool evq_rate_take(struct evq_rate *rate, const char *client, uint32_t cost, int64_t now_ms);
 
 #endif

@@ -47,7 +47,7 @@ static int setup_patient(void **state)
 
 static int setup_counting(void **state)
 {
-    *state = fixture_gateway_open(BIN, "--tokens", "tokens", "--rate", "2", NULL);
+    *state = fixture_gateway_open(BIN, "--tokens", "tokens", "--rate", "15", NULL);
     return 0;
 }
 

@@ -18,7 +18,7 @@ BUILD = ROOT / "build" / "mutants" / "build"
 TRIED = ROOT / "build" / "mutants" / "tried"  # A line for each entry and commit.
 ONLY = BUILD / "only.so"
 SECONDS = 120  # For one case.
-PROGRAMS = ("evalq-worker", "evalq-logger", "evalq-gateway", "evalq_cli", "evalq")
+PROGRAMS = ("evalq-worker", "evalq-logger", "evalq-gateway", "evalq_cli", "evalq", "publish_results")
 
 
 def guards():

@@ -93,9 +93,11 @@ static void rate_lets_a_burst_pass_then_so_many_a_second(void **state)
         passed += evq_rate_take(rate, "a", 1, now + 1000);
     }
     assert_true(passed <= 11);
-    assert_false(evq_rate_take(rate, "b", 21, now + 100000)); // Dearer than a burst,
-    assert_false(evq_rate_take(rate, "a", 21, now + 101000)); // however long one was quiet.
-    assert_true(evq_rate_take(rate, "a", 20, now + 101000));
+    assert_true(evq_rate_take(rate, "b", 21, now + 100000)); // Dearer than a burst: all of it,
+    assert_false(evq_rate_take(rate, "b", 1, now + 100000));
+    assert_false(evq_rate_take(rate, "b", 21, now + 101000)); // once one was quiet for long enough.
+    assert_true(evq_rate_take(rate, "b", 21, now + 202000));
+    assert_false(evq_rate_take(rate, "b", 1, now + 202000)); // Quiet for longer: no more than that.
     evq_rate_free(rate);
     rate = evq_rate_new(0, 0);
     for (int i = 0; i < 1000; i++) {
