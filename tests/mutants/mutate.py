@@ -81,7 +81,7 @@ def case_fails(program, case):
         return None, test.communicate()[0].decode(errors="replace")
     if not re.search(r"^\[ RUN      \] %s$|^Ran [1-9]" % case, said, re.M):
         return None, "no such case was run"
-    failed = re.search(r"^(\[  FAILED  \] %s$|(FAIL|ERROR): %s )" % (case, case), said, re.M)
+    failed = re.search(r"^(\[ +(FAILED|ERROR) +\] %s$|(FAIL|ERROR): %s )" % (case, case), said, re.M)
     return bool(failed) or test.returncode < 0, said
 
 

@@ -355,7 +355,6 @@ static void adapter_without_a_tokenizer_has_its_bases(void **state)
     remove_adapter(fx);
 }
 
-/* What takes long is told while it lasts, and may be stopped. */
 /* PEFT trains it apart from the head, which stays. */
 static void adapter_of_a_tied_embedding_is_refused_unless_told(void **state)
 {
@@ -386,6 +385,7 @@ static void adapter_of_a_tied_embedding_is_refused_unless_told(void **state)
     remove_adapter(fx);
 }
 
+/* What takes long is told while it lasts, and may be stopped. */
 static void reading_a_large_text_is_told(void **state)
 {
     enum { BYTES = 5 << 20 };
