@@ -94,6 +94,16 @@ class TransformersTest(TrainerStackTest):
             self.assertEqual(outcome["events"].count(event), reference["events"].count(event), event)
         self.assertNotIn("on_prediction_step", outcome["events"])
 
+    def test_what_training_sums_for_its_own_logs_is_not_lost(self) -> None:
+        settings = {"max_steps": 60, "logging_steps": 20, "eval_strategy": "steps", "eval_steps": 5, "sums": True}
+        training = self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, hold=10, pace=0.05, **settings))
+        until(lambda: "5" in self.stack.evaluations(), "step 5 is evaluated")
+        go_on(self.stack.out)
+        training.wait()
+        outcome = self.stack.outcome()
+        self.assertEqual(len(evaluated(outcome)), 12)
+        self.assertEqual([entry["batches"] for entry in outcome["log_history"] if "loss" in entry], [20, 20, 20])
+
     def test_without_a_strategy_each_save_is_evaluated(self) -> None:
         settings = {"save_strategy": "steps", "save_steps": 10, "max_steps": 30, "logging_steps": 10}
         self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()

@@ -54,7 +54,25 @@ def shard_on_cpu():
     accelerate.PartialState._shared_state["distributed_type"] = accelerate.DistributedType.MULTI_XPU
 
 
-def make_trainer(output_dir="unused", callbacks=None, shard_bytes=0, **settings):
+class Summing(transformers.Trainer):
+    """A log says how many batches there were since the one before, of training and of evaluation apart, as TRL's do."""
+
+    def __init__(self, **settings):
+        self.batches = {"": 0, "eval_": 0}
+        super().__init__(**settings)
+
+    def compute_loss(self, model, inputs, **more):
+        self.batches["" if self.model.training else "eval_"] += 1
+        return super().compute_loss(model, inputs, **more)
+
+    def log(self, logs, start_time=None):
+        kind = "" if self.model.training else "eval_"
+        logs.update({kind + "batches": self.batches[kind]})
+        super().log(logs, start_time)
+        self.batches[kind] = 0
+
+
+def make_trainer(output_dir="unused", callbacks=None, shard_bytes=0, trainer=transformers.Trainer, **settings):
     """The same model whenever it is made; the evaluator needs nothing of the training's arguments."""
     transformers.set_seed(7)
     config = transformers.GPT2Config(
@@ -77,7 +95,7 @@ def make_trainer(output_dir="unused", callbacks=None, shard_bytes=0, **settings)
     model = transformers.GPT2LMHeadModel(config)
     if shard_bytes:
         model.save_pretrained = functools.partial(model.save_pretrained, max_shard_size=shard_bytes)
-    return transformers.Trainer(
+    return trainer(
         model=model,
         args=args,
         train_dataset=Blocks(data, 400),
@@ -146,7 +164,7 @@ class Recorder(transformers.TrainerCallback):
         return note
 
 
-def train(output_dir, callback=None, resume=False, pace=0.0, hold=None, early=0, record=False, **settings):
+def train(output_dir, callback=None, resume=False, pace=0.0, hold=None, early=0, record=False, sums=False, **settings):
     """One training; what came of it goes to OUTPUT_DIR/outcome.json."""
     callbacks = [] if callback is None else [callback]
     recorder = Recorder()
@@ -157,7 +175,7 @@ def train(output_dir, callback=None, resume=False, pace=0.0, hold=None, early=0,
     if pace or hold:
         callbacks.append(Paced(Pace(output_dir, pace, hold)))
     os.makedirs(output_dir, exist_ok=True)
-    trainer = make_trainer(output_dir, callbacks, **settings)
+    trainer = make_trainer(output_dir, callbacks, trainer=Summing if sums else transformers.Trainer, **settings)
     clocks = (time.monotonic, time.process_time, time.thread_time)
     began = [clock() for clock in clocks]
     trainer.train(resume_from_checkpoint=True if resume else None)

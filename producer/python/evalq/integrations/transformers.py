@@ -423,7 +423,8 @@ class EvalqCallback(TrainerCallback, ExportableState):
     def _log(self, state: Any, evaluation: Evaluation) -> None:
         trainer = self._trainer()
         if trainer is not None:
-            trainer.log(_Late(evaluation.metrics))
+            with _evaluating(getattr(trainer, "model", None)):
+                trainer.log(_Late(evaluation.metrics))
         else:
             state.log_history.append({**evaluation.metrics, "step": evaluation.step})
         entry = state.log_history[-1] if state.log_history else {}
@@ -478,6 +479,19 @@ def _due_without_save(args: Any, state: Any) -> bool:
     if due == saved == "steps":
         return not state.save_steps or bool(state.eval_steps % state.save_steps)
     return due != saved
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """As when Trainer.evaluate() logs. TRL's trainers tell by it which sums a log ends, training's or the evaluation's."""
+    training = bool(getattr(model, "training", False))
+    if training:
+        model.training = False
+    try:
+        yield
+    finally:
+        if training:
+            model.training = True
 
 
 def _distributed(args: Any) -> bool:
