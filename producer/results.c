@@ -167,14 +167,14 @@ static enum evq_status results_round(struct evalq_client *client, struct deliver
     if (status == EVQ_OK && ret_counts != NULL) {
         status = evq_queue_run_counts(client->redis, client->sender->run, ret_counts, err);
     }
-    uint64_t before = 0;
+    int64_t before = -1;
     do {
-        before = delivery->count;
+        before = client->cursor;
         if (status == EVQ_OK) {
             status = evq_queue_run_results(client->redis, client->sender->run, &client->cursor,
                                            deliver_result, delivery, err);
         }
-    } while (status == EVQ_OK && delivery->count > before && evq_clock_mono_ms() < deadline_ms);
+    } while (status == EVQ_OK && client->cursor != before && evq_clock_mono_ms() < deadline_ms);
     (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
     return status;
 }

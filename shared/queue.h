@@ -371,8 +371,8 @@ enum evq_status evq_queue_runs(struct evq_queue *queue, char **ret_json,
 
 /*
  * Results and ends of one run in the order of publication, from *cursor (0: the first); at most
- * 100. Calls on_result for each (the callee must not keep the pointer) and moves *cursor. Nothing
- * new: EVQ_OK without a call.
+ * 100. Calls on_result for each (the callee must not keep the pointer) and moves *cursor, also past
+ * those that retention took: nothing is left when *cursor stays, not when nothing was called.
  */
 typedef void (*evq_result_fn)(void *context, const struct evq_result *result);
 enum evq_status evq_queue_run_results(struct evq_queue *queue, const char *run, int64_t *cursor,

@@ -24,7 +24,6 @@ struct evq_feed {
     size_t capacity;
     evq_result_fn on_result;
     void *context;
-    size_t taken;
 };
 
 /* The run's record, made when it is new; NULL when out of memory. */
@@ -123,7 +122,6 @@ static enum evq_status find_runs(struct evq_feed *feed, struct evq_error *err)
 static void take(void *context, const struct evq_result *result)
 {
     struct evq_feed *feed = context;
-    feed->taken++;
     if (feed->on_result != NULL) {
         feed->on_result(feed->context, result);
     }
@@ -144,10 +142,10 @@ enum evq_status evq_feed_poll(struct evq_feed *feed, evq_result_fn on_result, vo
         if (!one->fresh && feed->every) {
             continue;
         }
-        do {
-            feed->taken = 0;
+        for (int64_t before = -1; status == EVQ_OK && one->cursor != before;) {
+            before = one->cursor;
             status = evq_queue_run_results(feed->queue, one->run, &one->cursor, take, feed, err);
-        } while (status == EVQ_OK && feed->taken > 0);
+        }
         one->fresh = status != EVQ_OK;
     }
     return status;

@@ -67,6 +67,19 @@ static void limits_hold_until_they_are_lifted(void **state)
     fixture_user_one_line(site);
 }
 
+/* Of a training that lasts for weeks the first hundreds of results are gone. */
+static void results_are_told_when_retention_took_those_before(void **state)
+{
+    struct site *site = *state;
+
+    fixture_finish_and_retain_one(site->fx, "r");
+    EXPECT(site, 0, "results", "r");
+    assert_holds(site->output.out, "99");
+    EXPECT(site, 0, "compare", "r");
+    EXPECT(site, 0, "watch", "r");
+    assert_holds(site->output.out, "at step 99");
+}
+
 static void results_come_as_table_csv_and_json(void **state)
 {
     struct site *site = *state;
@@ -442,6 +455,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(pause_holds_until_resume, setup, fixture_user_teardown),
         cmocka_unit_test_setup_teardown(limits_hold_until_they_are_lifted, setup,
+                                        fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(results_are_told_when_retention_took_those_before, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(results_come_as_table_csv_and_json, setup,
                                         fixture_user_teardown),

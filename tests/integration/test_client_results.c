@@ -383,6 +383,20 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
     evalq_client_close(client);
 }
 
+/* A process that goes on with a run of weeks: what retention took is no end of what there is. */
+static void client_delivers_results_behind_those_that_retention_took(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    struct seen seen = {.client = client};
+
+    fixture_finish_and_retain_one(scene->fx, "digits");
+    assert_int_equal(evalq_client_wait(client, see, &seen, (int)fixture_patience_ms()), EVALQ_OK);
+    assert_int_equal(seen.metrics, 1);
+    assert_int_equal(seen.ends, 1);
+    evalq_client_close(client);
+}
+
 static void client_keeps_rotated_checkpoint_until_its_job_ends(void **state)
 {
     struct scene *scene = *state;
@@ -427,6 +441,7 @@ int main(void)
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
         SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),
         SCENE_TEST(client_tells_which_job_a_submit_became),
+        SCENE_TEST(client_delivers_results_behind_those_that_retention_took),
         SCENE_TEST(client_keeps_rotated_checkpoint_until_its_job_ends),
     };
     scene_clear_environment();
