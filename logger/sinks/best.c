@@ -3,6 +3,8 @@
  * on disk, DIRECTORY/RUN/best (the sink's option `metric`, else the run's first metric by name) and
  * RUN/best-METRIC. Direction as the metric says, else by its name; a time or rate has none. NaN and
  * infinities never win, a model flagged for NaN neither; of equal values the earlier step wins.
+ * A link goes where other weights have the checkpoint's name by now, as far as a look tells when a
+ * result comes: at a new best, and when another job's checkpoint lay in its place.
  * Redelivery changes nothing: the state is Redis's own and the comparison strict.
  */
 #include <errno.h>
@@ -16,11 +18,14 @@
 #include "logger/rundirs.h"
 #include "logger/sink.h"
 #include "shared/file.h"
+#include "shared/weights.h"
 
 struct best {
     const struct evq_sink_context *context;
     const char *metric; // "" : the first by name.
     int direction;      // Of that metric: 1 higher is better, 0 lower, -1 as it says itself.
+    char looked[EVQ_JOB_ID_BYTES_MAX]; // Whose place was looked at in this write; "": none.
+    bool lost;                         // Other weights have its name.
 };
 
 static enum evq_status best_open(const struct evq_sink_context *context, void **ret_state,
@@ -55,9 +60,10 @@ static bool is_better(const struct evq_best *candidate, const struct evq_best *p
     return higher ? candidate->value > present->value : candidate->value < present->value;
 }
 
-/* Points link at target by way of a new link and a rename, so that it always exists once it did. */
+/* Points link at target by way of a new link and a rename, so that it always exists once it did;
+ * lost: there is none to point at. */
 static enum evq_status link_point(const char *directory, const char *name, const char *target,
-                                  struct evq_error *err)
+                                  bool lost, struct evq_error *err)
 {
     char path[PATH_MAX + NAME_MAX];
     char fresh[PATH_MAX + NAME_MAX];
@@ -68,13 +74,35 @@ static enum evq_status link_point(const char *directory, const char *name, const
                              directory);
     }
     (void)unlink(fresh); // Left by a process that died between the next two calls.
+    if (lost) {
+        return unlink(path) == 0 || errno == ENOENT
+                   ? EVQ_OK
+                   : evq_error_set(err, EVQ_E_IO, "remove link '%s': %s", path, strerror(errno));
+    }
     if (symlink(target, fresh) != 0 || rename(fresh, path) != 0) {
         return evq_error_set(err, EVQ_E_IO, "link '%s' to '%s': %s", path, target, strerror(errno));
     }
     return EVQ_OK;
 }
 
-static enum evq_status links_point(const struct best *sink, const struct evq_best *best,
+/* Whether the best one's place holds other weights: looked at once for all metrics of a result. */
+static enum evq_status lost_find(struct best *sink, const struct evq_best *best,
+                                 struct evq_error *err)
+{
+    if (strcmp(sink->looked, best->job) == 0) {
+        return EVQ_OK;
+    }
+    const enum evq_status status = evq_weights_verify(sink->context->queue, sink->context->config,
+                                                      best->job, best->checkpoint, err);
+    if (status != EVQ_OK && status != EVQ_E_CHANGED) {
+        return status;
+    }
+    sink->lost = status == EVQ_E_CHANGED;
+    (void)snprintf(sink->looked, sizeof(sink->looked), "%s", best->job);
+    return EVQ_OK;
+}
+
+static enum evq_status links_point(struct best *sink, const struct evq_best *best,
                                    struct evq_error *err)
 {
     char directory[PATH_MAX];
@@ -88,6 +116,9 @@ static enum evq_status links_point(const struct best *sink, const struct evq_bes
         return evq_error_set(err, EVQ_E_INVALID, "'%s' cannot name a run's directory", best->run);
     }
     enum evq_status status = evq_file_make_directories(directory, 0755, err);
+    if (status == EVQ_OK) {
+        status = lost_find(sink, best, err);
+    }
     if (status != EVQ_OK) {
         return status;
     }
@@ -100,7 +131,7 @@ static enum evq_status links_point(const struct best *sink, const struct evq_bes
     }
     evq_job_map_name(dotted, sizeof(mapped) - 1, mapped);
     (void)snprintf(name, sizeof(name), "best-%s", mapped);
-    status = link_point(directory, name, target, err);
+    status = link_point(directory, name, target, sink->lost, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -109,7 +140,7 @@ static enum evq_status links_point(const struct best *sink, const struct evq_bes
         return EVQ_OK; // The metric that the operator named has no value yet.
     }
     if (status == EVQ_OK && strcmp(primary.metric, best->metric) == 0) {
-        status = link_point(directory, "best", target, err);
+        status = link_point(directory, "best", target, sink->lost, err);
     }
     return status;
 }
@@ -126,7 +157,7 @@ static void checkpoint_saved(const char *checkpoint, char *out, size_t out_bytes
     }
 }
 
-static enum evq_status metric_consider(const struct best *sink, const struct evq_result *result,
+static enum evq_status metric_consider(struct best *sink, const struct evq_result *result,
                                        const struct evq_metric *metric, struct evq_error *err)
 {
     struct evq_best candidate = {.value = metric->value, .step = result->step};
@@ -149,7 +180,10 @@ static enum evq_status metric_consider(const struct best *sink, const struct evq
         evq_queue_best_get(sink->context->queue, candidate.run, candidate.metric, &present, err);
     if (status == EVQ_OK && !is_better(&candidate, &present, direction)) {
         // The same result again: the process may have died between Redis and the links.
-        return strcmp(candidate.job, present.job) == 0 ? links_point(sink, &present, err) : EVQ_OK;
+        return strcmp(candidate.job, present.job) == 0 ||
+                       strcmp(candidate.checkpoint, present.checkpoint) == 0
+                   ? links_point(sink, &present, err)
+                   : EVQ_OK;
     }
     if (status != EVQ_OK && status != EVQ_E_NOT_FOUND) {
         return status;
@@ -161,9 +195,10 @@ static enum evq_status metric_consider(const struct best *sink, const struct evq
 static enum evq_status best_write(void *state, const struct evq_result *result,
                                   struct evq_error *err)
 {
-    const struct best *sink = state;
+    struct best *sink = state;
     enum evq_status status = EVQ_OK;
 
+    sink->looked[0] = '\0';
     for (size_t i = 0; i < result->metric_count && status == EVQ_OK; i++) {
         status = metric_consider(sink, result, &result->metrics[i], err);
     }

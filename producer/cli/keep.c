@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "producer/tree.h"
-#include "shared/checkpoint/checkpoint.h"
 
 /* The checkpoint that a result is of, made when it is new; NULL: it has none, or no memory. */
 static struct evq_keep_one *one_of(struct evq_keep *keep, const struct evq_result *result)
@@ -74,6 +73,7 @@ void evq_keep_add(struct evq_keep *keep, const struct evq_result *result)
             (!one->has_value || is_better(keep, metric->value, one->value))) {
             one->has_value = true;
             one->value = metric->value;
+            (void)snprintf(one->value_job, sizeof one->value_job, "%s", result->job);
         }
     }
 }
@@ -148,26 +148,6 @@ enum evq_status evq_keep_owned(const char *root, const char *relative, const cha
         }
     }
     return evq_error_set(err, EVQ_E_INVALID, "it lies in no directory given by --own");
-}
-
-enum evq_status evq_keep_same(const char *root, const struct evq_keep_one *one,
-                              struct evq_error *err)
-{
-    char now[33] = "";
-
-    if (one->fingerprint[0] == '\0') {
-        return EVQ_OK;
-    }
-    const int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", root, strerror(errno));
-    }
-    enum evq_status status = evq_checkpoint_fingerprint(fd, one->path, now, NULL, err);
-    if (status == EVQ_OK && strcmp(now, one->fingerprint) != 0) {
-        status = evq_error_set(err, EVQ_E_CHANGED, "other weights have its name by now");
-    }
-    (void)close(fd); // Opened for reading.
-    return status;
 }
 
 static bool lies_within(const char *path, const char *directory)

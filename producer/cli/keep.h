@@ -29,9 +29,11 @@ struct evq_keep_one { // A checkpoint.
     char job[EVQ_JOB_ID_BYTES_MAX]; // One of its jobs.
     char fingerprint[33];           // Of what was evaluated; "": not known.
     bool has_value;
-    double value; // The best of several.
+    double value;                         // The best of several,
+    char value_job[EVQ_JOB_ID_BYTES_MAX]; // of this job.
     enum evq_keep_why why;
     size_t rank; // With EVQ_KEEP_TOP: from 1.
+    bool lost;   // With EVQ_KEEP_TOP: other weights have its name by now.
 };
 
 struct evq_keep {
@@ -58,10 +60,6 @@ void evq_keep_free(struct evq_keep *keep);
 enum evq_status evq_keep_owned(const char *root, const char *relative, const char *const *owned,
                                size_t owned_count, char *out, size_t out_bytes,
                                struct evq_error *err) EVQ_CHECK_RESULT;
-/* Whether what lies there is what was evaluated, where that is known: a training may have written
- * other weights under the name since. EVQ_E_CHANGED, or as evq_checkpoint_fingerprint(). */
-enum evq_status evq_keep_same(const char *root, const struct evq_keep_one *one,
-                              struct evq_error *err) EVQ_CHECK_RESULT;
 /* One that stays and lies under the same name, or within it; NULL: none. */
 const struct evq_keep_one *evq_keep_sharer(const struct evq_keep *keep,
                                            const struct evq_keep_one *one);

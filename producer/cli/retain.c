@@ -14,6 +14,8 @@
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 #include "producer/pin.h"
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/weights.h"
 
 #define OPEN_JOBS_MAX 100000
 #define OWN_MAX       64
@@ -99,7 +101,23 @@ static enum evq_status own_find(const struct retention *retention, const struct 
         status = evq_error_set(err, EVQ_E_CONFLICT, "step %" PRId64 " stays, and has it too",
                                other->step);
     }
-    return status == EVQ_OK ? evq_keep_same(root, one, err) : status;
+    if (status == EVQ_OK && one->fingerprint[0] != '\0') {
+        status = evq_checkpoint_same(root, one->path, one->fingerprint, err);
+    }
+    return status;
+}
+
+/* Marks one of the best whose number leads to other weights. */
+static enum evq_status lost_mark(const struct retention *retention, struct evq_keep_one *one,
+                                 struct evq_error *err)
+{
+    char checkpoint[sizeof one->root + sizeof one->path];
+
+    (void)snprintf(checkpoint, sizeof checkpoint, "%s:%s", one->root, one->path);
+    const enum evq_status status = evq_weights_verify(retention->cli->queue, retention->cli->config,
+                                                      one->value_job, checkpoint, err);
+    one->lost = status == EVQ_E_CHANGED;
+    return one->lost ? EVQ_OK : status;
 }
 
 /* What goes of a checkpoint: the training's own where we own it, else our pin of it. */
@@ -154,7 +172,8 @@ static const char *why_text(const struct evq_keep_one *one, char *out, size_t ou
                                         [EVQ_KEEP_UNKNOWN] = "too little is known of it"};
 
     if (one->why == EVQ_KEEP_TOP) {
-        (void)snprintf(out, out_bytes, "number %zu", one->rank);
+        (void)snprintf(out, out_bytes, "number %zu%s", one->rank,
+                       one->lost ? ", but other weights have its name by now" : "");
         return out;
     }
     return words[one->why];
@@ -168,8 +187,11 @@ static enum evq_status decide(struct retention *retention, struct evq_table *tab
 
     *ret_count = 0;
     for (size_t i = 0; i < retention->keep.count && status == EVQ_OK; i++) {
-        if (retention->keep.ones[i].why == EVQ_KEEP_NOT) {
-            status = milestone_mark(retention, &retention->keep.ones[i], err);
+        struct evq_keep_one *one = &retention->keep.ones[i];
+        if (one->why == EVQ_KEEP_NOT) {
+            status = milestone_mark(retention, one, err);
+        } else if (one->why == EVQ_KEEP_TOP) {
+            status = lost_mark(retention, one, err);
         }
     }
     for (size_t i = 0; i < retention->keep.count && status == EVQ_OK; i++) {

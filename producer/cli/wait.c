@@ -9,6 +9,7 @@
 #include "producer/cli/json.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/waiting.h"
+#include "shared/weights.h"
 
 static enum evq_status wait_run(struct evq_cli *cli, struct evq_error *err)
 {
@@ -44,6 +45,23 @@ const struct evq_verb evq_verb_wait = {
     .run = wait_run,
 };
 
+static enum evq_status best_print_json(const struct evq_best *best, bool lost,
+                                       struct evq_error *err)
+{
+    json_t *value = isfinite(best->value) ? json_real(best->value)
+                                          : json_string(isnan(best->value) ? "NaN"
+                                                        : best->value > 0  ? "Infinity"
+                                                                           : "-Infinity");
+    json_t *doc =
+        json_pack("{s:s, s:s, s:o, s:I, s:s, s:o}", "run", best->run, "metric", best->metric,
+                  "value", value, "step", (json_int_t)best->step, "job", best->job, "checkpoint",
+                  lost ? json_null() : json_string(best->checkpoint));
+    const enum evq_status status = evq_json_print(doc, err);
+
+    json_decref(doc);
+    return status;
+}
+
 static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct evq_best best;
@@ -55,17 +73,13 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     if (status != EVQ_OK) {
         return status;
     }
-    if (cli->terminal.json) {
-        json_t *value = isfinite(best.value) ? json_real(best.value)
-                                             : json_string(isnan(best.value) ? "NaN"
-                                                           : best.value > 0  ? "Infinity"
-                                                                             : "-Infinity");
-        json_t *doc = json_pack("{s:s, s:s, s:o, s:I, s:s, s:s}", "run", best.run, "metric",
-                                best.metric, "value", value, "step", (json_int_t)best.step, "job",
-                                best.job, "checkpoint", best.checkpoint);
-        status = evq_json_print(doc, err);
-        json_decref(doc);
+    status = evq_weights_verify(cli->queue, cli->config, best.job, best.checkpoint, err);
+    const bool lost = status == EVQ_E_CHANGED;
+    if (status != EVQ_OK && !lost) {
         return status;
+    }
+    if (cli->terminal.json) {
+        return best_print_json(&best, lost, err);
     }
     char metric[512];
     char checkpoint[2048];
@@ -74,9 +88,11 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     evq_error_escape(best.metric, strlen(best.metric), metric, sizeof metric);
     evq_error_escape(best.checkpoint, strlen(best.checkpoint), checkpoint, sizeof checkpoint);
     if (cli->terminal.plain) {
-        (void)printf("%s\t%.17g\t%s\t%s\n", step, best.value, metric, checkpoint);
+        (void)printf("%s\t%.17g\t%s\t%s\n", step, best.value, metric, lost ? "" : checkpoint);
     } else {
-        (void)printf("step %s  %s %.8g  %s\n", step, metric, best.value, checkpoint);
+        (void)printf("step %s  %s %.8g  %s%s%s\n", step, metric, best.value,
+                     lost ? "(other weights have the name " : "", checkpoint,
+                     lost ? " by now)" : "");
     }
     return EVQ_OK;
 }
@@ -85,10 +101,12 @@ const struct evq_verb evq_verb_best = {
     .name = "best",
     .arguments = "RUN [METRIC]",
     .summary = "Print the best checkpoint of a run so far",
-    .description = "METRIC is a key such as eval/digits/accuracy; without it, the run's first one. "
-                   "The logger keeps "
-                   "the best: it says so only of results that have passed through it. Exit code 3: "
-                   "no result yet.",
+    .description =
+        "METRIC is a key such as eval/digits/accuracy; without it, the run's first one. "
+        "The logger keeps "
+        "the best: it says so only of results that have passed through it. No checkpoint "
+        "is named (--json: null) where a training saved other weights there since. Exit "
+        "code 3: no result yet.",
     .arg_min = 1,
     .arg_max = 2,
     .takes = EVQ_TAKES_RUN,

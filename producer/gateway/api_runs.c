@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "producer/gateway/routes.h"
+#include "shared/weights.h"
 
 #define RUN_OF(request) ((request)->params[0])
 
@@ -92,6 +93,12 @@ void evq_api_run_best(struct evq_api *api, struct evq_http_request *request,
         evq_http_reply_fail(reply, status, &err);
         return;
     }
+    const enum evq_status same =
+        evq_weights_verify(api->queue, api->config, best.job, best.checkpoint, &err);
+    if (same != EVQ_OK && same != EVQ_E_CHANGED) {
+        evq_http_reply_fail(reply, same, &err);
+        return;
+    }
     struct evq_buffer *out = &reply->body;
     evq_buffer_text(out, "{\"run\": ");
     evq_buffer_json_text(out, RUN_OF(request));
@@ -102,6 +109,10 @@ void evq_api_run_best(struct evq_api *api, struct evq_http_request *request,
     evq_buffer_printf(out, ", \"step\": %" PRId64 ", \"job\": ", best.step);
     evq_buffer_json_text(out, best.job);
     evq_buffer_text(out, ", \"checkpoint\": ");
-    evq_buffer_json_text(out, best.checkpoint);
+    if (same == EVQ_OK) {
+        evq_buffer_json_text(out, best.checkpoint);
+    } else {
+        evq_buffer_text(out, "null");
+    }
     evq_buffer_text(out, "}\n");
 }

@@ -211,6 +211,10 @@ const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32"
 enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
                                            struct evq_buffer *manifest,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
+/* Whether path beneath the directory root is what had this fingerprint: EVQ_E_CHANGED, with a
+ * sentence, where other weights have its name by now; else as evq_checkpoint_fingerprint(). */
+enum evq_status evq_checkpoint_same(const char *root, const char *path, const char *fingerprint,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 /*
  * The same over every regular file beneath path, or of the one file that path is, whatever its
  * format: nothing is said of completeness. Symbolic links are not followed, nor counted.

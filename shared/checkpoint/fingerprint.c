@@ -128,6 +128,23 @@ out:
     return status;
 }
 
+enum evq_status evq_checkpoint_same(const char *root, const char *path, const char *fingerprint,
+                                    struct evq_error *err)
+{
+    char now[33] = "";
+
+    const int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", root, strerror(errno));
+    }
+    enum evq_status status = evq_checkpoint_fingerprint(fd, path, now, NULL, err);
+    if (status == EVQ_OK && strcmp(now, fingerprint) != 0) {
+        status = evq_error_set(err, EVQ_E_CHANGED, "other weights have its name by now");
+    }
+    (void)close(fd); // Opened for reading.
+    return status;
+}
+
 /* Adds the regular files beneath a directory to names, each "PREFIXNAME", NUL. Takes over fd. */
 static enum evq_status tree_list(int fd, const char *prefix, int depth, struct evq_buffer *names,
                                  struct evq_error *err)

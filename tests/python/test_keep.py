@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import unittest
+import urllib.request
 from typing import Any, Dict, List, Set
 
-from publishing import Publisher
-from scene import DATA, Scene
+from publishing import Logger, Publisher, all_taken
+from scene import BIN, DATA, Scene, until
 
 STEPS = range(10, 210, 10)
 
@@ -157,6 +159,57 @@ class KeepTest(unittest.TestCase):
         self.assertEqual(self.keep_evaluated("--top", "2", "--last", "0")[20], True)
         self.keep_evaluated("--top", "1", "--last", "0")
         self.assertEqual([name for name in os.listdir(self.out) if name.endswith(".safetensors")], ["best.safetensors"])
+
+    def best(self, gateway: str) -> Dict[str, Any]:
+        """What is said to be the best, the same by the command and by the gateway."""
+        done = self.scene.evalq("best", "digits", "eval/one/accuracy", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with urllib.request.urlopen(gateway + "/v1/runs/digits/best?metric=eval%2Fone%2Faccuracy", timeout=60) as answer:
+            self.assertEqual(json.load(answer), json.loads(done.stdout))
+        return dict(json.loads(done.stdout))
+
+    def start_gateway(self) -> str:
+        if not os.path.exists(os.path.join(BIN, "evalq-gateway")):
+            self.skipTest("evalq-gateway was not built")
+        self.scene.start("evalq-gateway", "--listen", "127.0.0.1:0")
+        found = until(lambda: re.findall("gateway_started.*?address=(http://[0-9.:]+)", self.scene.log("evalq-gateway")), "the gateway is up")
+        return str(found[0])
+
+    def test_no_number_leads_to_other_weights(self) -> None:
+        self.start_worker()
+        gateway = self.start_gateway()
+        results = os.path.join(self.scene.directory, "results")
+        Logger(self.scene, results)
+        links = [os.path.join(results, "digits", name) for name in ("best", "best-eval.one.accuracy")]
+
+        self.evaluate("last.safetensors", 5, 5)
+        all_taken(self.scene)
+        self.assertEqual(self.best(gateway)["checkpoint"], "here:last.safetensors")
+        self.assertEqual([os.readlink(link) for link in links], [self.out + "/last.safetensors"] * 2)
+        self.evaluate("last.safetensors", 10, 10)  # A training that saves each step under one name.
+        all_taken(self.scene)
+        best = self.best(gateway)
+        self.assertEqual((best["step"], best["job"], best["checkpoint"]), (5, "digits/5/regular/one", None))
+        self.assertEqual([link for link in links if os.path.lexists(link)], [])
+        text = self.scene.evalq("best", "digits").stdout
+        self.assertEqual(text, "step 5  eval/one/accuracy 0.2  (other weights have the name here:last.safetensors by now)\n")
+        self.assertEqual(self.scene.evalq("best", "digits", "--plain").stdout, f"5\t{0.2:.17g}\teval/one/accuracy\t\n")
+        plan = json.loads(self.scene.evalq("keep", "digits", "--top", "2", "--metric", "eval/one/accuracy", "--dry-run", "--json").stdout)
+        why = {one["step"]: one["why"] for one in plan["checkpoints"]}
+        self.assertEqual(why, {5: "number 1, but other weights have its name by now", 10: "number 2"})
+
+        self.evaluate("own.safetensors", 2, 2)
+        all_taken(self.scene)
+        self.assertEqual([os.readlink(link) for link in links], [self.out + "/own.safetensors"] * 2)
+        with open(os.path.join(self.out, "own.safetensors"), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"!")
+        self.assertIsNone(self.best(gateway)["checkpoint"])
+        with open(os.path.join(self.out, "own.safetensors"), "r+b") as file:
+            file.truncate(100)  # Saved again at this moment.
+        self.assertIsNone(self.best(gateway)["checkpoint"])
+        os.remove(os.path.join(self.out, "own.safetensors"))  # What is not there is not mistaken for another.
+        self.assertEqual(self.best(gateway)["checkpoint"], "here:own.safetensors")
 
     def test_a_run_without_results_is_said(self) -> None:
         self.keep("--own", self.out, "--yes", code=3)
