@@ -96,7 +96,10 @@ class AddressTest(Trouble):
 
     def test_malformed_address(self) -> None:
         training = self.train({}, {"EVALQ_URL": "http://nowhere"})
-        self.assert_warned_once(training, "does not begin with redis:// or unix://")
+        warnings = self.warnings(training)  # A word at the start, and one at the end.
+        self.assertEqual(len(warnings), 2, warnings)
+        self.assertIn("does not begin with redis://", warnings[0])
+        self.assertIn("4 of the submits were not taken", warnings[1])
         self.stack.up()
         self.stack.evalq("scan", self.stack.out, "--run", "t", "--suite", "eval")
         self.assert_results_arrive()
@@ -117,7 +120,10 @@ class AddressTest(Trouble):
 
     def test_library_is_missing(self) -> None:
         training = self.train({}, {"EVALQ_LIBRARY": "/nowhere/libevalq.so.1"})
-        self.assert_warned_once(training, "libevalq")
+        warnings = self.warnings(training)  # A word at the start, and one at the end.
+        self.assertEqual(len(warnings), 2, warnings)
+        self.assertIn("nothing will be evaluated: libevalq", warnings[0])
+        self.assertIn("4 of the submits were not taken", warnings[1])
 
 
 class ConfigurationTest(Trouble):

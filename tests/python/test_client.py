@@ -191,6 +191,21 @@ class LibraryTest(unittest.TestCase):
             with self.assertRaisesRegex(evalq.EvalqError, "libc.so.6 has no evalq_client_.*older than this package"):
                 _library.Library()
 
+    def test_a_library_that_is_missing_is_said_at_the_start_and_at_the_end(self) -> None:
+        quiet = mock.patch.object(_library, "_library", None)
+        with quiet, mock.patch.dict(os.environ, {"EVALQ_LIBRARY": "/nowhere/libevalq.so.1"}), self.assertLogs("evalq", "WARNING") as logs:
+            with evalq.Client(run="missing") as client:
+                for step in (1, 2, 3):
+                    self.assertFalse(client.submit("/nowhere", step=step, suites="quick"))
+        self.assertEqual(len(logs.output), 2, logs.output)
+        self.assertIn("nothing can be submitted, so nothing will be evaluated: libevalq was not found", logs.output[0])
+        self.assertIn("3 of the submits were not taken; the last: step 3 was not submitted: libevalq was not found", logs.output[1])
+
+    def test_with_errors_that_raise_nothing_is_said_at_the_end(self) -> None:
+        with scene(NATIVE) as made, self.assertNoLogs("evalq", "WARNING"):
+            with made.client("raised", raise_errors=True) as client, self.assertRaises(evalq.EvalqError):
+                client.submit("/nowhere", step=-1, suites="quick")
+
 
 class OutageTest(unittest.TestCase):
     def test_submits_before_redis_is_there_arrive_when_it_is(self) -> None:

@@ -59,6 +59,8 @@ class Client:
 
     _handle: Optional[Handle]
     _snapshots: "Optional[Snapshots]"
+    _refusals: int
+    _last_refusal: str
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class Client:
         try:
             self._open()
         except Exception as error:  # Whatever it is, training goes on.
-            self._fail(error)
+            self._fail(error, "nothing can be submitted, so nothing will be evaluated: ")
 
     # -- submitting
 
@@ -148,7 +150,7 @@ class Client:
             if code != _library.OK:
                 raise handle.failure(code)
         except Exception as error:  # Whatever it is, training goes on.
-            return self._fail(error, f"step {_checked.shown(step)} was not submitted: ")
+            return self._not_taken(error, step)
         self._submitted(submit, name)
         return True
 
@@ -200,7 +202,7 @@ class Client:
         except Exception as error:  # Whatever it is, training goes on.
             if ask is not None:
                 ask.settle()
-            return self._fail(error, f"step {_checked.shown(step)} was not submitted: ")
+            return self._not_taken(error, step)
         return True
 
     def reserve_state_dict(self, state_dict: Mapping[str, Any]) -> bool:
@@ -367,6 +369,9 @@ class Client:
         if handle is not None:
             handle.close()
         self._arrivals.log()
+        refused, self._refusals = self._refusals, 0
+        if refused and self._log is not None:  # A word at the start is far away after days of training.
+            self._log.warning("%d of the submits were not taken; the last: %s", refused, self._last_refusal)
 
     def __deepcopy__(self, memo: Any) -> "Client":
         """Itself: a model that holds a client can be copied, as averages of weights do."""
@@ -399,6 +404,8 @@ class Client:
         self._snapshots = None
         self._arrivals = Arrivals(self._log)
         self._last_failure = ""
+        self._refusals = 0  # Submits that were not taken.
+        self._last_refusal = ""
 
     def _forked(self) -> None:
         """In the child: all is the parent's, and its locks may be held for ever."""
@@ -490,6 +497,13 @@ class Client:
     def _start_reader(self) -> None:
         if not self._arrivals.started:
             self._arrivals.start(self._open())
+
+    def _not_taken(self, error: Exception, step: object) -> bool:
+        prefix = f"step {_checked.shown(step)} was not submitted: "
+        if not self._raise_errors:
+            self._refusals += 1
+            self._last_refusal = prefix + _checked.sentence(error)
+        return self._fail(error, prefix)
 
     def _fail(self, error: Exception, prefix: str = "") -> bool:
         if self._raise_errors:
