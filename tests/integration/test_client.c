@@ -404,6 +404,24 @@ static void client_library_exports_its_functions_alone(void **state)
     assert_int_equal(functions, 16);
 }
 
+/* What programs alone use is not in it: Jansson, which many distributions compile for programs
+ * only, would have to be installed wherever somebody trains. */
+static void client_library_needs_no_library_of_programs(void **state)
+{
+    FILE *needed = popen("readelf -d '" EVQ_TEST_BIN "/../lib/libevalq.so' | grep NEEDED", "r");
+    char line[256];
+    bool libc = false;
+
+    (void)state;
+    assert_non_null(needed);
+    while (fgets(line, sizeof(line), needed) != NULL) {
+        assert_null(strstr(line, "jansson"));
+        libc = libc || strstr(line, "[libc.so") != NULL;
+    }
+    assert_int_equal(pclose(needed), 0);
+    assert_true(libc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +436,7 @@ int main(void)
         SCENE_TEST(client_finds_configuration_of_evalq_up_when_none_is_named),
         SCENE_TEST(client_thread_blocks_all_signals_when_it_runs),
         cmocka_unit_test(client_library_exports_its_functions_alone),
+        cmocka_unit_test(client_library_needs_no_library_of_programs),
     };
     scene_clear_environment();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 import zipfile
@@ -94,6 +95,23 @@ class WheelTest(unittest.TestCase):
                         self.assertEqual(file.read(), wheel.read(info + "/" + name))
             self.assertIn("WHEEL", os.listdir(os.path.join(directory, info)))
 
+    def test_source_distribution_has_all_that_a_build_needs(self) -> None:
+        backend = os.path.join(SOURCE, "producer", "python", "build_backend")
+        code = "import evalq_build, sys; print(evalq_build.build_sdist(sys.argv[1]))"
+        with tempfile.TemporaryDirectory(prefix="evalq-sdist-") as directory:
+            done = run([self.python, "-c", code, directory], PYTHONPATH=backend)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            name = done.stdout.strip()
+            with open(os.path.join(directory, name), "rb") as file:
+                self.assertEqual(file.read(8)[4:], bytes(4), "the time stands in it: the same tree gives another archive")
+            with tarfile.open(os.path.join(directory, name)) as archive:
+                self.assertEqual({entry.mtime for entry in archive.getmembers() if entry.name.count("/") > 1}, {0})
+                archive.extractall(directory)
+            source = os.path.join(directory, name[: -len(".tar.gz")])
+            self.assertTrue(os.path.isfile(os.path.join(source, "deploy", "bootstrap.sh")), "what a failed build asks for")
+            done = run(["cmake", "-S", source, "-B", os.path.join(directory, "build"), "-DEVQ_CUDA=OFF"])
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
     def test_tag_names_the_newest_version_of_the_c_library_that_is_asked_for(self) -> None:
         tag = re.search(r"-manylinux_2_(\d+)_", self.wheel)
         self.assertIsNotNone(tag, self.wheel)
@@ -120,7 +138,7 @@ class WheelTest(unittest.TestCase):
         code = "import evalq._library as l; print(l.native_directory())"
         native = run([self.python, "-c", code]).stdout.strip()
         names = run(["ldd", os.path.join(native, "libevalq.so.1")]).stdout
-        for name in ("hiredis", "msgpack"):
+        for name in ("hiredis", "msgpack", "jansson"):
             self.assertNotIn(name, names)
         if FULL:
             for program in ("evalq", "evalq-worker", "evalq-logger"):

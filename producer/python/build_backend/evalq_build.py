@@ -7,6 +7,7 @@ programs need beyond the C library are packed beside them and found there by the
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -69,7 +70,8 @@ def _build() -> str:
         "-DCMAKE_BUILD_RPATH_USE_ORIGIN=ON",
         # Old-style rpath: also for what the libraries themselves need.
         "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath,\\$ORIGIN -Wl,--disable-new-dtags -Wl,-s",
-        "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-s",
+        # Where the distribution has no archive that fits, the library needs what is packed beside it.
+        "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath,\\$ORIGIN -Wl,--disable-new-dtags -Wl,-s",
         "-DCMAKE_SKIP_BUILD_RPATH=ON",
     ]
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
@@ -229,11 +231,12 @@ def build_sdist(sdist_directory: str, config_settings: Optional[Dict[str, Any]] 
     """The sources that a wheel is built from, with a pyproject.toml at their top."""
     source = _source()
     base = f"evalq-{_version()}"
-    with tarfile.open(os.path.join(sdist_directory, base + ".tar.gz"), "w:gz", format=tarfile.PAX_FORMAT) as archive:
-        for top in ("CMakeLists.txt", "LICENSE", "README.md", "shared", "kernels", "producer", "worker", "logger", "docs"):
+    path = os.path.join(sdist_directory, base + ".tar.gz")
+    with gzip.GzipFile(path, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for top in ("CMakeLists.txt", "LICENSE", "README.md", "shared", "kernels", "producer", "worker", "logger", "deploy", "docs"):
             path = os.path.join(source, top)
             if os.path.exists(path):
-                archive.add(path, f"{base}/{top}", filter=_without_litter)
+                archive.add(path, f"{base}/{top}", filter=_packed)
         with open(os.path.join(HERE, "pyproject.toml"), encoding="utf-8") as file:
             text = file.read().replace('backend-path = ["build_backend"]', 'backend-path = ["producer/python/build_backend"]')
         for name, data in (("pyproject.toml", text.encode()), ("PKG-INFO", _metadata())):
@@ -243,9 +246,14 @@ def build_sdist(sdist_directory: str, config_settings: Optional[Dict[str, Any]] 
     return base + ".tar.gz"
 
 
-def _without_litter(entry: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
-    litter = any(part.startswith(".") or part in ("__pycache__", "_native") for part in entry.name.split("/"))
-    return None if litter else entry
+def _packed(entry: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
+    """Without litter, and of nobody and no time: the same tree gives the same archive."""
+    if any(part.startswith(".") or part in ("__pycache__", "_native") for part in entry.name.split("/")):
+        return None
+    entry.uid = entry.gid = entry.mtime = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+    return entry
 
 
 def get_requires_for_build_wheel(config_settings: Optional[Dict[str, Any]] = None) -> List[str]:
