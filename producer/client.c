@@ -1,6 +1,7 @@
 #include "producer/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "producer/fork.h"
 #include "producer/home.h"
 #include "shared/clock.h"
+#include "shared/file.h"
 
 #define SPOOL_BYTES_DEFAULT ((int64_t)64 << 20)
 #define PIN_BYTES_DEFAULT   ((int64_t)64 << 30)
@@ -127,6 +129,38 @@ static enum evq_status run_default(char out[EVQ_JOB_RUN_BYTES_MAX + 1], struct e
     return EVQ_OK;
 }
 
+/*
+ * A descriptor 0, 1 or 2 that the trainer has closed would be a ring or a connection next, and what
+ * is printed would go into it. What takes its place refuses every write, as if it were closed.
+ */
+static void standard_hold(void)
+{
+    int fd = 0;
+
+    while (fd >= 0 && fd <= STDERR_FILENO) {
+        fd = open("/", O_PATH | O_CLOEXEC);
+    }
+    evq_file_close(&fd);
+}
+
+/* As directory is seen from here: the trainer may go elsewhere. */
+static enum evq_status directory_absolute(const char *directory, char out[PATH_MAX],
+                                          struct evq_error *err)
+{
+    char here[PATH_MAX] = "";
+
+    if (directory[0] != '/' && getcwd(here, sizeof(here)) == NULL) {
+        return evq_error_set(err, EVQ_E_INVALID, "ring_directory '%s': working directory: %s",
+                             directory, strerror(errno));
+    }
+    if (snprintf(out, PATH_MAX, "%s%s%s", here, here[0] != '\0' ? "/" : "", directory) >=
+        PATH_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "ring_directory '%.100s...' is too long",
+                             directory);
+    }
+    return EVQ_OK;
+}
+
 /* The options, defaults filled in. */
 struct settings {
     char ring_directory[PATH_MAX];
@@ -149,8 +183,7 @@ static enum evq_status settings_fill(const struct evalq_options *options,
         status = run_default(settings->run, err);
     }
     if (status == EVQ_OK && options->ring_directory != NULL && options->ring_directory[0] != '\0') {
-        (void)snprintf(settings->ring_directory, sizeof(settings->ring_directory), "%s",
-                       options->ring_directory);
+        status = directory_absolute(options->ring_directory, settings->ring_directory, err);
     } else if (status == EVQ_OK) {
         unsigned at = 0;
         // Twice the ring, for what is spooled while Redis is away.
@@ -266,6 +299,7 @@ int evalq_client_open(const struct evalq_options *options, struct evalq_client *
         (void)evq_error_set(&error, EVQ_E_NOMEM, "no memory for a client");
         return evq_client_fail(&error);
     }
+    standard_hold();
     client->fork_depth = evq_fork_depth();
     client->session_ms = options->session_ms > 0 ? options->session_ms : process_started_ms();
     if (client_start(client, options, &error) != EVQ_OK) {
@@ -372,6 +406,9 @@ int evalq_client_flush(struct evalq_client *client, int timeout_ms)
 
 void evalq_client_stats(struct evalq_client *client, struct evalq_stats *ret_stats)
 {
+    if (ret_stats == NULL) {
+        return;
+    }
     memset(ret_stats, 0, sizeof(*ret_stats));
     if (client == NULL) {
         return;

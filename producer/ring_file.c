@@ -14,6 +14,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define XXH_INLINE_ALL
@@ -135,8 +136,10 @@ static enum evq_status ring_map(struct evq_ring *ring, size_t file_bytes, struct
 static enum evq_status ring_reserve(const struct evq_ring *ring, size_t bytes,
                                     struct evq_error *err)
 {
+    const struct timespec now = {0};
     sigset_t all;
     sigset_t before;
+    sigset_t too_large;
     int failed = EINTR;
 
     // On tmpfs a signal ends it and undoes what it did: a profiler's would each time. One that
@@ -145,6 +148,11 @@ static enum evq_status ring_reserve(const struct evq_ring *ring, size_t bytes,
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int tries = 0; failed == EINTR && tries < RESERVE_TRIES; tries++) {
         failed = posix_fallocate(ring->fd, 0, (off_t)bytes);
+    }
+    if (failed == EFBIG) { // RLIMIT_FSIZE: its signal, meant for us, would end the trainer.
+        sigemptyset(&too_large);
+        sigaddset(&too_large, SIGXFSZ);
+        (void)sigtimedwait(&too_large, NULL, &now); // Where it is ignored there is none.
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failed == 0 ? EVQ_OK

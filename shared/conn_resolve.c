@@ -89,8 +89,8 @@ static enum evq_status resolve_start(const char *host, const char *port,
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     (void)pthread_attr_init(&attributes); // Cannot fail on Linux.
+    // With the usual stack: what the program has of thread-local variables is taken from it.
     (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    (void)pthread_attr_setstacksize(&attributes, (size_t)256 * 1024);
     int failure = pthread_create(&thread, &attributes, resolve_main, resolve);
     (void)pthread_attr_destroy(&attributes);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);

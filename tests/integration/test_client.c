@@ -148,6 +148,8 @@ static void client_says_what_is_wrong_when_arguments_are(void **state)
     assert_int_not_equal(evalq_client_open(&options, &none), EVALQ_OK);
     assert_null(none);
     assert_holds(evalq_client_error(NULL), "/nonexistent/evalq.yaml");
+    evalq_client_stats(client, NULL);
+    evalq_client_stats(NULL, NULL);
     evalq_client_close(NULL);
     evalq_client_close(client);
 }
