@@ -109,5 +109,14 @@ class PackagesTest(unittest.TestCase):
                 self.assertIn("." + program, self.files["evalq"])
 
 
+class UnitsTest(unittest.TestCase):
+    def test_units_try_again_what_is_mended_in_redis(self) -> None:
+        folder = os.path.join(SOURCE, "deploy", "systemd")
+        for name in os.listdir(folder):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                words = [line.strip().partition("=")[2].split() for line in file if line.startswith(("Restart=", "RestartPreventExitStatus="))]
+            self.assertEqual(words, [["on-failure"], ["2", "8"]], name)  # Not 6, a permission, nor 7: the functions.
+
+
 if __name__ == "__main__":
     unittest.main()
