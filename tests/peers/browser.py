@@ -30,8 +30,8 @@ class Page:
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
         self.process = subprocess.Popen(
-            # Chromium reads commands from descriptor 3 and answers on 4.
-            ["sh", "-c", 'exec "$0" "$@" 3<&%d 4>&%d' % (theirs_in, theirs_out), program]
+            # Chromium reads commands from descriptor 3 and answers on 4. Bash: dash knows no descriptor above 9.
+            ["bash", "-c", 'exec "$0" "$@" 3<&%d 4>&%d' % (theirs_in, theirs_out), program]
             + ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
             + ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio"]
             + ["--remote-debugging-pipe", f"--user-data-dir={self.profile}", f"--window-size={width},{height}", "about:blank"],

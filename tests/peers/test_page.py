@@ -32,6 +32,15 @@ if step == 3:
     sys.exit(100)
 json.dump({"accuracy": 0.5 + 0.1 * (step % 5), "loss": 2.0 / step}, open(os.environ["EVALQ_RESULT"], "w"))
 """
+# Numbers that differ in their last bit, that are too large for a difference, and that are none.
+ODD = """
+import json, os
+step = json.load(open(os.environ["EVALQ_JOB"]))["step"]
+close = {1: 2.302585092994046, 2: 2.3025850929940455}.get(step, 2.302585092994046)
+large = {1: 1.7e308, 2: -1.7e308}.get(step, -0.0)
+none = {1: 0.5, 2: float("nan")}.get(step, float("-inf"))
+json.dump({"close": close, "large": large, "none": none}, open(os.environ["EVALQ_RESULT"], "w"))
+"""
 TOKEN = "a-token-that-may-write-0123456789"
 LIVE = "document.getElementById('live')?.className === 'badge on'"
 
@@ -45,7 +54,7 @@ def evalq(scene: Scene, *words: str, code: int = 0) -> None:
 class Queue:
     """A scene with a gateway; with tokens when asked."""
 
-    def __init__(self, tokens: bool = False) -> None:
+    def __init__(self, tokens: bool = False, evaluate: str = EVALUATE) -> None:
         self.scene = Scene()
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/"
@@ -54,7 +63,7 @@ class Queue:
             self.scene.write_config(CONFIG)
             self.scene.start_redis()
             with open(self.scene.out + "/evaluate.py", "w", encoding="utf-8") as file:
-                file.write(EVALUATE)
+                file.write(evaluate)
             if tokens:
                 path = self.scene.directory + "/tokens"
                 with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
@@ -80,9 +89,9 @@ class Queue:
         except OSError:
             return False
 
-    def submit(self, step: int, suite: str = "heldout") -> None:
+    def submit(self, step: int, suite: str = "heldout", run: str = "digits") -> None:
         path = self.scene.checkpoint(f"step-{step}.safetensors")
-        evalq(self.scene, "submit", path, "--run", "digits", "--step", str(step), "--suite", suite)
+        evalq(self.scene, "submit", path, "--run", run, "--step", str(step), "--suite", suite)
 
 
 @unittest.skipUnless(chromium(), "NOT RUN: no Chromium (apt: chromium)")
@@ -133,6 +142,22 @@ class PageTest(unittest.TestCase):
         page.wait("document.getElementById('job-log').textContent.includes('<img src=x')", "the log is shown as it is")
         self.assertEqual(page.ask("document.querySelectorAll('#job img').length"), 0)
         self.assertNotEqual(page.ask("document.title"), "1")
+
+    def test_numbers_of_every_kind_are_drawn(self) -> None:
+        queue = Queue(evaluate=ODD)
+        queue.scene.start_worker()
+        for run in ("__proto__", "constructor"):
+            for step in (1, 2, 3):
+                queue.submit(step, run=run)
+            evalq(queue.scene, "wait", run, "--timeout", "60")
+        page = self.open(queue)
+        page.wait("document.querySelectorAll('#charts article').length === 3", "there is a chart for each metric")
+        drawn = "[...document.querySelectorAll('#charts article')].map((card) => [...card.querySelectorAll('.%s')].length).join()"
+        page.wait(f"{drawn % 'point'} === '6,6,2'", "every number that is one has its point")
+        self.assertEqual(page.ask(drawn % "gap.dead"), "0,0,4")  # The others have a mark each.
+        places = "[...document.querySelectorAll('.point')].flatMap((point) => [point.cx, point.cy]).map((one) => one.baseVal.value)"
+        self.assertTrue(page.ask(f"{places}.every(Number.isFinite)"))
+        self.assertNotIn("NaN", page.ask("[...document.querySelectorAll('path')].map((path) => path.getAttribute('d')).join()"))
 
     def test_a_token_reads_cancels_and_queues_again(self) -> None:
         queue = Queue(tokens=True)

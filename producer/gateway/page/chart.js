@@ -1,6 +1,8 @@
 // One metric over steps as SVG: a curve for each run and variant, the best marked, gaps with their reasons.
 
 const WIDTH = 400, HEIGHT = 190, LEFT = 46, RIGHT = 10, TOP = 10, BOTTOM = 26;
+const LARGE = 1e300; // What is larger has its place at the edge: a difference of two such is no number.
+const EQUAL = 1e-9; // Of the larger one: values that are closer are drawn as one, for steps between them would not move on.
 const SVG = "http://www.w3.org/2000/svg";
 
 function element(name, attributes, parent) {
@@ -22,18 +24,19 @@ function ticks(low, high, wanted) {
   const raw = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= raw) * power;
   const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(at);
+  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i++) found.push(i * step);
   return found;
 }
 
 function range(values, room) {
   let low = Infinity, high = -Infinity;
   for (const value of values) {
-    low = Math.min(low, value);
-    high = Math.max(high, value);
+    low = Math.min(low, Math.max(value, -LARGE));
+    high = Math.max(high, Math.min(value, LARGE));
   }
-  if (low === high) {
-    const half = Math.abs(low) * 0.05 || 1;
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  if (high - low <= size * EQUAL) {
+    const half = size * 0.05 || 1;
     return [low - half, high + half];
   }
   return [low - (high - low) * room, high + (high - low) * room];
@@ -71,12 +74,12 @@ function draw(svg, curve, x, y) {
   if (best) element("circle", { cx: x(best.step), cy: y(best.value), r: 6, stroke: curve.colour, class: "best" }, svg);
 }
 
-/** Steps without a number, at the foot of the chart. */
+/** Steps without a number, or with one that no curve can show, at the foot of the chart. */
 function drawGaps(svg, curves, x) {
   for (const curve of curves) {
-    for (const gap of curve.gaps) {
+    for (const gap of [...curve.gaps, ...curve.points.filter((point) => !Number.isFinite(point.value))]) {
       const at = x(gap.step);
-      element("line", { x1: at, x2: at, y1: HEIGHT - BOTTOM - 7, y2: HEIGHT - BOTTOM, class: `gap ${gap.state}` }, svg);
+      element("line", { x1: at, x2: at, y1: HEIGHT - BOTTOM - 7, y2: HEIGHT - BOTTOM, class: `gap ${gap.state ?? "dead"}` }, svg);
     }
   }
 }
