@@ -22,6 +22,7 @@ evaluators:
   script: {kind: command, command: [$PYTHON, $OUT/evaluate.py]}
 suites:
   heldout: {evaluator: script, tasks: [{name: digits, type: any}]}
+  other: {evaluator: script, tasks: [{name: digits, type: any}]}
   large: {evaluator: script, needs: {gpus: 8}, tasks: [{name: digits, type: any}]}
 """
 EVALUATE = """
@@ -93,6 +94,13 @@ class Queue:
         path = self.scene.checkpoint(f"step-{step}.safetensors")
         evalq(self.scene, "submit", path, "--run", run, "--step", str(step), "--suite", suite)
 
+    def publish(self, run: str, jobs: int, kept: int) -> None:
+        """Results of many jobs, of which retention keeps the last."""
+        words = [os.path.join(BIN, "publish_results"), self.scene.url, run, str(jobs), "1"]
+        subprocess.run(words, input=f"{jobs}\n".encode(), check=True, capture_output=True)
+        self.scene.redis_call("HSET", "evalq:{main}:meta", "retain_count", str(kept))
+        until(lambda: self.scene.redis_call("FCALL", "evalq_v1_gc", "1", "evalq:{main}:") == b"0\n", "retention has nothing left")
+
 
 @unittest.skipUnless(chromium(), "NOT RUN: no Chromium (apt: chromium)")
 class PageTest(unittest.TestCase):
@@ -158,6 +166,80 @@ class PageTest(unittest.TestCase):
         places = "[...document.querySelectorAll('.point')].flatMap((point) => [point.cx, point.cy]).map((one) => one.baseVal.value)"
         self.assertTrue(page.ask(f"{places}.every(Number.isFinite)"))
         self.assertNotIn("NaN", page.ask("[...document.querySelectorAll('path')].map((path) => path.getAttribute('d')).join()"))
+
+    def test_of_a_long_run_what_is_kept_is_shown(self) -> None:
+        queue = Queue()
+        queue.publish("long", 130, 70)
+        page = self.open(queue)
+        points = "document.querySelectorAll('#charts article:first-child .point').length"
+        page.wait(f"{points} === 70", "what retention took hides nothing")
+        rows = "document.querySelectorAll('#job-table tbody tr').length"
+        page.wait(f"{rows} === 50", "a page of jobs is listed")
+        page.ask("document.getElementById('jobs-more').click()")
+        page.wait(f"{rows} === 70", "the rest is, too")
+        queue.submit(1, "large")
+        page.wait("document.getElementById('job-table').textContent.includes('digits/1/')", "the list is renewed")
+        self.assertEqual(page.ask(rows), 70)  # Nobody is thrown back to the first page.
+
+    def test_it_stays_small_while_runs_come_and_go(self) -> None:
+        queue = Queue()
+        queue.scene.start_worker()
+        page = self.open(queue)
+        pressed = "[...document.querySelectorAll('#run-list button[aria-pressed=true]')].map((chip) => chip.dataset.key).sort().join()"
+        for number in range(1, 11):
+            queue.submit(1, run=f"run{number}")
+            page.wait(f"{pressed}.includes('run{number}')", "the new run is shown")
+        page.wait(f"{pressed} === 'run10,run3,run4,run5,run6,run7,run8,run9'", "the newest eight are shown")
+        first = "document.querySelector('#charts article:first-child p')?.textContent"
+        page.wait(f"{first}?.includes('run10: 0.6 at 1')", "it has a curve")
+        evalq(queue.scene, "forget", "run10", "--yes")
+        page.wait(f"!{pressed}.includes('run10')", "what is forgotten goes")
+        queue.submit(2, run="run10")
+        page.wait(f"{first}?.includes('run10: 0.7 at 2')", "the run that began anew is shown")
+        points = "document.querySelectorAll('#charts article:first-child .point').length"
+        page.wait(f"{points} === 8", "what was forgotten is not")
+
+    def test_charts_stay_where_nothing_changed(self) -> None:
+        queue = Queue()
+        queue.scene.start_worker()
+        for suite in ("heldout", "other"):
+            queue.submit(1, suite)
+        page = self.open(queue)
+        cards = "[...document.querySelectorAll('#charts article')]"
+        page.wait(f"{cards}.length === 4", "all charts are drawn")
+        evalq(queue.scene, "wait", "digits", "--timeout", "60")
+        page.wait("document.querySelector('#numbers').textContent.includes('Done2')", "all ends are known")
+        page.ask(f"{cards}.forEach((card) => (card.stays = true))")
+        queue.submit(2, "other")
+        page.wait(f"{cards}.filter((card) => card.querySelectorAll('.point').length === 2).length === 2", "two have a second point")
+        stays = f"{cards}.filter((card) => card.stays).map((card) => card.textContent.includes('(heldout)')).join()"
+        self.assertEqual(page.ask(stays), "true,true")
+
+    def test_calls_that_fail_are_made_again(self) -> None:
+        """One too many in a second, and one that nobody answers for a minute (here: three seconds), beside which none is made."""
+        queue = Queue()
+        queue.submit(1, "large")
+        page = self.open(queue)
+        rows = "document.querySelectorAll('#job-table tbody tr').length"
+        page.wait(f"{LIVE} && {rows} === 1", "the job is listed")
+        page.ask(
+            "(() => { const real = fetch, after = AbortSignal.timeout; let refusals = 1, now = 0; window.silences = 1; window.most = 0;"
+            " AbortSignal.timeout = (ms) => after.call(AbortSignal, ms / 20);"
+            " const silence = (signal) => new Promise((_, no) => signal?.addEventListener('abort', () => no(signal.reason)));"
+            " window.fetch = (path, options) => {"
+            "  if (path.startsWith('/v1/jobs/') && refusals-- > 0) return Promise.resolve(new Response('{}', {status: 429}));"
+            "  if (!path.startsWith('/v1/jobs?')) return real(path, options);"
+            "  window.most = Math.max(window.most, ++now);"
+            "  return (window.silences-- > 0 ? silence(options.signal) : real(path, options)).finally(() => now--); }; })()"
+        )
+        page.ask("document.querySelector('#job-table tbody tr').click()")
+        page.wait("document.getElementById('job-fields').textContent.includes('queued')", "it was asked again")
+        self.assertEqual(page.ask("document.getElementById('job-answer').textContent"), "")
+        queue.submit(2, "large")
+        page.wait("window.silences === 0", "nobody answers")
+        queue.submit(3, "large")
+        page.wait(f"{rows} === 3", "it is asked again")
+        self.assertEqual(page.ask("window.most"), 1)
 
     def test_a_token_reads_cancels_and_queues_again(self) -> None:
         queue = Queue(tokens=True)

@@ -1,5 +1,7 @@
 // What is known of the runs: their results as curves, one chart for each suite, task and metric.
 
+let changes = 0; // Of all runs.
+
 /** Results and ends of one run, by chart and variant. */
 export class Run {
   constructor(name) {
@@ -8,21 +10,30 @@ export class Run {
     this.points = new Map(); // "suite task metric" as JSON -> variant -> step -> point.
     this.ends = new Map(); // suite -> variant -> step -> {step, state, reason}.
     this.better = new Map(); // Chart -> higher is better.
+    this.changed = new Map(); // Chart, or suite -> the last change of it.
   }
 
   /** One record: the result of a task, or the end of a job (its task is ""). Taken twice it changes nothing. */
   take(record) {
     if (record.task === "") {
+      this.changed.set(record.suite, ++changes);
       within(within(this.ends, record.suite), record.variant).set(record.step, { step: record.step, state: record.state, reason: record.reason });
       return;
     }
     for (const [metric, value] of Object.entries(record.metrics)) {
       const key = JSON.stringify([record.suite, record.task, metric]);
       const detail = record.metrics_detail?.[metric] ?? {};
+      this.changed.set(key, ++changes);
       if (detail.higher_is_better !== undefined) this.better.set(key, detail.higher_is_better);
       const number = typeof value === "number" ? value : Number(value); // "NaN" and "Infinity" are text.
       within(within(this.points, key), record.variant).set(record.step, { step: record.step, value: number, error: detail.std_error });
     }
+  }
+
+  /** Another number after each change of what one chart shows. */
+  version(key) {
+    const [suite] = JSON.parse(key);
+    return Math.max(this.changed.get(key) ?? 0, this.changed.get(suite) ?? 0);
   }
 
   /** The curves of one chart. */

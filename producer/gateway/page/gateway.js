@@ -19,6 +19,8 @@ export class Refused extends Error {
   }
 }
 
+const pause = (ms) => new Promise((resume) => setTimeout(resume, ms));
+
 async function refusal(reply) {
   const body = await reply.json().catch(() => ({}));
   return new Refused(reply.status, body.detail || `${reply.status} ${reply.statusText}`);
@@ -27,15 +29,22 @@ async function refusal(reply) {
 /** What to tell of an error of call(): the words of browsers for "nobody answers" differ. */
 export const told = (error) => (error instanceof Refused ? error.message : "The gateway does not answer: what is shown may be old.");
 
-/** GET, or POST when there is a body; the JSON of the reply. Throws Refused, or TypeError when nobody answers. */
+/**
+ * GET, or POST when there is a body; the JSON of the reply. Throws Refused, or something else when nobody answers. Who asked too much
+ * (429) asks again a second later.
+ */
 export async function call(path, body) {
-  const options = { headers: headers(), cache: "no-store" };
+  const options = { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(60000) };
   if (body !== undefined) {
     options.method = "POST";
     options.body = JSON.stringify(body);
     options.headers["Content-Type"] = "application/json";
   }
   const reply = await fetch(path, options);
+  if (reply.status === 429) {
+    await pause(1000);
+    return call(path, body);
+  }
   if (!reply.ok) throw await refusal(reply);
   return reply.json();
 }
@@ -104,6 +113,6 @@ export async function follow({ onEvent, onState, onOpen }) {
       onState("off", error instanceof Refused ? error.message : "the gateway does not answer", error.code);
     }
     clearTimeout(silence);
-    await new Promise((resume) => setTimeout(resume, Math.min(1000 * 2 ** Math.min(tries, 4), 15000)));
+    await pause(Math.min(1000 * 2 ** Math.min(tries, 4), 15000));
   }
 }

@@ -7,12 +7,13 @@ import { showChips, showJobs, showNumbers, showSinks, showWorkers, STATES } from
 
 // Each at 3 to 1 or more on light and on dark cards.
 const COLOURS = ["#2f7de1", "#e0662b", "#2a9963", "#b558c9", "#a8850f", "#d94b6a", "#1b93a3", "#967657"];
-const RUNS_SHOWN = 3, JOBS_PAGE = 50, LOOK_MS = 5000;
+const RUNS_SHOWN = 3, JOBS_PAGE = 50, JOBS_MAX = 1000, LOOK_MS = 5000;
 const at = (id) => document.getElementById(id);
 
 const runs = new Map(); // Name -> Run, of those whose results were asked for.
 const colours = new Map(); // Name -> colour, for good.
 const shown = new Set(); // Names of runs.
+const drawn = new Map(); // Chart -> {as, card}: its element, and the versions that it shows.
 let chosen = false; // Somebody chose runs: new ones are not shown by themselves.
 let listed = []; // As /v1/runs tells.
 let state = ""; // Of the jobs shown; "": all.
@@ -32,15 +33,19 @@ function notice(text) {
   at("notice").hidden = !text;
 }
 
-/** Runs work once for many calls within wait ms. */
+/** Runs work once for many calls within wait ms, and once more for those that come while it runs. */
 function soon(work, wait) {
-  let timer = null;
-  return () => {
-    timer ??= setTimeout(() => {
+  let timer = null, again = false;
+  const start = () => {
+    again = timer !== null;
+    timer ??= setTimeout(async () => {
+      again = false;
+      await Promise.resolve().then(work).catch((error) => notice(told(error)));
       timer = null;
-      Promise.resolve(work()).catch((error) => notice(told(error)));
+      if (again) start();
     }, wait);
   };
+  return start;
 }
 
 function colourOf(name) {
@@ -50,9 +55,18 @@ function colourOf(name) {
 
 function drawCharts() {
   const visible = listed.map((entry) => runs.get(entry.run)).filter((run) => run && shown.has(run.name));
-  const cards = chartsOf(visible).map(({ key, title }) =>
-    chart(title, visible.flatMap((run) => run.curves(key, colourOf(run.name))), tip));
-  at("charts").replaceChildren(...cards);
+  const box = at("charts"), charts = chartsOf(visible);
+  for (const key of drawn.keys()) if (!charts.some((one) => one.key === key)) drawn.delete(key);
+  charts.forEach(({ key, title }, place) => {
+    const as = visible.map((run) => `${run.name} ${run.version(key)}`).join();
+    if (drawn.get(key)?.as !== as) {
+      drawn.set(key, { as, card: chart(title, visible.flatMap((run) => run.curves(key, colourOf(run.name))), tip) });
+    }
+    const card = drawn.get(key).card, there = box.children[place];
+    if (!there) box.append(card);
+    else if (there !== card) there.replaceWith(card);
+  });
+  while (box.children.length > charts.length) box.lastChild.remove();
 }
 
 function drawRuns() {
@@ -70,15 +84,17 @@ function drawRuns() {
   });
 }
 
-/** Results of the runs that are shown, from where each was left. */
+const isListed = (name) => listed.some((entry) => entry.run === name);
+
+/** Results of the runs that are shown, from where each was left. A page is empty where retention took what was on it. */
 async function loadResults() {
-  for (const name of shown) {
+  for (const name of [...shown].filter(isListed)) {
     if (!runs.has(name)) runs.set(name, new Run(name));
     const run = runs.get(name);
     for (;;) {
       const page = await call(`/v1/runs/${encodeURIComponent(name)}/results?cursor=${run.cursor}`);
       page.results.forEach((record) => run.take(record));
-      if (page.results.length === 0 || page.cursor === run.cursor) break;
+      if (page.cursor === run.cursor) break;
       run.cursor = page.cursor;
     }
     drawCharts();
@@ -88,7 +104,14 @@ async function loadResults() {
 
 async function loadRuns() {
   listed = (await call("/v1/runs")).runs;
-  for (const entry of chosen ? [] : listed.slice(0, RUNS_SHOWN)) shown.add(entry.run);
+  if (!chosen) {
+    for (const { run } of listed.slice(0, RUNS_SHOWN).reverse()) {
+      shown.delete(run);
+      shown.add(run); // At the end: who was among the newest last.
+    }
+    for (const run of [...shown].slice(0, -COLOURS.length)) shown.delete(run);
+  }
+  for (const name of runs.keys()) if (!shown.has(name) || !isListed(name)) runs.delete(name);
   drawRuns();
   await loadResults();
 }
@@ -101,13 +124,16 @@ async function loadStats() {
   const chips = [{ name: "", label: "all" }, ...STATES.map((name) => ({ name, note: String(stats.states[name] ?? 0) }))];
   showChips(at("states"), chips, (name) => name === state, (name) => {
     state = name;
+    jobs = [];
     loadStats().then(() => loadJobs()).catch((error) => notice(told(error)));
   });
   notice("");
 }
 
+/** The next page of jobs, or all that are listed anew. */
 async function loadJobs(more = false) {
-  const asked = new URLSearchParams({ state, count: String(JOBS_PAGE), cursor: more ? cursor : "" });
+  const count = more ? JOBS_PAGE : Math.min(Math.max(jobs.length, JOBS_PAGE), JOBS_MAX);
+  const asked = new URLSearchParams({ state, count: String(count), cursor: more ? cursor : "" });
   const page = await call(`/v1/jobs?${asked}`);
   jobs = more ? [...jobs, ...page.jobs] : page.jobs;
   cursor = page.cursor;
@@ -123,10 +149,11 @@ const soonJobs = soon(() => loadJobs(), 500);
 function onEvent(kind, data) {
   if (kind === "result" || kind === "end") {
     runs.get(data.run)?.take(data);
-    (runs.has(data.run) && listed.some((entry) => entry.run === data.run) ? soonCharts : soonRuns)();
+    if (runs.has(data.run)) soonCharts();
+    else if (!isListed(data.run)) soonRuns();
   }
-  if (kind === "reset") soonRuns();
-  if (kind === "end") soonRuns();
+  if (kind === "reset") runs.clear();
+  if (kind !== "result" && kind !== "state") soonRuns(); // Also when numbers of jobs change: one was submitted, or a run forgotten.
   if (kind !== "result") {
     soonStats();
     soonJobs();
