@@ -19,6 +19,7 @@
 #define GONE_WAIT_MS       30000  // A save that has not begun to show.
 #define CORRUPT_WAIT_MS    3000   // Formats that look damaged until their last byte.
 #define INCOMPLETE_WAIT_MS 600000 // Large asynchronous saves; afterwards the worker waits for it.
+#define NO_FINGERPRINT     "00000000000000000000000000000000" // What no checkpoint has.
 
 struct place { // Where the checkpoint is.
     const struct evq_root *root;
@@ -348,10 +349,52 @@ static void warn_unready(struct evq_sender *sender, const struct evq_item *item,
 
 struct look { // What was seen of the checkpoint.
     enum evq_status status;
+    bool overwritten; // What lies there is of a later step.
     char fingerprint[33];
     struct evq_buffer manifest;
     struct evq_error error;
 };
+
+/*
+ * Whether a later step was saved to the path before this one was read, as where its root was
+ * missing for long. The same files may be submitted for several steps: nobody writes to those in
+ * between. What is held of the step is its own.
+ */
+static bool is_overwritten(struct evq_sender *sender, const struct evq_item *item,
+                           const struct place *place)
+{
+    static const struct evq_checkpoint_options options = {.files_only = true};
+    struct evq_checkpoint *checkpoint = NULL;
+    bool since = false;
+
+    if (strcmp(place->source, place->path) != 0 || !evq_source_has_later(sender, item)) {
+        return false;
+    }
+    if (evq_checkpoint_open(place->root_fd, place->path, &options, &checkpoint, NULL) != EVQ_OK) {
+        return true; // It was whole a moment ago: the next save has begun.
+    }
+    for (size_t at = 0; at < checkpoint->file_count; at++) {
+        struct stat info;
+        since =
+            since || fstat(checkpoint->files[at].fd, &info) != 0 ||
+            info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec / 1000000 > item->request.created_ms;
+    }
+    evq_checkpoint_close(checkpoint);
+    return since;
+}
+
+/* Its job ends as skipped: its content changed. */
+static void overwritten_note(struct evq_sender *sender, const struct evq_item *item,
+                             struct look *look)
+{
+    look->overwritten = true;
+    memcpy(look->fingerprint, NO_FINGERPRINT, sizeof(NO_FINGERPRINT));
+    evq_buffer_clear(&look->manifest);
+    evq_warn(&sender->warner, EVQ_WARN_OVERWRITTEN,
+             "another step was saved to '%s' before step %lld was read: its evaluation will be "
+             "skipped; a name with the step in it keeps each",
+             item->request.path, (long long)item->request.step);
+}
 
 static void item_finish(struct evq_sender *sender, struct evq_item *item, struct place *place,
                         struct look *look)
@@ -370,7 +413,7 @@ static void item_finish(struct evq_sender *sender, struct evq_item *item, struct
     if (status != EVQ_OK) {
         warn_unready(sender, item, status, error);
     }
-    if (sender->pin && exists && status != EVQ_E_INCOMPLETE) {
+    if (sender->pin && exists && status != EVQ_E_INCOMPLETE && !look->overwritten) {
         status = item_pin(sender, item, place, fingerprint, error);
         if (status == EVQ_E_CHANGED || status == EVQ_E_STOPPED) {
             if (item_wait(sender, item, status)) {
@@ -459,6 +502,9 @@ void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
         source_choose(config, item->request.held, &place);
         look.status = evq_checkpoint_fingerprint(place.root_fd, place.source, look.fingerprint,
                                                  &look.manifest, &look.error);
+        if (look.status == EVQ_OK && is_overwritten(sender, item, &place)) {
+            overwritten_note(sender, item, &look);
+        }
     }
     if (look.status == EVQ_OK || !item_wait(sender, item, look.status)) {
         item_finish(sender, item, &place, &look);

@@ -159,6 +159,8 @@ void evq_sender_tell(struct evq_sender *sender, bool failed);
 
 /* source.c: takes what is new in the ring, as far as there is memory. */
 void evq_source_take(struct evq_sender *sender, struct evq_source *source);
+/* Whether the item's path was submitted again since, for another step. */
+bool evq_source_has_later(struct evq_sender *sender, const struct evq_item *item);
 /* Prepares what is due. Returns when the next is, monotonic ms. */
 int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source);
 /* Frees what is done at the front, and its room in the ring; whether there was any. */

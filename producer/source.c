@@ -88,6 +88,24 @@ void evq_source_take(struct evq_sender *sender, struct evq_source *source)
     }
 }
 
+bool evq_source_has_later(struct evq_sender *sender, const struct evq_item *item)
+{
+    const struct evq_request *ours = &item->request;
+
+    for (size_t at = 0; at < sender->source_count; at++) {
+        evq_source_take(sender, &sender->sources[at]); // Also what came this moment.
+        for (const struct evq_item *other = sender->sources[at].first; other != NULL;
+             other = other->next) {
+            if (other->request.path != NULL && other->request.step != ours->step &&
+                other->request.created_ms > ours->created_ms &&
+                strcmp(other->request.path, ours->path) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source)
 {
     int64_t next = INT64_MAX;

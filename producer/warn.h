@@ -20,12 +20,13 @@ enum evq_warning {
     EVQ_WARN_INCOMPLETE, // A checkpoint stayed incomplete.
     EVQ_WARN_FORMAT,     // A checkpoint cannot be read as one.
     EVQ_WARN_UNPINNED,
-    EVQ_WARN_REUSED,   // One path holds different steps.
-    EVQ_WARN_SNAPSHOT, // Other hosts cannot fetch snapshots from here.
-    EVQ_WARN_CORRUPT,  // A record in ring or spool was damaged.
-    EVQ_WARN_LOST,     // Redis lost jobs that it had taken.
-    EVQ_WARN_OLD,      // What another run left unsent for long was removed.
-    EVQ_WARN_FOLLOWED, // A step of the run was submitted before, with other weights.
+    EVQ_WARN_REUSED,      // One path holds different steps.
+    EVQ_WARN_OVERWRITTEN, // Another step was saved to a path before it was read.
+    EVQ_WARN_SNAPSHOT,    // Other hosts cannot fetch snapshots from here.
+    EVQ_WARN_CORRUPT,     // A record in ring or spool was damaged.
+    EVQ_WARN_LOST,        // Redis lost jobs that it had taken.
+    EVQ_WARN_OLD,         // What another run left unsent for long was removed.
+    EVQ_WARN_FOLLOWED,    // A step of the run was submitted before, with other weights.
     EVQ_WARN_COUNT
 };
 
