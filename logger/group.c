@@ -11,7 +11,8 @@
 
 #include "shared/clock.h"
 
-#define REAP_POLL_MS 10
+#define REAP_POLL_MS  10
+#define STOP_GRACE_MS 3000
 
 extern char **environ;
 
@@ -58,7 +59,17 @@ enum evq_status evq_group_start(const char *who, const char *const *argv, bool a
     return EVQ_OK;
 }
 
-int evq_group_reap(pid_t pid, int64_t deadline_ms, bool *ret_killed)
+int evq_group_left_ms(struct evq_group_limit *limit)
+{
+    if (limit->stop != NULL && atomic_load(limit->stop)) {
+        const int64_t grace_ms = evq_clock_mono_ms() + STOP_GRACE_MS;
+        limit->deadline_ms = grace_ms < limit->deadline_ms ? grace_ms : limit->deadline_ms;
+        limit->stop = NULL; // Heeded.
+    }
+    return evq_clock_left_ms(limit->deadline_ms);
+}
+
+int evq_group_reap(pid_t pid, struct evq_group_limit *limit, bool *ret_killed)
 {
     int wait_status = -1;
 
@@ -68,7 +79,7 @@ int evq_group_reap(pid_t pid, int64_t deadline_ms, bool *ret_killed)
         if (got == pid || (got < 0 && errno != EINTR)) {
             return wait_status;
         }
-        if (got == 0 && evq_clock_left_ms(deadline_ms) == 0) {
+        if (got == 0 && evq_group_left_ms(limit) == 0) {
             (void)kill(-pid, SIGKILL); // The group exists: its leader is not yet reaped.
             *ret_killed = true;
         } else if (got == 0) {

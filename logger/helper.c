@@ -115,13 +115,14 @@ enum evq_status evq_helper_line(struct evq_helper *helper, int64_t deadline_ms,
 
 void evq_helper_end(struct evq_helper *helper, int64_t deadline_ms)
 {
+    struct evq_group_limit limit = {.deadline_ms = deadline_ms};
     bool killed = false;
 
     if (helper->pid == 0) {
         return;
     }
-    (void)close(helper->fd);                                 // The end of its input.
-    (void)evq_group_reap(helper->pid, deadline_ms, &killed); // How it ends is of no matter.
+    (void)close(helper->fd);                            // The end of its input.
+    (void)evq_group_reap(helper->pid, &limit, &killed); // How it ends is of no matter.
     helper->pid = 0;
     evq_buffer_free(&helper->text);
 }

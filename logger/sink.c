@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include "shared/file.h"
 #include "shared/log.h"
 
+#define SECONDS_MAX      604800
 #define SECRET_BYTES_MAX 4096
 
 static const struct evq_sink_ops *const all[] = {
@@ -98,8 +98,8 @@ const char *evq_sink_option(const struct evq_sink_config *sink, const char *key)
     return evq_pair_get(sink->options, sink->option_count, key, NULL);
 }
 
-enum evq_status evq_sink_option_number(const struct evq_sink_config *sink, const char *key,
-                                       double fallback, double *ret_value, struct evq_error *err)
+enum evq_status evq_sink_option_seconds(const struct evq_sink_config *sink, const char *key,
+                                        double fallback, double *ret_value, struct evq_error *err)
 {
     const char *text = evq_sink_option(sink, key);
     char *end = NULL;
@@ -110,9 +110,9 @@ enum evq_status evq_sink_option_number(const struct evq_sink_config *sink, const
     }
     errno = 0;
     double value = strtod(text, &end);
-    if (errno != 0 || end == text || *end != '\0' || !(value >= 0) || isinf(value)) {
-        return evq_error_set(err, EVQ_E_INVALID, "sink '%s': %s is '%s', expected a number from 0",
-                             sink->name, key, text);
+    if (errno != 0 || end == text || *end != '\0' || !(value >= 0) || value > SECONDS_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "sink '%s': %s is '%s', expected seconds, 0 to %d",
+                             sink->name, key, text, SECONDS_MAX);
     }
     *ret_value = value;
     return EVQ_OK;

@@ -64,10 +64,11 @@ const struct evq_sink_ops *evq_sink_find(const char *kind);
 enum evq_status evq_sink_check(const struct evq_sink_config *sink,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* An option of the sink as a number; EVQ_E_INVALID names sink and key. Absent: fallback. */
-enum evq_status evq_sink_option_number(const struct evq_sink_config *sink, const char *key,
-                                       double fallback, double *ret_value,
-                                       struct evq_error *err) EVQ_CHECK_RESULT;
+/* An option of the sink that is a time, a week at most; EVQ_E_INVALID names sink and key. Absent:
+ * fallback. */
+enum evq_status evq_sink_option_seconds(const struct evq_sink_config *sink, const char *key,
+                                        double fallback, double *ret_value,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
 /* As true or false; absent: false. */
 enum evq_status evq_sink_option_flag(const struct evq_sink_config *sink, const char *key,
                                      bool *ret_value, struct evq_error *err) EVQ_CHECK_RESULT;

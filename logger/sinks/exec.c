@@ -1,7 +1,8 @@
 /*
  * Any command as a sink: started once per flush with one JSON line per result on its standard
  * input; exit status 0 means it has them. Otherwise, or past timeout_seconds, the same lines come
- * again: the command must know a result_id it has seen. argv is the sink's option `command`, a
+ * again: the command must know a result_id it has seen. So it is when the logger is told to end and
+ * the command does not within seconds. argv is the sink's option `command`, a
  * list; no shell.
  */
 #include <errno.h>
@@ -22,11 +23,13 @@
 #define ARGS_MAX        64
 #define TIMEOUT_SECONDS 60
 #define BATCH_BYTES_MAX (64u << 20)
+#define LOOK_MS         100
 
 struct exec {
     const char *name;
     const char *argv[ARGS_MAX + 1]; // Into the configuration.
     int64_t timeout_ms;
+    const atomic_bool *stop;
     struct evq_buffer lines;
 };
 
@@ -53,6 +56,7 @@ static enum evq_status exec_open(const struct evq_sink_context *context, void **
         return evq_error_set(err, EVQ_E_NOMEM, "sink '%s'", config->name);
     }
     sink->name = config->name;
+    sink->stop = context->stop;
     evq_buffer_init(&sink->lines, BATCH_BYTES_MAX);
     for (; argc < ARGS_MAX; argc++) {
         (void)snprintf(key, sizeof(key), "command.%zu", argc);
@@ -62,7 +66,7 @@ static enum evq_status exec_open(const struct evq_sink_context *context, void **
         }
     }
     enum evq_status status =
-        evq_sink_option_number(config, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
+        evq_sink_option_seconds(config, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
     sink->timeout_ms = (int64_t)(seconds * 1000);
     if (status == EVQ_OK && (argc == 0 || sink->argv[0][0] == '\0')) {
         status = evq_error_set(err, EVQ_E_INVALID,
@@ -93,14 +97,18 @@ static enum evq_status exec_write(void *state, const struct evq_result *result,
 
 /* Sends all lines; false when the command stopped reading or the deadline passed (its exit status
  * then decides). */
-static bool lines_send(const struct exec *sink, int fd, int64_t deadline_ms)
+static bool lines_send(const struct exec *sink, int fd, struct evq_group_limit *limit)
 {
     size_t done = 0;
 
     while (done < sink->lines.bytes) {
         struct pollfd ready = {.fd = fd, .events = POLLOUT};
-        if (poll(&ready, 1, evq_clock_left_ms(deadline_ms)) == 0) {
+        const int left_ms = evq_group_left_ms(limit);
+        if (left_ms == 0) {
             return false;
+        }
+        if (poll(&ready, 1, left_ms < LOOK_MS ? left_ms : LOOK_MS) == 0) {
+            continue; // Perhaps there was a stop.
         }
         ssize_t put = send(fd, sink->lines.data + done, sink->lines.bytes - done,
                            MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -118,7 +126,7 @@ static bool lines_send(const struct exec *sink, int fd, int64_t deadline_ms)
 static enum evq_status exec_flush(void *state, struct evq_error *err)
 {
     struct exec *sink = state;
-    int64_t deadline_ms = evq_clock_mono_ms() + sink->timeout_ms;
+    struct evq_group_limit limit = {evq_clock_mono_ms() + sink->timeout_ms, sink->stop};
     char who[128];
     pid_t pid = 0;
     int fd = -1;
@@ -130,10 +138,13 @@ static enum evq_status exec_flush(void *state, struct evq_error *err)
     (void)snprintf(who, sizeof(who), "sink '%s'", sink->name);
     enum evq_status status = evq_group_start(who, sink->argv, false, &pid, &fd, err);
     if (status == EVQ_OK) {
-        bool sent = lines_send(sink, fd, deadline_ms);
+        bool sent = lines_send(sink, fd, &limit);
         (void)close(fd); // End of input for the command.
-        int code = evq_group_reap(pid, deadline_ms, &killed);
-        if (killed) {
+        int code = evq_group_reap(pid, &limit, &killed);
+        if (killed && sink->stop != NULL && atomic_load(sink->stop)) {
+            status = evq_error_set(err, EVQ_E_IO, "sink '%s': stopped while '%s' ran", sink->name,
+                                   sink->argv[0]);
+        } else if (killed) {
             status =
                 evq_error_set(err, EVQ_E_TIMEOUT, "sink '%s': '%s' ran over %lld ms and was killed",
                               sink->name, sink->argv[0], (long long)sink->timeout_ms);

@@ -112,7 +112,7 @@ static enum evq_status server_open(struct mlflow *sink, const struct evq_buffer 
                              "%s: uri holds a password; give username and password_file", who);
     }
     enum evq_status status =
-        evq_sink_option_number(given, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
+        evq_sink_option_seconds(given, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
     if (status == EVQ_OK) {
         config.http.timeout_ms = seconds < 0.001 ? 1 : (int64_t)(seconds * 1000);
         status = evq_mlflow_open(&config, &sink->server, err);

@@ -90,7 +90,7 @@ static enum evq_status tensorboard_open(const struct evq_sink_context *context, 
     int length = given != NULL ? snprintf(base, sizeof(base), "%s", given)
                                : snprintf(base, sizeof(base), "%s/tensorboard", context->directory);
     enum evq_status status =
-        evq_sink_option_number(config, "max_hold_seconds", HOLD_SECONDS, &hold_seconds, err);
+        evq_sink_option_seconds(config, "max_hold_seconds", HOLD_SECONDS, &hold_seconds, err);
     sink->hold_ms = (int64_t)(hold_seconds * 1000);
     if (status == EVQ_OK && length >= (int)sizeof(base)) {
         status = evq_error_set(err, EVQ_E_LIMIT, "sink '%s': directory is too long", config->name);

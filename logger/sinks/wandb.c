@@ -72,10 +72,10 @@ static enum evq_status options_read(struct wandb *sink, struct evq_error *err)
                              sink->who, mode);
     }
     enum evq_status status =
-        evq_sink_option_number(config, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
+        evq_sink_option_seconds(config, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
     if (status == EVQ_OK) {
         status =
-            evq_sink_option_number(config, "close_seconds", CLOSE_SECONDS, &close_seconds, err);
+            evq_sink_option_seconds(config, "close_seconds", CLOSE_SECONDS, &close_seconds, err);
     }
     if (status == EVQ_OK) {
         status = evq_sink_option_flag(config, "shared", &shared, err);

@@ -131,7 +131,7 @@ static enum evq_status webhook_open(const struct evq_sink_context *context, void
     evq_buffer_init(&sink->url, 8192);
     (void)snprintf(sink->who, sizeof(sink->who), "sink '%s'", context->sink->name);
     enum evq_status status =
-        evq_sink_option_number(context->sink, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
+        evq_sink_option_seconds(context->sink, "timeout_seconds", TIMEOUT_SECONDS, &seconds, err);
     if (status == EVQ_OK) {
         status = evq_sink_option_flag(context->sink, "allow_private", &allow_private, err);
     }

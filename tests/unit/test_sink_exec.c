@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,8 @@ struct scene {
     void *sink;
 };
 
-static void scene_open(struct scene *scene, const char *text, const char *timeout_seconds)
+static void scene_open(struct scene *scene, const char *text, const char *timeout_seconds,
+                       const atomic_bool *stop)
 {
     struct evq_error err;
 
@@ -37,8 +39,8 @@ static void scene_open(struct scene *scene, const char *text, const char *timeou
     scene->options[2] = (struct evq_pair){"command.2", scene->directory};
     scene->options[3] = (struct evq_pair){"timeout_seconds", timeout_seconds};
     scene->config = (struct evq_sink_config){"tracker", "exec", scene->options, 4};
-    scene->context =
-        (struct evq_sink_context){.sink = &scene->config, .directory = scene->directory};
+    scene->context = (struct evq_sink_context){
+        .sink = &scene->config, .directory = scene->directory, .stop = stop};
     assert_status_err(evq_sink_exec.open(&scene->context, &scene->sink, &err), EVQ_OK, &err);
 }
 
@@ -85,7 +87,7 @@ static void sink_exec_gives_one_line_a_result_and_none_twice_when_the_command_su
     struct scene scene;
     struct evq_error err;
 
-    scene_open(&scene, "cat >>\"$1/got\"", "30");
+    scene_open(&scene, "cat >>\"$1/got\"", "30", NULL);
     give(&scene, 3);
     assert_status_err(evq_sink_exec.flush(scene.sink, &err), EVQ_OK, &err);
     assert_status_err(evq_sink_exec.flush(scene.sink, &err), EVQ_OK, &err);
@@ -102,7 +104,7 @@ static void sink_exec_reports_the_exit_status_when_the_command_fails(void **stat
     struct scene scene;
     struct evq_error err;
 
-    scene_open(&scene, "cat >/dev/null; exit 3", "30");
+    scene_open(&scene, "cat >/dev/null; exit 3", "30", NULL);
     give(&scene, 1);
     assert_status(evq_sink_exec.flush(scene.sink, &err), EVQ_E_IO);
     assert_holds(err.message, "ended with status 3");
@@ -116,7 +118,7 @@ static void sink_exec_does_not_take_an_unknown_end_for_success(void **state)
     struct scene scene;
     struct evq_error err;
 
-    scene_open(&scene, "cat >/dev/null; exit 3", "30");
+    scene_open(&scene, "cat >/dev/null; exit 3", "30", NULL);
     give(&scene, 1);
     (void)signal(SIGCHLD, SIG_IGN); // Children are reaped unseen.
     const enum evq_status status = evq_sink_exec.flush(scene.sink, &err);
@@ -132,7 +134,7 @@ static void sink_exec_survives_a_command_that_reads_nothing(void **state)
     struct scene scene;
     struct evq_error err;
 
-    scene_open(&scene, "exit 0", "30");
+    scene_open(&scene, "exit 0", "30", NULL);
     give(&scene, 20000); // More than any socket buffer: a SIGPIPE here would end the test.
     assert_status(evq_sink_exec.flush(scene.sink, &err), EVQ_E_IO);
     assert_holds(err.message, "before it had read everything");
@@ -146,7 +148,7 @@ static void sink_exec_gives_its_command_the_usual_sigpipe(void **state)
     struct scene scene;
     struct evq_error err;
 
-    scene_open(&scene, "cat >/dev/null; kill -s PIPE $$", "30");
+    scene_open(&scene, "cat >/dev/null; kill -s PIPE $$", "30", NULL);
     give(&scene, 1);
     (void)signal(SIGPIPE, SIG_IGN);
     const enum evq_status status = evq_sink_exec.flush(scene.sink, &err);
@@ -162,10 +164,38 @@ static void sink_exec_kills_a_command_past_its_time(void **state)
     struct scene scene;
     struct evq_error err;
 
-    scene_open(&scene, "cat >/dev/null; while :; do :; done", "0.3");
+    scene_open(&scene, "cat >/dev/null; while :; do :; done", "0.3", NULL);
     give(&scene, 1);
     assert_status(evq_sink_exec.flush(scene.sink, &err), EVQ_E_TIMEOUT);
     assert_holds(err.message, "was killed");
+    scene_close(&scene);
+}
+
+/* A supervisor that stops the logger kills it when a command of a long time is waited for: the same
+ * lines come again. */
+static void sink_exec_heeds_a_stop_while_its_command_runs(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {"cat >/dev/null; exec sleep 60",
+                                           "exec sleep 60"}; // Reads nothing.
+    struct scene scene;
+    struct evq_error err;
+    const atomic_bool stop = true;
+
+    for (size_t i = 0; i < 2; i++) {
+        scene_open(&scene, commands[i], "20", &stop);
+        give(&scene, i == 0 ? 1 : 20000);
+        const int64_t begun_ms = fixture_now_ms();
+        assert_status(evq_sink_exec.flush(scene.sink, &err), EVQ_E_IO);
+        assert_holds(err.message, "stopped while '/bin/sh' ran");
+        const int64_t took_ms = fixture_now_ms() - begun_ms;
+        assert_true(took_ms >= 3000 && took_ms < 15000); // It may end by itself.
+        scene_close(&scene);
+    }
+    scene_open(&scene, "cat >>\"$1/got\"", "30", &stop);
+    give(&scene, 2);
+    assert_status_err(evq_sink_exec.flush(scene.sink, &err), EVQ_OK, &err);
+    assert_int_equal(lines_of(&scene, "got"), 2);
     scene_close(&scene);
 }
 
@@ -191,6 +221,7 @@ int main(void)
         cmocka_unit_test(sink_exec_survives_a_command_that_reads_nothing),
         cmocka_unit_test(sink_exec_gives_its_command_the_usual_sigpipe),
         cmocka_unit_test(sink_exec_kills_a_command_past_its_time),
+        cmocka_unit_test(sink_exec_heeds_a_stop_while_its_command_runs),
         cmocka_unit_test(sink_exec_refuses_a_configuration_without_command),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

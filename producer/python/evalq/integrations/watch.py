@@ -214,7 +214,7 @@ class Watch:
         if not self._said_waiting and now - began > _WAITING_SECONDS:
             self._said_waiting = True
             log.warning(
-                "training is done; waiting at most %d s for %d evaluations (wait=0 leaves them to evalq-logger)."
+                "training is done; waiting at most %.0f s for %d evaluations (wait=0 leaves them to evalq-logger)."
                 " To see why: evalq show %s",
                 deadline - now,
                 left,
