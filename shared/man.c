@@ -50,15 +50,24 @@ static void help_options(const struct evq_option *table, FILE *out)
     }
 }
 
+static void help_character(char character, FILE *out)
+{
+    (void)fputc(character, out);
+}
+
 /* Every use of the command, one a line: "Usage: evalq-worker eval PATH". */
 static void print_uses(const struct evq_man *man, const char *first, const char *next,
-                       const char *after, FILE *out)
+                       const char *after, void (*character)(char, FILE *), FILE *out)
 {
     const char *before = first;
 
     for (const char *use = man->usage;; use++) {
         const size_t bytes = strcspn(use, "\n");
-        (void)fprintf(out, "%s%s%s%.*s\n", before, man->command, after, (int)bytes, use);
+        (void)fprintf(out, "%s%s%s", before, man->command, after);
+        for (size_t i = 0; i < bytes; i++) {
+            character(use[i], out);
+        }
+        (void)fputc('\n', out);
         use += bytes;
         if (*use == '\0') {
             return;
@@ -70,7 +79,7 @@ static void print_uses(const struct evq_man *man, const char *first, const char 
 void evq_man_help(const struct evq_man *man, FILE *out)
 {
     (void)fprintf(out, "%s: %s\n\n", man->command, man->summary);
-    print_uses(man, "Usage: ", "       ", " ", out);
+    print_uses(man, "Usage: ", "       ", " ", help_character, out);
     (void)fputs("\n  ", out);
     help_text(man->description, 2, 2, out);
     if (man->list != NULL) {
@@ -96,8 +105,21 @@ void evq_man_help(const struct evq_man *man, FILE *out)
     help_text(exit_codes, 2, 2, out);
 }
 
-/* Text for roff: a backslash or hyphen is escaped, an empty line begins a paragraph, no line begins
- * with a request. */
+/* Escaped where roff would print something else, which could not be typed back. */
+static void page_character(char character, FILE *out)
+{
+    static const char special[] = "\\-'`~^";
+    static const char *const escapes[] = {"e", "-", "(aq", "(ga", "(ti", "(ha"};
+    const char *at = strchr(special, character);
+
+    if (at != NULL && character != '\0') {
+        (void)fprintf(out, "\\%s", escapes[at - special]);
+    } else {
+        (void)fputc(character, out);
+    }
+}
+
+/* Text for roff: an empty line begins a paragraph, no line begins with a request. */
 static void page_text(const char *text, FILE *out)
 {
     bool line_start = true;
@@ -108,16 +130,10 @@ static void page_text(const char *text, FILE *out)
             line_start = true;
             continue;
         }
-        if (line_start && (*at == '.' || *at == '\'')) {
+        if (line_start && *at == '.') {
             (void)fputs("\\&", out);
         }
-        if (*at == '\\') {
-            (void)fputs("\\e", out);
-        } else if (*at == '-') {
-            (void)fputs("\\-", out);
-        } else {
-            (void)fputc(*at, out);
-        }
+        page_character(*at, out);
         line_start = *at == '\n';
     }
     (void)fputc('\n', out);
@@ -132,7 +148,7 @@ static void page_options(const struct evq_option *table, FILE *out)
         }
         (void)fputs("\\fB\\-\\-", out);
         for (const char *at = o->name; *at != '\0'; at++) {
-            (void)fprintf(out, *at == '-' ? "\\-" : "%c", *at);
+            page_character(*at, out);
         }
         (void)fputs("\\fR", out);
         if (o->value != NULL) {
@@ -149,11 +165,12 @@ static void page_print(const struct evq_man *man, FILE *out)
     for (const char *at = man->name; *at != '\0'; at++) {
         (void)fputc(toupper((unsigned char)*at), out);
     }
-    (void)fputs(" 1 \"\" \"evalq " EVQ_VERSION "\" \"evalq\"\n.SH NAME\n", out);
+    // No name of an option or a variable is cut at the end of a line.
+    (void)fputs(" 1 \"\" \"evalq " EVQ_VERSION "\" \"evalq\"\n.nh\n.ad l\n.SH NAME\n", out);
     (void)fprintf(out, "%s \\- ", man->name);
     page_text(man->summary, out);
     (void)fputs(".SH SYNOPSIS\n", out);
-    print_uses(man, "\\fB", ".br\n\\fB", "\\fR ", out);
+    print_uses(man, "\\fB", ".br\n\\fB", "\\fR ", page_character, out);
     (void)fputs(".SH DESCRIPTION\n", out);
     page_text(man->description, out);
     if (man->list != NULL) {
@@ -176,7 +193,8 @@ static void page_print(const struct evq_man *man, FILE *out)
     (void)fputs(".SH \"EXIT STATUS\"\n", out);
     page_text(exit_codes, out);
     (void)fputs(".SH \"SEE ALSO\"\n"
-                "\\fBevalq\\fR(1), \\fBevalq\\-worker\\fR(1), \\fBevalq\\-logger\\fR(1)\n",
+                "\\fBevalq\\fR(1), \\fBevalq\\-worker\\fR(1), \\fBevalq\\-logger\\fR(1), "
+                "\\fBevalq\\-gateway\\fR(1)\n",
                 out);
 }
 

@@ -447,6 +447,10 @@ static void man_pages_are_written_for_every_verb(void **state)
     assert_true(fixture_file_holds(site->dir, "out/evalq.1", "\\fBsubmit") > 0);
     assert_true(fixture_file_holds(site->dir, "out/evalq-submit.1", "\\-\\-suite") > 0);
     assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", ".TH EVALQ-ADMIN 1") > 0);
+    // What can be typed is printed as it is typed, and never parted.
+    assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", "NAME [\\-\\-cap N]") > 0);
+    assert_true(fixture_file_holds(site->dir, "out/evalq-logs.1", "a job\\(aqs last attempt") > 0);
+    assert_true(fixture_file_holds(site->dir, "out/evalq-admin.1", ".nh") > 0);
     EXPECT(site, 1, "--write-man", "/nowhere");
 }
 
