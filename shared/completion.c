@@ -109,7 +109,11 @@ static void bash_values(const struct program *program, size_t index, FILE *out)
             print_choices(o->value, out);
             (void)fputs("' -- \"$cur\"); ", out);
         } else if (value == VALUE_DIRECTORY) {
-            (void)fputs("mapfile -t COMPREPLY < <(compgen -d -- \"$cur\"); ", out);
+            // Bash itself then quotes what it puts in the line; called by hand, there is no such
+            // option.
+            (void)fputs("compopt -o filenames 2>/dev/null; "
+                        "mapfile -t COMPREPLY < <(compgen -d -- \"$cur\"); ",
+                        out);
         }
         (void)fputs("return ;;\n", out);
     }

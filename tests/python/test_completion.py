@@ -4,6 +4,7 @@ fish, where they are installed, are asked too."""
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -24,7 +25,14 @@ function=$(complete -p "$1" | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
-# Control-X, once bound, leaves the line in a file.
+# Control-X leaves the line in a file.
+BASH = r"""leave() { printf '%s\n' "$READLINE_LINE" >$LINE; READLINE_LINE=
+}
+bind -x '"\C-x": leave'
+bind '"\t": complete'
+PS1=
+source evalq-logger.bash
+printf 'ready\n' >$LINE"""
 ZSH = """fpath=($PWD $fpath)
 autoload -Uz compinit && compinit -u -D
 unsetopt beep
@@ -107,20 +115,34 @@ class CompletionTest(unittest.TestCase):
                 done = subprocess.run(["zsh", "-n", name], cwd=self.directory, text=True, capture_output=True, check=False)
                 self.assertEqual((done.returncode, done.stderr), (0, ""), name)
 
-    @unittest.skipUnless(shutil.which("zsh"), "NOT RUN: no zsh")
-    def test_zsh_completes_verbs_options_and_values(self) -> None:
-        """At a prompt of its own on a pseudo terminal: the line after the tab goes into a file."""
+    def prompt(self, shell: List[str], setup: str) -> int:
+        """A shell at a prompt of its own on a pseudo terminal, whose other end is returned."""
         environment = dict(os.environ, HOME=self.directory, ZDOTDIR=self.directory, TERM="dumb", LINE=self.directory + "/line")
+        environment["INPUTRC"] = "/dev/null"
         master, slave = os.openpty()
         self.addCleanup(os.close, master)
         done = subprocess.Popen(
-            ["zsh", "-f", "-i"], cwd=self.directory, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+            shell, cwd=self.directory, env=environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
         )
         os.close(slave)
         self.addCleanup(done.wait)
         self.addCleanup(done.kill)
         threading.Thread(target=drain, args=(master,), daemon=True).start()
-        os.write(master, ZSH.replace("\n", "; ").encode() + b"\r")
+        os.write(master, setup.encode() + b"\r")
+        return master
+
+    def completed(self, prompt: int, typed: str) -> str:
+        """What is typed, as it stands in the line after a tab."""
+        until(lambda: self.line() == "ready", "the shell is at its prompt")
+        os.write(prompt, typed.encode() + b"\t\x18")
+        until(lambda: self.line() not in ("ready", ""), f"{typed!r} is completed")  # Empty: it is being written.
+        line = self.line()
+        os.write(prompt, b"\x15printf 'ready\\n' >$LINE\r")
+        return line
+
+    @unittest.skipUnless(shutil.which("zsh"), "NOT RUN: no zsh")
+    def test_zsh_completes_verbs_options_and_values(self) -> None:
+        prompt = self.prompt(["zsh", "-f", "-i"], ZSH.replace("\n", "; "))
         for typed, line in (
             ("evalq su", "evalq submit "),
             ("evalq submit --sui", "evalq submit --suite="),
@@ -128,11 +150,19 @@ class CompletionTest(unittest.TestCase):
             ("evalq --color al", "evalq --color always "),
             ("evalq-logger --log-format j", "evalq-logger --log-format json "),
         ):
-            until(lambda: self.line() == "ready", "zsh is at its prompt")
-            os.write(master, typed.encode() + b"\t\x18")
-            until(lambda: self.line() not in ("ready", ""), f"zsh completes {typed!r}")  # Empty: it is being written.
-            self.assertEqual(self.line(), line)
-            os.write(master, b"\x15print ready >$LINE\r")
+            self.assertEqual(self.completed(prompt, typed), line)
+
+    def test_bash_quotes_names_of_directories(self) -> None:
+        """One that is a command to the shell is none in the line."""
+        names = ("a b", "c$(touch executed)", "d'e", "f*")
+        for name in names:
+            os.mkdir(f"{self.directory}/odd-{name}")
+            self.addCleanup(os.rmdir, f"{self.directory}/odd-{name}")
+        prompt = self.prompt(["bash", "--norc", "--noprofile", "-i"], BASH)
+        for name in names:
+            words = shlex.split(self.completed(prompt, f"evalq-logger --directory odd-{name[0]}"))
+            self.assertEqual(words[2:], [f"odd-{name}/"])
+        self.assertFalse(os.path.exists(self.directory + "/executed"))
 
     def line(self) -> str:
         try:
