@@ -8,6 +8,7 @@
 #include "shared/codec.h"
 
 #define LOOK_EVERY_MS 5000
+#define LOOK_SOON_MS  100 // While most of those that a look looks at are done with.
 #define LOOK_PINS_MAX 64
 
 struct visit {
@@ -274,15 +275,19 @@ bool evq_keeper_look(struct evq_keeper *keeper, struct evq_queue *queue,
 {
     struct evq_keeper_ask ask = {.queue = queue, .epoch = info->epoch, .keep_dead = true};
     size_t looks = keeper->pin_count < LOOK_PINS_MAX ? keeper->pin_count : LOOK_PINS_MAX;
+    size_t released = 0;
 
     ask.failed = evq_queue_info(queue, info, &ask.error) != EVQ_OK;
     ask.now_ms = info->now_ms;
     for (size_t look = 0; look < looks && keeper->pin_count > 0 && !ask.failed; look++) {
         size_t at = keeper->next % keeper->pin_count;
-        keeper->next = pin_look(keeper, at, &ask) ? at : at + 1;
+        const bool gone = pin_look(keeper, at, &ask);
+        keeper->next = gone ? at : at + 1;
+        released += gone;
     }
     (void)dead_trim(keeper, &ask, EVQ_KEEPER_DEAD_PINS_MAX);
-    keeper->due_ms = evq_clock_mono_ms() + LOOK_EVERY_MS;
+    const bool soon = released > LOOK_PINS_MAX / 2;
+    keeper->due_ms = evq_clock_mono_ms() + (soon ? LOOK_SOON_MS : LOOK_EVERY_MS);
     keeper->sent_again += ask.sent_again;
     if (ask.failed && err != NULL) {
         *err = ask.error;

@@ -15,8 +15,12 @@
 #include <cmocka.h>
 
 #include "producer/keeper.h"
+#include "shared/clock.h"
 #include "shared/functions.h"
 #include "tests/fixture/client.h"
+
+#define MANY    448   // Seven looks' pins:
+#define MANY_MS 20000 // five seconds for each is what it must not take.
 
 static void path_of(const struct scene *scene, const char *below, char out[256])
 {
@@ -326,6 +330,29 @@ static void client_pins_a_checkpoint_as_a_whole_while_it_is_deleted(void **state
     evalq_client_close(client);
 }
 
+/* Ten a second are submitted, and an outage of Redis was just over: they must not pile up. */
+static void client_lets_go_of_many_pins_at_a_time(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char id[64];
+    char pins[256];
+
+    for (int step = 1; step <= MANY; step++) {
+        submit_step(scene, client, step);
+    }
+    assert_flushed(client);
+    for (int step = 1; step <= MANY; step++) {
+        snprintf(id, sizeof(id), "digits/%d/regular/quick", step);
+        assert_status(evq_queue_cancel(scene->fx->queue, id, "", NULL, NULL), EVQ_OK);
+    }
+    const int64_t ended_ms = evq_clock_mono_ms();
+    path_of(scene, "out/.evalq/pins", pins);
+    FIXTURE_UNTIL(is_empty(pins));
+    assert_true(evq_clock_mono_ms() - ended_ms < MANY_MS);
+    evalq_client_close(client);
+}
+
 int main(void)
 {
     scene_clear_environment();
@@ -336,6 +363,7 @@ int main(void)
         SCENE_TEST(client_keeps_few_pins_of_dead_jobs_and_not_for_ever),
         SCENE_TEST(client_keeps_pin_when_the_queue_cannot_answer),
         SCENE_TEST(client_lets_go_of_the_pin_of_a_job_that_was_set_aside),
+        SCENE_TEST(client_lets_go_of_many_pins_at_a_time),
         SCENE_TEST(client_pins_what_is_held_when_checkpoint_was_rotated_first),
         SCENE_TEST(client_pins_a_checkpoint_as_a_whole_while_it_is_deleted),
     };

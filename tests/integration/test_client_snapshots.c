@@ -147,7 +147,7 @@ static void client_serves_what_lies_in_memory_until_it_is_closed(void **state)
     assert_int_equal(fread(file, 1, sizeof(file), stream), info.st_size);
     (void)fclose(stream);
 
-    assert_true(thread_runs());
+    FIXTURE_UNTIL(thread_runs()); // It names itself.
     const size_t got = fetched(snapshot, answer, sizeof(answer));
     const char *end = memchr(answer, '\n', got);
     assert_non_null(end);
