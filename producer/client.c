@@ -18,6 +18,7 @@
 
 #define SPOOL_BYTES_DEFAULT ((int64_t)64 << 20)
 #define PIN_BYTES_DEFAULT   ((int64_t)64 << 30)
+#define SESSION_MS_MAX      INT64_C(253402300800000) // The year 10000.
 #define CLOSE_MS            1000
 #define CLOSE_SEND_MS       700 // Of which for sending what is ready.
 #define CLOSE_LOOK_MS       150 // And for releasing pins.
@@ -192,6 +193,10 @@ static enum evq_status settings_fill(const struct evalq_options *options,
     }
     if (status != EVQ_OK) {
         return status;
+    }
+    if (options->session_ms > SESSION_MS_MAX) {
+        return evq_error_set(err, EVQ_E_INVALID, "session_ms is %lld, expected unix milliseconds",
+                             (long long)options->session_ms);
     }
     const char *host = text_or(text_or(options->snapshot_host, getenv("EVALQ_SNAPSHOT_HOST")), "");
     if (strlen(host) > EVQ_SNAPSHOT_HOST_BYTES_MAX) {

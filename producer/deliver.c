@@ -146,11 +146,11 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
                                    enum evq_status status)
 {
     struct evq_error error = {.status = status};
-    char id[EVQ_JOB_ID_BYTES_MAX] = "";
+    char id[EVQ_JOB_ID_BYTES_MAX];
 
+    evq_job_id(job, id);
     if (evq_job_check(job, &error) == EVQ_OK) { // Else its sentence says what is wrong.
         struct evq_submitted again;
-        evq_job_id(job, id);
         sender->known = 0;
         enum evq_status own = queue_know(sender, &error);
         if (own == EVQ_OK) { // Asked alone, the queue gives its reason.

@@ -116,7 +116,8 @@ struct evalq_metric_view { // Valid during the call only.
     int64_t n;           // Samples behind it; -1 unknown.
     int64_t finished_ms; // Unix ms.
 };
-/* Called on the thread that polls or waits; must not call poll, wait or best of the same client. */
+/* Called on the thread that polls or waits; must not call poll, wait or best of the same client,
+ * and must return: no exception of C++, no longjmp(). */
 typedef void (*evalq_metric_fn)(void *context, const struct evalq_metric_view *metric);
 
 struct evalq_stats {         // Submits, except where it says jobs (a submit has one job a suite).
@@ -164,8 +165,8 @@ EVALQ_API int evalq_client_poll(struct evalq_client *client, evalq_metric_fn on_
 EVALQ_API int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric,
                                 void *context, int timeout_ms);
 /* Best so far. metric: "eval/<task>/<metric>", NULL or "" for the first. path_out (may be NULL)
- * gets the checkpoint's path on this machine, "root:path" when the root is not configured here.
- * EVALQ_NOT_FOUND: no result yet. */
+ * gets the checkpoint's path on this machine, "root:path" when the root is not configured here; no
+ * text is ever cut: EVALQ_INVALID says how much room it needs. EVALQ_NOT_FOUND: no result yet. */
 EVALQ_API int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value,
                                 int64_t *ret_step, char *path_out, size_t path_bytes,
                                 int timeout_ms);
@@ -184,8 +185,8 @@ EVALQ_API int evalq_client_withdraw_job(struct evalq_client *client, const char 
                                         const char *reason, int timeout_ms);
 /* The job that this client's newest submit of the path became for the suite:
  * RUN/STEP/VARIANT/SUITE, with ~2 and so on where other weights of the step had a job before. "":
- * none that will end, as it was refused, is not due, or had ended before. Asks nobody.
- * EVALQ_NOT_FOUND: it is not in Redis yet, or is not among the newest 1,024. */
+ * none that will end, as it was refused, is not due, or had ended before. 192 bytes hold any. Asks
+ * nobody. EVALQ_NOT_FOUND: it is not in Redis yet, or is not among the newest 1,024. */
 EVALQ_API int evalq_client_job(struct evalq_client *client, const char *path, const char *suite,
                                char *job_out, size_t job_bytes);
 /*

@@ -156,13 +156,29 @@ static enum evq_status put_pairs(struct writer *writer, const char *what,
                                  const struct evalq_pair *pairs, size_t count,
                                  struct evq_error *err)
 {
-    if (count > EVQ_REQUEST_PAIRS_MAX || (count > 0 && pairs == NULL)) {
+    if (count > EVQ_REQUEST_PAIRS_MAX) {
         return evq_error_set(err, EVQ_E_INVALID, "%s: %zu pairs, at most %d", what, count,
                              EVQ_REQUEST_PAIRS_MAX);
+    }
+    if (count > 0 && pairs == NULL) {
+        return evq_error_set(err, EVQ_E_INVALID, "%s is NULL, with a count of %zu", what, count);
     }
     for (size_t at = 0; at < count; at++) {
         if (pairs[at].key == NULL || pairs[at].key[0] == '\0') {
             return evq_error_set(err, EVQ_E_INVALID, "%s: pair %zu has no key", what, at);
+        }
+        enum evq_status status = evq_job_check_text(what, pairs[at].key, err);
+        if (status == EVQ_OK && pairs[at].value != NULL) {
+            status = evq_job_check_text(what, pairs[at].value, err);
+        }
+        for (size_t other = 0; status == EVQ_OK && other < at; other++) {
+            if (strcmp(pairs[other].key, pairs[at].key) == 0) {
+                status = evq_error_set(err, EVQ_E_INVALID, "%s has the key '%.100s' twice", what,
+                                       pairs[at].key);
+            }
+        }
+        if (status != EVQ_OK) {
+            return status;
         }
         put_text(writer, pairs[at].key);
         put_text(writer, pairs[at].value);
@@ -200,6 +216,9 @@ static enum evq_status head_fill(const struct evalq_checkpoint *checkpoint,
         return evq_error_set(err, EVQ_E_INVALID, "step is %lld, expected 0 to 2^40 - 1",
                              (long long)checkpoint->step);
     }
+    if (isinf(checkpoint->epoch)) {
+        return evq_error_set(err, EVQ_E_INVALID, "epoch is infinite");
+    }
     head->policy = (uint16_t)policy;
     head->keep = checkpoint->keep != 0;
     head->step = checkpoint->step;
@@ -219,6 +238,12 @@ enum evq_status evq_request_pack(const struct evalq_checkpoint *checkpoint, int6
         return evq_error_set(err, EVQ_E_INVALID, "path is empty");
     }
     enum evq_status status = head_fill(checkpoint, &head, err);
+    if (status == EVQ_OK) {
+        status = evq_job_check_file("path", checkpoint->path, err);
+    }
+    if (status == EVQ_OK && checkpoint->format != NULL) {
+        status = evq_job_check_text("format", checkpoint->format, err);
+    }
     if (status == EVQ_OK && checkpoint->needs != NULL) {
         status = evq_needs_check(checkpoint->needs, err);
     }

@@ -270,6 +270,24 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
     }
 }
 
+/* Whole or not at all: what is cut may be another's name. out NULL, or without room: not asked for.
+ */
+static enum evq_status text_out(const char *field, const char *text, char *out, size_t out_bytes,
+                                struct evq_error *err)
+{
+    const size_t bytes = strlen(text) + 1;
+
+    if (out == NULL || out_bytes == 0) {
+        return EVQ_OK;
+    }
+    if (bytes > out_bytes) {
+        return evq_error_set(err, EVQ_E_INVALID, "%s has room for %zu bytes, %zu are needed", field,
+                             out_bytes, bytes);
+    }
+    memcpy(out, text, bytes);
+    return EVQ_OK;
+}
+
 int evalq_client_best(struct evalq_client *client, const char *metric, double *ret_value,
                       int64_t *ret_step, char *path_out, size_t path_bytes, int timeout_ms)
 {
@@ -283,6 +301,7 @@ int evalq_client_best_metric(struct evalq_client *client, const char *metric, do
 {
     struct evq_error error = {.status = EVQ_OK};
     struct evq_best best;
+    char path[2 * PATH_MAX]; // Of a root and what is beneath it.
     int64_t deadline = deadline_of(timeout_ms);
     int usable = evq_client_usable(client);
 
@@ -299,6 +318,13 @@ int evalq_client_best_metric(struct evalq_client *client, const char *metric, do
                                     metric == NULL ? "" : metric, &best, &error);
     }
     (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
+    if (status == EVQ_OK) {
+        evq_config_checkpoint_path(client->sender->config, best.checkpoint, path, sizeof(path));
+        status = text_out("path_out", path, path_out, path_bytes, &error);
+    }
+    if (status == EVQ_OK) {
+        status = text_out("metric_out", best.metric, metric_out, metric_bytes, &error);
+    }
     if (status != EVQ_OK) {
         return evq_client_fail(&error);
     }
@@ -307,12 +333,6 @@ int evalq_client_best_metric(struct evalq_client *client, const char *metric, do
     }
     if (ret_step != NULL) {
         *ret_step = best.step;
-    }
-    if (path_out != NULL && path_bytes > 0) {
-        evq_config_checkpoint_path(client->sender->config, best.checkpoint, path_out, path_bytes);
-    }
-    if (metric_out != NULL && metric_bytes > 0) {
-        (void)snprintf(metric_out, metric_bytes, "%s", best.metric);
     }
     return EVALQ_OK;
 }
@@ -384,13 +404,12 @@ int evalq_client_job(struct evalq_client *client, const char *path, const char *
     if (usable != EVALQ_OK) {
         return usable;
     }
-    if (path == NULL || suite == NULL || job_out == NULL || job_bytes < sizeof(job)) {
-        (void)evq_error_set(&error, EVQ_E_INVALID, "job wants path, suite and room for %zu bytes",
-                            sizeof(job));
+    if (path == NULL || suite == NULL || job_out == NULL || job_bytes == 0) {
+        (void)evq_error_set(&error, EVQ_E_INVALID, "job wants path, suite and room for a job's id");
     } else if (!evq_answers_find(&client->sender->answers, path, suite, job)) {
         (void)evq_error_set(&error, EVQ_E_NOT_FOUND, "'%s' is not in Redis yet", path);
     } else {
-        memcpy(job_out, job, sizeof(job));
+        (void)!text_out("job_out", job, job_out, job_bytes, &error);
     }
     return error.status == EVQ_OK ? EVALQ_OK : evq_client_fail(&error);
 }

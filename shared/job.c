@@ -130,7 +130,7 @@ static enum evq_status refuse_name(const char *field, const char *value, size_t 
                          field, shown, bytes_max);
 }
 
-static enum evq_status check_text(const char *field, const char *value, struct evq_error *err)
+enum evq_status evq_job_check_text(const char *field, const char *value, struct evq_error *err)
 {
     if (value == NULL) {
         return evq_error_set(err, EVQ_E_INVALID, "%s is NULL", field);
@@ -154,8 +154,8 @@ static enum evq_status check_pairs(const char *field, const struct evq_pair *pai
                              EVQ_JOB_PAIRS_MAX);
     }
     for (size_t i = 0; i < count; i++) {
-        if (check_text(field, pairs[i].key, err) != EVQ_OK ||
-            check_text(field, pairs[i].value, err) != EVQ_OK) {
+        if (evq_job_check_text(field, pairs[i].key, err) != EVQ_OK ||
+            evq_job_check_text(field, pairs[i].value, err) != EVQ_OK) {
             return EVQ_E_INVALID;
         }
         if (pairs[i].key[0] == '\0') {
@@ -172,10 +172,20 @@ static enum evq_status check_pairs(const char *field, const struct evq_pair *pai
     return EVQ_OK;
 }
 
+enum evq_status evq_job_check_file(const char *field, const char *path, struct evq_error *err)
+{
+    for (size_t i = 0; path != NULL && path[i] != '\0'; i++) {
+        if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f) {
+            return evq_error_set(err, EVQ_E_INVALID, "%s holds a control byte at %zu", field, i);
+        }
+    }
+    return evq_job_check_text(field, path, err);
+}
+
 /* Relative, without "..": what it names lies beneath the root. */
 static enum evq_status check_path(const char *field, const char *path, struct evq_error *err)
 {
-    enum evq_status status = check_text(field, path, err);
+    enum evq_status status = evq_job_check_file(field, path, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -186,11 +196,6 @@ static enum evq_status check_path(const char *field, const char *path, struct ev
     if (bytes > EVQ_JOB_PATH_BYTES_MAX) {
         return evq_error_set(err, EVQ_E_INVALID, "%s has %zu bytes, allowed %d", field, bytes,
                              EVQ_JOB_PATH_BYTES_MAX);
-    }
-    for (size_t i = 0; i < bytes; i++) {
-        if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f) {
-            return evq_error_set(err, EVQ_E_INVALID, "%s holds a control byte at %zu", field, i);
-        }
     }
     if (path[0] == '/') {
         return evq_error_set(err, EVQ_E_INVALID,
@@ -300,16 +305,16 @@ enum evq_status evq_job_check(const struct evq_job *job, struct evq_error *err)
         status = check_fingerprint(job->fingerprint, err);
     }
     if (status == EVQ_OK) {
-        status = check_text("format", job->format, err);
+        status = evq_job_check_text("format", job->format, err);
     }
     if (status == EVQ_OK) {
-        status = check_text("manifest", job->manifest, err);
+        status = evq_job_check_text("manifest", job->manifest, err);
     }
     if (status == EVQ_OK) {
-        status = check_text("host", job->host, err);
+        status = evq_job_check_text("host", job->host, err);
     }
     if (status == EVQ_OK && job->snapshot_given) {
-        status = check_text("snapshot.boot", job->snapshot.boot, err);
+        status = evq_job_check_text("snapshot.boot", job->snapshot.boot, err);
     }
     if (status == EVQ_OK && job->snapshot_given) {
         status = evq_snapshot_check(&job->snapshot, err);

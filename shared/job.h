@@ -95,6 +95,13 @@ const struct evq_job *evq_job_defaults(void); // Static, its arena is NULL.
 /* EVQ_E_INVALID names the field that is missing or out of range. */
 enum evq_status evq_job_check(const struct evq_job *job, struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* What it asks of one text, UTF-8, and of a file's name, no control bytes either. EVQ_E_INVALID
+ * names the field; allocates nothing. */
+enum evq_status evq_job_check_text(const char *field, const char *value,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_job_check_file(const char *field, const char *path,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* "RUN/STEP/VARIANT/SUITE" of a checked job. */
 void evq_job_id(const struct evq_job *job, char out[EVQ_JOB_ID_BYTES_MAX]);
 

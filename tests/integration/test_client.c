@@ -3,6 +3,7 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -119,6 +120,8 @@ static void client_says_what_is_wrong_when_arguments_are(void **state)
 {
     struct scene *scene = *state;
     struct evalq_client *client = scene_client(scene);
+    const struct evalq_pair twice[] = {{"key", "a"}, {"key", "b"}};
+    const struct evalq_pair bytes = {"key", "\xff"};
     const struct {
         struct evalq_checkpoint checkpoint;
         const char *says;
@@ -131,7 +134,15 @@ static void client_says_what_is_wrong_when_arguments_are(void **state)
         {{.path = "a", .suites = "quick", .step = -1}, "step is -1"},
         {{.path = "a", .suites = "quick", .policy = "newest"}, "policy is 'newest'"},
         {{.path = "a", .suites = "quick", .priority = "top"}, "priority is 'top'"},
-        {{.path = "a", .suites = "quick", .param_count = 1}, "params"},
+        {{.path = "a", .suites = "quick", .param_count = 1}, "params is NULL"},
+        // What the queue would refuse for good, after it was taken here.
+        {{.path = "a", .suites = "quick", .params = twice, .param_count = 2}, "'key' twice"},
+        {{.path = "a", .suites = "quick", .trackers = &bytes, .tracker_count = 1},
+         "trackers is not UTF-8"},
+        {{.path = "a\xff", .suites = "quick"}, "path is not UTF-8 at byte 1"},
+        {{.path = "a\nb", .suites = "quick"}, "path holds a control byte at 1"},
+        {{.path = "a", .suites = "quick", .format = "\xff"}, "format is not UTF-8"},
+        {{.path = "a", .suites = "quick", .epoch = INFINITY}, "epoch is infinite"},
         {{.path = "a", .suites = "quick", .needs = "gpu=1"}, "'gpu=1' is not gpus="},
     };
 
@@ -148,6 +159,10 @@ static void client_says_what_is_wrong_when_arguments_are(void **state)
     assert_int_not_equal(evalq_client_open(&options, &none), EVALQ_OK);
     assert_null(none);
     assert_holds(evalq_client_error(NULL), "/nonexistent/evalq.yaml");
+    options = scene_options(scene);
+    options.session_ms = INT64_C(1700000000123456); // Microseconds.
+    assert_int_equal(evalq_client_open(&options, &none), EVALQ_INVALID);
+    assert_holds(evalq_client_error(NULL), "session_ms");
     evalq_client_stats(client, NULL);
     evalq_client_stats(NULL, NULL);
     evalq_client_close(NULL);

@@ -381,7 +381,11 @@ static void client_tells_which_job_a_submit_became(void **state)
                      EVALQ_NOT_FOUND); // Whole names, and that suite alone.
     assert_int_equal(evalq_client_job(client, "out/a.safetensors", "slow", job, sizeof(job)),
                      EVALQ_NOT_FOUND);
-    assert_int_equal(evalq_client_job(client, "a", "quick", job, 8), EVALQ_INVALID);
+    char small[8] = "";
+    assert_int_equal(evalq_client_job(client, "out/a.safetensors", "quick", small, sizeof(small)),
+                     EVALQ_INVALID);
+    assert_holds(evalq_client_error(client), "job_out has room for 8 bytes, 26 are needed");
+    assert_string_equal(small, "");
     assert_int_equal(evalq_client_withdraw_job(client, job, "no room", (int)fixture_patience_ms()),
                      EVALQ_OK);
     fixture_assert_state(scene->fx, job, "skipped");
@@ -437,6 +441,11 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
     assert_int_equal(step, 10);
     assert_holds(path, scene->directory);
     assert_int_equal(access(path, R_OK), 0);
+    // What is cut may be another checkpoint.
+    assert_int_equal(evalq_client_best(client, NULL, &value, NULL, path, strlen(path),
+                                       (int)fixture_patience_ms()),
+                     EVALQ_INVALID);
+    assert_holds(evalq_client_error(client), "path_out has room for");
     char metric[64] = "";
     assert_int_equal(evalq_client_best_metric(client, "", NULL, NULL, NULL, 0, metric,
                                               sizeof(metric), (int)fixture_patience_ms()),
