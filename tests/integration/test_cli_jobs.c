@@ -77,6 +77,16 @@ static void job_verbs_act_on_jobs(void **state)
     EXPECT(site, 2, "forget", "r");
     EXPECT(site, 0, "forget", "r", "--yes");
     EXPECT(site, 3, "forget", "r", "--yes");
+
+    (void)fixture_submit(fx, "aside/1/regular/quick"); // Its record is none: it is set aside.
+    evq_reply_free(fixture_call(fx->raw, "HSET", fixture_key(fx, "job:aside/1/regular/quick"),
+                                "place", "x", NULL));
+    fixture_claim_none(fx);
+    EXPECT(site, 0, "dead", "--bad");
+    assert_holds(site->output.out, "aside/1/regular/quick");
+    EXPECT(site, 0, "forget", "aside", "--yes");
+    assert_holds(site->output.err, "forgot 'aside' with 0 jobs");
+    EXPECT(site, 3, "forget", "aside", "--yes");
     fixture_user_one_line(site);
     EXPECT(site, 3, "show", "r/1/regular/quick");
     fixture_audit(fx);
