@@ -243,7 +243,25 @@ static void head_that_differs_from_its_embedding_is_refused_unless_told(void **s
     assert_true(metric(fx, "loss") == tied);
     option.value = "false";
     assert_runs(fx, &made.task);
-    assert_true(metric(fx, "loss") != tied);
+    const double untied = metric(fx, "loss");
+    assert_true(untied != tied);
+
+    // The tasks of a suite each have what they say, whatever the one before said.
+    const struct evq_pair told[] = {{"tie_word_embeddings", "true"},
+                                    {"tie_word_embeddings", "false"}};
+    struct evq_task_config tasks[2] = {made.task, made.task};
+    struct evq_error err = {0};
+    tasks[1].name = "second";
+    for (int i = 0; i < 2; i++) {
+        tasks[0].model = &told[i];
+        tasks[1].model = &told[1 - i];
+        assert_int_equal(eval(fx, fx->root_fd, "gpt", tasks, 2, -1, 0, &err), EVQ_OK);
+        assert_true(metric(fx, "loss") == (i == 0 ? untied : tied));
+        tasks[1].model_count = 0;
+        assert_int_equal(eval(fx, fx->root_fd, "gpt", tasks, 2, -1, 0, &err), EVQ_E_INVALID);
+        assert_non_null(strstr(err.message, "'lm_head.weight' of 'gpt' differs from 'wte.weight'"));
+        tasks[1].model_count = 1;
+    }
 }
 
 static void tokens_of_a_file_are_scored(void **state)

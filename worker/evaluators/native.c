@@ -156,6 +156,7 @@ static enum evq_status note_loaded(struct evq_native_run *run, const struct evq_
 {
     memcpy(run->weights_digest, loaded->digest, sizeof(loaded->digest));
     run->timing.bytes = loaded->bytes;
+    run->tied_differ = loaded->tied_differ;
     return loaded->tied_differ ? check_tied(run, model, err) : EVQ_OK;
 }
 
@@ -256,7 +257,10 @@ enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *mo
                         run->loaded->plan.compute == model->plan.compute; // Kept as it computes.
 
     run->loaded = NULL; // Until it is certain again.
-    const enum evq_status status = fit(run, model, !loaded, rows_least, err);
+    enum evq_status status = fit(run, model, !loaded, rows_least, err);
+    if (status == EVQ_OK && loaded && run->tied_differ) {
+        status = check_tied(run, model, err); // What this task says of it.
+    }
     evq_model_free(native->model); // The backend let its plan go.
     native->model = model;
     run->rows = model->plan.rows_max;

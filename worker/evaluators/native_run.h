@@ -33,6 +33,7 @@ struct evq_native_run {
     const struct evq_task_config *config; // The task at work.
     const struct evq_task *task;
     struct evq_model *loaded; // Whose weights the backend holds, of this checkpoint; NULL: none.
+    bool tied_differ;         // A head of its own lies beside the embedding that it is tied to.
     char weights_digest[33];
     const char *data_digest; // Of the task's data, as long as these are warm.
     struct evq_timing timing;
