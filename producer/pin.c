@@ -55,6 +55,48 @@ bool evq_pin_hard_link_safe(const char *path, int64_t step)
     return false;
 }
 
+/* checkpoint_N */
+static bool is_of_accelerate(const char *name)
+{
+    static const char stem[] = "checkpoint_";
+    const char *number = name + sizeof(stem) - 1;
+
+    return strncmp(name, stem, sizeof(stem) - 1) == 0 && number[0] != '\0' &&
+           number[strspn(number, "0123456789")] == '\0';
+}
+
+/* Whether the last part of path's first bytes is the directory that Accelerate counts. */
+static bool is_counted(const char *path, size_t bytes)
+{
+    static const char name[] = "checkpoints";
+    const size_t length = sizeof(name) - 1;
+
+    return bytes >= length && memcmp(path + bytes - length, name, length) == 0 &&
+           (bytes == length || path[bytes - length - 1] == '/');
+}
+
+size_t evq_pin_output_bytes(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    size_t bytes = slash == NULL ? 0 : (size_t)(slash - path);
+
+    if (bytes > 0 && is_of_accelerate(slash + 1) && is_counted(path, bytes)) {
+        while (bytes > 0 && path[bytes - 1] != '/') {
+            bytes--;
+        }
+        bytes -= bytes > 0;
+    }
+    return bytes;
+}
+
+/* Of the path beneath OUTPUT_DIR. */
+static const char *pinned_name(const char *path)
+{
+    const size_t bytes = evq_pin_output_bytes(path);
+
+    return path + bytes + (bytes > 0);
+}
+
 static void pin_name(const struct evq_pin_request *request, char *out, size_t out_bytes)
 {
     XXH64_hash_t hash = XXH3_64bits(request->run, strlen(request->run));
@@ -65,8 +107,7 @@ static void pin_name(const struct evq_pin_request *request, char *out, size_t ou
     } else {
         hash ^= evq_clock_random();
     }
-    const char *base = strrchr(request->path, '/');
-    base = base == NULL ? request->path : base + 1;
+    const char *base = pinned_name(request->path);
     hash = XXH3_64bits_withSeed(base, strlen(base), hash);
     (void)snprintf(out, out_bytes, "%lld-%s-%016llx", (long long)request->step, request->variant,
                    (unsigned long long)hash);
@@ -234,16 +275,21 @@ static enum evq_status pin_build(int root_fd, int pins_fd, const char *name,
                                    .copy_bytes_max = request->copy_bytes_max,
                                    .stopped = request->stopped,
                                    .stop_context = request->stop_context};
-    const char *base = strrchr(request->path, '/');
+    const char *base = pinned_name(request->path);
+    const char *slash = strchr(base, '/');
+    char folder[PATH_MAX];
     char half[64];
 
-    base = base == NULL ? request->path : base + 1;
     (void)snprintf(half, sizeof(half), ".half-%016llx", (unsigned long long)evq_clock_random());
     if (mkdirat(pins_fd, half, 0777) != 0) {
         return evq_error_set(err, EVQ_E_IO, "pin: %s: %s", half, strerror(errno));
     }
     int fd = openat(pins_fd, half, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     const char *source = request->source != NULL ? request->source : request->path;
+    if (slash != NULL) {
+        (void)snprintf(folder, sizeof(folder), "%.*s", (int)(slash - base), base);
+        (void)mkdirat(fd, folder, 0777); // Where it fails, so does what follows.
+    }
     enum evq_status status = fd >= 0 ? evq_tree_clone(&clone, source, fd, base, err)
                                      : evq_error_set(err, EVQ_E_IO, "pin: %s", strerror(errno));
     if (status == EVQ_OK) {
@@ -275,20 +321,25 @@ enum evq_status evq_pin_make(const struct evq_pin_request *request, struct evq_p
                              struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
-    const char *base = strrchr(request->path, '/');
-    size_t parent_bytes = base == NULL ? 0 : (size_t)(base - request->path);
+    const char *base = pinned_name(request->path);
+    size_t parent_bytes = evq_pin_output_bytes(request->path);
     char parent[PATH_MAX];
     char name[128];
     struct evq_pin pin = {.kind = EVQ_PIN_REFLINK};
     int root_fd = -1;
     int pins_fd = -1;
 
-    base = base == NULL ? request->path : base + 1;
     if (base[0] == '\0' || strcmp(base, ".") == 0 || strcmp(base, "..") == 0 ||
         strncmp(base, RECORD_NAME, strlen(RECORD_NAME)) == 0) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED,
                              "pin: '%s/%s' has no directory beneath the root to keep its pin in",
                              request->root_path, request->path);
+    }
+    if (is_of_accelerate(base) && is_counted(request->root_path, strlen(request->root_path))) {
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "pin: Accelerate would take it for a checkpoint, and the directory "
+                             "above '%s' is beneath no root: make that one the root",
+                             request->root_path);
     }
     (void)snprintf(parent, sizeof(parent), "%.*s", (int)parent_bytes, request->path);
     const char *slash = parent_bytes > 0 ? "/" : "";

@@ -63,6 +63,13 @@ struct evq_pin {
 };
 
 /*
+ * How much of a checkpoint's path, relative to the root, is OUTPUT_DIR: the directory that it lies
+ * in. Accelerate takes all that lies in its directory `checkpoints` for its checkpoint_N, and ends
+ * the training at any other name: there it is the directory above, 0 for the root.
+ */
+size_t evq_pin_output_bytes(const char *path);
+
+/*
  * A hard link shows later writes into the same file, so it is safe only where each step has files
  * of its own: when the last or last but one part of the path holds the step as a whole number
  * (checkpoint-100, step-000100.safetensors, 100/model.pt). A path without it (last.pt,

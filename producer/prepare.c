@@ -204,11 +204,10 @@ static bool jobs_make(const struct evq_sender *sender, struct evq_item *item,
 static void output_visit(struct evq_sender *sender, const struct place *place)
 {
     char output[PATH_MAX];
-    const char *slash = strrchr(place->path, '/');
-    int parent_bytes = slash == NULL ? 0 : (int)(slash - place->path);
+    const int bytes = (int)evq_pin_output_bytes(place->path);
 
-    if (snprintf(output, sizeof(output), "%s%s%.*s", place->root->path, slash == NULL ? "" : "/",
-                 parent_bytes, place->path) < (int)sizeof(output)) {
+    if (snprintf(output, sizeof(output), "%s%s%.*s", place->root->path, bytes == 0 ? "" : "/",
+                 bytes, place->path) < (int)sizeof(output)) {
         evq_keeper_visit(&sender->keeper, output, sender->queue, sender->run);
     }
 }

@@ -1,4 +1,4 @@
-foreach(test test_ring test_ring_reserve test_pin test_pin_verify test_spool test_client test_client_host test_client_outage test_client_pins test_client_snapshots test_client_results test_fetch test_fetch_server)
+foreach(test test_ring test_ring_reserve test_pin test_pin_place test_pin_verify test_spool test_client test_client_host test_client_outage test_client_pins test_client_snapshots test_client_results test_fetch test_fetch_server)
     evq_test_link(${test} evq_producer)
 endforeach()
 target_link_options(test_ring_reserve PRIVATE LINKER:--wrap=posix_fallocate)

@@ -240,6 +240,25 @@ class ClientTest(Trouble):
         self.assertIn("evalq retry", logs.output[0])
         self.assertIn("step 5: the evaluation by eval ended as skipped: vanished", logs.output[1])
 
+    def test_accelerate_finds_its_own_checkpoints_alone(self) -> None:
+        """It counts all that lies beside them, and raises at a name without a number."""
+        import torch
+        from accelerate import Accelerator
+        from accelerate.utils import ProjectConfiguration
+
+        project = ProjectConfiguration(project_dir=self.stack.out, automatic_checkpoint_naming=True, total_limit=1)
+        accelerator = Accelerator(cpu=True, project_config=project)
+        accelerator.prepare(torch.nn.Linear(2, 2))
+        self.stack.evalq("pause")
+        with self.client() as client:
+            for step in (10, 20, 30):
+                self.assertTrue(client.submit(accelerator.save_state(), step=step, suites="fixed"))
+                self.assertTrue(client.flush(DEADLINE))
+            self.assertEqual(os.listdir(os.path.join(self.stack.out, "checkpoints")), ["checkpoint_2"])
+            accelerator.load_state()
+            self.stack.evalq("resume")
+            self.assertEqual(self.ends(client), ["done"] * 3)
+
     @needs_mounts
     def test_output_cannot_be_written_to(self) -> None:
         other = self.saved + ".other"
