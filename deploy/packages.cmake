@@ -7,7 +7,7 @@ install(PROGRAMS ${here}/redis/secrets.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/e
 install(FILES ${here}/evalq.yaml ${here}/redis/redis.conf DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
 foreach(package evalq libevalq1 libevalq-dev evalq-cuda)
-    install(FILES ${here}/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${package})
+    install(FILES ${here}/copyright ${here}/notices.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package} COMPONENT ${package})
 endforeach()
 
 set(CPACK_GENERATOR DEB)

@@ -60,6 +60,19 @@ class WheelTest(unittest.TestCase):
             self.assertIn(name, names)
         self.assertFalse([name for name in names if "__pycache__" in name or "hiredis" in name and "lib" not in name])
 
+    def test_holds_the_notices_of_what_it_holds(self) -> None:
+        with zipfile.ZipFile(self.wheel) as wheel:
+            notices = next(wheel.read(name).decode().lower() for name in wheel.namelist() if name.endswith("/NOTICES"))
+            packed = [re.split(r"[-.]|c\.so", name)[0] for name in wheel.namelist() if "/_native/lib" in name and "libevalq" not in name]
+        for name in [*(path.rpartition("/lib")[2] for path in packed), "hiredis", "yaml", "xxhash"]:
+            self.assertIn({"z": "zlib", "msgpackc": "msgpack-c"}.get(name, name), notices)
+
+    def test_build_that_fails_says_what_a_build_needs(self) -> None:
+        backend = os.path.join(SOURCE, "producer", "python", "build_backend")
+        done = run([self.python, "-c", "import evalq_build; evalq_build._run('false')"], PYTHONPATH=backend)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("deploy/bootstrap.sh build", done.stderr)
+
     def test_metadata_says_what_the_project_file_says(self) -> None:
         try:
             import tomllib

@@ -55,7 +55,8 @@ def _version() -> str:
 def _run(*command: str) -> None:
     if shutil.which(command[0]) is None:
         raise SystemExit(f"'{command[0]}' is needed to build evalq: sh deploy/bootstrap.sh build installs what is missing")
-    subprocess.run(command, check=True)
+    if subprocess.run(command, check=False).returncode != 0:
+        raise SystemExit(f"'{' '.join(command[:2])} ...' failed, see above: sh deploy/bootstrap.sh build installs what a build needs")
 
 
 def _build() -> str:
@@ -220,6 +221,7 @@ def build_wheel(
     for file, path in native.items():
         wheel.add_file(f"evalq/_native/{file}", path, executable=True)
     wheel.add_file(f"{info}/LICENSE", os.path.join(_source(), "LICENSE"))
+    wheel.add_file(f"{info}/NOTICES", os.path.join(_source(), "deploy", "notices.txt"))
     wheel.add(f"{info}/METADATA", _metadata())
     wheel.add(f"{info}/WHEEL", _wheel_record(tag))
     wheel.add(f"{info}/entry_points.txt", _entry_points())
