@@ -46,8 +46,8 @@ static const struct evq_reply *field_of(const struct evq_reply *fields, const ch
     return NULL;
 }
 
-/* Tells of one entry; false: the reply is no entry. */
-static bool tell_entry(struct follow *f, const struct evq_reply *entry)
+/* Tells of one entry, of before its start or after; false: the reply is no entry. */
+static bool tell_entry(struct follow *f, const struct evq_reply *entry, bool before)
 {
     struct evq_result *result = NULL;
     struct evq_buffer json;
@@ -75,7 +75,7 @@ static bool tell_entry(struct follow *f, const struct evq_reply *entry)
                        result->run, data);
     }
     evq_buffer_free(&json);
-    evq_tally_take(evq_events_tally(f->feed->events), result);
+    evq_tally_take(evq_events_tally(f->feed->events), result, before);
     evq_result_free(result);
     return true;
 }
@@ -129,7 +129,7 @@ static enum evq_status prime(struct follow *f, struct evq_error *err)
         }
         (void)snprintf(floor, sizeof floor, "%s", f->last);
         for (size_t i = entries; i > 0; i--) { // Oldest first.
-            (void)tell_entry(f, reply->items[i - 1]);
+            (void)tell_entry(f, reply->items[i - 1], true);
             if (i == entries) {
                 (void)snprintf(floor, sizeof floor, "%s", f->last);
             }
@@ -166,7 +166,7 @@ static enum evq_status follow_stream(struct follow *f, size_t *ret_count, struct
         const struct evq_reply *entries =
             stream->type == EVQ_REPLY_ARRAY && stream->item_count == 2 ? stream->items[1] : NULL;
         for (size_t i = 0; entries != NULL && i < entries->item_count; i++) {
-            *ret_count += tell_entry(f, entries->items[i]);
+            *ret_count += tell_entry(f, entries->items[i], false);
         }
     }
     evq_reply_free(reply);

@@ -11,6 +11,7 @@
 
 struct page {
     struct evq_exposition to;
+    struct evq_tally *tally;
     const json_t *stats;
 };
 
@@ -88,6 +89,7 @@ static void classes_put(struct page *page)
            "Queued jobs of a class that no live worker can run.");
     json_array_foreach(classes, i, class)
     {
+        evq_tally_suite(page->tally, text_of(class, "suite"));
         sample(page,
                (struct evq_label[LABELS_MAX]){{"suite", text_of(class, "suite")},
                                               {"needs", text_of(class, "needs")}},
@@ -259,10 +261,11 @@ static void stats_put(struct page *page)
 }
 
 enum evq_status evq_metrics_write(const char *queue, const char *stats, double rtt_seconds,
-                                  struct evq_buffer *out, struct evq_error *err)
+                                  struct evq_tally *tally, struct evq_buffer *out,
+                                  struct evq_error *err)
 {
     json_error_t where;
-    struct page page = {.to = {.out = out, .queue = queue}};
+    struct page page = {.to = {.out = out, .queue = queue}, .tally = tally};
     json_t *root = stats != NULL ? json_loads(stats, 0, &where) : NULL;
 
     if (evq_json_memory_failed()) {

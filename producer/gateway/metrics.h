@@ -7,13 +7,14 @@
 #ifndef EVQ_GATEWAY_METRICS_H
 #define EVQ_GATEWAY_METRICS_H
 
-#include "shared/buffer.h"
+#include "producer/gateway/tally.h"
 #include "shared/error.h"
 
 /* stats: JSON of evq_queue_stats() (docs/protocol.md), NULL: Redis did not answer, and
- * evalq_redis_up is 0 and alone. rtt_seconds: what the call took. EVQ_E_INVALID: it is no such
- * JSON. */
+ * evalq_redis_up is 0 and alone. rtt_seconds: what the call took. tally is told of the suites that
+ * are there. EVQ_E_INVALID: it is no such JSON. */
 enum evq_status evq_metrics_write(const char *queue, const char *stats, double rtt_seconds,
-                                  struct evq_buffer *out, struct evq_error *err) EVQ_CHECK_RESULT;
+                                  struct evq_tally *tally, struct evq_buffer *out,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -19,8 +19,14 @@ struct evq_tally;
 struct evq_tally *evq_tally_new(void);        // NULL: no memory.
 void evq_tally_free(struct evq_tally *tally); // Accepts NULL.
 
-/* One entry of the stream, the result of a task or the end of a job; each once, in order. */
-void evq_tally_take(struct evq_tally *tally, const struct evq_result *result);
+/*
+ * One entry of the stream, the result of a task or the end of a job; each once, in order. before:
+ * of before the gateway began; its metrics are values, and nothing of it is counted.
+ */
+void evq_tally_take(struct evq_tally *tally, const struct evq_result *result, bool before);
+
+/* A suite of the queue: counted from 0, so that its first end is an increase to Prometheus. */
+void evq_tally_suite(struct evq_tally *tally, const char *name);
 
 /* Appends families in the text format of metrics.h. */
 void evq_tally_write(struct evq_tally *tally, const char *queue, struct evq_buffer *out);

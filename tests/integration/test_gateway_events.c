@@ -266,6 +266,29 @@ static void results_come_as_they_are_published_and_resume(void **state)
     stream_close(stream);
 }
 
+/* Whether /metrics has the line. */
+static bool scraped(const struct fixture_gateway *gateway, const char *line)
+{
+    static struct fixture_http_reply reply; // Large.
+
+    fixture_http(gateway, "GET", "/metrics", FIXTURE_TOKEN_READ, NULL, &reply);
+    return reply.code == 200 && strstr(reply.body, line) != NULL;
+}
+
+/* To Prometheus they would have come at once, when the gateway was started. */
+static void what_came_before_the_gateway_is_not_counted(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+
+    assert_int_equal(fixture_gateway_stop(gateway), 0);
+    fixture_finish(gateway->fx, "a/1/regular/quick", 0.5);
+    fixture_gateway_start(gateway, "--tokens", "tokens", NULL);
+    FIXTURE_UNTIL(scraped(gateway, "run=\"a\",variant=\"regular\",suite=\"quick\""));
+    assert_true(scraped(gateway, "suite=\"quick\",state=\"done\"} 0\n"));
+    fixture_finish(gateway->fx, "a/2/regular/quick", 0.5);
+    FIXTURE_UNTIL(scraped(gateway, "suite=\"quick\",state=\"done\"} 1\n"));
+}
+
 static void changes_of_state_are_told_while_somebody_listens(void **state)
 {
     struct fixture_gateway *gateway = *state;
@@ -334,6 +357,8 @@ int main(void)
         cmocka_unit_test(listener_resumes_after_the_id_that_it_saw),
         cmocka_unit_test(listener_is_told_to_reset_when_events_are_gone),
         cmocka_unit_test_setup_teardown(results_come_as_they_are_published_and_resume, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(what_came_before_the_gateway_is_not_counted, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(changes_of_state_are_told_while_somebody_listens, setup,
                                         teardown),

@@ -36,7 +36,9 @@ static const char *metrics_of(const char *stats, struct evq_buffer *out)
     struct evq_error err = {EVQ_OK, ""};
 
     evq_buffer_init(out, 0);
-    assert_status_err(evq_metrics_write("main", stats, 0.25, out, &err), EVQ_OK, &err);
+    struct evq_tally *tally = evq_tally_new();
+    assert_status_err(evq_metrics_write("main", stats, 0.25, tally, out, &err), EVQ_OK, &err);
+    evq_tally_free(tally);
     return evq_buffer_string(out);
 }
 
@@ -97,8 +99,8 @@ static void stats_that_are_none_are_refused(void **state)
     struct evq_buffer out;
 
     evq_buffer_init(&out, 0);
-    assert_int_equal(evq_metrics_write("main", "[1]", 0, &out, &err), EVQ_E_INVALID);
-    assert_int_equal(evq_metrics_write("main", "{\"states\"", 0, &out, &err), EVQ_E_INVALID);
+    assert_int_equal(evq_metrics_write("main", "[1]", 0, NULL, &out, &err), EVQ_E_INVALID);
+    assert_int_equal(evq_metrics_write("main", "{\"states\"", 0, NULL, &out, &err), EVQ_E_INVALID);
     evq_buffer_free(&out);
 }
 
@@ -148,6 +150,8 @@ static void results_add_up(void **state)
         "evalq_compute_seconds_count{queue=\"q\",suite=\"heldout\"} 2\n",
         "metric=\"loss\",better=\"lower\"} 0.5\n", // The higher step, though it came first.
         "metric=\"loss\",better=\"lower\"} 200\n",
+        "variant=\"ema\",suite=\"heldout\",task=\"digits\",metric=\"loss\",better=\"lower\"} "
+        "0.25\n",
     };
     struct evq_tally *tally = evq_tally_new();
     struct evq_metric loss = {
@@ -155,18 +159,40 @@ static void results_add_up(void **state)
     struct evq_result result = task_of("a", 200, &loss);
     struct evq_buffer out;
 
-    evq_tally_take(tally, &result);
+    evq_tally_take(tally, &result, false);
+    loss.value = 0.25; // Of before the gateway began: a value, and never counted.
+    result.variant = "ema";
+    evq_tally_take(tally, &result, true);
+    result.variant = "regular";
     loss.value = 0.75;
     result.step = 100;
-    evq_tally_take(tally, &result);
+    evq_tally_take(tally, &result, false);
     result.task = "";
     result.state = EVQ_JOB_DONE;
-    evq_tally_take(tally, &result);
+    evq_tally_take(tally, &result, false);
     evq_buffer_init(&out, 0);
     evq_tally_write(tally, "q", &out);
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
         holds(evq_buffer_string(&out), lines[i]);
     }
+    evq_buffer_free(&out);
+    evq_tally_free(tally);
+}
+
+/* To Prometheus the first value of a counter is no increase: what all died at once would be none.
+ */
+static void suites_are_counted_from_zero(void **state)
+{
+    (void)state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_tally *tally = evq_tally_new();
+    struct evq_buffer out;
+
+    evq_buffer_init(&out, 0);
+    assert_status_err(evq_metrics_write("q", stats_text, 0, tally, &out, &err), EVQ_OK, &err);
+    evq_tally_write(tally, "q", &out);
+    holds(evq_buffer_string(&out),
+          "evalq_jobs_ended_total{queue=\"q\",suite=\"a\\\"b\",state=\"dead\"} 0\n");
     evq_buffer_free(&out);
     evq_tally_free(tally);
 }
@@ -184,7 +210,7 @@ static void series_are_bounded(void **state)
     for (int i = 0; i < EVQ_TALLY_SERIES_MAX + 10; i++) {
         (void)snprintf(run, sizeof(run), "run%d", i);
         const struct evq_result result = task_of(run, 1, &loss);
-        evq_tally_take(tally, &result);
+        evq_tally_take(tally, &result, false);
     }
     evq_buffer_init(&out, 0);
     evq_tally_write(tally, "q", &out);
@@ -208,6 +234,7 @@ int main(void)
         cmocka_unit_test(stats_that_are_none_are_refused),
         cmocka_unit_test(labels_are_escaped_and_odd_values_written),
         cmocka_unit_test(results_add_up),
+        cmocka_unit_test(suites_are_counted_from_zero),
         cmocka_unit_test(series_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
