@@ -253,25 +253,6 @@ enum evq_status evq_fleet_start_workers(struct evq_fleet *fleet, int workers, in
     return status;
 }
 
-/* The last line that a service wrote, without the words before its message. */
-static void last_line(const char *path, char *out, size_t out_bytes)
-{
-    char line[1024];
-    out[0] = '\0';
-    FILE *file = path != NULL ? fopen(path, "re") : NULL;
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        size_t bytes = strcspn(line, "\n");
-        if (bytes > 0) {
-            bytes = bytes < out_bytes ? bytes : out_bytes - 1;
-            memcpy(out, line, bytes);
-            out[bytes] = '\0';
-        }
-    }
-    if (file != NULL) {
-        (void)fclose(file);
-    }
-}
-
 /* Says that a service ended; a fault that another start cannot mend ends everything, but no command
  * that runs: that fault is then said ever less often. */
 static enum evq_status service_ended(struct evq_fleet *fleet, const struct evq_service *service,
@@ -281,15 +262,14 @@ static enum evq_status service_ended(struct evq_fleet *fleet, const struct evq_s
     char line[384];
     char shown[2 * sizeof line];
     evq_service_end_text(service->wait_status, end, sizeof end);
-    last_line(service->log_path, line, sizeof line);
-    int code = WIFEXITED(service->wait_status) ? WEXITSTATUS(service->wait_status) : -1;
-    bool for_good = code == EVQ_EXIT_USAGE || code == EVQ_EXIT_CONFIG || code == EVQ_EXIT_VERSION;
+    evq_service_last_line(service, line, sizeof line);
+    const bool for_good = evq_service_ended_for_good(service);
     const bool command_runs = fleet->command.pid != 0;
     if (for_good && command_runs && (service->restarts & (service->restarts - 1)) != 0) {
         return EVQ_OK;
     }
     if (for_good && !command_runs && service->restarts <= 3) {
-        fleet->cli->exit_code = code;
+        fleet->cli->exit_code = WEXITSTATUS(service->wait_status);
         return evq_error_set(err, EVQ_E_INVALID, "%s %s: %s", service->name, end, line);
     }
     evq_cli_say(fleet->cli, "evalq: %s %s; starting it again in %" PRId64 " ms (%s)", service->name,

@@ -51,6 +51,10 @@ enum evq_status evq_fleet_start_workers(struct evq_fleet *fleet, int workers, in
  * cannot run, as for a GPU that is not there, is the error of evq_fleet_step(). */
 enum evq_status evq_fleet_await_workers(struct evq_fleet *fleet,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
+/* EVQ_E_INVALID, with the program's exit code: none of the workers can run, by its own last line,
+ * nor is there another that serves this queue. */
+enum evq_status evq_fleet_workers_left(struct evq_fleet *fleet,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
 /* Starts the gateway where the configuration has a section for it, and waits until it listens, or
  * asked to stop, or 30 s passed. */
 enum evq_status evq_fleet_start_gateway(struct evq_fleet *fleet,

@@ -3,6 +3,7 @@
  * queue.
  */
 #include <string.h>
+#include <sys/wait.h>
 
 #include "producer/cli/fleet.h"
 #include "producer/cli/json.h"
@@ -77,4 +78,44 @@ enum evq_status evq_fleet_await_workers(struct evq_fleet *fleet, struct evq_erro
                     fleet->devices);
     }
     return EVQ_OK;
+}
+
+/* Whether some worker serves the queue; so it is while that cannot be asked. */
+static bool any_alive(const struct evq_fleet *fleet)
+{
+    json_t *stats = NULL;
+    size_t index = 0;
+    const json_t *worker = NULL;
+    bool alive = false;
+    if (evq_view_stats(fleet->cli, &stats, NULL) != EVQ_OK) {
+        return true;
+    }
+    json_array_foreach(json_object_get(stats, "workers"), index, worker)
+    {
+        alive = alive || strcmp(evq_json_text(worker, "state", ""), "alive") == 0;
+    }
+    json_decref(stats);
+    return alive;
+}
+
+enum evq_status evq_fleet_workers_left(struct evq_fleet *fleet, struct evq_error *err)
+{
+    const size_t workers = fleet->service_count - 1; // The last is the logger.
+    const struct evq_service *first = &fleet->services[0];
+    char end[64];
+    char line[384];
+
+    for (size_t i = 0; i < workers; i++) {
+        const struct evq_service *worker = &fleet->services[i];
+        if (worker->pid != 0 || !evq_service_ended_for_good(worker)) {
+            return EVQ_OK;
+        }
+    }
+    if (workers == 0 || any_alive(fleet)) {
+        return EVQ_OK;
+    }
+    evq_service_end_text(first->wait_status, end, sizeof end);
+    evq_service_last_line(first, line, sizeof line);
+    fleet->cli->exit_code = WEXITSTATUS(first->wait_status);
+    return evq_error_set(err, EVQ_E_INVALID, "%s %s: %s", first->name, end, line);
 }

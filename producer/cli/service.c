@@ -12,6 +12,7 @@
 
 #include "shared/clock.h"
 #include "shared/file.h"
+#include "shared/program.h"
 
 #define BACKOFF_FIRST_MS 200
 #define BACKOFF_MAX_MS   10000
@@ -155,6 +156,33 @@ void evq_service_end_text(int wait_status, char *out, size_t out_bytes)
                        strsignal(WTERMSIG(wait_status)));
     } else {
         (void)snprintf(out, out_bytes, "exited with status %d", WEXITSTATUS(wait_status));
+    }
+}
+
+bool evq_service_ended_for_good(const struct evq_service *service)
+{
+    const int code = service->ended && WIFEXITED(service->wait_status)
+                         ? WEXITSTATUS(service->wait_status)
+                         : EVQ_EXIT_OK;
+
+    return code == EVQ_EXIT_USAGE || code == EVQ_EXIT_CONFIG || code == EVQ_EXIT_VERSION;
+}
+
+void evq_service_last_line(const struct evq_service *service, char *out, size_t out_bytes)
+{
+    char line[1024];
+    out[0] = '\0';
+    FILE *file = service->log_path != NULL ? fopen(service->log_path, "re") : NULL;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        size_t bytes = strcspn(line, "\n");
+        if (bytes > 0) {
+            bytes = bytes < out_bytes ? bytes : out_bytes - 1;
+            memcpy(out, line, bytes);
+            out[bytes] = '\0';
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
     }
 }
 

@@ -43,6 +43,11 @@ void evq_service_signal(const struct evq_service *service, int signal_number);
 /* "exited with status 3", "was killed by signal 9 (Killed)". */
 void evq_service_end_text(int wait_status, char *out, size_t out_bytes);
 
+/* Whether its last end was one that another start does not mend: usage, configuration, version. */
+bool evq_service_ended_for_good(const struct evq_service *service);
+/* The last line of its log, "": none. */
+void evq_service_last_line(const struct evq_service *service, char *out, size_t out_bytes);
+
 /* Absolute path of a program of evalq: beside the running one, else as found in $PATH.
  * EVQ_E_NOT_FOUND. */
 enum evq_status evq_service_program(const char *name, char *out, size_t out_bytes,

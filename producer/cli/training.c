@@ -268,7 +268,21 @@ static void say_what_waits(struct training *training)
     json_decref(view);
 }
 
-/* Until the command and its jobs have ended, a stop, or wait_ms after the command's end. */
+/* Whether waiting for the open jobs makes sense. */
+static enum evq_status workers_left(const struct training *training, struct evq_error *err)
+{
+    const enum evq_status status = evq_fleet_workers_left(training->fleet, err);
+
+    return status == EVQ_OK
+               ? status
+               : evq_error_prefix(err,
+                                  "%" PRId64 " %s still open, and no worker is left for it; the "
+                                  "next `evalq up` goes on",
+                                  training->open, training->open == 1 ? "job is" : "jobs are");
+}
+
+/* Until the command and its jobs have ended, no worker is left for them, a stop, or wait_ms after
+ * the command's end. */
 static enum evq_status follow(struct training *training, int64_t wait_ms, struct evq_error *err)
 {
     struct evq_fleet *fleet = training->fleet;
@@ -295,6 +309,9 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
                     "%" PRId64 " jobs were still open %" PRId64
                     " s after the command ended; the next `evalq up` goes on with them",
                     training->open, wait_ms / 1000);
+            }
+            if (status == EVQ_OK && ended && training->open > 0) {
+                status = workers_left(training, err);
             }
             next_look = evq_clock_mono_ms() + POLL_MS;
         }

@@ -247,7 +247,7 @@ const struct evq_verb evq_verb_up = {
         "running evaluations finish, then stops everything; a second Ctrl-C does not wait.\n\n"
         "With a COMMAND, such as a training program, it runs the command with $EVALQ_URL and "
         "$EVALQ_CONFIG set, shows results as they arrive, waits for the jobs that the command "
-        "submitted, "
+        "submitted, unless no worker is left that can run, "
         "prints a summary and stops everything. Ctrl-C and SIGTERM are passed on to it, and it has "
         "as "
         "long as it needs to end; a second one kills it. The exit code is then 1 when the command "

@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from typing import Any, Callable, List
 
-from scene import BIN, DEADLINE, until
+from scene import BIN, DATA, DEADLINE, until
 from terminal import Terminal
 
 # Until it is told to go, also after a signal; then it saves.
@@ -139,6 +139,20 @@ class UpCommandTest(unittest.TestCase):
         self.write("go", "")
         self.assertEqual(process.wait(DEADLINE), 0, self.said())
         self.assertTrue(self.has("saved"))
+
+    def test_jobs_that_no_worker_is_left_for_are_not_waited_for(self) -> None:
+        shutil.copy(os.path.join(DATA, os.pardir, "checkpoints", "safetensors", "a.safetensors"), self.directory)
+        submit = f"{BIN}/evalq submit a.safetensors --run r --step 1 --suite other && echo it trains; while ! [ -e go ]; do sleep 0.01; done"
+        process = self.start("/bin/sh", "-c", submit)
+        until(lambda: "it trains" in self.said() or process.poll() is not None, "it is submitted")
+        [worker] = until(lambda: self.workers(process), "a worker")
+        self.write("evalq.yaml", CONFIG + "nonsense: 1\n")
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: self.said().count("worker-1 exited with status 8") == 2 or process.poll() is not None, "it was started again")
+        self.write("go", "")
+        self.assertEqual(process.wait(DEADLINE), 8, self.said())
+        self.assertIn("1 job is still open, and no worker is left for it; the next `evalq up` goes on: worker-1 exited with status 8: ", self.said())
+        self.assertIn('unknown key "nonsense"', self.said().splitlines()[-1])
 
     def test_a_command_may_have_many_words(self) -> None:
         process = self.start("/bin/sh", "-c", "echo $# words", "sh", *(str(i) for i in range(300)))
