@@ -53,25 +53,7 @@ static void cuda_close(void *opened)
         evq_cuda_block_free(state, &state->weights[i].block);
         evq_cuda_block_free(state, &state->weights[i].rounded);
     }
-    for (size_t i = 0; i < state->buffer_count; i++) {
-        evq_cuda_block_free(state, &state->buffers[i].block);
-    }
-    for (size_t i = 0; i < state->turn_room; i++) {
-        evq_cuda_block_free(state, &state->turns[i].block);
-        evq_cuda_block_free(state, &state->turns[i].d_frequencies);
-    }
-    evq_cuda_block_free(state, &state->labels);
-    evq_cuda_block_free(state, &state->targets);
-    evq_cuda_block_free(state, &state->results);
-    evq_cuda_block_free(state, &state->tokens);
-    evq_cuda_block_free(state, &state->positions);
-    evq_cuda_block_free(state, &state->score_rows);
-    evq_cuda_block_free(state, &state->tiles);
-    evq_cuda_block_free(state, &state->product);
-    evq_cuda_block_free(state, &state->narrowed);
-    evq_cuda_block_free(state, &state->workspace);
-    evq_cuda_block_free(state, &state->logits);
-    evq_cuda_block_free(state, &state->gathered);
+    evq_cuda_scratch_free(state);
     (void)cudaFreeHost(state->h_results);
     if (state->stream != NULL) {
         (void)cudaStreamDestroy(state->stream);

@@ -43,13 +43,14 @@ enum evq_status evq_cuda_block_grow(struct evq_cuda_state *state, struct evq_cud
         return EVQ_OK;
     }
     evq_cuda_block_free(state, block);
-    if (bytes > state->memory_max - state->memory) {
-        return evq_error_set(err, EVQ_E_NOMEM,
-                             "%zu bytes of '%s' do not fit in the GPU memory allowed", bytes, what);
-    }
-    const enum evq_status status = evq_cuda_status(cudaMalloc(&block->d_data, bytes), what, err);
+    const enum evq_status status =
+        bytes > state->memory_max - state->memory
+            ? evq_error_set(err, EVQ_E_NOMEM,
+                            "%zu bytes of '%s' do not fit in the GPU memory allowed", bytes, what)
+            : evq_cuda_status(cudaMalloc(&block->d_data, bytes), what, err);
     if (status != EVQ_OK) {
         block->d_data = NULL;
+        state->lacks_memory = true;
         return status;
     }
     block->bytes = bytes;

@@ -1,7 +1,8 @@
 /*
  * What a plan needs on the device before its first batch: weights that keep their values where
  * shapes stay, buffers of rows_max rows, tables of rope, room for products and a chunk of scores.
- * Blocks only grow: the second checkpoint of a run allocates nothing.
+ * Blocks only grow, so that the second checkpoint of a run allocates nothing; until memory is
+ * short.
  */
 #include <stdlib.h>
 
@@ -79,6 +80,29 @@ static enum evq_status prepare_buffers(struct evq_cuda_state *state, const struc
         status = evq_cuda_results_grow(state, rows * sizeof(struct evq_row_result), err);
     }
     return status;
+}
+
+void evq_cuda_scratch_free(struct evq_cuda_state *state)
+{
+    for (size_t i = 0; i < state->buffer_count; i++) {
+        evq_cuda_block_free(state, &state->buffers[i].block);
+    }
+    for (size_t i = 0; i < state->turn_room; i++) {
+        evq_cuda_block_free(state, &state->turns[i].block);
+        evq_cuda_block_free(state, &state->turns[i].d_frequencies);
+    }
+    evq_cuda_block_free(state, &state->labels);
+    evq_cuda_block_free(state, &state->targets);
+    evq_cuda_block_free(state, &state->results);
+    evq_cuda_block_free(state, &state->tokens);
+    evq_cuda_block_free(state, &state->positions);
+    evq_cuda_block_free(state, &state->score_rows);
+    evq_cuda_block_free(state, &state->tiles);
+    evq_cuda_block_free(state, &state->product);
+    evq_cuda_block_free(state, &state->narrowed);
+    evq_cuda_block_free(state, &state->workspace);
+    evq_cuda_block_free(state, &state->logits);
+    evq_cuda_block_free(state, &state->gathered);
 }
 
 /* Heads that fit a warp. */
@@ -205,9 +229,19 @@ static enum evq_status prepare_memory(struct evq_cuda_state *state, const struct
     return status;
 }
 
+/* What larger batches and other models left is given back where it is in the way of this plan. */
+static enum evq_status make_room(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                 struct evq_error *err)
+{
+    evq_cuda_scratch_free(state);
+    state->lacks_memory = false;
+    return evq_cuda_weights_trim(state, plan, err);
+}
+
 enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan, struct evq_error *err)
 {
     struct evq_cuda_state *state = opened;
+    const bool lacked = state->lacks_memory;
 
     state->plan = NULL;
     enum evq_status status = evq_plan_check(plan, err);
@@ -217,7 +251,13 @@ enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan, stru
     if (status == EVQ_OK) {
         status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
     }
+    if (status == EVQ_OK && lacked) {
+        status = make_room(state, plan, err);
+    }
     if (status == EVQ_OK) {
+        status = prepare_memory(state, plan, err);
+    }
+    if (status == EVQ_E_NOMEM && !lacked && make_room(state, plan, err) == EVQ_OK) {
         status = prepare_memory(state, plan, err);
     }
     if (status == EVQ_OK) { // The tables of rope were copied from the plan.

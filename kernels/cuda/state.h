@@ -76,6 +76,7 @@ struct evq_cuda_state {
     size_t h_result_bytes;
     size_t memory_max; // Bytes.
     size_t memory;     // Bytes held.
+    bool lacks_memory; // Some was not to be had since prepare() made room last.
     struct evq_backend_stats stats;
 };
 
@@ -91,7 +92,8 @@ void evq_cuda_free(void *opened, void *host);
 /* Frees what it holds; the device's memory may be gone with the device, so nothing is reported. */
 void evq_cuda_block_free(struct evq_cuda_state *state, struct evq_cuda_block *block);
 
-/* At least bytes, what it held is lost if it grows. EVQ_E_NOMEM beyond memory_max, naming what. */
+/* At least bytes, what it held is lost if it grows. EVQ_E_NOMEM beyond memory_max, naming what, and
+ * lacks_memory is set. */
 enum evq_status evq_cuda_block_grow(struct evq_cuda_state *state, struct evq_cuda_block *block,
                                     size_t bytes, const char *what,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
@@ -111,6 +113,10 @@ enum evq_status evq_cuda_copy_in(struct evq_cuda_state *state, void *d_to, const
  */
 enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Frees what has no values that evq_cuda_weights_prepare() would keep. */
+enum evq_status evq_cuda_weights_trim(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* What evq_cuda_weights_prepare() would take from the device. */
 enum evq_status evq_cuda_weights_missing(const struct evq_cuda_state *state,
@@ -148,6 +154,11 @@ enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_bat
 enum evq_status evq_cuda_copies_open(struct evq_cuda_state *state,
                                      struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_cuda_copies_close(struct evq_cuda_state *state); // Half-opened ones too; waits for copies.
+
+/* prepare.c */
+
+/* Device memory of all but the weights and the stages of put(). */
+void evq_cuda_scratch_free(struct evq_cuda_state *state);
 
 /* prepare.c, put.c, run.c, spare.c: the entries of struct evq_backend_ops, whose contracts hold. */
 

@@ -68,10 +68,13 @@ static struct evq_cuda_weight shape_of(const struct evq_weight_slot *slot, const
                                     .has_rounded = in_bf16 && form->is_bias};
 }
 
-static bool same_shape(const struct evq_cuda_weight *a, const struct evq_cuda_weight *b)
+/* Whether it has memory and the wanted shape. */
+static bool is_there(const struct evq_cuda_weight *weight, const struct evq_cuda_weight *wanted)
 {
-    return a->rows == b->rows && a->columns == b->columns && a->bf16 == b->bf16 &&
-           a->has_rounded == b->has_rounded;
+    return weight->block.d_data != NULL &&
+           (!wanted->has_rounded || weight->rounded.d_data != NULL) &&
+           weight->rows == wanted->rows && weight->columns == wanted->columns &&
+           weight->bf16 == wanted->bf16 && weight->has_rounded == wanted->has_rounded;
 }
 
 static size_t block_bytes(const struct evq_cuda_weight *weight)
@@ -91,10 +94,8 @@ static enum evq_status prepare_slot(struct evq_cuda_state *state, struct evq_cud
                                     bool in_bf16, struct evq_error *err)
 {
     struct evq_cuda_weight wanted = shape_of(slot, form, in_bf16);
-    const bool there =
-        weight->block.d_data != NULL && (!wanted.has_rounded || weight->rounded.d_data != NULL);
 
-    if (there && same_shape(weight, &wanted)) {
+    if (is_there(weight, &wanted)) {
         return EVQ_OK; // Keeps its values too.
     }
     wanted.block = weight->block;
@@ -113,15 +114,39 @@ static enum evq_status prepare_slot(struct evq_cuda_state *state, struct evq_cud
     return status;
 }
 
+static void weight_free(struct evq_cuda_state *state, struct evq_cuda_weight *weight)
+{
+    evq_cuda_block_free(state, &weight->block);
+    evq_cuda_block_free(state, &weight->rounded);
+    *weight = (struct evq_cuda_weight){0};
+}
+
+enum evq_status evq_cuda_weights_trim(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                      struct evq_error *err)
+{
+    struct form *forms = NULL;
+
+    const enum evq_status status = find_forms(plan, &forms, err);
+    for (size_t i = 0; i < state->weight_count && status == EVQ_OK; i++) {
+        struct evq_cuda_weight wanted = {0};
+        if (i < plan->slot_count) {
+            wanted = shape_of(&plan->slots[i], &forms[i], plan->compute == EVQ_COMPUTE_BF16);
+        }
+        if (state->weights[i].rows_put == 0 || !is_there(&state->weights[i], &wanted)) {
+            weight_free(state, &state->weights[i]);
+        }
+    }
+    free(forms);
+    return status;
+}
+
 enum evq_status evq_cuda_weights_prepare(struct evq_cuda_state *state, const struct evq_plan *plan,
                                          struct evq_error *err)
 {
     struct form *forms = NULL;
 
     while (state->weight_count > plan->slot_count) {
-        struct evq_cuda_weight *last = &state->weights[--state->weight_count];
-        evq_cuda_block_free(state, &last->block);
-        evq_cuda_block_free(state, &last->rounded);
+        weight_free(state, &state->weights[--state->weight_count]);
     }
     struct evq_cuda_weight *grown =
         realloc(state->weights, (plan->slot_count + 1) * sizeof(*grown));

@@ -13,6 +13,7 @@
 
 static const int32_t lengths[] = {3, 22, 1, 0};
 static const struct shape gated = {4, 2, 32, 131, 20, true, true, EVQ_ACT_SILU};
+static const struct shape wide = {2, 2, 80, 607, 0, true, false, EVQ_ACT_SILU};
 static struct evq_row_result results[SCORES_MAX], wanted[SCORES_MAX];
 static const struct shape plain = {2, 2, 32, 67, 0, false, false, EVQ_ACT_GELU_ERF};
 
@@ -358,6 +359,110 @@ static void any_allocation_may_fail_once(void **unused)
     model_free(model);
 }
 
+/* What prepares, runs and holds the model with batches of so many rows; and that much memory. */
+static size_t memory_for(struct model *model, enum evq_compute compute, int32_t rows_max)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct evq_cuda_state *state = open_backend(cuda);
+
+    model->plan.rows_max = rows_max;
+    run(cuda, state, model, compute, wanted);
+    const size_t bytes = state->memory;
+    cuda->close(state);
+    return bytes;
+}
+
+/* What did not fit is not in the way of what would. */
+static void smaller_batches_take_the_memory_of_larger_ones(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&gated, lengths);
+
+    (void)unused;
+    for (int compute = 0; compute < EVQ_COMPUTE_COUNT; compute++) {
+        struct evq_cuda_state *state = open_backend(cuda);
+        emulator_memory(memory_for(model, (enum evq_compute)compute, 1024));
+        for (model->plan.rows_max = 8192; model->plan.rows_max > 1024; model->plan.rows_max /= 2) {
+            assert_int_equal(cuda->prepare(state, &model->plan, &err), EVQ_E_NOMEM);
+        }
+        run(cuda, state, model, (enum evq_compute)compute, results);
+        assert_same_bits(model, results, wanted);
+        cuda->close(state);
+        emulator_memory((size_t)4 << 30);
+    }
+    model_free(model);
+}
+
+/* As the evaluator does: half the rows, with the weights that are there. */
+static void batch_without_memory_runs_with_fewer_rows(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&plain, lengths);
+
+    (void)unused;
+    assert_int_equal(setenv("EMULATOR_REFUSE_EPILOGUES", "1", 1), 0); // Products want room, late.
+    (void)memory_for(model, EVQ_COMPUTE_BF16, 2048);
+    struct evq_cuda_state *state = open_backend(cuda);
+    model->plan.rows_max = 4096;
+    must(cuda->prepare(state, &model->plan, &err), &err);
+    put_all(cuda, state, model);
+    state->memory_max = state->memory;
+    assert_int_equal(cuda->exec(state, &model->batch, results, &err), EVQ_E_NOMEM);
+    model->plan.rows_max = 2048;
+    must(cuda->prepare(state, &model->plan, &err), &err);
+    must(cuda->exec(state, &model->batch, results, &err), &err);
+    assert_same_bits(model, results, wanted);
+    cuda->close(state);
+    assert_int_equal(unsetenv("EMULATOR_REFUSE_EPILOGUES"), 0);
+    model_free(model);
+}
+
+/* Prepares and loads; once more where loading found no memory, as the evaluator does. */
+static void load_in_little_memory(void *state, const struct model *model)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    enum evq_status status = EVQ_E_NOMEM;
+
+    for (int tries = 0; tries < 2 && status == EVQ_E_NOMEM; tries++) {
+        must(cuda->prepare(state, &model->plan, &err), &err);
+        status = EVQ_OK;
+        for (size_t i = 0; i < model->plan.slot_count && status == EVQ_OK; i++) {
+            const struct evq_weight_blob blob = {
+                .values = model->weights[i], .type = EVQ_WEIGHT_F32, .rows = model->slots[i].rows};
+            status = cuda->put(state, (int32_t)i, &blob, &err);
+        }
+    }
+    must(status, &err);
+    must(cuda->settle(state, &err), &err);
+}
+
+/* Weights of two models never need to be there together. */
+static void models_take_turns_in_the_memory_of_one(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *models[] = {model_new(&gated, lengths), model_new(&wide, lengths)};
+
+    (void)unused;
+    for (int compute = 0; compute < EVQ_COMPUTE_COUNT; compute++) {
+        struct evq_cuda_state *state = open_backend(cuda);
+        state->memory_max = 0;
+        for (int i = 0; i < 2; i++) {
+            const size_t bytes = memory_for(models[i], (enum evq_compute)compute, 64);
+            state->memory_max = bytes > state->memory_max ? bytes : state->memory_max;
+        }
+        for (int turn = 0; turn < 4; turn++) {
+            (void)memory_for(models[turn % 2], (enum evq_compute)compute, 64);
+            load_in_little_memory(state, models[turn % 2]);
+            must(cuda->exec(state, &models[turn % 2]->batch, results, &err), &err);
+            assert_same_bits(models[turn % 2], results, wanted);
+        }
+        cuda->close(state);
+    }
+    model_free(models[0]);
+    model_free(models[1]);
+    assert_int_equal(emulator_blocks_held(), 0);
+}
+
 static void what_bf16_does_not_do_is_refused(void **unused)
 {
     const struct evq_backend_ops *cuda = evq_backend_module_v1();
@@ -389,6 +494,9 @@ int main(void)
         cmocka_unit_test(memory_that_runs_out_is_a_status),
         cmocka_unit_test(pinned_memory_that_runs_out_is_forgotten),
         cmocka_unit_test(any_allocation_may_fail_once),
+        cmocka_unit_test(smaller_batches_take_the_memory_of_larger_ones),
+        cmocka_unit_test(batch_without_memory_runs_with_fewer_rows),
+        cmocka_unit_test(models_take_turns_in_the_memory_of_one),
         cmocka_unit_test(what_bf16_does_not_do_is_refused),
     };
 

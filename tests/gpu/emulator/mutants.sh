@@ -52,6 +52,10 @@ step.c~backend~.adds = op->residual != 0,~.adds = 0,
 step.c~backend~.first_heads = op->heads,~.first_heads = 1,
 step.c~backend~product.adds = 0;~
 run.c~backend~length - first < queries ? length - first : queries~queries
+prepare.c~checkpoints~status == EVQ_OK && lacked~false
+prepare.c~checkpoints~status == EVQ_E_NOMEM && !lacked~false
+memory.c~checkpoints~state->lacks_memory = true;~
+weights.c~checkpoints~state->weights[i].rows_put == 0 || ~
 weights.c~checkpoints~weight->stride * (weight->bf16 ? 2 : 4)~weight->columns * (weight->bf16 ? 2 : 4)
 product.c~product~a->rows == b->rows &&~
 product.c~product~if (is_refusal(code)) {~if (false) {
