@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CUBLAS_ALLOC_FAILED = 3 };
@@ -40,6 +41,19 @@ static enum evq_status load(const char *stem, const struct symbol *symbols, size
     return EVQ_OK;
 }
 
+/* The environment of a training may have cuBLAS compute fp32 as TF32, whatever it is asked for: 0
+ * is the one value that rules it out. Written before the library is loaded, once. */
+static enum evq_status forbid_tf32(struct evq_error *err)
+{
+    static const char name[] = "NVIDIA_TF32_OVERRIDE";
+    const char *said = getenv(name);
+
+    if (said == NULL || strcmp(said, "0") == 0 || setenv(name, "0", 1) == 0) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_NOMEM, "set %s", name);
+}
+
 enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas, struct evq_error *err)
 {
     struct evq_cublas cublas = {0};
@@ -63,7 +77,10 @@ enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas, struct evq_error 
         {"cublasLtMatmul", &cublas.matmul},
     };
 
-    enum evq_status status = load("libcublas", plain, sizeof(plain) / sizeof(plain[0]), err);
+    enum evq_status status = forbid_tf32(err);
+    if (status == EVQ_OK) {
+        status = load("libcublas", plain, sizeof(plain) / sizeof(plain[0]), err);
+    }
     if (status == EVQ_OK) {
         status = load("libcublasLt", light, sizeof(light) / sizeof(light[0]), err);
     }

@@ -66,7 +66,8 @@ struct evq_cublas {
                   size_t workspace_bytes, cudaStream_t stream);
 };
 
-/* Fills ret_cublas. The libraries stay loaded. EVQ_E_DEVICE says which file is missing. */
+/* Fills ret_cublas. The libraries stay loaded; NVIDIA_TF32_OVERRIDE in the environment becomes 0 if
+ * it was something else. EVQ_E_DEVICE says which file is missing. */
 enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -1,6 +1,10 @@
 /* Built as libcublas.so: the calls that kernels/cuda/cublas.h loads, by plain loops, in the order
- * of the emulator's queue. fp32 must have been asked for as fp32. */
+ * of the emulator's queue. fp32 must have been asked for as fp32; where NVIDIA_TF32_OVERRIDE is 1
+ * when it is loaded, it is TF32 all the same. */
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
 
 #include "tests/gpu/emulator/emulator.h"
 
@@ -9,6 +13,20 @@ enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15, PEDANTIC = 2 };
 struct handle {
     int math_mode;
 };
+
+static const char *const override = std::getenv("NVIDIA_TF32_OVERRIDE");
+static const bool is_tf32 = override != nullptr && std::strcmp(override, "1") == 0;
+
+/* As a factor of a product has it: to ten bits of the fraction, ties to even. */
+static float factor(float value)
+{
+    uint32_t bits;
+
+    std::memcpy(&bits, &value, sizeof(bits));
+    bits = is_tf32 ? (bits + 0xfff + (bits >> 13 & 1)) & 0xffffe000u : bits;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+}
 
 extern "C" {
 
@@ -51,8 +69,11 @@ int cublasSgemm_v2(handle *given, int trans_a, int trans_b, int m, int n, int k,
             for (int row = 0; row < m; row++) {
                 float sum = 0.0f;
                 for (int p = 0; p < k; p++) {
-                    sum += a[trans_a ? p + (ptrdiff_t)row * lda : row + (ptrdiff_t)p * lda] *
-                           b[trans_b ? column + (ptrdiff_t)p * ldb : p + (ptrdiff_t)column * ldb];
+                    const ptrdiff_t left =
+                        trans_a ? p + (ptrdiff_t)row * lda : row + (ptrdiff_t)p * lda;
+                    const ptrdiff_t right =
+                        trans_b ? column + (ptrdiff_t)p * ldb : p + (ptrdiff_t)column * ldb;
+                    sum += factor(a[left]) * factor(b[right]);
                 }
                 c[row + (ptrdiff_t)column * ldc] = sum;
             }
