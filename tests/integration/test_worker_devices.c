@@ -261,7 +261,7 @@ static void device_that_lies_is_out_until_it_stops(void **state)
     struct fixture_site *site = *state;
     char path[128];
 
-    fixture_site_write(site, "lie", "", "41"); // As many rows as the self-check's batches have.
+    fixture_site_write(site, "lie", "", "93"); // As many rows as the self-check's batches have.
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
     submit_digits(site, "run/1/regular/digits");
     FIXTURE_UNTIL(fixture_worker_logged(worker, "event=child_start_failed slot=0 reason="
@@ -280,7 +280,7 @@ static void device_that_goes_on_lying_is_asked_rarely(void **state)
 {
     struct fixture_site *site = *state;
 
-    fixture_site_write(site, "lie", "", "41");
+    fixture_site_write(site, "lie", "", "93");
     struct fixture_worker *worker = fixture_site_worker(site, NULL);
     submit_digits(site, "run/1/regular/digits");
     FIXTURE_UNTIL(fixture_worker_logged(worker, "event=slot_out slot=0 devices=GPU-a,GPU-b "

@@ -10,12 +10,23 @@
 
 #include "worker/loader/selfcheck.h"
 
-enum lie { HONEST, OFF_BY_LITTLE, NOT_A_NUMBER, OTHER_PREDICTION, NOTHING, FAILS, NO_TOKENS };
+enum lie {
+    HONEST,
+    OFF_BY_LITTLE,
+    NOT_A_NUMBER,
+    OTHER_PREDICTION,
+    NOTHING,
+    FAILS,
+    NO_TOKENS,
+    ROUNDS // In place of bf16, which not every processor has: fp32 with losses off by `spread`.
+};
 
 static enum lie lie;
 static bool lie_on_tokens; // Else on samples.
 static int32_t executed;
+static double spread;
 static const struct evq_plan *prepared;
+static struct evq_plan exact;
 
 static enum evq_status lying_prepare(void *state, const struct evq_plan *plan,
                                      struct evq_error *err)
@@ -23,6 +34,11 @@ static enum evq_status lying_prepare(void *state, const struct evq_plan *plan,
     prepared = plan;
     if (lie == NO_TOKENS && plan->length_max > 0) {
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "no tokens here");
+    }
+    if (lie == ROUNDS) {
+        exact = *plan;
+        exact.compute = EVQ_COMPUTE_F32;
+        return evq_backend_cpu.prepare(state, &exact, err);
     }
     return evq_backend_cpu.prepare(state, plan, err);
 }
@@ -45,6 +61,10 @@ static enum evq_status lying_exec(void *state, const struct evq_batch *batch,
         results[batch->rows / 2].loss = NAN;
     } else if (lies && lie == OTHER_PREDICTION) {
         results[0].predicted += 1;
+    }
+    for (int32_t i = 0; lie == ROUNDS && prepared->compute == EVQ_COMPUTE_BF16 && i < batch->scores;
+         i++) {
+        results[i].loss += (i % 2 == 0 ? spread : -spread) * (1.0 + results[i].loss);
     }
     return status;
 }
@@ -84,6 +104,18 @@ static void selfcheck_refuses_a_device_that_lies(void **state)
     }
 }
 
+static void selfcheck_tells_rounding_from_another_number(void **state)
+{
+    struct evq_error err = {0};
+
+    (void)state;
+    spread = 0.0018;
+    assert_int_equal(check(ROUNDS, true, &err), EVQ_OK);
+    spread = 0.0022;
+    assert_int_equal(check(ROUNDS, true, &err), EVQ_E_DEVICE);
+    assert_non_null(strstr(err.message, "tokens in bf16"));
+}
+
 static void selfcheck_passes_over_what_a_device_refuses(void **state)
 {
     struct evq_error err = {0};
@@ -98,6 +130,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selfcheck_passes_a_device_that_is_right),
         cmocka_unit_test(selfcheck_refuses_a_device_that_lies),
+        cmocka_unit_test(selfcheck_tells_rounding_from_another_number),
         cmocka_unit_test(selfcheck_passes_over_what_a_device_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
