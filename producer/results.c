@@ -204,11 +204,14 @@ static bool outage(enum evq_status status)
 
 static void wait_a_moment(int64_t ms, int64_t deadline_ms)
 {
-    int64_t left = deadline_ms == INT64_MAX ? ms : evq_clock_left_ms(deadline_ms);
-    int64_t pause = ms < left ? ms : left;
-    struct timespec moment = {.tv_sec = pause / 1000, .tv_nsec = pause % 1000 * 1000000};
+    const int64_t full_ms = evq_clock_mono_ms() + ms;
+    const int64_t end_ms = full_ms < deadline_ms ? full_ms : deadline_ms;
+    int left = 0;
 
-    (void)nanosleep(&moment, NULL); // A signal of the trainer's may cut it short.
+    while ((left = evq_clock_left_ms(end_ms)) > 0) { // A profiler's signals each cut it short.
+        const struct timespec moment = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000L};
+        (void)nanosleep(&moment, NULL);
+    }
 }
 
 static bool all_submitted(uint64_t parked, struct evq_error *err)

@@ -439,6 +439,17 @@ static void client_library_needs_no_library_of_programs(void **state)
     assert_true(libc);
 }
 
+/* Programs in C and Python were compiled for these: what is added takes from the reserved words. */
+static void client_structures_keep_their_size(void **state)
+{
+    (void)state;
+    assert_int_equal(sizeof(struct evalq_options), 160);
+    assert_int_equal(sizeof(struct evalq_checkpoint), 168);
+    assert_int_equal(sizeof(struct evalq_metric_view), 96);
+    assert_int_equal(sizeof(struct evalq_stats), 136);
+    assert_int_equal(sizeof(struct evalq_pair), 16);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -453,6 +464,7 @@ int main(void)
         SCENE_TEST(client_finds_configuration_of_evalq_up_when_none_is_named),
         SCENE_TEST(client_thread_blocks_all_signals_when_it_runs),
         cmocka_unit_test(client_library_exports_its_functions_alone),
+        cmocka_unit_test(client_structures_keep_their_size),
         cmocka_unit_test(client_library_needs_no_library_of_programs),
     };
     scene_clear_environment();

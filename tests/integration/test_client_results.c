@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -263,6 +265,34 @@ static void client_wait_tells_what_it_knew_when_its_last_question_is_cut_short(v
     evalq_client_close(client);
 }
 
+static void signal_take(int number)
+{
+    (void)number;
+}
+
+/* A profiler's, a thousand a second: each ended the pause between two questions. */
+static void client_asks_no_more_often_when_signals_come(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    const struct sigaction take = {.sa_handler = signal_take};
+    const struct itimerval often = {{0, 1000}, {0, 1000}};
+    const struct itimerval never = {{0, 0}, {0, 0}};
+    struct sigaction before;
+
+    submit_step(scene, client, 1);
+    assert_flushed(client);
+    const int64_t asked_before = asked(scene->fx->raw);
+    assert_int_equal(sigaction(SIGALRM, &take, &before), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    const int waited = evalq_client_wait(client, NULL, NULL, 500);
+    assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+    assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
+    assert_int_equal(waited, EVALQ_TIMEOUT);
+    assert_true(asked(scene->fx->raw) - asked_before < 40); // Seven rounds of at most three.
+    evalq_client_close(client);
+}
+
 static void client_waits_for_checkpoint_when_it_is_still_written(void **state)
 {
     struct scene *scene = *state;
@@ -510,6 +540,7 @@ int main(void)
         SCENE_TEST(client_wait_looks_at_the_configuration_once_more),
         SCENE_TEST(client_wait_tells_what_it_knew_when_its_last_question_is_cut_short),
         SCENE_TEST(client_waits_for_what_was_submitted_since_the_jobs_were_counted),
+        SCENE_TEST(client_asks_no_more_often_when_signals_come),
         SCENE_TEST(client_waits_for_checkpoint_when_it_is_still_written),
         SCENE_TEST(client_delivers_metrics_when_polled_and_waited_for),
         SCENE_TEST(client_withdraws_only_what_no_worker_has_begun),
