@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "shared/clock.h"
 #include "shared/json_memory.h"
 
 #define API         "/api/2.0/mlflow/"
+#define HASH_BYTES  9               // "-" and 8 digits.
 #define TAG_RUN     "evalq.run"     // Made for these results.
 #define TAG_RESULTS "evalq.results" // Chosen for them, before the first went in.
 
@@ -354,6 +356,9 @@ static bool is_allowed(const char *text, size_t bytes)
         {0xc0, 0xd6},     {0xd8, 0xf6},     {0xf8, 0x2c1},    // Latin.
         {0x391, 0x3a1},   {0x3a3, 0x3f5},   {0x400, 0x481},   // Greek, Cyrillic.
         {0x48a, 0x52f},   {0x5d0, 0x5ea},   {0x1e00, 0x1eff}, // Hebrew; more Latin.
+        {0x620, 0x64a},   {0x660, 0x669},   {0x671, 0x6d3},   // Arabic.
+        {0x904, 0x939},   {0xe01, 0xe30},   {0xe32, 0xe33},   // Devanagari, Thai: vowels above and
+        {0xe40, 0xe46},                                       // below the letters are no letters.
         {0x3041, 0x3096}, {0x30a1, 0x30fa}, {0x30fc, 0x30fc}, // Kana.
         {0x3400, 0x4db5}, {0x4e00, 0x9fa5}, {0xac00, 0xd7a3}, // Han, Hangul.
     };
@@ -373,25 +378,42 @@ static bool is_allowed(const char *text, size_t bytes)
     return false;
 }
 
-void evq_mlflow_metric(struct evq_buffer *out, const char *key, double value, int64_t timestamp_ms,
-                       int64_t step)
+/* The key as MLflow takes it. Where more is lost than a sign of ASCII (acc,none is acc_none), a
+ * hash of the whole is its end: words of one length would be one curve. */
+static void key_map(const char *key, char out[EVQ_MLFLOW_KEY_BYTES_MAX + 1])
 {
-    char allowed[EVQ_MLFLOW_KEY_BYTES_MAX + 1];
     const size_t key_bytes = strlen(key);
     size_t bytes = 0;
+    size_t room = 0; // Up to which the hash has room behind it.
     size_t length = 0;
+    bool lost = false;
 
     for (size_t at = 0; at < key_bytes; at += length) {
         length = evq_buffer_utf8(key + at, key_bytes - at);
         const bool keep = length > 0 && is_allowed(key + at, length);
-        if (bytes + (keep ? length : 1) > EVQ_MLFLOW_KEY_BYTES_MAX) {
+        const size_t put = keep ? length : 1;
+        lost = lost || (!keep && length != 1) || bytes + put > EVQ_MLFLOW_KEY_BYTES_MAX;
+        if (bytes + put > EVQ_MLFLOW_KEY_BYTES_MAX) {
             break;
         }
-        memcpy(allowed + bytes, keep ? key + at : "_", keep ? length : 1);
-        bytes += keep ? length : 1;
+        memcpy(out + bytes, keep ? key + at : "_", put);
+        bytes += put;
+        room = bytes + HASH_BYTES <= EVQ_MLFLOW_KEY_BYTES_MAX ? bytes : room;
         length = length > 0 ? length : 1;
     }
-    allowed[bytes] = '\0';
+    out[bytes] = '\0';
+    if (lost) {
+        (void)snprintf(out + room, HASH_BYTES + 1, "-%08x",
+                       (unsigned)(XXH3_64bits(key, key_bytes) & UINT32_MAX));
+    }
+}
+
+void evq_mlflow_metric(struct evq_buffer *out, const char *key, double value, int64_t timestamp_ms,
+                       int64_t step)
+{
+    char allowed[EVQ_MLFLOW_KEY_BYTES_MAX + 1];
+
+    key_map(key, allowed);
     evq_buffer_text(out, "{\"key\":");
     evq_buffer_json_text(out, allowed);
     evq_buffer_text(out, ",\"value\":");

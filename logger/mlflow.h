@@ -46,7 +46,7 @@ enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const
                                size_t bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Appends one metric as JSON. A character that MLflow allows in no key becomes an underscore; the
- * letters of most scripts stay. */
+ * letters of most scripts stay, and where others are lost a hash is the key's end. */
 void evq_mlflow_metric(struct evq_buffer *out, const char *key, double value, int64_t timestamp_ms,
                        int64_t step);
 

@@ -207,7 +207,11 @@ static void sink_mlflow_keeps_the_letters_of_a_name(void **state)
         {"\u51c6\u786e\u7387", "\u51c6\u786e\u73870"}, // Accuracy,
         {"\u53ec\u56de\u7387", "\u53ec\u56de\u73870"}, // recall.
         {"pr\u00e9cision,none", "pr\u00e9cision_none0"},
-        {"\u00b11 \u2192 \u00d7\u00f7", "_1 _ __0"},
+        {"\u062f\u0642\u0629", "\u062f\u0642\u06290"}, // Accuracy again.
+        {"\u0e04\u0e27\u0e32\u0e21", "\u0e04\u0e27\u0e32\u0e210"},
+        {"\u00b11 \u2192 \u00d7\u00f7", "_1 _ __0-a04ca4e5"}, // What is no letter: with a hash.
+        {"\u0e2b\u0e19\u0e36\u0e48\u0e07", "\u0e2b\u0e19__\u0e070-98667747"},
+        {"\u0e2b\u0e19\u0e37\u0e48\u0e07", "\u0e2b\u0e19__\u0e070-2d5e0efc"},
     };
     char wanted[128];
     struct scene *scene = *state;
@@ -222,6 +226,27 @@ static void sink_mlflow_keeps_the_letters_of_a_name(void **state)
             fail_msg("%s is not in %s", wanted, last(scene)->body);
         }
     }
+}
+
+static void sink_mlflow_tells_names_apart_that_are_too_long(void **state)
+{
+    char key[400];
+    struct evq_buffer out[2];
+
+    (void)state;
+    memset(key, 'k', sizeof key);
+    key[sizeof key - 1] = '\0';
+    for (size_t i = 0; i < 2; i++) {
+        evq_buffer_init(&out[i], 0);
+        key[sizeof key - 2] = i == 0 ? 'a' : 'b';
+        evq_mlflow_metric(&out[i], key, 0.5, 1, 1);
+        const char *text = evq_buffer_string(&out[i]);
+        assert_non_null(text);
+        assert_int_equal(strcspn(text + strlen("{\"key\":\""), "\""), EVQ_MLFLOW_KEY_BYTES_MAX);
+    }
+    assert_string_not_equal(evq_buffer_string(&out[0]), evq_buffer_string(&out[1]));
+    evq_buffer_free(&out[0]);
+    evq_buffer_free(&out[1]);
 }
 
 static void sink_mlflow_goes_on_where_a_killed_logger_stopped(void **state)
@@ -329,6 +354,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(sink_mlflow_makes_experiment_and_run_once_and_logs_as_published),
         TEST(sink_mlflow_keeps_the_letters_of_a_name),
+        TEST(sink_mlflow_tells_names_apart_that_are_too_long),
         TEST(sink_mlflow_goes_on_where_a_killed_logger_stopped),
         TEST(sink_mlflow_stays_within_the_limits_of_a_call),
         TEST(sink_mlflow_lets_one_refused_result_cost_no_other),
