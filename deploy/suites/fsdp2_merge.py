@@ -8,7 +8,7 @@
 SOURCE holds pytorch_model_fsdp_0/ (regular weights) or pytorch_ema_model_fsdp_0/ (averages) with a file
 model_world_size_W_rank_R.pt for each rank, or a distributed checkpoint (.metadata). Each tensor is put together as its own
 placements say, so that parts that happen to be equal are still parts. Without --dtype weights become bfloat16, as LMMs-Engine's
-own merger has them. Needs torch and safetensors, and no process group.
+own merger has them. Needs torch and safetensors, for a distributed checkpoint evalq's Python package too, and no process group.
 """
 import argparse
 import json
@@ -18,13 +18,13 @@ import shutil
 import sys
 
 FATAL = 100  # The exit status that says: trying again is of no use.
-FOLDERS = {"ema": "pytorch_ema_model_fsdp_0"}
-REGULAR = "pytorch_model_fsdp_0"
+FOLDERS = {"regular": "pytorch_model_fsdp_0", "ema": "pytorch_ema_model_fsdp_0"}
 RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 BESIDE = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".spm")
 NOT_BESIDE = ("trainer_state.json", "model.safetensors.index.json", "pytorch_model.bin.index.json")
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 PART_BYTES = 5 << 30
+PACKAGE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "producer", "python")  # Of a checkout.
 
 
 class Refused(Exception):
@@ -118,18 +118,19 @@ def joined_ranks(folder):
         yield plain_name(name), join_placed(name, parts) if placed else join_plain(parts)
 
 
-def joined_dcp(folder, scratch):
-    import torch
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    path = os.path.join(scratch, ".whole.pt")
-    dcp_to_torch_save(folder, path)
-    state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    while len(state) == 1 and isinstance(next(iter(state.values())), dict):
-        (state,) = state.values()
+def joined_dcp(folder):
+    """By the package's reader: that of torch would run what the index says."""
+    sys.path.append(PACKAGE)
+    try:
+        from evalq._weights import load_weights
+    except ImportError as fault:
+        raise Refused(f"'{folder}' is a distributed checkpoint, which evalq's Python package reads: {fault}") from fault
+    try:
+        state = load_weights(folder)
+    except ValueError as fault:
+        raise Refused(str(fault)) from fault
     for name in sorted(state):
         yield plain_name(name), state[name]
-    os.unlink(path)
 
 
 def write(tensors, output, dtype):
@@ -175,13 +176,15 @@ def write(tensors, output, dtype):
 
 
 def merge(source, variant, output, dtype):
-    folder = os.path.join(source, FOLDERS.get(variant, REGULAR))
+    if variant not in FOLDERS:
+        raise Refused(f"the variant is '{variant}', expected {' or '.join(FOLDERS)}")
+    folder = os.path.join(source, FOLDERS[variant])
     if not os.path.isdir(folder):
         if variant != "regular" or not any(RANK_FILE.fullmatch(name) for name in os.listdir(source)):
             raise Refused(f"Checkpoint type '{variant}' not found at {folder}")
         folder = source
     distributed = os.path.exists(os.path.join(folder, ".metadata"))
-    total = write(joined_dcp(folder, output) if distributed else joined_ranks(folder), output, dtype)
+    total = write(joined_dcp(folder) if distributed else joined_ranks(folder), output, dtype)
     for name in sorted(os.listdir(source)):
         path = os.path.join(source, name)
         if os.path.isfile(path) and name.endswith(BESIDE) and name not in NOT_BESIDE:
@@ -205,10 +208,18 @@ def keep():
     os.makedirs(output, exist_ok=True)
     count = size = 0
     for name in sorted(os.listdir(job["checkpoint"])):
+        for left in os.listdir(output):  # By an attempt that was killed.
+            if re.fullmatch(re.escape(f".{name}.") + r"\d+", left):
+                os.unlink(os.path.join(output, left))
         partial = os.path.join(output, f".{name}.{os.getpid()}")
-        shutil.copyfile(os.path.join(job["checkpoint"], name), partial)
-        size += os.path.getsize(partial)
-        os.replace(partial, os.path.join(output, name))
+        try:
+            shutil.copyfile(os.path.join(job["checkpoint"], name), partial)
+            size += os.path.getsize(partial)
+            os.replace(partial, os.path.join(output, name))
+        except OSError:
+            if os.path.exists(partial):
+                os.unlink(partial)  # Of a disk that is full it would take the rest.
+            raise
         count += 1
     with open(os.environ["EVALQ_RESULT"], "w", encoding="utf-8") as file:
         json.dump({"files": count, "bytes": size}, file)
