@@ -6,6 +6,7 @@
 
 #define PAIRS_MAX 1024 // Values below one map that is flattened.
 
+EVQ_PRINTF(4, 0)
 static enum evq_status fail_at(const struct evq_config_reader *reader, size_t line, size_t column,
                                const char *format, va_list args)
 {

@@ -56,8 +56,8 @@ static void add_advice(const struct evq_cli *cli, struct evq_error *err)
 {
     static const char *const advice[] = {
         [EVQ_CONFIG_URL_DEFAULT] =
-            "the default address, as no `evalq up` runs in this directory: start one, go to where "
-            "one runs, or give --url",
+            ("the default address, as no `evalq up` runs in this directory: start one, go to where "
+             "one runs, or give --url"),
         [EVQ_CONFIG_URL_OPTION] = "from --url",
         [EVQ_CONFIG_URL_ENVIRONMENT] = "from $EVALQ_URL",
         [EVQ_CONFIG_URL_UP] = "from ./.evalq/url; was `evalq up` killed? start it again",

@@ -459,6 +459,7 @@ static size_t keep_escapes(void *context, struct MHD_Connection *connection, cha
     return strlen(text); // http_request.c decodes.
 }
 
+EVQ_PRINTF(2, 0)
 static void on_log(void *context, const char *format, va_list args)
 {
     char text[256];
