@@ -145,6 +145,16 @@ static enum evq_status links_point(struct best *sink, const struct evq_best *bes
     return status;
 }
 
+/* Another job's checkpoint lay in the best one's place: its links go if they lead there still. They
+ * are not made again: what the best one evaluated may not be known any more. */
+static enum evq_status links_lose(struct best *sink, const struct evq_best *best,
+                                  struct evq_error *err)
+{
+    const enum evq_status status = lost_find(sink, best, err);
+
+    return status == EVQ_OK && sink->lost ? links_point(sink, best, err) : status;
+}
+
 /* The checkpoint as the training saved it: a pin of it goes as soon as its jobs have ended. */
 static void checkpoint_saved(const char *checkpoint, char *out, size_t out_bytes)
 {
@@ -179,10 +189,12 @@ static enum evq_status metric_consider(struct best *sink, const struct evq_resul
     enum evq_status status =
         evq_queue_best_get(sink->context->queue, candidate.run, candidate.metric, &present, err);
     if (status == EVQ_OK && !is_better(&candidate, &present, direction)) {
-        // The same result again: the process may have died between Redis and the links.
-        return strcmp(candidate.job, present.job) == 0 ||
-                       strcmp(candidate.checkpoint, present.checkpoint) == 0
-                   ? links_point(sink, &present, err)
+        if (strcmp(candidate.job, present.job) == 0) {
+            // The same result again: the process may have died between Redis and the links.
+            return links_point(sink, &present, err);
+        }
+        return strcmp(candidate.checkpoint, present.checkpoint) == 0
+                   ? links_lose(sink, &present, err)
                    : EVQ_OK;
     }
     if (status != EVQ_OK && status != EVQ_E_NOT_FOUND) {

@@ -197,6 +197,10 @@ class KeepTest(unittest.TestCase):
         plan = json.loads(self.scene.evalq("keep", "digits", "--top", "2", "--metric", "eval/one/accuracy", "--dry-run", "--json").stdout)
         why = {one["step"]: one["why"] for one in plan["checkpoints"]}
         self.assertEqual(why, {5: "number 1, but other weights have its name by now", 10: "number 2"})
+        self.scene.redis_call("DEL", "evalq:{main}:job:digits/5/regular/one")  # What it evaluated is known no more.
+        self.evaluate("last.safetensors", 15, 15)
+        all_taken(self.scene)
+        self.assertEqual([link for link in links if os.path.lexists(link)], [])
 
         self.evaluate("own.safetensors", 2, 2)
         all_taken(self.scene)
