@@ -80,6 +80,10 @@ class ComposeTest(unittest.TestCase):
                     source, target = volume.rsplit(":", 1)
                     self.assertEqual(given.get(target), source, name)
 
+    def test_who_reads_or_compares_checkpoints_sees_them(self) -> None:
+        for name in ("worker", "worker-gpu", "gateway", "logger"):
+            self.assertIn("${EVALQ_CHECKPOINTS:-./checkpoints}:/checkpoints:ro", self.services[name]["volumes"], name)
+
     def test_each_program_has_its_own_role_and_its_secret_alone_by_file(self) -> None:
         words = [BIN + "/evalq", "--url", "unix:///nowhere/at.all", "admin", "acl"]
         done = subprocess.run(words, text=True, capture_output=True, check=True)

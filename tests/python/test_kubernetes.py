@@ -71,6 +71,9 @@ class KubernetesTest(unittest.TestCase):
                 self.assertEqual(keys, {role, "gateway.tokens"} if role == "gateway" else {role})
                 self.assertIn(volumes["config"]["configMap"]["name"], maps, name)
                 self.assertEqual(container["image"], "evalq:cuda" if role == "worker" and name.endswith("gpu") else "evalq:cpu")
+                if role != "init":  # It reads or compares them.
+                    self.assertTrue(volumes["checkpoints"]["persistentVolumeClaim"]["readOnly"], role)
+                    self.assertIn("/checkpoints", [mount["mountPath"] for mount in container["volumeMounts"]], role)
                 if role == "worker":
                     self.assertGreater(pod["terminationGracePeriodSeconds"], 600)  # worker.drain_seconds of base/evalq.yaml.
                     self.assertEqual("nvidia.com/gpu" in container["resources"]["limits"], name.endswith("gpu"))

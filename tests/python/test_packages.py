@@ -118,6 +118,12 @@ class UnitsTest(unittest.TestCase):
                 words = [line.strip().partition("=")[2].split() for line in file if line.startswith(("Restart=", "RestartPreventExitStatus="))]
             self.assertEqual(words, [["on-failure"], ["2", "8"]], name)  # Not 6, a permission, nor 7: the functions.
 
+    def test_units_see_checkpoints_beneath_home(self) -> None:
+        folder = os.path.join(SOURCE, "deploy", "systemd")
+        for name in os.listdir(folder):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                self.assertIn("ProtectHome=read-only\n", file.readlines(), name)
+
 
 if __name__ == "__main__":
     unittest.main()
