@@ -83,7 +83,15 @@ class Page:
         return result["result"].get("value")
 
     def wait(self, expression: str, what: str, seconds: float = 60) -> Any:
-        return until(lambda: self.ask(expression), what, seconds)
+        def asked() -> Any:
+            try:
+                return self.ask(expression)
+            except AssertionError as error:
+                if "Inspected target navigated" not in str(error):
+                    raise
+                return None  # The page is being loaded, for the first time or anew.
+
+        return until(asked, what, seconds)
 
     def screenshot(self, path: str) -> bytes:
         data = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])

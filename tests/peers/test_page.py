@@ -181,6 +181,15 @@ class PageTest(unittest.TestCase):
         page.wait("document.getElementById('job-table').textContent.includes('digits/1/')", "the list is renewed")
         self.assertEqual(page.ask(rows), 70)  # Nobody is thrown back to the first page.
 
+    def test_more_runs_than_it_lists_are_told_of(self) -> None:
+        queue = Queue()
+        for count, hidden in ((100, True), (101, False)):
+            words = [word for number in range(count) for word in (str(number), f"run{number}")]
+            queue.scene.redis_call("ZADD", "evalq:{main}:runs", *words)
+            page = self.open(queue)
+            page.wait("document.querySelectorAll('#run-list button').length === 100", "a hundred are listed")
+            self.assertEqual(page.ask("document.getElementById('runs-more').hidden"), hidden)
+
     def test_it_stays_small_while_runs_come_and_go(self) -> None:
         queue = Queue()
         queue.scene.start_worker()
@@ -296,6 +305,13 @@ class PageTest(unittest.TestCase):
         evalq(queue.scene, "wait", "digits", "--timeout", "60")
         queue.start_gateway()
         page.wait(f"{LIVE} && {points} === 2", "what came meanwhile is there")
+        queue.scene.stop_redis()
+        said = "document.getElementById('notice').textContent"
+        page.wait(f"{said}.startsWith('What is shown may be old, for Redis does not answer')", "it says that Redis is away")
+        queue.scene.start_redis()
+        queue.submit(3)
+        page.wait(f"{points} === 2 && document.querySelectorAll('.gap.dead').length > 0", "what came since is there")
+        page.wait("document.getElementById('notice').hidden", "it says so no longer")
 
     def test_it_fits_a_phone_in_the_dark(self) -> None:
         queue = Queue()

@@ -27,7 +27,10 @@ async function refusal(reply) {
 }
 
 /** What to tell of an error of call(): the words of browsers for "nobody answers" differ. */
-export const told = (error) => (error instanceof Refused ? error.message : "The gateway does not answer: what is shown may be old.");
+export function told(error) {
+  if (!(error instanceof Refused)) return "The gateway does not answer: what is shown may be old.";
+  return error.code === 503 ? `What is shown may be old, for Redis does not answer the gateway: ${error.message}` : error.message;
+}
 
 /**
  * GET, or POST when there is a body; the JSON of the reply. Throws Refused, or something else when nobody answers. Who asked too much

@@ -7,7 +7,7 @@ import { showChips, showJobs, showNumbers, showSinks, showWorkers, STATES } from
 
 // Each at 3 to 1 or more on light and on dark cards.
 const COLOURS = ["#2f7de1", "#e0662b", "#2a9963", "#b558c9", "#a8850f", "#d94b6a", "#1b93a3", "#967657"];
-const RUNS_SHOWN = 3, JOBS_PAGE = 50, JOBS_MAX = 1000, LOOK_MS = 5000;
+const RUNS_SHOWN = 3, RUNS_LISTED = 100, JOBS_PAGE = 50, JOBS_MAX = 1000, LOOK_MS = 5000;
 const at = (id) => document.getElementById(id);
 
 const runs = new Map(); // Name -> Run, of those whose results were asked for.
@@ -71,7 +71,8 @@ function drawCharts() {
 
 function drawRuns() {
   at("runs-empty").hidden = listed.length > 0;
-  const chips = listed.slice(0, 100).map((entry) => {
+  at("runs-more").hidden = listed.length <= RUNS_LISTED;
+  const chips = listed.slice(0, RUNS_LISTED).map((entry) => {
     const open = (entry.counts.queued ?? 0) + (entry.counts.delayed ?? 0) + (entry.counts.running ?? 0);
     const done = entry.counts.done ?? 0;
     return { name: entry.run, colour: colourOf(entry.run), note: open ? `${done} done, ${open} open` : `${done} done` };
@@ -153,7 +154,7 @@ function onEvent(kind, data) {
     else if (!isListed(data.run)) soonRuns();
   }
   if (kind === "reset") runs.clear();
-  if (kind !== "result" && kind !== "state") soonRuns(); // Also when numbers of jobs change: one was submitted, or a run forgotten.
+  if (kind === "reset" || kind === "end") soonRuns();
   if (kind !== "result") {
     soonStats();
     soonJobs();
@@ -188,5 +189,6 @@ follow({ onEvent, onState, onOpen: () => loadAll().catch((error) => notice(told(
 setInterval(() => {
   if (document.hidden) return;
   soonStats();
+  soonRuns(); // No event tells of one that was submitted or forgotten.
   if (jobs.length <= JOBS_PAGE) soonJobs(); // Not while somebody leafs through them.
 }, LOOK_MS);
