@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "logger/served.h"
 #include "shared/buffer.h"
 #include "shared/clock.h"
 #include "shared/log.h"
@@ -49,6 +50,7 @@ struct evq_forward {
     atomic_bool ended;
     atomic_uint_fast64_t count;
     struct evq_error error; // What ended the thread.
+    struct evq_served served;
 };
 
 static void entries_free(struct evq_entry *entries, uint32_t count)
@@ -124,10 +126,9 @@ static enum evq_status done_acknowledge(struct evq_forward *forward, enum evq_st
     const uint32_t count = forward->done_count;
     const enum evq_status acked =
         evq_queue_sink_ack(forward->queue, forward->sink->name, forward->done, count,
-                           status == EVQ_OK ? "" : err->message, &failed);
+                           status == EVQ_OK ? forward->served.text : err->message, &failed);
 
     forward->done_count = 0;
-
     if (acked != EVQ_OK) {
         *err = failed;
         forward->sink_failed = false;
@@ -250,6 +251,34 @@ static enum evq_status sink_prepare(struct evq_forward *forward, struct evq_erro
     return status;
 }
 
+/* For `evalq status`: what ails the sink, "" nothing. */
+static void error_note(struct evq_forward *forward, const char *message)
+{
+    struct evq_error ignored;
+
+    if (forward->registered) {
+        enum evq_status noted =
+            evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0, message, &ignored);
+        (void)noted;
+    }
+}
+
+/* Says that this one serves the sink, and when another one does too. */
+static enum evq_status sink_serve(struct evq_forward *forward, struct evq_error *err)
+{
+    struct evq_served *served = &forward->served;
+    bool changed = false;
+
+    const enum evq_status status =
+        evq_served_say(served, forward->queue, forward->sink->name, &changed, err);
+    if (changed) {
+        error_note(forward, served->text);
+        evq_log(served->text[0] != '\0' ? EVQ_LOG_WARN : EVQ_LOG_INFO, "sink_shared",
+                "sink=%s reason=%s", forward->sink->name, served->text);
+    }
+    return status;
+}
+
 /* One turn: held entries, then pending or new ones. */
 static enum evq_status turn(struct evq_forward *forward, struct evq_error *err)
 {
@@ -259,6 +288,9 @@ static enum evq_status turn(struct evq_forward *forward, struct evq_error *err)
 
     forward->sink_failed = false;
     enum evq_status status = sink_prepare(forward, err);
+    if (status == EVQ_OK) {
+        status = sink_serve(forward, err);
+    }
     if (status == EVQ_OK) {
         forward->context.crowded = forward->held_count > HELD_MAX - BATCH_MAX;
         status = held_forward(forward, err);
@@ -287,18 +319,6 @@ static bool is_final(enum evq_status status)
 {
     return status == EVQ_E_AUTH || status == EVQ_E_VERSION || status == EVQ_E_CONFLICT ||
            status == EVQ_E_INVALID || status == EVQ_E_BUG;
-}
-
-/* For `evalq status`: what ails the sink, "" nothing. */
-static void error_note(struct evq_forward *forward, const char *message)
-{
-    struct evq_error ignored;
-
-    if (forward->registered) {
-        enum evq_status noted =
-            evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0, message, &ignored);
-        (void)noted;
-    }
 }
 
 static void turn_failed(struct evq_forward *forward, enum evq_status status,
@@ -341,7 +361,7 @@ static void *forward_main(void *argument)
         if (status == EVQ_OK) {
             if (forward->failures > 0) {
                 evq_log(EVQ_LOG_INFO, "sink_back", "sink=%s", forward->sink->name);
-                error_note(forward, "");
+                error_note(forward, forward->served.text);
             }
             forward->failures = 0;
             continue;
@@ -442,6 +462,7 @@ enum evq_status evq_forward_start(const struct evq_config *config,
     forward->sink = sink;
     forward->ops = evq_sink_find(sink->kind);
     forward->random = evq_clock_random();
+    evq_served_init(&forward->served, config->logger.directory);
     taken_drop(forward); // What an earlier process had.
     enum evq_status status = queue_open(config, &forward->conn, &forward->queue, err);
     if (status == EVQ_OK && pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {

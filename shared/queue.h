@@ -398,6 +398,15 @@ enum evq_status evq_queue_flow_open(struct evq_queue *queue, const char *run, co
 /* Registers the sink (idempotent) and makes its consumer group, from the first entry when new. */
 enum evq_status evq_queue_sink_open(struct evq_queue *queue, const char *sink,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
+#define EVQ_SINK_PLACE_BYTES_MAX 513
+/*
+ * Says that a logger serves the sink: its id, new with each start, and for people where it writes.
+ * ret_other: where the one writes that said so last, "" when that was this one or nobody. Who has
+ * said so and hears of another shares the sink with it. EVQ_E_NOT_FOUND: not registered.
+ */
+enum evq_status evq_queue_sink_serve(struct evq_queue *queue, const char *sink, const char *logger,
+                                     const char *place, char ret_other[EVQ_SINK_PLACE_BYTES_MAX],
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_queue_sink_remove(struct evq_queue *queue, const char *sink,
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 

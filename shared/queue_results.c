@@ -68,6 +68,32 @@ enum evq_status evq_queue_sink_open(struct evq_queue *queue, const char *sink,
     return call_sink(queue, "sink_open", sink, err);
 }
 
+enum evq_status evq_queue_sink_serve(struct evq_queue *queue, const char *sink, const char *logger,
+                                     const char *place, char ret_other[EVQ_SINK_PLACE_BYTES_MAX],
+                                     struct evq_error *err)
+{
+    struct evq_reply *reply = NULL;
+
+    evq_queue_call_begin(queue, "sink_serve", false);
+    evq_queue_call_text(queue, sink);
+    evq_queue_call_text(queue, logger);
+    evq_queue_call_cut(queue, place, EVQ_SINK_PLACE_BYTES_MAX - 1);
+    enum evq_status status = evq_queue_call_send(queue, &reply, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_reply *last = evq_queue_reply_item(reply, 0);
+    if (evq_queue_reply_text(last) == NULL ||
+        !evq_queue_reply_copy(evq_queue_reply_item(reply, 1), ret_other,
+                              EVQ_SINK_PLACE_BYTES_MAX)) {
+        status = evq_queue_call_shape(queue, err);
+    } else if (evq_queue_reply_is(last, logger)) {
+        ret_other[0] = '\0';
+    }
+    evq_reply_free(reply);
+    return status;
+}
+
 enum evq_status evq_queue_sink_remove(struct evq_queue *queue, const char *sink,
                                       struct evq_error *err)
 {

@@ -159,6 +159,44 @@ static void forward_writes_what_it_has_no_room_to_hold(void **state)
     assert_string_equal(said.text, "");
 }
 
+/* What the logger says of the sink in `evalq status`. */
+static bool said_of_sink(struct scene *scene, const char *words)
+{
+    const struct fixture_text said =
+        fixture_call_text(scene->fx->raw, "HGET", "evalq:{main}:sink:" SINK, "error", NULL);
+
+    return words[0] == '\0' ? said.text[0] == '\0' : strstr(said.text, words) != NULL;
+}
+
+/* Each gets some of the results, into a directory of its own. */
+static void forward_says_that_another_logger_takes_results_of_its_sink(void **state)
+{
+    struct scene *scene = *state;
+    struct evq_forward *other = NULL;
+    struct evq_error err;
+
+    sink_make(scene, "exec", "command.0", "cat");
+    forward_start(scene);
+    FIXTURE_UNTIL(fixture_call_integer(scene->fx->raw, "HEXISTS", "evalq:{main}:sink:" SINK,
+                                       "logger", NULL) == 1);
+    evq_forward_stop(scene->forward); // One after the other is no two.
+    assert_status(evq_forward_join(scene->forward, NULL), EVQ_OK);
+    forward_start(scene);
+    fixture_finish(scene->fx, "digits/1/regular/quick", 0.5);
+    FIXTURE_UNTIL(undelivered(scene) == 0 && delivered(scene) == 0);
+    assert_true(said_of_sink(scene, ""));
+    assert_status_err(evq_forward_start(scene->config, scene->sinks, 1, 0, &other, &err), EVQ_OK,
+                      &err);
+    FIXTURE_UNTIL(said_of_sink(scene, "another logger takes results of this sink, into "));
+    assert_true(said_of_sink(scene, scene->directory));
+    fixture_finish(scene->fx, "digits/2/regular/quick", 0.5);
+    FIXTURE_UNTIL(undelivered(scene) == 0 && delivered(scene) == 0);
+    assert_true(said_of_sink(scene, "another logger")); // Still.
+    evq_forward_stop(other);
+    assert_status(evq_forward_join(other, NULL), EVQ_OK);
+    FIXTURE_UNTIL(said_of_sink(scene, ""));
+}
+
 static void stop_at_the_first(void *context, size_t number,
                               const struct fixture_receiver_request *request,
                               struct fixture_receiver_answer *ret)
@@ -205,6 +243,8 @@ int main(void)
             forward_takes_what_an_earlier_one_left_behind_much_that_is_held, setup, teardown),
         cmocka_unit_test_setup_teardown(forward_writes_what_it_has_no_room_to_hold, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(forward_says_that_another_logger_takes_results_of_its_sink,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(forward_ends_between_two_that_are_sent, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -267,6 +267,8 @@ static void keyspace_is_left_alone_by_every_refusal_and_every_stale_call(void **
         {"suite", "quick", "", "", "1", "1", "{}", "here", "register", "w"},
         {"suite", "quick", "other", "", "1", "1", "{}", "here", "register", "w"},
         {"sink_ack", "nobody", ""},
+        {"sink_serve", "nobody", "a", "here"},
+        {"sink_serve", "nobody", "a b", "here"},
         {"adopt", "w", "15000", held->id, "99.abc", "1", "r", "1", "1", "regular", "quick", "all",
          "2", "0", "", "0"},
         {"put", "{\"run\":1}"},

@@ -119,6 +119,34 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
     assert_status(evq_queue_sink_ack(fx->queue, "b", entries, 0, "", &err), EVQ_E_NOT_FOUND);
 }
 
+/* Who served it last is heard of, but for oneself; a long place is cut. */
+static void queue_sink_tells_who_serves_it(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_error err = {EVQ_OK, ""};
+    char other[EVQ_SINK_PLACE_BYTES_MAX] = "x";
+    char place[2000];
+
+    assert_status_err(evq_queue_sink_open(fx->queue, "served", &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_sink_serve(fx->queue, "served", "a", "host:/a", other, &err),
+                      EVQ_OK, &err);
+    assert_string_equal(other, "");
+    assert_status_err(evq_queue_sink_serve(fx->queue, "served", "a", "host:/a", other, &err),
+                      EVQ_OK, &err);
+    assert_string_equal(other, "");
+    memset(place, 'p', sizeof place);
+    place[sizeof place - 1] = '\0';
+    assert_status_err(evq_queue_sink_serve(fx->queue, "served", "b", place, other, &err), EVQ_OK,
+                      &err);
+    assert_string_equal(other, "host:/a");
+    assert_status_err(evq_queue_sink_serve(fx->queue, "served", "a", "host:/a", other, &err),
+                      EVQ_OK, &err);
+    assert_int_equal(strlen(other), EVQ_SINK_PLACE_BYTES_MAX - 1);
+    assert_status(evq_queue_sink_serve(fx->queue, "served", "a b", "", other, &err), EVQ_E_INVALID);
+    assert_status(evq_queue_sink_serve(fx->queue, "none", "a", "", other, &err), EVQ_E_NOT_FOUND);
+    assert_status_err(evq_queue_sink_remove(fx->queue, "served", &err), EVQ_OK, &err);
+}
+
 static void queue_sink_read_sets_aside_what_is_no_result(void **state)
 {
     struct fixture *fx = *state;
@@ -225,6 +253,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(queue_ends_of_a_retried_job_have_ids_of_their_own, fixture_fresh),
         cmocka_unit_test_setup(queue_sink_reads_acknowledges_and_replays, fixture_fresh),
+        cmocka_unit_test(queue_sink_tells_who_serves_it),
         cmocka_unit_test_setup(queue_sink_read_sets_aside_what_is_no_result, fixture_fresh),
         cmocka_unit_test_setup(queue_best_keeps_seventeen_digits, fixture_fresh),
         cmocka_unit_test_setup(queue_best_reads_the_same_whatever_the_locale, fixture_fresh),

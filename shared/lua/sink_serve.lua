@@ -1,0 +1,24 @@
+--[[
+sink_serve: a logger says that it serves the sink, and hears who said so last.
+
+KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] sink   name of a registered sink
+ARGV[2] logger its id, at most 64 of [A-Za-z0-9._-], new with each start
+ARGV[3] place  for people: host and directory
+
+Returns {logger, place} of who said so last; "" twice: nobody did.
+Cost    O(1).
+--]]
+verb('sink_serve', 'drain', function(args)
+    args_exactly(args, 3, 'sink logger place')
+    local sink = V.sink_arg(args)
+    if not name_ok(args[2], 64) then
+        refuse('logger must be 1 to 64 of [A-Za-z0-9._-]')
+    end
+    if call('ZSCORE', P .. 'sinks', sink) == false then
+        error({ err = 'EVQ_NOT_FOUND sink \'' .. sink .. '\' is not registered' }, 0)
+    end
+    local last = call('HMGET', P .. 'sink:' .. sink, 'logger', 'place')
+    call('HSET', P .. 'sink:' .. sink, 'logger', args[2], 'place', W.plain(args[3]):sub(1, 512))
+    return { last[1] or '', last[2] or '' }
+end)
