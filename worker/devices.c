@@ -7,11 +7,22 @@
 
 #include "worker/nvml.h"
 
+/* False: it has none that fits. */
+static bool uuid_read(const struct evq_nvml *nvml, void *handle, struct evq_device *device)
+{
+    char uuid[EVQ_NVML_UUID_BYTES];
+
+    if (nvml->uuid(handle, uuid, sizeof(uuid)) != 0 || strlen(uuid) >= sizeof(device->id)) {
+        return false;
+    }
+    memcpy(device->id, uuid, strlen(uuid) + 1);
+    return true;
+}
+
 /* Numbers become UUIDs: CUDA may count in another order than NVML. */
 static bool device_describe(const struct evq_nvml *nvml, struct evq_device *device,
                             bool *ret_unique)
 {
-    char uuid[sizeof(device->id)];
     struct evq_nvml_memory memory = {0};
     void *handle = NULL;
 
@@ -24,12 +35,13 @@ static bool device_describe(const struct evq_nvml *nvml, struct evq_device *devi
     if (nvml->name(handle, device->name, sizeof(device->name)) != 0) {
         device->name[0] = '\0';
     }
-    *ret_unique = nvml->uuid(handle, uuid, sizeof(uuid)) == 0;
-    if (*ret_unique) {
-        memcpy(device->id, uuid, sizeof(uuid));
-        device->id[sizeof(uuid) - 1] = '\0';
-    }
+    *ret_unique = uuid_read(nvml, handle, device);
     return true;
+}
+
+bool evq_devices_is_instance(const char *id)
+{
+    return strncmp(id, "MIG-", 4) == 0;
 }
 
 /* "0,1" or UUIDs, as CUDA_VISIBLE_DEVICES takes them. */
@@ -39,7 +51,7 @@ static enum evq_status list_parse(const char *text, const char *where, struct ev
     for (const char *at = text; *at != '\0';) {
         const size_t bytes = strcspn(at, ",");
         const bool legal = strspn(at, "0123456789") == bytes || strncmp(at, "GPU-", 4) == 0 ||
-                           strncmp(at, "MIG-", 4) == 0;
+                           evq_devices_is_instance(at);
         if (bytes == 0 || bytes >= sizeof(devices->items[0].id) || !legal) {
             return evq_error_set(err, EVQ_E_INVALID,
                                  "%s takes auto, cpu or GPU numbers such as 0,1, not '%s'", where,
@@ -56,6 +68,37 @@ static enum evq_status list_parse(const char *text, const char *where, struct ev
         at += *at == ',';
     }
     return EVQ_OK;
+}
+
+/* The MIG instances that a GPU is cut into: CUDA, told of the whole, takes one of them. */
+static void instances_add(const struct evq_nvml *nvml, void *gpu, uint32_t most,
+                          struct evq_devices *devices)
+{
+    for (uint32_t i = 0; i < most && devices->count < EVQ_DEVICES_MAX; i++) {
+        void *instance = NULL;
+        devices->count += evq_nvml_instance(nvml, gpu, i, &instance) &&
+                          uuid_read(nvml, instance, &devices->items[devices->count]);
+    }
+}
+
+/* One that does not answer is found out later. */
+static void gpu_add(const struct evq_nvml *nvml, unsigned int number, struct evq_devices *devices)
+{
+    const uint32_t before = devices->count;
+    void *gpu = NULL;
+
+    const uint32_t most = nvml->handle(number, &gpu) == 0 ? evq_nvml_instances(nvml, gpu) : 0;
+    if (most == 0) {
+        (void)snprintf(devices->items[devices->count].id, sizeof(devices->items[0].id), "%u",
+                       number);
+        devices->count++;
+        return;
+    }
+    instances_add(nvml, gpu, most, devices);
+    if (devices->count == before) {
+        (void)snprintf(devices->note, sizeof(devices->note),
+                       "GPU %u is cut up (MIG), and none of its instances is here", number);
+    }
 }
 
 static enum evq_status auto_find(const struct evq_nvml *nvml, struct evq_devices *devices,
@@ -76,9 +119,8 @@ static enum evq_status auto_find(const struct evq_nvml *nvml, struct evq_devices
         (void)snprintf(devices->note, sizeof(devices->note), "the NVIDIA driver shows no GPU");
         return EVQ_OK;
     }
-    for (unsigned int i = 0; i < count && i < EVQ_DEVICES_MAX; i++) {
-        (void)snprintf(devices->items[i].id, sizeof(devices->items[i].id), "%u", i);
-        devices->count = i + 1;
+    for (unsigned int i = 0; i < count && devices->count < EVQ_DEVICES_MAX; i++) {
+        gpu_add(nvml, i, devices);
     }
     return EVQ_OK;
 }
@@ -181,7 +223,9 @@ void evq_devices_deal(const struct evq_devices *devices, uint32_t slot, uint32_t
     for (uint32_t i = 0; i < devices->count; i++) {
         const bool mine = devices->count >= slot_count ? i * slot_count / devices->count == slot
                                                        : i == slot % devices->count;
-        if (!mine) {
+        const bool one = evq_devices_is_instance(devices->items[i].id) ||
+                         evq_devices_is_instance(out); // The first in it.
+        if (!mine || (gpus > 0 && one)) {
             continue;
         }
         const int bytes = snprintf(out + used, EVQ_DEVICES_TEXT - used, "%s%s", gpus > 0 ? "," : "",

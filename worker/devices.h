@@ -27,9 +27,9 @@ struct evq_devices {
 };
 
 /*
- * text: "auto" (all GPUs, or those $CUDA_VISIBLE_DEVICES names; the CPU when there is none), "cpu",
- * or numbers such as "0,1". EVQ_E_INVALID: not such a list. EVQ_E_NOT_FOUND: a named GPU is not
- * there.
+ * text: "auto" (all GPUs, of one that is cut up its MIG instances, or those $CUDA_VISIBLE_DEVICES
+ * names; the CPU when there is none), "cpu", or numbers such as "0,1". EVQ_E_INVALID: not such a
+ * list. EVQ_E_NOT_FOUND: a named GPU is not there.
  */
 enum evq_status evq_devices_find(const char *text, struct evq_devices *ret_devices,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
@@ -40,8 +40,10 @@ enum evq_status evq_devices_named(const char *const *uuids, size_t count,
                                   struct evq_devices *ret_devices,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
+bool evq_devices_is_instance(const char *id); // Of MIG.
+
 /* The devices of one slot of slot_count as CUDA_VISIBLE_DEVICES takes them; "" for the CPU. More
- * slots than devices share. */
+ * slots than devices share. Of MIG instances a slot gets one: CUDA gives a process no more. */
 void evq_devices_deal(const struct evq_devices *devices, uint32_t slot, uint32_t slot_count,
                       char out[EVQ_DEVICES_TEXT], int32_t *ret_gpus, int64_t *ret_memory_bytes);
 

@@ -30,6 +30,14 @@ enum evq_status evq_gpus_open(struct evq_gpus *gpus, const struct evq_devices *p
                              "worker.gpus_per_slot is %d, but there are %u GPUs to share",
                              per_share, pool->count);
     }
+    for (uint32_t i = 0; i < pool->count && per_share > 1; i++) {
+        if (evq_devices_is_instance(pool->items[i].id)) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "worker.gpus_per_slot is %d, but of MIG instances such as %s CUDA "
+                                 "gives a process one",
+                                 per_share, pool->items[i].id);
+        }
+    }
     gpus->pool = *pool;
     gpus->per_share = (uint32_t)per_share;
     const uint32_t most = pool->count / gpus->per_share;

@@ -28,7 +28,7 @@ enum evq_status evq_gpus_choose(const struct evq_config *config, const char *sai
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Takes the pool over and sizes the shares for slot_count slots. EVQ_E_INVALID: the pool is smaller
- * than one share. No Redis yet. */
+ * than one share, or a share would have several MIG instances. No Redis yet. */
 enum evq_status evq_gpus_open(struct evq_gpus *gpus, const struct evq_devices *pool,
                               int32_t per_share, uint32_t slot_count,
                               struct evq_error *err) EVQ_CHECK_RESULT;

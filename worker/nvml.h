@@ -30,7 +30,13 @@ struct evq_nvml {
     int (*uuid)(void *device, char *uuid, unsigned int bytes);
     int (*share)(void *device, struct evq_nvml_share *ret_share);            // NULL: not there.
     int (*temperature)(void *device, int sensor, unsigned int *ret_celsius); // NULL: not there.
+    // MIG; NULL: not there.
+    int (*cut_mode)(void *device, unsigned int *ret_mode, unsigned int *ret_pending);
+    int (*cut_most)(void *device, unsigned int *ret_count);
+    int (*cut_handle)(void *device, unsigned int number, void **ret_instance);
 };
+
+#define EVQ_NVML_UUID_BYTES 96 // What NVML asks for, whatever UUIDs take.
 
 /* False: there is none, or it does not answer; note says why, in one sentence. */
 bool evq_nvml_open(struct evq_nvml *nvml, char *note, size_t note_bytes);
@@ -38,6 +44,14 @@ void evq_nvml_close(struct evq_nvml *nvml);
 
 /* By number or UUID, as CUDA_VISIBLE_DEVICES takes them. False: it is not there. */
 bool evq_nvml_find(const struct evq_nvml *nvml, const char *id, void **ret_device);
+
+/* How many MIG instances the GPU may have been cut into; 0: it is whole. A GPU that is cut up is
+ * not there for CUDA, its instances are. */
+uint32_t evq_nvml_instances(const struct evq_nvml *nvml, void *device);
+
+/* By number, below that. False: it is not there, or not shown to us. */
+bool evq_nvml_instance(const struct evq_nvml *nvml, void *device, uint32_t number,
+                       void **ret_instance);
 
 struct evq_nvml_reading { // -1: NVML does not tell.
     int32_t busy_percent;

@@ -454,6 +454,41 @@ static void lost_gpu_is_left_out(void **state)
     assert_true(fixture_worker_logged(worker, "no GPU answers: GPU 0 does not answer"));
 }
 
+/* CUDA gives a process one instance of a GPU that is cut up: each is a device of its own. */
+static void instances_of_a_gpu_are_devices(void **state)
+{
+    static const char config[] =
+        "roots: {mnist: $DATA/mnist}\n"
+        "worker: {scratch: $DIR/scratch, gpus_per_slot: %d, heartbeat_ms: 100}\n"
+        "suites:\n"
+        "  digits: {needs: {gpus: 1, gpu_memory: 9GiB}, tasks: [{name: digits,\n"
+        "    type: classification, data: {format: idx,\n"
+        "    inputs: $DATA/mnist/t10k-images-idx3-ubyte.gz,\n"
+        "    labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz}}]}\n";
+    struct fixture_site *site = *state;
+    char text[1024];
+
+    fixture_site_write(site, "gpus", "",
+                       "GPU-cut-a 0 85899345920 0 40\nMIG-one 0 10737418240 0 0\n"
+                       "MIG-two 0 5368709120 0 0\nGPU-cut-b 0 85899345920 0 40\n"
+                       "GPU-c 0 85899345920 7 40\n");
+    (void)snprintf(text, sizeof(text), config, 1);
+    fixture_site_write(site, "evalq.yaml", EVQ_TEST_DATA, text);
+    struct fixture_worker *worker = fixture_site_worker(site, "--devices", "auto", NULL);
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "GPU 1 is cut up (MIG), and none of its"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "slot=0 devices=MIG-one"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "slot=1 devices=MIG-two"));
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "slot=2 devices=GPU-c"));
+    FIXTURE_UNTIL(status_holds(site, "--json", "\"memory_bytes\": 5368709120"));
+    fixture_worker_signal(worker, SIGTERM);
+    assert_int_equal(fixture_worker_wait(worker), 0);
+    (void)snprintf(text, sizeof(text), config, 2);
+    fixture_site_write(site, "evalq.yaml", EVQ_TEST_DATA, text);
+    worker = fixture_site_worker(site, "--devices", "auto", NULL);
+    assert_int_not_equal(fixture_worker_wait(worker), 0);
+    assert_true(fixture_worker_logged(worker, "MIG-one CUDA gives a process one"));
+}
+
 static void without_a_driver_nothing_is_said_of_gpus(void **state)
 {
     struct fixture_site *site = *state;
@@ -484,6 +519,7 @@ int main(void)
         TEST(status_shows_what_the_gpus_do),
         TEST(driver_that_hangs_holds_nobody_up),
         TEST(lost_gpu_is_left_out),
+        TEST(instances_of_a_gpu_are_devices),
         TEST(without_a_driver_nothing_is_said_of_gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,11 @@
 /*
  * Stands in for the NVIDIA driver's libnvidia-ml.so.1: it tells of the GPUs in the file gpus of the
  * directory $EVQ_STANDIN, a line each: UUID USED TOTAL BUSY CELSIUS (bytes, percent). Without the
- * file there is no driver. Where a FIFO named hang-UUID is
- * there, asking how busy this GPU is never returns; one whose UUID begins with GPU-lost has fallen
- * off the bus.
+ * file there is no driver. Where a FIFO named hang-UUID is there, asking how busy this GPU is never
+ * returns; one whose UUID begins with GPU-lost has fallen off the bus. One that begins with GPU-cut
+ * is in MIG mode: the lines behind it that begin with MIG- are its instances, of odd numbers.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,10 @@
 #define EXPORT   __attribute__((visibility("default")))
 #define GPUS_MAX 64
 
-enum { NOT_FOUND = 6, NO_DRIVER = 9, LOST = 15 };
+#define UUID_BYTES 96 // That a caller must have room for.
+#define MIG_MOST   7
+
+enum { NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, NO_DRIVER = 9, LOST = 15 };
 
 struct gpu {
     char uuid[64];
@@ -40,6 +44,14 @@ int nvmlDeviceGetName(void *device, char *name, unsigned int bytes);
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int bytes);
 int nvmlDeviceGetUtilizationRates(void *device, struct share *ret_share);
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *ret_celsius);
+int nvmlDeviceGetMigMode(void *device, unsigned int *ret_mode, unsigned int *ret_pending);
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned int *ret_count);
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned int number, void **ret_instance);
+
+static bool begins(const void *device, const char *with)
+{
+    return strncmp(((const struct gpu *)device)->uuid, with, strlen(with)) == 0;
+}
 
 static FILE *open_file(const char *name)
 {
@@ -88,20 +100,31 @@ EXPORT int nvmlShutdown(void)
 EXPORT int nvmlDeviceGetCount_v2(unsigned int *count)
 {
     struct gpu now[GPUS_MAX];
+    const unsigned int all = gpus_read(now);
 
-    *count = gpus_read(now);
+    *count = 0;
+    for (unsigned int i = 0; i < all; i++) {
+        *count += !begins(&now[i], "MIG-");
+    }
     return 0;
 }
 
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned int number, void **ret_device)
 {
-    if (number >= GPUS_MAX || gpus[number].uuid[0] == '\0') {
+    unsigned int at = 0;
+
+    for (unsigned int before = 0; at < GPUS_MAX && gpus[at].uuid[0] != '\0'; at++) {
+        if (!begins(&gpus[at], "MIG-") && before++ == number) {
+            break;
+        }
+    }
+    if (at >= GPUS_MAX || gpus[at].uuid[0] == '\0') {
         return NOT_FOUND;
     }
-    if (strncmp(gpus[number].uuid, "GPU-lost", strlen("GPU-lost")) == 0) {
+    if (begins(&gpus[at], "GPU-lost")) {
         return LOST;
     }
-    *ret_device = &gpus[number];
+    *ret_device = &gpus[at];
     return 0;
 }
 
@@ -133,7 +156,36 @@ EXPORT int nvmlDeviceGetName(void *device, char *name, unsigned int bytes)
 
 EXPORT int nvmlDeviceGetUUID(void *device, char *uuid, unsigned int bytes)
 {
+    if (bytes < UUID_BYTES) {
+        return TOO_SMALL;
+    }
     (void)snprintf(uuid, bytes, "%s", ((const struct gpu *)device)->uuid);
+    return 0;
+}
+
+EXPORT int nvmlDeviceGetMigMode(void *device, unsigned int *ret_mode, unsigned int *ret_pending)
+{
+    *ret_mode = *ret_pending = begins(device, "GPU-cut");
+    return begins(device, "MIG-") ? NOT_SUPPORTED : 0;
+}
+
+EXPORT int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned int *ret_count)
+{
+    *ret_count = begins(device, "GPU-cut") ? MIG_MOST : 0;
+    return 0;
+}
+
+EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned int number,
+                                               void **ret_instance)
+{
+    struct gpu *instance = (struct gpu *)device + 1 + number / 2;
+
+    for (const struct gpu *at = (const struct gpu *)device + 1; at <= instance; at++) {
+        if (number % 2 == 0 || at >= gpus + GPUS_MAX || !begins(at, "MIG-")) {
+            return NOT_FOUND;
+        }
+    }
+    *ret_instance = instance;
     return 0;
 }
 
@@ -147,7 +199,7 @@ EXPORT int nvmlDeviceGetUtilizationRates(void *device, struct share *ret_share)
         (void)fclose(fifo);
     }
     *ret_share = (struct share){gpu_now(device).busy, 0};
-    return 0;
+    return begins(device, "MIG-") ? NOT_SUPPORTED : 0;
 }
 
 EXPORT int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *ret_celsius)

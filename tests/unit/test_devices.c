@@ -52,6 +52,28 @@ static void devices_are_dealt_out_whole_and_evenly(void **state)
     }
 }
 
+static void instances_are_dealt_out_one_by_one(void **state)
+{
+    struct evq_devices devices = machine(3);
+    char text[EVQ_DEVICES_TEXT];
+    int32_t gpus = 0;
+    int64_t memory = 0;
+
+    (void)state;
+    (void)snprintf(devices.items[0].id, sizeof(devices.items[0].id), "MIG-b");
+    (void)snprintf(devices.items[2].id, sizeof(devices.items[2].id), "MIG-a");
+    evq_devices_deal(&devices, 0, 1, text, &gpus, &memory);
+    assert_string_equal(text, "MIG-b"); // CUDA sees no GPU beside it.
+    assert_int_equal(gpus, 1);
+    assert_int_equal(memory, 100);
+    evq_devices_deal(&devices, 2, 3, text, &gpus, &memory);
+    assert_string_equal(text, "MIG-a");
+    (void)snprintf(devices.items[0].id, sizeof(devices.items[0].id), "GPU-c");
+    evq_devices_deal(&devices, 0, 1, text, &gpus, &memory);
+    assert_string_equal(text, "GPU-c,1");
+    assert_int_equal(gpus, 2);
+}
+
 static void devices_refuses_what_is_no_list(void **state)
 {
     static const char *const texts[] = {"gpu", "0,,1", "0;1", "-1", "0,x", ",0"};
@@ -88,6 +110,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_are_dealt_out_whole_and_evenly),
+        cmocka_unit_test(instances_are_dealt_out_one_by_one),
         cmocka_unit_test(devices_refuses_what_is_no_list),
         cmocka_unit_test(devices_says_why_there_is_no_gpu),
     };
