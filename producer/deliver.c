@@ -64,15 +64,13 @@ static void reached_note(struct evq_sender *sender)
 static bool pin_directory(const struct evq_sender *sender, const struct evq_job *job,
                           char out[PATH_MAX])
 {
-    const char *slash = job->pin == NULL ? NULL : strrchr(job->pin, '/');
-
+    const size_t bytes = job->pin == NULL ? 0 : evq_job_pin_bytes(job->pin);
     const struct evq_config *config = evq_prepare_roots(sender);
 
-    for (size_t at = 0; slash != NULL && at < config->root_count; at++) {
+    for (size_t at = 0; bytes > 0 && at < config->root_count; at++) {
         const struct evq_root *root = &config->roots[at];
         if (strcmp(root->name, job->root) == 0) {
-            return snprintf(out, PATH_MAX, "%s/%.*s", root->path, (int)(slash - job->pin),
-                            job->pin) < PATH_MAX;
+            return snprintf(out, PATH_MAX, "%s/%.*s", root->path, (int)bytes, job->pin) < PATH_MAX;
         }
     }
     return false;

@@ -448,7 +448,8 @@ enum evq_status evq_job_policy_parse(const char *word, enum evq_job_policy *ret_
     return EVQ_E_INVALID;
 }
 
-bool evq_job_saved_path(const char *path, char *out, size_t out_bytes)
+/* Where NAME begins in OUT/.evalq/pins/PIN/NAME; NULL: path is in no pin. */
+static const char *pinned_find(const char *path, size_t *ret_out_bytes)
 {
     static const char pins[] = "/.evalq/pins/";
     const char *at = strstr(path, pins);
@@ -460,10 +461,29 @@ bool evq_job_saved_path(const char *path, char *out, size_t out_bytes)
     }
     const char *name = pin != NULL ? strchr(pin, '/') : NULL;
     if (name == NULL || name[1] == '\0') {
+        return NULL;
+    }
+    *ret_out_bytes = (size_t)(at - path);
+    return name + 1;
+}
+
+bool evq_job_saved_path(const char *path, char *out, size_t out_bytes)
+{
+    size_t bytes = 0;
+    const char *name = pinned_find(path, &bytes);
+
+    if (name == NULL) {
         (void)snprintf(out, out_bytes, "%s", path);
         return false;
     }
-    (void)snprintf(out, out_bytes, "%.*s%s%s", (int)(at - path), path, at > path ? "/" : "",
-                   name + 1);
+    (void)snprintf(out, out_bytes, "%.*s%s%s", (int)bytes, path, bytes > 0 ? "/" : "", name);
     return true;
+}
+
+size_t evq_job_pin_bytes(const char *path)
+{
+    size_t bytes = 0;
+    const char *name = pinned_find(path, &bytes);
+
+    return name == NULL ? 0 : (size_t)(name - path) - 1;
 }

@@ -129,6 +129,9 @@ void evq_job_map_name(const char *text, size_t bytes_max, char *out);
  * OUT/NAME that goes when its jobs have ended; any other path is itself. Cut to out_bytes. Returns
  * whether it was a pin's. */
 bool evq_job_saved_path(const char *path, char *out, size_t out_bytes);
+/* How much of such a path is the pin's directory, OUT/.evalq/pins/PIN; NAME may have parts of its
+ * own. 0: it is no pin's. */
+size_t evq_job_pin_bytes(const char *path);
 bool evq_job_name_valid(const char *text, size_t bytes_max);
 
 /* Canonical text of needs, as classes are keyed: "" or "gpus=1,gpu_memory=25769803776,labels=a+b"

@@ -143,8 +143,7 @@ static void target_find(const struct retention *retention, const struct evq_keep
     }
     const char *const roots[] = {root->path};
     if (evq_keep_owned(root->path, one->pinned, roots, 1, target, PATH_MAX, &err) == EVQ_OK) {
-        char *name = strrchr(target, '/'); // The pin is the directory that holds it.
-        *name = '\0';
+        target[evq_job_pin_bytes(target)] = '\0'; // The pin is the directory that holds it.
         (void)snprintf(why, why_bytes, "its pin goes");
     } else {
         target[0] = '\0';

@@ -330,6 +330,28 @@ static void client_pins_a_checkpoint_as_a_whole_while_it_is_deleted(void **state
     evalq_client_close(client);
 }
 
+/* Accelerate's own names: what is pinned has two parts, checkpoints/checkpoint_0. */
+static void client_lets_go_of_the_pin_of_what_accelerate_named(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char path[256];
+
+    path_of(scene, "out/checkpoints", path);
+    assert_int_equal(mkdir(path, 0777), 0);
+    path_of(scene, "out/checkpoints/checkpoint_0", path);
+    assert_int_equal(mkdir(path, 0777), 0);
+    checkpoint_write(scene, "checkpoints/checkpoint_0/model.safetensors", 1);
+    assert_int_equal(submit(scene, client, "checkpoints/checkpoint_0", 10), EVALQ_OK);
+    assert_flushed(client);
+    path_of(scene, "out/.evalq/pins", path);
+    assert_false(is_empty(path));
+    assert_status(evq_queue_cancel(scene->fx->queue, "digits/10/regular/quick", "", NULL, NULL),
+                  EVQ_OK);
+    FIXTURE_UNTIL(is_empty(path));
+    evalq_client_close(client);
+}
+
 /* Ten a second are submitted, and an outage of Redis was just over: they must not pile up. */
 static void client_lets_go_of_many_pins_at_a_time(void **state)
 {
@@ -363,6 +385,7 @@ int main(void)
         SCENE_TEST(client_keeps_few_pins_of_dead_jobs_and_not_for_ever),
         SCENE_TEST(client_keeps_pin_when_the_queue_cannot_answer),
         SCENE_TEST(client_lets_go_of_the_pin_of_a_job_that_was_set_aside),
+        SCENE_TEST(client_lets_go_of_the_pin_of_what_accelerate_named),
         SCENE_TEST(client_lets_go_of_many_pins_at_a_time),
         SCENE_TEST(client_pins_what_is_held_when_checkpoint_was_rotated_first),
         SCENE_TEST(client_pins_a_checkpoint_as_a_whole_while_it_is_deleted),

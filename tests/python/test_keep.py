@@ -99,21 +99,22 @@ class KeepTest(unittest.TestCase):
 
     def test_only_the_pin_goes_of_what_is_not_owned(self) -> None:
         pin = os.path.join(self.out, ".evalq", "pins", "10-regular-abc")
-        os.makedirs(os.path.join(pin, "step-10"))
-        with open(os.path.join(pin, ".pin"), "w", encoding="utf-8"):
-            pass
         self.save(10)
         self.publish("digits")
-        # The result tells of the pinned copy, as that of a job whose checkpoint was pinned does.
-        script = (
-            "local t = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'digits')) "
-            "t.checkpoint = 'here:.evalq/pins/10-regular-abc/step-10' "
-            "redis.call('HSET', KEYS[1], 'digits', cmsgpack.pack(t))"
-        )
-        self.scene.redis_call("EVAL", script, "1", "evalq:{main}:res:digits/10/regular/quick")
-        self.assertEqual(self.keep("--top", "1", "--yes")["removed"], 1)
-        self.assertFalse(os.path.exists(pin))
-        self.assertEqual(self.saved(), {10})
+        for name in ("step-10", "checkpoints/checkpoint_0"):  # The other is of Accelerate.
+            os.makedirs(os.path.join(pin, name))
+            with open(os.path.join(pin, ".pin"), "w", encoding="utf-8"):
+                pass
+            # The result tells of the pinned copy, as that of a job whose checkpoint was pinned does.
+            script = (
+                "local t = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'digits')) "
+                f"t.checkpoint = 'here:.evalq/pins/10-regular-abc/{name}' "
+                "redis.call('HSET', KEYS[1], 'digits', cmsgpack.pack(t))"
+            )
+            self.scene.redis_call("EVAL", script, "1", "evalq:{main}:res:digits/10/regular/quick")
+            self.assertEqual(self.keep("--top", "1", "--yes")["removed"], 1)
+            self.assertFalse(os.path.exists(pin))
+            self.assertEqual(self.saved(), {10})
 
     def evaluate(self, name: str, step: int, weights: int) -> None:
         """Has a file with these weights evaluated as that step; the earlier the better."""
