@@ -116,8 +116,8 @@ struct evalq_metric_view { // Valid during the call only.
     int64_t n;           // Samples behind it; -1 unknown.
     int64_t finished_ms; // Unix ms.
 };
-/* Called on the thread that polls or waits; must not call poll, wait or best of the same client,
- * and must return: no exception of C++, no longjmp(). */
+/* Called on the thread that polls or waits; must not call poll, wait, best, withdraw or idle of the
+ * same client (EVALQ_INVALID), and must return: no exception of C++, no longjmp(). */
 typedef void (*evalq_metric_fn)(void *context, const struct evalq_metric_view *metric);
 
 struct evalq_stats {         // Submits, except where it says jobs (a submit has one job a suite).

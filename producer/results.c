@@ -40,7 +40,8 @@ static enum evq_status results_lock(struct evalq_client *client, int64_t deadlin
     int failed = pthread_mutex_timedlock(&client->results_lock, &until);
     if (failed == EDEADLK) {
         return evq_error_set(err, EVQ_E_INVALID,
-                             "poll, wait and best must not be called from inside on_metric");
+                             "poll, wait, best, withdraw and idle must not be called from inside "
+                             "on_metric");
     }
     return failed == 0 ? EVQ_OK
                        : evq_error_set(err, EVQ_E_TIMEOUT, "another thread is reading results");

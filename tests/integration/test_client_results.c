@@ -329,6 +329,7 @@ struct seen {
     char key[64];
     struct evalq_client *client;
     int inside;
+    int withdrawn;
 };
 
 static void see(void *context, const struct evalq_metric_view *metric)
@@ -344,6 +345,7 @@ static void see(void *context, const struct evalq_metric_view *metric)
     seen->value = metric->value;
     snprintf(seen->key, sizeof(seen->key), "%s", metric->key);
     seen->inside = evalq_client_poll(seen->client, NULL, NULL, 1000);
+    seen->withdrawn = evalq_client_withdraw(seen->client, 10, NULL, "quick", "no need", 1000);
 }
 
 static void client_withdraws_only_what_no_worker_has_begun(void **state)
@@ -453,6 +455,8 @@ static void client_delivers_metrics_when_polled_and_waited_for(void **state)
     assert_near(seen.value, 0.75, 0.0);
     assert_string_equal(seen.key, "eval/digits/accuracy");
     assert_int_equal(seen.inside, EVALQ_INVALID); // No deadlock: refused.
+    assert_int_equal(seen.withdrawn, EVALQ_INVALID);
+    assert_holds(evalq_client_error(client), "withdraw and idle must not be called from inside");
     assert_status(evq_queue_complete(scene->fx->queue, claim->id, claim->token, NULL), EVQ_OK);
     assert_int_equal(evalq_client_wait(client, see, &seen, (int)fixture_patience_ms()), EVALQ_OK);
     assert_int_equal(seen.metrics, 1);
