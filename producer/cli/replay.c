@@ -8,6 +8,7 @@
 /* An entry's id is made at the end of the function that publishes its result, whose time was taken
  * at the beginning. Sinks know what they get twice. */
 #define PUBLISH_MS_MAX 60000
+#define RUNS_MAX       1000 // That the queue lists, newest first: there may be others.
 
 struct range { // Server unix ms of publication.
     int64_t from_ms;
@@ -73,8 +74,9 @@ static enum evq_status run_repeat(struct evq_cli *cli, const char *run, const st
     return status;
 }
 
+/* *ret_all: there are no other runs. */
 static enum evq_status runs_repeat(struct evq_cli *cli, const struct range *range, int64_t *total,
-                                   struct evq_error *err)
+                                   bool *ret_all, struct evq_error *err)
 {
     char *text = NULL;
     size_t at;
@@ -85,6 +87,7 @@ static enum evq_status runs_repeat(struct evq_cli *cli, const struct range *rang
         return status;
     }
     json_t *runs = json_loads(text, 0, NULL);
+    *ret_all = json_array_size(json_object_get(runs, "runs")) < RUNS_MAX;
     json_array_foreach(json_object_get(runs, "runs"), at, row)
     {
         const char *run = json_string_value(json_object_get(row, "run"));
@@ -101,6 +104,7 @@ enum evq_status evq_replay(struct evq_cli *cli, const char *sink, struct evq_err
 {
     struct range range;
     bool any = false;
+    bool all = true;
     int64_t total = 0;
 
     enum evq_status status = losses_read(cli, sink, &range, &any, err);
@@ -108,9 +112,9 @@ enum evq_status evq_replay(struct evq_cli *cli, const char *sink, struct evq_err
         status = evq_queue_sink_replay(cli->queue, sink, err);
     }
     if (status == EVQ_OK && any) {
-        status = runs_repeat(cli, &range, &total, err);
+        status = runs_repeat(cli, &range, &total, &all, err);
     }
-    if (status == EVQ_OK && any) {
+    if (status == EVQ_OK && any && all) {
         status = evq_queue_loss_forget(cli->queue, sink, err);
     }
     if (status != EVQ_OK) {
@@ -123,6 +127,12 @@ enum evq_status evq_replay(struct evq_cli *cli, const char *sink, struct evq_err
                     "evalq: and %" PRId64 " results that the stream had lost; those past retention "
                     "are gone",
                     total);
+    }
+    if (any && !all) {
+        evq_cli_say(cli,
+                    "evalq: they are of the newest %d runs: what others lost stays on record, "
+                    "and is in `evalq results RUN --json`",
+                    RUNS_MAX);
     }
     return EVQ_OK;
 }

@@ -153,12 +153,14 @@ const struct evq_verb evq_verb_results = {
     .name = "results",
     .arguments = "[RUN] [--csv|--json] [--replay SINK]",
     .summary = "Print the metrics of a run, or of all runs",
-    .description = "One row per checkpoint and suite, one column per metric; the best value of "
-                   "each is starred. --json "
-                   "has every field of every result, --csv one line per metric with 17 digits.\n\n"
-                   "--replay puts a sink's place in the stream back to its start: sinks recognise "
-                   "what they have by "
-                   "the result's id and write only what is missing.",
+    .description =
+        "One row per checkpoint and suite, one column per metric; the best value of "
+        "each is starred. --json "
+        "has every field of every result, --csv one line per metric with 17 digits. Without a "
+        "run: of the newest 1,000.\n\n"
+        "--replay puts a sink's place in the stream back to its start: sinks recognise "
+        "what they have by "
+        "the result's id and write only what is missing.",
     .options = results_options,
     .arg_min = 0,
     .arg_max = 1,
