@@ -257,9 +257,7 @@ static void error_note(struct evq_forward *forward, const char *message)
     struct evq_error ignored;
 
     if (forward->registered) {
-        enum evq_status noted =
-            evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0, message, &ignored);
-        (void)noted;
+        (void)!evq_queue_sink_ack(forward->queue, forward->sink->name, NULL, 0, message, &ignored);
     }
 }
 
@@ -273,8 +271,12 @@ static enum evq_status sink_serve(struct evq_forward *forward, struct evq_error 
         evq_served_say(served, forward->queue, forward->sink->name, &changed, err);
     if (changed) {
         error_note(forward, served->text);
-        evq_log(served->text[0] != '\0' ? EVQ_LOG_WARN : EVQ_LOG_INFO, "sink_shared",
-                "sink=%s reason=%s", forward->sink->name, served->text);
+    }
+    if (changed && served->text[0] != '\0') {
+        evq_log(EVQ_LOG_WARN, "sink_shared", "sink=%s reason=%s", forward->sink->name,
+                served->text);
+    } else if (changed) {
+        evq_log(EVQ_LOG_INFO, "sink_alone", "sink=%s", forward->sink->name);
     }
     return status;
 }

@@ -43,9 +43,9 @@ enum evq_status evq_served_say(struct evq_served *served, struct evq_queue *queu
     if (served->said && other[0] != '\0') {
         served->other_ms = now;
         (void)snprintf(served->text, sizeof(served->text),
-                       "another logger takes results of this sink, into %s; each result goes to "
-                       "one of the two: keep one, or give their sinks other names",
-                       other);
+                       "two loggers take results of this sink, into %.*s and %s; each result goes "
+                       "to one of them: keep one, or give their sinks other names",
+                       EVQ_SINK_PLACE_BYTES_MAX, served->place, other);
     } else if (had && now - served->other_ms > OTHER_MS) {
         served->text[0] = '\0';
     }

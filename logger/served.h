@@ -15,9 +15,9 @@ struct evq_served {
     char id[24];               // New with each start.
     char place[PATH_MAX + 80]; // Host and directory.
     bool said;
-    int64_t due_ms;                            // When it is said again, monotonic,
-    int64_t other_ms;                          // and when another one was heard of last.
-    char text[EVQ_SINK_PLACE_BYTES_MAX + 128]; // That there is another one; "": there is none.
+    int64_t due_ms;                                // When it is said again, monotonic,
+    int64_t other_ms;                              // and when another one was heard of last.
+    char text[2 * EVQ_SINK_PLACE_BYTES_MAX + 128]; // That there is another one; "": there is none.
 };
 
 /* directory: where its sinks write. */
