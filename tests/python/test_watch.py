@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unittest
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, List
 from unittest import mock
@@ -41,6 +42,15 @@ class WatchTest(unittest.TestCase):
                 self.came += evaluation(5, "another", 1.0) + evaluation(5, queued, 0.5)
                 self.assertEqual([found.metrics for found in watch.look(now=True)], [{"loss": 0.5}])
                 self.assertEqual(watch.pending(), [])
+
+    def test_an_earlier_trainings_number_is_not_taken_while_that_of_the_new_weights_comes(self) -> None:
+        watch = self.watch("regular")
+        watch.submit("/nowhere/step-5.pt", 5, None)
+        old = [replace(result, finished_ms=1) for result in evaluation(5, "regular", 0.5)]
+        new = [replace(result, job=result.job + "~2") for result in evaluation(5, "regular", 0.25)]
+        self.came += old
+        watch._feed.ended_since = lambda moment: bool(self.came.extend(new) or True)  # type: ignore[method-assign]
+        self.assertEqual([found.metrics for found in watch.look(now=True)], [{"loss": 0.25}])
 
 
 if __name__ == "__main__":

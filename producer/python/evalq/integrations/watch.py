@@ -170,6 +170,7 @@ class Watch:
     def _arrivals(self, flush: bool = False) -> List[Evaluation]:
         self._take()
         if self._ledger.older_waits and self._feed.ended_since(self._submitted_at):
+            self._take()  # What ended by then has come by now.
             self._ledger.accept_older()
         ready = self._ledger.ready(flush)
         for evaluation in ready:
