@@ -67,6 +67,16 @@ class WheelTest(unittest.TestCase):
         for name in [*(path.rpartition("/lib")[2] for path in packed), "hiredis", "yaml", "xxhash"]:
             self.assertIn({"z": "zlib", "msgpackc": "msgpack-c"}.get(name, name), notices)
 
+    def test_is_built_apart_where_the_tree_lies_elsewhere(self) -> None:
+        backend = os.path.join(SOURCE, "producer", "python", "build_backend")
+        code = "import evalq_build, sys; print(evalq_build._directory(sys.argv[1]), evalq_build._directory(sys.argv[2]))"
+        with tempfile.TemporaryDirectory(prefix="evalq-trees-") as directory:
+            done = run([self.python, "-c", code, directory + "/a", directory + "/b"], PYTHONPATH=backend)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        one, other = done.stdout.split()
+        self.assertTrue(one.startswith(directory + "/a/build/wheel-"), one)
+        self.assertNotEqual(os.path.basename(one), os.path.basename(other))
+
     def test_build_that_fails_says_what_a_build_needs(self) -> None:
         backend = os.path.join(SOURCE, "producer", "python", "build_backend")
         done = run([self.python, "-c", "import evalq_build; evalq_build._run('false')"], PYTHONPATH=backend)

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import platform
 import re
 import shutil
 import stat
@@ -59,10 +60,16 @@ def _run(*command: str) -> None:
         raise SystemExit(f"'{' '.join(command[:2])} ...' failed, see above: sh deploy/bootstrap.sh build installs what a build needs")
 
 
+def _directory(source: str) -> str:
+    """Where it is built. In a container the same tree may lie elsewhere, which CMake refuses, or meet another C library."""
+    here = f"{os.path.realpath(source)} {' '.join(platform.libc_ver())} {platform.machine()}"
+    return os.path.join(source, "build", "wheel-" + hashlib.sha256(here.encode()).hexdigest()[:8])
+
+
 def _build() -> str:
     """Configures and builds; the build directory."""
     source = _source()
-    build = os.path.join(source, "build", "wheel")
+    build = _directory(source)
     options = [
         "-DCMAKE_BUILD_TYPE=Release",
         "-DEVQ_CUDA=OFF",
