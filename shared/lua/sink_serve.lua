@@ -19,6 +19,9 @@ verb('sink_serve', 'drain', function(args)
         error({ err = 'EVQ_NOT_FOUND sink \'' .. sink .. '\' is not registered' }, 0)
     end
     local last = call('HMGET', P .. 'sink:' .. sink, 'logger', 'place')
-    call('HSET', P .. 'sink:' .. sink, 'logger', args[2], 'place', W.plain(args[3]):sub(1, 512))
+    local place = W.plain(args[3]):sub(1, 512)
+    if last[1] ~= args[2] or last[2] ~= place then -- Who is alone says it again and again: nothing is written for that.
+        call('HSET', P .. 'sink:' .. sink, 'logger', args[2], 'place', place)
+    end
     return { last[1] or '', last[2] or '' }
 end)

@@ -119,6 +119,19 @@ static void queue_sink_reads_acknowledges_and_replays(void **state)
     assert_status(evq_queue_sink_ack(fx->queue, "b", entries, 0, "", &err), EVQ_E_NOT_FOUND);
 }
 
+/* Changes that Redis has to keep. */
+static long long changes(struct fixture *fx)
+{
+    static const char name[] = "rdb_changes_since_last_save:";
+    struct evq_reply *reply = fixture_call(fx->raw, "INFO", "persistence", NULL);
+    const char *at = strstr(reply->text, name);
+    assert_non_null(at);
+    const long long count = strtoll(at + strlen(name), NULL, 10);
+
+    evq_reply_free(reply);
+    return count;
+}
+
 /* Who served it last is heard of, but for oneself; a long place is cut. */
 static void queue_sink_tells_who_serves_it(void **state)
 {
@@ -131,9 +144,11 @@ static void queue_sink_tells_who_serves_it(void **state)
     assert_status_err(evq_queue_sink_serve(fx->queue, "served", "a", "host:/a", other, &err),
                       EVQ_OK, &err);
     assert_string_equal(other, "");
+    const long long before = changes(fx);
     assert_status_err(evq_queue_sink_serve(fx->queue, "served", "a", "host:/a", other, &err),
                       EVQ_OK, &err);
     assert_string_equal(other, "");
+    assert_int_equal(changes(fx), before); // An idle queue is not written to.
     memset(place, 'p', sizeof place);
     place[sizeof place - 1] = '\0';
     assert_status_err(evq_queue_sink_serve(fx->queue, "served", "b", place, other, &err), EVQ_OK,
