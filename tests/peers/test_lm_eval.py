@@ -56,7 +56,7 @@ suites:
         import transformers
         from tokenizers import Tokenizer, models, pre_tokenizers
 
-        path = os.path.join(self.scene.out, f"checkpoint-{step}")
+        path = os.path.join(self.scene.out, "lr=0.1,batch=8", f"checkpoint-{step}")  # As sweeps name their directories.
         torch.manual_seed(step)
         config = transformers.GPT2Config(vocab_size=64, n_positions=64, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
         transformers.GPT2LMHeadModel(config).save_pretrained(path)
@@ -94,7 +94,7 @@ suites:
         os.environ.update(HF_HOME=os.path.join(self.scene.out, "hf"), HF_HUB_OFFLINE="1")
         for step, path in paths.items():
             wanted = lm_eval.simple_evaluate(
-                model="hf", model_args=f"pretrained={path}", device="cpu", tasks=["tiny_choice"], bootstrap_iters=10,
+                model="hf", model_args={"pretrained": path}, device="cpu", tasks=["tiny_choice"], bootstrap_iters=10,
                 task_manager=lm_eval.tasks.TaskManager(include_path=tasks), log_samples=False,
             )["results"]["tiny_choice"]  # fmt: skip
             for metric in ("acc,none", "acc_norm,none"):

@@ -561,9 +561,10 @@ suites:
         harness._options, harness._lm, harness._made_of = mock.Mock(model_args=""), None, None
         made = mock.Mock()
         registry = SimpleNamespace(get_model=lambda kind: made)
+        utils = SimpleNamespace(simple_parse_args_string=lambda text: {})
         with tempfile.TemporaryDirectory() as path, mock.patch("evalq.lm_eval.load_into") as copied:
             checkpoint = SimpleNamespace(path=path, load=mock.Mock())
-            fakes = {"lm_eval": mock.Mock(), "lm_eval.api": mock.Mock(), "lm_eval.api.registry": registry}
+            fakes = {"lm_eval": mock.Mock(), "lm_eval.api": mock.Mock(), "lm_eval.api.registry": registry, "lm_eval.utils": utils}
             with mock.patch.dict(sys.modules, fakes):
                 os.mkdir(os.path.join(path, "additional_chat_templates"))
                 names = ("config.json", "chat_template.jinja", "additional_chat_templates/rag.jinja", "merges.txt",
@@ -573,7 +574,7 @@ suites:
                         file.write("{}")
                     for _ in range(2):
                         harness._load(checkpoint)  # type: ignore[arg-type]
-                    self.assertEqual((made.create_from_arg_string.call_count, copied.call_count), (count, count), name)
+                    self.assertEqual((made.create_from_arg_obj.call_count, copied.call_count), (count, count), name)
 
 
 if __name__ == "__main__":

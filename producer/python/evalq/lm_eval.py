@@ -92,11 +92,12 @@ class Harness:
             return
         self._lm = None  # Its memory is what the next one needs.
         from lm_eval.api.registry import get_model  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        from lm_eval.utils import simple_parse_args_string  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
         options = self._options
-        arguments = ",".join(text for text in (f"pretrained={checkpoint.path}", options.model_args) if text)
+        arguments = {**simple_parse_args_string(options.model_args), "pretrained": checkpoint.path}  # A path may hold commas.
         extra = {"batch_size": options.batch_size, "max_batch_size": None, "device": options.device or _device()}
-        self._lm = get_model(options.model).create_from_arg_string(arguments, extra)
+        self._lm = get_model(options.model).create_from_arg_obj(arguments, extra)
         self._made_of = made_of
 
 
