@@ -50,6 +50,18 @@ class TransformersTest(TrainerStackTest):
         self.assertEqual(outcome["best_global_step"], reference["best_global_step"])
         self.assertEqual(outcome["digest"], reference["digest"])
 
+    def test_a_name_used_again_has_the_numbers_of_its_own_weights(self) -> None:
+        settings = dict(STEPS, eval_steps=5, save_steps=5, max_steps=20, save_total_limit=1, learning_rate=0.06)
+        first = self.stack.start(PROGRAM, *words(evalq={"suites": "eval", "run": "same"}, **settings))
+        first.wait()
+        self.assertNotIn("with other weights", "".join(first.warnings()))
+        settings["learning_rate"] = 0.002
+        reference = self.reference(**settings)
+        again = self.stack.start(PROGRAM, *words(evalq={"suites": "eval", "run": "same"}, **settings))
+        again.wait()
+        self.assert_same_evaluations(self.stack.outcome(), reference)
+        self.assertIn("step 5 of run 'same' was submitted before with other weights", "".join(again.warnings()))
+
     def test_epochs_are_honoured(self) -> None:
         settings = dict(STEPS, eval_strategy="epoch", save_strategy="epoch", num_train_epochs=3, save_total_limit=1)
         reference = self.reference(**settings)
