@@ -9,6 +9,7 @@ import configparser
 import email
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -66,6 +67,13 @@ class WheelTest(unittest.TestCase):
             packed = [re.split(r"[-.]|c\.so", name)[0] for name in wheel.namelist() if "/_native/lib" in name and "libevalq" not in name]
         for name in [*(path.rpartition("/lib")[2] for path in packed), "hiredis", "yaml", "xxhash"]:
             self.assertIn({"z": "zlib", "msgpackc": "msgpack-c"}.get(name, name), notices)
+
+    def test_says_that_an_old_pip_copied_a_part_of_the_tree(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="evalq-part-") as directory:
+            part = shutil.copytree(os.path.join(SOURCE, "producer", "python", "build_backend"), directory + "/build_backend")
+            done = run([self.python, "-c", "import evalq_build; evalq_build._source()"], PYTHONPATH=part)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("pip before 21.3", done.stderr)
 
     def test_is_built_apart_where_the_tree_lies_elsewhere(self) -> None:
         backend = os.path.join(SOURCE, "producer", "python", "build_backend")

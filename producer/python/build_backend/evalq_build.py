@@ -43,7 +43,10 @@ def _source() -> str:
                 if re.search(r"^project\(evalq ", file.read(), re.M):
                     return directory
         directory = os.path.dirname(directory)
-    raise SystemExit(f"no CMakeLists.txt of evalq above {HERE}: the wheel is built from the source tree")
+    raise SystemExit(
+        f"no CMakeLists.txt of evalq above {HERE}: the wheel is built from the source tree, of which pip before 21.3 copies "
+        "a part only: python -m pip install --upgrade pip"
+    )
 
 
 def _version() -> str:
