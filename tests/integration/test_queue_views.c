@@ -72,6 +72,34 @@ static void why_names_what_a_job_waits_for(void **state)
     assert_why(fx, "r/4/ema/quick", "next");
 }
 
+/* How often the list of workers was read. */
+static long long lists_read(struct fixture *fx)
+{
+    static const char name[] = "cmdstat_zrevrange:calls=";
+    struct evq_reply *reply = fixture_call(fx->raw, "INFO", "commandstats", NULL);
+    const char *at = strstr(reply->text, name);
+    const long long count = at != NULL ? strtoll(at + strlen(name), NULL, 10) : 0;
+
+    evq_reply_free(reply);
+    return count;
+}
+
+/* The sink `best` asks of each new best one what it evaluated: hundreds of workers are nothing to
+ * it. */
+static void show_reads_workers_for_one_that_waits_alone(void **state)
+{
+    struct fixture *fx = *state;
+
+    heartbeat(fx, "{\"suites\":[\"quick\"]}");
+    fixture_finish(fx, ID, 0.5);
+    (void)fixture_submit(fx, "r/200/regular/quick");
+    const long long before = lists_read(fx);
+    assert_why(fx, ID, "\"why\":\"\"");
+    assert_int_equal(lists_read(fx), before);
+    assert_why(fx, "r/200/regular/quick", "next; waiting for a free slot");
+    assert_true(lists_read(fx) > before);
+}
+
 static void why_names_pauses_caps_and_delays(void **state)
 {
     struct fixture *fx = *state;
@@ -275,6 +303,7 @@ int main(void)
 #define VIEW_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         VIEW_TEST(why_names_what_a_job_waits_for),
+        VIEW_TEST(show_reads_workers_for_one_that_waits_alone),
         VIEW_TEST(why_names_pauses_caps_and_delays),
         VIEW_TEST(submit_heeds_every_but_for_kept_steps),
         VIEW_TEST(claim_skips_steps_that_turn_out_not_to_be_due),
