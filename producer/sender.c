@@ -166,7 +166,8 @@ static void sources_open(struct evq_sender *sender)
 static bool sources_pending(const struct evq_sender *sender)
 {
     for (size_t at = 0; at < sender->source_count; at++) {
-        if (evq_ring_ready(sender->sources[at].ring, sender->sources[at].cursor)) {
+        const struct evq_source *source = &sender->sources[at];
+        if (source->unseen || evq_ring_ready(source->ring, source->cursor)) {
             return true;
         }
     }

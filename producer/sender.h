@@ -53,6 +53,7 @@ struct evq_source { // A ring and its spool: the client's own first, then those 
     uint64_t cursor;
     struct evq_item *first;
     struct evq_item *last;
+    bool unseen; // There are items that came since the last look at all of them.
 };
 
 struct evq_seen_path {

@@ -60,6 +60,7 @@ static bool source_push(struct evq_sender *sender, struct evq_source *source, co
         source->first = item;
     }
     source->last = item;
+    source->unseen = true;
     if (source->ring != sender->ring || source->cursor <= sender->inherited) {
         atomic_fetch_add(&sender->waiting, 1); // A submit of this client was counted by itself.
     }
@@ -108,10 +109,13 @@ bool evq_source_has_later(struct evq_sender *sender, const struct evq_item *item
 
 int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source)
 {
+    // Not those that come meanwhile: what is ready is to be sent first.
+    const struct evq_item *last = source->last;
     int64_t next = INT64_MAX;
 
+    source->unseen = false;
     for (struct evq_item *item = source->first; item != NULL && !atomic_load(&sender->stop);
-         item = item->next) {
+         item = item == last ? NULL : item->next) {
         if (!item->ready && !item->done && item->due_ms <= evq_clock_mono_ms()) {
             evq_prepare_item(sender, item);
         }

@@ -2,6 +2,7 @@
  * A pin stays until its job has ended, whatever becomes of Redis meanwhile: its data lost, its
  * function library an older one, the checkpoint rotated away before the client looked.
  */
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +19,8 @@
 #include "shared/clock.h"
 #include "shared/functions.h"
 #include "tests/fixture/client.h"
+
+#define AHEAD_STEPS 400
 
 #define MANY    448   // Seven looks' pins:
 #define MANY_MS 20000 // five seconds for each is what it must not take.
@@ -375,6 +378,66 @@ static void client_lets_go_of_many_pins_at_a_time(void **state)
     evalq_client_close(client);
 }
 
+static int64_t pins_in(const char *directory)
+{
+    DIR *dir = opendir(directory);
+    const struct dirent *entry = NULL;
+    int64_t pins = 0;
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        pins += entry->d_name[0] != '.';
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+    return pins;
+}
+
+/* Submits keep coming while earlier ones are pinned, as where copies take longer than the steps:
+ * what is ready is sent meanwhile. */
+static void client_sends_what_is_ready_while_more_is_submitted(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    char pins[256];
+    int64_t pinned = 0;
+    int64_t step = 0;
+
+    path_of(scene, "out/.evalq/pins", pins);
+    while (step < AHEAD_STEPS) {
+        while (step < pinned + 64) {
+            submit_step(scene, client, ++step);
+        }
+        FIXTURE_UNTIL(pins_in(pins) > pinned);
+        pinned = pins_in(pins);
+    }
+    assert_true(stats_of(client).sent > 0);
+    evalq_client_close(client);
+}
+
+/* What the thread took out of the ring while it read others, for nothing else wakes it. */
+static void client_sends_the_last_that_came_while_others_were_read(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_options options = scene_options(scene);
+    struct evalq_client *client = NULL;
+    int64_t step = 0;
+
+    options.pin_disabled = 1;
+    assert_int_equal(evalq_client_open(&options, &client), EVALQ_OK);
+    checkpoint_write(scene, "same.safetensors", 1);
+    for (int64_t round = 1; round <= 10; round++) {
+        for (int at = 0; at < 400; at++) {
+            const int64_t now_us = evq_clock_mono_us();
+            assert_int_equal(submit(scene, client, "same.safetensors", ++step), EVALQ_OK);
+            while (evq_clock_mono_us() - now_us < 50) { // It looks each 10 ms: 400 are two looks.
+            }
+        }
+        FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == step);
+    }
+    evalq_client_close(client);
+}
+
 int main(void)
 {
     scene_clear_environment();
@@ -385,6 +448,8 @@ int main(void)
         SCENE_TEST(client_keeps_few_pins_of_dead_jobs_and_not_for_ever),
         SCENE_TEST(client_keeps_pin_when_the_queue_cannot_answer),
         SCENE_TEST(client_lets_go_of_the_pin_of_a_job_that_was_set_aside),
+        SCENE_TEST(client_sends_what_is_ready_while_more_is_submitted),
+        SCENE_TEST(client_sends_the_last_that_came_while_others_were_read),
         SCENE_TEST(client_lets_go_of_the_pin_of_what_accelerate_named),
         SCENE_TEST(client_lets_go_of_many_pins_at_a_time),
         SCENE_TEST(client_pins_what_is_held_when_checkpoint_was_rotated_first),
