@@ -357,6 +357,9 @@ int evalq_client_submit(struct evalq_client *client, const struct evalq_checkpoi
     int64_t start = now_ns();
     int usable = evq_client_usable(client);
 
+    if (usable == EVALQ_FORKED) { // As of a program that went to the background after it opened.
+        evq_warn(&client->sender->warner, EVQ_WARN_FORKED, "nothing is submitted: %s", last_error);
+    }
     if (usable != EVALQ_OK) {
         return usable;
     }

@@ -1,5 +1,6 @@
 /*
- * Warnings of a guest: each condition is told once, on one line, never from a submit. Any thread.
+ * Warnings of a guest: each condition is told once, on one line, never from a submit that may be
+ * accepted. Any thread.
  */
 #ifndef EVQ_PRODUCER_WARN_H
 #define EVQ_PRODUCER_WARN_H
@@ -27,6 +28,7 @@ enum evq_warning {
     EVQ_WARN_LOST,        // Redis lost jobs that it had taken.
     EVQ_WARN_OLD,         // What another run left unsent for long was removed.
     EVQ_WARN_FOLLOWED,    // A step of the run was submitted before, with other weights.
+    EVQ_WARN_FORKED,      // A forked child submits with its parent's client.
     EVQ_WARN_COUNT
 };
 

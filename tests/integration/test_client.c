@@ -236,6 +236,7 @@ static void client_refuses_forked_child_when_parent_opened_it(void **state)
         struct evalq_stats stats;
         char byte = 0;
         bool right = submit(scene, client, "step-1.safetensors", 1) == EVALQ_FORKED &&
+                     submit(scene, client, "step-1.safetensors", 2) == EVALQ_FORKED &&
                      evalq_client_flush(client, 1000) == EVALQ_FORKED &&
                      evalq_client_poll(client, NULL, NULL, 1000) == EVALQ_FORKED &&
                      evalq_client_best(client, "", NULL, NULL, NULL, 0, 10) == EVALQ_FORKED;
@@ -264,6 +265,7 @@ static void client_refuses_forked_child_when_parent_opened_it(void **state)
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
+    assert_int_equal(warnings_with(scene, "nothing is submitted: this process was forked"), 1);
 }
 
 #define SUBMITS_EACH 10000
