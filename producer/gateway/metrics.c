@@ -63,6 +63,15 @@ static void jobs_put(struct page *page)
     sample(page, NULL, fmax(number_of(page->stats, "oldest_waiting_ms"), 0) / 1e3);
 }
 
+/* Whether no live worker can run the class; one that is paused or at its cap waits by order. */
+static bool is_unserved(const json_t *class)
+{
+    const char *why = text_of(class, "why");
+
+    return why[0] != '\0' && strncmp(why, "paused (", 8) != 0 &&
+           strcmp(why, "cap of suite reached") != 0;
+}
+
 static void classes_put(struct page *page)
 {
     static const struct {
@@ -93,7 +102,7 @@ static void classes_put(struct page *page)
         sample(page,
                (struct evq_label[LABELS_MAX]){{"suite", text_of(class, "suite")},
                                               {"needs", text_of(class, "needs")}},
-               json_object_get(class, "why") != NULL ? number_of(class, "queued") : 0);
+               is_unserved(class) ? number_of(class, "queued") : 0);
     }
 }
 

@@ -289,6 +289,29 @@ static void what_came_before_the_gateway_is_not_counted(void **state)
     FIXTURE_UNTIL(scraped(gateway, "suite=\"quick\",state=\"done\"} 1\n"));
 }
 
+/* Who is paused or at a cap needs no worker: an alert of it would never end. */
+static void what_waits_by_order_is_not_unserved(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    struct fixture *fx = gateway->fx;
+    const char *const unserved = "suite=\"quick\",needs=\"\"} 1\n# HELP evalq_jobs_submitted_total";
+
+    (void)fixture_submit(fx, "a/1/regular/quick");
+    assert_true(scraped(gateway, unserved)); // Nobody offers the suite.
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_SUITE, "quick", true, NULL), EVQ_OK);
+    assert_false(scraped(gateway, unserved));
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_QUEUE, "", true, NULL), EVQ_OK);
+    assert_false(scraped(gateway, unserved));
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_QUEUE, "", false, NULL), EVQ_OK);
+    assert_status(evq_queue_pause(fx->queue, EVQ_PAUSE_SUITE, "quick", false, NULL), EVQ_OK);
+    assert_true(scraped(gateway, unserved));
+    assert_status(evq_queue_limit(fx->queue, "cap_suite", "quick", 1, NULL), EVQ_OK);
+    struct evq_claim *claim = fixture_claim(fx);
+    (void)fixture_submit(fx, "a/2/regular/quick");
+    assert_false(scraped(gateway, unserved));
+    evq_claim_free(claim);
+}
+
 static void changes_of_state_are_told_while_somebody_listens(void **state)
 {
     struct fixture_gateway *gateway = *state;
@@ -360,6 +383,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(what_came_before_the_gateway_is_not_counted, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(what_waits_by_order_is_not_unserved, setup, teardown),
         cmocka_unit_test_setup_teardown(changes_of_state_are_told_while_somebody_listens, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(stream_goes_on_when_redis_is_killed_or_flushed, setup,
