@@ -238,10 +238,28 @@ static enum evq_status make_room(struct evq_cuda_state *state, const struct evq_
     return evq_cuda_weights_trim(state, plan, err);
 }
 
+/* Where it does not fit nothing is left behind: who shares the device may need it. */
+static enum evq_status prepare_in_room(struct evq_cuda_state *state, const struct evq_plan *plan,
+                                       struct evq_error *err)
+{
+    const bool lacked = state->lacks_memory;
+
+    enum evq_status status = lacked ? make_room(state, plan, err) : EVQ_OK;
+    if (status == EVQ_OK) {
+        status = prepare_memory(state, plan, err);
+    }
+    if (status == EVQ_E_NOMEM && !lacked && make_room(state, plan, err) == EVQ_OK) {
+        status = prepare_memory(state, plan, err);
+    }
+    if (status == EVQ_E_NOMEM) {
+        (void)make_room(state, plan, NULL); // The shortage is what counts.
+    }
+    return status;
+}
+
 enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan, struct evq_error *err)
 {
     struct evq_cuda_state *state = opened;
-    const bool lacked = state->lacks_memory;
 
     state->plan = NULL;
     enum evq_status status = evq_plan_check(plan, err);
@@ -251,14 +269,8 @@ enum evq_status evq_cuda_prepare(void *opened, const struct evq_plan *plan, stru
     if (status == EVQ_OK) {
         status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
     }
-    if (status == EVQ_OK && lacked) {
-        status = make_room(state, plan, err);
-    }
     if (status == EVQ_OK) {
-        status = prepare_memory(state, plan, err);
-    }
-    if (status == EVQ_E_NOMEM && !lacked && make_room(state, plan, err) == EVQ_OK) {
-        status = prepare_memory(state, plan, err);
+        status = prepare_in_room(state, plan, err);
     }
     if (status == EVQ_OK) { // The tables of rope were copied from the plan.
         status = evq_cuda_status(cudaStreamSynchronize(state->stream), "prepare", err);

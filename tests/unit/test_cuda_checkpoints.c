@@ -348,7 +348,7 @@ static void any_allocation_may_fail_once(void **unused)
         }
         assert_int_equal(status, EVQ_E_NOMEM);
         assert_int_equal(sscanf(err.message, "%zu bytes", &bytes), 1);
-        limit = state->memory + bytes; // The next time another one fails.
+        limit += bytes; // The next time another one fails.
         state->memory_max = SIZE_MAX;
         run(cuda, state, model, EVQ_COMPUTE_BF16, results);
         assert_same_bits(model, results, wanted);
@@ -384,6 +384,8 @@ static void smaller_batches_take_the_memory_of_larger_ones(void **unused)
         emulator_memory(memory_for(model, (enum evq_compute)compute, 1024));
         for (model->plan.rows_max = 8192; model->plan.rows_max > 1024; model->plan.rows_max /= 2) {
             assert_int_equal(cuda->prepare(state, &model->plan, &err), EVQ_E_NOMEM);
+            assert_non_null(strstr(err.message, "memory"));
+            assert_int_equal(state->memory, 0); // Others may need it.
         }
         run(cuda, state, model, (enum evq_compute)compute, results);
         assert_same_bits(model, results, wanted);

@@ -52,7 +52,8 @@ step.c~backend~.adds = op->residual != 0,~.adds = 0,
 step.c~backend~.first_heads = op->heads,~.first_heads = 1,
 step.c~backend~product.adds = 0;~
 run.c~backend~length - first < queries ? length - first : queries~queries
-prepare.c~checkpoints~status == EVQ_OK && lacked~false
+prepare.c~checkpoints~lacked ? make_room(state, plan, err)~false ? make_room(state, plan, err)
+prepare.c~checkpoints~(void)make_room(state, plan, NULL);~
 prepare.c~checkpoints~status == EVQ_E_NOMEM && !lacked~false
 memory.c~checkpoints~state->lacks_memory = true;~
 weights.c~checkpoints~state->weights[i].rows_put == 0 || ~
