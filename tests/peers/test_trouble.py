@@ -262,6 +262,8 @@ class ClientTest(Trouble):
             accelerator.load_state()
             self.stack.evalq("resume")
             self.assertEqual(self.ends(client), ["done"] * 3)
+            pins = os.path.join(self.stack.out, ".evalq", "pins")
+            until(lambda: not os.listdir(pins), "the copies go with their jobs")
 
     @needs_mounts
     def test_output_cannot_be_written_to(self) -> None:
