@@ -69,9 +69,10 @@ static enum evq_status place_find(const struct evq_config *config, const char *p
         }
     }
     place->root_fd = open(place->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (place->root_fd < 0) {
-        return evq_error_set(err, EVQ_E_GONE, "open root %s at '%s': %s", place->root->name,
-                             place->root->path, strerror(errno));
+    if (place->root_fd < 0) { // Without a descriptor, or permission, nothing is known of it.
+        const bool gone = errno == ENOENT || errno == ENOTDIR || errno == ESTALE;
+        return evq_error_set(err, gone ? EVQ_E_GONE : EVQ_E_IO, "open root %s at '%s': %s",
+                             place->root->name, place->root->path, strerror(errno));
     }
     return EVQ_OK;
 }
@@ -408,7 +409,7 @@ static void item_finish(struct evq_sender *sender, struct evq_item *item, struct
         (void)item_wait(sender, item, EVQ_E_NOMEM);
         return;
     }
-    bool exists = status != EVQ_E_GONE && status != EVQ_E_NOT_FOUND;
+    bool exists = place->root_fd >= 0 && status != EVQ_E_GONE && status != EVQ_E_NOT_FOUND;
     if (status != EVQ_OK) {
         warn_unready(sender, item, status, error);
     }

@@ -3,12 +3,14 @@
  * another, much that is thread-local.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,6 +18,8 @@
 
 #include <cmocka.h>
 
+#include "producer/sender.h"
+#include "shared/clock.h"
 #include "tests/fixture/client.h"
 
 // Of the executable, as a C++ trainer's scratch may be: each thread's stack gives it room.
@@ -115,12 +119,62 @@ static void client_keeps_its_directory_when_the_trainer_goes_elsewhere(void **st
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
 }
 
+/* What the background thread makes of a submit that it could not look at for half a minute. */
+static void prepare_late(const struct scene *scene, struct evq_config *config, int log)
+{
+    struct evq_sender *sender = calloc(1, sizeof(*sender));
+    struct evq_item item = {.since_ms = evq_clock_mono_ms() - 60000};
+    uint8_t data[1024];
+    size_t bytes = 0;
+    char path[160];
+
+    assert_non_null(sender);
+    snprintf(path, sizeof(path), "%s/out/step-1.safetensors", scene->directory);
+    const struct evalq_checkpoint checkpoint = {.path = path, .step = 1, .suites = "quick"};
+    assert_status(evq_request_pack(&checkpoint, 1, 1, data, sizeof(data), &bytes, NULL), EVQ_OK);
+    assert_status(evq_request_unpack(data, bytes, &item.request, NULL), EVQ_OK);
+    snprintf(sender->run, sizeof(sender->run), "digits");
+    sender->config = config;
+    sender->warner.fd = log;
+    sender->pin = true; // Nothing is known to pin.
+    evq_prepare_item(sender, &item);
+    assert_true(item.ready);
+    evq_job_free(item.jobs[0]);
+    free(sender);
+}
+
+static void checkpoint_is_not_called_gone_when_no_descriptor_is_left(void **state)
+{
+    const struct scene *scene = *state;
+    const struct evq_config_source source = {.file = scene->config};
+    struct evq_config *config = NULL;
+    struct rlimit before;
+
+    checkpoint_write(scene, "step-1.safetensors", 1);
+    assert_status(evq_config_load(&source, &config, NULL), EVQ_OK);
+    const int log = open(scene->log, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    const int next = dup(log);
+    assert_true(log >= 0 && next >= 0);
+    close(next);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const struct rlimit none = {.rlim_cur = (rlim_t)next, .rlim_max = before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    prepare_late(scene, config, log);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    close(log);
+    assert_int_equal(warnings_with(scene, "is not there"), 0);
+    assert_int_equal(warnings_with(scene, "Too many open files"), 1);
+    assert_int_equal(warnings_with(scene, "pinned"), 0);
+    evq_config_free(config);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCENE_TEST(client_reaches_host_by_name_when_much_is_thread_local),
         SCENE_TEST(client_takes_no_standard_descriptor_when_they_are_closed),
         SCENE_TEST(client_refuses_when_its_ring_is_past_the_limit_of_a_file),
+        SCENE_TEST(checkpoint_is_not_called_gone_when_no_descriptor_is_left),
         SCENE_TEST(client_keeps_its_directory_when_the_trainer_goes_elsewhere),
     };
     scene_clear_environment();
