@@ -130,6 +130,16 @@ class FlowOpen(Recorded):
     verb = "flow_open"
 
 
+class SinkServe(Recorded):
+    """Who said it twice takes itself for no other."""
+
+    verb = "sink_serve"
+
+    def check(self) -> None:
+        super().check()
+        self.same(self.stage.count("evalq-logger", "event=sink_shared"), 0, "times another logger was told of")
+
+
 class Bad(Recorded):
     """An entry that is no result is set aside once, whichever sink meets it."""
 
@@ -236,7 +246,7 @@ class Library(Reply):
 
 
 TRIALS = [
-    Library, *lost_reply_people.TRIALS, *lost_reply_gateway.TRIALS, Adopt, Peek, Gpus, FlowOpen, Bad, BestPut, BestGet,
+    Library, *lost_reply_people.TRIALS, *lost_reply_gateway.TRIALS, Adopt, Peek, Gpus, FlowOpen, SinkServe, Bad, BestPut, BestGet,
     TrainedResults, TrainedBest,
 ]  # fmt: skip
 for kind in TRIALS:
