@@ -137,7 +137,9 @@ class WheelTest(unittest.TestCase):
                 self.assertEqual(file.read(8)[4:], bytes(4), "the time stands in it: the same tree gives another archive")
             with tarfile.open(os.path.join(directory, name)) as archive:
                 self.assertEqual({entry.mtime for entry in archive.getmembers() if entry.name.count("/") > 1}, {0})
+                names = archive.getnames()
                 archive.extractall(directory)
+            self.assertFalse([each for each in names if each.endswith("deploy") or "compose" in each], "deploy/ whole: what is in use there too")
             source = os.path.join(directory, name[: -len(".tar.gz")])
             self.assertTrue(os.path.isfile(os.path.join(source, "deploy", "bootstrap.sh")), "what a failed build asks for")
             done = run(["cmake", "-S", source, "-B", os.path.join(directory, "build"), "-DEVQ_CUDA=OFF"])

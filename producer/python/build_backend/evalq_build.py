@@ -25,6 +25,8 @@ from typing import Any, Dict, List, Optional, Tuple
 from evalq_elf import manylinux
 
 PROGRAMS = ("evalq", "evalq-worker", "evalq-logger")
+# What a build asks for. In use, checkpoints and passwords may lie beside it.
+DEPLOY = ("bootstrap.sh", "copyright", "evalq.yaml", "notices.txt", "packages.cmake", "packages_finish.cmake", "redis", "systemd")
 # Part of every Linux: the C library's own.
 SYSTEM = re.compile(r"^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libutil|libresolv|libmvec|libgcc_s)\.so")
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -245,7 +247,8 @@ def build_sdist(sdist_directory: str, config_settings: Optional[Dict[str, Any]] 
     base = f"evalq-{_version()}"
     path = os.path.join(sdist_directory, base + ".tar.gz")
     with gzip.GzipFile(path, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for top in ("CMakeLists.txt", "LICENSE", "README.md", "shared", "kernels", "producer", "worker", "logger", "deploy", "docs"):
+        deploy = [f"deploy/{name}" for name in DEPLOY]
+        for top in ("CMakeLists.txt", "LICENSE", "README.md", "shared", "kernels", "producer", "worker", "logger", *deploy, "docs"):
             path = os.path.join(source, top)
             if os.path.exists(path):
                 archive.add(path, f"{base}/{top}", filter=_packed)
