@@ -18,6 +18,7 @@ needs("torch", "transformers", "accelerate", "lightning")
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from huggingface_hub import utils as hub  # noqa: E402
 from scene import NATIVE, SceneTest  # noqa: E402
 from test_arguments import WRONG  # noqa: E402
 
@@ -91,6 +92,18 @@ class HooksTest(SceneTest):
             with self.subTest(parameter=name, value=type(value).__name__):
                 # A wait without a limit is what the user may want.
                 self.transformers_events(transformers_adapter.EvalqCallback(**given), due=name != "wait")
+
+    def test_what_is_held_goes_to_no_hub(self) -> None:
+        args = transformers.TrainingArguments(
+            output_dir=self.out, push_to_hub=True, hub_model_id="nobody/nothing", report_to="none", use_cpu=True
+        )
+        state, control = transformers.TrainerState(max_steps=2), transformers.TrainerControl()
+        callback = transformers_adapter.EvalqCallback(**self.good, run="hub")
+        callback.on_train_begin(args, state, control)
+        callback.on_train_end(args, state, control)
+        paths = ["model.safetensors", ".evalq/held/checkpoint-5/model.safetensors", "a/.evalq/pins/5-regular-0/last.pt"]
+        ignored = ["_*", "checkpoint-*", *hub.DEFAULT_IGNORE_PATTERNS]  # As Trainer and HfApi.upload_folder() have them.
+        self.assertEqual(list(hub.filter_repo_objects(paths, ignore_patterns=ignored)), ["model.safetensors"])
 
     def test_the_callback_of_lightning_never_raises(self) -> None:
         for name, value, given in self.cases(lightning_adapter.EvalqCallback):

@@ -9,12 +9,13 @@ What `eval_strategy` makes due is evaluated by evalq's workers instead of here. 
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Union
 
 import transformers
@@ -148,6 +149,8 @@ class EvalqCallback(TrainerCallback, ExportableState):
         self._output_dir = self._find_output_dir(args, state)
         self._active = True
         if state.is_world_process_zero:
+            if getattr(args, "push_to_hub", False):
+                _keep_from_hub()
             self._begin(args, resumed)
         if args.eval_on_start:  # It comes right after this event.
             args.eval_on_start = False
@@ -479,6 +482,13 @@ def _due_without_save(args: Any, state: Any) -> bool:
     if due == saved == "steps":
         return not state.save_steps or bool(state.eval_steps % state.save_steps)
     return due != saved
+
+
+def _keep_from_hub() -> None:
+    """The Trainer pushes all of output_dir but its checkpoints, and but what this list names."""
+    with suppress(ImportError):
+        ignored: List[str] = getattr(importlib.import_module("huggingface_hub.utils"), "DEFAULT_IGNORE_PATTERNS", [])
+        ignored.extend(pattern for pattern in (".evalq/*", "*/.evalq/*") if pattern not in ignored)
 
 
 @contextmanager
