@@ -20,7 +20,8 @@
 #include "shared/functions.h"
 #include "tests/fixture/client.h"
 
-#define AHEAD_STEPS 400
+#define AHEAD       1000
+#define AHEAD_STEPS 2500
 
 #define MANY    448   // Seven looks' pins:
 #define MANY_MS 20000 // five seconds for each is what it must not take.
@@ -405,7 +406,7 @@ static void client_sends_what_is_ready_while_more_is_submitted(void **state)
 
     path_of(scene, "out/.evalq/pins", pins);
     while (step < AHEAD_STEPS) {
-        while (step < pinned + 64) {
+        while (step < pinned + AHEAD) {
             submit_step(scene, client, ++step);
         }
         FIXTURE_UNTIL(pins_in(pins) > pinned);
