@@ -16,7 +16,7 @@ build) ;;
 test | peers)
     packages="$packages libcmocka-dev python3 python3-numpy python3-venv python3-yaml iproute2 git openssl procps
 util-linux file zsh fish"
-    optional="clang-14 clang-format-14 libclang-rt-14-dev" # For the format and the fuzzers; not in Debian 13.
+    optional="clang-14 clang-format-14 libclang-rt-14-dev spin" # Format, fuzzers, model; clang-14 is not in Debian 13.
     if [ "$mode" = peers ]; then
         packages="$packages python3-dev chromium prometheus"
     fi
