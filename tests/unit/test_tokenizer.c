@@ -224,6 +224,29 @@ static void tokenizer_gives_no_token_for_what_the_one_before_it_stripped(void **
     evq_tokenizer_scratch_free(scratch);
 }
 
+/* Without an unknown token "z" leaves nothing between two U+2581, which then are one token. */
+static void tokenizer_merges_across_characters_that_leave_no_token(void **state)
+{
+    static const char json[] =
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\u2581\":1,\"\u2581\u2581\":2},"
+        "\"merges\":[[\"\u2581\",\"\u2581\"]]}}";
+    static const char text[] = "a\u2581z\u2581a\u2581";
+    static const int32_t want[] = {0, 2, 0, 1};
+    struct fixture_folder *folder = *state;
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *tokenizer = NULL;
+
+    assert_non_null(scratch);
+    fixture_folder_write(folder, "tokenizer.json", json, sizeof(json) - 1);
+    assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
+    struct evq_tokens tokens = encode(tokenizer, scratch, text, sizeof(text) - 1, false);
+    assert_int_equal(tokens.count, sizeof(want) / sizeof(want[0]));
+    assert_memory_equal(tokens.ids, want, sizeof(want));
+    evq_tokens_free(&tokens);
+    evq_tokenizer_free(tokenizer);
+    evq_tokenizer_scratch_free(scratch);
+}
+
 static void tokenizer_refuses_a_piece_beyond_the_limit(void **state)
 {
     const size_t bytes = EVQ_TOKENIZER_PIECE_BYTES_MAX + 1;
@@ -437,6 +460,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(
             tokenizer_gives_no_token_for_what_the_one_before_it_stripped, fixture_folder_setup,
             fixture_folder_teardown),
+        cmocka_unit_test_setup_teardown(tokenizer_merges_across_characters_that_leave_no_token,
+                                        fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_refuses_a_piece_beyond_the_limit),
         cmocka_unit_test(tokenizer_appends_and_leaves_what_was_there),
         cmocka_unit_test_setup_teardown(tokenizer_finds_what_begins_and_ends_a_text,

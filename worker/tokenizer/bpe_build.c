@@ -244,6 +244,17 @@ static enum evq_status add_merge(const struct evq_definition *definition, struct
     return EVQ_OK;
 }
 
+/* A character that leaves no token makes neighbours of those around it, which may merge. */
+static bool drops_characters(const struct evq_bpe *bpe)
+{
+    bool bytes = bpe->byte_fallback;
+
+    for (size_t i = 0; i < 256; i++) {
+        bytes = bytes && bpe->fallback_ids[i] >= 0;
+    }
+    return bpe->unk < 0 && !bytes;
+}
+
 static enum evq_status build_merges(const struct evq_definition *definition, struct evq_bpe *bpe,
                                     const struct names *names, struct evq_error *err)
 {
@@ -260,7 +271,8 @@ static enum evq_status build_merges(const struct evq_definition *definition, str
     for (size_t i = 0; i < slots; i++) {
         bpe->merges[i].pair = UINT64_MAX;
     }
-    bpe->divides_at_under = name_id(names, UNDER, 3) >= 0 && !bpe->ignore_merges;
+    bpe->divides_at_under =
+        name_id(names, UNDER, 3) >= 0 && !bpe->ignore_merges && !drops_characters(bpe);
     evq_buffer_init(&joined, EVQ_TOKENIZER_FILE_BYTES_MAX);
     for (size_t i = 0; status == EVQ_OK && i < definition->merge_count; i++) {
         status = add_merge(definition, bpe, names, i, &joined, err);
