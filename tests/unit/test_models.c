@@ -434,6 +434,49 @@ static void models_with_nan_weights_give_nan(void **state)
     scored_close(&scored);
 }
 
+/* The frequencies of four configurations, heads of four values, by Transformers 5.23. */
+static void models_turn_by_the_frequencies_of_transformers(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    static const struct {
+        struct edit edit;
+        double frequencies[2];
+    } cases[] = {
+        {{.family = "llama_yarn", .from = "\"factor\":", .to = "\"truncate\": true, \"factor\":"},
+         {1, 0.00790569466}},
+        {{.family = "llama_yarn", .from = "\"factor\":", .to = "\"truncate\": null, \"factor\":"},
+         {1, 0.0316227786}},
+        // Whatever stands in rope_scaling, rope_parameters does not count then.
+        {{.family = "llama",
+          .from = "\"use_cache\":",
+          .to = "\"rope_scaling\": {\"rope_theta\": 25.0}, \"use_cache\":"},
+         {1, 0.200000003}},
+        {{.family = "llama",
+          .from = "\"use_cache\":",
+          .to = "\"rope_scaling\": {}, \"use_cache\":"},
+         {0.576056361, 0.00559017016}},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct scored scored;
+        struct evq_error err = {0};
+        size_t found = 0;
+        copy_model(folder, &cases[i].edit);
+        assert_status_err(scored_build(&scored, folder->path, ".", NULL, 0, 0, &err), EVQ_OK, &err);
+        const struct evq_plan *plan = &scored.model->plan;
+        for (size_t k = 0; k < plan->op_count; k++) {
+            for (size_t pair = 0; plan->ops[k].kind == EVQ_OP_ROPE && pair < 2; pair++) {
+                const double want = cases[i].frequencies[pair];
+                const double off = fabs((double)plan->ops[k].frequencies[pair] - want);
+                assert_true(off <= 1e-6 * want);
+                found++;
+            }
+        }
+        assert_int_equal(found, 4);
+        scored_close(&scored);
+    }
+}
+
 int main(void)
 {
 #define IN_FOLDER(test)                                                                            \
@@ -444,6 +487,7 @@ int main(void)
         IN_FOLDER(models_options_go_before_the_configuration),
         cmocka_unit_test(models_check_reads_options_without_a_checkpoint),
         IN_FOLDER(models_with_nan_weights_give_nan),
+        IN_FOLDER(models_turn_by_the_frequencies_of_transformers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

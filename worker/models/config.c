@@ -217,6 +217,19 @@ bool evq_model_config_has(struct evq_model_config *config, const char *name)
     return find(config, name, &found);
 }
 
+bool evq_model_config_holds(const struct evq_model_config *config, const char *name)
+{
+    const size_t bytes = strlen(name);
+
+    for (size_t i = 0; i < config->count; i++) {
+        if (strncmp(config->values[i].name, name, bytes) == 0 &&
+            config->values[i].name[bytes] == '.') {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Keeps the first fault. where: of the value; NULL: it was not one value alone. */
 static void refuse(struct evq_model_config *config, enum evq_status status, const char *where,
                    const char *message)

@@ -27,6 +27,9 @@ void evq_model_config_free(struct evq_model_config *config); // Accepts NULL.
 /* Whether there is a value, of whatever kind. */
 bool evq_model_config_has(struct evq_model_config *config, const char *name);
 
+/* Whether the file has anything under this name, a null too. */
+bool evq_model_config_holds(const struct evq_model_config *config, const char *name);
+
 /* Whether the task's options say it. */
 bool evq_model_config_told(const struct evq_model_config *config, const char *name);
 

@@ -106,7 +106,9 @@ static void make_yarn(struct rope *rope)
     const double mscale = real(rope, "mscale", 0.0);
     const double mscale_all = real(rope, "mscale_all_dim", 0.0);
 
-    if (evq_model_config_flag(rope->config, path(rope, "truncate", at), true)) {
+    const char *truncate = path(rope, "truncate", at);
+    if (evq_model_config_flag(rope->config, truncate,
+                              !evq_model_config_null(rope->config, truncate))) {
         first = floor(first);
         last = ceil(last);
     }
@@ -173,10 +175,8 @@ static void read_parameters(struct rope *rope, const char *type, int32_t context
 void evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
                    struct evq_decoder *decoder)
 {
-    // Where a configuration has both, Transformers takes the older one.
-    const bool older = evq_model_config_has(config, "rope_scaling.rope_type") ||
-                       evq_model_config_has(config, "rope_scaling.type") ||
-                       evq_model_config_has(config, "rope_scaling.factor");
+    // Where a configuration has both, Transformers takes the older one, unless it is empty.
+    const bool older = evq_model_config_holds(config, "rope_scaling");
     const size_t pairs = (size_t)decoder->head_dim / 2;
     struct rope rope = {.config = config, .older = older, .dim = decoder->head_dim, .scale = 1.0};
     const char *type = type_of(&rope);
