@@ -15,7 +15,7 @@
 
 #include "shared/error.h"
 
-#define EVQ_BACKEND_ABI 4
+#define EVQ_BACKEND_ABI 5
 
 enum evq_activation {
     EVQ_ACT_NONE,
@@ -129,6 +129,11 @@ struct evq_batch {
                                   // how likely ...
     const int32_t *score_targets; // ... these tokens are next; in range of SCORE's n.
     int32_t scores;
+
+    // Called by exec(), in its own thread, as parts of the batch are done: where it stays away,
+    // nothing moves. NULL: nobody listens.
+    void (*tell)(void *listener);
+    void *listener;
 };
 
 struct evq_row_result {

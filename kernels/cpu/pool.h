@@ -21,7 +21,7 @@ void evq_pool_free(struct evq_pool *pool); // Accepts NULL.
 int32_t evq_pool_threads(const struct evq_pool *pool);
 
 /* Calls fn(context, part, thread) once for each part below part_count; thread is below
- * evq_pool_threads(). Returns when all have returned. */
+ * evq_pool_threads(), 0 the caller's. Returns when all have returned. */
 void evq_pool_run(struct evq_pool *pool, evq_pool_fn fn, void *context, int32_t part_count);
 
 #endif

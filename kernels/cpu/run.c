@@ -269,6 +269,14 @@ static float *thread_buffers(const struct evq_cpu_state *state, int32_t thread)
     return (float *)state->threads.data + (size_t)thread * state->thread_floats;
 }
 
+/* The caller's own parts are enough: it takes some as long as there are any. */
+static void part_done(const struct segment_run *run, int32_t thread)
+{
+    if (thread == 0 && run->batch->tell != NULL) {
+        run->batch->tell(run->batch->listener);
+    }
+}
+
 static void run_chunk(void *context, int32_t part, int32_t thread)
 {
     const struct segment_run *run = context;
@@ -285,6 +293,7 @@ static void run_chunk(void *context, int32_t part, int32_t thread)
     for (size_t i = run->segment->first; i < run->segment->end; i++) {
         run_op(&chunk, i);
     }
+    part_done(run, thread);
 }
 
 /* One block of queries of one head; blocks of a head come one after another, the longest first, so
@@ -321,6 +330,7 @@ static void run_attention_part(void *context, int32_t part, int32_t thread)
     };
 
     state->kernels->attention(&attention);
+    part_done(run, thread);
 }
 
 /* As many chunks as threads, or a multiple of it, so that all end together. */
@@ -345,10 +355,11 @@ void evq_run(struct evq_cpu_state *state, const struct evq_batch *batch,
         if (run.segment->attention) {
             evq_pool_run(state->pool, run_attention_part, &run,
                          state->plan->ops[run.segment->first].heads * state->tokens.block_count);
-            continue;
+        } else {
+            run.rows = run.segment->scores ? state->tokens.scored_count : batch->rows;
+            run.chunk = run.rows > 0 ? chunk_rows(state, run.rows) : 1;
+            evq_pool_run(state->pool, run_chunk, &run, (run.rows + run.chunk - 1) / run.chunk);
         }
-        run.rows = run.segment->scores ? state->tokens.scored_count : batch->rows;
-        run.chunk = run.rows > 0 ? chunk_rows(state, run.rows) : 1;
-        evq_pool_run(state->pool, run_chunk, &run, (run.rows + run.chunk - 1) / run.chunk);
+        part_done(&run, 0);
     }
 }

@@ -45,6 +45,7 @@ static void cuda_close(void *opened)
         (void)cudaStreamSynchronize(state->stream);
     }
     evq_cuda_copies_close(state);
+    evq_cuda_marks_close(state);
     if (state->cublas_handle != NULL) {
         (void)state->cublas.destroy(state->cublas_handle);
     }
@@ -93,6 +94,9 @@ static enum evq_status open_device(struct evq_cuda_state *state, struct evq_erro
     }
     if (status == EVQ_OK) {
         status = evq_cuda_copies_open(state, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_cuda_marks_open(state, err);
     }
     if (status == EVQ_OK) {
         status = evq_cublas_load(&state->cublas, err);

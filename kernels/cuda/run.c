@@ -113,6 +113,59 @@ static enum evq_status copy_batch(struct evq_cuda_state *state, const struct evq
     return status;
 }
 
+enum evq_status evq_cuda_marks_open(struct evq_cuda_state *state, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (int i = 0; i < EVQ_CUDA_MARKS && status == EVQ_OK; i++) {
+        status = evq_cuda_status(cudaEventCreateWithFlags(&state->marks[i], cudaEventDisableTiming),
+                                 "make an event", err);
+    }
+    return status;
+}
+
+void evq_cuda_marks_close(struct evq_cuda_state *state)
+{
+    for (int i = 0; i < EVQ_CUDA_MARKS; i++) {
+        if (state->marks[i] != NULL) {
+            (void)cudaEventDestroy(state->marks[i]); // Fails with the device only.
+        }
+    }
+}
+
+/* Enqueues the plan's operations, with marks evenly between them where somebody listens: all are
+ * launched long before they are done. */
+static enum evq_status run_steps(struct evq_cuda_state *state, const struct evq_batch *batch,
+                                 int32_t tiles, size_t *ret_marks, struct evq_error *err)
+{
+    const size_t count = state->plan->op_count;
+    enum evq_status status = EVQ_OK;
+
+    *ret_marks = 0;
+    for (size_t i = 0; i < count && status == EVQ_OK;) {
+        status = evq_cuda_step(state, batch, tiles, i, &i, err);
+        if (status == EVQ_OK && batch->tell != NULL && i * EVQ_CUDA_MARKS / count > *ret_marks) {
+            status = evq_cuda_status(cudaEventRecord(state->marks[(*ret_marks)++], state->stream),
+                                     "mark a step", err);
+        }
+    }
+    return status;
+}
+
+static enum evq_status wait_marks(const struct evq_cuda_state *state, const struct evq_batch *batch,
+                                  size_t marks, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < marks && status == EVQ_OK; i++) {
+        status = evq_cuda_status(cudaEventSynchronize(state->marks[i]), "run the plan", err);
+        if (status == EVQ_OK) {
+            batch->tell(batch->listener);
+        }
+    }
+    return status;
+}
+
 static enum evq_status run_batch(struct evq_cuda_state *state, const struct evq_batch *batch,
                                  struct evq_row_result *results, struct evq_error *err)
 {
@@ -120,6 +173,7 @@ static enum evq_status run_batch(struct evq_cuda_state *state, const struct evq_
     const int32_t count = head->kind == EVQ_OP_SCORE ? batch->scores : batch->rows;
     const size_t bytes = (size_t)count * sizeof(*results);
     const int32_t tiles = state->plan->length_max > 0 ? read_sequences(state, batch) : 0;
+    size_t marks = 0;
 
     enum evq_status status = evq_cuda_status(cudaSetDevice(state->device), "choose the GPU", err);
     if (status == EVQ_OK) {
@@ -128,13 +182,16 @@ static enum evq_status run_batch(struct evq_cuda_state *state, const struct evq_
     if (status == EVQ_OK) {
         status = copy_batch(state, batch, tiles, err);
     }
-    for (size_t i = 0; i < state->plan->op_count && status == EVQ_OK;) {
-        status = evq_cuda_step(state, batch, tiles, i, &i, err);
+    if (status == EVQ_OK) {
+        status = run_steps(state, batch, tiles, &marks, err);
     }
     if (status == EVQ_OK) {
         status = evq_cuda_status(cudaMemcpyAsync(state->h_results, state->results.d_data, bytes,
                                                  cudaMemcpyDeviceToHost, state->stream),
                                  "copy results", err);
+    }
+    if (status == EVQ_OK) {
+        status = wait_marks(state, batch, marks, err);
     }
     if (status == EVQ_OK) {
         status = evq_cuda_status(cudaStreamSynchronize(state->stream), "run the plan", err);

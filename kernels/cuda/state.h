@@ -45,10 +45,13 @@ struct evq_cuda_stage { // A blob as it came, before it is converted.
     cudaEvent_t copied, converted; // Recorded by the latest put() that went through it.
 };
 
+#define EVQ_CUDA_MARKS 32
+
 struct evq_cuda_state {
     int device;
     cudaStream_t stream; // Of everything but the copies of weights.
     cudaStream_t copies;
+    cudaEvent_t marks[EVQ_CUDA_MARKS];             // A batch's steps on the stream: how far it is.
     struct evq_cuda_stage stages[EVQ_CUDA_STAGES]; // Put number n goes through n modulo these.
     uint64_t puts;
     struct evq_cublas cublas;
@@ -147,6 +150,12 @@ bool evq_cuda_tiled(const struct evq_cuda_state *state, const struct evq_op *op)
 enum evq_status evq_cuda_step(struct evq_cuda_state *state, const struct evq_batch *batch,
                               int32_t tiles, size_t number, size_t *ret_next,
                               struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* run.c */
+
+enum evq_status evq_cuda_marks_open(struct evq_cuda_state *state,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_cuda_marks_close(struct evq_cuda_state *state); // Half-opened ones too.
 
 /* put.c */
 

@@ -25,6 +25,7 @@
 
 struct seen { // What the report saw of the last task.
     int32_t tasks, progress;
+    int32_t within; // Times that a batch told before its end.
     int64_t done, total;
     int64_t stop_at;           // Progress answers EVQ_E_STOPPED from here on; 0: never.
     struct evq_result *result; // Copied: sums and metrics.
@@ -43,8 +44,10 @@ static inline enum evq_status on_progress(void *context, int64_t done, int64_t t
     struct seen *seen = context;
 
     assert_non_null(status);
-    assert_true(done > 0 && done <= total);
-    seen->progress++;
+    assert_true(done >= 0 && done <= total);
+    const bool within = done == 0 || done == seen->done;
+    seen->within += within;
+    seen->progress += !within;
     seen->done = done;
     seen->total = total;
     return seen->stop_at > 0 && done >= seen->stop_at ? EVQ_E_STOPPED : EVQ_OK;

@@ -103,12 +103,46 @@ static void language_models_stay_near_the_cpu_in_bf16(void **unused)
     evq_backend_cpu.close(cpu);
 }
 
+struct told {
+    struct evq_row_result *last;
+    int32_t times, before; // The last result was there.
+};
+
+static void count_told(void *listener)
+{
+    struct told *told = listener;
+
+    told->times++;
+    told->before += !isnan(told->last->loss);
+}
+
+/* Launches return at once: what is told must be what the device did. */
+static void batch_tells_of_its_steps(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&shapes[3], lengths_short);
+    struct told told = {.last = &results[model->batch.scores - 1]};
+    void *device = open_backend(cuda);
+
+    (void)unused;
+    run(cuda, device, model, EVQ_COMPUTE_F32, results);
+    model->batch.tell = count_told;
+    model->batch.listener = &told;
+    memset(results, 0xff, sizeof(results));
+    must(cuda->exec(device, &model->batch, results, &err), &err);
+    assert_int_equal(told.times, model->plan.op_count);
+    assert_int_equal(told.before, 0);
+    cuda->close(device);
+    model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(selfcheck_passes),
         cmocka_unit_test(language_models_equal_the_cpu_in_fp32),
         cmocka_unit_test(language_models_stay_near_the_cpu_in_bf16),
+        cmocka_unit_test(batch_tells_of_its_steps),
     };
 
     print_message("seed %llu\n", (unsigned long long)random_state);

@@ -1,5 +1,7 @@
 /* The CPU backend on whole language models against plain loops in double: fp32, bf16, the same bits
  * wherever a token stands, NaN. */
+#include <pthread.h>
+
 #include "plain_model.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -312,6 +314,46 @@ static void token_keeps_its_bits_wherever_it_stands(void **unused)
     }
 }
 
+struct told {
+    pthread_t thread;
+    int32_t times;
+};
+
+static void count_told(void *listener)
+{
+    struct told *told = listener;
+
+    assert_true(pthread_equal(told->thread, pthread_self()));
+    told->times++;
+}
+
+/* Who kills what says nothing for long must hear of a long batch before it ends: a segment over all
+ * rows of a large model may take minutes. */
+static void batch_tells_of_its_parts(void **unused)
+{
+    static const int32_t lengths[] = {600, 0};
+    static struct evq_row_result results[4096];
+    struct model *model = language_model(lengths, &(struct shape){50, 4, 2, 16, true, turns});
+    struct told told = {.thread = pthread_self()};
+    struct evq_error err = {0};
+
+    (void)unused;
+    score_rows(model, 1, 1, 50);
+    model->batch.tell = count_told;
+    model->batch.listener = &told;
+    for (int32_t threads = 1; threads <= 3; threads++) {
+        void *state = open_cpu(threads);
+        prepare(state, model);
+        told.times = 0;
+        assert_int_equal(cpu->exec(state, &model->batch, results, &err), EVQ_OK);
+        // Segments are 5; a thread alone has three chunks of rows, and blocks of queries of 4
+        // heads.
+        assert_true(told.times >= (threads == 1 ? 40 : 5));
+        cpu->close(state);
+    }
+    model_free(model);
+}
+
 static void nan_weights_give_nan_losses(void **unused)
 {
     struct model *model = language_model(lengths_odd, &(struct shape){50, 2, 2, 8, false, NULL});
@@ -347,6 +389,7 @@ int main(void)
         cmocka_unit_test(language_models_equal_plain_loops),
         cmocka_unit_test(language_models_in_bf16_stay_near_plain_loops),
         cmocka_unit_test(token_keeps_its_bits_wherever_it_stands),
+        cmocka_unit_test(batch_tells_of_its_parts),
         cmocka_unit_test(nan_weights_give_nan_losses),
     };
     int failed = 0;

@@ -94,6 +94,18 @@ static void native_merge_refuses_sums_that_lack_a_name(void **state)
     evq_result_free(result);
 }
 
+/* A batch may take longer than a child may stay silent. */
+static void native_tells_within_a_batch(void **state)
+{
+    struct fixture *fx = *state;
+    const struct evq_task_config task = mnist_task(NULL, 0);
+    struct evq_error err = {0};
+
+    fx->seen.stop_at = 1; // The first batch is the last.
+    assert_int_equal(eval_mnist(fx, &task, -1, 0, &err), EVQ_E_STOPPED);
+    assert_true(fx->seen.within >= 1);
+}
+
 static void native_stops_when_told(void **state)
 {
     struct fixture *fx = *state;
@@ -280,6 +292,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(native_shards_add_up_to_the_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(native_merge_refuses_sums_that_lack_a_name, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(native_tells_within_a_batch, setup, teardown),
         cmocka_unit_test_setup_teardown(native_stops_when_told, setup, teardown),
         cmocka_unit_test_setup_teardown(native_regression_equals_by_hand, setup, teardown),
         cmocka_unit_test_setup_teardown(native_batch_norm_stands_where_it_is_told, setup, teardown),

@@ -422,6 +422,7 @@ static void reading_a_large_text_is_told(void **state)
     made.data[made.task.data_count++] = (struct evq_pair){"limit", "1"}; // Of the lines: one.
     assert_runs(fx, &made.task);
     const int32_t told = fx->seen.progress; // Of its windows.
+    assert_true(fx->seen.within > 0);       // And of the batch they are in.
     made.data[3].value = "none";            // One document.
     fx->seen = (struct seen){.result = fx->seen.result, .stop_at = 2 << 20};
     struct evq_error err = {0};

@@ -1,6 +1,10 @@
 /* Several devices beside each other give what one gives. The devices here are CPU backends. */
 #include "native_fixture.h"
 
+#include <pthread.h>
+#include <semaphore.h>
+#include <time.h>
+
 #include "tests/fixture/random.h"
 #include "worker/evaluators/native_run.h"
 #include "worker/loader/several.h"
@@ -329,6 +333,61 @@ static void several_fail_with_the_one_that_fails(void **state)
     assert_int_equal(closed, 3);
 }
 
+/* ---- what a long batch tells ---- */
+
+static sem_t heard;
+
+static void hear(void *listener)
+{
+    assert_true(pthread_equal(*(pthread_t *)listener, pthread_self()));
+    assert_int_equal(sem_post(&heard), 0);
+}
+
+/* The first device says nothing and is done; the second is not until it was heard. */
+static enum evq_status telling_exec(void *state, const struct evq_batch *batch,
+                                    struct evq_row_result *results, struct evq_error *err)
+{
+    struct evq_batch silent = *batch;
+    struct timespec end;
+
+    silent.tell = NULL;
+    if (state == failing_state) {
+        batch->tell(batch->listener);
+        (void)clock_gettime(CLOCK_REALTIME, &end);
+        end.tv_sec += 20;
+        if (sem_timedwait(&heard, &end) != 0) {
+            return evq_error_set(err, EVQ_E_TIMEOUT, "nobody heard");
+        }
+    }
+    return evq_backend_cpu.exec(state, &silent, results, err);
+}
+
+static void several_tell_what_any_of_them_does(void **state)
+{
+    static struct batch made;
+    static struct evq_row_result results[2 * ROWS];
+    struct evq_backend_ops ops = failing_ops();
+    pthread_t self = pthread_self();
+    struct evq_error err = {0};
+
+    (void)state;
+    assert_int_equal(sem_init(&heard, 0, 0), 0);
+    ops.exec = telling_exec;
+    void *several = several_of(&ops, 2);
+    assert_int_equal(evq_backend_several.prepare(several, &plans[0], &err), EVQ_OK);
+    weights_put(&evq_backend_several, several);
+    batch_make(&made, &plans[0], ROWS, 9);
+    made.batch.tell = hear;
+    made.batch.listener = &self;
+    for (int times = 0; times < 3; times++) {
+        if (evq_backend_several.exec(several, &made.batch, results, &err) != EVQ_OK) {
+            fail_msg("%s", err.message);
+        }
+    }
+    evq_backend_several.close(several);
+    (void)sem_destroy(&heard);
+}
+
 static void several_open_all_or_none(void **state)
 {
     const struct evq_backend_ops ops = failing_ops();
@@ -397,6 +456,7 @@ int main(void)
         cmocka_unit_test(several_devices_give_what_one_gives),
         cmocka_unit_test(several_tell_of_all_their_devices),
         cmocka_unit_test(several_fail_with_the_one_that_fails),
+        cmocka_unit_test(several_tell_what_any_of_them_does),
         cmocka_unit_test(several_open_all_or_none),
         cmocka_unit_test_setup_teardown(several_evaluate_a_job_as_one_does, setup, teardown),
     };

@@ -12,6 +12,7 @@
 #include "worker/evaluators/native_tokenizer.h"
 
 #define AHEAD_PATIENCE_MS 2000 // Less than a child has to end.
+#define TELL_MS           200  // At most so often does a batch tell.
 
 static void free_dataset(void *thing)
 {
@@ -307,6 +308,18 @@ const char *evq_native_directory(const struct evq_native_run *run, struct evq_ar
     const char *slash = strrchr(file, '/');
 
     return evq_arena_strndup(arena, file, slash != NULL ? (size_t)(slash - file) : 0);
+}
+
+void evq_native_tell(void *listener)
+{
+    struct evq_native_run *run = listener;
+    const int64_t now_ms = evq_clock_mono_ms();
+
+    if (now_ms - run->told_ms >= TELL_MS) {
+        run->told_ms = now_ms;
+        const enum evq_status ignored = evq_native_progress(run, "", run->done, run->total);
+        (void)ignored; // Whoever asks to stop says so again when the batch ends.
+    }
 }
 
 /* "" unless memory made the batches smaller. */

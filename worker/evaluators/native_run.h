@@ -40,6 +40,8 @@ struct evq_native_run {
     int32_t rows;        // Of a batch, at most.
     int32_t rows_wanted; // Had there been memory for them; 0: there was.
     int64_t loaded_us;   // When data and weights were in place; 0: not yet.
+    int64_t done, total; // Of the task's windows or samples.
+    int64_t told_ms;     // When evq_native_tell() told of them last.
 };
 
 /* Reads the data, loads the model, runs this shard's part, adds to sums: for tasks over samples and
@@ -65,6 +67,9 @@ enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least
  * data". EVQ_E_STOPPED: give up. */
 enum evq_status evq_native_progress(const struct evq_native_run *run, const char *doing,
                                     int64_t done, int64_t total) EVQ_CHECK_RESULT;
+
+/* For a batch to tell that it moves; listener is the run. */
+void evq_native_tell(void *listener);
 
 /* The directory of the configuration, from which relative paths of the data start: "" or a path in
  * arena; NULL: out of memory. */

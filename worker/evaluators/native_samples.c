@@ -167,8 +167,12 @@ static enum evq_status run_batch(struct evq_native_run *run, const struct batch 
                                  struct evq_task_sum *sums, struct evq_error *err)
 {
     struct evq_native *native = run->native;
-    const struct evq_batch request = {
-        .rows = rows, .inputs = native->inputs, .labels = batch->labels, .targets = batch->targets};
+    const struct evq_batch request = {.rows = rows,
+                                      .inputs = native->inputs,
+                                      .labels = batch->labels,
+                                      .targets = batch->targets,
+                                      .tell = evq_native_tell,
+                                      .listener = run};
 
     evq_dataset_inputs(batch->dataset, first, stride, rows, native->inputs);
     if (batch->labels != NULL) {
@@ -196,9 +200,11 @@ static enum evq_status run_batches(struct evq_native_run *run, const struct evq_
     const int64_t total = left > 0 ? (left - 1) / stride + 1 : 0;
     struct batch batch = {.dataset = dataset};
 
+    run->total = total;
     enum evq_status status = make_room(run, &batch, err);
     for (int64_t done = 0; done < total && status == EVQ_OK;) {
         const int32_t rows = total - done < run->rows ? (int32_t)(total - done) : run->rows;
+        run->done = done;
         status = run_batch(run, &batch, start + done * stride, stride, rows, sums, err);
         if (status == EVQ_E_NOMEM) { // The same rows again, in smaller batches.
             status = evq_native_shrink(run, BATCH_ROWS_STEP, err);

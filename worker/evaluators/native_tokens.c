@@ -259,8 +259,12 @@ static enum evq_status run_windows(struct evq_native_run *run, struct packing *p
     const int64_t total = packing->windows->count;
     enum evq_status status = EVQ_OK;
 
+    run->total = total;
+    packing->batch.tell = evq_native_tell;
+    packing->batch.listener = run;
     for (int64_t done = 0; done < total && status == EVQ_OK;) {
         const int64_t began = done;
+        run->done = done;
         packing->batch.rows = packing->batch.sequences = packing->batch.scores = 0;
         while (done < total && pack(packing, packing->order[done].window)) {
             done++;

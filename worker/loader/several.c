@@ -34,6 +34,7 @@ struct several {
     pthread_cond_t wake, idle;
     uint64_t turn; // Counts batches: a thread that sees another value than its own has work.
     size_t busy;
+    bool told; // By a thread, since the caller looked last.
     bool stop;
 };
 
@@ -45,6 +46,17 @@ static void lane_run(struct lane *lane)
     lane->status = lane->batch.rows > 0
                        ? ops->exec(lane->state, &lane->batch, lane->results, &lane->err)
                        : EVQ_OK;
+}
+
+/* Who listens is called in the thread that called exec(): it is woken for it. */
+static void lane_tell(void *listener)
+{
+    struct several *several = listener;
+
+    (void)pthread_mutex_lock(&several->lock);
+    several->told = true;
+    (void)pthread_cond_signal(&several->idle);
+    (void)pthread_mutex_unlock(&several->lock);
 }
 
 static void *lane_main(void *context)
@@ -321,7 +333,12 @@ static bool part_cut(struct lane *lane, const struct evq_batch *batch, int32_t f
     const int32_t begin = *sequence;
     const int32_t score_begin = *score;
 
-    *part = (struct evq_batch){.rows = end - first};
+    *part =
+        (struct evq_batch){.rows = end - first, .tell = batch->tell, .listener = batch->listener};
+    if (batch->tell != NULL && lane->threaded) {
+        part->tell = lane_tell;
+        part->listener = lane->several;
+    }
     part->inputs =
         batch->inputs != NULL ? batch->inputs + row * (size_t)plan->buffer_columns[0] : NULL;
     part->labels = batch->labels != NULL ? batch->labels + row : NULL;
@@ -419,6 +436,23 @@ static enum evq_status batch_check(const struct several *several, const struct e
                                 (int)batch->rows);
 }
 
+static void lanes_wait(struct several *several, const struct evq_batch *batch)
+{
+    (void)pthread_mutex_lock(&several->lock);
+    while (several->busy > 0) {
+        if (several->told) {
+            several->told = false;
+            (void)pthread_mutex_unlock(&several->lock);
+            batch->tell(batch->listener);
+            (void)pthread_mutex_lock(&several->lock);
+            continue;
+        }
+        (void)pthread_cond_wait(&several->idle, &several->lock);
+    }
+    several->told = false; // The next batch may have no listener.
+    (void)pthread_mutex_unlock(&several->lock);
+}
+
 /* The first failure counts, in the order of the devices. */
 static enum evq_status several_exec(void *opened, const struct evq_batch *batch,
                                     struct evq_row_result *results, struct evq_error *err)
@@ -439,11 +473,7 @@ static enum evq_status several_exec(void *opened, const struct evq_batch *batch,
     (void)pthread_cond_broadcast(&several->wake);
     (void)pthread_mutex_unlock(&several->lock);
     lane_run(&several->lanes[0]);
-    (void)pthread_mutex_lock(&several->lock);
-    while (several->busy > 0) {
-        (void)pthread_cond_wait(&several->idle, &several->lock);
-    }
-    (void)pthread_mutex_unlock(&several->lock);
+    lanes_wait(several, batch);
     for (size_t i = 0; i < several->count; i++) {
         const struct lane *lane = &several->lanes[i];
         if (lane->status != EVQ_OK) {
