@@ -61,14 +61,33 @@ static bool leads_on(const struct evq_pickle_node *node)
            node->kind == EVQ_PICKLE_TUPLE || node->kind == EVQ_PICKLE_OBJECT;
 }
 
+/* Whether set has the key: ADDITEMS, or set([...]) of protocols before 4. NULL has none. */
+static bool has(const struct evq_pickle_node *set, const struct evq_pickle_node *key)
+{
+    if (set != NULL && set->kind == EVQ_PICKLE_OBJECT && set->as.object->arguments->count == 1) {
+        set = set->as.object->arguments->as.items[0];
+    }
+    if (set == NULL || (set->kind != EVQ_PICKLE_SET && set->kind != EVQ_PICKLE_LIST)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < set->count; i++) {
+        if (set->as.items[i]->kind == EVQ_PICKLE_TEXT && key->kind == EVQ_PICKLE_TEXT &&
+            evq_pickle_text_compare(set->as.items[i], key) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* except: a set of keys to pass over, or NULL. */
 static enum evq_status walk_dict(struct walk *walk, const struct evq_pickle_node *dict,
-                                 size_t name_bytes)
+                                 const struct evq_pickle_node *except, size_t name_bytes)
 {
     enum evq_status status = EVQ_OK;
 
     for (uint32_t i = 0; i + 1 < dict->count && status == EVQ_OK; i += 2) {
         size_t bytes = 0;
-        if (!leads_on(dict->as.items[i + 1])) {
+        if (!leads_on(dict->as.items[i + 1]) || has(except, dict->as.items[i])) {
             continue;
         }
         status = append_key(walk, dict->as.items[i], name_bytes, &bytes);
@@ -98,8 +117,8 @@ static enum evq_status walk_list(struct walk *walk, const struct evq_pickle_node
     return status;
 }
 
-/* A pickled nn.Module keeps its tensors in three dicts that its names do not show; TorchScript
- * among its attributes. */
+/* A pickled nn.Module keeps its tensors in three dicts that its names do not show, some buffers of
+ * which are not of its state dict; TorchScript among its attributes. */
 static enum evq_status walk_object(struct walk *walk, const struct evq_pickle_node *node,
                                    size_t name_bytes)
 {
@@ -110,17 +129,19 @@ static enum evq_status walk_object(struct walk *walk, const struct evq_pickle_no
     if (object->state == NULL || object->state->kind != EVQ_PICKLE_DICT) {
         // A dict of a class of its own.
         return object->items != NULL && object->items->kind == EVQ_PICKLE_DICT
-                   ? walk_dict(walk, object->items, name_bytes)
+                   ? walk_dict(walk, object->items, NULL, name_bytes)
                    : EVQ_OK;
     }
     if (object->callable->kind == EVQ_PICKLE_GLOBAL &&
         strncmp(object->callable->as.global->module, "__torch__", strlen("__torch__")) == 0) {
-        return walk_dict(walk, object->state, name_bytes);
+        return walk_dict(walk, object->state, NULL, name_bytes);
     }
+    const struct evq_pickle_node *passing =
+        evq_pickle_get(object->state, "_non_persistent_buffers_set");
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]) && status == EVQ_OK; i++) {
         const struct evq_pickle_node *part = evq_pickle_get(object->state, parts[i]);
         if (part != NULL && part->kind == EVQ_PICKLE_DICT) {
-            status = walk_dict(walk, part, name_bytes);
+            status = walk_dict(walk, part, passing, name_bytes);
         }
     }
     return status;
@@ -141,7 +162,7 @@ static enum evq_status walk_value(struct walk *walk, const struct evq_pickle_nod
     }
     walk->depth++;
     if (node->kind == EVQ_PICKLE_DICT) {
-        status = walk_dict(walk, node, name_bytes);
+        status = walk_dict(walk, node, NULL, name_bytes);
     } else if (node->kind == EVQ_PICKLE_LIST || node->kind == EVQ_PICKLE_TUPLE) {
         status = walk_list(walk, node, name_bytes);
     } else if (node->kind == EVQ_PICKLE_OBJECT) {

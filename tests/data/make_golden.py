@@ -71,6 +71,12 @@ class Net(torch.nn.Module):
         self.register_buffer("scale", torch.tensor([0.5, 2.0]))
 
 
+class Masked(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(2, 2), persistent=False)  # Pickled, but not of the state dict.
+
+
 def source_of(item):  # The legacy stream holds the source of modules: of these a line, and no path of the machine.
     return [f"class {item.__name__}(Module):\n", "    ...\n"], 0, "train.py"
 
@@ -135,6 +141,8 @@ def make():
     save(model, "protocol5.pt", pickle_protocol=5)
     net = Net()
     save(net, "module.pt")
+    for protocol in (2, 4):  # The set of such buffers is written in two ways.
+        save(Masked(), f"module_masked{protocol}.pt", pickle_protocol=protocol)
     save({"net": torch.nn.DataParallel(net).state_dict()}, "wrapped.pth")
     save([base, [base[0], base[1]]], "list.pt")
     save({"a": torch.nn.Parameter(base), 7: {3: base[3]}}, "numbers.pt")

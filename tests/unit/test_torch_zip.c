@@ -59,6 +59,8 @@ static const struct fixture_golden fixtures[] = {
     {"made/lightning.ckpt", "state_dict.", 2},
     {"made/list.pt", "", 3},
     {"made/module.pt", "", 8},
+    {"made/module_masked2.pt", "", 8},
+    {"made/module_masked4.pt", "", 8},
     {"made/nanogpt.pt", "model.", 2},
     {"made/numbers.pt", "", 2},
     {"made/protocol4.pt", "", 2},
