@@ -279,7 +279,7 @@ static const struct edit edits[] = {
      EVQ_E_UNSUPPORTED,
      {"use_bidirectional_attention"}},
     {"gemma", "\"use_cache\": true", "\"hidden_activation\": \"softplus\"", EVQ_OK, {""}},
-    {"gemma", "\"hidden_act\": \"gelu", "\"hidden_activation\": \"gelu", EVQ_OK, {""}},
+    {"gemma", "\"hidden_act\": \"gelu_py", "\"hidden_activation\": \"py", EVQ_OK, {""}},
     {"gemma", "{", "[", EVQ_E_CORRUPT, {"config.json"}},
     {"gemma", "{", "{\"a\": nan, ", EVQ_E_CORRUPT, {"config.json", "JSON byte"}},
     {"gemma", "{", "{\"a\": \"\xff\", ", EVQ_E_CORRUPT, {"config.json", "UTF-8"}},

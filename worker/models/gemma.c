@@ -8,14 +8,13 @@
 #include "worker/models/llama.h"
 #include "worker/models/rope.h"
 
-/* Its first configurations say "gelu" and mean the tanh form, as Transformers reads them; some say
- * it a second time as hidden_activation. */
+/* Its first configurations say "gelu" and mean the tanh form, as Transformers reads them; what some
+ * say as hidden_activation it passes over, so that it counts only among the options. */
 static enum evq_activation read_activation(struct evq_model_config *config)
 {
     static const char tanh_form[] = "gelu_pytorch_tanh";
 
-    if (evq_model_config_told(config, "hidden_activation") ||
-        !evq_model_config_has(config, "hidden_act")) {
+    if (evq_model_config_told(config, "hidden_activation")) {
         return evq_decoder_activation(config, "hidden_activation", tanh_form);
     }
     return strcmp(evq_model_config_text(config, "hidden_act", tanh_form), "gelu") == 0
