@@ -81,6 +81,10 @@ static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_sho
     if (evq_room_lacks(supervisor)) {
         evq_buffer_text(out, ", \"no_room\": true");
     }
+    if (supervisor->gpus_seen > 0) {
+        evq_buffer_printf(out, ", \"gpus_seen\": %u, \"gpus_taken\": %u", supervisor->gpus_seen,
+                          supervisor->gpus_taken);
+    }
     evq_buffer_text(out, ", \"suites\": [");
     for (size_t i = 0; i < config->suite_count; i++) {
         if (supervisor->offer.suites[i]) {

@@ -84,6 +84,27 @@ static enum evq_status spawns_make(struct evq_supervisor *supervisor, struct evq
                : evq_error_set(err, EVQ_E_NOMEM, "start of children");
 }
 
+/* Who pays for a GPU should hear that nothing will run on it. */
+static void gpus_count(struct evq_supervisor *supervisor, const struct evq_devices *devices,
+                       bool shared)
+{
+    const struct evq_gpus *gpus = &supervisor->gpus;
+    uint32_t taken = gpus->share_count * gpus->per_share; // 0: nothing is shared.
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        taken += (uint32_t)supervisor->slots[i].gpus;
+    }
+    supervisor->gpus_seen = devices->count;
+    supervisor->gpus_taken = taken < devices->count ? taken : devices->count;
+    if (taken < devices->count) {
+        evq_log(EVQ_LOG_WARN, "gpus_left", "slots=%u gpus=%u of=%u reason=%s",
+                supervisor->slot_count, taken, devices->count,
+                shared ? "worker.slots and worker.gpus_per_slot make no slot for the others, which "
+                         "other workers of this machine may lease"
+                       : "a slot computes on one MIG instance");
+    }
+}
+
 static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_error *err)
 {
     const struct evq_options *options = supervisor->options;
@@ -128,9 +149,14 @@ static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_
                              &slot->memory_bytes);
         }
     }
-    return shared ? evq_gpus_open(&supervisor->gpus, &devices, config->worker.gpus_per_slot,
-                                  supervisor->slot_count, err)
-                  : EVQ_OK;
+    const enum evq_status opened =
+        shared ? evq_gpus_open(&supervisor->gpus, &devices, config->worker.gpus_per_slot,
+                               supervisor->slot_count, err)
+               : EVQ_OK;
+    if (opened == EVQ_OK) {
+        gpus_count(supervisor, &devices, shared);
+    }
+    return opened;
 }
 
 static enum evq_status signals_open(struct evq_supervisor *supervisor, struct evq_error *err)

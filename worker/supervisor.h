@@ -63,7 +63,8 @@ struct evq_supervisor {
     int64_t beat_due_ms;
 
     struct evq_gpus gpus;
-    struct evq_gauge *gauge; // NULL: no GPUs.
+    uint32_t gpus_seen, gpus_taken; // Those of the machine, and how many the slots have room for.
+    struct evq_gauge *gauge;        // NULL: no GPUs.
     struct evq_slot *slots;
     uint32_t slot_count;
     struct evq_slot_spawn spawn;

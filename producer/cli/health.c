@@ -280,6 +280,22 @@ static void check_losses(const json_t *stats, json_t *checks)
     }
 }
 
+/* No warning: a training may have the others. */
+static void check_gpus_left(const json_t *worker, json_t *checks)
+{
+    const json_t *info = json_object_get(worker, "info");
+    const int64_t seen = evq_json_integer(info, "gpus_seen", 0);
+    const int64_t taken = evq_json_integer(info, "gpus_taken", 0);
+
+    if (taken < seen) {
+        evq_health_add(
+            checks, "GPUs", EVQ_HEALTH_NOTE,
+            "more worker.slots, or further workers there, take the others",
+            "the worker %.20s on %s takes %" PRId64 " of the %" PRId64 " GPUs that it sees",
+            evq_json_text(worker, "id", "?"), evq_json_text(info, "host", "?"), taken, seen);
+    }
+}
+
 static void check_workers(const json_t *stats, json_t *checks)
 {
     size_t alive = 0;
@@ -294,7 +310,9 @@ static void check_workers(const json_t *stats, json_t *checks)
         int64_t age = evq_json_integer(worker, "heartbeat_age_ms", 0);
         char span[EVQ_TERMINAL_SPAN_BYTES];
         alive += strcmp(state, "alive") == 0;
-        if (strcmp(state, "alive") != 0 && age < 3600000) {
+        if (strcmp(state, "alive") == 0) {
+            check_gpus_left(worker, checks);
+        } else if (age < 3600000) {
             const char *host = evq_json_text(json_object_get(worker, "info"), "host", "?");
             evq_health_add(checks, "workers", EVQ_HEALTH_WARN,
                            "look at its log; its jobs go to others",

@@ -454,6 +454,47 @@ static void lost_gpu_is_left_out(void **state)
     assert_true(fixture_worker_logged(worker, "no GPU answers: GPU 0 does not answer"));
 }
 
+static bool doctor_holds(struct fixture_site *site, const char *words)
+{
+    const char *worker = site->bin;
+
+    site->bin = EVQ_TEST_BIN "/evalq";
+    (void)fixture_site_run(site, "doctor", "doctor", "--url", site->fx->redis->url, NULL);
+    site->bin = worker; // Of the server of a test it finds fault with more.
+    return fixture_site_holds(site, "doctor", words);
+}
+
+/* Who pays for a GPU hears that no slot is for it. */
+static void gpus_without_a_slot_are_told(void **state)
+{
+    struct fixture_site *site = *state;
+
+    fixture_site_write(site, "gpus", "",
+                       "GPU-cut-a 0 85899345920 0 40\nMIG-one 0 10737418240 0 0\n"
+                       "MIG-two 0 5368709120 0 0\nGPU-c 0 85899345920 7 40\n");
+    fixture_site_write(site, "evalq.yaml", EVQ_TEST_DATA,
+                       "roots: {mnist: $DATA/mnist}\n"
+                       "worker: {scratch: $DIR/scratch, heartbeat_ms: 100}\n"
+                       "evaluators: {says: {kind: command, command: [$DIR/says.sh]}}\n"
+                       "suites: {says: {evaluator: says, tasks: [{name: t, type: any}]}}\n");
+    struct fixture_worker *worker =
+        fixture_site_worker(site, "--devices", "auto", "--slots", "1", NULL);
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=gpus_left slots=1 gpus=1 of=3 reason="
+                                                "\"worker.slots and worker.gpus_per_slot"));
+    FIXTURE_UNTIL(doctor_holds(site, " takes 1 of the 3 GPUs that it sees"));
+    fixture_worker_signal(worker, SIGTERM);
+    assert_int_equal(fixture_worker_wait(worker), 0);
+    worker = fixture_site_worker(site, "--devices", "MIG-two,MIG-one", "--slots", "1", NULL);
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "event=gpus_left slots=1 gpus=1 of=2 reason=\"a "
+                                                "slot computes on one MIG instance"));
+    fixture_worker_signal(worker, SIGTERM);
+    assert_int_equal(fixture_worker_wait(worker), 0);
+    worker = fixture_site_worker(site, "--devices", "auto", NULL);
+    FIXTURE_UNTIL(fixture_worker_logged(worker, "slot=2 devices=GPU-c"));
+    assert_false(fixture_worker_logged(worker, "event=gpus_left"));
+    assert_false(doctor_holds(site, "GPUs that it sees"));
+}
+
 /* CUDA gives a process one instance of a GPU that is cut up: each is a device of its own. */
 static void instances_of_a_gpu_are_devices(void **state)
 {
@@ -519,6 +560,7 @@ int main(void)
         TEST(status_shows_what_the_gpus_do),
         TEST(driver_that_hangs_holds_nobody_up),
         TEST(lost_gpu_is_left_out),
+        TEST(gpus_without_a_slot_are_told),
         TEST(instances_of_a_gpu_are_devices),
         TEST(without_a_driver_nothing_is_said_of_gpus),
     };
