@@ -219,6 +219,7 @@ def write_data(out: str) -> None:
         file.writelines(f"{label}\n" for label in labels)
     words = random.Random(SEED)
     letters = [{"question": "", "choices": ["A", "B", "C", " and"], "answer": 1}]  # After the prefix alone.
+    letters += [{"question": begin + "why", "choices": ["A", "B"], "answer": 1} for begin in ("<s>", "<|endoftext|>")]  # Not twice.
     for item in [item for item in items if item["goal"].strip()][:120]:  # One-token answers, contexts with blanks at the end, longer ones among them.
         answer = words.randrange(4)
         blank = words.choice(["", " ", "  ", "\n"])

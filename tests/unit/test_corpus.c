@@ -342,6 +342,43 @@ static void items_divide_context_and_continuation(void **state)
     assert_int_equal(fx->corpus->passages[0].bytes, 5);
 }
 
+/* As lm-evaluation-harness: a text that says <s> itself gets no second one from the template. */
+static void texts_that_begin_with_the_prefix_get_no_template(void **state)
+{
+    struct fixture *fx = *state;
+    const struct evq_passage *passages = NULL;
+    const int32_t *ids = NULL;
+
+    evq_tokenizer_free(fx->tokenizer);
+    fx->tokenizer = NULL;
+    assert_int_equal(
+        evq_tokenizer_open(AT_FDCWD, EVQ_TEST_DATA "/tokenizers/llama2", &fx->tokenizer, &fx->err),
+        EVQ_OK);
+    assert_int_equal(open_with(fx, EVQ_CORPUS_TARGETS,
+                               "{\"a\": \"<s>[INST] why\", \"b\": \" not\"}\n"
+                               "{\"a\": \"why\", \"b\": \" not\"}\n",
+                               "format", "jsonl", "template", "{a}", "target", "{b}", "prefix", "1",
+                               NULL),
+                     EVQ_OK);
+    passages = fx->corpus->passages;
+    ids = fx->corpus->tokens.ids;
+    assert_int_equal(ids[passages[0].first], 1);
+    assert_int_not_equal(ids[passages[0].first + 1], 1);
+    assert_int_equal(ids[passages[1].first], 1);
+    assert_int_equal(passages[0].count - passages[0].context,
+                     passages[1].count - passages[1].context);
+    assert_int_equal(open_with(fx, EVQ_CORPUS_DOCUMENTS, "<s>why not\nwhy not\n", "format", "text",
+                               "split", "lines", "prefix", "1", NULL),
+                     EVQ_OK);
+    passages = fx->corpus->passages;
+    ids = fx->corpus->tokens.ids;
+    assert_int_equal(passages[0].context, 1); // What a Trainer sees, and the harness does not.
+    assert_int_equal(ids[passages[0].first], 1);
+    assert_int_equal(ids[passages[0].first + 1], 1);
+    assert_int_equal(passages[1].context, 0);
+    assert_int_equal(ids[passages[1].first], 1);
+}
+
 static void items_read_labels_of_every_form(void **state)
 {
     static const struct {
@@ -505,6 +542,7 @@ int main(void)
         cmocka_unit_test(wikitext_is_detokenised),
         TEST(documents_are_a_text_its_lines_or_its_fields),
         TEST(items_divide_context_and_continuation),
+        TEST(texts_that_begin_with_the_prefix_get_no_template),
         TEST(items_read_labels_of_every_form),
         TEST(items_refuse_labels_of_another_file),
         TEST(corpus_refuses_in_a_sentence),

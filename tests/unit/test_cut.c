@@ -102,12 +102,16 @@ static void cut_rolling_is_the_harness_s(void **state)
             const int64_t lengths[] = {count, 7, 0, 40 - count};
             struct made made;
             make(&made, lengths, 4);
+            made.passages[1].context = 2; // The template's, left out as the last is.
+            made.passages[1].after = 1;
             struct evq_windows windows = start(&made, length);
             int64_t at = 0;
             assert_int_equal(evq_cut_rolling(&windows, NULL), EVQ_OK);
             for (size_t i = 0; i < 4; i++) {
-                at = check_rolling(&windows, made.ids + made.passages[i].first, (int32_t)lengths[i],
-                                   length, at);
+                const struct evq_passage *passage = &made.passages[i];
+                const int64_t left = passage->count - passage->context - passage->after;
+                at = check_rolling(&windows, made.ids + passage->first + passage->context,
+                                   (int32_t)left, length, at);
             }
             assert_int_equal(windows.count, at);
             evq_windows_free(&windows);

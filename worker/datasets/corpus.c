@@ -151,8 +151,9 @@ static enum evq_status make_digest(struct evq_corpus *corpus, struct evq_error *
     (void)XXH3_128bits_update(state, &corpus->prefix, sizeof(corpus->prefix));
     (void)XXH3_128bits_update(state, corpus->tokens.ids,
                               corpus->tokens.count * sizeof(*corpus->tokens.ids));
-    (void)XXH3_128bits_update(state, corpus->passages,
-                              corpus->passage_count * sizeof(*corpus->passages));
+    for (size_t i = 0; i < corpus->passage_count; i++) {
+        (void)XXH3_128bits_update(state, &corpus->passages[i], offsetof(struct evq_passage, after));
+    }
     if (corpus->item_count > 0) {
         (void)XXH3_128bits_update(state, corpus->items,
                                   corpus->item_count * sizeof(*corpus->items));

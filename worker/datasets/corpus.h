@@ -31,6 +31,9 @@ struct evq_passage {
     // Of the document as it stands in the file, or of the choice without its delimiter; 0: read
     // from a file of tokens.
     int64_t words, characters, bytes;
+    // Of a document's tokens, the last that lm-evaluation-harness leaves out (the first are
+    // `context`): the template's. Not of the digest, which older workers have for the same data.
+    int64_t after;
 };
 
 struct evq_item {

@@ -91,15 +91,25 @@ enum evq_status evq_corpus_add_passage(struct evq_corpus_build *build, struct ev
     return EVQ_OK;
 }
 
+/* lm-evaluation-harness puts no template around a text that begins with the prefix itself. */
+static bool begins_itself(const struct evq_corpus_build *build, const char *text, size_t bytes)
+{
+    return evq_tokenizer_begins(build->source->tokenizer, build->corpus->prefix, text, bytes);
+}
+
 enum evq_status evq_corpus_add_document(struct evq_corpus_build *build, const char *text,
                                         size_t bytes, const char *original, size_t original_bytes,
                                         struct evq_error *err)
 {
     struct evq_corpus *corpus = build->corpus;
-    const struct evq_passage passage = {.first = (int64_t)corpus->tokens.count};
+    const struct evq_tokenizer *tokenizer = build->source->tokenizer;
+    struct evq_passage passage = {.first = (int64_t)corpus->tokens.count};
 
-    const enum evq_status status = evq_tokenizer_encode(build->source->tokenizer, build->scratch,
-                                                        text, bytes, true, &corpus->tokens, err);
+    if (begins_itself(build, text, bytes)) {
+        evq_tokenizer_around(tokenizer, &passage.context, &passage.after);
+    }
+    const enum evq_status status =
+        evq_tokenizer_encode(tokenizer, build->scratch, text, bytes, true, &corpus->tokens, err);
     return status == EVQ_OK ? evq_corpus_add_passage(build, passage, original, original_bytes, err)
                             : status;
 }
@@ -156,9 +166,10 @@ static enum evq_status add_after_context(struct evq_corpus_build *build, const c
     struct evq_tokens *whole = &build->context;
     struct evq_tokens *tokens = &build->corpus->tokens;
     const size_t before = tokens->count;
+    const bool special = !begins_itself(build, context, context_bytes);
 
-    enum evq_status status =
-        evq_tokenizer_encode(tokenizer, build->scratch, context, context_bytes, true, tokens, err);
+    enum evq_status status = evq_tokenizer_encode(tokenizer, build->scratch, context, context_bytes,
+                                                  special, tokens, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -171,7 +182,7 @@ static enum evq_status add_after_context(struct evq_corpus_build *build, const c
     }
     whole->count = 0;
     status = evq_tokenizer_encode(tokenizer, build->scratch, (const char *)build->joined.data,
-                                  build->joined.bytes, true, whole, err);
+                                  build->joined.bytes, special, whole, err);
     *ret_context = lead;
     return status == EVQ_OK && whole->count > lead
                ? append_tokens(build->corpus, whole->ids + lead, whole->count - lead, err)

@@ -24,15 +24,17 @@ static enum evq_status roll(struct evq_windows *windows, int64_t group, struct e
 {
     const struct evq_passage *document = &windows->corpus->passages[group];
     const int64_t length = windows->length_max;
-    int64_t done = least(length, document->count);
+    const int64_t first = document->first + document->context;
+    const int64_t count = document->count - document->context - document->after;
+    int64_t done = least(length, count);
     enum evq_status status = EVQ_OK;
 
     if (done > 0) {
-        status = deal(windows, document->first, document->first + done, done, true, group, err);
+        status = deal(windows, first, first + done, done, true, group, err);
     }
-    while (done < document->count && status == EVQ_OK) {
-        const int64_t scored = least(document->count - done, length);
-        const int64_t end = document->first + done + scored;
+    while (done < count && status == EVQ_OK) {
+        const int64_t scored = least(count - done, length);
+        const int64_t end = first + done + scored;
         status = deal(windows, end - length - 1, end, scored, false, group, err);
         done += scored;
     }

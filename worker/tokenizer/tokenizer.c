@@ -205,6 +205,26 @@ int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer)
     return tokenizer->bos >= 0 ? tokenizer->bos : tokenizer->eos;
 }
 
+bool evq_tokenizer_begins(const struct evq_tokenizer *tokenizer, int32_t id, const char *text,
+                          size_t bytes)
+{
+    for (size_t i = 0; i < tokenizer->raw.count; i++) {
+        const struct evq_definition_added *added = &tokenizer->raw.tokens[i];
+        if (added->id == id) {
+            return bytes >= added->content.bytes &&
+                   memcmp(text, added->content.text, added->content.bytes) == 0;
+        }
+    }
+    return false;
+}
+
+void evq_tokenizer_around(const struct evq_tokenizer *tokenizer, int64_t *ret_before,
+                          int64_t *ret_after)
+{
+    *ret_before = (int64_t)tokenizer->before_count;
+    *ret_after = (int64_t)tokenizer->after_count;
+}
+
 static int32_t find_added(const struct evq_added *added, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < added->count; i++) {

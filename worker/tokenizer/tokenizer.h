@@ -73,6 +73,12 @@ int32_t evq_tokenizer_eos(const struct evq_tokenizer *tokenizer); // -1: none.
 /* What a text without context is scored after, as lm-evaluation-harness chooses: the BOS token,
  * else EOS; -1: neither. */
 int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer);
+/* Whether text begins as the added token id is written; no id, as -1: false. */
+bool evq_tokenizer_begins(const struct evq_tokenizer *tokenizer, int32_t id, const char *text,
+                          size_t bytes);
+/* How many tokens the template puts around a text. */
+void evq_tokenizer_around(const struct evq_tokenizer *tokenizer, int64_t *ret_before,
+                          int64_t *ret_after);
 /* The id of the token written like this, or -1. */
 int32_t evq_tokenizer_find(const struct evq_tokenizer *tokenizer, const char *text, size_t bytes);
 const char *evq_tokenizer_name(const struct evq_tokenizer *tokenizer);   // Its file, for messages.
