@@ -7,6 +7,8 @@
 
 enum { CUBLAS_ALLOC_FAILED = 3 };
 
+#define ROOM_MIB ((size_t)64) // Free memory with which it was not memory that a call lacked.
+
 struct symbol {
     const char *name;
     void *function; // Where its address goes.
@@ -114,10 +116,24 @@ static const char *name_of(int code)
     }
 }
 
+bool evq_cublas_lacks_memory(void)
+{
+    size_t unused = 0;
+    size_t total = 0;
+
+    // Fails where a fault sticks to the process: that is no lack of memory.
+    return cudaMemGetInfo(&unused, &total) == cudaSuccess && unused < ROOM_MIB << 20;
+}
+
 enum evq_status evq_cublas_status(int code, const char *what, struct evq_error *err)
 {
     if (code == 0) {
         return EVQ_OK;
+    }
+    if (code != CUBLAS_ALLOC_FAILED && evq_cublas_lacks_memory()) {
+        return evq_error_set(err, EVQ_E_NOMEM,
+                             "%s: cuBLAS status %d, %s, with less than %zu MiB of the GPU free",
+                             what, code, name_of(code), ROOM_MIB);
     }
     return evq_error_set(err, code == CUBLAS_ALLOC_FAILED ? EVQ_E_NOMEM : EVQ_E_DEVICE,
                          "%s: cuBLAS status %d, %s", what, code, name_of(code));

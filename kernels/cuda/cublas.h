@@ -7,6 +7,7 @@
 #define EVQ_KERNELS_CUDA_CUBLAS_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "shared/error.h"
@@ -70,6 +71,11 @@ struct evq_cublas {
  * it was something else. EVQ_E_DEVICE says which file is missing. */
 enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Whether the device has so little memory left that a call of cuBLAS may have failed for it: a
+ * kernel is loaded when it is first launched, and where there is no room it is said to have failed,
+ * or not to be supported. */
+bool evq_cublas_lacks_memory(void);
 
 /* EVQ_OK for 0, else EVQ_E_NOMEM or EVQ_E_DEVICE with cuBLAS's code. */
 enum evq_status evq_cublas_status(int code, const char *what,

@@ -50,7 +50,6 @@ enum evq_status evq_cuda_block_grow(struct evq_cuda_state *state, struct evq_cud
             : evq_cuda_status(cudaMalloc(&block->d_data, bytes), what, err);
     if (status != EVQ_OK) {
         block->d_data = NULL;
-        state->lacks_memory = true;
         return status;
     }
     block->bytes = bytes;

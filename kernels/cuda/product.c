@@ -229,7 +229,8 @@ enum evq_status evq_cuda_product_run(struct evq_cuda_products *products,
                               known->out, operands->d_out, known->out, &known->algo,
                               operands->d_workspace, known->workspace_bytes, stream);
     }
-    if (is_refusal(code)) { // What the heuristics found all the same; nothing was enqueued.
+    if (is_refusal(code) && !evq_cublas_lacks_memory()) {
+        // What the heuristics found all the same; nothing was enqueued.
         give_up(cublas, known);
         *ret_done = false;
         return EVQ_OK;

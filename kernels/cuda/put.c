@@ -115,6 +115,7 @@ enum evq_status evq_cuda_put(void *opened, int32_t slot, const struct evq_weight
         status =
             evq_cuda_status(cudaEventRecord(stage->converted, state->stream), "copy a weight", err);
     }
+    state->lacks_memory = state->lacks_memory || status == EVQ_E_NOMEM; // Also a kernel's.
     state->puts += status == EVQ_OK;
     weight->rows_put = status == EVQ_OK ? blob->first_row + blob->rows : 0;
     return status;

@@ -222,6 +222,8 @@ enum evq_status evq_cuda_exec(void *opened, const struct evq_batch *batch,
     }
     if (status == EVQ_OK && batch->rows > 0) {
         status = run_batch(state, batch, results, err);
+        // A kernel may have found no room to be loaded into.
+        state->lacks_memory = state->lacks_memory || status == EVQ_E_NOMEM;
     }
     if (status == EVQ_OK) {
         state->stats.exec_calls++;

@@ -79,7 +79,7 @@ struct evq_cuda_state {
     size_t h_result_bytes;
     size_t memory_max; // Bytes.
     size_t memory;     // Bytes held.
-    bool lacks_memory; // Some was not to be had since prepare() made room last.
+    bool lacks_memory; // put() or exec() found too little: the next prepare() makes room.
     struct evq_backend_stats stats;
 };
 
@@ -95,8 +95,7 @@ void evq_cuda_free(void *opened, void *host);
 /* Frees what it holds; the device's memory may be gone with the device, so nothing is reported. */
 void evq_cuda_block_free(struct evq_cuda_state *state, struct evq_cuda_block *block);
 
-/* At least bytes, what it held is lost if it grows. EVQ_E_NOMEM beyond memory_max, naming what, and
- * lacks_memory is set. */
+/* At least bytes, what it held is lost if it grows. EVQ_E_NOMEM beyond memory_max, naming what. */
 enum evq_status evq_cuda_block_grow(struct evq_cuda_state *state, struct evq_cuda_block *block,
                                     size_t bytes, const char *what,
                                     struct evq_error *err) EVQ_CHECK_RESULT;

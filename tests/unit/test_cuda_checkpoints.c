@@ -419,6 +419,66 @@ static void batch_without_memory_runs_with_fewer_rows(void **unused)
     model_free(model);
 }
 
+/* A kernel that finds no room to be loaded makes batches smaller, as anything does that finds none,
+ * whether cuBLAS says so or the runtime. */
+static void kernel_without_memory_runs_with_fewer_rows(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&gated, lengths);
+    const size_t kernel = (size_t)64 << 10;
+
+    (void)unused;
+    for (int turn = 0; turn < 2 * EVQ_COMPUTE_COUNT; turn++) {
+        const enum evq_compute compute = (enum evq_compute)(turn / 2);
+        (void)memory_for(model, compute, 1024);
+        struct evq_cuda_state *state = open_backend(cuda);
+        model->plan.rows_max = 8192;
+        must(cuda->prepare(state, &model->plan, &err), &err);
+        put_all(cuda, state, model);
+        emulator_memory(state->memory + kernel / 2);
+        if (turn % 2 == 0) {
+            emulator_kernel(kernel);
+        } else {
+            emulator_fail(cudaErrorMemoryAllocation);
+        }
+        const size_t before = state->memory;
+        assert_int_equal(cuda->exec(state, &model->batch, results, &err), EVQ_E_NOMEM);
+        model->plan.rows_max = 1024;
+        must(cuda->prepare(state, &model->plan, &err), &err);
+        assert_true(state->memory < before);
+        must(cuda->exec(state, &model->batch, results, &err), &err);
+        assert_same_bits(model, results, wanted);
+        cuda->close(state);
+        emulator_kernel(0);
+        emulator_memory((size_t)4 << 30);
+    }
+    model_free(model);
+}
+
+/* The same of the kernel that converts weights: what is prepared next gives memory back. */
+static void kernel_without_memory_ends_a_put(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&gated, lengths);
+    const struct evq_weight_blob blob = {
+        .values = model->weights[0], .type = EVQ_WEIGHT_F32, .rows = model->slots[0].rows};
+    struct evq_cuda_state *state = open_backend(cuda);
+
+    (void)unused;
+    (void)memory_for(model, EVQ_COMPUTE_BF16, 1024);
+    model->plan.rows_max = 8192;
+    must(cuda->prepare(state, &model->plan, &err), &err);
+    const size_t before = state->memory;
+    emulator_fail(cudaErrorMemoryAllocation);
+    assert_int_equal(cuda->put(state, 0, &blob, &err), EVQ_E_NOMEM);
+    model->plan.rows_max = 1024;
+    run(cuda, state, model, EVQ_COMPUTE_BF16, results);
+    assert_same_bits(model, results, wanted);
+    assert_true(state->memory < before);
+    cuda->close(state);
+    model_free(model);
+}
+
 /* Prepares and loads; once more where loading found no memory, as the evaluator does. */
 static void load_in_little_memory(void *state, const struct model *model)
 {
@@ -498,6 +558,8 @@ int main(void)
         cmocka_unit_test(any_allocation_may_fail_once),
         cmocka_unit_test(smaller_batches_take_the_memory_of_larger_ones),
         cmocka_unit_test(batch_without_memory_runs_with_fewer_rows),
+        cmocka_unit_test(kernel_without_memory_runs_with_fewer_rows),
+        cmocka_unit_test(kernel_without_memory_ends_a_put),
         cmocka_unit_test(models_take_turns_in_the_memory_of_one),
         cmocka_unit_test(what_bf16_does_not_do_is_refused),
     };

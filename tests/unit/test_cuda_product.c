@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -22,7 +23,16 @@ static int asked;                              // Of the heuristics.
 static const struct layout *in, *out, *weight; // Of the last product.
 static int32_t epilogue;
 static float beta;
-static int answer; // matmul()'s.
+static int answer;                            // matmul()'s.
+static size_t unused_bytes = (size_t)1 << 40; // Of the device's memory.
+static cudaError_t sticky;
+
+cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
+{
+    *unused = unused_bytes;
+    *total = (size_t)1 << 40;
+    return sticky;
+}
 
 static int handle_create(void **handle)
 {
@@ -274,12 +284,45 @@ static void product_that_is_refused_when_it_runs_has_no_way(void **state)
     assert_int_equal(held, 0);
 }
 
+/* A kernel that finds no room to be loaded is said to be refused, or to have failed. Neither is a
+ * fault of the device, and there is a way again when there is room. */
+static void product_without_room_for_its_kernel_lacks_memory(void **state)
+{
+    static const int answers[] = {EVQ_CUBLAS_NOT_SUPPORTED, EVQ_CUBLAS_INVALID_VALUE, 1, 13, 14};
+    static char memory[8];
+    const struct evq_cuda_operands operands = {memory, memory, memory, memory, memory};
+    struct evq_cuda_products products = {0};
+    struct evq_error err = {0};
+
+    (void)state;
+    assert_int_equal(evq_cuda_products_open(&products, &cublas, &err), EVQ_OK);
+    for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+        const struct evq_cuda_product product = product_of(3, (int32_t)i);
+        bool done = false;
+        answer = answers[i];
+        unused_bytes = ((size_t)64 << 20) - 1;
+        assert_int_equal(
+            evq_cuda_product_run(&products, &cublas, &product, &operands, NULL, &done, &err),
+            EVQ_E_NOMEM);
+        assert_non_null(strstr(err.message, "with less than 64 MiB of the GPU free"));
+        sticky = cudaErrorInvalidValue; // A fault that every call tells from then on.
+        assert_int_equal(evq_cublas_status(answer, "it", &err), EVQ_E_DEVICE);
+        sticky = cudaSuccess;
+        unused_bytes++;
+        answer = 0;
+        run(&products, &product);
+    }
+    evq_cuda_products_close(&products, &cublas);
+    assert_int_equal(held, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(product_is_its_own_shapes_however_many_there_are),
         cmocka_unit_test(product_is_asked_for_once),
         cmocka_unit_test(product_that_is_refused_when_it_runs_has_no_way),
+        cmocka_unit_test(product_without_room_for_its_kernel_lacks_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

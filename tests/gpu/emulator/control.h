@@ -29,6 +29,10 @@ size_t emulator_copies(void);
 /* The device's memory in bytes; beyond it cudaMalloc() fails. */
 void emulator_memory(size_t bytes);
 
+/* What each product of cuBLAS and cuBLASLt finds free on the device, or it says that it failed, as
+ * the real ones do where a kernel is loaded when it is first launched; 0 by default. */
+void emulator_kernel(size_t bytes);
+
 /* What cudaGetLastError() tells next. */
 void emulator_fail(cudaError_t code);
 

@@ -8,7 +8,7 @@
 
 #include "tests/gpu/emulator/emulator.h"
 
-enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15, PEDANTIC = 2 };
+enum { SUCCESS = 0, INVALID_VALUE = 7, FAILED = 13, NOT_SUPPORTED = 15, PEDANTIC = 2 };
 
 struct handle {
     int math_mode;
@@ -63,6 +63,9 @@ int cublasSgemm_v2(handle *given, int trans_a, int trans_b, int m, int n, int k,
     if (m < 0 || n < 0 || k < 0 || lda < (trans_a ? k : m) || ldb < (trans_b ? n : k) || ldc < m ||
         *alpha != 1.0f || *beta != 0.0f) {
         return INVALID_VALUE;
+    }
+    if (!emulator_kernel_fits()) {
+        return FAILED;
     }
     emulator_enqueue([=] {
         for (int column = 0; column < n; column++) {

@@ -1,6 +1,6 @@
-/* Built as libcublasLt.so: what kernels/cuda/gemm.c asks of it. bf16 times bf16, summed in fp32, to
- * bf16 or fp32; bias and tanh-GELU epilogues. An algorithm is good for the shape that it was found
- * for, and no other. EMULATOR_REFUSE_EPILOGUES makes it find none for an epilogue. */
+/* Built as libcublasLt.so: what kernels/cuda/product.c asks of it. bf16 times bf16, summed in fp32,
+ * to bf16 or fp32; bias and tanh-GELU epilogues. An algorithm is good for the shape that it was
+ * found for, and no other. EMULATOR_REFUSE_EPILOGUES makes it find none for an epilogue. */
 #include <cstddef>
 #include <cstdlib>
 #include <vector>
@@ -9,6 +9,7 @@
 #include <cuda_bf16.h>
 
 enum { SUCCESS = 0, MISUSED = 14, NOT_SUPPORTED = 15 };
+enum { BIAS_BYTES = 16 }; // A bias begins at a multiple of it, or the real one refuses.
 enum { R_32F = 0, R_16BF = 14, COMPUTE_32F = 68 };
 enum { TRANS_A = 3, TRANS_B = 4, EPILOGUE = 7, BIAS_POINTER = 8 };
 enum { EPILOGUE_DEFAULT = 1, EPILOGUE_BIAS = 4, EPILOGUE_GELU = 32 };
@@ -239,8 +240,12 @@ int cublasLtMatmul(void *, desc *d, const float *alpha, const void *a_values, la
         !fits(d, a, b, c, out) || (workspace == nullptr && workspace_bytes > 0) ||
         stream == nullptr || c_values != out_values || (uintptr_t)a_values % 256 != 0 ||
         (uintptr_t)b_values % 256 != 0 || (uintptr_t)out_values % 256 != 0 ||
-        ((d->epilogue & EPILOGUE_BIAS) != 0 && d->bias == nullptr)) {
+        ((d->epilogue & EPILOGUE_BIAS) != 0 &&
+         (d->bias == nullptr || (uintptr_t)d->bias % BIAS_BYTES != 0))) {
         return MISUSED;
+    }
+    if (!emulator_kernel_fits()) {
+        return NOT_SUPPORTED;
     }
     const desc at = *d;
     const layout left = *a, right = *b, result = *out;

@@ -57,6 +57,9 @@ void emulator_enqueue(std::function<void()> work);
 /* Ends the program unless these bytes lie in one block of the device's memory. */
 void emulator_reach(const void *data, size_t bytes);
 
+/* Whether there is room for a library's kernel to be loaded. */
+bool emulator_kernel_fits();
+
 /* Runs body for every thread of the grid. */
 void emulator_run(unsigned int blocks, unsigned int threads, size_t shared_bytes,
                   const std::function<void()> &body);

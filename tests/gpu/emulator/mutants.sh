@@ -55,11 +55,15 @@ run.c~backend~length - first < queries ? length - first : queries~queries
 prepare.c~checkpoints~lacked ? make_room(state, plan, err)~false ? make_room(state, plan, err)
 prepare.c~checkpoints~(void)make_room(state, plan, NULL);~
 prepare.c~checkpoints~status == EVQ_E_NOMEM && !lacked~false
-memory.c~checkpoints~state->lacks_memory = true;~
 weights.c~checkpoints~state->weights[i].rows_put == 0 || ~
 weights.c~checkpoints~weight->stride * (weight->bf16 ? 2 : 4)~weight->columns * (weight->bf16 ? 2 : 4)
 product.c~product~a->rows == b->rows &&~
-product.c~product~if (is_refusal(code)) {~if (false) {
+product.c~product~if (is_refusal(code) && !evq_cublas_lacks_memory()) {~if (false) {
+product.c~product~if (is_refusal(code) && !evq_cublas_lacks_memory()) {~if (is_refusal(code)) {
+cublas.c~product~code != CUBLAS_ALLOC_FAILED && evq_cublas_lacks_memory()~false
+cublas.c~product~cudaMemGetInfo(&unused, &total) == cudaSuccess &&~cudaMemGetInfo(&unused, &total) != cudaErrorNotReady &&
+run.c~checkpoints~|| status == EVQ_E_NOMEM;~;
+put.c~checkpoints~|| status == EVQ_E_NOMEM;~;
 spare.c~checkpoints~a->memory - a_bytes + b_bytes~a->memory
 spare.c~checkpoints~missing + total / FREE_SHARES~missing
 spare.c~put~status = evq_cuda_settle(b, err)~status = EVQ_OK

@@ -19,6 +19,7 @@ std::map<unsigned char *, size_t> blocks;
 size_t allocations, enqueued, copies;
 size_t held_bytes;
 size_t memory_bytes = (size_t)4 << 30;
+size_t kernel_bytes;
 cudaError_t last_error;
 
 void check_guard(const unsigned char *data, size_t bytes)
@@ -65,6 +66,12 @@ void emulator_reach(const void *data, size_t bytes)
     }
 }
 
+bool emulator_kernel_fits()
+{
+    return kernel_bytes == 0 || (held_bytes <= memory_bytes && // It may have shrunk.
+                                 memory_bytes - held_bytes >= kernel_bytes);
+}
+
 extern "C" {
 
 size_t emulator_allocations(void)
@@ -90,6 +97,11 @@ size_t emulator_copies(void)
 void emulator_memory(size_t bytes)
 {
     memory_bytes = bytes;
+}
+
+void emulator_kernel(size_t bytes)
+{
+    kernel_bytes = bytes;
 }
 
 void emulator_fail(cudaError_t code)
