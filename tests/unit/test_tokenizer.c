@@ -318,7 +318,6 @@ static const struct {
      "{\"scale\":[NaN,-Infinity],\"bos_token_id\":1,\"eos_token_id\":2}", 1, 2},
     {"config.json does not overrule", "{\"bos_token\":null,\"eos_token\":\"</s>\"}", NULL,
      "{\"bos_token_id\":1,\"eos_token_id\":0}", -1, 2},
-    {"unknown token", "{\"bos_token\":\"<none>\",\"eos_token\":\"</s>\"}", NULL, NULL, -1, 2},
 };
 
 static void write_or_not(const struct fixture_folder *folder, const char *name, const char *text)
@@ -374,25 +373,67 @@ static void tokenizer_knows_its_vocabulary(void **state)
     evq_tokenizer_free(tokenizer);
 }
 
+/* As Transformers makes a tokenizer of the two files and what lies beside them. */
+static void tokenizer_of_two_files_finds_the_tokens_that_are_named_beside_them(void **state)
+{
+    static const char vocabulary[] =
+        "{\"a\":0,\"b\":1,\"<s>\":2,\"</s>\":3,\"<\":4,\"s\":5,\">\":6,\"\u0120\":7}";
+    static const char text[] = "a<s>b</s>";
+    static const struct {
+        const char *config, *map;
+        const char *ids;
+    } cases[] = {
+        {"{}", "{}", "0 4 5 6 1 4 5 6"}, // The vocabulary lacks the stroke.
+        {"{\"bos_token\":\"<s>\"}", "{}", "0 2 1 4 5 6"},
+        {"{\"pad_token\":{\"content\":\"<s>\",\"lstrip\":false}}", "{}", "0 2 1 4 5 6"},
+        {"{\"added_tokens_decoder\":{\"3\":{\"content\":\"</s>\"}},\"eos_token\":\"<s>\"}", "{}",
+         "0 2 1 3"},
+        {"{\"add_bos_token\":false}", "{\"additional_special_tokens\":[\"</s>\"]}", "0 4 5 6 1 3"},
+        {"{\"add_prefix_space\":true}", "{\"sep_token\":\"<s>\"}", "7 0 2 7 1 4 5 6"},
+    };
+    struct fixture_folder *folder = *state;
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    char got[TEXT_MAX];
+
+    assert_non_null(scratch);
+    fixture_folder_write(folder, "vocab.json", vocabulary, sizeof(vocabulary) - 1);
+    fixture_folder_write(folder, "merges.txt", "#version: 0.2\n", 14);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct evq_tokenizer *tokenizer = NULL;
+        struct evq_error err = {.status = EVQ_OK};
+        write_or_not(folder, "tokenizer_config.json", cases[i].config);
+        write_or_not(folder, "special_tokens_map.json", cases[i].map);
+        assert_status_err(evq_tokenizer_open(folder->fd, "", &tokenizer, &err), EVQ_OK, &err);
+        struct evq_tokens tokens = encode(tokenizer, scratch, text, sizeof(text) - 1, true);
+        print_ids(&tokens, got, sizeof(got));
+        assert_string_equal(got, cases[i].ids);
+        evq_tokens_free(&tokens);
+        evq_tokenizer_free(tokenizer);
+    }
+    evq_tokenizer_scratch_free(scratch);
+}
+
 /* Of the same files, what lies beside them makes another tokenizer. */
 static void tokenizer_digest_changes_with_the_files_beside(void **state)
 {
     static const char *const configs[] = {"{}", "{\"bos_token\":\"a\"}",
-                                          "{\"tokenizer_class\":\"Qwen2Tokenizer\"}"};
+                                          "{\"tokenizer_class\":\"Qwen2Tokenizer\"}",
+                                          "{\"pad_token\":\"a\"}", "{\"add_prefix_space\":true}"};
     struct fixture_folder *folder = *state;
-    char digests[3][33];
+    char digests[5][33];
 
     fixture_folder_write(folder, "vocab.json", VOCABULARY, sizeof(VOCABULARY) - 1);
     fixture_folder_write(folder, "merges.txt", "#version: 0.2\n", 14);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 5; i++) {
         struct evq_tokenizer *tokenizer = NULL;
         fixture_folder_write(folder, "tokenizer_config.json", configs[i], strlen(configs[i]));
         assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
         memcpy(digests[i], evq_tokenizer_digest(tokenizer), sizeof(digests[i]));
         evq_tokenizer_free(tokenizer);
     }
-    assert_string_not_equal(digests[0], digests[1]);
-    assert_string_not_equal(digests[0], digests[2]);
+    for (size_t i = 1; i < 5; i++) {
+        assert_string_not_equal(digests[0], digests[i]);
+    }
 }
 
 struct share { // One of several threads with one tokenizer.
@@ -467,6 +508,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(tokenizer_finds_what_begins_and_ends_a_text,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_knows_its_vocabulary),
+        cmocka_unit_test_setup_teardown(
+            tokenizer_of_two_files_finds_the_tokens_that_are_named_beside_them,
+            fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test_setup_teardown(tokenizer_digest_changes_with_the_files_beside,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_serves_several_threads),

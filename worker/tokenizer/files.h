@@ -31,6 +31,12 @@ enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *fi
                                             struct evq_definition *definition,
                                             struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* The second half of it: what beside vocab.json and merges.txt is named is found in a text, and so
+ * is <|endoftext|>. */
+enum evq_status evq_tokenizer_files_named(const struct evq_tokenizer_files *files,
+                                          struct evq_definition *definition,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
+
 /*
  * tokenizer->bos and ->eos: what tokenizer_config.json says, else special_tokens_map.json, else
  * what tokenizers of its class have; only without these files config.json. null means none.

@@ -262,12 +262,10 @@ static enum evq_status check_no_added(const struct evq_tokenizer_files *files,
     return status;
 }
 
-/* GPT-2's files do not say it: <|endoftext|> is found in a text. */
 enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *files,
                                             struct evq_definition *definition,
                                             struct evq_error *err)
 {
-    static const char end_of_text[] = "<|endoftext|>";
     struct special special;
 
     enum evq_status status = check_no_added(files, definition, err);
@@ -286,12 +284,5 @@ enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *fi
             definition, err, "belongs to a %.60s, which without tokenizer.json is not known",
             special.class);
     }
-    for (size_t i = 0; i < definition->entry_count; i++) {
-        if (evq_definition_is(definition->entries[i].token, end_of_text)) {
-            const struct evq_definition_added added = {.content = definition->entries[i].token,
-                                                       .id = definition->entries[i].id};
-            return evq_definition_added(definition, &added, err);
-        }
-    }
-    return EVQ_OK;
+    return evq_tokenizer_files_named(files, definition, err);
 }

@@ -109,11 +109,16 @@ static void digest(const struct evq_definition *definition, XXH3_state_t *state)
 
 static void finish_digest(struct evq_tokenizer *tokenizer, XXH3_state_t *state)
 {
-    // The last two: vocab.json and merges.txt are read one way or another by what lies beside them.
-    const int32_t numbers[4] = {tokenizer->bos, tokenizer->eos, (int32_t)tokenizer->steps.scan,
-                                tokenizer->steps.nfc};
+    // The last three, and the added tokens: vocab.json and merges.txt are read one way or another
+    // by what lies beside them.
+    const int32_t numbers[5] = {tokenizer->bos, tokenizer->eos, (int32_t)tokenizer->steps.scan,
+                                tokenizer->steps.nfc, tokenizer->steps.space_before};
 
     (void)XXH3_128bits_update(state, numbers, sizeof(numbers)); // As above.
+    for (size_t i = 0; i < tokenizer->raw.count; i++) {
+        const int32_t id = tokenizer->raw.tokens[i].id;
+        (void)XXH3_128bits_update(state, &id, sizeof(id)); // As above.
+    }
     const XXH128_hash_t hash = XXH3_128bits_digest(state);
     evq_hex_128(hash.high64, hash.low64, tokenizer->digest);
 }
