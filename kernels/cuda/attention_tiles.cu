@@ -17,7 +17,8 @@
 enum { WARPS = 4, THREADS = WARPS * EVQ_WARP };
 
 struct tile_shape {
-    int64_t in_stride, out_stride;
+    uint32_t in_bytes; // From row to row.
+    int64_t out_stride;
     int32_t heads, group;       // Query heads, and how many share a key head.
     int64_t to_keys, to_values; // From a row's first query head.
     int32_t window;
@@ -32,19 +33,49 @@ template <int SIZE, int STACKS, int BLOCK> struct tile {
     static constexpr int BYTES = (QUERIES + 2 * BLOCK) * LINE * (int)sizeof(evq_bf16);
 };
 
-/* Begins to copy COUNT rows of SIZE values; those from `there` on are zeros. */
+/* One multiplication, 32 bits by 32, and its sum: as a number of values it would be five. */
+__device__ static inline const evq_bf16 *row_at(const evq_bf16 *rows, int32_t row, uint32_t bytes)
+{
+    return (const evq_bf16 *)((const char *)rows + (uint64_t)(uint32_t)row * bytes);
+}
+
+/* Every STRIDE-th part of a row: this thread's. */
+template <int SIZE, int STRIDE>
+__device__ static inline void copy_parts(evq_bf16 *to, const evq_bf16 *from, bool there)
+{
+#pragma unroll
+    for (int c = 0; c < SIZE; c += STRIDE) {
+        evq_copy_begin(to + c, from + c, there);
+    }
+}
+
+/* Begins to copy COUNT rows of SIZE values; those from `there` on are zeros. Few lack any. */
 template <int SIZE, int COUNT>
-__device__ static inline void copy_rows(evq_bf16 *to, const evq_bf16 *from, int64_t stride,
+__device__ static inline void copy_rows(evq_bf16 *to, const evq_bf16 *from, uint32_t bytes,
                                         int32_t there)
 {
-    constexpr int PARTS = SIZE / 8; // Of 16 bytes.
+    constexpr int LINE = SIZE + 8;
+    constexpr int PARTS = SIZE / 8;      // Of 16 bytes.
+    constexpr int SIDE = PARTS & -PARTS; // Threads side by side in a row: a power of two.
+    constexpr int STEP = THREADS / SIDE; // Rows at once.
+    static_assert(COUNT % STEP == 0, "every thread copies as much");
+    const int32_t row = threadIdx.x / SIDE;
 
-    for (int32_t i = threadIdx.x; i < COUNT * PARTS; i += THREADS) {
-        const int32_t row = i / PARTS;
-        const int32_t part = i % PARTS * 8;
-        const bool copied = row < there;
-        evq_copy_begin(to + row * (SIZE + 8) + part, from + (copied ? row * stride : 0) + part,
-                       copied);
+    to += row * LINE + threadIdx.x % SIDE * 8;
+    from += threadIdx.x % SIDE * 8;
+    if (there >= COUNT) {
+        from = row_at(from, row, bytes);
+#pragma unroll
+        for (int r = 0; r < COUNT; r += STEP) {
+            copy_parts<SIZE, SIDE * 8>(to + r * LINE, row_at(from, r, bytes), true);
+        }
+    } else {
+#pragma unroll 1
+        for (int r = 0; r < COUNT; r += STEP) {
+            const bool copied = row + r < there;
+            copy_parts<SIZE, SIDE * 8>(to + r * LINE, row_at(from, copied ? row + r : 0, bytes),
+                                       copied);
+        }
     }
 }
 
@@ -136,10 +167,10 @@ template <int STACKS> struct softmax {
     float total[STACKS][2]; // Of this lane's columns.
 };
 
-/* Scores of keys that a query does not see become -INFINITY. Query i of the sequence is `first` +
- * its row; the block's keys begin at `key`. Blocks that are seen whole do without. */
+/* Scores of keys that a query does not see become -INFINITY. The warp's first query stands `ahead`
+ * of the block's first key. Blocks that are seen whole do without. */
 template <int STACKS, int BLOCK>
-__device__ static inline void hide(const struct tile_shape &shape, int32_t first, int32_t key,
+__device__ static inline void hide(int32_t window, int32_t ahead,
                                    float (&scores)[STACKS][BLOCK / 8][4])
 {
     const int32_t lane = threadIdx.x % EVQ_WARP;
@@ -150,9 +181,9 @@ __device__ static inline void hide(const struct tile_shape &shape, int32_t first
         for (int n = 0; n < BLOCK / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int32_t query = first + s * 16 + i / 2 * 8 + lane / 4;
-                const int32_t back = query - (key + n * 8 + lane % 4 * 2 + i % 2);
-                if (back < 0 || (shape.window > 0 && back >= shape.window)) {
+                const int32_t query = ahead + s * 16 + i / 2 * 8 + lane / 4;
+                const int32_t back = query - (n * 8 + lane % 4 * 2 + i % 2);
+                if (back < 0 || (window > 0 && back >= window)) {
                     scores[s][n][i] = -INFINITY;
                 }
             }
@@ -241,14 +272,15 @@ __global__ static void __launch_bounds__(THREADS)
     evq_bf16 *values = keys + BLOCK * T::LINE;
     const struct evq_attention_tile at = tiles[blockIdx.x / shape.heads];
     const int32_t head = (int32_t)(blockIdx.x % shape.heads);
-    const evq_bf16 *sequence = in + at.row * shape.in_stride;
+    const evq_bf16 *sequence = row_at(in, at.row, shape.in_bytes);
     const evq_bf16 *key_rows = sequence + shape.to_keys + (int64_t)(head / shape.group) * SIZE;
     const evq_bf16 *value_rows = key_rows + shape.to_values - shape.to_keys;
     const int32_t end = at.first + at.count; // No query sees further.
     const int32_t low =
         shape.window > 0 && at.first >= shape.window ? at.first - shape.window + 1 : 0;
     const int32_t mine = threadIdx.x / EVQ_WARP * 16 * STACKS; // This warp's first row of the tile.
-    const bool works = mine < at.count;                        // Else it only copies.
+    // Its query; without one, far enough before the keys to see none: the warp only copies.
+    const int32_t first = mine < at.count ? at.first + mine : -16 * STACKS;
     float scores[STACKS][BLOCK / 8][4];
     float sums[STACKS][SIZE / 8][4] = {};
     struct softmax<STACKS> kept;
@@ -259,33 +291,35 @@ __global__ static void __launch_bounds__(THREADS)
     }
     int32_t key = low / BLOCK * BLOCK;
     copy_rows<SIZE, T::QUERIES>(queries,
-                                sequence + at.first * shape.in_stride + (int64_t)head * SIZE,
-                                shape.in_stride, at.count);
-    copy_rows<SIZE, BLOCK>(keys, key_rows + key * shape.in_stride, shape.in_stride, end - key);
+                                row_at(sequence + (int64_t)head * SIZE, at.first, shape.in_bytes),
+                                shape.in_bytes, at.count);
+    copy_rows<SIZE, BLOCK>(keys, row_at(key_rows, key, shape.in_bytes), shape.in_bytes, end - key);
     evq_copy_close();
     for (; key < end; key += BLOCK) {
-        copy_rows<SIZE, BLOCK>(values, value_rows + key * shape.in_stride, shape.in_stride,
+        const int32_t next = key + BLOCK;
+        const int32_t ahead = first - key;
+        const bool works =
+            ahead > -16 * STACKS &&                                  // Its last query sees a key,
+            (shape.window == 0 || ahead - BLOCK + 1 < shape.window); // the first too.
+        evq_copy_wait<0>();
+        __syncthreads(); // The keys are there, and nobody needs the values any more.
+        copy_rows<SIZE, BLOCK>(values, row_at(value_rows, key, shape.in_bytes), shape.in_bytes,
                                end - key);
         evq_copy_close();
-        evq_copy_wait<1>();
-        __syncthreads(); // The keys are there.
         if (works) {
             multiply_keys<SIZE, STACKS, BLOCK>(queries + mine * T::LINE, keys, scores);
         }
         __syncthreads(); // Nobody needs the keys any more.
-        const int32_t next = key + BLOCK;
         if (next < end) {
-            copy_rows<SIZE, BLOCK>(keys, key_rows + next * shape.in_stride, shape.in_stride,
+            copy_rows<SIZE, BLOCK>(keys, row_at(key_rows, next, shape.in_bytes), shape.in_bytes,
                                    end - next);
         }
         evq_copy_close();
         if (works) {
-            const int32_t first = at.first + mine;
-            const int32_t last = first + 16 * STACKS - 1;
             const bool whole =
-                next <= first + 1 && (shape.window == 0 || last - key < shape.window);
+                ahead >= BLOCK - 1 && (shape.window == 0 || ahead + 16 * STACKS - 1 < shape.window);
             if (!whole) {
-                hide<STACKS, BLOCK>(shape, first, key, scores);
+                hide<STACKS, BLOCK>(shape.window, ahead, scores);
             }
             weigh<SIZE, STACKS, BLOCK>(shape.scale, scores, kept, sums);
         }
@@ -294,9 +328,8 @@ __global__ static void __launch_bounds__(THREADS)
         if (works) {
             multiply_values<SIZE, STACKS, BLOCK>(scores, values, sums);
         }
-        __syncthreads(); // Nobody needs the values any more.
     }
-    if (works) {
+    if (mine < at.count) {
         write_rows<SIZE, STACKS>(out + (at.row + at.first + mine) * shape.out_stride +
                                      (int64_t)head * SIZE,
                                  shape.out_stride, at.count - mine, kept, sums);
@@ -343,7 +376,7 @@ enum evq_status evq_attention_tiles_launch(const struct evq_cuda_rows *in,
                                            cudaStream_t stream, struct evq_error *err)
 {
     const double log2_e = 1.4426950408889634;
-    const struct tile_shape shape = {in->stride,
+    const struct tile_shape shape = {(uint32_t)((uint64_t)in->stride * sizeof(evq_bf16)),
                                      out->stride,
                                      op->heads,
                                      op->heads / op->kv_heads,

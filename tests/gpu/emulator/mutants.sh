@@ -16,12 +16,12 @@ failed=0
 list() {
     cat <<'END'
 attention_tiles.cu~attention~(back < 0 ||~(back < -1 ||
-attention_tiles.cu~attention~back >= shape.window~back > shape.window
+attention_tiles.cu~attention~back >= window~back > window
 attention_tiles.cu~attention~at.first - shape.window + 1 : 0~at.first + 1 : 0
 attention_tiles.cu~attention~__syncthreads(); // Nobody needs the keys any more.~
-attention_tiles.cu~attention~__syncthreads(); // Nobody needs the values any more.~
-attention_tiles.cu~attention~__syncthreads(); // The keys are there.~
+attention_tiles.cu~attention~__syncthreads(); // The keys are there, and nobody needs the values any more.~
 attention_tiles.cu~attention~__syncthreads(); // The values are there.~
+attention_tiles.cu~attention~evq_copy_wait<0>();~evq_copy_wait<1>();
 attention_tiles.cu~attention~evq_copy_wait<1>();~evq_copy_wait<2>();
 attention_tiles.cu~attention~sums[s][d][half * 2 + 1] *= shrink;~
 attention_tiles.cu~attention~kept.total[s][half] * shrink + total~kept.total[s][half] + total
@@ -29,7 +29,11 @@ attention_tiles.cu~attention~a[s][1] = evq_pair(left[2], left[3])~a[s][1] = evq_
 attention_tiles.cu~attention~evq_ldmatrix_turned(b, ~evq_ldmatrix(b, 
 attention_tiles.cu~attention~end - key);~BLOCK);
 attention_tiles.cu~attention~(int64_t)(head / shape.group) * SIZE~(int64_t)(head % shape.group) * SIZE
-attention_tiles.cu~attention~next <= first + 1 &&~next <= first + 32 &&
+attention_tiles.cu~attention~ahead >= BLOCK - 1 &&~ahead >= BLOCK - 32 &&
+attention_tiles.cu~attention~ahead > -16 * STACKS &&~ahead > 0 &&
+attention_tiles.cu~attention~ahead - BLOCK + 1 < shape.window~ahead - BLOCK + 2 < shape.window
+attention_tiles.cu~attention~there >= COUNT~there >= COUNT - 1
+attention_tiles.cu~attention~row + r < there~row + r <= there
 attention_tiles.cu~attention~if (!whole) {~if (false) {
 attention_tiles.cu~attention~row_top(top) * scale~row_top(top)
 attention.cu~attention~window <= position~window < position - 1
