@@ -8,11 +8,15 @@
 
 enum { EVQ_THREADS = 256, EVQ_WARP = 32, EVQ_WARPS = EVQ_THREADS / EVQ_WARP };
 
+#if !defined(EVQ_BLOCKS_MAX) // Tests have few, so that kernels stride.
+#define EVQ_BLOCKS_MAX 65535
+#endif
+
 /* At least one item; kernels stride over what is beyond the grid. */
 static inline unsigned int evq_grid(int64_t items, int64_t per_block)
 {
     const int64_t blocks = (items - 1) / per_block + 1;
-    return (unsigned int)(blocks < 65535 ? blocks : 65535);
+    return (unsigned int)(blocks < EVQ_BLOCKS_MAX ? blocks : EVQ_BLOCKS_MAX);
 }
 
 __device__ static inline float evq_warp_sum(float value)

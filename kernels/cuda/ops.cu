@@ -3,14 +3,10 @@
 #include <cassert>
 #include <cmath>
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/typed.cuh"
 
-#define THREADS         256
-#define BLOCKS_MAX      65535
-#define WARP            32
-#define WARPS_PER_BLOCK (THREADS / WARP)
-#define FULL_WARP       0xffffffffu
+#define FULL_WARP 0xffffffffu
 
 enum evq_status evq_cuda_status(cudaError_t code, const char *what, struct evq_error *err)
 {
@@ -20,13 +16,6 @@ enum evq_status evq_cuda_status(cudaError_t code, const char *what, struct evq_e
     (void)cudaGetLastError(); // Told here: the next launch must not be taken for what failed.
     return evq_error_set(err, code == cudaErrorMemoryAllocation ? EVQ_E_NOMEM : EVQ_E_DEVICE,
                          "%s: %s", what, cudaGetErrorString(code));
-}
-
-static unsigned int blocks_for(int64_t items, int64_t per_block)
-{
-    const int64_t blocks = (items - 1) / per_block + 1;
-    return (unsigned int)(blocks < BLOCKS_MAX ? blocks
-                                              : BLOCKS_MAX); // Kernels stride over the rest.
 }
 
 __global__ static void bias_activate_kernel(float *values, int64_t count, int32_t columns,
@@ -50,7 +39,7 @@ enum evq_status evq_bias_activate_launch(float *d_values, int32_t rows, int32_t 
         return EVQ_OK; // A grid of zero blocks is itself a launch error.
     }
     const int64_t count = (int64_t)rows * columns;
-    EVQ_LAUNCH(bias_activate_kernel, blocks_for(count, THREADS), THREADS, 0, stream, d_values,
+    EVQ_LAUNCH(bias_activate_kernel, evq_grid(count, EVQ_THREADS), EVQ_THREADS, 0, stream, d_values,
                count, columns, d_bias, activation);
     return evq_cuda_status(cudaGetLastError(), "bias_activate launch", err);
 }
@@ -83,7 +72,7 @@ enum evq_status evq_scale_shift_launch(const struct evq_cuda_rows *in, int32_t r
         return EVQ_OK;
     }
     const int64_t count = (int64_t)rows * columns;
-    EVQ_LAUNCH(scale_shift_kernel, blocks_for(count, THREADS), THREADS, 0, stream,
+    EVQ_LAUNCH(scale_shift_kernel, evq_grid(count, EVQ_THREADS), EVQ_THREADS, 0, stream,
                evq_at<float>(in, 0), in->stride, count, columns, d_weight, d_bias, scale, shift,
                evq_at<float>(out, 0), out->stride);
     return evq_cuda_status(cudaGetLastError(), "scale_shift launch", err);
@@ -91,7 +80,7 @@ enum evq_status evq_scale_shift_launch(const struct evq_cuda_rows *in, int32_t r
 
 __device__ static double warp_sum(double value)
 {
-    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+    for (int offset = EVQ_WARP / 2; offset > 0; offset /= 2) {
         value += __shfl_xor_sync(FULL_WARP, value, offset);
     }
     return value;
@@ -101,7 +90,7 @@ __device__ static double warp_sum(double value)
 __device__ static struct evq_row_result row_cross_entropy(const float *row, int32_t classes,
                                                           int32_t label, int32_t top_k)
 {
-    const int32_t lane = threadIdx.x % WARP;
+    const int32_t lane = threadIdx.x % EVQ_WARP;
     const float wanted = row[label];
     struct evq_row_result result = {};
     float best = -INFINITY;
@@ -109,7 +98,7 @@ __device__ static struct evq_row_result row_cross_entropy(const float *row, int3
     int32_t above = 0;           // Logits that come before the label's.
     bool broken = false;
 
-    for (int32_t c = lane; c < classes; c += WARP) {
+    for (int32_t c = lane; c < classes; c += EVQ_WARP) {
         const float x = row[c];
         broken = broken || isnan(x);
         if (best_at == INT32_MAX || x > best) {
@@ -118,7 +107,7 @@ __device__ static struct evq_row_result row_cross_entropy(const float *row, int3
         }
         above += x > wanted || (x == wanted && c < label);
     }
-    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+    for (int offset = EVQ_WARP / 2; offset > 0; offset /= 2) {
         const float other = __shfl_xor_sync(FULL_WARP, best, offset);
         const int32_t other_at = __shfl_xor_sync(FULL_WARP, best_at, offset);
         if (other > best || (other == best && other_at < best_at)) {
@@ -129,7 +118,7 @@ __device__ static struct evq_row_result row_cross_entropy(const float *row, int3
     }
     broken = __any_sync(FULL_WARP, broken);
     double sum = 0.0;
-    for (int32_t c = lane; c < classes && !broken; c += WARP) {
+    for (int32_t c = lane; c < classes && !broken; c += EVQ_WARP) {
         sum += exp((double)row[c] - (double)best);
     }
     sum = warp_sum(sum);
@@ -144,13 +133,13 @@ __global__ static void cross_entropy_kernel(const float *logits, int64_t stride,
                                             int32_t classes, const int32_t *labels, int32_t top_k,
                                             struct evq_row_result *results)
 {
-    const int64_t warps = (int64_t)gridDim.x * WARPS_PER_BLOCK;
+    const int64_t warps = (int64_t)gridDim.x * EVQ_WARPS;
 
-    for (int64_t r = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP; r < rows;
+    for (int64_t r = (int64_t)blockIdx.x * EVQ_WARPS + threadIdx.x / EVQ_WARP; r < rows;
          r += warps) {
         const struct evq_row_result result =
             row_cross_entropy(logits + r * stride, classes, labels[r], top_k);
-        if (threadIdx.x % WARP == 0) {
+        if (threadIdx.x % EVQ_WARP == 0) {
             results[r] = result;
         }
     }
@@ -167,7 +156,7 @@ enum evq_status evq_cross_entropy_launch(const struct evq_cuda_rows *logits, int
     if (rows == 0) {
         return EVQ_OK;
     }
-    EVQ_LAUNCH(cross_entropy_kernel, blocks_for(rows, WARPS_PER_BLOCK), THREADS, 0, stream,
+    EVQ_LAUNCH(cross_entropy_kernel, evq_grid(rows, EVQ_WARPS), EVQ_THREADS, 0, stream,
                evq_at<float>(logits, 0), logits->stride, rows, classes, d_labels, top_k, d_results);
     return evq_cuda_status(cudaGetLastError(), "cross_entropy launch", err);
 }
@@ -176,13 +165,13 @@ __global__ static void squared_error_kernel(const float *outputs, int64_t stride
                                             int32_t columns, const float *targets,
                                             struct evq_row_result *results)
 {
-    const int64_t warps = (int64_t)gridDim.x * WARPS_PER_BLOCK;
+    const int64_t warps = (int64_t)gridDim.x * EVQ_WARPS;
 
-    for (int64_t r = (int64_t)blockIdx.x * WARPS_PER_BLOCK + threadIdx.x / WARP; r < rows;
+    for (int64_t r = (int64_t)blockIdx.x * EVQ_WARPS + threadIdx.x / EVQ_WARP; r < rows;
          r += warps) {
         double squared = 0.0;
         double absolute = 0.0;
-        for (int32_t c = threadIdx.x % WARP; c < columns; c += WARP) {
+        for (int32_t c = threadIdx.x % EVQ_WARP; c < columns; c += EVQ_WARP) {
             const double difference =
                 (double)outputs[r * stride + c] - (double)targets[r * columns + c];
             squared += difference * difference;
@@ -192,7 +181,7 @@ __global__ static void squared_error_kernel(const float *outputs, int64_t stride
         result.loss = warp_sum(squared);
         result.abs_loss = warp_sum(absolute);
         result.predicted = -1;
-        if (threadIdx.x % WARP == 0) {
+        if (threadIdx.x % EVQ_WARP == 0) {
             results[r] = result;
         }
     }
@@ -209,7 +198,7 @@ enum evq_status evq_squared_error_launch(const struct evq_cuda_rows *outputs, in
     if (rows == 0) {
         return EVQ_OK;
     }
-    EVQ_LAUNCH(squared_error_kernel, blocks_for(rows, WARPS_PER_BLOCK), THREADS, 0, stream,
+    EVQ_LAUNCH(squared_error_kernel, evq_grid(rows, EVQ_WARPS), EVQ_THREADS, 0, stream,
                evq_at<float>(outputs, 0), outputs->stride, rows, columns, d_targets, d_results);
     return evq_cuda_status(cudaGetLastError(), "squared_error launch", err);
 }
