@@ -52,7 +52,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
                 tile[line * (TILE + 1) + x] = value_at(in, type, (column + line) * rows + row + x);
             }
         }
-        __syncthreads();
+        __syncthreads(); // The tile is there.
         for (int32_t line = y; line < TILE; line += TILE_LINES) {
             if (row + line < rows && column + x < columns) {
                 evq_set(out + (row + line) * out_stride + column + x, tile[x * (TILE + 1) + line]);

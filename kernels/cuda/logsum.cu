@@ -85,7 +85,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     if (threadIdx.x % EVQ_WARP == 0) {
         warps[threadIdx.x / EVQ_WARP] = mine;
     }
-    __syncthreads();
+    __syncthreads(); // Every warp's state is there.
     if (threadIdx.x == 0) {
         for (int w = 1; w < EVQ_WARPS; w++) {
             mine = join(mine, warps[w]);

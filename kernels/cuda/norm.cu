@@ -57,7 +57,7 @@ template <int WARPS> __device__ static inline float row_sum(float value, float *
         if (threadIdx.x % EVQ_WARP == 0) {
             sums[threadIdx.x / EVQ_WARP] = value;
         }
-        __syncthreads();
+        __syncthreads(); // Every warp's sum is there.
         value = 0.0f;
         for (int w = 0; w < WARPS; w++) {
             value += sums[w];

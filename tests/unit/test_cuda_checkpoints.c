@@ -238,6 +238,30 @@ static void weights_come_in_any_form(void **unused)
     }
 }
 
+/* An exec() that fails has copies on their way, and has waited for them: the emulator finds what
+ * the host writes too early. */
+static void batch_may_change_when_exec_has_failed(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+    struct model *model = model_new(&gated, lengths);
+    void *state = open_backend(cuda);
+
+    (void)unused;
+    run(cuda, state, model, EVQ_COMPUTE_BF16, wanted);
+    emulator_fail(cudaErrorInvalidValue); // The first launch is told.
+    assert_int_equal(cuda->exec(state, &model->batch, results, &err), EVQ_E_DEVICE);
+    for (int32_t r = 0; r < model->batch.rows; r++) {
+        model->tokens[r] = -1 - model->tokens[r];
+    }
+    for (int32_t r = 0; r < model->batch.rows; r++) {
+        model->tokens[r] = -1 - model->tokens[r];
+    }
+    must(cuda->exec(state, &model->batch, results, &err), &err);
+    assert_same_bits(model, results, wanted);
+    cuda->close(state);
+    model_free(model);
+}
+
 /* Where nothing decides which thread runs on first, nothing may depend on it. */
 static void order_of_threads_changes_no_bit(void **unused)
 {
@@ -551,6 +575,7 @@ int main(void)
         cmocka_unit_test(second_set_without_room_is_refused),
         cmocka_unit_test(plans_of_other_kinds_take_turns),
         cmocka_unit_test(weights_come_in_any_form),
+        cmocka_unit_test(batch_may_change_when_exec_has_failed),
         cmocka_unit_test(order_of_threads_changes_no_bit),
         cmocka_unit_test(nan_weights_give_nan_losses),
         cmocka_unit_test(memory_that_runs_out_is_a_status),

@@ -40,7 +40,7 @@ struct stream {
 static struct stream streams[STREAMS];
 static struct event events[EVENTS_MAX];
 static size_t stream_count, event_count;
-static bool out_of_memory;
+static bool out_of_memory, waits_fail;
 static uint64_t seed;
 
 static uint32_t next_random(uint32_t below)
@@ -189,6 +189,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     struct event *mine = (struct event *)(void *)event;
 
     assert_int_equal(flags, 0);
+    if (waits_fail) {
+        return cudaErrorInvalidValue;
+    }
     enqueue(stream_of(stream),
             &(struct item){.kind = WAIT, .event = mine, .target = mine->recorded});
     return cudaSuccess;
@@ -512,6 +515,26 @@ static void put_without_memory_puts_nothing(void **state)
     fixture_free(fx);
 }
 
+/* Its copy is on its way all the same, and no stream waits for it. */
+static void put_that_failed_half_way_is_settled(void **state)
+{
+    struct evq_error err = {0};
+    static const float values[256] = {0};
+    const struct evq_weight_blob blob = {.values = values, .type = EVQ_WEIGHT_F32, .rows = 64};
+
+    (void)state;
+    runtime_begin();
+    struct fixture *fx = fixture_new();
+    const struct stream *copies = stream_of(fx->state.copies);
+    waits_fail = true;
+    assert_int_equal(evq_cuda_put(&fx->state, 0, &blob, &err), EVQ_E_DEVICE);
+    waits_fail = false;
+    assert_true(copies->first < copies->count);
+    assert_int_equal(evq_cuda_settle(&fx->state, &err), EVQ_OK);
+    assert_true(copies->first == copies->count);
+    fixture_free(fx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -519,6 +542,7 @@ int main(void)
         cmocka_unit_test(exchange_is_right_in_whatever_order_streams_go_on),
         cmocka_unit_test(put_allocates_nothing_for_the_same_blobs),
         cmocka_unit_test(put_without_memory_puts_nothing),
+        cmocka_unit_test(put_that_failed_half_way_is_settled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #ifndef EVQ_TESTS_GPU_EMULATOR_CONTROL_H
 #define EVQ_TESTS_GPU_EMULATOR_CONTROL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,10 @@ void emulator_memory(size_t bytes);
 /* What each product of cuBLAS and cuBLASLt finds free on the device, or it says that it failed, as
  * the real ones do where a kernel is loaded when it is first launched; 0 by default. */
 void emulator_kernel(size_t bytes);
+
+/* A race (race.h) ends the program, or is only counted. */
+void emulator_count_races(bool wanted);
+size_t emulator_races(void);
 
 /* What cudaGetLastError() tells next. */
 void emulator_fail(cudaError_t code);

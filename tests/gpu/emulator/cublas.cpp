@@ -12,7 +12,16 @@ enum { SUCCESS = 0, INVALID_VALUE = 7, FAILED = 13, NOT_SUPPORTED = 15, PEDANTIC
 
 struct handle {
     int math_mode;
+    cudaStream_t stream;
 };
+
+/* `columns` of them, each of `rows` values. */
+static void reach(const float *values, int rows, int columns, int stride, bool writes)
+{
+    for (int column = 0; column < columns; column++) {
+        emulator_reach(values + (ptrdiff_t)column * stride, (size_t)rows * sizeof(float), writes);
+    }
+}
 
 static const char *const override = std::getenv("NVIDIA_TF32_OVERRIDE");
 static const bool is_tf32 = override != nullptr && std::strcmp(override, "1") == 0;
@@ -44,7 +53,11 @@ int cublasDestroy_v2(handle *given)
 
 int cublasSetStream_v2(handle *given, cudaStream_t stream)
 {
-    return given != nullptr && stream != nullptr ? SUCCESS : INVALID_VALUE;
+    if (given == nullptr || stream == nullptr) {
+        return INVALID_VALUE;
+    }
+    given->stream = stream;
+    return SUCCESS;
 }
 
 int cublasSetMathMode(handle *given, int mode)
@@ -67,7 +80,10 @@ int cublasSgemm_v2(handle *given, int trans_a, int trans_b, int m, int n, int k,
     if (!emulator_kernel_fits()) {
         return FAILED;
     }
-    emulator_enqueue([=] {
+    emulator_enqueue(given->stream, [=] {
+        reach(a, trans_a ? k : m, trans_a ? m : k, lda, false);
+        reach(b, trans_b ? n : k, trans_b ? k : n, ldb, false);
+        reach(c, m, n, ldc, true);
         for (int column = 0; column < n; column++) {
             for (int row = 0; row < m; row++) {
                 float sum = 0.0f;

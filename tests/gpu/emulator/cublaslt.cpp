@@ -55,11 +55,14 @@ static float value_of(const void *values, int type, ptrdiff_t at)
                           : ((const float *)values)[at];
 }
 
-/* Ends the program where the matrix is not the device's memory. */
-static void reach(const void *values, const layout &of)
+static void reach(const void *values, const layout &of, bool writes)
 {
-    const size_t count = (size_t)(of.columns - 1) * (size_t)of.stride + (size_t)of.rows;
-    emulator_reach(values, count * value_bytes(of.type));
+    const size_t bytes = value_bytes(of.type);
+
+    for (uint64_t column = 0; column < of.columns; column++) {
+        emulator_reach((const char *)values + column * (uint64_t)of.stride * bytes, of.rows * bytes,
+                       writes);
+    }
 }
 
 /* The matrix, packed. */
@@ -67,7 +70,7 @@ static std::vector<float> unpack(const void *values, const layout &of)
 {
     std::vector<float> all;
 
-    reach(values, of);
+    reach(values, of, false);
     all.reserve(of.rows * of.columns);
     for (uint64_t column = 0; column < of.columns; column++) {
         for (uint64_t row = 0; row < of.rows; row++) {
@@ -250,11 +253,15 @@ int cublasLtMatmul(void *, desc *d, const float *alpha, const void *a_values, la
     const desc at = *d;
     const layout left = *a, right = *b, result = *out;
     const float first = *alpha, second = *beta;
-    emulator_enqueue([=] {
+    emulator_enqueue(stream, [=] {
+        emulator_reach(workspace, workspace_bytes < 256 ? workspace_bytes : 256, true);
         std::memset(workspace, 0xff, workspace_bytes); // It is this product's alone.
         const std::vector<float> weights = unpack(a_values, left);
         const std::vector<float> values = unpack(b_values, right);
-        reach(out_values, result);
+        if ((at.epilogue & EPILOGUE_BIAS) != 0) {
+            emulator_reach(at.bias, result.rows * value_bytes(result.type), false);
+        }
+        reach(out_values, result, true);
         for (uint64_t column = 0; column < result.columns; column++) {
             for (uint64_t row = 0; row < result.rows; row++) {
                 const ptrdiff_t to = (ptrdiff_t)row + (ptrdiff_t)column * result.stride;

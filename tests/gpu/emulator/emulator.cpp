@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/gpu/emulator/control.h"
+#include "tests/gpu/emulator/race.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -28,6 +29,8 @@ struct copy { // cp.async: 16 bytes on their way.
     void *to;
     const void *from;
     bool there;
+    const void *code;
+    uint32_t barriers; // That came before it.
 };
 
 enum wait { RUNS, AT_WARP, AT_BARRIER, LEFT };
@@ -74,9 +77,11 @@ void resume(fiber *next)
     void *fake = nullptr;
 
     current = next;
+    race_thread = (int)next->thread.x;
     __sanitizer_start_switch_fiber(&fake, next->stack.get(), STACK_BYTES);
     (void)swapcontext(&scheduler, &next->context);
     __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+    race_thread = -1;
     current = nullptr;
 }
 
@@ -99,6 +104,7 @@ jmp_buf scheduler_place;
 void resume(fiber *next)
 {
     current = next;
+    race_thread = (int)next->thread.x;
     if (_setjmp(scheduler_place) == 0) {
         if (next->begun) {
             _longjmp(next->place, 1);
@@ -106,6 +112,7 @@ void resume(fiber *next)
         next->begun = true;
         (void)setcontext(&next->context);
     }
+    race_thread = -1;
     current = nullptr;
 }
 
@@ -176,6 +183,7 @@ void open_barrier(unsigned int threads)
     for (unsigned int t = 0; t < threads; t++) {
         fibers[t]->waits = RUNS;
     }
+    race_barrier();
 }
 
 /* Lets `count` threads from `from` on go as far as they can, each once, `step` apart. */
@@ -411,6 +419,7 @@ void emulator_ldmatrix(uint32_t *parts, const void *shared_row, bool turned)
 {
     current->given[0] = (uint64_t)(uintptr_t)shared_row;
     current->given[1] = turned;
+    race_touch(shared_row, 16, RACE_READ, RACE_LANES, __builtin_return_address(0));
     meet("ldmatrix", ldmatrix_work);
     for (int i = 0; i < 4; i++) {
         parts[i] = (uint32_t)current->taken[i];
@@ -423,8 +432,13 @@ void emulator_copy_begin(void *to, const void *from, bool there)
     if ((uintptr_t)from % 16 != 0) {
         fault("16 bytes of global memory that are not aligned");
     }
+    const void *code = __builtin_return_address(0);
+    if (there) {
+        race_touch(from, 16, RACE_READ, current->thread.x, code);
+    }
+    race_touch(to, 16, RACE_COPY_BEGINS, current->thread.x, code);
     std::memset(to, 0xff, 16); // Until somebody waits.
-    current->open.push_back({to, from, there});
+    current->open.push_back({to, from, there, code, race_barriers()});
 }
 
 void emulator_copy_close()
@@ -437,7 +451,11 @@ void emulator_copy_wait(int open)
 {
     while (current->groups.size() > (size_t)open) {
         for (const copy &part : current->groups.front()) {
+            race_touch(part.to, 16, RACE_COPY_ENDS, current->thread.x, part.code);
             if (part.there) {
+                // Nobody may write it from the beginning on, nor until now.
+                race_touch(part.from, 16, RACE_READ, current->thread.x, part.code, part.barriers);
+                race_touch(part.from, 16, RACE_READ, current->thread.x, part.code);
                 std::memcpy(part.to, part.from, 16);
             } else {
                 std::memset(part.to, 0, 16);
@@ -473,11 +491,13 @@ void emulator_run(unsigned int blocks, unsigned int threads, size_t shared_bytes
     }
     shared.assign(shared_bytes + 16, 0); // Its room stays: 16 aligned bytes come from malloc.
     shared_bytes_now = shared_bytes;
+    race_shared(shared.data(), shared_bytes, shared.capacity() - shared_bytes);
     body_now = &body;
     emulator_blocks = {blocks, 1, 1};
     emulator_threads = {threads, 1, 1};
     for (unsigned int b = 0; b < blocks; b++) {
         emulator_block = {order == EMULATOR_BACKWARD ? blocks - 1 - b : b, 0, 0};
+        race_block_begins(emulator_block.x);
         run_block(threads);
     }
 }

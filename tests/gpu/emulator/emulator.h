@@ -52,10 +52,11 @@ struct alignas(8) uint2 {
 };
 
 /* Does something when its turn on the streams comes. */
-void emulator_enqueue(std::function<void()> work);
+void emulator_enqueue(cudaStream_t stream, std::function<void()> work);
 
-/* Ends the program unless these bytes lie in one block of the device's memory. */
-void emulator_reach(const void *data, size_t bytes);
+/* What a library reads or writes. Ends the program unless these bytes lie in one block of the
+ * device's memory, and where it writes what it reads. */
+void emulator_reach(const void *data, size_t bytes, bool writes);
 
 /* Whether there is room for a library's kernel to be loaded. */
 bool emulator_kernel_fits();
@@ -85,12 +86,12 @@ template <typename... Parameters, typename... Arguments>
 void emulator_launch(unsigned int blocks, unsigned int threads, size_t shared_bytes,
                      cudaStream_t stream, void (*kernel)(Parameters...), Arguments... arguments)
 {
-    (void)stream;
     if (!emulator_check_launch((const void *)kernel, blocks, threads, shared_bytes)) {
         return;
     }
-    emulator_enqueue(
-        [=] { emulator_run(blocks, threads, shared_bytes, [&] { kernel(arguments...); }); });
+    emulator_enqueue(stream, [=] {
+        emulator_run(blocks, threads, shared_bytes, [&] { kernel(arguments...); });
+    });
 }
 
 template <typename... Parameters>

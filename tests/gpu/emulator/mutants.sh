@@ -1,6 +1,6 @@
 #!/bin/sh
 # Plants one mistake at a time in kernels/cuda/ and runs the test that must notice. Run by hand after a change of the kernels
-# or their tests: it says which mistakes would pass.
+# or their tests: it says which mistakes would pass, and which of the others showed as a race.
 #   sh tests/gpu/emulator/mutants.sh [BUILD [PATTERN]]   (build/test; only mutants whose line matches)
 # Exit 0: every one was noticed; 1: some were not, or what is to be changed is no longer there.
 set -eu
@@ -41,6 +41,10 @@ norm.cu~kernels~sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f~sum += v
 norm.cu~kernels~ && column % 8 == 0~
 norm.cu~kernels~in->stride % 8 == 0 && out->stride % 8 == 0;~true;
 norm.cu~kernels~__syncthreads(); // What sums held before has been read.~
+norm.cu~kernels~__syncthreads(); // Every warp's sum is there.~
+logsum.cu~kernels~__syncthreads(); // Every warp's state is there.~
+convert.cu~kernels~__syncthreads(); // The tile is there.~
+convert.cu~kernels~__syncthreads(); // Before the next tile.~
 turn.cu~kernels~head < turn.first_heads~head <= turn.first_heads
 turn.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
 logsum.cu~kernels~b.arg < a.arg~b.arg > a.arg
@@ -70,7 +74,17 @@ run.c~checkpoints~|| status == EVQ_E_NOMEM;~;
 put.c~checkpoints~|| status == EVQ_E_NOMEM;~;
 spare.c~checkpoints~a->memory - a_bytes + b_bytes~a->memory
 spare.c~checkpoints~missing + total / FREE_SHARES~missing
+spare.c~put~status = evq_cuda_settle(a, err)~status = EVQ_OK
 spare.c~put~status = evq_cuda_settle(b, err)~status = EVQ_OK
+put.c~checkpoints~cudaStreamWaitEvent(state->copies, stage->converted, 0)~cudaSuccess
+put.c~checkpoints~cudaStreamWaitEvent(state->stream, stage->copied, 0)~cudaSuccess
+put.c~checkpoints~cudaEventRecord(stage->copied, state->copies)~cudaSuccess
+put.c~checkpoints~cudaEventRecord(stage->converted, state->stream)~cudaSuccess
+put.c~put~(cudaStreamSynchronize(state->copies), "copy a weight"~(cudaSuccess, "copy a weight"
+put.c~checkpoints~(cudaStreamSynchronize(state->stream), "convert a weight"~(cudaSuccess, "convert a weight"
+put.c~put~cudaEventSynchronize(state->stages[last % EVQ_CUDA_STAGES].copied)~cudaSuccess
+run.c~checkpoints~(cudaStreamSynchronize(state->stream), "run the plan"~(cudaSuccess, "run the plan"
+run.c~checkpoints~(void)cudaStreamSynchronize(~(void)(
 END
 }
 
@@ -99,7 +113,8 @@ while IFS='~' read -r file test text instead; do
         echo "SURVIVED $file: $text -> $instead"
         failed=1
     else
-        echo "noticed  $file: $text -> $instead"
+        grep -q "emulator: a race" "$place/log" && how=race || how=noticed
+        printf '%-8s %s: %s -> %s\n' "$how" "$file" "$text" "$instead"
     fi
 done <"$place/list"
 exit "$failed"

@@ -1,5 +1,6 @@
 /* The runtime's calls (include/cuda_runtime_api.h): memory of the host with a guard behind each
- * block, and one queue for all streams, emptied when something waits. */
+ * block, and one queue for all streams, emptied when something waits. What the streams leave open
+ * is known to race.h. */
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -7,6 +8,7 @@
 
 #include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/emulator.h"
+#include "tests/gpu/emulator/race.h"
 
 #define GUARD_BYTES 256
 #define GUARD_VALUE 0xa5
@@ -14,7 +16,12 @@
 namespace
 {
 
-std::deque<std::function<void()>> queue;
+struct work {
+    race_work race;
+    std::function<void()> run;
+};
+
+std::deque<work> queue;
 std::map<unsigned char *, size_t> blocks;
 size_t allocations, enqueued, copies;
 size_t held_bytes;
@@ -36,24 +43,31 @@ void check_guard(const unsigned char *data, size_t bytes)
 void drain()
 {
     while (!queue.empty()) {
-        const std::function<void()> work = queue.front();
+        const work next = std::move(queue.front());
         queue.pop_front();
-        work();
+        race_runs(&next.race);
+        next.run();
     }
+    race_runs(nullptr);
     for (const auto &block : blocks) {
         check_guard(block.first, block.second);
     }
 }
 
-} // namespace
-
-void emulator_enqueue(std::function<void()> work)
+void enqueue(const race_work &race, std::function<void()> run)
 {
-    queue.push_back(std::move(work));
+    queue.push_back({race, std::move(run)});
     enqueued++;
 }
 
-void emulator_reach(const void *data, size_t bytes)
+} // namespace
+
+void emulator_enqueue(cudaStream_t stream, std::function<void()> run)
+{
+    enqueue(race_give(stream), std::move(run));
+}
+
+void emulator_reach(const void *data, size_t bytes, bool writes)
 {
     unsigned char *from = (unsigned char *)const_cast<void *>(data);
     auto block = blocks.upper_bound(from);
@@ -64,6 +78,8 @@ void emulator_reach(const void *data, size_t bytes)
                      bytes);
         std::abort();
     }
+    // As by two threads: what it writes must not be what it reads.
+    race_touch(data, bytes, writes ? RACE_WRITE : RACE_READ, writes, nullptr);
 }
 
 bool emulator_kernel_fits()
@@ -182,6 +198,7 @@ cudaError_t cudaMalloc(void **data, size_t bytes)
     std::memset(block, 0xff, bytes);
     std::memset(block + bytes, GUARD_VALUE, GUARD_BYTES);
     blocks[block] = bytes;
+    race_memory_begins(block, bytes, GUARD_BYTES);
     held_bytes += bytes;
     allocations++;
     *data = block;
@@ -191,6 +208,7 @@ cudaError_t cudaMalloc(void **data, size_t bytes)
 cudaError_t cudaFree(void *data)
 {
     drain();
+    race_host_waits_for_all();
     const auto found = blocks.find((unsigned char *)data);
     if (data == nullptr) {
         return cudaSuccess;
@@ -199,6 +217,7 @@ cudaError_t cudaFree(void *data)
         return cudaErrorInvalidValue;
     }
     held_bytes -= found->second;
+    race_memory_ends(data);
     blocks.erase(found);
     std::free(data);
     return cudaSuccess;
@@ -230,10 +249,16 @@ cudaError_t cudaFreeHost(void *data)
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
-    (void)kind;
-    (void)stream;
+    const race_work work = race_give(stream);
+    const bool in = kind == cudaMemcpyHostToDevice;
+    const void *code = __builtin_return_address(0);
+
+    race_lend(work, in ? from : to, bytes, !in);
     copies++;
-    emulator_enqueue([=] { std::memcpy(to, from, bytes); });
+    enqueue(work, [=] {
+        race_touch(in ? to : from, bytes, in ? RACE_WRITE : RACE_READ, 0, code);
+        std::memcpy(to, from, bytes);
+    });
     return cudaSuccess;
 }
 
@@ -241,70 +266,71 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 {
     (void)cudaMemcpyAsync(to, from, bytes, kind, nullptr);
     drain();
+    race_host_waits_for(nullptr);
     return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream)
 {
-    (void)stream;
-    emulator_enqueue([=] { std::memset(data, value, bytes); });
+    const void *code = __builtin_return_address(0);
+
+    emulator_enqueue(stream, [=] {
+        race_touch(data, bytes, RACE_WRITE, 0, code);
+        std::memset(data, value, bytes);
+    });
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
 {
-    static char one;
     (void)flags;
-    *stream = (cudaStream_t)(void *)&one;
+    *stream = race_stream_new();
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    (void)stream;
+    delete stream; // What it was given goes on.
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    (void)stream;
     drain();
+    race_host_waits_for(stream);
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags)
 {
-    (void)stream;
-    (void)event;
     (void)flags;
+    race_stream_waits(stream, event);
     return cudaSuccess; // One queue: what was given before is done before.
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
 {
-    static char one;
     (void)flags;
-    *event = (cudaEvent_t)(void *)&one;
+    *event = new CUevent_st();
     return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    (void)event;
+    delete event;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    (void)event;
-    (void)stream;
+    race_record(event, stream);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    (void)event;
     drain();
+    race_host_waits(event->known);
     return cudaSuccess;
 }
 
