@@ -207,5 +207,59 @@ class Ends(unittest.TestCase):
                 self.assertEqual([int(word) for word in done.stdout.split()[:2]], want)
 
 
+class TwoFiles(unittest.TestCase):
+    """vocab.json with merges.txt, and what lies beside them drawn at random: the tokens of AutoTokenizer, or a refusal."""
+
+    INSIDE = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>"]
+
+    def settings(self, rng: random.Random, kind: str, vocabulary: Dict[str, int]) -> Dict[str, Any]:
+        named = [token for token in self.INSIDE if token in vocabulary]
+        found: Dict[str, Any] = {"tokenizer_class": "GPT2Tokenizer" if kind == "gpt2" else "Qwen2Tokenizer"}
+        for name in ("bos_token", "eos_token", "pad_token"):  # Of the unknown token <|endoftext|> stays the default.
+            if rng.random() < 0.4:
+                found[name] = rng.choice([*named, "!", None])
+        for name in ("add_bos_token", "add_prefix_space", "split_special_tokens"):
+            if rng.random() < 0.15:
+                found[name] = rng.random() < 0.5
+        if rng.random() < 0.3:
+            flags = {"lstrip": False, "rstrip": rng.random() < 0.2, "normalized": False, "single_word": False, "special": True}
+            found["added_tokens_decoder"] = {str(vocabulary[token]): {"content": token, **flags} for token in named}
+        if rng.random() < 0.2:
+            found["additional_special_tokens"] = [rng.choice(named)]
+        return found
+
+    def test_what_lies_beside_them(self) -> None:
+        if importlib.util.find_spec("transformers") is None:
+            self.skipTest("transformers is not installed")
+        from transformers import AutoTokenizer
+
+        print(f"seed {SEED} (EVALQ_SEED repeats it)")
+        rng, refused, cases = random.Random(SEED), 0, 80
+        texts = ["a<|im_start|>b <|im_end|> c<pad>!", " <|endoftext|> x", "it isn't", *make_tokenizers.SAMPLES]
+        for case in range(cases):
+            kind = rng.choice(["gpt2", "qwen2"])
+            with open(os.path.join(make_tokenizers.MADE, kind, "tokenizer.json"), encoding="utf-8") as file:
+                model = json.load(file)["model"]
+            vocabulary = model["vocab"]
+            for token in self.INSIDE[: rng.randint(1, 4)]:
+                vocabulary.setdefault(token, len(vocabulary))
+            config = self.settings(rng, kind, vocabulary)
+            with self.subTest(case=case, config=config), tempfile.TemporaryDirectory() as directory:
+                lines = ["#version: 0.2", *(" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"])]
+                for name, content in (("vocab.json", json.dumps(vocabulary)), ("merges.txt", "\n".join(lines) + "\n"),
+                                      ("tokenizer_config.json", json.dumps(config))):
+                    with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+                        file.write(content)
+                theirs = AutoTokenizer.from_pretrained(directory)
+                done = subprocess.run([ENCODE, directory, "--ends"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                refused += done.returncode != 0
+                if done.returncode != 0:
+                    self.assertIn("no tokenizer.json", done.stderr)
+                    continue
+                self.assertEqual(ours(directory, [text.encode() for text in texts], True), theirs(texts)["input_ids"])
+        print(f"{cases - refused} settings beside two files: every token equal; {refused} refused")
+        self.assertLess(refused, cases * 2 // 3)
+
+
 if __name__ == "__main__":
     unittest.main()
