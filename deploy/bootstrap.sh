@@ -40,7 +40,8 @@ lacking() {
 # offered PACKAGE...: those of them that this release has.
 offered() {
     for package in "$@"; do
-        if apt-cache show "$package" >/dev/null 2>&1; then
+        # Of one that others merely name it says nothing, and does not fail.
+        if [ -n "$(apt-cache show "$package" 2>/dev/null)" ]; then
             printf ' %s' "$package"
         fi
     done

@@ -1,0 +1,41 @@
+#!/bin/sh
+# What deploy/bootstrap.sh asks apt for, with stand-ins for all that it calls: what is lacking and the release has, and nothing that is
+# installed, or that other packages merely name (apt-cache says nothing of those, and does not fail; apt-get would).
+#   sh tests/bootstrap.sh
+set -eu
+cd "$(dirname "$0")/.."
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+
+# stand_in NAME: its script comes from standard input.
+stand_in() {
+    { echo '#!/bin/sh' && cat; } >"$place/$1"
+    chmod +x "$place/$1"
+}
+echo 'echo 1000' | stand_in id
+stand_in apt-cache <<'SH'
+case $2 in
+spin) echo "Package: spin" ;;
+clang-14) ;;
+*) exit 100 ;;
+esac
+SH
+stand_in dpkg-query <<'SH'
+for package in "$@"; do :; done
+case $package in
+ninja-build | spin | clang-14 | clang-format-14) ;;
+*) printf 'ii ' ;;
+esac
+SH
+echo 'exit 1' | stand_in apt-get
+stand_in sudo <<SH
+echo "\$*" >>"$place/called"
+case \$1 in tee) cat ;; esac >/dev/null
+SH
+PATH=$place:$PATH sh deploy/bootstrap.sh test >"$place/said"
+asked=$(sed -n 's/.*apt-get install .*--no-install-recommends //p' "$place/called")
+if [ "$asked" != "ninja-build spin" ]; then
+    echo "bootstrap: asked for '$asked', expected 'ninja-build spin'" >&2
+    exit 1
+fi
+echo "bootstrap: asked for $asked"
