@@ -393,6 +393,7 @@ static ssize_t tls_write(struct evq_conn_stream *stream, const void *data, size_
         char byte;
         const int failure = tls->failure;
         tls->failure = 0;
+        tls->openssl->ERR_clear_error(); // OpenSSL 3.2 and newer put the write's failure there.
         const int got = tls->openssl->SSL_read(tls->ssl, &byte, 1);
         if (tls->failure == 0 && !tls->ended &&
             tls->openssl->SSL_get_error(tls->ssl, got) == SSL_ERROR_SSL) {
