@@ -417,23 +417,30 @@ static void up_writes_a_configuration_where_there_is_none(void **state)
     assert_all_gone(place);
 }
 
-/* Jobs that nobody can do hold up the command that submitted them, and no later one. */
+static void find_server(char server[400])
+{
+    char *words = strdup(getenv("PATH"));
+    char *rest = words;
+    server[0] = '\0';
+    assert_non_null(words);
+    for (char *at = NULL; server[0] == '\0' && (at = strsep(&rest, ":")) != NULL;) {
+        (void)snprintf(server, 400, "%s/redis-server", at);
+        server[0] = access(server, X_OK) == 0 ? server[0] : '\0';
+    }
+    free(words);
+    assert_true(server[0] == '/');
+}
+
 /* Where Debian has Valkey alone, there is no redis-server. The real server is reached by that name.
  */
 static void up_takes_valkey_where_there_is_no_redis(void **state)
 {
     struct place *place = *state;
-    char server[400] = "";
+    char server[400];
     char link[128];
     char *path = strdup(getenv("PATH"));
-    char *words = strdup(getenv("PATH"));
-    char *rest = words;
-    assert_true(path != NULL && words != NULL);
-    for (char *at = NULL; server[0] == '\0' && (at = strsep(&rest, ":")) != NULL;) {
-        (void)snprintf(server, sizeof server, "%s/redis-server", at);
-        server[0] = access(server, X_OK) == 0 ? server[0] : '\0';
-    }
-    assert_true(server[0] == '/');
+    assert_non_null(path);
+    find_server(server);
     assert_int_equal(setenv("PATH", place->dir, 1), 0);
     RUN(place, 3, "up", "--", "/bin/true");
     assert_holds(place->output.err, "neither 'redis-server' nor 'valkey-server' is beside evalq");
@@ -441,10 +448,38 @@ static void up_takes_valkey_where_there_is_no_redis(void **state)
     assert_int_equal(symlink(server, link), 0);
     RUN(place, 0, "up", "--", "/bin/true");
     assert_int_equal(setenv("PATH", path, 1), 0);
-    free(words);
     free(path);
     assert_all_gone(place);
 }
+
+/* Newer servers do not start in a locale that is not installed. The command keeps its own. */
+static void up_starts_in_a_locale_that_is_not_installed(void **state)
+{
+    struct place *place = *state;
+    char server[400];
+    char script[512];
+    char path[128];
+    char *before = strdup(getenv("PATH"));
+    assert_non_null(before);
+    find_server(server);
+    (void)snprintf(script, sizeof script,
+                   "#!/bin/sh\necho \"in $LC_ALL\" >locale\nexec %s \"$@\"\n", server);
+    fixture_file_write(place->dir, "redis-server", script);
+    (void)snprintf(path, sizeof path, "%s/redis-server", place->dir);
+    assert_int_equal(chmod(path, 0700), 0);
+    (void)snprintf(script, sizeof script, "%s:%.400s", place->dir, before);
+    assert_int_equal(setenv("PATH", script, 1), 0);
+    assert_int_equal(setenv("LC_ALL", "xx_XX.UTF-8", 1), 0);
+    RUN(place, 0, "up", "--workers", "0", "--", "/bin/sh", "-c",
+        "cat locale; echo \"then $LC_ALL\"");
+    assert_int_equal(unsetenv("LC_ALL"), 0);
+    assert_int_equal(setenv("PATH", before, 1), 0);
+    free(before);
+    assert_holds(place->output.out, "in C\nthen xx_XX.UTF-8\n");
+    assert_all_gone(place);
+}
+
+/* Jobs that nobody can do hold up the command that submitted them, and no later one. */
 
 static void up_waits_for_the_jobs_of_its_own_command(void **state)
 {
@@ -494,6 +529,7 @@ int main(void)
         UP_TEST(up_without_suites_stays_up_and_says_so),
         UP_TEST(up_writes_a_configuration_where_there_is_none),
         UP_TEST(up_takes_valkey_where_there_is_no_redis),
+        UP_TEST(up_starts_in_a_locale_that_is_not_installed),
         UP_TEST(up_waits_for_the_jobs_of_its_own_command),
         UP_TEST(up_works_deep_down),
     };
