@@ -6,6 +6,9 @@ set -eu
 cd "$(dirname "$0")/.."
 preset=${EVQ_PRESET:-test}
 
+# Redis 7.2 and newer do not start in a locale that is not installed, as ssh brings along.
+LC_ALL=C.UTF-8
+export LC_ALL
 sh deploy/bootstrap.sh test
 cmake --preset "$preset"
 cmake --build --preset "$preset"

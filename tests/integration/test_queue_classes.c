@@ -71,7 +71,8 @@ static void retry_waits_in_the_class_of_its_message(void **state)
     fixture_audit(fx);
 }
 
-/* A server whose texts are ordered as in a dictionary, capital letters among the small ones. */
+/* A server whose texts are ordered as in a dictionary, capital letters among the small ones; NULL
+ * where there is nothing to make such an order of. */
 static struct fixture *dictionary_open(void)
 {
     char directory[64];
@@ -80,7 +81,10 @@ static struct fixture *dictionary_open(void)
     fixture_dir_make(directory);
     (void)snprintf(command, sizeof command,
                    "localedef -i de_DE -f UTF-8 '%s/de_DE.UTF-8' >/dev/null 2>&1", directory);
-    (void)!system(command); // The server's order tells whether it went well.
+    if (system(command) != 0) {
+        fixture_dir_remove(directory);
+        return NULL;
+    }
     (void)setenv("LOCPATH", directory, 1);
     (void)setenv("LC_ALL", "de_DE.UTF-8", 1);
     struct fixture *fx = fixture_open(NULL);
@@ -95,6 +99,10 @@ static void needs_are_ordered_the_same_whatever_the_locale_of_redis(void **state
 {
     (void)state;
     struct fixture *fx = dictionary_open();
+    if (fx == NULL) {
+        skip();
+        return;
+    }
     struct evq_reply *order =
         fixture_call(fx->raw, "EVAL", "return 'b' < 'C' and 1 or 0", "0", NULL);
     const bool dictionary = order->integer == 1;
@@ -113,7 +121,7 @@ static void needs_are_ordered_the_same_whatever_the_locale_of_redis(void **state
     }
     fixture_close(fx);
     if (!dictionary) {
-        skip(); // There is nothing to make one of.
+        skip(); // The server does not order by it.
     }
 }
 
