@@ -77,7 +77,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     float *sums = (float *)shared;
     const int32_t threads = WARPS * EVQ_WARP; // Of a row.
     const int32_t at = threadIdx.x % threads;
-    const int64_t row = (int64_t)blockIdx.x * (EVQ_WARPS / WARPS) + threadIdx.x / threads;
+    const int32_t row = (int32_t)blockIdx.x * (EVQ_WARPS / WARPS) + threadIdx.x / threads;
     const float count = (float)shape.n;
     float values[EIGHTS][8];
     float sum = 0.0f;
