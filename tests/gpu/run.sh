@@ -133,16 +133,10 @@ done
 if ! command -v nvcc >/dev/null 2>&1; then
     finish 77 "NOT RUN: nvcc is not installed"
 fi
-# cuBLAS of the compiler's own major version may be PyTorch's alone.
-cublas=libcublas.so.$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
-if ! ldconfig -p 2>/dev/null | grep -q "$cublas " && ! ls "/usr/local/cuda/lib64/$cublas" >/dev/null 2>&1; then
-    cublas=$("$python" -c 'import glob, os, sys
-found = [f for p in sys.path for f in glob.glob(os.path.join(p, "nvidia", "*", "lib", sys.argv[1]))]
-print(os.path.dirname(found[0]) if found else "")' "$cublas" 2>/dev/null || true)
-    if [ -n "$cublas" ]; then
-        LD_LIBRARY_PATH=$cublas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-        export LD_LIBRARY_PATH
-    fi
+cublas=$(sh tests/gpu/find_cublas.sh "$python" || true)
+if [ -n "$cublas" ]; then
+    LD_LIBRARY_PATH=$cublas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
 fi
 generator=$(command -v ninja >/dev/null 2>&1 && echo Ninja || echo "Unix Makefiles")
 if ! stage "configure" 120 cmake -S tests/gpu -B "$build/tree" -G "$generator" ||

@@ -51,6 +51,8 @@ evq_gpu_compare_says(what_faulted fault 1 "--part models" "FAIL model gpt2, weig
 add_test(NAME gpu_compare_says_where_it_stopped COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/stopped.sh $<TARGET_FILE:gpu_compare>)
 set_tests_properties(gpu_compare_says_where_it_stopped PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT}
     PASS_REGULAR_EXPRESSION "FAIL stopped at rope n ")
+add_test(NAME gpu_finds_cublas COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/find_cublas_test.sh)
+set_tests_properties(gpu_finds_cublas PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
 # The same on the CUDA module's own sources, which an emulator runs (tests/links/cuda.cmake).
 add_executable(gpu_compare_emulated gpu/compare_emulated.c gpu/compare_samples.c gpu/compare_ops.c gpu/compare_models.c
     gpu/compare_where.c gpu/lm_plan.c)
