@@ -20,8 +20,9 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
         float gates[V], values[V];
         evq_load(in + row * in_stride + c, gates);
         evq_load(in + row * in_stride + n + c, values);
+        evq_activate(gates, activation);
         for (int i = 0; i < V; i++) {
-            values[i] = evq_activate(gates[i], activation) * values[i];
+            values[i] *= gates[i];
         }
         evq_store(out + row * out_stride + c, values);
     }
@@ -66,9 +67,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
         T *to = values + at / row_parts * stride + at % row_parts * V;
         float x[V];
         evq_load(to, x);
-        for (int i = 0; i < V; i++) {
-            x[i] = evq_activate(x[i], activation);
-        }
+        evq_activate(x, activation);
         evq_store(to, x);
     }
 }

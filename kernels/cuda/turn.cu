@@ -6,7 +6,54 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/typed.cuh"
 
-/* A warp for each head of each row: a norm of some heads, then the pairs (i, i + n / 2) turn. */
+/* Half a head is 32 * V values, of which a lane holds V pairs. A block for each row: its cosines
+ * and sines serve all heads, every eighth of which is a warp's. */
+template <typename T, int V>
+__global__ static void __launch_bounds__(EVQ_THREADS)
+    turn_row_kernel(T *values, int64_t stride, const int32_t *positions, struct evq_cuda_turn turn)
+{
+    const int32_t half = EVQ_WARP * V;
+    const int32_t at = threadIdx.x % EVQ_WARP * V;
+    T *row = values + blockIdx.x * stride + at;
+    const float *turns = turn.d_turns + (int64_t)positions[blockIdx.x] * (2 * half) + at;
+    float cosines[V], sines[V];
+
+    evq_load(turns, cosines);
+    evq_load(turns + half, sines);
+    for (int32_t head = threadIdx.x / EVQ_WARP; head < turn.heads; head += EVQ_WARPS) {
+        const bool first = head < turn.first_heads;
+        const float *norm = first ? turn.d_first_norm : turn.d_rest_norm;
+        T *low = row + (int64_t)head * (2 * half);
+        float x[V], y[V];
+        evq_load(low, x);
+        evq_load(low + half, y);
+        if (norm != nullptr) { // The same for a warp.
+            float squares = 0.0f;
+            float to_x[V], to_y[V];
+            for (int i = 0; i < V; i++) {
+                squares += x[i] * x[i] + y[i] * y[i];
+            }
+            const float scale = 1.0f / sqrtf(evq_warp_sum(squares) / (float)(2 * half) +
+                                             (first ? turn.first_epsilon : turn.rest_epsilon));
+            evq_load(norm + at, to_x);
+            evq_load(norm + half + at, to_y);
+            for (int i = 0; i < V; i++) {
+                x[i] *= scale * to_x[i];
+                y[i] *= scale * to_y[i];
+            }
+        }
+        for (int i = 0; i < V; i++) {
+            const float turned = x[i] * cosines[i] - y[i] * sines[i];
+            y[i] = y[i] * cosines[i] + x[i] * sines[i];
+            x[i] = turned;
+        }
+        evq_store(low, x);
+        evq_store(low + half, y);
+    }
+}
+
+/* Any other size. A warp for each head of each row: a norm of some heads, then the pairs (i, i + n
+ * / 2) turn. */
 template <typename T>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     turn_kernel(T *values, int64_t stride, int32_t rows, const int32_t *positions,
@@ -46,21 +93,41 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
+template <typename T>
+static void launch(T *values, int64_t stride, int32_t rows, const int32_t *d_positions,
+                   const struct evq_cuda_turn *turn, cudaStream_t stream)
+{
+    const int32_t pairs = turn->n / (2 * EVQ_WARP); // Of a lane.
+    const bool whole =
+        turn->n % (2 * EVQ_WARP) == 0 && turn->column % pairs == 0 && stride % pairs == 0;
+
+    if (whole && pairs == 1) {
+        EVQ_LAUNCH((turn_row_kernel<T, 1>), (unsigned int)rows, EVQ_THREADS, 0, stream, values,
+                   stride, d_positions, *turn);
+    } else if (whole && pairs == 2) {
+        EVQ_LAUNCH((turn_row_kernel<T, 2>), (unsigned int)rows, EVQ_THREADS, 0, stream, values,
+                   stride, d_positions, *turn);
+    } else if (whole && pairs == 4) {
+        EVQ_LAUNCH((turn_row_kernel<T, 4>), (unsigned int)rows, EVQ_THREADS, 0, stream, values,
+                   stride, d_positions, *turn);
+    } else {
+        EVQ_LAUNCH(turn_kernel<T>, evq_grid((int64_t)rows * turn->heads, EVQ_WARPS), EVQ_THREADS, 0,
+                   stream, values, stride, rows, d_positions, *turn);
+    }
+}
+
 enum evq_status evq_turn_launch(const struct evq_cuda_rows *values, int32_t rows,
                                 const int32_t *d_positions, const struct evq_cuda_turn *turn,
                                 cudaStream_t stream, struct evq_error *err)
 {
-    const int64_t items = (int64_t)rows * turn->heads;
-
     assert(turn->n % 2 == 0);
     assert(turn->d_turns != nullptr);
-    if (items == 0) {
+    if (rows == 0 || turn->heads == 0) {
         return EVQ_OK;
     }
     evq_typed(values, [&](auto type) {
         typedef decltype(type) T;
-        EVQ_LAUNCH(turn_kernel<T>, evq_grid(items, EVQ_WARPS), EVQ_THREADS, 0, stream,
-                   evq_at<T>(values, turn->column), values->stride, rows, d_positions, *turn);
+        launch(evq_at<T>(values, turn->column), values->stride, rows, d_positions, turn, stream);
     });
     return evq_cuda_status(cudaGetLastError(), "turn launch", err);
 }

@@ -1,6 +1,6 @@
 /*
  * Values of rows as the kernels read and write them: fp32, or bf16 with fp32 arithmetic between;
- * one by one, or 8 at a time from addresses that are multiples of 8 values.
+ * one by one, or 2, 4 or 8 at a time from addresses that are multiples of as many values.
  */
 #ifndef EVQ_KERNELS_CUDA_VALUES_CUH
 #define EVQ_KERNELS_CUDA_VALUES_CUH
@@ -50,28 +50,56 @@ __device__ static inline float evq_of_bits(uint32_t bits)
     return value;
 }
 
+/* 4, 8 or 16 bytes at once. */
+template <int WORDS>
+__device__ static inline void evq_load_words(const void *at, uint32_t (&words)[WORDS])
+{
+    static_assert(WORDS == 1 || WORDS == 2 || WORDS == 4, "as one load takes them");
+    if constexpr (WORDS == 1) {
+        words[0] = *reinterpret_cast<const uint32_t *>(at);
+    } else if constexpr (WORDS == 2) {
+        const uint2 all = *reinterpret_cast<const uint2 *>(at);
+        words[0] = all.x, words[1] = all.y;
+    } else {
+        const uint4 all = *reinterpret_cast<const uint4 *>(at);
+        words[0] = all.x, words[1] = all.y, words[2] = all.z, words[3] = all.w;
+    }
+}
+
+template <int WORDS>
+__device__ static inline void evq_store_words(void *at, const uint32_t (&words)[WORDS])
+{
+    static_assert(WORDS == 1 || WORDS == 2 || WORDS == 4, "as one store takes them");
+    if constexpr (WORDS == 1) {
+        *reinterpret_cast<uint32_t *>(at) = words[0];
+    } else if constexpr (WORDS == 2) {
+        *reinterpret_cast<uint2 *>(at) = {words[0], words[1]};
+    } else {
+        *reinterpret_cast<uint4 *>(at) = {words[0], words[1], words[2], words[3]};
+    }
+}
+
 template <int V> __device__ static inline void evq_load(const float *at, float (&values)[V])
 {
-    static_assert(V == 1 || V == 8, "values come one by one or 8 at a time");
-    if constexpr (V == 1) {
-        values[0] = *at;
-    } else {
-        const float4 low = *reinterpret_cast<const float4 *>(at);
-        const float4 high = *reinterpret_cast<const float4 *>(at + 4);
-        values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
-        values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+    constexpr int ONCE = V < 4 ? V : 4;
+
+    for (int first = 0; first < V; first += ONCE) {
+        uint32_t words[ONCE];
+        evq_load_words(at + first, words);
+        for (int i = 0; i < ONCE; i++) {
+            values[first + i] = evq_of_bits(words[i]);
+        }
     }
 }
 
 template <int V> __device__ static inline void evq_load(const evq_bf16 *at, float (&values)[V])
 {
-    static_assert(V == 1 || V == 8, "values come one by one or 8 at a time");
     if constexpr (V == 1) {
         values[0] = evq_get(at);
     } else {
-        const uint4 all = *reinterpret_cast<const uint4 *>(at);
-        const uint32_t pairs[4] = {all.x, all.y, all.z, all.w};
-        for (int p = 0; p < 4; p++) {
+        uint32_t pairs[V / 2];
+        evq_load_words(at, pairs);
+        for (int p = 0; p < V / 2; p++) {
             values[2 * p] = evq_of_bits(pairs[p] << 16);
             values[2 * p + 1] = evq_of_bits(pairs[p] & 0xffff0000u);
         }
@@ -80,11 +108,12 @@ template <int V> __device__ static inline void evq_load(const evq_bf16 *at, floa
 
 template <int V> __device__ static inline void evq_store(float *at, const float (&values)[V])
 {
-    if constexpr (V == 1) {
-        *at = values[0];
-    } else {
-        *reinterpret_cast<float4 *>(at) = {values[0], values[1], values[2], values[3]};
-        *reinterpret_cast<float4 *>(at + 4) = {values[4], values[5], values[6], values[7]};
+    constexpr int ONCE = V < 4 ? V : 4;
+
+    for (int first = 0; first < V; first += ONCE) {
+        uint32_t words[ONCE];
+        memcpy(words, values + first, sizeof(words));
+        evq_store_words(at + first, words);
     }
 }
 
@@ -93,32 +122,61 @@ template <int V> __device__ static inline void evq_store(evq_bf16 *at, const flo
     if constexpr (V == 1) {
         evq_set(at, values[0]);
     } else {
-        *reinterpret_cast<uint4 *>(at) = {
-            evq_pair(values[0], values[1]), evq_pair(values[2], values[3]),
-            evq_pair(values[4], values[5]), evq_pair(values[6], values[7])};
+        uint32_t pairs[V / 2];
+        for (int p = 0; p < V / 2; p++) {
+            pairs[p] = evq_pair(values[2 * p], values[2 * p + 1]);
+        }
+        evq_store_words(at, pairs);
+    }
+}
+
+template <int V, typename Function>
+__device__ static inline void evq_each(float (&x)[V], Function function)
+{
+    for (int i = 0; i < V; i++) {
+        x[i] = function(x[i]);
+    }
+}
+
+/* Which one it is, is asked once for all of them. */
+template <int V>
+__device__ static inline void evq_activate(float (&x)[V], enum evq_activation activation)
+{
+    switch (activation) {
+    case EVQ_ACT_RELU: // Written so that a NaN passes.
+        evq_each(x, [](float v) { return v < 0.0f ? 0.0f : v; });
+        break;
+    case EVQ_ACT_TANH:
+        evq_each(x, [](float v) { return tanhf(v); });
+        break;
+    case EVQ_ACT_GELU_ERF:
+        evq_each(x, [](float v) { return 0.5f * v * (1.0f + erff(v * 0.70710678118654752f)); });
+        break;
+    case EVQ_ACT_GELU_TANH:
+        evq_each(x, [](float v) {
+            return 0.5f * v * (1.0f + tanhf(0.79788456080286536f * (v + 0.044715f * v * v * v)));
+        });
+        break;
+    case EVQ_ACT_SILU:
+        evq_each(x, [](float v) { return v / (1.0f + expf(-v)); });
+        break;
+    case EVQ_ACT_SIGMOID:
+        evq_each(x, [](float v) { return 1.0f / (1.0f + expf(-v)); });
+        break;
+    case EVQ_ACT_GELU_QUICK:
+        evq_each(x, [](float v) { return v / (1.0f + expf(-1.702f * v)); });
+        break;
+    default:
+        break;
     }
 }
 
 __device__ static inline float evq_activate(float x, enum evq_activation activation)
 {
-    switch (activation) {
-    case EVQ_ACT_RELU:
-        return x < 0.0f ? 0.0f : x; // Written so that a NaN passes.
-    case EVQ_ACT_TANH:
-        return tanhf(x);
-    case EVQ_ACT_GELU_ERF:
-        return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-    case EVQ_ACT_GELU_TANH:
-        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    case EVQ_ACT_SILU:
-        return x / (1.0f + expf(-x));
-    case EVQ_ACT_SIGMOID:
-        return 1.0f / (1.0f + expf(-x));
-    case EVQ_ACT_GELU_QUICK:
-        return x / (1.0f + expf(-1.702f * x));
-    default:
-        return x;
-    }
+    float one[1] = {x};
+
+    evq_activate(one, activation);
+    return one[0];
 }
 
 #endif

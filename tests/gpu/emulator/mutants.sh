@@ -47,6 +47,10 @@ convert.cu~kernels~__syncthreads(); // The tile is there.~
 convert.cu~kernels~__syncthreads(); // Before the next tile.~
 turn.cu~kernels~head < turn.first_heads~head <= turn.first_heads
 turn.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
+turn.cu~kernels~evq_load(norm + half + at, to_y)~evq_load(norm + at, to_y)
+turn.cu~kernels~y[i] = y[i] * cosines[i] + x[i]~y[i] = y[i] * cosines[i] + turned
+turn.cu~kernels~stride % pairs == 0~true
+turn.cu~kernels~turn->column % pairs == 0~true
 logsum.cu~kernels~b.arg < a.arg~b.arg > a.arg
 logsum.cu~kernels~isnan(sum) ? -1 : mine.arg~mine.arg
 logsum.cu~kernels~mine.total * expf(mine.top - base) :~mine.total :
