@@ -59,7 +59,10 @@ __device__ static inline void copy_rows(evq_bf16 *to, const evq_bf16 *from, uint
     constexpr int SIDE = PARTS & -PARTS; // Threads side by side in a row: a power of two.
     constexpr int STEP = THREADS / SIDE; // Rows at once.
     static_assert(COUNT % STEP == 0, "every thread copies as much");
-    const int32_t row = threadIdx.x / SIDE;
+    // 8 threads write shared memory together: in rows SIDE apart each finds banks of its own.
+    const int32_t row = SIDE >= 8 ? threadIdx.x / SIDE
+                                  : threadIdx.x / (8 * SIDE) * 8 + threadIdx.x / 8 % SIDE +
+                                        threadIdx.x % 8 / SIDE * SIDE;
 
     to += row * LINE + threadIdx.x % SIDE * 8;
     from += threadIdx.x % SIDE * 8;

@@ -18,12 +18,13 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
          at += (int64_t)gridDim.x * EVQ_THREADS) {
         const int64_t row = at / row_parts;
         const int64_t c = at % row_parts * V;
-        float values[V];
+        float values[V], shifts[V] = {0};
         evq_load(table + tokens[row] * table_stride + c, values);
+        if (places != nullptr) {
+            evq_load(places + (int64_t)positions[row] * n + c, shifts);
+        }
         for (int i = 0; i < V; i++) {
-            const float place =
-                places != nullptr ? places[(int64_t)positions[row] * n + c + i] : 0.0f;
-            values[i] = scale * values[i] + place;
+            values[i] = scale * values[i] + shifts[i];
         }
         evq_store(out + row * out_stride + c, values);
     }

@@ -70,8 +70,10 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
         if (c + 4 <= n) {
             const float4 four = *reinterpret_cast<const float4 *>(row + c);
             float values[4] = {four.x, four.y, four.z, four.w};
-            for (int i = 0; i < 4 && bias != nullptr; i++) {
-                values[i] += bias[c + i];
+            if (bias != nullptr) {
+                const float4 shifts = *reinterpret_cast<const float4 *>(bias + c);
+                values[0] += shifts.x, values[1] += shifts.y;
+                values[2] += shifts.z, values[3] += shifts.w;
             }
             take(mine, values, c);
             continue;

@@ -2,7 +2,7 @@
  * Launchers of the operations on tokens; the rules of kernels/cuda/ops.h. Positions are those of
  * the rows in their sequences. What an operation computes is in kernels/backend.h; values are read
  * and written as their rows say, the arithmetic between is fp32. An operation's column counts from
- * where rows begin.
+ * where rows begin. What of fp32 lies beside them (norms, biases, places, turns) begins as rows do.
  */
 #ifndef EVQ_KERNELS_CUDA_TOKENS_H
 #define EVQ_KERNELS_CUDA_TOKENS_H

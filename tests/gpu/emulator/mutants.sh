@@ -35,6 +35,7 @@ attention_tiles.cu~attention~ahead - BLOCK + 1 < shape.window~ahead - BLOCK + 2 
 attention_tiles.cu~attention~there >= COUNT~there >= COUNT - 1
 attention_tiles.cu~attention~row + r < there~row + r <= there
 attention_tiles.cu~attention~if (!whole) {~if (false) {
+attention_tiles.cu~attention~threadIdx.x / 8 % SIDE +~
 attention_tiles.cu~attention~row_top(top) * scale~row_top(top)
 attention.cu~attention~window <= position~window < position - 1
 norm.cu~kernels~sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f~sum += values[p][i] * values[p][i]
@@ -47,15 +48,18 @@ convert.cu~kernels~__syncthreads(); // The tile is there.~
 convert.cu~kernels~__syncthreads(); // Before the next tile.~
 turn.cu~kernels~head < turn.first_heads~head <= turn.first_heads
 turn.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
+turn.cu~kernels~x[i] * cosines[i] - y[i]~x[i] * cosines[i] + y[i]
 turn.cu~kernels~evq_load(norm + half + at, to_y)~evq_load(norm + at, to_y)
 turn.cu~kernels~y[i] = y[i] * cosines[i] + x[i]~y[i] = y[i] * cosines[i] + turned
 turn.cu~kernels~stride % pairs == 0~true
 turn.cu~kernels~turn->column % pairs == 0~true
+logsum.cu~kernels~(bias + c);~(bias);
 logsum.cu~kernels~b.arg < a.arg~b.arg > a.arg
 logsum.cu~kernels~isnan(sum) ? -1 : mine.arg~mine.arg
 logsum.cu~kernels~mine.total * expf(mine.top - base) :~mine.total :
 convert.cu~kernels~tile[x * (TILE + 1) + line]~tile[line * (TILE + 1) + x]
 embed.cu~kernels~op->n % 8 == 0 && table->stride % 8 == 0 && out->stride % 8 == 0~op->n % 8 == 0
+embed.cu~kernels~positions[row] * n + c~positions[row] * n
 embed.cu~kernels~which[row]~which[row] + 1
 pointwise.cu~kernels~n % 8 == 0 && in->stride % 8 == 0 && out->stride % 8 == 0;~n % 4 == 0;
 pointwise.cu~kernels~row * residual_stride~row * out_stride
