@@ -17,7 +17,8 @@
  *     evalq_client_close(client);
  *
  * Submit a checkpoint after it was written, best to another name and then renamed. If it is still
- * being written (asynchronous saves), the client waits for it in the background.
+ * being written (asynchronous saves), the client waits for it in the background. Give each step a
+ * name of its own: of steps that are saved over one another some may be skipped.
  */
 #ifndef EVALQ_H
 #define EVALQ_H

@@ -5,9 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
+#include "producer/reuse.h"
 #include "producer/sender.h"
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/clock.h"
@@ -93,25 +91,6 @@ static void source_choose(const struct evq_config *config, const char *held, str
     if (other.root_fd >= 0) {
         close(other.root_fd);
     }
-}
-
-/* Whether the path was submitted for another step before; remembers it. */
-static bool path_reused(struct evq_sender *sender, const char *path, int64_t step)
-{
-    uint64_t hash = XXH3_64bits(path, strlen(path));
-    size_t kept =
-        sender->path_count < EVQ_SENDER_PATHS_MAX ? sender->path_count : EVQ_SENDER_PATHS_MAX;
-
-    for (size_t at = 0; at < kept; at++) {
-        if (sender->paths[at].hash == hash) {
-            bool other = sender->paths[at].step != step;
-            sender->paths[at].step = step;
-            return other;
-        }
-    }
-    sender->paths[sender->path_count++ % EVQ_SENDER_PATHS_MAX] =
-        (struct evq_seen_path){.hash = hash, .step = step};
-    return false;
 }
 
 static const struct evq_pair *pairs_copy(struct evq_arena *arena, const char **at, size_t count)
@@ -243,10 +222,9 @@ static enum evq_status item_pin(struct evq_sender *sender, struct evq_item *item
     }
     output_visit(sender, place);
     const dev_t device = device_of(place);
-    bool reused = path_reused(sender, item->request.path, item->request.step);
-    bool safe = evq_pin_hard_link_safe(place->path, item->request.step) && !reused;
+    bool safe = evq_pin_hard_link_safe(place->path, item->request.step) && !item->reused;
     int64_t budget = sender->pin_bytes_max - sender->keeper.copied_bytes;
-    if (reused) {
+    if (item->reused) {
         evq_warn(&sender->warner, EVQ_WARN_REUSED,
                  "'%s' is submitted for more than one step, so each is copied before it is "
                  "overwritten; a name with the step in it makes that free",
@@ -349,51 +327,50 @@ static void warn_unready(struct evq_sender *sender, const struct evq_item *item,
 
 struct look { // What was seen of the checkpoint.
     enum evq_status status;
-    bool overwritten; // What lies there is of a later step.
+    bool foreign; // What lies there is of another step.
     char fingerprint[33];
     struct evq_buffer manifest;
     struct evq_error error;
 };
 
-/*
- * Whether a later step was saved to the path before this one was read, as where its root was
- * missing for long. The same files may be submitted for several steps: nobody writes to those in
- * between. What is held of the step is its own.
- */
-static bool is_overwritten(struct evq_sender *sender, const struct evq_item *item,
-                           const struct place *place)
+/* What lies there is another step's: the job ends as skipped, its content changed. */
+static void foreign_note(struct evq_sender *sender, const struct evq_item *item, bool later,
+                         struct look *look)
 {
-    static const struct evq_checkpoint_options options = {.files_only = true};
-    struct evq_checkpoint *checkpoint = NULL;
-    bool since = false;
+    const char *path = item->request.path;
+    const long long step = (long long)item->request.step;
 
-    if (strcmp(place->source, place->path) != 0 || !evq_source_has_later(sender, item)) {
-        return false;
-    }
-    if (evq_checkpoint_open(place->root_fd, place->path, &options, &checkpoint, NULL) != EVQ_OK) {
-        return true; // It was whole a moment ago: the next save has begun.
-    }
-    for (size_t at = 0; at < checkpoint->file_count; at++) {
-        struct stat info;
-        since =
-            since || fstat(checkpoint->files[at].fd, &info) != 0 ||
-            info.st_mtim.tv_sec * 1000 + info.st_mtim.tv_nsec / 1000000 > item->request.created_ms;
-    }
-    evq_checkpoint_close(checkpoint);
-    return since;
-}
-
-/* Its job ends as skipped: its content changed. */
-static void overwritten_note(struct evq_sender *sender, const struct evq_item *item,
-                             struct look *look)
-{
-    look->overwritten = true;
+    look->foreign = true;
     memcpy(look->fingerprint, NO_FINGERPRINT, sizeof(NO_FINGERPRINT));
     evq_buffer_clear(&look->manifest);
-    evq_warn(&sender->warner, EVQ_WARN_OVERWRITTEN,
-             "another step was saved to '%s' before step %lld was read: its evaluation will be "
-             "skipped; a name with the step in it keeps each",
-             item->request.path, (long long)item->request.step);
+    if (later) {
+        evq_warn(&sender->warner, EVQ_WARN_OVERWRITTEN,
+                 "another step was saved to '%s' before step %lld was read: its evaluation will "
+                 "be skipped; a name with the step in it keeps each",
+                 path, step);
+    } else {
+        evq_warn(&sender->warner, EVQ_WARN_INCOMPLETE,
+                 "'%s' holds the weights of the step before still, %d s after step %lld was "
+                 "submitted: its evaluation will be skipped",
+                 path, INCOMPLETE_WAIT_MS / 1000, step);
+    }
+}
+
+/* false: it cannot be told yet whose weights lie there; another look later. */
+static bool own_look(struct evq_sender *sender, struct evq_item *item, const struct place *place,
+                     struct look *look)
+{
+    const bool held = strcmp(place->source, place->path) != 0;
+    const enum evq_reuse found = evq_reuse_look(sender, item, place->root_fd, place->path, held);
+
+    if (found == EVQ_REUSE_UNSETTLED ||
+        (found == EVQ_REUSE_EARLIER && item_wait(sender, item, EVQ_E_INCOMPLETE))) {
+        return false;
+    }
+    if (found != EVQ_REUSE_OWN) {
+        foreign_note(sender, item, found == EVQ_REUSE_LATER, look);
+    }
+    return true;
 }
 
 static void item_finish(struct evq_sender *sender, struct evq_item *item, struct place *place,
@@ -413,7 +390,7 @@ static void item_finish(struct evq_sender *sender, struct evq_item *item, struct
     if (status != EVQ_OK) {
         warn_unready(sender, item, status, error);
     }
-    if (sender->pin && exists && status != EVQ_E_INCOMPLETE && !look->overwritten) {
+    if (sender->pin && exists && status != EVQ_E_INCOMPLETE && !look->foreign) {
         status = item_pin(sender, item, place, fingerprint, error);
         if (status == EVQ_E_CHANGED || status == EVQ_E_STOPPED) {
             if (item_wait(sender, item, status)) {
@@ -502,11 +479,10 @@ void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
         source_choose(config, item->request.held, &place);
         look.status = evq_checkpoint_fingerprint(place.root_fd, place.source, look.fingerprint,
                                                  &look.manifest, &look.error);
-        if (look.status == EVQ_OK && is_overwritten(sender, item, &place)) {
-            overwritten_note(sender, item, &look);
-        }
     }
-    if (look.status == EVQ_OK || !item_wait(sender, item, look.status)) {
+    item->came_late = item->came_late || look.status == EVQ_E_GONE;
+    if (look.status == EVQ_OK ? own_look(sender, item, &place, &look)
+                              : !item_wait(sender, item, look.status)) {
         item_finish(sender, item, &place, &look);
     }
     evq_buffer_free(&look.manifest);

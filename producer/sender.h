@@ -39,6 +39,8 @@ struct evq_item { // One submit on its way.
     bool done;
     bool counted;     // As done, in sender->waiting.
     bool ready;       // jobs are made; those done are NULL.
+    bool reused;      // Its path was submitted for another step before.
+    bool came_late;   // Its checkpoint was not there yet when it was looked at first.
     bool parked;      // No root holds it, until the configuration has one: nobody waits for it.
     int64_t since_ms; // Monotonic: when it was taken.
     int64_t due_ms;   // Monotonic: when to look at the checkpoint again.
@@ -58,7 +60,9 @@ struct evq_source { // A ring and its spool: the client's own first, then those 
 
 struct evq_seen_path {
     uint64_t hash;
-    int64_t step;
+    int64_t step;       // That was last found there.
+    int64_t written_ns; // Its newest file; 0: not looked at.
+    bool came_late;     // After its submit.
 };
 
 struct evq_sender_options {
@@ -160,8 +164,11 @@ void evq_sender_tell(struct evq_sender *sender, bool failed);
 
 /* source.c: takes what is new in the ring, as far as there is memory. */
 void evq_source_take(struct evq_sender *sender, struct evq_source *source);
-/* Whether the item's path was submitted again since, for another step. */
-bool evq_source_has_later(struct evq_sender *sender, const struct evq_item *item);
+/* When the item's path was submitted next, for another step, unix ms; INT64_MAX: it was not. */
+int64_t evq_source_later_ms(struct evq_sender *sender, const struct evq_item *item);
+/* The one before it of another step and the same path that is still to be looked at, or NULL. */
+const struct evq_item *evq_source_before(const struct evq_sender *sender,
+                                         const struct evq_item *item);
 /* Prepares what is due. Returns when the next is, monotonic ms. */
 int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source);
 /* Frees what is done at the front, and its room in the ring; whether there was any. */

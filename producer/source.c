@@ -89,22 +89,45 @@ void evq_source_take(struct evq_sender *sender, struct evq_source *source)
     }
 }
 
-bool evq_source_has_later(struct evq_sender *sender, const struct evq_item *item)
+/* Whether other is a submit of the same path for another step. */
+static bool is_of_path(const struct evq_item *item, const struct evq_item *other)
 {
-    const struct evq_request *ours = &item->request;
+    return other->request.path != NULL && other->request.step != item->request.step &&
+           strcmp(other->request.path, item->request.path) == 0;
+}
+
+int64_t evq_source_later_ms(struct evq_sender *sender, const struct evq_item *item)
+{
+    int64_t next = INT64_MAX;
 
     for (size_t at = 0; at < sender->source_count; at++) {
         evq_source_take(sender, &sender->sources[at]); // Also what came this moment.
         for (const struct evq_item *other = sender->sources[at].first; other != NULL;
              other = other->next) {
-            if (other->request.path != NULL && other->request.step != ours->step &&
-                other->request.created_ms > ours->created_ms &&
-                strcmp(other->request.path, ours->path) == 0) {
-                return true;
+            const int64_t other_ms = other->request.created_ms;
+            if (other_ms > item->request.created_ms && other_ms < next && is_of_path(item, other)) {
+                next = other_ms;
             }
         }
     }
-    return false;
+    return next;
+}
+
+const struct evq_item *evq_source_before(const struct evq_sender *sender,
+                                         const struct evq_item *item)
+{
+    const struct evq_item *found = NULL;
+
+    for (size_t at = 0; at < sender->source_count && found == NULL; at++) {
+        for (const struct evq_item *other = sender->sources[at].first; other != NULL;
+             other = other->next) {
+            if (!other->ready && !other->done &&
+                other->request.created_ms < item->request.created_ms && is_of_path(item, other)) {
+                found = other;
+            }
+        }
+    }
+    return found;
 }
 
 int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source)
