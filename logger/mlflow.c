@@ -378,9 +378,9 @@ static bool is_allowed(const char *text, size_t bytes)
     return false;
 }
 
-/* The key as MLflow takes it. Where more is lost than a sign of ASCII (acc,none is acc_none), a
- * hash of the whole is its end: words of one length would be one curve. */
-static void key_map(const char *key, char out[EVQ_MLFLOW_KEY_BYTES_MAX + 1])
+/* The key as MLflow takes it. Where more is lost than a sign of ASCII (acc,none is acc_none), or
+ * that is not alone, a hash of the whole is its end: words of one length would be one curve. */
+static void key_map(const char *key, bool alone, char out[EVQ_MLFLOW_KEY_BYTES_MAX + 1])
 {
     const size_t key_bytes = strlen(key);
     size_t bytes = 0;
@@ -392,7 +392,7 @@ static void key_map(const char *key, char out[EVQ_MLFLOW_KEY_BYTES_MAX + 1])
         length = evq_buffer_utf8(key + at, key_bytes - at);
         const bool keep = length > 0 && is_allowed(key + at, length);
         const size_t put = keep ? length : 1;
-        lost = lost || (!keep && length != 1) || bytes + put > EVQ_MLFLOW_KEY_BYTES_MAX;
+        lost = lost || (!keep && (length != 1 || !alone)) || bytes + put > EVQ_MLFLOW_KEY_BYTES_MAX;
         if (bytes + put > EVQ_MLFLOW_KEY_BYTES_MAX) {
             break;
         }
@@ -408,12 +408,26 @@ static void key_map(const char *key, char out[EVQ_MLFLOW_KEY_BYTES_MAX + 1])
     }
 }
 
-void evq_mlflow_metric(struct evq_buffer *out, const char *key, double value, int64_t timestamp_ms,
-                       int64_t step)
+static char sign_map(char sign)
+{
+    return (sign & 0x80) != 0 || is_allowed(&sign, 1) ? sign : '_';
+}
+
+bool evq_mlflow_alike(const char *a, const char *b)
+{
+    while (*a != '\0' && sign_map(*a) == sign_map(*b)) {
+        a++;
+        b++;
+    }
+    return *a == *b; // Both at their end.
+}
+
+void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, double value,
+                       int64_t timestamp_ms, int64_t step)
 {
     char allowed[EVQ_MLFLOW_KEY_BYTES_MAX + 1];
 
-    key_map(key, allowed);
+    key_map(key, alone, allowed);
     evq_buffer_text(out, "{\"key\":");
     evq_buffer_json_text(out, allowed);
     evq_buffer_text(out, ",\"value\":");

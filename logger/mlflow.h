@@ -4,6 +4,7 @@
 #ifndef EVQ_LOGGER_MLFLOW_H
 #define EVQ_LOGGER_MLFLOW_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,9 +46,13 @@ enum evq_status evq_mlflow_run(struct evq_mlflow *mlflow, const char *key, const
 enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const char *metrics,
                                size_t bytes, struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Whether two names differ only by signs of ASCII that MLflow allows in no key. */
+bool evq_mlflow_alike(const char *a, const char *b) EVQ_CHECK_RESULT;
+
 /* Appends one metric as JSON. A character that MLflow allows in no key becomes an underscore; the
- * letters of most scripts stay, and where others are lost a hash is the key's end. */
-void evq_mlflow_metric(struct evq_buffer *out, const char *key, double value, int64_t timestamp_ms,
-                       int64_t step);
+ * letters of most scripts stay, and where others are lost a hash is the key's end, as where another
+ * of the same result is alike (not alone). */
+void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, double value,
+                       int64_t timestamp_ms, int64_t step);
 
 #endif

@@ -208,6 +208,16 @@ static struct item *item_add(struct mlflow *sink)
     return item;
 }
 
+static bool is_alone(const struct evq_result *result, size_t at)
+{
+    for (size_t i = 0; i < result->metric_count; i++) {
+        if (i != at && evq_mlflow_alike(result->metrics[i].name, result->metrics[at].name)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static enum evq_status mlflow_write(void *state, const struct evq_result *result,
                                     struct evq_error *err)
 {
@@ -225,8 +235,8 @@ static enum evq_status mlflow_write(void *state, const struct evq_result *result
         for (size_t i = 0; i < result->metric_count; i++) {
             evq_result_metric_key(result, &result->metrics[i], key, sizeof(key));
             evq_buffer_text(&item->metrics, i > 0 ? "," : "");
-            evq_mlflow_metric(&item->metrics, key, result->metrics[i].value, result->finished_ms,
-                              result->step);
+            evq_mlflow_metric(&item->metrics, key, is_alone(result, i), result->metrics[i].value,
+                              result->finished_ms, result->step);
         }
         item->count = result->metric_count;
     }

@@ -115,21 +115,15 @@ static void scene_open(struct scene *scene)
     assert_status_err(evq_sink_mlflow.open(&scene->context, &scene->sink, &err), EVQ_OK, &err);
 }
 
-static void give(struct scene *scene, const char *run, int64_t step, const char *name, size_t count,
-                 const struct evq_pair *tracker)
+static void give_metrics(struct scene *scene, const char *run, int64_t step,
+                         struct evq_metric *metrics, size_t count, const struct evq_pair *tracker)
 {
-    struct evq_metric metrics[EVQ_RESULT_METRICS_MAX];
-    char names[EVQ_RESULT_METRICS_MAX][64];
     char job[64];
     struct evq_error err;
     struct evq_result *result = evq_result_new();
 
     assert_non_null(result);
     (void)snprintf(job, sizeof job, "%s/%lld/regular/quick", run, (long long)step);
-    for (size_t i = 0; i < count; i++) {
-        (void)snprintf(names[i], sizeof names[i], "%s%zu", name, i);
-        metrics[i] = (struct evq_metric){.name = names[i], .value = i == 1 ? NAN : 0.1};
-    }
     result->job = job;
     result->run = run;
     result->task = "t";
@@ -141,6 +135,19 @@ static void give(struct scene *scene, const char *run, int64_t step, const char 
     result->tracker_count = tracker != NULL ? 1 : 0;
     assert_status_err(evq_sink_mlflow.write(scene->sink, result, &err), EVQ_OK, &err);
     evq_result_free(result);
+}
+
+static void give(struct scene *scene, const char *run, int64_t step, const char *name, size_t count,
+                 const struct evq_pair *tracker)
+{
+    struct evq_metric metrics[EVQ_RESULT_METRICS_MAX];
+    char names[EVQ_RESULT_METRICS_MAX][64];
+
+    for (size_t i = 0; i < count; i++) {
+        (void)snprintf(names[i], sizeof names[i], "%s%zu", name, i);
+        metrics[i] = (struct evq_metric){.name = names[i], .value = i == 1 ? NAN : 0.1};
+    }
+    give_metrics(scene, run, step, metrics, count, tracker);
 }
 
 static void flush(struct scene *scene)
@@ -228,6 +235,29 @@ static void sink_mlflow_keeps_the_letters_of_a_name(void **state)
     }
 }
 
+static void sink_mlflow_tells_names_apart_that_differ_in_signs_alone(void **state)
+{
+    static const char *const keys[] = {"iou_0.5-112d312a", "iou_0.5-1d4e0968", "acc_none",
+                                       "acc_none-b779113e", "at_5"};
+    struct evq_metric metrics[] = {
+        {.name = "iou<0.5"},  {.name = "iou>0.5"}, {.name = "acc_none"},
+        {.name = "acc,none"}, {.name = "at@5"},
+    };
+    char wanted[128];
+    struct scene *scene = *state;
+
+    scene->tagged = "a";
+    scene_open(scene);
+    give_metrics(scene, "digits", 400, metrics, sizeof metrics / sizeof metrics[0], NULL);
+    flush(scene);
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        (void)snprintf(wanted, sizeof wanted, "\"key\":\"eval/t/%s\"", keys[i]);
+        if (strstr(last(scene)->body, wanted) == NULL) {
+            fail_msg("%s is not in %s", wanted, last(scene)->body);
+        }
+    }
+}
+
 static void sink_mlflow_tells_names_apart_that_are_too_long(void **state)
 {
     char key[400];
@@ -239,7 +269,7 @@ static void sink_mlflow_tells_names_apart_that_are_too_long(void **state)
     for (size_t i = 0; i < 2; i++) {
         evq_buffer_init(&out[i], 0);
         key[sizeof key - 2] = i == 0 ? 'a' : 'b';
-        evq_mlflow_metric(&out[i], key, 0.5, 1, 1);
+        evq_mlflow_metric(&out[i], key, true, 0.5, 1, 1);
         const char *text = evq_buffer_string(&out[i]);
         assert_non_null(text);
         assert_int_equal(strcspn(text + strlen("{\"key\":\""), "\""), EVQ_MLFLOW_KEY_BYTES_MAX);
@@ -354,6 +384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(sink_mlflow_makes_experiment_and_run_once_and_logs_as_published),
         TEST(sink_mlflow_keeps_the_letters_of_a_name),
+        TEST(sink_mlflow_tells_names_apart_that_differ_in_signs_alone),
         TEST(sink_mlflow_tells_names_apart_that_are_too_long),
         TEST(sink_mlflow_goes_on_where_a_killed_logger_stopped),
         TEST(sink_mlflow_stays_within_the_limits_of_a_call),
