@@ -247,6 +247,35 @@ static void tokenizer_merges_across_characters_that_leave_no_token(void **state)
     evq_tokenizer_scratch_free(scratch);
 }
 
+/* The first LLaMA's files have <s> normalised, which puts U+2581 before it. */
+static void tokenizer_knows_normalised_tokens_as_they_are_written(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":2,\"content\":\"<s>\",\"normalized\":true,\"special\":true}],"
+        "\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\u2581\":1},\"merges\":[]}}";
+    static const char config[] = "{\"bos_token\": \"<s>\"}";
+    struct fixture_folder *folder = *state;
+    struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();
+    struct evq_tokenizer *tokenizer = NULL;
+
+    assert_non_null(scratch);
+    fixture_folder_write(folder, "tokenizer.json", json, sizeof(json) - 1);
+    fixture_folder_write(folder, "tokenizer_config.json", config, sizeof(config) - 1);
+    assert_status(evq_tokenizer_open(folder->fd, "", &tokenizer, NULL), EVQ_OK);
+    struct evq_tokens tokens = encode(tokenizer, scratch, "<s>a", 4, false);
+    assert_int_equal(tokens.count, 2);
+    assert_int_equal(tokens.ids[0], 2);
+    assert_int_equal(evq_tokenizer_bos(tokenizer), 2);
+    assert_true(evq_tokenizer_begins(tokenizer, 2, "<s>a", 4));
+    assert_false(evq_tokenizer_begins(tokenizer, 2, "<s", 2));
+    assert_false(evq_tokenizer_begins(tokenizer, 2, "\u2581<s>", 6));
+    assert_false(evq_tokenizer_begins(tokenizer, 0, "a", 1));
+    evq_tokens_free(&tokens);
+    evq_tokenizer_free(tokenizer);
+    evq_tokenizer_scratch_free(scratch);
+}
+
 static void tokenizer_refuses_a_piece_beyond_the_limit(void **state)
 {
     const size_t bytes = EVQ_TOKENIZER_PIECE_BYTES_MAX + 1;
@@ -502,6 +531,8 @@ int main(void)
             tokenizer_gives_no_token_for_what_the_one_before_it_stripped, fixture_folder_setup,
             fixture_folder_teardown),
         cmocka_unit_test_setup_teardown(tokenizer_merges_across_characters_that_leave_no_token,
+                                        fixture_folder_setup, fixture_folder_teardown),
+        cmocka_unit_test_setup_teardown(tokenizer_knows_normalised_tokens_as_they_are_written,
                                         fixture_folder_setup, fixture_folder_teardown),
         cmocka_unit_test(tokenizer_refuses_a_piece_beyond_the_limit),
         cmocka_unit_test(tokenizer_appends_and_leaves_what_was_there),

@@ -17,13 +17,16 @@ enum evq_status evq_added_put(struct evq_added *added, const struct evq_definiti
         added->tokens = grown;
         added->room = room;
     }
-    char *content = malloc(token->content.bytes);
+    char *content = malloc(token->content.bytes + token->written.bytes);
     if (content == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "an added token");
     }
+    char *written = content + token->content.bytes;
     memcpy(content, token->content.text, token->content.bytes);
+    memcpy(written, token->written.text, token->written.bytes);
     added->tokens[added->count] = *token;
-    added->tokens[added->count++].content.text = content;
+    added->tokens[added->count].content.text = content;
+    added->tokens[added->count++].written.text = written;
     return EVQ_OK;
 }
 
@@ -60,7 +63,8 @@ enum evq_status evq_added_sort(struct evq_added *added, const char *path, struct
 void evq_added_free(struct evq_added *added)
 {
     for (size_t i = 0; i < added->count; i++) {
-        free((char *)(uintptr_t)added->tokens[i].content.text); // Ours since evq_added_put().
+        // Ours since evq_added_put(), and written behind it.
+        free((char *)(uintptr_t)added->tokens[i].content.text);
     }
     free(added->tokens);
     *added = (struct evq_added){0};

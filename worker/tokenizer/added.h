@@ -18,8 +18,8 @@ struct evq_added_match {
     int32_t id;
 };
 
-/* Copies the content. EVQ_E_NOMEM. Then evq_added_sort(), once: EVQ_E_CORRUPT names a content that
- * came twice. */
+/* Copies content and written. EVQ_E_NOMEM. Then evq_added_sort(), once: EVQ_E_CORRUPT names a
+ * content that came twice. */
 enum evq_status evq_added_put(struct evq_added *added, const struct evq_definition_added *token,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_added_sort(struct evq_added *added, const char *path,

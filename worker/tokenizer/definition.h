@@ -32,6 +32,7 @@ struct evq_definition_merge {
 
 struct evq_definition_added { // Found in the text before it is divided.
     struct evq_definition_text content;
+    struct evq_definition_text written; // As a person has it; content may be normalised.
     int32_t id;
     bool single_word, lstrip, rstrip;
     bool normalized; // Looked for after normalising, in its own normalised form.

@@ -31,6 +31,7 @@ static enum evq_status put_added(struct evq_tokenizer *tokenizer, struct evq_def
     if (added.content.bytes == 0) {
         return EVQ_OK; // Never found.
     }
+    added.written = added.content;
     tokenizer->vocabulary =
         added.id >= tokenizer->vocabulary ? added.id + 1 : tokenizer->vocabulary;
     if (!added.normalized) {
@@ -210,17 +211,22 @@ int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer)
     return tokenizer->bos >= 0 ? tokenizer->bos : tokenizer->eos;
 }
 
-bool evq_tokenizer_begins(const struct evq_tokenizer *tokenizer, int32_t id, const char *text,
-                          size_t bytes)
+static bool begins(const struct evq_added *added, int32_t id, const char *text, size_t bytes)
 {
-    for (size_t i = 0; i < tokenizer->raw.count; i++) {
-        const struct evq_definition_added *added = &tokenizer->raw.tokens[i];
-        if (added->id == id) {
-            return bytes >= added->content.bytes &&
-                   memcmp(text, added->content.text, added->content.bytes) == 0;
+    for (size_t i = 0; i < added->count; i++) {
+        const struct evq_definition_text written = added->tokens[i].written;
+        if (added->tokens[i].id == id) {
+            return bytes >= written.bytes && memcmp(text, written.text, written.bytes) == 0;
         }
     }
     return false;
+}
+
+bool evq_tokenizer_begins(const struct evq_tokenizer *tokenizer, int32_t id, const char *text,
+                          size_t bytes)
+{
+    return begins(&tokenizer->raw, id, text, bytes) ||
+           begins(&tokenizer->normalized, id, text, bytes);
 }
 
 void evq_tokenizer_around(const struct evq_tokenizer *tokenizer, int64_t *ret_before,
@@ -233,8 +239,8 @@ void evq_tokenizer_around(const struct evq_tokenizer *tokenizer, int64_t *ret_be
 static int32_t find_added(const struct evq_added *added, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < added->count; i++) {
-        const struct evq_definition_text content = added->tokens[i].content;
-        if (content.bytes == bytes && memcmp(content.text, text, bytes) == 0) {
+        const struct evq_definition_text written = added->tokens[i].written;
+        if (written.bytes == bytes && memcmp(written.text, text, bytes) == 0) {
             return added->tokens[i].id;
         }
     }
