@@ -41,16 +41,18 @@ static bool is_added(const struct evq_definition *definition, struct evq_definit
 static enum evq_status add(struct evq_definition *definition, struct evq_definition_text token,
                            bool needed, struct evq_error *err)
 {
-    for (size_t i = 0; i < definition->entry_count && !is_added(definition, token); i++) {
+    if (is_added(definition, token)) {
+        return EVQ_OK;
+    }
+    for (size_t i = 0; i < definition->entry_count; i++) {
         if (same(definition->entries[i].token, token)) {
             const struct evq_definition_added added = {.content = definition->entries[i].token,
                                                        .id = definition->entries[i].id};
             return evq_definition_added(definition, &added, err);
         }
     }
-    return needed && !is_added(definition, token)
-               ? refuse(definition, "naming a token that its vocabulary lacks,", &token, err)
-               : EVQ_OK;
+    return needed ? refuse(definition, "naming a token that its vocabulary lacks,", &token, err)
+                  : EVQ_OK;
 }
 
 /* A text, or an object with its content. */
