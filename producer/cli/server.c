@@ -213,7 +213,9 @@ enum evq_status evq_server_prepare(struct evq_server *server, const char *direct
     server->service = (struct evq_service){
         .name = "redis",
         // Redis 7.2 and newer do not start in a locale that is not installed, as ssh brings along.
-        .argv = {"/usr/bin/env", "LC_ALL=C", server->program, server->conf, NULL},
+        // Not by env, for which a path with '=' would be a setting.
+        .argv = {"/bin/sh", "-c", "export LC_ALL=C; exec \"$@\"", "redis", server->program,
+                 server->conf, NULL},
         .log_path = server->log,
         .output_fd = -1,
         .keep_fd = -1,

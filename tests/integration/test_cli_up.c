@@ -467,10 +467,12 @@ static void up_starts_in_a_locale_that_is_not_installed(void **state)
     find_server(server);
     (void)snprintf(script, sizeof script,
                    "#!/bin/sh\necho \"in $LC_ALL\" >locale\nexec %s \"$@\"\n", server);
-    fixture_file_write(place->dir, "redis-server", script);
-    (void)snprintf(path, sizeof path, "%s/redis-server", place->dir);
+    (void)snprintf(path, sizeof path, "%s/lr=0.1", place->dir); // As a run's directory may be.
+    assert_int_equal(mkdir(path, 0700), 0);
+    (void)snprintf(path, sizeof path, "%s/lr=0.1/redis-server", place->dir);
+    fixture_file_write(place->dir, "lr=0.1/redis-server", script);
     assert_int_equal(chmod(path, 0700), 0);
-    (void)snprintf(script, sizeof script, "%s:%.400s", place->dir, before);
+    (void)snprintf(script, sizeof script, "%s/lr=0.1:%.400s", place->dir, before);
     assert_int_equal(setenv("PATH", script, 1), 0);
     assert_int_equal(setenv("LC_ALL", "xx_XX.UTF-8", 1), 0);
     RUN(place, 0, "up", "--workers", "0", "--", "/bin/sh", "-c",
