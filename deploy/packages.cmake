@@ -20,6 +20,7 @@ set(CPACK_PRE_BUILD_SCRIPTS ${here}/packages_finish.cmake)
 set(CPACK_COMPONENTS_ALL evalq libevalq1 libevalq-dev)
 if(TARGET evalq_cuda)
     list(APPEND CPACK_COMPONENTS_ALL evalq-cuda)
+    get_directory_property(cuda DIRECTORY kernels DEFINITION CUDAToolkit_VERSION_MAJOR)
 endif()
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
@@ -46,13 +47,18 @@ set(CPACK_DEBIAN_LIBEVALQ-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_LIBEVALQ-DEV_PACKAGE_DEPENDS "libevalq1 (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_LIBEVALQ-DEV_DESCRIPTION "submits checkpoints to evalq: header and link
 For programs in C: evalq.h, pkg-config and CMake files.")
-# NVIDIA's packages are called differently in each version: they are named as a recommendation alone.
+# NVIDIA's packages are called differently in each version, Debian's for CUDA 12 otherwise again: they are named as a recommendation
+# alone. The module asks for cuBLAS of the major version of its compiler.
+set(cublas libcublas${cuda})
+foreach(minor RANGE 9)
+    string(APPEND cublas " | libcublas-${cuda}-${minor}")
+endforeach()
 set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_NAME evalq-cuda)
 set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_DEPENDS "libc6, evalq (= ${PROJECT_VERSION})")
-set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_RECOMMENDS "libcublas-13-0 | libcublas-13-1 | libcublas-13-2")
+set(CPACK_DEBIAN_EVALQ-CUDA_PACKAGE_RECOMMENDS "${cublas}")
 set(CPACK_DEBIAN_EVALQ-CUDA_DESCRIPTION "evaluates checkpoints on NVIDIA GPUs
-The module that evalq-worker loads where there is a GPU. cuBLAS 13 is loaded
+The module that evalq-worker loads where there is a GPU. cuBLAS ${cuda} is loaded
 at run time and not part of it.")
 include(CPack)
