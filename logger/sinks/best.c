@@ -126,8 +126,10 @@ static enum evq_status links_point(struct best *sink, const struct evq_best *bes
     char mapped[129];
     char dotted[sizeof(best->metric)];
     (void)snprintf(dotted, sizeof(dotted), "%s", best->metric);
-    for (char *at = dotted; (at = strchr(at, '/')) != NULL;) {
-        *at = '.'; // A slash cannot be in a name; what else cannot is mapped.
+    // A slash cannot be in a name: a dot for each, where it has none itself (a.b/c and a/b.c would
+    // be one); what else cannot is mapped.
+    for (char *at = dotted; strchr(best->metric, '.') == NULL && (at = strchr(at, '/')) != NULL;) {
+        *at = '.';
     }
     evq_job_map_name(dotted, sizeof(mapped) - 1, mapped);
     (void)snprintf(name, sizeof(name), "best-%s", mapped);

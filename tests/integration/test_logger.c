@@ -375,6 +375,31 @@ static void logger_keeps_no_best_of_a_time(void **state)
     assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
 }
 
+static void logger_links_the_best_of_each_metric_by_a_name_of_its_own(void **state)
+{
+    static const struct evq_metric metrics[] = {
+        {"a.b/c", 0.5, 1, NAN}, {"a/b.c", 0.5, 1, NAN}, {"a/b/c", 0.5, 1, NAN}};
+    static const char *const names[] = {"best-eval-digits-a.b-c-3d8a2b60",
+                                        "best-eval-digits-a-b.c-6ce63313",
+                                        "best-eval.digits.a.b.c"};
+    struct scene *scene = *state;
+    struct evq_claim *claim = NULL;
+    char link[160];
+    char target[256];
+
+    job_submit(scene, "digits", 0);
+    jobs_claim(scene, &claim, 1);
+    logger_start(scene);
+    job_finish_with(scene, claim, metrics, 3);
+    evq_claim_free(claim);
+    FIXTURE_UNTIL(all_acknowledged(scene, 3));
+    for (size_t i = 0; i < 3; i++) {
+        (void)snprintf(link, sizeof(link), "%s/digits/%s", scene->directory, names[i]);
+        assert_true(readlink(link, target, sizeof(target)) > 0);
+    }
+    assert_int_equal(WEXITSTATUS(logger_end(scene, SIGTERM)), 0);
+}
+
 static void logger_goes_on_when_redis_is_killed_or_flushed(void **state)
 {
     struct scene *scene = *state;
@@ -591,6 +616,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(logger_flushes_files_seldom_while_more_wait, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(logger_keeps_no_best_of_a_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(logger_links_the_best_of_each_metric_by_a_name_of_its_own,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(logger_goes_on_when_redis_is_killed_or_flushed, setup_kept,
                                         teardown),
         cmocka_unit_test_setup_teardown(logger_goes_on_when_its_stream_becomes_another_type, setup,
