@@ -13,7 +13,7 @@
 
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/state.h"
-#include "tests/gpu/lm_plan.h"
+#include "tests/gpu/lm_products.h"
 
 #define EXIT_SKIPPED 77
 #define BLOCK_BYTES  ((size_t)16 << 20) // Of random numbers.
@@ -146,8 +146,6 @@ static double product_run(struct bench *bench, const char *model, const char *na
     struct evq_error err = {0};
 
     lm_doing("%s, %s", model, name);
-    product.weight_stride = product.in_stride = evq_cuda_up(product.k, 8);
-    product.out_stride = evq_cuda_up(product.n, 8);
     bench->d_weight =
         filled(bench, (size_t)evq_cuda_up(product.n, 8) * (size_t)product.weight_stride * 2);
     bench->d_in = filled(bench, (size_t)product.rows * (size_t)product.in_stride * 2);
@@ -189,52 +187,14 @@ static double product_run(struct bench *bench, const char *model, const char *na
 static void shape_run(struct bench *bench, const struct lm_shape *shape)
 {
     const int32_t rows = bench->rows;
-    const int32_t heads = shape->heads * shape->size;
-    const int32_t bias = shape->layer_norm ? EVQ_CUBLASLT_BIAS : 0;
-    const int32_t gelu =
-        !shape->gated && shape->activation == EVQ_ACT_GELU_TANH ? EVQ_CUBLASLT_GELU : 0;
-    const int32_t vocabulary = (int32_t)evq_cuda_up(shape->vocabulary, 8);
     const int32_t scores = rows < SCORES ? rows : SCORES;
-    const struct {
-        const char *name;
-        struct evq_cuda_product product;
-    } products[] = {
-        {"qkv",
-         {.rows = rows,
-          .n = heads + 2 * shape->kv_heads * shape->size,
-          .k = shape->width,
-          .epilogue = shape->qkv_bias ? EVQ_CUBLASLT_BIAS : 0,
-          .out_type = EVQ_CUDA_R_16BF}},
-        {"output",
-         {.rows = rows,
-          .n = shape->width,
-          .k = heads,
-          .epilogue = bias,
-          .out_type = EVQ_CUDA_R_32F,
-          .adds = 1}},
-        {"up",
-         {.rows = rows,
-          .n = shape->gated ? 2 * shape->hidden : shape->hidden,
-          .k = shape->width,
-          .epilogue = bias | gelu,
-          .out_type = EVQ_CUDA_R_16BF}},
-        {"down",
-         {.rows = rows,
-          .n = shape->width,
-          .k = shape->hidden,
-          .epilogue = bias,
-          .out_type = EVQ_CUDA_R_32F,
-          .adds = 1}},
-        {"logits",
-         {.rows = scores, .n = vocabulary, .k = shape->width, .out_type = EVQ_CUDA_R_32F}},
-    };
+    struct lm_product products[LM_PRODUCTS];
     double layer = 0.0;
 
-    for (size_t i = 0; i < sizeof(products) / sizeof(products[0]); i++) {
-        struct evq_cuda_product product = products[i].product;
-        product.epilogue = product.epilogue != 0 ? product.epilogue : EVQ_CUBLASLT_DEFAULT;
-        const double spent = product_run(bench, shape->name, products[i].name, product);
-        const bool head = i + 1 == sizeof(products) / sizeof(products[0]);
+    lm_products(shape, rows, scores, products);
+    for (size_t i = 0; i < LM_PRODUCTS; i++) {
+        const double spent = product_run(bench, shape->name, products[i].name, products[i].product);
+        const bool head = i + 1 == LM_PRODUCTS;
         layer += head ? 0.0 : spent;
         if (head) {
             (void)printf("%-11s products of %d tokens: %.2f ms, of these the logits %.2f\n",

@@ -60,7 +60,7 @@ target_link_libraries(gpu_compare_emulated PRIVATE evq_cuda_emulated evq_engine 
 add_dependencies(gpu_compare_emulated emulated_cublas emulated_cublaslt)
 set_target_properties(gpu_compare_emulated PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX
     BUILD_RPATH ${CMAKE_BINARY_DIR}/emulator)
-add_executable(gpu_products gpu/products.c gpu/lm_plan.c)
+add_executable(gpu_products gpu/products.c gpu/lm_products.c gpu/lm_plan.c)
 target_link_libraries(gpu_products PRIVATE evq_cuda_emulated evq_kernels_cpu m)
 add_dependencies(gpu_products emulated_cublas emulated_cublaslt)
 set_target_properties(gpu_products PROPERTIES ENABLE_EXPORTS ON LINKER_LANGUAGE CXX BUILD_RPATH ${CMAKE_BINARY_DIR}/emulator)
@@ -74,6 +74,8 @@ set_tests_properties(gpu_refused_products PROPERTIES
     ENVIRONMENT "EMULATOR_REFUSE_EPILOGUES=1;LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/emulator" FAIL_REGULAR_EXPRESSION "FAIL"
     PASS_REGULAR_EXPRESSION "gpt2 +up +256 x +192 x +48 to bf16: REFUSED, alone [0-9.]+ ms.*\"gpt2 down\", \"refused\": true")
 if(NOT EVQ_SANITIZE) # Every thread of every kernel is a fiber: minutes already.
+    add_test(NAME gpu_heuristics COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/heuristics.sh)
+    set_tests_properties(gpu_heuristics PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT} SKIP_RETURN_CODE 77)
     foreach(part samples operations models launches)
         add_test(NAME gpu_compare_emulated_${part} COMMAND gpu_compare_emulated ${part})
         set_tests_properties(gpu_compare_emulated_${part} PROPERTIES LABELS unit TIMEOUT ${EVQ_TEST_TIMEOUT})
