@@ -13,7 +13,7 @@ struct rope {
     double factor;
     double trained; // Longest sequence before it was stretched.
     int32_t dim;    // Values that turn: head_dim.
-    double *out;    // dim / 2 of them, in radians a position.
+    float *out;     // dim / 2 of them, in radians a position.
     double scale;   // Of cosine and sine.
 };
 
@@ -48,22 +48,26 @@ static double beside(const struct rope *rope, const char *name, double fallback,
     return real(rope, name, evq_model_config_real(rope->config, name, fallback));
 }
 
-static double pair_theta(const struct rope *rope, int32_t pair)
+/* Frequencies are formed in fp32, step by step as Transformers does: its last bits, too, count as
+ * often as a token is far away. */
+static float pair_theta(const struct rope *rope, int32_t pair)
 {
-    return pow(rope->theta, 2.0 * pair / rope->dim);
+    const float power = 2.0f * (float)pair / (float)rope->dim;
+
+    return (float)pow((double)(float)rope->theta, (double)power);
 }
 
 static void make_plain(struct rope *rope)
 {
     for (int32_t i = 0; i < rope->dim / 2; i++) {
-        rope->out[i] = 1.0 / pair_theta(rope, i);
+        rope->out[i] = 1.0f / pair_theta(rope, i);
     }
 }
 
 static void make_linear(struct rope *rope)
 {
     for (int32_t i = 0; i < rope->dim / 2; i++) {
-        rope->out[i] = 1.0 / pair_theta(rope, i) / rope->factor;
+        rope->out[i] = 1.0f / pair_theta(rope, i) / (float)rope->factor;
     }
 }
 
@@ -72,17 +76,18 @@ static void make_llama3(struct rope *rope)
 {
     const double low = real(rope, "low_freq_factor", (double)NAN);
     const double high = real(rope, "high_freq_factor", (double)NAN);
+    const float factor = (float)rope->factor;
 
     for (int32_t i = 0; i < rope->dim / 2; i++) {
-        const double plain = 1.0 / pair_theta(rope, i);
-        const double waves = rope->trained * plain / TWO_PI; // In the trained length.
-        const double blend = (waves - low) / (high - low);
-        if (waves < low) {
-            rope->out[i] = plain / rope->factor;
-        } else if (waves > high) {
+        const float plain = 1.0f / pair_theta(rope, i);
+        const float wave = (float)TWO_PI / plain;
+        const float blend = ((float)rope->trained / wave - (float)low) / (float)(high - low);
+        if (wave > (float)(rope->trained / low)) {
+            rope->out[i] = plain / factor;
+        } else if (wave < (float)(rope->trained / high)) {
             rope->out[i] = plain;
         } else {
-            rope->out[i] = (1.0 - blend) * plain / rope->factor + blend * plain;
+            rope->out[i] = (1.0f - blend) * plain / factor + blend * plain;
         }
     }
 }
@@ -116,9 +121,10 @@ static void make_yarn(struct rope *rope)
     last = fmin(last, rope->dim - 1.0);
     last = first == last ? last + 0.001 : last; // As Transformers has it: no division by zero.
     for (int32_t i = 0; i < rope->dim / 2; i++) {
-        const double ramp = fmin(fmax((i - first) / (last - first), 0.0), 1.0);
-        const double plain = 1.0 / pair_theta(rope, i);
-        rope->out[i] = plain / rope->factor * ramp + plain * (1.0 - ramp);
+        const float ramp = ((float)i - (float)first) / (float)(last - first);
+        const float stay = 1.0f - fminf(fmaxf(ramp, 0.0f), 1.0f);
+        const float theta = pair_theta(rope, i);
+        rope->out[i] = 1.0f / ((float)rope->factor * theta) * (1.0f - stay) + 1.0f / theta * stay;
     }
     const double told = mscale > 0.0 && mscale_all > 0.0 ? yarn_scale(rope->factor, mscale) /
                                                                yarn_scale(rope->factor, mscale_all)
@@ -195,16 +201,12 @@ void evq_rope_read(struct evq_model_config *config, struct evq_arena *arena,
         return;
     }
     rope.out = evq_arena_array(arena, pairs + 1, sizeof(*rope.out));
-    float *frequencies = evq_arena_array(arena, pairs + 1, sizeof(*frequencies));
-    if (rope.out == NULL || frequencies == NULL) {
+    if (rope.out == NULL) {
         evq_model_config_refuse(config, EVQ_E_NOMEM, "frequencies of rotary positions");
         return;
     }
     read_parameters(&rope, type, decoder->context);
     types[at].make(&rope);
-    for (size_t pair = 0; pair < pairs; pair++) {
-        frequencies[pair] = (float)rope.out[pair];
-    }
-    decoder->frequencies = frequencies;
+    decoder->frequencies = rope.out;
     decoder->rope_scale = (float)rope.scale;
 }
