@@ -85,6 +85,10 @@ static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_sho
         evq_buffer_printf(out, ", \"gpus_seen\": %u, \"gpus_taken\": %u", supervisor->gpus_seen,
                           supervisor->gpus_taken);
     }
+    if (supervisor->gpus.boot[0] != '\0') {
+        evq_buffer_text(out, ", \"machine\": ");
+        evq_buffer_json_text(out, supervisor->gpus.boot);
+    }
     evq_buffer_text(out, ", \"suites\": [");
     for (size_t i = 0; i < config->suite_count; i++) {
         if (supervisor->offer.suites[i]) {

@@ -280,19 +280,43 @@ static void check_losses(const json_t *stats, json_t *checks)
     }
 }
 
-/* No warning: a training may have the others. */
-static void check_gpus_left(const json_t *worker, json_t *checks)
+static const char *machine_of(const json_t *worker)
 {
     const json_t *info = json_object_get(worker, "info");
-    const int64_t seen = evq_json_integer(info, "gpus_seen", 0);
-    const int64_t taken = evq_json_integer(info, "gpus_taken", 0);
 
+    return evq_json_text(info, "machine", evq_json_text(info, "host", "?"));
+}
+
+/* Once for all live workers of a machine, of which this is the one at `number`; where each is for
+ * one GPU, they take all together. No warning: a training may have the others. */
+static void check_gpus_left(const json_t *workers, size_t number, json_t *checks)
+{
+    const json_t *worker = json_array_get(workers, number);
+    const char *machine = machine_of(worker);
+    const json_t *other = NULL;
+    int64_t seen = 0;
+    int64_t taken = 0;
+    size_t index = 0;
+
+    json_array_foreach(workers, index, other)
+    {
+        const json_t *info = json_object_get(other, "info");
+        const int64_t sees = evq_json_integer(info, "gpus_seen", 0);
+        if (strcmp(evq_json_text(other, "state", ""), "alive") != 0 ||
+            strcmp(machine_of(other), machine) != 0) {
+            continue;
+        }
+        if (index < number) {
+            return; // It was told there.
+        }
+        seen = sees > seen ? sees : seen;
+        taken += evq_json_integer(info, "gpus_taken", 0);
+    }
     if (taken < seen) {
-        evq_health_add(
-            checks, "GPUs", EVQ_HEALTH_NOTE,
-            "more worker.slots, or further workers there, take the others",
-            "the worker %.20s on %s takes %" PRId64 " of the %" PRId64 " GPUs that it sees",
-            evq_json_text(worker, "id", "?"), evq_json_text(info, "host", "?"), taken, seen);
+        evq_health_add(checks, "GPUs", EVQ_HEALTH_NOTE,
+                       "more worker.slots, or further workers there, take the others",
+                       "workers on %s take %" PRId64 " of the %" PRId64 " GPUs that they see",
+                       evq_json_text(json_object_get(worker, "info"), "host", "?"), taken, seen);
     }
 }
 
@@ -304,14 +328,15 @@ static void check_workers(const json_t *stats, json_t *checks)
     const json_t *states = json_object_get(stats, "states");
     int64_t waiting =
         evq_json_integer(states, "queued", 0) + evq_json_integer(states, "delayed", 0);
-    json_array_foreach(json_object_get(stats, "workers"), index, worker)
+    const json_t *workers = json_object_get(stats, "workers");
+    json_array_foreach(workers, index, worker)
     {
         const char *state = evq_json_text(worker, "state", "");
         int64_t age = evq_json_integer(worker, "heartbeat_age_ms", 0);
         char span[EVQ_TERMINAL_SPAN_BYTES];
         alive += strcmp(state, "alive") == 0;
         if (strcmp(state, "alive") == 0) {
-            check_gpus_left(worker, checks);
+            check_gpus_left(workers, index, checks);
         } else if (age < 3600000) {
             const char *host = evq_json_text(json_object_get(worker, "info"), "host", "?");
             evq_health_add(checks, "workers", EVQ_HEALTH_WARN,

@@ -481,7 +481,13 @@ static void gpus_without_a_slot_are_told(void **state)
         fixture_site_worker(site, "--devices", "auto", "--slots", "1", NULL);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "event=gpus_left slots=1 gpus=1 of=3 reason="
                                                 "\"worker.slots and worker.gpus_per_slot"));
-    FIXTURE_UNTIL(doctor_holds(site, " takes 1 of the 3 GPUs that it sees"));
+    FIXTURE_UNTIL(doctor_holds(site, " take 1 of the 3 GPUs that they see"));
+    struct fixture_worker *second =
+        fixture_site_worker(site, "--devices", "auto", "--slots", "2", NULL);
+    FIXTURE_UNTIL(doctor_holds(site, "2 alive"));
+    assert_false(doctor_holds(site, "GPUs that they see")); // Together they take them all.
+    fixture_worker_signal(second, SIGTERM);
+    assert_int_equal(fixture_worker_wait(second), 0);
     fixture_worker_signal(worker, SIGTERM);
     assert_int_equal(fixture_worker_wait(worker), 0);
     worker = fixture_site_worker(site, "--devices", "MIG-two,MIG-one", "--slots", "1", NULL);
@@ -492,7 +498,7 @@ static void gpus_without_a_slot_are_told(void **state)
     worker = fixture_site_worker(site, "--devices", "auto", NULL);
     FIXTURE_UNTIL(fixture_worker_logged(worker, "slot=2 devices=GPU-c"));
     assert_false(fixture_worker_logged(worker, "event=gpus_left"));
-    assert_false(doctor_holds(site, "GPUs that it sees"));
+    assert_false(doctor_holds(site, "GPUs that they see"));
 }
 
 /* CUDA gives a process one instance of a GPU that is cut up: each is a device of its own. */
