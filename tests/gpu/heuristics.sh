@@ -2,7 +2,7 @@
 # What the real cuBLAS and cuBLASLt answer for an H200, H100, A100, L40S and A10 that are not there: their static libraries, linked with
 # heuristics.c and with a CUDA of our own (heuristics_cuda.c), which launches nothing. Takes half a gigabyte of $TMPDIR.
 #   sh tests/gpu/heuristics.sh [DEVICE...]
-#   EVQ_CUDA_ROOT=DIR   a toolkit's folder; else /usr, where Debian's nvidia-cuda-dev is, and /usr/local/cuda, if theirs is cuBLAS 12.4
+#   EVQ_CUDA_ROOT=DIR   a toolkit's folder; else /usr, where Debian's nvidia-cuda-dev is, and /usr/local/cuda, if theirs is 12.4 or 12.5
 # Exit status 0: nothing that evalq asks for is refused; 1: something is; 77: there are no such static libraries.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -22,7 +22,7 @@ if [ -z "$found" ]; then
     exit 77
 fi
 version=$(sed -n 's/^#define CUBLAS_VER_M[AI][JN]OR *//p' "$include/cublas_api.h" | paste -sd.)
-if [ "$version" != 12.4 ] && [ -z "${EVQ_CUDA_ROOT:-}" ]; then
+if [ "$version" != 12.4 ] && [ "$version" != 12.5 ] && [ -z "${EVQ_CUDA_ROOT:-}" ]; then
     echo "skipped: cuBLAS $version was not tried; EVQ_CUDA_ROOT=$root has it asked"
     exit 77
 fi
