@@ -1,6 +1,7 @@
 #include "kernels/cuda/cublas.h"
 
 #include <dlfcn.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,34 @@ struct symbol {
     void *function; // Where its address goes.
 };
 
+static void *open_file(const char *path)
+{
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+}
+
+/* The one that an active Python environment has, for PyTorch as a rule. */
+static void *open_beside_python(const char *name)
+{
+    static const char *const roots[] = {"VIRTUAL_ENV", "CONDA_PREFIX"};
+    static const char *const folders[] = {"lib/python3*/site-packages/nvidia/*/lib", "lib"};
+    char pattern[4096];
+    void *library = NULL;
+
+    for (size_t i = 0; i < 4 && library == NULL; i++) {
+        const char *root = getenv(roots[i / 2]);
+        glob_t found = {0};
+        if (root == NULL) {
+            continue;
+        }
+        (void)snprintf(pattern, sizeof(pattern), "%s/%s/%s", root, folders[i % 2], name);
+        if (glob(pattern, 0, NULL, &found) == 0) {
+            library = open_file(found.gl_pathv[0]);
+        }
+        globfree(&found);
+    }
+    return library;
+}
+
 /* Of the runtime's own major version: the two share streams and memory. */
 static enum evq_status load(const char *stem, const struct symbol *symbols, size_t count,
                             struct evq_error *err)
@@ -24,9 +53,12 @@ static enum evq_status load(const char *stem, const struct symbol *symbols, size
 
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && library == NULL; i++) {
         (void)snprintf(name, sizeof(name), "%s%s.so.%d", folders[i], stem, CUDART_VERSION / 1000);
-        library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        library = open_file(name);
     }
     (void)snprintf(name, sizeof(name), "%s.so.%d", stem, CUDART_VERSION / 1000);
+    if (library == NULL) {
+        library = open_beside_python(name);
+    }
     if (library == NULL) {
         const char *why = dlerror();
         return evq_error_set(err, EVQ_E_DEVICE, "cuBLAS is not installed (%s): %s", name,
