@@ -244,7 +244,8 @@ static enum evq_status config_read(const struct evalq_options *options,
 {
     struct evq_config_source source = {.file = text_or(options->config, NULL),
                                        .url = text_or(options->url, NULL),
-                                       .queue = text_or(options->queue, NULL)};
+                                       .queue = text_or(options->queue, NULL),
+                                       .library = true};
 
     return evq_config_load(&source, ret_config, err);
 }

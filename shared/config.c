@@ -154,6 +154,12 @@ static const char *environment(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
+/* An option as its caller wrote it. */
+static const char *as_given(const struct evq_config_source *source, const char *option)
+{
+    return source->library ? option + strlen("--") : option;
+}
+
 static enum evq_status load_file(const struct evq_config_source *source, struct evq_config *config,
                                  struct evq_error *err)
 {
@@ -179,7 +185,7 @@ static enum evq_status load_file(const struct evq_config_source *source, struct 
         status = EVQ_OK; // No file at all is all defaults.
     } else {
         (void)evq_error_prefix(err, "configuration named by %s",
-                               source->file != NULL ? "--config"
+                               source->file != NULL ? as_given(source, "--config")
                                : named != NULL      ? "$EVALQ_CONFIG"
                                                     : path);
     }
@@ -254,7 +260,8 @@ static enum evq_status resolve_redis(const struct evq_config_source *source,
             return evq_error_set(
                 err, EVQ_E_INVALID,
                 "queue '%.80s' given by %s is not 1 to %d of the bytes [A-Za-z0-9._-]", queue,
-                source->queue != NULL ? "--queue" : "$EVALQ_QUEUE", EVQ_KEYS_QUEUE_BYTES_MAX);
+                source->queue != NULL ? as_given(source, "--queue") : "$EVALQ_QUEUE",
+                EVQ_KEYS_QUEUE_BYTES_MAX);
         }
         config->redis.queue = evq_arena_strdup(config->arena, queue);
     }

@@ -147,12 +147,13 @@ struct evq_config {
     } gateway;
 };
 
-/* What the command line said; NULL members: nothing. */
+/* What the command line, or a caller of the library, said; NULL members: nothing. */
 struct evq_config_source {
     const char *file;  // --config, else $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml,
                        // /etc/evalq/evalq.yaml.
     const char *url;   // --url, else $EVALQ_URL, ./.evalq/url, the file.
     const char *queue; // --queue, else $EVALQ_QUEUE, the file.
+    bool library;      // Errors say config, not --config: there is no command line.
 };
 
 /*

@@ -158,7 +158,7 @@ static void client_says_what_is_wrong_when_arguments_are(void **state)
     options.config = "/nonexistent/evalq.yaml";
     assert_int_not_equal(evalq_client_open(&options, &none), EVALQ_OK);
     assert_null(none);
-    assert_holds(evalq_client_error(NULL), "/nonexistent/evalq.yaml");
+    assert_holds(evalq_client_error(NULL), "named by config: open '/nonexistent/evalq.yaml'");
     options = scene_options(scene);
     options.session_ms = INT64_C(1700000000123456); // Microseconds.
     assert_int_equal(evalq_client_open(&options, &none), EVALQ_INVALID);

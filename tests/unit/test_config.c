@@ -339,9 +339,9 @@ static void assert_loads(const struct evq_config_source *source, const char *url
 static void config_load_resolves_address_and_queue_in_order(void **state)
 {
     struct place *place = *state;
-    const struct evq_config_source none = {NULL, NULL, NULL};
-    const struct evq_config_source all = {NULL, "redis://line", "line"};
-    const struct evq_config_source other = {"other.yaml", NULL, NULL};
+    const struct evq_config_source none = {NULL};
+    const struct evq_config_source all = {.url = "redis://line", .queue = "line"};
+    const struct evq_config_source other = {.file = "other.yaml"};
 
     assert_loads(&none, "redis://127.0.0.1:6379", "main");
     place_write(place, "evalq.yaml", "redis: {url: redis://here, queue: here}\n");
@@ -374,7 +374,7 @@ static void config_load_resolves_address_and_queue_in_order(void **state)
 static void config_load_finds_the_file_of_evalq_up(void **state)
 {
     struct place *place = *state;
-    const struct evq_config_source none = {NULL, NULL, NULL};
+    const struct evq_config_source none = {NULL};
     fixture_folder_mkdir(place->folder, ".evalq");
     place_write(place, ".evalq/evalq.yaml", "redis: {queue: up}\n");
     assert_loads(&none, "redis://127.0.0.1:6379", "up");
@@ -386,7 +386,7 @@ static void config_load_finds_the_file_of_evalq_up(void **state)
 static void config_parse_reads_the_documented_example(void **state)
 {
     (void)state;
-    const struct evq_config_source shipped = {EVQ_TEST_SOURCE "/deploy/evalq.yaml", NULL, NULL};
+    const struct evq_config_source shipped = {.file = EVQ_TEST_SOURCE "/deploy/evalq.yaml"};
     struct evq_error err = {EVQ_OK, ""};
     struct evq_config *config = NULL;
     size_t bytes = 0;
@@ -425,14 +425,18 @@ static void load_refused(const struct evq_config_source *source, enum evq_status
 static void config_load_refuses_what_it_cannot_read(void **state)
 {
     struct place *place = *state;
-    const struct evq_config_source none = {NULL, NULL, NULL};
-    const struct evq_config_source absent = {"absent.yaml", NULL, NULL};
-    const struct evq_config_source folder = {".", NULL, NULL};
-    const struct evq_config_source pipe = {"pipe", NULL, NULL};
-    const struct evq_config_source queue = {NULL, NULL, "a b"};
-    const struct evq_config_source big = {"big.yaml", NULL, NULL};
+    const struct evq_config_source none = {NULL};
+    const struct evq_config_source absent = {.file = "absent.yaml"};
+    const struct evq_config_source folder = {.file = "."};
+    const struct evq_config_source pipe = {.file = "pipe"};
+    const struct evq_config_source queue = {.queue = "a b"};
+    const struct evq_config_source its_file = {.file = "absent.yaml", .library = true};
+    const struct evq_config_source its_queue = {.queue = "a b", .library = true};
+    const struct evq_config_source big = {.file = "big.yaml"};
 
     load_refused(&absent, EVQ_E_NOT_FOUND, "named by --config: open 'absent.yaml'");
+    load_refused(&its_file, EVQ_E_NOT_FOUND, "named by config: open 'absent.yaml'");
+    load_refused(&its_queue, EVQ_E_INVALID, "given by queue is");
     load_refused(&folder, EVQ_E_INVALID, "not a regular file");
     assert_int_equal(mkfifo("pipe", 0600), 0);
     load_refused(&pipe, EVQ_E_INVALID, "not a regular file");
