@@ -184,6 +184,8 @@ CONFIGS: List[Tuple[str, Dict[str, Any], Dict[str, Any]]] = [  # Tokenizer, toke
     ("llama3", {"tokenizer_class": "PreTrainedTokenizerFast"}, {"bos_token": {"content": "<|im_start|>"}, "eos_token": "<|im_end|>"}),
     ("mistral", {"tokenizer_class": "LlamaTokenizer"}, {}),
     ("mistral", {"tokenizer_class": "LlamaTokenizerFast", "eos_token": {"__type": "AddedToken", "content": "<unk>"}}, {}),
+    ("mistral", {"tokenizer_class": "LlamaTokenizer", "bos_token": "<unk>"}, {"bos_token": "<s>", "eos_token": None}),
+    ("mistral", {"tokenizer_class": "LlamaTokenizer", "bos_token": "<unk>", "added_tokens_decoder": {}}, {"bos_token": "<s>", "eos_token": "<s>"}),
 ]
 
 

@@ -338,7 +338,12 @@ static const struct {
      NULL, 1, 2},
     {"null is none", "{\"bos_token\":null,\"eos_token\":\"</s>\"}", NULL, NULL, -1, 2},
     {"the map adds", "{\"eos_token\":\"</s>\",\"tokenizer_class\":\"GPT2Tokenizer\"}",
-     "{\"bos_token\":\"<s>\",\"eos_token\":\"a\"}", NULL, 1, 2},
+     "{\"bos_token\":\"<s>\"}", NULL, 1, 2},
+    {"the map overrules", "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}",
+     "{\"bos_token\":null,\"eos_token\":\"<s>\"}", NULL, -1, 1},
+    {"the map does not count beside added_tokens_decoder",
+     "{\"added_tokens_decoder\":{},\"eos_token\":\"</s>\"}",
+     "{\"bos_token\":\"<s>\",\"eos_token\":\"<s>\"}", NULL, 3, 2},
     {"the class adds", "{\"eos_token\":\"</s>\",\"tokenizer_class\":\"GPT2TokenizerFast\"}", NULL,
      NULL, 3, 2},
     {"Qwen has no bos", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}", NULL, NULL, -1, 3},
@@ -419,6 +424,7 @@ static void tokenizer_of_two_files_finds_the_tokens_that_are_named_beside_them(v
          "0 2 1 3"},
         {"{\"add_bos_token\":false}", "{\"additional_special_tokens\":[\"</s>\"]}", "0 4 5 6 1 3"},
         {"{\"add_prefix_space\":true}", "{\"sep_token\":\"<s>\"}", "7 0 2 7 1 4 5 6"},
+        {"{\"added_tokens_decoder\":{}}", "{\"sep_token\":\"<s>\"}", "0 4 5 6 1 4 5 6"},
     };
     struct fixture_folder *folder = *state;
     struct evq_tokenizer_scratch *scratch = evq_tokenizer_scratch_new();

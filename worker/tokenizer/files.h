@@ -38,8 +38,9 @@ enum evq_status evq_tokenizer_files_named(const struct evq_tokenizer_files *file
                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * tokenizer->bos and ->eos: what tokenizer_config.json says, else special_tokens_map.json, else
- * what tokenizers of its class have; only without these files config.json. null means none.
+ * tokenizer->bos and ->eos: what special_tokens_map.json says, else tokenizer_config.json (which
+ * alone counts if it has added_tokens_decoder), else what tokenizers of its class have; only
+ * without these files config.json. null means none.
  */
 struct evq_tokenizer;
 enum evq_status evq_tokenizer_files_ends(const struct evq_tokenizer_files *files,

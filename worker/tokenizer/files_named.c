@@ -108,8 +108,9 @@ static enum evq_status add_all(struct evq_definition *definition, const struct e
     return status;
 }
 
+/* *ret_alone: it has added_tokens_decoder, and no other file counts beside it. */
 static enum evq_status read_settings(struct evq_definition *definition, struct evq_buffer *file,
-                                     const char *path, struct evq_error *err)
+                                     const char *path, bool *ret_alone, struct evq_error *err)
 {
     struct evq_arena *arena = evq_arena_new(SETTINGS_BYTES_MAX);
     struct evq_tree *settings = NULL;
@@ -127,6 +128,7 @@ static enum evq_status read_settings(struct evq_definition *definition, struct e
         status = evq_tree_read(&json, &token, arena, &settings, err);
     }
     if (status == EVQ_OK) {
+        *ret_alone = evq_tree_get(settings, "added_tokens_decoder") != NULL;
         status = add_all(definition, settings, err);
     } else if (status == EVQ_E_CORRUPT || status == EVQ_E_LIMIT) {
         (void)evq_error_prefix(err, "'%s'", path); // The status is the same.
@@ -142,10 +144,11 @@ enum evq_status evq_tokenizer_files_named(const struct evq_tokenizer_files *file
     static const char end_of_text[] = "<|endoftext|>"; // Of GPT-2's and Qwen's classes.
     char path[EVQ_TOKENIZER_PATH_MAX + 32];
     char shown[260];
+    bool alone = false;
 
     enum evq_status status = add(
         definition, (struct evq_definition_text){end_of_text, sizeof(end_of_text) - 1}, false, err);
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == EVQ_OK; i++) {
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && status == EVQ_OK && !alone; i++) {
         struct evq_buffer file;
         (void)snprintf(path, sizeof(path), "%s%s", files->folder, names[i]); // Fits.
         evq_error_escape(path, strlen(path), shown, sizeof(shown));
@@ -154,7 +157,7 @@ enum evq_status evq_tokenizer_files_named(const struct evq_tokenizer_files *file
         if (status == EVQ_E_GONE || status == EVQ_E_NOT_FOUND) {
             status = EVQ_OK;
         } else if (status == EVQ_OK) {
-            status = read_settings(definition, &file, shown, err);
+            status = read_settings(definition, &file, shown, &alone, err);
         }
         evq_buffer_free(&file);
     }

@@ -21,6 +21,7 @@ struct special {
     bool present; // The file exists.
     struct end bos, eos;
     char class[NAME_BYTES_MAX]; // tokenizer_class, or "".
+    bool alone; // It has added_tokens_decoder: special_tokens_map.json does not count beside it.
 };
 
 /* What tokenizers of these classes have when the files do not say. */
@@ -126,6 +127,7 @@ static enum evq_status read_member(struct evq_json *json, const char *path, cons
     if (strcmp(key, "eos_token_id") == 0) {
         return read_id(json, &special->eos, err);
     }
+    special->alone = special->alone || strcmp(key, "added_tokens_decoder") == 0;
     enum evq_status status = evq_json_next(json, &token, err);
     if (status == EVQ_OK && strcmp(key, "tokenizer_class") == 0 && token.kind == EVQ_JSON_STRING &&
         token.bytes < sizeof(special->class)) {
@@ -221,11 +223,11 @@ enum evq_status evq_tokenizer_files_ends(const struct evq_tokenizer_files *files
                                          struct evq_tokenizer *tokenizer, struct evq_error *err)
 {
     struct special special;
-    struct special map;
+    struct special map = {0};
     struct special config;
 
     enum evq_status status = read_file(files, "tokenizer_config.json", &special, err);
-    if (status == EVQ_OK) {
+    if (status == EVQ_OK && !special.alone) {
         status = read_file(files, "special_tokens_map.json", &map, err);
     }
     if (status == EVQ_OK) {
@@ -234,15 +236,15 @@ enum evq_status evq_tokenizer_files_ends(const struct evq_tokenizer_files *files
     if (status != EVQ_OK) {
         return status;
     }
-    prefer(&special.bos, &map.bos);
-    prefer(&special.eos, &map.eos);
+    prefer(&map.bos, &special.bos);
+    prefer(&map.eos, &special.eos);
     if (!special.present && !map.present) {
-        special = config;
+        map = special = config;
     }
     const char *class =
         special.class[0] == '\0' && files->second[0] != '\0' ? "GPT2Tokenizer" : special.class;
-    tokenizer->bos = resolve(tokenizer, &special.bos, class_end(class, true));
-    tokenizer->eos = resolve(tokenizer, &special.eos, class_end(class, false));
+    tokenizer->bos = resolve(tokenizer, &map.bos, class_end(class, true));
+    tokenizer->eos = resolve(tokenizer, &map.eos, class_end(class, false));
     return EVQ_OK;
 }
 
