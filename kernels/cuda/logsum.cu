@@ -4,23 +4,38 @@
 #include <cmath>
 
 #include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/typed.cuh"
+
+#define LOG2_E 1.44269504f
 
 /* The state of some of a row's logits. A NaN or an infinite one makes the total a NaN, through
  * every join. */
 struct logsum {
     float top;   // -INFINITY: none seen, or none larger.
-    float total; // Of exp(logit - top).
+    float total; // Of 2 to the power of (exponent of two of the logit - that of top).
     int32_t arg; // First place of top.
 };
+
+/* Rounded by itself, so that all who count from one top count from the same exponent. */
+__device__ static inline float exponent_of(float top)
+{
+    return __fmul_rn(top, LOG2_E);
+}
+
+__device__ static inline float base_of(float top)
+{
+    return top == -INFINITY ? 0.0f : exponent_of(top);
+}
 
 __device__ static inline struct logsum join(struct logsum a, struct logsum b)
 {
     const bool other = b.top > a.top || (b.top == a.top && b.arg < a.arg);
     struct logsum both = {other ? b.top : a.top, 0.0f, other ? b.arg : a.arg};
-    const float base = both.top == -INFINITY ? 0.0f : both.top;
+    const float base = base_of(both.top);
 
-    both.total = a.total * expf(a.top - base) + b.total * expf(b.top - base);
+    both.total = a.total * evq_exp2(exponent_of(a.top) - base) +
+                 b.total * evq_exp2(exponent_of(b.top) - base);
     return both;
 }
 
@@ -36,24 +51,40 @@ __device__ static inline struct logsum join_warp(struct logsum mine)
     return mine;
 }
 
-/* Takes the next logits, ascending from column c on. */
+/* Takes the next logits, ascending from column c on. What is done to each is what the kernel costs:
+ * a maximum, a multiply-add, an exponential, a sum. */
 template <int COUNT>
 __device__ static inline void take(struct logsum &mine, const float (&logits)[COUNT], int32_t c)
 {
-    float top = mine.top;
+    float top = logits[0];
 
-    for (int i = 0; i < COUNT; i++) {
-        if (logits[i] > top || mine.arg == INT32_MAX) {
-            top = logits[i];
-            mine.arg = c + i;
+    for (int i = 1; i < COUNT; i++) {
+        top = fmaxf(top, logits[i]); // Passes over NaN, which shows in the total.
+    }
+    if (top > mine.top) {
+        mine.total *= evq_exp2(exponent_of(mine.top) - exponent_of(top));
+        mine.top = top;
+        for (int i = COUNT - 1; i >= 0; i--) {
+            mine.arg = logits[i] == top ? c + i : mine.arg;
         }
     }
-    const float base = top == -INFINITY ? 0.0f : top;
-    mine.total = top > mine.top ? mine.total * expf(mine.top - base) : mine.total;
-    mine.top = top;
+    const float base = base_of(mine.top);
     for (int i = 0; i < COUNT; i++) {
-        mine.total += expf(logits[i] - base);
+        mine.total += evq_exp2(fmaf(logits[i], LOG2_E, -base));
     }
+}
+
+__device__ static inline struct evq_row_result result_of(struct logsum all, float logit,
+                                                         int32_t target)
+{
+    const double ln_2 = 0.69314718055994531;
+    const double ahead = (double)base_of(all.top) - (double)logit * (double)LOG2_E;
+    struct evq_row_result result = {};
+
+    result.loss = log((double)all.total) + ahead * ln_2;
+    result.predicted = isnan(all.total) ? -1 : all.arg;
+    result.correct = result.predicted == target;
+    return result;
 }
 
 /* A block for each row, one pass over its logits. */
@@ -64,24 +95,25 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     EVQ_SHARED(shared);
     struct logsum *warps = (struct logsum *)shared;
     const float *row = logits + blockIdx.x * stride;
-    struct logsum mine = {-INFINITY, 0.0f, INT32_MAX};
+    const int32_t fours = n / 4 * 4;
+    struct logsum mine = {-INFINITY, 0.0f, 0};
 
-    for (int32_t c = threadIdx.x * 4; c < n; c += EVQ_THREADS * 4) {
-        if (c + 4 <= n) {
-            const float4 four = *reinterpret_cast<const float4 *>(row + c);
-            float values[4] = {four.x, four.y, four.z, four.w};
-            if (bias != nullptr) {
-                const float4 shifts = *reinterpret_cast<const float4 *>(bias + c);
-                values[0] += shifts.x, values[1] += shifts.y;
-                values[2] += shifts.z, values[3] += shifts.w;
+    for (int32_t c = threadIdx.x * 4; c < fours; c += EVQ_THREADS * 4) {
+        float values[4];
+        evq_load(row + c, values);
+        if (bias != nullptr) {
+            float shifts[4];
+            evq_load(bias + c, shifts);
+            for (int i = 0; i < 4; i++) {
+                values[i] += shifts[i];
             }
-            take(mine, values, c);
-            continue;
         }
-        for (int32_t i = c; i < n; i++) {
-            const float value[1] = {row[i] + (bias != nullptr ? bias[i] : 0.0f)};
-            take(mine, value, i);
-        }
+        take(mine, values, c);
+    }
+    if (fours + (int32_t)threadIdx.x < n) {
+        const int32_t c = fours + threadIdx.x;
+        const float value[1] = {row[c] + (bias != nullptr ? bias[c] : 0.0f)};
+        take(mine, value, c);
     }
     mine = join_warp(mine);
     if (threadIdx.x % EVQ_WARP == 0) {
@@ -93,13 +125,8 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
             mine = join(mine, warps[w]);
         }
         const int32_t target = targets[blockIdx.x];
-        const double logit = (double)(row[target] + (bias != nullptr ? bias[target] : 0.0f));
-        const double sum = log((double)mine.total) + (double)mine.top;
-        struct evq_row_result result = {};
-        result.loss = sum - logit;
-        result.predicted = isnan(sum) ? -1 : mine.arg;
-        result.correct = result.predicted == target;
-        results[blockIdx.x] = result;
+        results[blockIdx.x] =
+            result_of(mine, row[target] + (bias != nullptr ? bias[target] : 0.0f), target);
     }
 }
 

@@ -320,6 +320,11 @@ static void check_logsum(const struct table *logits, const float *bias, int32_t 
         assert_false(result->correct);
         return;
     }
+    if (LOGIT(best) == -INFINITY) {
+        assert_true(isnan(result->loss));
+        assert_int_equal(result->predicted, 0);
+        return;
+    }
     check_near(result->loss, log(sum) + (double)LOGIT(best) - (double)LOGIT(target), 2e-6,
                "log-sum");
     assert_int_equal(result->predicted, best);
@@ -350,6 +355,11 @@ static void logsums_equal_plain_loops(void **unused)
             rows[3 * logits.rows.stride] = *table_at(&logits, 3, 0) = n > 1 ? -INFINITY : 0.0f;
             targets[3] = n > 1 ? 1 : 0;
             rows[4 * logits.rows.stride] = *table_at(&logits, 4, 0) = 80.0f;
+        }
+        for (int32_t c = 0; c < n; c++) { // Far from 0 on either side; nothing at all.
+            rows[4 * logits.rows.stride + c] = *table_at(&logits, 4, c) -= 3000.0f;
+            rows[5 * logits.rows.stride + c] = *table_at(&logits, 5, c) += 3000.0f;
+            rows[6 * logits.rows.stride + c] = *table_at(&logits, 6, c) = -INFINITY;
         }
         void *d_targets = device_new(targets, sizeof(targets));
         struct evq_row_result *d_results = device_new(NULL, ROWS * sizeof(*d_results));

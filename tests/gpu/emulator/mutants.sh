@@ -53,10 +53,16 @@ turn.cu~kernels~evq_load(norm + half + at, to_y)~evq_load(norm + at, to_y)
 turn.cu~kernels~y[i] = y[i] * cosines[i] + x[i]~y[i] = y[i] * cosines[i] + turned
 turn.cu~kernels~stride % pairs == 0~true
 turn.cu~kernels~turn->column % pairs == 0~true
-logsum.cu~kernels~(bias + c);~(bias);
+logsum.cu~kernels~evq_load(bias + c, shifts)~evq_load(bias, shifts)
+logsum.cu~kernels~logits[i] == top ? c + i~logits[i] >= top ? c
+logsum.cu~kernels~fmaf(logits[i], LOG2_E, -base)~fmaf(logits[i], LOG2_E, -exponent_of(mine.top))
+logsum.cu~kernels~mine.total *= evq_exp2(exponent_of(mine.top) - exponent_of(top));~
+logsum.cu~kernels~(double)base_of(all.top) -~(double)all.top * (double)LOG2_E -
+logsum.cu~kernels~exponent_of(mine.top) - exponent_of(top)~base_of(mine.top) - base_of(top)
+logsum.cu~kernels~fours + (int32_t)threadIdx.x < n~fours + (int32_t)threadIdx.x < n - 1
 logsum.cu~kernels~b.arg < a.arg~b.arg > a.arg
-logsum.cu~kernels~isnan(sum) ? -1 : mine.arg~mine.arg
-logsum.cu~kernels~mine.total * expf(mine.top - base) :~mine.total :
+logsum.cu~kernels~isnan(all.total) ? -1 : all.arg~all.arg
+logsum.cu~kernels~b.total * evq_exp2(exponent_of(b.top) - base)~b.total
 convert.cu~kernels~tile[x * (TILE + 1) + line]~tile[line * (TILE + 1) + x]
 embed.cu~kernels~op->n % 8 == 0 && table->stride % 8 == 0 && out->stride % 8 == 0~op->n % 8 == 0
 embed.cu~kernels~positions[row] * n + c~positions[row] * n
