@@ -48,7 +48,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
-/* The sum over the WARPS of a block that share a row; sums: one per warp of the block. */
+/* The sum over the WARPS of a row, which are a block where they are several; sums: one for each. */
 template <int WARPS> __device__ static inline float row_sum(float value, float *sums)
 {
     value = evq_warp_sum(value);
@@ -66,8 +66,15 @@ template <int WARPS> __device__ static inline float row_sum(float value, float *
     return value;
 }
 
-/* WARPS warps for each row, 1 or the whole block; its values wait in registers. n is a multiple of
- * 8, at most WARPS * 32 * 8 * EIGHTS. */
+/* Rows of a block: its threads are those of one row, or of as many as there are warps. */
+template <int WARPS> struct norm_block {
+    static constexpr int ROWS = WARPS == 1 ? EVQ_WARPS : 1;
+    static constexpr int THREADS = ROWS * WARPS * EVQ_WARP;
+};
+
+/* WARPS warps for each row; its values wait in registers. n is a multiple of 8, at most 32 * 8 *
+ * EIGHTS for each warp. What is done about values that a row does not have costs as much as its
+ * own, so it has no more warps than it needs. */
 template <typename In, typename Out, int WARPS>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     norm_row_kernel(const In *in, struct norm_shape shape, const float *weight, const float *bias,
@@ -77,7 +84,7 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     float *sums = (float *)shared;
     const int32_t threads = WARPS * EVQ_WARP; // Of a row.
     const int32_t at = threadIdx.x % threads;
-    const int32_t row = (int32_t)blockIdx.x * (EVQ_WARPS / WARPS) + threadIdx.x / threads;
+    const int32_t row = (int32_t)blockIdx.x * norm_block<WARPS>::ROWS + threadIdx.x / threads;
     const float count = (float)shape.n;
     float values[EIGHTS][8];
     float sum = 0.0f;
@@ -124,6 +131,16 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
+template <int WARPS, typename In, typename Out>
+static void launch_rows(const In *in, const struct norm_shape *shape, const float *d_weight,
+                        const float *d_bias, Out *out, cudaStream_t stream)
+{
+    typedef norm_block<WARPS> B;
+
+    EVQ_LAUNCH((norm_row_kernel<In, Out, WARPS>), (shape->rows - 1) / B::ROWS + 1, B::THREADS,
+               WARPS * sizeof(float), stream, in, *shape, d_weight, d_bias, out);
+}
+
 template <typename In, typename Out>
 static void launch(const In *in, const struct norm_shape *shape, const float *d_weight,
                    const float *d_bias, Out *out, bool eights, cudaStream_t stream)
@@ -131,11 +148,13 @@ static void launch(const In *in, const struct norm_shape *shape, const float *d_
     const int32_t warp_most = EVQ_WARP * 8 * EIGHTS;
 
     if (eights && shape->n <= warp_most) {
-        EVQ_LAUNCH((norm_row_kernel<In, Out, 1>), (shape->rows - 1) / EVQ_WARPS + 1, EVQ_THREADS, 0,
-                   stream, in, *shape, d_weight, d_bias, out);
-    } else if (eights && shape->n <= EVQ_WARPS * warp_most) {
-        EVQ_LAUNCH((norm_row_kernel<In, Out, EVQ_WARPS>), shape->rows, EVQ_THREADS,
-                   EVQ_WARPS * sizeof(float), stream, in, *shape, d_weight, d_bias, out);
+        launch_rows<1>(in, shape, d_weight, d_bias, out, stream);
+    } else if (eights && shape->n <= 2 * warp_most) {
+        launch_rows<2>(in, shape, d_weight, d_bias, out, stream);
+    } else if (eights && shape->n <= 4 * warp_most) {
+        launch_rows<4>(in, shape, d_weight, d_bias, out, stream);
+    } else if (eights && shape->n <= 8 * warp_most) {
+        launch_rows<8>(in, shape, d_weight, d_bias, out, stream);
     } else {
         EVQ_LAUNCH((norm_kernel<In, Out>), evq_grid((int64_t)shape->rows * shape->heads, EVQ_WARPS),
                    EVQ_THREADS, 0, stream, in, *shape, d_weight, d_bias, out);

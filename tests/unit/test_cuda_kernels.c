@@ -164,17 +164,18 @@ static void check_norm(const struct table *in, const struct table *out, const st
 
 static void norms_equal_plain_loops(void **unused)
 {
-    // By a warp in registers up to 1024, by a block up to 8192, else value by value.
-    static const int32_t sizes[] = {1, 8, 24, 100, 768, 1024, 1032, 1600, 4104, 8192, 8200};
+    // In registers: by one warp up to 1024, by 2, 4, 8 up to 8192; else value by value.
+    static const int32_t sizes[] = {1,    8,    24,   100,  768,  1024, 1600,
+                                    2048, 2056, 4096, 4104, 8192, 8200};
     static const int32_t begins[] = {0, 8, 5}; // 5: loads of 8 values would be a fault.
 
     (void)unused;
-    for (int turn = 0; turn < 66; turn++) {
-        const int32_t n = sizes[turn % 11];
+    for (int turn = 0; turn < 78; turn++) {
+        const int32_t n = sizes[turn % 13];
         const bool layer = turn % 2 == 0;
         const int32_t heads = layer || n > 100 ? 1 : 1 + turn % 4;
         const int32_t rows = n > 1000 ? 3 : 19;
-        const bool in_place = turn / 11 % 3 == 2;
+        const bool in_place = turn / 13 % 3 == 2;
         const bool biased = layer && turn % 4 == 0;
         const struct evq_op op = {.kind = layer ? EVQ_OP_LAYER_NORM : EVQ_OP_RMS_NORM,
                                   .n = n,
@@ -182,9 +183,9 @@ static void norms_equal_plain_loops(void **unused)
                                   .column = layer ? 0 : begins[turn % 3],
                                   .epsilon = 1e-5f};
         const int32_t columns = op.column + heads * n;
-        struct table in = table_new(rows, columns, room_for(columns, turn), turn / 11 % 2 == 0, 2);
+        struct table in = table_new(rows, columns, room_for(columns, turn), turn / 13 % 2 == 0, 2);
         struct table out =
-            table_new(rows, columns, room_for(columns, turn), turn / 22 % 2 == 0, 0.0f);
+            table_new(rows, columns, room_for(columns, turn), turn / 26 % 2 == 0, 0.0f);
         struct table weight = table_new(1, n, 0, false, 2.0f);
         struct table bias = table_new(1, n, 0, false, 1.0f);
         struct table *to = in_place ? &in : &out;

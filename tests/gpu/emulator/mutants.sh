@@ -39,6 +39,9 @@ attention_tiles.cu~attention~threadIdx.x / 8 % SIDE +~
 attention_tiles.cu~attention~row_top(top) * scale~row_top(top)
 attention.cu~attention~window <= position~window < position - 1
 norm.cu~kernels~sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f~sum += values[p][i] * values[p][i]
+norm.cu~kernels~shape->n <= 2 * warp_most~shape->n <= 2 * warp_most + 8
+norm.cu~kernels~shape->n <= 4 * warp_most~shape->n <= 4 * warp_most + 8
+norm.cu~kernels~shape->n <= 8 * warp_most~shape->n <= 8 * warp_most + 8
 norm.cu~kernels~ && column % 8 == 0~
 norm.cu~kernels~in->stride % 8 == 0 && out->stride % 8 == 0;~true;
 norm.cu~kernels~__syncthreads(); // What sums held before has been read.~
