@@ -22,6 +22,7 @@ FOLDERS = {"regular": "pytorch_model_fsdp_0", "ema": "pytorch_ema_model_fsdp_0"}
 RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 BESIDE = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".spm")
 NOT_BESIDE = ("trainer_state.json", "model.safetensors.index.json", "pytorch_model.bin.index.json")
+WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")  # As they are named here.
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 PART_BYTES = 5 << 30
 PACKAGE = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "producer", "python")  # Of a checkout.
@@ -133,6 +134,13 @@ def joined_dcp(folder):
         yield plain_name(name), state[name]
 
 
+def clear(output):
+    """Before other weights come: whoever finds one file beside several would read that one, and parts of both have one name."""
+    for name in os.listdir(output):
+        if WEIGHTS.fullmatch(name):
+            os.unlink(os.path.join(output, name))
+
+
 def write(tensors, output, dtype):
     """Into model.safetensors, or into parts of at most 5 GB with their index."""
     import torch
@@ -162,6 +170,7 @@ def write(tensors, output, dtype):
     if not part and not parts:
         raise Refused("there are no weights in it")
     flush()
+    clear(output)
     if len(parts) == 1:
         os.replace(parts[0][0], os.path.join(output, "model.safetensors"))
         return total
@@ -206,6 +215,7 @@ def keep():
     if not output or not allowed(output):
         raise Refused(f"'{output}' is beneath no directory of $EVALQ_LMMS_OUTPUT")
     os.makedirs(output, exist_ok=True)
+    clear(output)
     count = size = 0
     for name in sorted(os.listdir(job["checkpoint"])):
         for left in os.listdir(output):  # By an attempt that was killed.

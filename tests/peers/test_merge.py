@@ -22,6 +22,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from scene import SOURCE  # noqa: E402
 
+PARTS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json")
 MERGE = os.path.join(SOURCE, "deploy", "suites", "fsdp2_merge.py")
 
 
@@ -85,6 +86,26 @@ class MergeTest(unittest.TestCase):
         env = dict(os.environ, EVALQ_JOB=self.directory + "/job.json", EVALQ_RESULT=self.directory + "/result.json")
         env["EVALQ_LMMS_OUTPUT"] = self.directory
         return subprocess.run([sys.executable, MERGE, "--keep"], env=env, capture_output=True, text=True, check=False, **options)
+
+    def leave(self, directory: str, *names: str) -> None:
+        os.makedirs(directory, exist_ok=True)
+        for name in names:
+            with open(os.path.join(directory, name), "wb"):
+                pass
+
+    def test_weights_of_an_earlier_merge_go(self) -> None:
+        self.leave(self.output, *PARTS, "mine.safetensors", "config.json")
+        os.makedirs(self.folder)
+        torch.save(self.weights, self.folder + "/model_world_size_1_rank_0.pt")
+        self.assertEqual(run(self.source, "regular", self.output).returncode, 0)
+        self.assertEqual(set(os.listdir(self.output)), {"model.safetensors", "mine.safetensors", "config.json"})
+
+    def test_weights_that_were_kept_before_go(self) -> None:
+        self.leave(self.source, *PARTS, "config.json")
+        self.leave(self.output, "model.safetensors", "model-00001-of-00003.safetensors", "mine.safetensors")
+        done = self.keep()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(set(os.listdir(self.output)), {*PARTS, "config.json", "mine.safetensors"})
 
     def test_nothing_is_left_of_attempts_that_failed(self) -> None:
         os.mkdir(self.source)
