@@ -265,6 +265,7 @@ static void error_note(struct evq_forward *forward, const char *message)
 static enum evq_status sink_serve(struct evq_forward *forward, struct evq_error *err)
 {
     struct evq_served *served = &forward->served;
+    const bool first = !served->said;
     bool changed = false;
 
     const enum evq_status status =
@@ -275,7 +276,7 @@ static enum evq_status sink_serve(struct evq_forward *forward, struct evq_error 
     if (changed && served->text[0] != '\0') {
         evq_log(EVQ_LOG_WARN, "sink_shared", "sink=%s reason=%s", forward->sink->name,
                 served->text);
-    } else if (changed) {
+    } else if (changed && !first) {
         evq_log(EVQ_LOG_INFO, "sink_alone", "sink=%s", forward->sink->name);
     }
     return status;

@@ -49,7 +49,7 @@ enum evq_status evq_served_say(struct evq_served *served, struct evq_queue *queu
     } else if (had && now - served->other_ms > OTHER_MS) {
         served->text[0] = '\0';
     }
+    *ret_changed = !served->said || had != (served->text[0] != '\0');
     served->said = true;
-    *ret_changed = had != (served->text[0] != '\0');
     return EVQ_OK;
 }

@@ -22,7 +22,8 @@ struct evq_served {
 
 /* directory: where its sinks write. */
 void evq_served_init(struct evq_served *served, const char *directory);
-/* Every few seconds says that this one serves the sink. *ret_changed: text is another now. */
+/* Every few seconds says that this one serves the sink. *ret_changed: text is another now; the
+ * first time too, since the text of one that has ended may still be told. */
 enum evq_status evq_served_say(struct evq_served *served, struct evq_queue *queue, const char *sink,
                                bool *ret_changed, struct evq_error *err) EVQ_CHECK_RESULT;
 

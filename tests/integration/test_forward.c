@@ -197,6 +197,17 @@ static void forward_says_that_another_logger_takes_results_of_its_sink(void **st
     FIXTURE_UNTIL(said_of_sink(scene, ""));
 }
 
+static void forward_says_no_more_what_ailed_the_one_before(void **state)
+{
+    struct scene *scene = *state;
+
+    sink_make(scene, "exec", "command.0", "cat");
+    evq_reply_free(fixture_call(scene->fx->raw, "HSET", "evalq:{main}:sink:" SINK, "error",
+                                "two loggers", NULL));
+    forward_start(scene);
+    FIXTURE_UNTIL(said_of_sink(scene, ""));
+}
+
 static void stop_at_the_first(void *context, size_t number,
                               const struct fixture_receiver_request *request,
                               struct fixture_receiver_answer *ret)
@@ -245,6 +256,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(forward_says_that_another_logger_takes_results_of_its_sink,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(forward_says_no_more_what_ailed_the_one_before, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(forward_ends_between_two_that_are_sent, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
