@@ -77,6 +77,12 @@ class PackagesTest(unittest.TestCase):
         self.assertEqual(len(every), len(set(every)))
         self.assertEqual([name for name in every if "cuda" in name or not name.startswith("./usr/")], [])
 
+    def test_without_cuda_nothing_of_it_is_installed(self) -> None:
+        with open(BUILD + "/cmake_install.cmake", encoding="utf-8") as file:
+            documents = "doc/evalq-cuda" in file.read()
+        with open(BUILD + "/kernels/cmake_install.cmake", encoding="utf-8") as file:
+            self.assertEqual(documents, "libevalq_cuda" in file.read())
+
     def test_what_is_linked_is_declared(self) -> None:
         self.assertRegex(self.field("evalq", "Depends"), r"libc6 .*libhiredis")
         self.assertIn("redis-server", self.field("evalq", "Recommends"))
