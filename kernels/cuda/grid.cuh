@@ -19,9 +19,10 @@ static inline unsigned int evq_grid(int64_t items, int64_t per_block)
     return (unsigned int)(blocks < EVQ_BLOCKS_MAX ? blocks : EVQ_BLOCKS_MAX);
 }
 
-__device__ static inline float evq_warp_sum(float value)
+/* Over LANES neighbours, a power of two; all lanes of the warp call it together. */
+template <int LANES = EVQ_WARP> __device__ static inline float evq_warp_sum(float value)
 {
-    for (int offset = EVQ_WARP / 2; offset > 0; offset /= 2) {
+    for (int offset = LANES / 2; offset > 0; offset /= 2) {
         value += __shfl_xor_sync(0xffffffffu, value, offset);
     }
     return value;

@@ -6,49 +6,57 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/typed.cuh"
 
-/* Half a head is 32 * V values, of which a lane holds V pairs. A block for each row: its cosines
- * and sines serve all heads, every eighth of which is a warp's. */
-template <typename T, int V>
+enum { PAIRS = 4 }; // Of a head that a lane holds.
+
+/* LANES lanes for each head, a block for each row: its cosines and sines serve all heads. */
+template <typename T, int LANES>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     turn_row_kernel(T *values, int64_t stride, const int32_t *positions, struct evq_cuda_turn turn)
 {
-    const int32_t half = EVQ_WARP * V;
-    const int32_t at = threadIdx.x % EVQ_WARP * V;
+    const int32_t half = LANES * PAIRS;
+    const int32_t at = threadIdx.x % LANES * PAIRS;
+    const int32_t at_once = blockDim.x / LANES;
     T *row = values + blockIdx.x * stride + at;
     const float *turns = turn.d_turns + (int64_t)positions[blockIdx.x] * (2 * half) + at;
-    float cosines[V], sines[V];
+    float cosines[PAIRS], sines[PAIRS];
 
     evq_load(turns, cosines);
     evq_load(turns + half, sines);
-    for (int32_t head = threadIdx.x / EVQ_WARP; head < turn.heads; head += EVQ_WARPS) {
+    for (int32_t begin = 0; begin < turn.heads; begin += at_once) {
+        const int32_t head = begin + threadIdx.x / LANES;
+        const bool there = head < turn.heads; // Of a warp's heads, some may not be.
         const bool first = head < turn.first_heads;
-        const float *norm = first ? turn.d_first_norm : turn.d_rest_norm;
         T *low = row + (int64_t)head * (2 * half);
-        float x[V], y[V];
-        evq_load(low, x);
-        evq_load(low + half, y);
-        if (norm != nullptr) { // The same for a warp.
+        float x[PAIRS] = {0}, y[PAIRS] = {0};
+        if (there) {
+            evq_load(low, x);
+            evq_load(low + half, y);
+        }
+        if (turn.d_first_norm != nullptr) { // The same for all.
+            const float *norm = first ? turn.d_first_norm : turn.d_rest_norm;
             float squares = 0.0f;
-            float to_x[V], to_y[V];
-            for (int i = 0; i < V; i++) {
+            float to_x[PAIRS], to_y[PAIRS];
+            for (int i = 0; i < PAIRS; i++) {
                 squares += x[i] * x[i] + y[i] * y[i];
             }
-            const float scale = 1.0f / sqrtf(evq_warp_sum(squares) / (float)(2 * half) +
+            const float scale = 1.0f / sqrtf(evq_warp_sum<LANES>(squares) / (float)(2 * half) +
                                              (first ? turn.first_epsilon : turn.rest_epsilon));
             evq_load(norm + at, to_x);
             evq_load(norm + half + at, to_y);
-            for (int i = 0; i < V; i++) {
+            for (int i = 0; i < PAIRS; i++) {
                 x[i] *= scale * to_x[i];
                 y[i] *= scale * to_y[i];
             }
         }
-        for (int i = 0; i < V; i++) {
+        for (int i = 0; i < PAIRS; i++) {
             const float turned = x[i] * cosines[i] - y[i] * sines[i];
             y[i] = y[i] * cosines[i] + x[i] * sines[i];
             x[i] = turned;
         }
-        evq_store(low, x);
-        evq_store(low + half, y);
+        if (there) {
+            evq_store(low, x);
+            evq_store(low + half, y);
+        }
     }
 }
 
@@ -93,24 +101,36 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     }
 }
 
+/* As few threads as turn the heads in as few steps as a block can. */
+template <int LANES, typename T>
+static void launch_rows(T *values, int64_t stride, int32_t rows, const int32_t *d_positions,
+                        const struct evq_cuda_turn *turn, cudaStream_t stream)
+{
+    const int32_t most = EVQ_THREADS / LANES;
+    const int32_t steps = (turn->heads - 1) / most + 1;
+    const int32_t at_once = (turn->heads - 1) / steps + 1;
+    const int32_t threads = ((at_once * LANES - 1) / EVQ_WARP + 1) * EVQ_WARP;
+
+    EVQ_LAUNCH((turn_row_kernel<T, LANES>), (unsigned int)rows, threads, 0, stream, values, stride,
+               d_positions, *turn);
+}
+
 template <typename T>
 static void launch(T *values, int64_t stride, int32_t rows, const int32_t *d_positions,
                    const struct evq_cuda_turn *turn, cudaStream_t stream)
 {
-    const int32_t pairs = turn->n / (2 * EVQ_WARP); // Of a lane.
-    const bool whole =
-        turn->n % (2 * EVQ_WARP) == 0 && turn->column % pairs == 0 && stride % pairs == 0;
+    const bool whole = turn->column % PAIRS == 0 && stride % PAIRS == 0;
 
-    if (whole && pairs == 1) {
-        EVQ_LAUNCH((turn_row_kernel<T, 1>), (unsigned int)rows, EVQ_THREADS, 0, stream, values,
-                   stride, d_positions, *turn);
-    } else if (whole && pairs == 2) {
-        EVQ_LAUNCH((turn_row_kernel<T, 2>), (unsigned int)rows, EVQ_THREADS, 0, stream, values,
-                   stride, d_positions, *turn);
-    } else if (whole && pairs == 4) {
-        EVQ_LAUNCH((turn_row_kernel<T, 4>), (unsigned int)rows, EVQ_THREADS, 0, stream, values,
-                   stride, d_positions, *turn);
-    } else {
+    switch (whole ? turn->n : 0) {
+    case 32:
+        return launch_rows<4>(values, stride, rows, d_positions, turn, stream);
+    case 64:
+        return launch_rows<8>(values, stride, rows, d_positions, turn, stream);
+    case 128:
+        return launch_rows<16>(values, stride, rows, d_positions, turn, stream);
+    case 256:
+        return launch_rows<32>(values, stride, rows, d_positions, turn, stream);
+    default:
         EVQ_LAUNCH(turn_kernel<T>, evq_grid((int64_t)rows * turn->heads, EVQ_WARPS), EVQ_THREADS, 0,
                    stream, values, stride, rows, d_positions, *turn);
     }

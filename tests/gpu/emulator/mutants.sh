@@ -54,8 +54,11 @@ turn.cu~kernels~x * cosines[i] - y~x * cosines[i] + y
 turn.cu~kernels~x[i] * cosines[i] - y[i]~x[i] * cosines[i] + y[i]
 turn.cu~kernels~evq_load(norm + half + at, to_y)~evq_load(norm + at, to_y)
 turn.cu~kernels~y[i] = y[i] * cosines[i] + x[i]~y[i] = y[i] * cosines[i] + turned
-turn.cu~kernels~stride % pairs == 0~true
-turn.cu~kernels~turn->column % pairs == 0~true
+turn.cu~kernels~stride % PAIRS == 0~true
+turn.cu~kernels~turn->column % PAIRS == 0~true
+turn.cu~kernels~head < turn.heads; //~true; //
+turn.cu~kernels~evq_warp_sum<LANES>~evq_warp_sum
+turn.cu~kernels~begin += at_once~begin += at_once + 1
 logsum.cu~kernels~evq_load(bias + c, shifts)~evq_load(bias, shifts)
 logsum.cu~kernels~logits[i] == top ? c + i~logits[i] >= top ? c
 logsum.cu~kernels~fmaf(logits[i], LOG2_E, -base)~fmaf(logits[i], LOG2_E, -exponent_of(mine.top))
