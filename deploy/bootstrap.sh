@@ -18,7 +18,8 @@ test | peers)
 util-linux file zsh fish"
     optional="clang-14 clang-format-14 libclang-rt-14-dev spin" # Format, fuzzers, model; clang-14 is not in Debian 13.
     if [ "$mode" = peers ]; then
-        packages="$packages python3-dev chromium prometheus"
+        packages="$packages python3-dev prometheus"
+        optional="$optional chromium" # Ubuntu has but the name of it, for a program that installs a snap.
     fi
     ;;
 *)
@@ -89,11 +90,13 @@ missing="$missing$(offered $(lacking $optional))"
 echo "bootstrap: installing$missing"
 # shellcheck disable=SC2086
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
-case $missing in
-*redis-server*)
-    if [ -d /run/systemd/system ]; then
-        $as_root systemctl disable --quiet redis-server || true
-    fi
-    ;;
-esac
+for service in redis-server prometheus; do
+    case "$missing " in
+    *" $service "*)
+        if command -v systemctl >/dev/null 2>&1; then
+            $as_root systemctl disable --quiet "$service" || true
+        fi
+        ;;
+    esac
+done
 echo "bootstrap: done"
