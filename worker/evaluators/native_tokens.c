@@ -242,13 +242,20 @@ static bool pack(struct packing *packing, int64_t at)
     return true;
 }
 
+/* Scores of a window lie side by side: added up in registers, as the device waits meanwhile. */
 static void collect(const struct packing *packing)
 {
-    for (int32_t i = 0; i < packing->batch.scores; i++) {
-        struct evq_window_result *result = &packing->windows->results[packing->score_windows[i]];
-        result->loss += packing->results[i].loss;
-        result->greedy += packing->results[i].predicted == packing->score_targets[i];
-        result->nans += isnan(packing->results[i].loss) != 0;
+    const int64_t *windows = packing->score_windows;
+
+    for (int32_t i = 0; i < packing->batch.scores;) {
+        const int64_t window = windows[i];
+        struct evq_window_result sum = packing->windows->results[window];
+        for (; i < packing->batch.scores && windows[i] == window; i++) {
+            sum.loss += packing->results[i].loss;
+            sum.greedy += packing->results[i].predicted == packing->score_targets[i];
+            sum.nans += isnan(packing->results[i].loss) != 0;
+        }
+        packing->windows->results[window] = sum;
     }
 }
 
