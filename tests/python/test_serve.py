@@ -19,8 +19,9 @@ from unittest import mock
 from scene import BIN, DATA, DEADLINE, NATIVE, PACKAGE, SceneTest, until
 
 from evalq._serving import Checkpoint, Task, renewed
+from evalq._tensors import safetensors_files
 from evalq._trainer import TrainerFunction, _load_adapter, trainer_function
-from evalq._weights import _state_dict, load_weights
+from evalq._weights import _state_dict, load_weights, torch_files
 from evalq.lm_eval import Harness
 
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
@@ -284,6 +285,38 @@ class WhichWeightsTest(unittest.TestCase):
         ):
             with self.subTest(saved=list(saved), variant=variant):
                 self.assertEqual(self.chosen(saved, variant), {"w": 9})
+
+    def test_weights_in_parts_are_one_set(self) -> None:
+        """As to the worker's own reader; where nothing lay in `model` itself the averages beside it were the regular weights."""
+        one, nine = {"w": Tensor(1)}, {"w": Tensor(9)}
+        parts = {"encoder": one, "decoder": {"layers": [one]}, "step": 3}
+        self.assertEqual(self.chosen({"model": parts, "ema": nine}, "regular"), {"encoder.w": 1, "decoder.layers.0.w": 1})
+        self.assertEqual(self.chosen({"model": nine, "ema": parts}, "ema"), {"encoder.w": 1, "decoder.layers.0.w": 1})
+        self.assertEqual(self.chosen({"model": [Tensor(1)], "ema": nine}, "regular"), {"0": 1})
+        self.assertEqual(self.chosen({"model": {"width": 3}, "net": one}, "regular"), {"w": 1})
+
+    def test_files_of_a_directory_are_those_that_the_worker_reads(self) -> None:
+        kinds = {  # Each goes before those behind it.
+            "model.safetensors": ["model.safetensors"],
+            "model.safetensors.index.json": ["part.safetensors"],
+            "pytorch_model.bin": ["pytorch_model.bin"],
+            "pytorch_model.bin.index.json": ["part.bin"],
+            "adapter_model.safetensors": ["adapter_model.safetensors"],
+        }
+        with tempfile.TemporaryDirectory() as path:
+            for name, files in reversed(list(kinds.items())):
+                with open(os.path.join(path, name), "w", encoding="utf-8") as file:
+                    file.write('{"weight_map": {"w": "%s"}}' % files[0])
+                found = safetensors_files(path) or torch_files(path)
+                self.assertEqual([os.path.basename(one) for one in found], files)
+            os.unlink(os.path.join(path, "model.safetensors"))
+            os.unlink(os.path.join(path, "model.safetensors.index.json"))
+            with open(os.path.join(path, ".metadata"), "wb"):
+                pass
+            with mock.patch("evalq._weights._has", return_value=True):
+                with mock.patch("evalq._weights.load_torch", side_effect=EOFError) as asked:
+                    self.assertRaises(EOFError, load_weights, path, "regular", "torch")
+            asked.assert_called_once_with(os.path.join(path, "pytorch_model.bin"))
 
     def test_regular_weights_are_not_taken_for_averages(self) -> None:
         with self.assertRaisesRegex(ValueError, "no EMA weights.*'x.pt' holds model, epoch"):

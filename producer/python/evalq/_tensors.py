@@ -19,6 +19,7 @@ TORCH = {
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
 }  # fmt: skip
+HUB_TORCH = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _BYTES = {name: 8 if "64" in name else 4 if "32" in name else 2 if "16" in name else 1 for name in TORCH}
 
 
@@ -48,21 +49,31 @@ def _entries(path: str) -> "Tuple[Dict[str, Any], Dict[str, str], int, int]":
 
 
 def safetensors_files(path: str) -> List[str]:
-    """The files that hold the weights at path: itself, or what lies in a directory; [] when there are none."""
+    """The files that hold the weights at path: itself, or what lies in a directory; [] when there are none, or what the hub's
+    names call the weights there is of torch.save. In the order of the worker's own reader, which is Transformers'."""
     if not os.path.isdir(path):
         return [path] if path.endswith(".safetensors") else []
-    for index in ("model.safetensors.index.json", "diffusion_pytorch_model.safetensors.index.json"):
-        if os.path.isfile(os.path.join(path, index)):
-            with open(os.path.join(path, index), encoding="utf-8") as file:
-                names = sorted(set(json.load(file)["weight_map"].values()))
-            for name in names:
-                if os.path.basename(name) != name:
-                    raise ValueError(f"'{index}' names '{name}', which is not a file beside it")
-            return [os.path.join(path, name) for name in names]
-    for name in ("model.safetensors", "adapter_model.safetensors"):
-        if os.path.isfile(os.path.join(path, name)):
-            return [os.path.join(path, name)]
+    if os.path.isfile(os.path.join(path, "model.safetensors")):
+        return [os.path.join(path, "model.safetensors")]
+    if os.path.isfile(os.path.join(path, "model.safetensors.index.json")):
+        return indexed_files(path, "model.safetensors.index.json")
+    if any(os.path.isfile(os.path.join(path, name)) for name in HUB_TORCH):
+        return []
+    if os.path.isfile(os.path.join(path, "diffusion_pytorch_model.safetensors.index.json")):
+        return indexed_files(path, "diffusion_pytorch_model.safetensors.index.json")
+    if os.path.isfile(os.path.join(path, "adapter_model.safetensors")):
+        return [os.path.join(path, "adapter_model.safetensors")]
     return sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".safetensors"))
+
+
+def indexed_files(path: str, index: str) -> List[str]:
+    """The files that an index of the directory names."""
+    with open(os.path.join(path, index), encoding="utf-8") as file:
+        names = sorted(set(json.load(file)["weight_map"].values()))
+    for name in names:
+        if os.path.basename(name) != name:
+            raise ValueError(f"'{index}' names '{name}', which is not a file beside it")
+    return [os.path.join(path, name) for name in names]
 
 
 def _tied(values: Dict[str, Any], metadata: Mapping[str, str]) -> Iterator[Tuple[str, Any]]:

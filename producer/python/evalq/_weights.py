@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import sys
 from importlib.util import find_spec
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from ._dcp import dcp_directory, load_dcp
 from ._deepspeed import deepspeed_file
 from ._inert import Inert, load_inert
-from ._tensors import read_safetensors, read_safetensors_torch, safetensors_files
+from ._tensors import HUB_TORCH, indexed_files, read_safetensors, read_safetensors_torch, safetensors_files
 
 # As the worker's own reader has them (docs/checkpoints.md): the same file gives the same weights to either.
 _REGULAR_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "params", "weights")
@@ -48,7 +47,8 @@ def load_weights(path: str, variant: str = "regular", framework: Optional[str] =
     if framework == "numpy":
         raise ValueError(f"'{path}' is no safetensors file: torch reads it")
     values = {}
-    directory = dcp_directory(path)
+    named = any(os.path.isfile(os.path.join(path, name)) for name in HUB_TORCH)
+    directory = None if named else dcp_directory(path)
     if directory is not None:
         if variant == "ema" and directory != path:
             raise ValueError(f"there are no EMA weights beside '{directory}'")
@@ -66,17 +66,9 @@ def torch_files(path: str) -> List[str]:
     """The files of torch.save that hold the weights at path."""
     if not os.path.isdir(path):
         return [path]
-    index = os.path.join(path, "pytorch_model.bin.index.json")
-    if os.path.isfile(index):
-        with open(index, encoding="utf-8") as file:
-            names = sorted(set(json.load(file)["weight_map"].values()))
-        for name in names:
-            if os.path.basename(name) != name:
-                raise ValueError(f"'{index}' names '{name}', which is not a file beside it")
-        return [os.path.join(path, name) for name in names]
-    for name in ("pytorch_model.bin", "model.pt", "model.pth", "model.bin", "adapter_model.bin"):
+    for name in (*HUB_TORCH, "model.pt", "model.pth", "model.bin", "adapter_model.bin"):
         if os.path.isfile(os.path.join(path, name)):
-            return [os.path.join(path, name)]
+            return indexed_files(path, name) if name.endswith(".json") else [os.path.join(path, name)]
     file_name = deepspeed_file(path)
     if file_name is not None:
         return [file_name]
@@ -163,9 +155,21 @@ def _first(within: Mapping[str, Any], keys: Iterable[str]) -> Optional[Mapping[s
     for key in keys:
         value = within.get(key)
         found = value if _is_state(value) else _first(value, _REGULAR_KEYS) if isinstance(value, Mapping) else None
+        if found is None and isinstance(value, (Mapping, list, tuple)):  # Of parts: {"encoder": {...}, "decoder": {...}}.
+            parts = dict(_parts(value))
+            found = parts if _is_state(parts) else None
         if found is not None:
             return found
     return None
+
+
+def _parts(value: Any, prefix: str = "") -> Iterator[Tuple[str, Any]]:
+    """What lies in dicts of dicts, or of lists, by their names joined with dots."""
+    for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if isinstance(part, (Mapping, list, tuple)):
+            yield from _parts(part, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", part
 
 
 def without_prefixes(values: Dict[str, Any]) -> Dict[str, Any]:
