@@ -33,7 +33,8 @@ static enum evq_status fingerprint_find(struct evq_queue *queue, const char *job
 }
 
 enum evq_status evq_weights_verify(struct evq_queue *queue, const struct evq_config *config,
-                                   const char *job, const char *checkpoint, struct evq_error *err)
+                                   struct evq_looker *looker, const char *job,
+                                   const char *checkpoint, struct evq_error *err)
 {
     char fingerprint[EVQ_JOB_FINGERPRINT_CHARS + 1];
     char name[EVQ_JOB_NAME_BYTES_MAX + 1];
@@ -51,7 +52,8 @@ enum evq_status evq_weights_verify(struct evq_queue *queue, const struct evq_con
     if (status != EVQ_OK || fingerprint[0] == '\0') {
         return status;
     }
-    status = evq_checkpoint_same(root->path, colon + 1, fingerprint, err);
+    status = looker != NULL ? evq_looker_same(looker, root->path, colon + 1, fingerprint, err)
+                            : evq_checkpoint_same(root->path, colon + 1, fingerprint, err);
     if (status == EVQ_E_INCOMPLETE || status == EVQ_E_CORRUPT) { // What was evaluated was whole.
         status = evq_error_set(err, EVQ_E_CHANGED, "it is no whole checkpoint any more");
     }

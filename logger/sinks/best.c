@@ -20,8 +20,11 @@
 #include "shared/file.h"
 #include "shared/weights.h"
 
+#define LOOK_MS 2000 // Results of other runs wait no longer for a file server.
+
 struct best {
     const struct evq_sink_context *context;
+    struct evq_looker *looker;
     const char *metric; // "" : the first by name.
     int direction;      // Of that metric: 1 higher is better, 0 lower, -1 as it says itself.
     char looked[EVQ_JOB_ID_BYTES_MAX]; // Whose place was looked at in this write; "": none.
@@ -48,6 +51,11 @@ static enum evq_status best_open(const struct evq_sink_context *context, void **
                              context->sink->name, direction);
     }
     sink->direction = direction == NULL ? -1 : strcmp(direction, "max") == 0;
+    const enum evq_status status = evq_looker_open(LOOK_MS, &sink->looker, err);
+    if (status != EVQ_OK) {
+        free(sink);
+        return status;
+    }
     *ret_state = sink;
     return EVQ_OK;
 }
@@ -92,8 +100,9 @@ static enum evq_status lost_find(struct best *sink, const struct evq_best *best,
     if (strcmp(sink->looked, best->job) == 0) {
         return EVQ_OK;
     }
-    const enum evq_status status = evq_weights_verify(sink->context->queue, sink->context->config,
-                                                      best->job, best->checkpoint, err);
+    const enum evq_status status =
+        evq_weights_verify(sink->context->queue, sink->context->config, sink->looker, best->job,
+                           best->checkpoint, err);
     if (status != EVQ_OK && status != EVQ_E_CHANGED) {
         return status;
     }
@@ -228,7 +237,12 @@ static enum evq_status best_flush(void *state, struct evq_error *err)
 
 static void best_close(void *state)
 {
-    free(state);
+    struct best *sink = state;
+
+    if (sink != NULL) {
+        evq_looker_close(sink->looker);
+        free(sink);
+    }
 }
 
 static const char *const options[] = {"metric", "direction", NULL};

@@ -115,7 +115,7 @@ static enum evq_status lost_mark(const struct retention *retention, struct evq_k
 
     (void)snprintf(checkpoint, sizeof checkpoint, "%s:%s", one->root, one->path);
     const enum evq_status status = evq_weights_verify(retention->cli->queue, retention->cli->config,
-                                                      one->value_job, checkpoint, err);
+                                                      NULL, one->value_job, checkpoint, err);
     one->lost = status == EVQ_E_CHANGED;
     return one->lost ? EVQ_OK : status;
 }

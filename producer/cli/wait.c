@@ -73,7 +73,7 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     if (status != EVQ_OK) {
         return status;
     }
-    status = evq_weights_verify(cli->queue, cli->config, best.job, best.checkpoint, err);
+    status = evq_weights_verify(cli->queue, cli->config, NULL, best.job, best.checkpoint, err);
     const bool lost = status == EVQ_E_CHANGED;
     if (status != EVQ_OK && !lost) {
         return status;

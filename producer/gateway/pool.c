@@ -7,8 +7,9 @@
 #include "shared/clock.h"
 #include "shared/json_memory.h"
 #include "shared/log.h"
+#include "shared/looker.h"
 
-enum { CONNECT_TIMEOUT_MS = 2000, CALL_TIMEOUT_MS = 5000 };
+enum { CONNECT_TIMEOUT_MS = 2000, CALL_TIMEOUT_MS = 5000, LOOK_TIMEOUT_MS = 2000 };
 
 struct thread {
     struct evq_pool *pool;
@@ -20,6 +21,7 @@ struct thread {
 
 struct evq_pool {
     struct evq_pool_config config;
+    struct evq_looker *looker;
     pthread_mutex_t lock; // Over the lists and stop.
     pthread_cond_t more;
     struct evq_exchange *first; // Waiting, in order.
@@ -133,7 +135,8 @@ static bool handle(struct evq_pool *pool, struct thread *thread, struct evq_exch
     struct evq_api api = {.config = pool->config.config,
                           .queue = thread->queue,
                           .events = pool->config.events,
-                          .pins = pool->config.pins};
+                          .pins = pool->config.pins,
+                          .looker = pool->looker};
 
     if (evq_clock_mono_ms() - exchange->queued_ms > exchange->route->waits_ms) {
         answer_busy(exchange, "too many requests are waiting for Redis");
@@ -223,8 +226,11 @@ enum evq_status evq_pool_start(const struct evq_pool_config *config, struct evq_
                    pthread_mutex_init(&pool->lock, NULL) == 0 &&
                    pthread_cond_init(&pool->more, &attributes) == 0;
     (void)pthread_condattr_destroy(&attributes); // Holds nothing on Linux.
-    enum evq_status status =
-        pool->opened ? open_threads(pool, err) : evq_error_set(err, EVQ_E_NOMEM, "no lock");
+    enum evq_status status = pool->opened ? evq_looker_open(LOOK_TIMEOUT_MS, &pool->looker, err)
+                                          : evq_error_set(err, EVQ_E_NOMEM, "no lock");
+    if (status == EVQ_OK) {
+        status = open_threads(pool, err);
+    }
     if (status != EVQ_OK) {
         evq_pool_stop(pool);
         return status;
@@ -287,5 +293,6 @@ void evq_pool_stop(struct evq_pool *pool)
         (void)pthread_cond_destroy(&pool->more);
         (void)pthread_mutex_destroy(&pool->lock);
     }
+    evq_looker_close(pool->looker);
     free(pool);
 }

@@ -10,6 +10,7 @@
 
 struct evq_events; // producer/gateway/events.h
 struct evq_pins;   // producer/gateway/pins.h
+struct evq_looker; // shared/looker.h
 
 /* What a handler works with; each pool thread has its own. */
 struct evq_api {
@@ -17,6 +18,7 @@ struct evq_api {
     struct evq_queue *queue; // NULL for direct routes.
     struct evq_events *events;
     struct evq_pins *pins;
+    struct evq_looker *looker; // Every thread's.
 };
 
 /* Fills reply, which is initialised: 200, JSON, empty. Also called again for the same request:

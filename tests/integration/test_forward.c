@@ -30,6 +30,24 @@ struct scene {
     char directory[64];
 };
 
+enum evq_status __wrap_evq_checkpoint_same(const char *root, const char *path,
+                                           const char *fingerprint, struct evq_error *err);
+
+static sem_t answers; // Of the file server that holds checkpoints.
+static atomic_int looks;
+
+enum evq_status __wrap_evq_checkpoint_same(const char *root, const char *path,
+                                           const char *fingerprint, struct evq_error *err)
+{
+    (void)root;
+    (void)path;
+    (void)fingerprint;
+    (void)err;
+    atomic_fetch_add(&looks, 1);
+    (void)sem_wait(&answers);
+    return EVQ_OK;
+}
+
 static int setup(void **state)
 {
     struct scene *scene = calloc(1, sizeof(*scene));
@@ -37,6 +55,7 @@ static int setup(void **state)
 
     assert_non_null(scene);
     assert_int_equal(sem_init(&scene->started, 0, 0), 0);
+    assert_int_equal(sem_init(&answers, 0, 0), 0);
     scene->fx = fixture_open(NULL);
     const struct evq_config_source source = {.url = scene->fx->redis->url};
     assert_status_err(evq_config_load(&source, &scene->config, &err), EVQ_OK, &err);
@@ -50,6 +69,9 @@ static int teardown(void **state)
 {
     struct scene *scene = *state;
 
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(sem_post(&answers), 0); // To looks that hang.
+    }
     if (scene->forward != NULL) {
         evq_forward_stop(scene->forward);
         assert_status(evq_forward_join(scene->forward, NULL), EVQ_OK);
@@ -197,6 +219,25 @@ static void forward_says_that_another_logger_takes_results_of_its_sink(void **st
     FIXTURE_UNTIL(said_of_sink(scene, ""));
 }
 
+/* The best one's links wait for no file server, and neither do results of other runs. */
+static void forward_goes_on_when_a_checkpoint_does_not_answer(void **state)
+{
+    static const struct evq_root root = {.name = "ckpt", .path = "/"};
+    struct scene *scene = *state;
+
+    scene->config->roots = &root;
+    scene->config->root_count = 1;
+    sink_make(scene, "best", "metric", "");
+    forward_start(scene);
+    fixture_finish(scene->fx, "digits/1/regular/quick", 0.5);
+    fixture_finish(scene->fx, "other/1/regular/quick", 0.5);
+    FIXTURE_UNTIL(undelivered(scene) == 0 && delivered(scene) == 0);
+    assert_int_equal(atomic_load(&looks), 1);
+    evq_forward_stop(scene->forward);
+    assert_status(evq_forward_join(scene->forward, NULL), EVQ_OK); // It does not wait either.
+    scene->forward = NULL;
+}
+
 static void forward_says_no_more_what_ailed_the_one_before(void **state)
 {
     struct scene *scene = *state;
@@ -256,6 +297,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(forward_says_that_another_logger_takes_results_of_its_sink,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(forward_goes_on_when_a_checkpoint_does_not_answer, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(forward_says_no_more_what_ailed_the_one_before, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(forward_ends_between_two_that_are_sent, setup, teardown),

@@ -1,0 +1,24 @@
+/*
+ * Looks at checkpoints in threads of its own, for programs that have other things to do than to
+ * wait for a file server that does not answer. Any thread; nobody is using it when it is closed.
+ */
+#ifndef EVQ_SHARED_LOOKER_H
+#define EVQ_SHARED_LOOKER_H
+
+#include <stdint.h>
+
+#include "shared/error.h"
+
+struct evq_looker;
+
+enum evq_status evq_looker_open(int64_t limit_ms, struct evq_looker **ret_looker,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+/*
+ * evq_checkpoint_same() for at most limit_ms: EVQ_E_TIMEOUT then. The look goes on by itself, and
+ * until it has ended nothing else is looked at: EVQ_E_TIMEOUT at once. EVQ_E_NOMEM: no thread.
+ */
+enum evq_status evq_looker_same(struct evq_looker *looker, const char *root, const char *path,
+                                const char *fingerprint, struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_looker_close(struct evq_looker *looker); // Accepts NULL; waits for no look that hangs.
+
+#endif
