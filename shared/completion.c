@@ -119,6 +119,21 @@ static void bash_values(const struct program *program, size_t index, FILE *out)
     }
 }
 
+/* The word behind the first one, where it is known which there are. */
+static void bash_second(const struct program *program, FILE *out)
+{
+    (void)fputs("    elif [[ $at -eq $((COMP_CWORD - 1)) ]]; then\n        case $word in\n", out);
+    for (size_t m = 1; m < program->count; m++) {
+        if (program->mans[m]->words != NULL) {
+            (void)fprintf(out, "        %s) mapfile -t COMPREPLY < <(compgen -W '",
+                          word_of(program, m));
+            print_choices(program->mans[m]->words, out);
+            (void)fputs("' -- \"$cur\") ;;\n", out);
+        }
+    }
+    (void)fputs("        esac\n", out);
+}
+
 static void bash_print(const struct program *program, FILE *out)
 {
     const struct evq_option *o = NULL;
@@ -167,7 +182,9 @@ static void bash_print(const struct program *program, FILE *out)
                 "        mapfile -t COMPREPLY < <(compgen -W '",
                 out);
     print_words(program, out);
-    (void)fputs("' -- \"$cur\")\n    fi\n}\ncomplete -o bashdefault -o default -F _", out);
+    (void)fputs("' -- \"$cur\")\n", out);
+    bash_second(program, out);
+    (void)fputs("    fi\n}\ncomplete -o bashdefault -o default -F _", out);
     for (const char *at = program->name; *at != '\0'; at++) {
         (void)fputc(*at == '-' ? '_' : *at, out);
     }
@@ -234,6 +251,11 @@ static void zsh_print(const struct program *program, FILE *out)
     for (size_t m = program->count; m-- > 0;) {
         (void)fprintf(out, "%s)\n    _arguments", m > 0 ? word_of(program, m) : "*");
         zsh_options(program->mans[m], out);
+        if (program->mans[m]->words != NULL) {
+            (void)fputs(" \\\n        '1:word:(", out);
+            print_choices(program->mans[m]->words, out);
+            (void)fputs(")'", out);
+        }
         (void)fputs(" \\\n        '*:file:_files'\n    ;;\n", out);
     }
     (void)fputs("esac\n", out);
@@ -295,6 +317,17 @@ static void fish_print(const struct program *program, FILE *out)
         (void)fputs("'\n", out);
     }
     for (size_t i = 0; i < program->count; i++) {
+        const char *words = program->mans[i]->words;
+        if (words != NULL) {
+            (void)fprintf(out,
+                          "complete -c %s -n '__fish_seen_subcommand_from %s; and not "
+                          "__fish_seen_subcommand_from ",
+                          program->name, word_of(program, i));
+            print_choices(words, out);
+            (void)fputs("' -f -a '", out);
+            print_choices(words, out);
+            (void)fputs("'\n", out);
+        }
         fish_options(program, i, out);
     }
 }

@@ -22,6 +22,7 @@ struct evq_man {
     const char *description; // Paragraphs separated by an empty line.
     const char *list_title;  // Of list, such as "Verbs".
     const struct evq_man_item *list;
+    const char *words; // Those that may follow the command, "a|b"; NULL: none is known.
     const struct evq_option *const *options; // Its own; both lists of tables end with NULL.
     const struct evq_option *const *common;  // Those it shares with others.
     const char *environment;                 // Variables that it reads.

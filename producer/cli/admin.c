@@ -230,6 +230,7 @@ const struct evq_verb evq_verb_admin = {
                    "definition under the same name.\n\n"
                    "limit caps how many jobs of a run or a suite run at once, and sets the share "
                    "of the workers that a run gets beside others; what runs already goes on.",
+    .words = "install|acl|suite|limit",
     .options = options,
     .arg_min = 1,
     .arg_max = 3,

@@ -100,6 +100,7 @@ static const struct evq_man *page_fill(const struct evq_verb *verb, struct page 
     page->man.usage = verb->arguments;
     page->man.summary = verb->summary;
     page->man.description = verb->description;
+    page->man.words = verb->words;
     page->man.options = page->options;
     return &page->man;
 }

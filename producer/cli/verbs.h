@@ -22,6 +22,7 @@ struct evq_verb {
     const char *arguments;            // "PATH --run RUN", as usage shows them.
     const char *summary;              // One line, no full stop.
     const char *description;          // Paragraphs separated by an empty line.
+    const char *words;                // Of which the first argument is one, "a|b"; NULL: others.
     const struct evq_option *options; // NULL: none of its own.
     int arg_min;
     int arg_max; // -1: any number.

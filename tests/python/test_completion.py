@@ -95,6 +95,12 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(self.bash("evalq-logger", "--log-format", "j"), ["json"])
         self.assertEqual(self.bash("evalq-logger", "--directory", "fo"), ["folder"])
 
+    def test_bash_offers_the_words_behind_a_verb(self) -> None:
+        self.assertEqual(self.bash("evalq", "admin", ""), ["install", "acl", "suite", "limit"])
+        self.assertEqual(self.bash("evalq", "--queue", "main", "admin", "li"), ["limit"])
+        self.assertEqual(self.bash("evalq", "pause", "r"), ["run"])
+        self.assertEqual(self.bash("evalq", "admin", "limit", "s"), [])
+
     def test_bash_knows_the_other_programs(self) -> None:
         self.assertEqual(self.bash("evalq-worker", "i"), ["inspect"])
         self.assertEqual(self.bash("evalq-worker", "--idle"), ["--idle-exit"])
@@ -147,6 +153,7 @@ class CompletionTest(unittest.TestCase):
             ("evalq su", "evalq submit "),
             ("evalq submit --sui", "evalq submit --suite="),
             ("evalq status --sui", "evalq status --sui"),
+            ("evalq admin li", "evalq admin limit "),
             ("evalq --color al", "evalq --color always "),
             ("evalq-logger --log-format j", "evalq-logger --log-format json "),
         ):
@@ -183,6 +190,8 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(fish("evalq su"), ["submit"])
         self.assertEqual(fish("evalq submit --sui"), ["--suite"])
         self.assertEqual(fish("evalq status --sui"), [])
+        self.assertEqual(fish("evalq admin li"), ["limit"])
+        self.assertNotIn("limit", fish("evalq admin acl li"))
         self.assertEqual(sorted(fish("evalq --color ")), ["always", "auto", "never"])
 
 
