@@ -6,7 +6,7 @@
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/typed.cuh"
 
-enum { EIGHTS = 4 }; // Of a row that a thread holds in registers.
+enum { FOURS = 8 }; // Of a row that a thread holds in registers.
 
 struct norm_shape {
     int64_t in_stride, out_stride;
@@ -72,9 +72,9 @@ template <int WARPS> struct norm_block {
     static constexpr int THREADS = ROWS * WARPS * EVQ_WARP;
 };
 
-/* WARPS warps for each row; its values wait in registers. n is a multiple of 8, at most 32 * 8 *
- * EIGHTS for each warp. What is done about values that a row does not have costs as much as its
- * own, so it has no more warps than it needs. */
+/* WARPS warps for each row; its values wait in registers. n is a multiple of 4, at most 32 * 4 *
+ * FOURS for each warp. What is done about values that a row does not have costs as much as its own,
+ * so it has no more warps than it needs. */
 template <typename In, typename Out, int WARPS>
 __global__ static void __launch_bounds__(EVQ_THREADS)
     norm_row_kernel(const In *in, struct norm_shape shape, const float *weight, const float *bias,
@@ -86,19 +86,19 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     const int32_t at = threadIdx.x % threads;
     const int32_t row = (int32_t)blockIdx.x * norm_block<WARPS>::ROWS + threadIdx.x / threads;
     const float count = (float)shape.n;
-    float values[EIGHTS][8];
+    float values[FOURS][4];
     float sum = 0.0f;
 
     if (row >= shape.rows) {
         return; // A whole warp, or a whole block.
     }
 #pragma unroll
-    for (int p = 0; p < EIGHTS; p++) {
-        const int32_t c = (at + p * threads) * 8;
+    for (int p = 0; p < FOURS; p++) {
+        const int32_t c = (at + p * threads) * 4;
         if (c < shape.n) {
             evq_load(in + row * shape.in_stride + c, values[p]);
         }
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < 4; i++) {
             values[p][i] = c < shape.n ? values[p][i] : 0.0f;
             sum += values[p][i];
         }
@@ -106,24 +106,24 @@ __global__ static void __launch_bounds__(EVQ_THREADS)
     const float mean = shape.centred ? row_sum<WARPS>(sum, sums) / count : 0.0f;
     sum = 0.0f;
 #pragma unroll
-    for (int p = 0; p < EIGHTS; p++) {
-        const int32_t c = (at + p * threads) * 8;
-        for (int i = 0; i < 8; i++) {
+    for (int p = 0; p < FOURS; p++) {
+        const int32_t c = (at + p * threads) * 4;
+        for (int i = 0; i < 4; i++) {
             values[p][i] -= mean;
             sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f;
         }
     }
     const float scale = 1.0f / sqrtf(row_sum<WARPS>(sum, sums) / count + shape.epsilon);
 #pragma unroll
-    for (int p = 0; p < EIGHTS; p++) {
-        const int32_t c = (at + p * threads) * 8;
+    for (int p = 0; p < FOURS; p++) {
+        const int32_t c = (at + p * threads) * 4;
         if (c < shape.n) {
-            float scales[8], shifts[8] = {0};
+            float scales[4], shifts[4] = {0};
             evq_load(weight + c, scales);
             if (bias != nullptr) {
                 evq_load(bias + c, shifts);
             }
-            for (int i = 0; i < 8; i++) {
+            for (int i = 0; i < 4; i++) {
                 values[p][i] = values[p][i] * scale * scales[i] + shifts[i];
             }
             evq_store(out + row * shape.out_stride + c, values[p]);
@@ -143,17 +143,17 @@ static void launch_rows(const In *in, const struct norm_shape *shape, const floa
 
 template <typename In, typename Out>
 static void launch(const In *in, const struct norm_shape *shape, const float *d_weight,
-                   const float *d_bias, Out *out, bool eights, cudaStream_t stream)
+                   const float *d_bias, Out *out, bool fours, cudaStream_t stream)
 {
-    const int32_t warp_most = EVQ_WARP * 8 * EIGHTS;
+    const int32_t warp_most = EVQ_WARP * 4 * FOURS;
 
-    if (eights && shape->n <= warp_most) {
+    if (fours && shape->n <= warp_most) {
         launch_rows<1>(in, shape, d_weight, d_bias, out, stream);
-    } else if (eights && shape->n <= 2 * warp_most) {
+    } else if (fours && shape->n <= 2 * warp_most) {
         launch_rows<2>(in, shape, d_weight, d_bias, out, stream);
-    } else if (eights && shape->n <= 4 * warp_most) {
+    } else if (fours && shape->n <= 4 * warp_most) {
         launch_rows<4>(in, shape, d_weight, d_bias, out, stream);
-    } else if (eights && shape->n <= 8 * warp_most) {
+    } else if (fours && shape->n <= 8 * warp_most) {
         launch_rows<8>(in, shape, d_weight, d_bias, out, stream);
     } else {
         EVQ_LAUNCH((norm_kernel<In, Out>), evq_grid((int64_t)shape->rows * shape->heads, EVQ_WARPS),
@@ -170,8 +170,8 @@ enum evq_status evq_norm_launch(const struct evq_cuda_rows *in, int32_t rows,
     const int32_t column = centred ? 0 : op->column;
     const struct norm_shape shape = {in->stride, out->stride, rows,       centred ? 1 : op->heads,
                                      op->n,      centred,     op->epsilon};
-    const bool eights = shape.heads == 1 && op->n % 8 == 0 && column % 8 == 0 &&
-                        in->stride % 8 == 0 && out->stride % 8 == 0;
+    const bool fours = shape.heads == 1 && op->n % 4 == 0 && column % 4 == 0 &&
+                       in->stride % 4 == 0 && out->stride % 4 == 0;
 
     assert(shape.heads >= 1);
     if (rows == 0) {
@@ -179,7 +179,7 @@ enum evq_status evq_norm_launch(const struct evq_cuda_rows *in, int32_t rows,
     }
     evq_typed2(in, out, [&](auto from, auto to) {
         launch(evq_at<decltype(from)>(in, column), &shape, d_weight, d_bias,
-               evq_at<decltype(to)>(out, column), eights, stream);
+               evq_at<decltype(to)>(out, column), fours, stream);
     });
     return evq_cuda_status(cudaGetLastError(), "norm launch", err);
 }

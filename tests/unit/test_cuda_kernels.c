@@ -167,7 +167,7 @@ static void norms_equal_plain_loops(void **unused)
     // In registers: by one warp up to 1024, by 2, 4, 8 up to 8192; else value by value.
     static const int32_t sizes[] = {1,    8,    24,   100,  768,  1024, 1600,
                                     2048, 2056, 4096, 4104, 8192, 8200};
-    static const int32_t begins[] = {0, 8, 5}; // 5: loads of 8 values would be a fault.
+    static const int32_t begins[] = {0, 8, 5}; // 5: loads of 4 values would be a fault.
 
     (void)unused;
     for (int turn = 0; turn < 78; turn++) {

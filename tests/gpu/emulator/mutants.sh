@@ -42,8 +42,8 @@ norm.cu~kernels~sum += c < shape.n ? values[p][i] * values[p][i] : 0.0f~sum += v
 norm.cu~kernels~shape->n <= 2 * warp_most~shape->n <= 2 * warp_most + 8
 norm.cu~kernels~shape->n <= 4 * warp_most~shape->n <= 4 * warp_most + 8
 norm.cu~kernels~shape->n <= 8 * warp_most~shape->n <= 8 * warp_most + 8
-norm.cu~kernels~ && column % 8 == 0~
-norm.cu~kernels~in->stride % 8 == 0 && out->stride % 8 == 0;~true;
+norm.cu~kernels~ && column % 4 == 0~
+norm.cu~kernels~in->stride % 4 == 0 && out->stride % 4 == 0;~true;
 norm.cu~kernels~__syncthreads(); // What sums held before has been read.~
 norm.cu~kernels~__syncthreads(); // Every warp's sum is there.~
 logsum.cu~kernels~__syncthreads(); // Every warp's state is there.~
