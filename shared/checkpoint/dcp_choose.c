@@ -6,7 +6,8 @@
 
 struct evq_dcp_path {
     const struct evq_pickle_node *name;
-    const struct evq_pickle_node *top; // The dict that holds it; NULL: none.
+    const struct evq_pickle_node *top;   // The dict that holds it; NULL: none.
+    const struct evq_pickle_node *inner; // The dict within that one; NULL: none.
 };
 
 // What trainers save beside the weights.
@@ -44,8 +45,11 @@ static enum evq_status list_paths(struct evq_dcp_choice *choice,
         const struct evq_pickle_node *path = paths->as.items[2 * i + 1];
         if (name->kind == EVQ_PICKLE_TEXT && path->kind == EVQ_PICKLE_TUPLE && path->count > 1 &&
             path->as.items[0]->kind == EVQ_PICKLE_TEXT) {
-            choice->paths[choice->path_count++] =
-                (struct evq_dcp_path){.name = name, .top = path->as.items[0]};
+            choice->paths[choice->path_count++] = (struct evq_dcp_path){
+                .name = name,
+                .top = path->as.items[0],
+                .inner = path->count > 2 ? path->as.items[1] : NULL,
+            };
         }
     }
     qsort(choice->paths, choice->path_count, sizeof(*choice->paths), by_name);
@@ -144,6 +148,49 @@ static bool choose_usual(struct evq_dcp_choice *choice)
     return false;
 }
 
+/* A tensor of the dict of this name within a dict, as in {"app": {"model": ..., "optim": ...}}. */
+static const struct evq_dcp_path *find_within(const struct evq_dcp_choice *choice, const char *name)
+{
+    size_t skip = 0;
+
+    for (size_t i = 0; i < choice->path_count; i++) {
+        const struct evq_dcp_path *path = &choice->paths[i];
+        if (path->inner != NULL && evq_pickle_is_text(path->inner, name) &&
+            evq_dcp_chosen(choice, path->name, &skip)) {
+            return path;
+        }
+    }
+    return NULL;
+}
+
+static bool usual_within(const struct evq_dcp_choice *choice)
+{
+    bool found = false;
+
+    for (size_t i = 0; evq_torch_usual_key(i) != NULL && !found; i++) {
+        found = find_within(choice, evq_torch_usual_key(i)) != NULL;
+    }
+    return found;
+}
+
+static bool variant_within(struct evq_dcp_choice *choice, const char *variant)
+{
+    char *key = choice->variant_top;
+    char name[sizeof(choice->variant_top)];
+
+    for (size_t i = 0; evq_torch_variant_key(variant, i, name, sizeof(name)); i++) {
+        const struct evq_dcp_path *path = find_within(choice, name);
+        const int bytes = path == NULL ? 0
+                                       : snprintf(key, sizeof(choice->variant_top), "%.*s.%s",
+                                                  (int)path->top->count, path->top->as.text, name);
+        if (bytes > 0 && (size_t)bytes < sizeof(choice->variant_top)) {
+            choice->key = key;
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool choose_variant(struct evq_dcp_choice *choice, const char *variant)
 {
     char *key = choice->variant_top;
@@ -182,7 +229,10 @@ enum evq_status evq_dcp_choose(struct evq_dcp_choice *choice, const struct evq_p
         return EVQ_OK;
     }
     const bool usual = choose_usual(choice);
-    if (usual && !regular && strcmp(options->variant, "ema") == 0) {
+    if (!usual && !regular && variant_within(choice, options->variant)) {
+        return EVQ_OK;
+    }
+    if (!regular && strcmp(options->variant, "ema") == 0 && (usual || usual_within(choice))) {
         return evq_error_set(err, EVQ_E_NOT_FOUND, "it holds no EMA weights, but: %s", names);
     }
     if (!usual && regular && choose_variant(choice, "ema")) {

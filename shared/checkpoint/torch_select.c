@@ -127,6 +127,21 @@ static const struct evq_pickle_node *find_variant(const struct evq_pickle_node *
     return NULL;
 }
 
+/* In the dicts of the outermost one, as in {"app": {"model": ..., "optim": ...}}; variant NULL: the
+ * regular weights. */
+static const struct evq_pickle_node *find_within(const struct evq_pickle_node *root,
+                                                 const char *variant)
+{
+    const struct evq_pickle_node *found = NULL;
+
+    for (uint32_t i = 1; root->kind == EVQ_PICKLE_DICT && found == NULL && i < root->count;
+         i += 2) {
+        const struct evq_pickle_node *inner = root->as.items[i];
+        found = variant == NULL ? find_usual(inner) : find_variant(inner, variant);
+    }
+    return found;
+}
+
 /* A callback of Lightning keeps its weights in its own state. */
 static const struct evq_pickle_node *find_in_callbacks(const struct evq_pickle_node *root,
                                                        const char *variant)
@@ -208,7 +223,7 @@ static const struct evq_pickle_node *choose_variant(const struct evq_pickle_node
         const struct evq_pickle_node *home = find_usual(root);
         found = home == NULL ? root : home;
         if (!find_prefix(found, variant, choice->prefix, sizeof(choice->prefix))) {
-            found = NULL;
+            found = home == NULL ? find_within(root, variant) : NULL;
         }
     }
     return found;
@@ -231,7 +246,8 @@ enum evq_status evq_torch_select(const struct evq_pickle_node *root,
         regular ? find_averaged(root, true) : choose_variant(root, variant, &choice);
     if (found == NULL) {
         found = find_usual(root);
-        if (found != NULL && !regular && strcmp(variant, "ema") == 0) {
+        if (!regular && strcmp(variant, "ema") == 0 &&
+            (found != NULL || find_within(root, NULL) != NULL)) {
             list_keys(root, keys, sizeof(keys));
             return evq_error_set(err, EVQ_E_NOT_FOUND, "the file holds no EMA weights, but: %s",
                                  keys);

@@ -29,6 +29,8 @@ def states(world):
     optimizer = {"state": {"a.weight": {"step": torch.tensor(3.0), "exp_avg": split(base + 1, Shard(0))}}, "lr": 0.1}
     ema = {"a.weight": split(base * 3, Shard(0))}
     yield "dcp", {"model": model, "ema": ema, "optimizer": optimizer, "step": 7}
+    yield "dcp_app", {"app": {"model": {"w": split(base - 4, Shard(0))}, "optim": {"state": {"w": base[0]}}}}
+    yield "dcp_app_ema", {"app": {"model": {"w": split(base - 4, Shard(0))}, "ema": {"w": split(base - 5, Shard(0))}}, "step": 3}
     yield "fsdp/pytorch_model_fsdp_0", {"model": {"w": split(base - 4, Shard(0))}}
 
 

@@ -135,6 +135,8 @@ def make():
     save({"state_dict": {f"{part}.{k}": v for part, value in (("model", model), ("ema_model", ema)) for k, v in value.items()},
           "epoch": 1}, "ema_part.ckpt")
     save({"model": model, "model_ema": ema}, "ema_timm.pth")
+    save({"app": {"model": model, "optim": {"state": {0: {"exp_avg": base}}}}}, "nested.pt")
+    save({"app": {"model": model, "model_ema": ema}, "epoch": 1}, "nested_ema.pt")
     double = lambda factor: {"0.weight": torch.eye(2) * factor, "0.bias": torch.zeros(2)}  # A layer that multiplies.
     save({"state_dict": double(1.0), "ema_state_dict": double(2.0)}, "ema_mlp.ckpt")
     save(model, "protocol4.pt", pickle_protocol=4)

@@ -27,6 +27,8 @@ static void dcp_reads_what_torch_reads_from_every_fixture(void **state)
     assert_int_equal(fixture_golden_check("made/dcp_grid", "", NULL), 4);
     assert_int_equal(fixture_golden_check("made/fsdp", "model.", NULL), 1);
     assert_int_equal(fixture_golden_check("made/dcp", "ema.", &ema), 1);
+    assert_int_equal(fixture_golden_check("made/dcp_app", "", NULL), 2);
+    assert_int_equal(fixture_golden_check("made/dcp_app_ema", "app.ema.", &ema), 1);
     assert_int_equal(fixture_golden_check("made/dcp", "optimizer.state.", &deep), 2);
 }
 
@@ -43,6 +45,7 @@ static void dcp_says_what_it_holds_when_asked_for_what_it_does_not(void **state)
         {"made/fsdp/pytorch_model_fsdp_0",
          {.variant = "ema"},
          "it holds no EMA weights, but: model.w"},
+        {"made/dcp_app", {.variant = "ema"}, "it holds no EMA weights, but: app.model.w"},
     };
     int root_fd = fixture_golden_root();
 

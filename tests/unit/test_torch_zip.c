@@ -56,6 +56,7 @@ static const struct fixture_golden fixtures[] = {
     {"made/ema_mlp.ckpt", "state_dict.", 2},
     {"made/ema_part.ckpt", "state_dict.", 4},
     {"made/ema_timm.pth", "model.", 2},
+    {"made/nested.pt", "", 3},
     {"made/lightning.ckpt", "state_dict.", 2},
     {"made/list.pt", "", 3},
     {"made/module.pt", "", 8},
@@ -135,6 +136,10 @@ static void torch_zip_takes_the_dict_that_key_or_variant_asks_for(void **state)
     assert_status(evq_checkpoint_open(root_fd, "made/nanogpt.pt", &ema, &checkpoint, &err),
                   EVQ_E_NOT_FOUND);
     assert_holds(err.message, "holds no EMA weights");
+    assert_status(evq_checkpoint_open(root_fd, "made/nested.pt", &ema, &checkpoint, &err),
+                  EVQ_E_NOT_FOUND);
+    assert_holds(err.message, "holds no EMA weights, but: app");
+    assert_int_equal(fixture_golden_check("made/nested_ema.pt", "app.model_ema.", &ema), 2);
     (void)close(root_fd);
 }
 
