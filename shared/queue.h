@@ -355,7 +355,7 @@ enum evq_status evq_queue_bad(struct evq_queue *queue, const void *data, size_t 
  *   stats  totals, counts per class, oldest waiting, workers, suites, sinks, pauses, losses
  *   show   one job: hash, record, why it waits, detail, published tasks
  *   jobs   of one state (or "bad"), newest first, from cursor
- *   runs   known runs with counts and last submit
+ *   runs   known runs with counts and last submit, newest first, a thousand from cursor ("" first)
  */
 enum evq_status evq_queue_stats(struct evq_queue *queue, char **ret_json,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
@@ -364,7 +364,7 @@ enum evq_status evq_queue_show(struct evq_queue *queue, const char *id, char **r
 enum evq_status evq_queue_jobs(struct evq_queue *queue, const char *state, const char *run,
                                const char *cursor, uint32_t count, char **ret_json,
                                struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_queue_runs(struct evq_queue *queue, char **ret_json,
+enum evq_status evq_queue_runs(struct evq_queue *queue, const char *cursor, char **ret_json,
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- results ---- */

@@ -96,7 +96,7 @@ static enum evq_status find_runs(struct evq_feed *feed, struct evq_error *err)
     json_t *view = NULL;
     size_t index = 0;
     const json_t *item = NULL;
-    enum evq_status status = evq_queue_runs(feed->queue, &text, err);
+    enum evq_status status = evq_queue_runs(feed->queue, "", &text, err); // The newest.
     if (status == EVQ_OK) {
         status = evq_json_take(text, &view, err);
     }

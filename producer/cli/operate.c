@@ -299,24 +299,36 @@ const struct evq_verb evq_verb_resume = {
     .run = resume_run,
 };
 
-/* A run whose jobs were all set aside has no counts, but is among those that the queue lists: the
- * thousand that were submitted to last. */
-static enum evq_status find_listed(struct evq_cli *cli, const char *run, struct evq_error *err)
+/* Whether it is on this page of runs; moves the cursor to the next. */
+static enum evq_status page_find(struct evq_cli *cli, const char *run, char cursor[32],
+                                 bool *ret_listed, struct evq_error *err)
 {
     char *text = NULL;
     json_t *view = NULL;
     size_t index = 0;
     const json_t *one = NULL;
-    bool listed = false;
-    enum evq_status status = evq_queue_runs(cli->queue, &text, err);
+    enum evq_status status = evq_queue_runs(cli->queue, cursor, &text, err);
     if (status == EVQ_OK) {
         status = evq_json_take(text, &view, err);
     }
     json_array_foreach(json_object_get(view, "runs"), index, one)
     {
-        listed = listed || strcmp(evq_json_text(one, "run", ""), run) == 0;
+        *ret_listed = *ret_listed || strcmp(evq_json_text(one, "run", ""), run) == 0;
     }
+    (void)snprintf(cursor, 32, "%s", evq_json_text(view, "cursor", ""));
     json_decref(view);
+    return status;
+}
+
+/* A run whose jobs were all set aside has no counts, but is among those that the queue lists. */
+static enum evq_status find_listed(struct evq_cli *cli, const char *run, struct evq_error *err)
+{
+    char cursor[32] = "";
+    bool listed = false;
+    enum evq_status status = EVQ_OK;
+    do {
+        status = page_find(cli, run, cursor, &listed, err);
+    } while (status == EVQ_OK && !listed && cursor[0] != '\0');
     return status != EVQ_OK || listed ? status : evq_cli_find_run(cli, run, err);
 }
 

@@ -2,13 +2,16 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "producer/cli/json.h"
 
 /* An entry's id is made at the end of the function that publishes its result, whose time was taken
  * at the beginning. Sinks know what they get twice. */
 #define PUBLISH_MS_MAX 60000
-#define RUNS_MAX       1000 // That the queue lists, newest first: there may be others.
+#define RUNS_OLD       1000 // That functions before build 53 list.
 
 struct range { // Server unix ms of publication.
     int64_t from_ms;
@@ -74,47 +77,52 @@ static enum evq_status run_repeat(struct evq_cli *cli, const char *run, const st
     return status;
 }
 
-/* *ret_all: there are no other runs. */
-static enum evq_status runs_repeat(struct evq_cli *cli, const struct range *range, int64_t *total,
-                                   bool *ret_all, struct evq_error *err)
+/* Of one page of runs; moves the cursor to the next. */
+static enum evq_status page_repeat(struct evq_cli *cli, const struct range *range, char cursor[32],
+                                   int64_t *total, struct evq_error *err)
 {
     char *text = NULL;
-    size_t at;
+    json_t *view = NULL;
+    size_t at = 0;
     json_t *row;
-    enum evq_status status = evq_queue_runs(cli->queue, &text, err);
+    enum evq_status status = evq_queue_runs(cli->queue, cursor, &text, err);
 
-    if (status != EVQ_OK) {
-        return status;
+    if (status == EVQ_OK) {
+        status = evq_json_take(text, &view, err);
     }
-    json_t *runs = json_loads(text, 0, NULL);
-    *ret_all = json_array_size(json_object_get(runs, "runs")) < RUNS_MAX;
-    json_array_foreach(json_object_get(runs, "runs"), at, row)
+    json_array_foreach(json_object_get(view, "runs"), at, row)
     {
         const char *run = json_string_value(json_object_get(row, "run"));
         if (run != NULL && status == EVQ_OK) {
             status = run_repeat(cli, run, range, total, err);
         }
     }
-    json_decref(runs);
-    free(text);
+    const char *next = evq_json_text(view, "cursor", NULL);
+    if (status == EVQ_OK && next == NULL && at >= RUNS_OLD) {
+        status = evq_error_set(err, EVQ_E_VERSION,
+                               "the queue's functions list a thousand runs alone: evalq admin "
+                               "install, then again");
+    }
+    (void)snprintf(cursor, 32, "%s", next != NULL ? next : "");
+    json_decref(view);
     return status;
 }
 
 enum evq_status evq_replay(struct evq_cli *cli, const char *sink, struct evq_error *err)
 {
     struct range range;
+    char cursor[32] = "";
     bool any = false;
-    bool all = true;
     int64_t total = 0;
 
     enum evq_status status = losses_read(cli, sink, &range, &any, err);
     if (status == EVQ_OK) {
         status = evq_queue_sink_replay(cli->queue, sink, err);
     }
+    do {
+        status = status == EVQ_OK && any ? page_repeat(cli, &range, cursor, &total, err) : status;
+    } while (status == EVQ_OK && cursor[0] != '\0');
     if (status == EVQ_OK && any) {
-        status = runs_repeat(cli, &range, &total, &all, err);
-    }
-    if (status == EVQ_OK && any && all) {
         status = evq_queue_loss_forget(cli->queue, sink, err);
     }
     if (status != EVQ_OK) {
@@ -127,12 +135,6 @@ enum evq_status evq_replay(struct evq_cli *cli, const char *sink, struct evq_err
                     "evalq: and %" PRId64 " results that the stream had lost; those past retention "
                     "are gone",
                     total);
-    }
-    if (any && !all) {
-        evq_cli_say(cli,
-                    "evalq: they are of the newest %d runs: what others lost stays on record, "
-                    "and is in `evalq results RUN --json`",
-                    RUNS_MAX);
     }
     return EVQ_OK;
 }

@@ -12,8 +12,8 @@ void evq_api_runs(struct evq_api *api, struct evq_http_request *request,
 {
     struct evq_error err = {EVQ_OK, ""};
     char *json = NULL;
-    (void)request;
-    const enum evq_status status = evq_queue_runs(api->queue, &json, &err);
+    const char *cursor = evq_http_query(request, "cursor", "");
+    const enum evq_status status = evq_queue_runs(api->queue, cursor, &json, &err);
     if (status != EVQ_OK) {
         evq_http_reply_fail(reply, status, &err);
         return;

@@ -1,16 +1,24 @@
 --[[
-runs: the runs that are known, newest submit first, at most 1,000.
+runs: the runs that are known, newest submit first, a thousand at a time.
 
 KEYS[1] prefix "evalq:{queue}:"
+ARGV[1] cursor "" first, then what the page before gave. May be left out
 
-Returns JSON {"runs": [{"run", "last_submit_ms", "counts": {state: n}, "paused", "cap", "weight", "active", "flows"}]}.
-Cost    O(runs).
+Returns JSON {"cursor", "runs": [{"run", "last_submit_ms", "counts": {state: n}, "paused", "cap", "weight", "active", "flows"}]};
+        cursor "" at the end. A run that is submitted to meanwhile moves to the front: others may be in two pages.
+Cost    O(log N + runs of the page).
 --]]
+local RUNS_PAGE = 1000
 verb('runs', 'ro', function(args)
-    args_exactly(args, 0, 'none')
+    local cursor = args[1] or ''
+    if #args > 1 or not cursor:find('^%d*$') or #cursor > 9 then
+        refuse('expected no argument, or a cursor: "" or what the page before gave')
+    end
     local list = {}
-    local rows = call('ZREVRANGE', P .. 'runs', 0, 999, 'WITHSCORES')
-    for i = 1, #rows, 2 do
+    local from = tonumber(cursor) or 0
+    local rows = call('ZREVRANGE', P .. 'runs', from, from + RUNS_PAGE, 'WITHSCORES') -- One more: whether there is.
+    local more = #rows > 2 * RUNS_PAGE
+    for i = 1, math.min(#rows, 2 * RUNS_PAGE), 2 do
         local name, counts = rows[i], {}
         local run = Q.keys.tried(F.run, name) or { paused = false, cap = 0, weight = 100, active = 0 }
         local numbers = Q.keys.tried(V.counts, name) or {}
@@ -20,5 +28,5 @@ verb('runs', 'ro', function(args)
         list[#list + 1] = { run = name, last_submit_ms = tonumber(rows[i + 1]), counts = counts, paused = run.paused,
             cap = run.cap, weight = run.weight, active = run.active, flows = Q.keys.tried(call, 'SCARD', P .. 'runflows:' .. name) or 0 }
     end
-    return W.json({ runs = W.array(list) })
+    return W.json({ cursor = more and text_of(from + RUNS_PAGE) or '', runs = W.array(list) })
 end)

@@ -459,7 +459,7 @@ static void rubbish_is_set_aside_and_good_jobs_go_on(void **state)
     char *views[5] = {NULL};
     assert_status(evq_queue_stats(fx->queue, &views[0], NULL), EVQ_OK);
     assert_status(evq_queue_jobs(fx->queue, "bad", "", "", 100, &views[1], NULL), EVQ_OK);
-    assert_status(evq_queue_runs(fx->queue, &views[2], NULL), EVQ_OK);
+    assert_status(evq_queue_runs(fx->queue, "", &views[2], NULL), EVQ_OK);
     struct evq_reply *audit = fixture_audit_slice(fx, "");
     views[3] = strdup(audit->text);
     evq_reply_free(audit);

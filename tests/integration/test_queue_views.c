@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,6 +99,41 @@ static void show_reads_workers_for_one_that_waits_alone(void **state)
     assert_int_equal(lists_read(fx), before);
     assert_why(fx, "r/200/regular/quick", "next; waiting for a free slot");
     assert_true(lists_read(fx) > before);
+}
+
+/* How many runs are on the page behind the cursor, which moves to the next. */
+static size_t runs_on_page(struct fixture *fx, char cursor[32], char first[64])
+{
+    struct evq_error err = {EVQ_OK, ""};
+    char *text = NULL;
+
+    assert_status_err(evq_queue_runs(fx->queue, cursor, &text, &err), EVQ_OK, &err);
+    json_t *view = json_loads(text, 0, NULL);
+    free(text);
+    const json_t *runs = json_object_get(view, "runs");
+    const size_t count = json_array_size(runs);
+    (void)snprintf(cursor, 32, "%s", json_string_value(json_object_get(view, "cursor")));
+    const char *run = json_string_value(json_object_get(json_array_get(runs, 0), "run"));
+    (void)snprintf(first, 64, "%s", run != NULL ? run : "");
+    json_decref(view);
+    return count;
+}
+
+static void runs_are_listed_a_thousand_at_a_time(void **state)
+{
+    static const char fill[] = "for i = 1, 2000 do redis.call('ZADD', KEYS[1], i, 'run' .. i) end";
+    struct fixture *fx = *state;
+    char cursor[32] = "";
+    char first[64];
+
+    evq_reply_free(fixture_call(fx->raw, "EVAL", fill, "1", "evalq:{main}:runs", NULL));
+    assert_int_equal(runs_on_page(fx, cursor, first), 1000);
+    assert_string_equal(first, "run2000");
+    assert_string_equal(cursor, "1000");
+    assert_int_equal(runs_on_page(fx, cursor, first), 1000);
+    assert_string_equal(first, "run1000");
+    assert_string_equal(cursor, "");
+    evq_reply_free(fixture_call(fx->raw, "DEL", "evalq:{main}:runs", NULL));
 }
 
 static void why_names_pauses_caps_and_delays(void **state)
@@ -304,6 +340,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         VIEW_TEST(why_names_what_a_job_waits_for),
         VIEW_TEST(show_reads_workers_for_one_that_waits_alone),
+        VIEW_TEST(runs_are_listed_a_thousand_at_a_time),
         VIEW_TEST(why_names_pauses_caps_and_delays),
         VIEW_TEST(submit_heeds_every_but_for_kept_steps),
         VIEW_TEST(claim_skips_steps_that_turn_out_not_to_be_due),

@@ -39,7 +39,7 @@ static void queue_views_are_json(void **state)
     json_t *json = json_of(text);
     assert_true(json_is_object(json));
     json_decref(json);
-    assert_status_err(evq_queue_runs(fx->queue, &text, &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_runs(fx->queue, "", &text, &err), EVQ_OK, &err);
     json_decref(json_of(text));
     assert_status_err(evq_queue_jobs(fx->queue, "done", "", "", 10, &text, &err), EVQ_OK, &err);
     json = json_of(text);
