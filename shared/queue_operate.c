@@ -355,8 +355,6 @@ enum evq_status evq_queue_runs(struct evq_queue *queue, const char *cursor, char
                                struct evq_error *err)
 {
     evq_queue_call_begin(queue, "runs", true);
-    if (cursor[0] != '\0') { // Functions before build 53 know none.
-        evq_queue_call_text(queue, cursor);
-    }
+    evq_queue_call_text(queue, cursor);
     return send_view(queue, ret_json, err);
 }
