@@ -205,6 +205,22 @@ static bool choose_variant(struct evq_dcp_choice *choice, const char *variant)
     return false;
 }
 
+/* With the callback WeightAveraging of Lightning, as evq_torch_select() has it. */
+static bool choose_averaged(struct evq_dcp_choice *choice, bool regular)
+{
+    static const char trained[] = "current_model_state";
+    static const char averages[] = "state_dict";
+
+    choice->top = regular ? averages : trained;
+    const bool other = holds_tensors(choice);
+    choice->top = regular ? trained : averages;
+    if (other && holds_tensors(choice)) {
+        return true;
+    }
+    choice->top = NULL;
+    return false;
+}
+
 enum evq_status evq_dcp_choose(struct evq_dcp_choice *choice, const struct evq_pickle_node *paths,
                                const struct evq_checkpoint_options *options, struct evq_error *err)
 {
@@ -228,11 +244,15 @@ enum evq_status evq_dcp_choose(struct evq_dcp_choice *choice, const struct evq_p
     if (!regular && choose_variant(choice, options->variant)) {
         return EVQ_OK;
     }
+    const bool ema = !regular && strcmp(options->variant, "ema") == 0;
+    if ((regular || ema) && choose_averaged(choice, regular)) {
+        return EVQ_OK;
+    }
     const bool usual = choose_usual(choice);
     if (!usual && !regular && variant_within(choice, options->variant)) {
         return EVQ_OK;
     }
-    if (!regular && strcmp(options->variant, "ema") == 0 && (usual || usual_within(choice))) {
+    if (ema && (usual || usual_within(choice))) {
         return evq_error_set(err, EVQ_E_NOT_FOUND, "it holds no EMA weights, but: %s", names);
     }
     if (!usual && regular && choose_variant(choice, "ema")) {

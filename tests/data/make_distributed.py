@@ -31,6 +31,7 @@ def states(world):
     yield "dcp", {"model": model, "ema": ema, "optimizer": optimizer, "step": 7}
     yield "dcp_app", {"app": {"model": {"w": split(base - 4, Shard(0))}, "optim": {"state": {"w": base[0]}}}}
     yield "dcp_app_ema", {"app": {"model": {"w": split(base - 4, Shard(0))}, "ema": {"w": split(base - 5, Shard(0))}}, "step": 3}
+    yield "dcp_averaged", {"state_dict": {"w": split(base * 3, Shard(0))}, "current_model_state": {"w": split(base, Shard(0))}}
     yield "fsdp/pytorch_model_fsdp_0", {"model": {"w": split(base - 4, Shard(0))}}
 
 

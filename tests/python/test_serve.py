@@ -293,6 +293,7 @@ class WhichWeightsTest(unittest.TestCase):
         self.assertEqual(self.chosen({"model": parts, "ema": nine}, "regular"), {"encoder.w": 1, "decoder.layers.0.w": 1})
         self.assertEqual(self.chosen({"model": nine, "ema": parts}, "ema"), {"encoder.w": 1, "decoder.layers.0.w": 1})
         self.assertEqual(self.chosen({"model": [Tensor(1)], "ema": nine}, "regular"), {"0": 1})
+        self.assertEqual(self.chosen({"state_dict": {"a": nine}, "current_model_state": {"a": one}}, "regular"), {"a.w": 1})
         self.assertEqual(self.chosen({"model": {"width": 3}, "net": one}, "regular"), {"w": 1})
 
     def test_files_of_a_directory_are_those_that_the_worker_reads(self) -> None:

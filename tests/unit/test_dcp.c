@@ -27,6 +27,8 @@ static void dcp_reads_what_torch_reads_from_every_fixture(void **state)
     assert_int_equal(fixture_golden_check("made/dcp_grid", "", NULL), 4);
     assert_int_equal(fixture_golden_check("made/fsdp", "model.", NULL), 1);
     assert_int_equal(fixture_golden_check("made/dcp", "ema.", &ema), 1);
+    assert_int_equal(fixture_golden_check("made/dcp_averaged", "current_model_state.", NULL), 1);
+    assert_int_equal(fixture_golden_check("made/dcp_averaged", "state_dict.", &ema), 1);
     assert_int_equal(fixture_golden_check("made/dcp_app", "", NULL), 2);
     assert_int_equal(fixture_golden_check("made/dcp_app_ema", "app.ema.", &ema), 1);
     assert_int_equal(fixture_golden_check("made/dcp", "optimizer.state.", &deep), 2);

@@ -123,7 +123,7 @@ def _state_dict(loaded: Any, variant: str, path: str) -> Dict[str, Any]:
 
 def _chosen(loaded: Mapping[str, Any], variant: str, path: str) -> Optional[Mapping[str, Any]]:
     usual = _first(loaded, _REGULAR_KEYS)
-    averaged = _is_state(loaded.get("state_dict")) and _is_state(loaded.get("current_model_state"))
+    averaged = all(_first(loaded, [key]) is not None for key in ("state_dict", "current_model_state"))
     if variant == "regular":
         if averaged:  # Lightning's WeightAveraging: state_dict has the averages.
             return _first(loaded, ["current_model_state"])
