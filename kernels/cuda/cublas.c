@@ -104,6 +104,7 @@ enum evq_status evq_cublas_load(struct evq_cublas *ret_cublas, struct evq_error 
         {"cublasLtMatmulDescSetAttribute", &cublas.desc_set},
         {"cublasLtMatrixLayoutCreate", &cublas.layout_create},
         {"cublasLtMatrixLayoutDestroy", &cublas.layout_destroy},
+        {"cublasLtMatrixLayoutSetAttribute", &cublas.layout_set},
         {"cublasLtMatmulPreferenceCreate", &cublas.preference_create},
         {"cublasLtMatmulPreferenceDestroy", &cublas.preference_destroy},
         {"cublasLtMatmulPreferenceSetAttribute", &cublas.preference_set},

@@ -25,7 +25,8 @@ enum { // Attributes of a product.
 };
 enum { EVQ_CUBLASLT_DEFAULT = 1, EVQ_CUBLASLT_BIAS = 4, EVQ_CUBLASLT_GELU = 32 };  // Epilogues.
 enum { EVQ_CUBLASLT_MAX_WORKSPACE_BYTES = 1, EVQ_CUBLASLT_REDUCTION_SCHEMES = 3 }; // Preferences.
-enum { EVQ_CUBLASLT_REDUCE_IN_FP32 = 2 };
+enum { EVQ_CUBLASLT_REDUCE_NONE = 0 };    // No sum in parts.
+enum { EVQ_CUBLASLT_LAYOUT_COLUMNS = 3 }; // Attribute of a layout.
 enum { EVQ_CUBLAS_INVALID_VALUE = 7, EVQ_CUBLAS_NOT_SUPPORTED = 15 };
 
 struct evq_cublaslt_algo {
@@ -56,6 +57,7 @@ struct evq_cublas {
     int (*desc_set)(void *desc, int attribute, const void *value, size_t bytes);
     int (*layout_create)(void **layout, int type, uint64_t rows, uint64_t columns, int64_t stride);
     int (*layout_destroy)(void *layout);
+    int (*layout_set)(void *layout, int attribute, const void *value, size_t bytes);
     int (*preference_create)(void **preference);
     int (*preference_destroy)(void *preference);
     int (*preference_set)(void *preference, int attribute, const void *value, size_t bytes);

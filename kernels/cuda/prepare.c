@@ -161,7 +161,7 @@ static enum evq_status prepare_score(struct evq_cuda_state *state, const struct 
     if (head->kind != EVQ_OP_SCORE) {
         return EVQ_OK;
     }
-    const size_t chunk = (size_t)evq_cuda_score_chunk(plan, head);
+    const size_t chunk = (size_t)evq_cuda_score_chunk(plan->compute, head->n);
     const size_t row = bf16 ? (size_t)evq_cuda_up(head->k, 8) * 2 : (size_t)head->k * sizeof(float);
     const size_t logits = (size_t)(bf16 ? evq_cuda_up(head->n, 8) : head->n) * sizeof(float);
     enum evq_status status =

@@ -58,7 +58,8 @@ static void give_up(const struct evq_cublas *cublas, struct evq_cuda_known *know
     known->filled = true;
 }
 
-static enum evq_status tell(int code, const struct evq_cuda_product *product, struct evq_error *err)
+static enum evq_status tell(int code, const struct evq_cuda_product *product, int32_t rows,
+                            struct evq_error *err)
 {
     char what[160];
 
@@ -68,7 +69,7 @@ static enum evq_status tell(int code, const struct evq_cuda_product *product, st
     (void)snprintf(what, sizeof(what),
                    "product of %d rows (%" PRId64 " apart) of %d values by %d (%" PRId64
                    " apart) into %s (%" PRId64 " apart), epilogue %d, adds %d",
-                   (int)product->rows, product->in_stride, (int)product->k, (int)product->n,
+                   (int)rows, product->in_stride, (int)product->k, (int)product->n,
                    product->weight_stride, product->out_type == EVQ_CUDA_R_16BF ? "bf16" : "fp32",
                    product->out_stride, (int)product->epilogue, (int)product->adds);
     return evq_cublas_status(code, what, err);
@@ -80,7 +81,7 @@ static size_t place_of(const struct evq_cuda_product *product)
     const uint64_t numbers[] = {(uint64_t)product->weight_stride,
                                 (uint64_t)product->in_stride,
                                 (uint64_t)product->out_stride,
-                                (uint64_t)product->rows,
+                                (uint64_t)product->asked_rows,
                                 (uint64_t)product->n,
                                 (uint64_t)product->k,
                                 (uint64_t)product->epilogue,
@@ -97,8 +98,9 @@ static size_t place_of(const struct evq_cuda_product *product)
 static bool same(const struct evq_cuda_product *a, const struct evq_cuda_product *b)
 {
     return a->weight_stride == b->weight_stride && a->in_stride == b->in_stride &&
-           a->out_stride == b->out_stride && a->rows == b->rows && a->n == b->n && a->k == b->k &&
-           a->epilogue == b->epilogue && a->out_type == b->out_type && a->adds == b->adds;
+           a->out_stride == b->out_stride && a->asked_rows == b->asked_rows && a->n == b->n &&
+           a->k == b->k && a->epilogue == b->epilogue && a->out_type == b->out_type &&
+           a->adds == b->adds;
 }
 
 /* Row-major out = in * weight^T is column-major out^T = weight^T' * in^T, with weight stored [k, n]
@@ -131,11 +133,11 @@ static int describe(const struct evq_cublas *cublas, const void *d_bias,
     }
     if (code == 0) {
         code = cublas->layout_create(&known->in, EVQ_CUDA_R_16BF, (uint64_t)product->k,
-                                     (uint64_t)product->rows, product->in_stride);
+                                     (uint64_t)product->asked_rows, product->in_stride);
     }
     if (code == 0) {
         code = cublas->layout_create(&known->out, product->out_type, (uint64_t)product->n,
-                                     (uint64_t)product->rows, product->out_stride);
+                                     (uint64_t)product->asked_rows, product->out_stride);
     }
     return code;
 }
@@ -145,7 +147,7 @@ static int find(struct evq_cuda_products *products, const struct evq_cublas *cub
                 struct evq_cuda_known *known)
 {
     const size_t most = EVQ_CUDA_WORKSPACE_BYTES;
-    const uint32_t schemes = EVQ_CUBLASLT_REDUCE_IN_FP32; // Never sums of parts rounded to bf16.
+    const uint32_t schemes = EVQ_CUBLASLT_REDUCE_NONE;
     struct evq_cublaslt_found found = {0};
     void *preference = NULL;
     int count = 0;
@@ -178,7 +180,8 @@ static int find(struct evq_cuda_products *products, const struct evq_cublas *cub
 
 /* The place where the product is or, another being forgotten, will be. */
 static enum evq_status know(struct evq_cuda_products *products, const struct evq_cublas *cublas,
-                            const struct evq_cuda_product *product, const void *d_bias,
+                            const struct evq_cuda_product *product,
+                            const struct evq_cuda_operands *operands,
                             struct evq_cuda_known **ret_known, struct evq_error *err)
 {
     struct evq_cuda_known *known = &products->known[place_of(product)];
@@ -187,7 +190,7 @@ static enum evq_status know(struct evq_cuda_products *products, const struct evq
     if (!known->filled || !same(&known->product, product)) {
         forget(cublas, known);
         known->product = *product;
-        code = describe(cublas, d_bias, known);
+        code = describe(cublas, operands->d_bias, known);
         if (code == 0) {
             code = find(products, cublas, known);
         }
@@ -197,7 +200,24 @@ static enum evq_status know(struct evq_cuda_products *products, const struct evq
         known->filled = code == 0;
     }
     *ret_known = known;
-    return tell(code, product, err);
+    return tell(code, product, operands->rows, err);
+}
+
+/* What is another with each batch. */
+static int take(const struct evq_cublas *cublas, const struct evq_cuda_known *known,
+                const struct evq_cuda_operands *operands)
+{
+    const uint64_t rows = (uint64_t)operands->rows;
+
+    int code = cublas->layout_set(known->in, EVQ_CUBLASLT_LAYOUT_COLUMNS, &rows, sizeof(rows));
+    if (code == 0) {
+        code = cublas->layout_set(known->out, EVQ_CUBLASLT_LAYOUT_COLUMNS, &rows, sizeof(rows));
+    }
+    if (code == 0 && (known->product.epilogue & EVQ_CUBLASLT_BIAS) != 0) {
+        code = cublas->desc_set(known->desc, EVQ_CUBLASLT_BIAS_POINTER, &operands->d_bias,
+                                sizeof(operands->d_bias));
+    }
+    return code;
 }
 
 enum evq_status evq_cuda_product_run(struct evq_cuda_products *products,
@@ -209,9 +229,8 @@ enum evq_status evq_cuda_product_run(struct evq_cuda_products *products,
     const float one = 1.0f;
     const float beta = product->adds != 0 ? 1.0f : 0.0f;
     struct evq_cuda_known *known = NULL;
-    int code = 0;
 
-    enum evq_status status = know(products, cublas, product, operands->d_bias, &known, err);
+    enum evq_status status = know(products, cublas, product, operands, &known, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -219,10 +238,7 @@ enum evq_status evq_cuda_product_run(struct evq_cuda_products *products,
     if (!*ret_done) {
         return EVQ_OK;
     }
-    if ((product->epilogue & EVQ_CUBLASLT_BIAS) != 0) {
-        code = cublas->desc_set(known->desc, EVQ_CUBLASLT_BIAS_POINTER, &operands->d_bias,
-                                sizeof(operands->d_bias));
-    }
+    int code = take(cublas, known, operands);
     if (code == 0) {
         code = cublas->matmul(products->handle, known->desc, &one, operands->d_weight,
                               known->weight, operands->d_in, known->in, &beta, operands->d_out,
@@ -235,5 +251,5 @@ enum evq_status evq_cuda_product_run(struct evq_cuda_products *products,
         *ret_done = false;
         return EVQ_OK;
     }
-    return tell(code, product, err);
+    return tell(code, product, operands->rows, err);
 }

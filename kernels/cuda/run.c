@@ -7,19 +7,6 @@
 #include "kernels/cuda/state.h"
 #include "kernels/plan.h"
 
-#define SCORE_BYTES_MAX ((size_t)256 << 20) // Of the logits of a chunk of scores; twice it in bf16.
-#define SCORES_MAX      4096
-
-int32_t evq_cuda_score_chunk(const struct evq_plan *plan, const struct evq_op *op)
-{
-    const bool bf16 = plan->compute == EVQ_COMPUTE_BF16;
-    const size_t row = (size_t)(bf16 ? evq_cuda_up(op->n, 8) : op->n) * sizeof(float);
-    const size_t least = bf16 ? EVQ_CUDA_ROWS : 1;
-    const size_t fit = SCORE_BYTES_MAX * (bf16 ? 2 : 1) / row / least * least;
-
-    return (int32_t)(fit < least ? least : fit > SCORES_MAX ? SCORES_MAX : fit);
-}
-
 /* Where each row stands in its sequence; the tiles of attention, those with the most keys first, so
  * that the device's processors end together. Returns how many there are. */
 static int32_t read_sequences(struct evq_cuda_state *state, const struct evq_batch *batch)

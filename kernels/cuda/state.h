@@ -191,18 +191,27 @@ enum evq_status evq_cuda_exec(void *opened, const struct evq_batch *batch,
                               struct evq_row_result *results,
                               struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Scores that SCORE computes at once, 1..4096: their logits fit in 256 MiB, in bf16 512 MiB, or it
- * is one. A multiple of EVQ_CUDA_ROWS in bf16. */
-int32_t evq_cuda_score_chunk(const struct evq_plan *plan, const struct evq_op *op);
-
-/* Rows of products in bf16 are computed in multiples of this, so that few shapes occur; buffers
- * have room for it. */
+/* Rows of products in bf16 are computed in multiples of this, as tiles are; buffers have room for
+ * it. */
 #define EVQ_CUDA_ROWS 128
 
 /* value, or the next multiple of step above it. */
 static inline int64_t evq_cuda_up(int64_t value, int64_t step)
 {
     return (value + step - 1) / step * step;
+}
+
+/* Scores whose n logits SCORE computes at once, 1..4096: they fit in 256 MiB, in bf16 512 MiB, or
+ * it is one. A multiple of EVQ_CUDA_ROWS in bf16. The same whatever memory there is: the way that
+ * logits are computed follows from it. */
+static inline int32_t evq_cuda_score_chunk(enum evq_compute compute, int32_t n)
+{
+    const bool bf16 = compute == EVQ_COMPUTE_BF16;
+    const int64_t row = (bf16 ? evq_cuda_up(n, 8) : n) * (int64_t)sizeof(float);
+    const int64_t least = bf16 ? EVQ_CUDA_ROWS : 1;
+    const int64_t fit = ((int64_t)(bf16 ? 512 : 256) << 20) / row / least * least;
+
+    return (int32_t)(fit < least ? least : fit > 4096 ? 4096 : fit);
 }
 
 #endif

@@ -76,7 +76,7 @@ static enum evq_status narrow(struct evq_cuda_state *state, int32_t rows, int32_
 }
 
 static enum evq_status run_product(struct evq_cuda_state *state, const struct evq_op *op,
-                                   const struct evq_cuda_product *product,
+                                   const struct evq_cuda_product *product, int32_t rows,
                                    const struct evq_cuda_rows *in, void *d_out, bool *ret_done,
                                    struct evq_error *err)
 {
@@ -87,6 +87,7 @@ static enum evq_status run_product(struct evq_cuda_state *state, const struct ev
         added = product->out_type == EVQ_CUDA_R_16BF ? &bias->rounded : &bias->block;
     }
     const struct evq_cuda_operands operands = {
+        .rows = (int32_t)evq_cuda_up(rows, EVQ_CUDA_ROWS),
         .d_weight = state->weights[op->weight].block.d_data,
         .d_in = in->d_data,
         .d_bias = added != NULL ? added->d_data : NULL,
@@ -114,7 +115,7 @@ static enum evq_status gemm_apart(struct evq_cuda_state *state, const struct evq
     product.adds = 0;
     enum evq_status status = evq_cuda_block_grow(state, &state->product, bytes, "products", err);
     if (status == EVQ_OK) {
-        status = run_product(state, op, &product, in, state->product.d_data, &done, err);
+        status = run_product(state, op, &product, rows, in, state->product.d_data, &done, err);
     }
     if (status == EVQ_OK && !done) {
         return evq_error_set(err, EVQ_E_DEVICE,
@@ -148,7 +149,7 @@ static enum evq_status gemm_bf16(struct evq_cuda_state *state, const struct evq_
         .weight_stride = state->weights[op->weight].stride,
         .in_stride = in.stride,
         .out_stride = out.stride,
-        .rows = (int32_t)evq_cuda_up(rows, EVQ_CUDA_ROWS),
+        .asked_rows = EVQ_CUDA_ASKED_ROWS,
         .n = op->n,
         .k = op->k,
         .epilogue = epilogue != 0 ? epilogue : EVQ_CUBLASLT_DEFAULT,
@@ -156,7 +157,7 @@ static enum evq_status gemm_bf16(struct evq_cuda_state *state, const struct evq_
         .adds = op->residual != 0,
     };
     if (joins) {
-        status = run_product(state, op, &product, &in, out.d_data, &done, err);
+        status = run_product(state, op, &product, rows, &in, out.d_data, &done, err);
     }
     if (status == EVQ_OK && !done) {
         return gemm_apart(state, op, rows, &in, product, err);
@@ -192,13 +193,13 @@ static enum evq_status score_chunk(struct evq_cuda_state *state, const struct ev
             .weight_stride = state->weights[op->weight].stride,
             .in_stride = gathered.stride,
             .out_stride = logits.stride,
-            .rows = (int32_t)evq_cuda_up(count, EVQ_CUDA_ROWS),
+            .asked_rows = evq_cuda_score_chunk(state->plan->compute, op->n),
             .n = (int32_t)evq_cuda_up(op->n, 8),
             .k = op->k,
             .epilogue = EVQ_CUBLASLT_DEFAULT,
             .out_type = EVQ_CUDA_R_32F,
         };
-        status = run_product(state, op, &product, &gathered, logits.d_data, &done, err);
+        status = run_product(state, op, &product, count, &gathered, logits.d_data, &done, err);
         if (status == EVQ_OK && !done) {
             status = evq_error_set(err, EVQ_E_DEVICE, "cuBLASLt has no way to compute logits");
         }
@@ -219,7 +220,7 @@ static enum evq_status score_chunk(struct evq_cuda_state *state, const struct ev
 static enum evq_status run_score(struct evq_cuda_state *state, const struct evq_op *op,
                                  int32_t scores, struct evq_error *err)
 {
-    const int32_t chunk = evq_cuda_score_chunk(state->plan, op);
+    const int32_t chunk = evq_cuda_score_chunk(state->plan->compute, op->n);
     enum evq_status status = EVQ_OK;
 
     for (int32_t first = 0; first < scores && status == EVQ_OK; first += chunk) {

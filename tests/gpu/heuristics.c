@@ -26,6 +26,7 @@ int cublasLtMatmulDescSetAttribute(void *desc, int attribute, const void *value,
 int cublasLtMatrixLayoutCreate(void **layout, int type, uint64_t rows, uint64_t columns,
                                int64_t stride);
 int cublasLtMatrixLayoutDestroy(void *layout);
+int cublasLtMatrixLayoutSetAttribute(void *layout, int attribute, const void *value, size_t bytes);
 int cublasLtMatmulPreferenceCreate(void **preference);
 int cublasLtMatmulPreferenceDestroy(void *preference);
 int cublasLtMatmulPreferenceSetAttribute(void *preference, int attribute, const void *value,
@@ -40,10 +41,10 @@ int cublasLtMatmul(void *handle, void *desc, const void *alpha, const void *a, v
                    void *d, void *d_layout, const struct evq_cublaslt_algo *algo, void *workspace,
                    size_t workspace_bytes, cudaStream_t stream);
 
-enum { ROWS = 32768, SMALL_ROWS = 512, SCORES = 1024, SCORES_MOST = 4096, WAYS = 512 };
-enum { FAULTS_SAID = 10 };
-enum { REDUCTION = 3 }; // The attribute of a way that says how parts of a sum are added.
-enum { IN_PLACE = 1, IN_OUTPUT_TYPE = 4 };
+enum { FAULTS_SAID = 10, MANY_ROWS = 4096 };
+enum { LONG_ROWS = 131072 }; // A sequence may be longer than a batch.
+/* Attributes of a way: its tile, in how many parts k is, how these are added. */
+enum { TILE = 1, PARTS = 2, REDUCTION = 3 };
 enum { TENSOR_MATH = 3, COMPUTE_16F = 64, R_16F = 2, R_64F = 1 };
 
 static struct evq_cublas cublas = {
@@ -54,6 +55,7 @@ static struct evq_cublas cublas = {
     .desc_set = cublasLtMatmulDescSetAttribute,
     .layout_create = cublasLtMatrixLayoutCreate,
     .layout_destroy = cublasLtMatrixLayoutDestroy,
+    .layout_set = cublasLtMatrixLayoutSetAttribute,
     .preference_create = cublasLtMatmulPreferenceCreate,
     .preference_destroy = cublasLtMatmulPreferenceDestroy,
     .preference_set = cublasLtMatmulPreferenceSetAttribute,
@@ -89,9 +91,11 @@ static void products_free(struct evq_cuda_products *products)
 /* What was found for it; NULL: it is refused. The bias begins so many bytes past a multiple of 256.
  */
 static const struct evq_cuda_known *ask(struct evq_cuda_products *products,
-                                        const struct evq_cuda_product *product, size_t past)
+                                        const struct evq_cuda_product *product, int32_t rows,
+                                        size_t past)
 {
     const struct evq_cuda_operands operands = {
+        .rows = rows,
         .d_weight = d_data,
         .d_in = d_data + ((size_t)1 << 40),
         .d_bias = d_data + ((size_t)2 << 40) + past,
@@ -112,16 +116,6 @@ static const struct evq_cuda_known *ask(struct evq_cuda_products *products,
     return NULL;
 }
 
-static bool launched(const char *part)
-{
-    for (size_t i = 0; i < standin_launches(); i++) {
-        if (strstr(standin_launched(i), part) != NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* All products of all models: by which kernels, of the large ones. */
 static void models_ask(void)
 {
@@ -131,13 +125,12 @@ static void models_ask(void)
     for (size_t i = 0; i < lm_large_count + lm_small_count; i++) {
         const bool large = i < lm_large_count;
         const struct lm_shape *shape = large ? &lm_large[i] : &lm_small[i - lm_large_count];
-        const int32_t rows = large ? ROWS : SMALL_ROWS;
         struct evq_cuda_products *products = products_new();
         struct lm_product all[LM_PRODUCTS];
 
-        lm_products(shape, rows, rows < SCORES ? rows : SCORES, all);
+        lm_products(shape, all);
         for (size_t p = 0; p < LM_PRODUCTS; p++) {
-            const bool found = ask(products, &all[p].product, 0) != NULL;
+            const bool found = ask(products, &all[p].product, all[p].product.asked_rows, 0) != NULL;
             asked++;
             refused += !found;
             for (size_t l = 0; l < standin_launches() && large; l++) {
@@ -153,14 +146,14 @@ static void models_ask(void)
 /* Widths that no model has, odd ones too. */
 static void widths_ask(bool packed)
 {
-    static const int32_t rows[] = {128, 256, 1024, 4096, 32768};
+    static const int32_t rows[] = {128, 256, 1024, 4096, 32768, LONG_ROWS};
     static const int32_t n[] = {1,  2,  3,  4,  5,  7,   8,   9,   10,  12,
                                 16, 17, 24, 31, 40, 100, 509, 768, 1000};
     static const int32_t k[] = {1,  2,  3,  4,  5,  7,   8,   9,   10,  12,
                                 16, 17, 24, 31, 40, 100, 172, 784, 1001};
     static const int32_t epilogues[] = {EVQ_CUBLASLT_DEFAULT, EVQ_CUBLASLT_BIAS,
                                         EVQ_CUBLASLT_BIAS | EVQ_CUBLASLT_GELU};
-    enum { NARROW, WIDE, ADDED, RESULTS, R = 5, N = 19, COUNT = 3 * RESULTS * R * N * N };
+    enum { NARROW, WIDE, ADDED, RESULTS, R = 6, N = 19, COUNT = 3 * RESULTS * R * N * N };
     struct evq_cuda_products *products = products_new();
     size_t refused = 0;
 
@@ -168,7 +161,7 @@ static void widths_ask(bool packed)
         const int result = i / 3 % RESULTS;
         const int at = i / 3 / RESULTS;
         struct evq_cuda_product product = {
-            .rows = rows[at % R],
+            .asked_rows = EVQ_CUDA_ASKED_ROWS,
             .n = n[at / R % N],
             .k = k[at / R / N],
             .epilogue = epilogues[i % 3],
@@ -177,7 +170,7 @@ static void widths_ask(bool packed)
         };
         lm_strides(&product);
         product.out_stride = packed ? product.n : product.out_stride;
-        refused += ask(products, &product, 0) == NULL;
+        refused += ask(products, &product, rows[at % R], 0) == NULL;
     }
     products_free(products);
     (void)printf("widths, rows of the output %s: %d products, %zu refused\n",
@@ -239,15 +232,15 @@ static void bias_ask(void)
 
     for (size_t past = 2; past <= 16; past *= 2) {
         struct evq_cuda_products *products = products_new();
-        for (int32_t rows = 128; rows <= ROWS; rows *= 4) {
-            struct evq_cuda_product product = {.rows = rows,
+        for (int32_t rows = 128; rows <= EVQ_CUDA_ASKED_ROWS; rows *= 4) {
+            struct evq_cuda_product product = {.asked_rows = rows,
                                                .n = 768,
                                                .k = 3072,
                                                .epilogue = EVQ_CUBLASLT_BIAS,
                                                .out_type = EVQ_CUDA_R_32F};
             lm_strides(&product);
-            const bool found = ask(products, &product, 0) != NULL;
-            const bool moved = ask(products, &product, past) != NULL;
+            const bool found = ask(products, &product, rows, 0) != NULL;
+            const bool moved = ask(products, &product, rows, past) != NULL;
             expect(found && (past < 16 || moved), "a bias at a multiple of 16 bytes is refused");
             asked += past < 16;
             refused += past < 16 && !moved;
@@ -257,64 +250,69 @@ static void bias_ask(void)
     (void)printf("bias at no multiple of 16 bytes: %zu of %zu refused\n", refused, asked);
 }
 
-struct ways {
-    struct evq_cublaslt_algo algos[WAYS]; // Those of one product.
-    size_t count, most;                   // most: bytes of workspace.
-    size_t asked, all, parted, in_place, in_output_type;
-};
-
-static void way_count(struct ways *ways, const struct evq_cuda_known *known)
+static uint32_t config_of(const struct evq_cuda_known *known, int attribute)
 {
-    uint32_t reduction = 0;
+    uint32_t value = 0;
     size_t written = 0;
-    size_t at = 0;
 
-    expect(cublasLtMatmulAlgoConfigGetAttribute(&known->algo, REDUCTION, &reduction,
-                                                sizeof(reduction), &written) == 0,
-           "a way does not say how it reduces");
-    ways->in_place += reduction == IN_PLACE;
-    ways->in_output_type += reduction == IN_OUTPUT_TYPE;
-    ways->parted += launched("segment_k_on") || launched("splitK") || launched("split_k");
-    ways->most = known->workspace_bytes > ways->most ? known->workspace_bytes : ways->most;
-    while (at < ways->count && memcmp(&ways->algos[at], &known->algo, sizeof(known->algo)) != 0) {
-        at++;
-    }
-    if (at == ways->count && at < WAYS) {
-        ways->algos[at] = known->algo;
-        ways->count++;
-        ways->all++;
-    }
+    expect(cublasLtMatmulAlgoConfigGetAttribute(&known->algo, attribute, &value, sizeof(value),
+                                                &written) == 0,
+           "a way does not say what it is");
+    return value;
 }
 
-/* Every product of the large models by every number of rows that a batch may have. */
-static struct ways rows_ask(void)
+struct ways {
+    size_t products, parted, most; // most: bytes of workspace.
+    size_t asked, other_tiles, many, many_other_tiles;
+};
+
+/* A product by every number of rows that a batch may have: by the kernel of the most. And the
+ * tiles that cuBLASLt would take if it were asked about those rows. */
+static void rows_ask(const struct evq_cuda_product *product, struct ways *ways)
 {
-    struct ways ways = {0};
+    struct evq_cuda_products *products = products_new();
+    struct evq_cuda_products *others = products_new();
+    const struct evq_cuda_known *full = ask(products, product, product->asked_rows, 0);
+    const struct evq_cuda_known *again = ask(others, product, product->asked_rows, 0);
+    const char *kernel = standin_launches() > 0 ? standin_launched(0) : "";
 
-    for (size_t i = 0; i < lm_large_count * LM_PRODUCTS; i++) {
-        const size_t which = i % LM_PRODUCTS;
-        const int32_t most = which + 1 == LM_PRODUCTS ? SCORES_MOST : ROWS;
-        struct evq_cuda_products *once = products_new();
-        struct evq_cuda_products *again = products_new();
-
-        ways.count = 0;
-        for (int32_t rows = EVQ_CUDA_ROWS; rows <= most; rows += EVQ_CUDA_ROWS) {
-            struct lm_product all[LM_PRODUCTS];
-            lm_products(&lm_large[i / LM_PRODUCTS], rows, rows, all);
-            const struct evq_cuda_known *second = ask(again, &all[which].product, 0);
-            const struct evq_cuda_known *first = ask(once, &all[which].product, 0);
-            ways.asked++;
-            expect(first != NULL && second != NULL, "a number of rows is refused");
-            if (first != NULL && second != NULL) {
-                expect(memcmp(&first->algo, &second->algo, sizeof(first->algo)) == 0,
-                       "the same question has two answers");
-                way_count(&ways, first);
-            }
-        }
-        products_free(again);
-        products_free(once);
+    expect(full != NULL && again != NULL &&
+               memcmp(&full->algo, &again->algo, sizeof(full->algo)) == 0,
+           "the same question has two answers");
+    for (int32_t rows = EVQ_CUDA_ROWS; full != NULL && rows <= product->asked_rows;
+         rows += EVQ_CUDA_ROWS) {
+        struct evq_cuda_product apart = *product;
+        const struct evq_cuda_known *found = ask(products, product, rows, 0);
+        expect(found != NULL, "a way is refused for fewer rows");
+        expect(standin_launches() > 0 && strcmp(standin_launched(0), kernel) == 0,
+               "another kernel computes fewer rows");
+        apart.asked_rows = rows;
+        const struct evq_cuda_known *other = ask(others, &apart, rows, 0);
+        const bool differs = other == NULL || config_of(other, TILE) != config_of(full, TILE);
+        ways->asked++;
+        ways->other_tiles += differs;
+        ways->many += rows >= MANY_ROWS;
+        ways->many_other_tiles += rows >= MANY_ROWS && differs;
     }
-    return ways;
+    expect(product->asked_rows < EVQ_CUDA_ASKED_ROWS ||
+               ask(products, product, LONG_ROWS, 0) != NULL,
+           "a way is refused for a long sequence");
+    expect(products->lookups == 1, "a product is asked for more than once");
+    products_free(others);
+    products_free(products);
+}
+
+/* Where sums in parts are not ruled out: how many are, or may be. */
+static size_t parted_of(const struct evq_cuda_product *product, size_t *most)
+{
+    struct evq_cuda_products *products = products_new();
+    const struct evq_cuda_known *known = ask(products, product, product->asked_rows, 0);
+    const bool parted =
+        known == NULL || config_of(known, PARTS) != 1 || config_of(known, REDUCTION) != 0;
+
+    *most = known != NULL && known->workspace_bytes > *most ? known->workspace_bytes : *most;
+    products_free(products);
+    return parted;
 }
 
 static int set_no_schemes(void *preference, int attribute, const void *value, size_t bytes)
@@ -324,20 +322,44 @@ static int set_no_schemes(void *preference, int attribute, const void *value, si
                : cublasLtMatmulPreferenceSetAttribute(preference, attribute, value, bytes);
 }
 
-static void reductions_ask(void)
+static void ways_ask(void)
 {
-    const struct ways ways = rows_ask();
+    struct ways ways = {0};
+    size_t unused = 0;
+    size_t left = 0;
 
-    (void)printf("rows: %zu questions, %zu ways, %zu times k is cut into parts, at most %zu bytes "
-                 "of workspace\n",
-                 ways.asked, ways.all, ways.parted, ways.most);
-    expect(ways.in_place == 0 && ways.in_output_type == 0, "a sum is reduced in no fp32");
+    for (size_t i = 0; i < (lm_large_count + lm_small_count) * LM_PRODUCTS; i++) {
+        const size_t at = i / LM_PRODUCTS;
+        struct lm_product all[LM_PRODUCTS];
+        lm_products(at < lm_large_count ? &lm_large[at] : &lm_small[at - lm_large_count], all);
+        const struct evq_cuda_product *product = &all[i % LM_PRODUCTS].product;
+        rows_ask(product, &ways);
+        ways.products++;
+        ways.parted += parted_of(product, &ways.most);
+        cublas.preference_set = set_no_schemes;
+        left += parted_of(product, &unused);
+        cublas.preference_set = cublasLtMatmulPreferenceSetAttribute;
+        if (i + 1 == lm_large_count * LM_PRODUCTS) {
+            (void)printf("rows of large models: %zu, of which others would be %zu tiles; from %d "
+                         "rows on %zu, %zu\n",
+                         ways.asked, ways.other_tiles, MANY_ROWS, ways.many, ways.many_other_tiles);
+        }
+    }
+    (void)printf("ways: of %zu products one each for %zu numbers of rows, %zu sum in parts, at "
+                 "most %zu bytes of workspace; reductions left to it, %zu may sum in parts\n",
+                 ways.products, ways.asked, ways.parted, ways.most, left);
+    expect(ways.parted == 0, "a sum is computed in parts");
     expect(ways.most <= EVQ_CUDA_WORKSPACE_BYTES, "more workspace is wanted than there is");
-    cublas.preference_set = set_no_schemes;
-    const struct ways free_ways = rows_ask();
-    cublas.preference_set = cublasLtMatmulPreferenceSetAttribute;
-    (void)printf("reductions left to it: %zu in the output's type, %zu in place\n",
-                 free_ways.in_output_type, free_ways.in_place);
+}
+
+static bool launched(const char *part)
+{
+    for (size_t i = 0; i < standin_launches(); i++) {
+        if (strstr(standin_launched(i), part) != NULL) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* fp32, as the plain cuBLAS does it. */
@@ -387,7 +409,7 @@ int main(int argc, char **argv)
     widths_ask(true);
     wrong_ask();
     bias_ask();
-    reductions_ask();
+    ways_ask();
     fp32_ask();
     expect(standin_unanswered() == 0, "something was asked that has no answer here");
     return faults == 0 ? 0 : 1;

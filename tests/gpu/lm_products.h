@@ -8,13 +8,12 @@
 enum { LM_PRODUCTS = 5 };
 
 struct lm_product {
-    const char *name; // The last is "logits", of `scores` rows; all others come once a layer.
+    const char *name; // The last is "logits"; all others come once a layer.
     struct evq_cuda_product product;
 };
 
 /* Their strides are those of the buffers that step.c has them in. */
-void lm_products(const struct lm_shape *shape, int32_t rows, int32_t scores,
-                 struct lm_product products[LM_PRODUCTS]);
+void lm_products(const struct lm_shape *shape, struct lm_product products[LM_PRODUCTS]);
 /* The same for one product by itself. */
 void lm_strides(struct evq_cuda_product *product);
 

@@ -1,7 +1,7 @@
 /*
  * The matrix products of the large language models, one by one, through kernels/cuda/product.c:
  * whether cuBLASLt does with them what step.c asks for along with them, how fast, and how fast the
- * best of the ways would be of which it names the one that is taken first. gpu_products [--device
+ * best of the ways would be that it names for just these rows. gpu_products [--device
  * N] [--shape NAME] [--rows N] [--gemm TFLOP/S] Without --shape all large ones. --gemm: what
  * gpu_rates found, for the fractions. exit 0: done, also where some are refused; 1: a failure; 2:
  * usage; 77: no device, or no cuBLAS.
@@ -18,7 +18,7 @@
 #define EXIT_SKIPPED 77
 #define BLOCK_BYTES  ((size_t)16 << 20) // Of random numbers.
 
-enum { WAYS = 8, ROUNDS = 5, SCORES = 1024 }; // SCORES: about what a chunk of logits is of.
+enum { WAYS = 8, ROUNDS = 5 };
 
 struct bench {
     struct evq_cublas cublas;
@@ -63,11 +63,11 @@ static void *filled(const struct bench *bench, size_t bytes)
 
 /* Milliseconds, the median of several; by the way that product.c takes, or by that one. Negative:
  * refused. */
-static double time_of(struct bench *bench, const struct evq_cuda_product *product,
+static double time_of(struct bench *bench, const struct evq_cuda_product *product, int32_t rows,
                       const struct evq_cuda_known *known, const struct evq_cublaslt_found *found)
 {
-    const struct evq_cuda_operands operands = {bench->d_weight, bench->d_in, bench->d_bias,
-                                               bench->d_out, bench->d_workspace};
+    const struct evq_cuda_operands operands = {rows,          bench->d_weight, bench->d_in,
+                                               bench->d_bias, bench->d_out,    bench->d_workspace};
     const float one = 1.0f;
     const float beta = product->adds != 0 ? 1.0f : 0.0f;
     double spent[ROUNDS];
@@ -103,11 +103,11 @@ static double time_of(struct bench *bench, const struct evq_cuda_product *produc
     return spent[ROUNDS / 2];
 }
 
-/* The fastest of what the heuristics name; the way that was taken is among them. */
-static double best_of(struct bench *bench, const struct evq_cuda_product *product)
+/* The fastest of what the heuristics name for just these rows. */
+static double best_of(struct bench *bench, const struct evq_cuda_product *product, int32_t rows)
 {
     const size_t most = EVQ_CUDA_WORKSPACE_BYTES;
-    const uint32_t schemes = EVQ_CUBLASLT_REDUCE_IN_FP32;
+    const uint32_t schemes = EVQ_CUBLASLT_REDUCE_NONE;
     const struct evq_cublas *cublas = &bench->cublas;
     const struct evq_cuda_known *known = bench->products.known;
     struct evq_cublaslt_found found[WAYS] = {0};
@@ -128,7 +128,7 @@ static double best_of(struct bench *bench, const struct evq_cuda_product *produc
     }
     for (int i = 0; i < count; i++) {
         const double spent =
-            found[i].status == 0 ? time_of(bench, product, known, &found[i]) : -1.0;
+            found[i].status == 0 ? time_of(bench, product, rows, known, &found[i]) : -1.0;
         best = spent >= 0.0 && (best < 0.0 || spent < best) ? spent : best;
     }
     if (preference != NULL) {
@@ -139,29 +139,29 @@ static double best_of(struct bench *bench, const struct evq_cuda_product *produc
 
 /* Returns the milliseconds it takes. */
 static double product_run(struct bench *bench, const char *model, const char *name,
-                          struct evq_cuda_product product)
+                          struct evq_cuda_product product, int32_t rows)
 {
-    const double flops = 2.0 * product.rows * product.n * product.k;
+    const double flops = 2.0 * rows * product.n * product.k;
     const bool wide = product.out_type == EVQ_CUDA_R_32F;
     struct evq_error err = {0};
 
     lm_doing("%s, %s", model, name);
     bench->d_weight =
         filled(bench, (size_t)evq_cuda_up(product.n, 8) * (size_t)product.weight_stride * 2);
-    bench->d_in = filled(bench, (size_t)product.rows * (size_t)product.in_stride * 2);
+    bench->d_in = filled(bench, (size_t)rows * (size_t)product.in_stride * 2);
     bench->d_bias = filled(bench, (size_t)product.n * (wide ? 4 : 2));
-    bench->d_out = filled(bench, (size_t)product.rows * (size_t)product.out_stride * sizeof(float));
+    bench->d_out = filled(bench, (size_t)rows * (size_t)product.out_stride * sizeof(float));
     lm_must(evq_cuda_products_open(&bench->products, &bench->cublas, &err), &err);
-    const double fused = time_of(bench, &product, NULL, NULL);
+    const double fused = time_of(bench, &product, rows, NULL, NULL);
     if (fused < 0.0) {
         product.epilogue = EVQ_CUBLASLT_DEFAULT;
         product.adds = 0;
         product.out_type = EVQ_CUDA_R_32F;
     }
-    const double spent = fused >= 0.0 ? fused : time_of(bench, &product, NULL, NULL);
-    const double best = spent > 0.0 ? best_of(bench, &product) : -1.0;
-    (void)printf("%-11s %-6s %6d x %6d x %5d to %s%s%s%s: ", model, name, (int)product.rows,
-                 (int)product.n, (int)product.k, wide ? "fp32" : "bf16",
+    const double spent = fused >= 0.0 ? fused : time_of(bench, &product, rows, NULL, NULL);
+    const double best = spent > 0.0 ? best_of(bench, &product, rows) : -1.0;
+    (void)printf("%-11s %-6s %6d x %6d x %5d to %s%s%s%s: ", model, name, (int)rows, (int)product.n,
+                 (int)product.k, wide ? "fp32" : "bf16",
                  (product.epilogue & EVQ_CUBLASLT_BIAS) != 0 ? ", bias" : "",
                  (product.epilogue & EVQ_CUBLASLT_GELU) != 0 ? ", GELU" : "",
                  product.adds != 0 ? ", added" : "");
@@ -186,20 +186,21 @@ static double product_run(struct bench *bench, const char *model, const char *na
 
 static void shape_run(struct bench *bench, const struct lm_shape *shape)
 {
-    const int32_t rows = bench->rows;
-    const int32_t scores = rows < SCORES ? rows : SCORES;
     struct lm_product products[LM_PRODUCTS];
     double layer = 0.0;
 
-    lm_products(shape, rows, scores, products);
+    lm_products(shape, products);
     for (size_t i = 0; i < LM_PRODUCTS; i++) {
-        const double spent = product_run(bench, shape->name, products[i].name, products[i].product);
         const bool head = i + 1 == LM_PRODUCTS;
+        const int32_t chunk = products[i].product.asked_rows;
+        const int32_t rows = head && chunk < bench->rows ? chunk : bench->rows;
+        const double spent =
+            product_run(bench, shape->name, products[i].name, products[i].product, rows);
         layer += head ? 0.0 : spent;
         if (head) {
+            const double logits = spent * bench->rows / rows;
             (void)printf("%-11s products of %d tokens: %.2f ms, of these the logits %.2f\n",
-                         shape->name, (int)rows, layer * shape->layers + spent * rows / scores,
-                         spent * rows / scores);
+                         shape->name, (int)bench->rows, layer * shape->layers + logits, logits);
         }
     }
 }

@@ -12,6 +12,7 @@
 
 static const int32_t lengths[] = {1, 70, 2, 33, 129, 5, 0};
 static const int32_t lengths_short[] = {3, 40, 1, 17, 0};
+static const int32_t lengths_many[] = {130, 2, 65, 1, 147, 33, 0}; // 128 to 384 rows of products.
 
 static const struct shape shapes[] = {
     {2, 2, 64, 300, 0, false, false, EVQ_ACT_GELU_TANH},
@@ -103,6 +104,63 @@ static void language_models_stay_near_the_cpu_in_bf16(void **unused)
     evq_backend_cpu.close(cpu);
 }
 
+/* The model's sequences from `first` up to `end`, by themselves, have the bits in `results`. */
+static void check_part(void *device, const struct model *model, int32_t first, int32_t end)
+{
+    const int32_t begin = model->starts[first];
+    const int32_t rows = model->starts[end] - begin;
+    int32_t starts[16], score_rows[SCORES_MAX];
+    int32_t score = 0;
+
+    while (model->score_rows[score] < begin) {
+        score++;
+    }
+    struct evq_batch part = {.tokens = model->tokens + begin,
+                             .starts = starts,
+                             .score_rows = score_rows,
+                             .score_targets = model->score_targets + score,
+                             .sequences = end - first,
+                             .rows = rows};
+    for (int32_t s = first; s <= end; s++) {
+        starts[s - first] = model->starts[s] - begin;
+    }
+    for (int32_t s = score; s < model->batch.scores && model->score_rows[s] < begin + rows; s++) {
+        score_rows[part.scores++] = model->score_rows[s] - begin;
+    }
+    must(evq_backend_module_v1()->exec(device, &part, others, &err), &err);
+    for (int32_t s = 0; s < part.scores; s++) {
+        assert_memory_equal(&others[s].loss, &results[score + s].loss, sizeof(others[s].loss));
+    }
+}
+
+/* Alone, in a batch, in its halves, on one device or two; also where cuBLASLt fuses nothing. */
+static void sequences_have_the_same_bits_in_any_batch_in_bf16(void **unused)
+{
+    const struct evq_backend_ops *cuda = evq_backend_module_v1();
+
+    (void)unused;
+    for (size_t i = 0; i < 3; i++) {
+        struct model *model = model_new(&shapes[i / 2 * 2], lengths_many);
+        const int32_t count = model->batch.sequences;
+        if (i % 2 == 1) {
+            assert_int_equal(setenv("EMULATOR_REFUSE_EPILOGUES", "1", 1), 0);
+        }
+        void *device = open_backend(cuda);
+        void *second = open_backend(cuda);
+        run(cuda, second, model, EVQ_COMPUTE_BF16, others);
+        run(cuda, device, model, EVQ_COMPUTE_BF16, results);
+        check_part(device, model, 0, count / 2);
+        check_part(second, model, count / 2, count);
+        for (int32_t s = 0; s < count; s++) {
+            check_part(device, model, s, s + 1);
+        }
+        cuda->close(second);
+        cuda->close(device);
+        assert_int_equal(unsetenv("EMULATOR_REFUSE_EPILOGUES"), 0);
+        model_free(model);
+    }
+}
+
 struct told {
     struct evq_row_result *last;
     int32_t times, before; // The last result was there.
@@ -142,6 +200,7 @@ int main(void)
         cmocka_unit_test(selfcheck_passes),
         cmocka_unit_test(language_models_equal_the_cpu_in_fp32),
         cmocka_unit_test(language_models_stay_near_the_cpu_in_bf16),
+        cmocka_unit_test(sequences_have_the_same_bits_in_any_batch_in_bf16),
         cmocka_unit_test(batch_tells_of_its_steps),
     };
 

@@ -1,6 +1,8 @@
 /* Built as libcublasLt.so: what kernels/cuda/product.c asks of it. bf16 times bf16, summed in fp32,
  * to bf16 or fp32; bias and tanh-GELU epilogues. An algorithm is good for the shape that it was
- * found for, and no other. EMULATOR_REFUSE_EPILOGUES makes it find none for an epilogue. */
+ * found for and for any number of columns of b. It says in which order a sum goes, another one
+ * where it was found for another number of columns; where sums in parts are allowed, those of each
+ * call decide. EMULATOR_REFUSE_EPILOGUES makes it find none for an epilogue. */
 #include <cstddef>
 #include <cstdlib>
 #include <vector>
@@ -13,7 +15,9 @@ enum { BIAS_BYTES = 16 }; // A bias begins at a multiple of it, or the real one 
 enum { R_32F = 0, R_16BF = 14, COMPUTE_32F = 68 };
 enum { TRANS_A = 3, TRANS_B = 4, EPILOGUE = 7, BIAS_POINTER = 8 };
 enum { EPILOGUE_DEFAULT = 1, EPILOGUE_BIAS = 4, EPILOGUE_GELU = 32 };
-enum { WORKSPACE_BYTES = 1, REDUCTION_SCHEMES = 3 };
+enum { WORKSPACE_BYTES = 1, REDUCTION_SCHEMES = 3, LAYOUT_COLUMNS = 3 };
+enum { ORDER = 2, ORDERS = 7 }; // ORDER: where in an algorithm; 0: as the call's columns say.
+enum { ALL_SCHEMES = 7 };
 
 struct desc {
     int trans_a, trans_b;
@@ -81,22 +85,32 @@ static std::vector<float> unpack(const void *values, const layout &of)
     return all;
 }
 
-static float dot(const float *a, const float *b, uint64_t count)
+/* In `order` interleaved sums, these then added up: other orders round otherwise. */
+static float dot(const float *a, const float *b, uint64_t count, uint64_t order)
 {
-    double sums[4] = {};
+    float sums[ORDERS] = {};
+    float sum = 0.0f;
 
     for (uint64_t p = 0; p < count; p++) {
-        sums[p % 4] += (double)a[p] * (double)b[p];
+        sums[p % order] += a[p] * b[p];
     }
-    return (float)(sums[0] + sums[1] + sums[2] + sums[3]);
+    for (uint64_t p = 0; p < order; p++) {
+        sum += sums[p];
+    }
+    return sum;
+}
+
+static uint64_t order_of(const layout *b)
+{
+    return 1 + b->columns / 128 % ORDERS;
 }
 
 static void describe(const desc *d, const layout *a, const layout *b, const layout *out,
-                     uint64_t *data)
+                     uint64_t order, uint64_t *data)
 {
     const uint64_t parts[8] = {a->rows,
                                a->columns,
-                               b->columns,
+                               order,
                                (uint64_t)a->stride,
                                (uint64_t)b->stride,
                                (uint64_t)out->stride,
@@ -185,9 +199,18 @@ int cublasLtMatrixLayoutDestroy(layout *given)
     return SUCCESS;
 }
 
+int cublasLtMatrixLayoutSetAttribute(layout *given, int attribute, const void *value, size_t bytes)
+{
+    if (attribute != LAYOUT_COLUMNS || bytes != sizeof(given->columns)) {
+        return MISUSED;
+    }
+    std::memcpy(&given->columns, value, bytes);
+    return SUCCESS;
+}
+
 int cublasLtMatmulPreferenceCreate(preference **made)
 {
-    *made = new preference();
+    *made = new preference{0, ALL_SCHEMES};
     return SUCCESS;
 }
 
@@ -225,7 +248,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *, desc *d, layout *a, layout *b, layout
         return NOT_SUPPORTED;
     }
     results[0] = found();
-    describe(d, a, b, out, results[0].algo.data);
+    describe(d, a, b, out, wanted->schemes == 0 ? order_of(b) : 0, results[0].algo.data);
     results[0].workspace_bytes = wanted->workspace_bytes / 2;
     *count = 1;
     return SUCCESS;
@@ -238,10 +261,10 @@ int cublasLtMatmul(void *, desc *d, const float *alpha, const void *a_values, la
 {
     uint64_t wanted[8];
 
-    describe(d, a, b, out, wanted);
-    if (algo == nullptr || std::memcmp(wanted, algo->data, sizeof(wanted)) != 0 ||
-        !fits(d, a, b, c, out) || (workspace == nullptr && workspace_bytes > 0) ||
-        stream == nullptr || c_values != out_values || (uintptr_t)a_values % 256 != 0 ||
+    describe(d, a, b, out, algo->data[ORDER], wanted);
+    if (std::memcmp(wanted, algo->data, sizeof(wanted)) != 0 || !fits(d, a, b, c, out) ||
+        (workspace == nullptr && workspace_bytes > 0) || stream == nullptr ||
+        c_values != out_values || (uintptr_t)a_values % 256 != 0 ||
         (uintptr_t)b_values % 256 != 0 || (uintptr_t)out_values % 256 != 0 ||
         ((d->epilogue & EPILOGUE_BIAS) != 0 &&
          (d->bias == nullptr || (uintptr_t)d->bias % BIAS_BYTES != 0))) {
@@ -253,6 +276,7 @@ int cublasLtMatmul(void *, desc *d, const float *alpha, const void *a_values, la
     const desc at = *d;
     const layout left = *a, right = *b, result = *out;
     const float first = *alpha, second = *beta;
+    const uint64_t order = algo->data[ORDER] != 0 ? algo->data[ORDER] : order_of(b);
     emulator_enqueue(stream, [=] {
         emulator_reach(workspace, workspace_bytes < 256 ? workspace_bytes : 256, true);
         std::memset(workspace, 0xff, workspace_bytes); // It is this product's alone.
@@ -266,7 +290,7 @@ int cublasLtMatmul(void *, desc *d, const float *alpha, const void *a_values, la
             for (uint64_t row = 0; row < result.rows; row++) {
                 const ptrdiff_t to = (ptrdiff_t)row + (ptrdiff_t)column * result.stride;
                 const float sum = dot(weights.data() + row * left.rows,
-                                      values.data() + column * left.rows, left.rows);
+                                      values.data() + column * left.rows, left.rows, order);
                 float x = first * sum;
                 if (second != 0.0f) {
                     x += second * value_of(c_values, result.type, to);

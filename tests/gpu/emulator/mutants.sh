@@ -79,13 +79,17 @@ ops.cu~backend~c < label~c <= label
 step.c~backend~.adds = op->residual != 0,~.adds = 0,
 step.c~backend~.first_heads = op->heads,~.first_heads = 1,
 step.c~backend~product.adds = 0;~
+step.c~backend~.asked_rows = EVQ_CUDA_ASKED_ROWS~.asked_rows = (int32_t)evq_cuda_up(rows, EVQ_CUDA_ROWS)
+step.c~backend~.asked_rows = evq_cuda_score_chunk(state->plan->compute, op->n)~.asked_rows = (int32_t)evq_cuda_up(count, EVQ_CUDA_ROWS)
 run.c~backend~length - first < queries ? length - first : queries~queries
 prepare.c~checkpoints~lacked ? make_room(state, plan, err)~false ? make_room(state, plan, err)
 prepare.c~checkpoints~(void)make_room(state, plan, NULL);~
 prepare.c~checkpoints~status == EVQ_E_NOMEM && !lacked~false
 weights.c~checkpoints~state->weights[i].rows_put == 0 || ~
 weights.c~checkpoints~weight->stride * (weight->bf16 ? 2 : 4)~weight->columns * (weight->bf16 ? 2 : 4)
-product.c~product~a->rows == b->rows &&~
+product.c~product~a->asked_rows == b->asked_rows &&~
+product.c~product~schemes = EVQ_CUBLASLT_REDUCE_NONE~schemes = 2
+product.c~backend~schemes = EVQ_CUBLASLT_REDUCE_NONE~schemes = 2
 product.c~product~if (is_refusal(code) && !evq_cublas_lacks_memory()) {~if (false) {
 product.c~product~if (is_refusal(code) && !evq_cublas_lacks_memory()) {~if (is_refusal(code)) {
 cublas.c~product~code != CUBLAS_ALLOC_FAILED && evq_cublas_lacks_memory()~false
