@@ -16,6 +16,7 @@
 #define LOOK_MAX_MS        2000
 #define GONE_WAIT_MS       30000  // A save that has not begun to show.
 #define CORRUPT_WAIT_MS    3000   // Formats that look damaged until their last byte.
+#define PROMPT_MS          1000   // Later looks tell nothing of how it was at the submit.
 #define INCOMPLETE_WAIT_MS 600000 // Large asynchronous saves; afterwards the worker waits for it.
 #define NO_FINGERPRINT     "00000000000000000000000000000000" // What no checkpoint has.
 
@@ -459,6 +460,16 @@ static void item_park(struct evq_sender *sender, struct evq_item *item,
     item->due_ms = evq_clock_mono_ms() + EVQ_ROOT_LOOK_MS;
 }
 
+/* What is gone later than that may have been deleted for the save of the next step. */
+static void first_look_note(struct evq_item *item, enum evq_status status)
+{
+    if (!item->looked) {
+        item->looked = true;
+        item->prompt = evq_clock_unix_ms() - item->request.created_ms < PROMPT_MS;
+        item->came_late = item->prompt && status == EVQ_E_GONE;
+    }
+}
+
 void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
 {
     struct look look = {.fingerprint = ""};
@@ -480,7 +491,7 @@ void evq_prepare_item(struct evq_sender *sender, struct evq_item *item)
         look.status = evq_checkpoint_fingerprint(place.root_fd, place.source, look.fingerprint,
                                                  &look.manifest, &look.error);
     }
-    item->came_late = item->came_late || look.status == EVQ_E_GONE;
+    first_look_note(item, look.status);
     if (look.status == EVQ_OK ? own_look(sender, item, &place, &look)
                               : !item_wait(sender, item, look.status)) {
         item_finish(sender, item, &place, &look);

@@ -52,7 +52,8 @@ static struct evq_seen_path *seen_of(struct evq_sender *sender, const struct evq
         }
     }
     struct evq_seen_path *seen = &sender->paths[sender->path_count++ % EVQ_SENDER_PATHS_MAX];
-    *seen = (struct evq_seen_path){.hash = hash, .step = item->request.step};
+    *seen = (struct evq_seen_path){
+        .hash = hash, .step = item->request.step, .came_late = item->came_late};
     return seen;
 }
 
@@ -90,27 +91,38 @@ static enum evq_reuse whose(struct evq_item *item, const struct evq_seen_path *s
     return EVQ_REUSE_OWN;
 }
 
+/* Of a path whose steps came early, or did not so far. That this one's did is known only if it was
+ * looked at right away: else what was written since may be the next step's. */
+static bool comes_late(const struct evq_item *item, const struct evq_seen_path *seen,
+                       const struct written *written, enum evq_reuse found)
+{
+    const bool since = written->last_ns / 1000000 > item->request.created_ms;
+
+    return seen->came_late ? since || item->came_late || found == EVQ_REUSE_LATER
+                           : since && item->prompt;
+}
+
 enum evq_reuse evq_reuse_look(struct evq_sender *sender, struct evq_item *item, int root_fd,
                               const char *path, bool held)
 {
-    struct evq_seen_path *seen = seen_of(sender, item);
     const int64_t later_ms = held ? INT64_MAX : evq_source_later_ms(sender, item);
     const bool own_path = later_ms == INT64_MAX && evq_pin_hard_link_safe(path, item->request.step);
+    const bool shared = !held && !own_path;
+    const struct evq_item *before = shared ? evq_source_before(sender, item) : NULL;
     enum evq_reuse found = EVQ_REUSE_OWN;
     struct written written = {.first_ns = 0};
 
-    seen->came_late = seen->came_late || item->came_late;
-    if (!held && !own_path) {
-        const struct evq_item *before = evq_source_before(sender, item);
-        if (before != NULL) { // One after the other: it may be that one's.
-            item->due_ms = before->due_ms + 1;
-            found = EVQ_REUSE_UNSETTLED;
-        } else if (written_find(root_fd, path, &written)) {
-            found = whose(item, seen, &written, later_ms);
-        } else { // It was whole a moment ago: the next save has begun.
-            item->due_ms = evq_clock_mono_ms() + SETTLE_MS;
-            found = EVQ_REUSE_UNSETTLED;
-        }
+    if (before != NULL) { // One after the other: it may be that one's.
+        item->due_ms = before->due_ms + 1;
+        return EVQ_REUSE_UNSETTLED;
+    }
+    if (shared && !written_find(root_fd, path, &written)) {
+        item->due_ms = evq_clock_mono_ms() + SETTLE_MS; // It was whole a moment ago: the next save
+        return EVQ_REUSE_UNSETTLED;                     // has begun.
+    }
+    struct evq_seen_path *seen = seen_of(sender, item);
+    if (shared) {
+        found = whose(item, seen, &written, later_ms);
     }
     item->came_late = item->came_late || found == EVQ_REUSE_EARLIER;
     // What came before the later one was submitted is this step's, though it may be skipped.
@@ -119,8 +131,8 @@ enum evq_reuse evq_reuse_look(struct evq_sender *sender, struct evq_item *item, 
         item->reused = item->reused || seen->step != item->request.step;
         seen->step = item->request.step;
         seen->written_ns = written.last_ns;
-        seen->came_late = item->came_late || found == EVQ_REUSE_LATER ||
-                          written.last_ns / 1000000 > item->request.created_ms;
+        seen->came_late = comes_late(item, seen, &written, found);
+        item->prompt = false;
     }
     return found;
 }

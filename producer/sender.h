@@ -40,7 +40,9 @@ struct evq_item { // One submit on its way.
     bool counted;     // As done, in sender->waiting.
     bool ready;       // jobs are made; those done are NULL.
     bool reused;      // Its path was submitted for another step before.
-    bool came_late;   // Its checkpoint was not there yet when it was looked at first.
+    bool looked;      // At its checkpoint, for the first time at least.
+    bool prompt;      // That was right after its submit, and it was not found to be its own since.
+    bool came_late;   // Its checkpoint was not there yet at that time, or was the step's before.
     bool parked;      // No root holds it, until the configuration has one: nobody waits for it.
     int64_t since_ms; // Monotonic: when it was taken.
     int64_t due_ms;   // Monotonic: when to look at the checkpoint again.

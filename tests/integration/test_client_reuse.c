@@ -3,6 +3,7 @@
  * whether it is submitted after its save or before it. The clocks are the test's.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -11,9 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "producer/pin.h"
 #include "tests/fixture/client.h"
 #include "tests/fixture/program.h"
 #include "tests/fixture/safetensors.h"
@@ -25,19 +28,39 @@ int64_t __real_evq_clock_unix_ms(void);
 int64_t __wrap_evq_clock_mono_ms(void);
 int64_t __real_evq_clock_mono_ms(void);
 
+enum evq_status __wrap_evq_pin_verify(const struct evq_pin_request *request,
+                                      const struct evq_pin *pin, struct evq_error *err);
+enum evq_status __real_evq_pin_verify(const struct evq_pin_request *request,
+                                      const struct evq_pin *pin, struct evq_error *err);
+
 static atomic_int_fast64_t wall_ms; // 0: as it is.
 static atomic_int_fast64_t ahead_ms;
+static atomic_int_fast64_t late_ms; // So long after a submit the client looks at it.
+static atomic_bool pin_changes;     // While it is copied.
+static pthread_t trainer;
 
 int64_t __wrap_evq_clock_unix_ms(void)
 {
     const int64_t now = atomic_load(&wall_ms);
 
-    return now == 0 ? __real_evq_clock_unix_ms() : now;
+    if (now == 0) {
+        return __real_evq_clock_unix_ms();
+    }
+    return pthread_equal(pthread_self(), trainer) ? now : now + atomic_load(&late_ms);
 }
 
 int64_t __wrap_evq_clock_mono_ms(void)
 {
     return __real_evq_clock_mono_ms() + atomic_load(&ahead_ms);
+}
+
+enum evq_status __wrap_evq_pin_verify(const struct evq_pin_request *request,
+                                      const struct evq_pin *pin, struct evq_error *err)
+{
+    if (atomic_load(&pin_changes)) {
+        return evq_error_set(err, EVQ_E_CHANGED, "'%s' changed", request->path);
+    }
+    return __real_evq_pin_verify(request, pin, err);
 }
 
 /* The step's weights in a tensor of that name, as if they were written at that time. */
@@ -257,9 +280,96 @@ static void client_gives_no_step_what_was_saved_within_milliseconds(void **state
     evalq_client_close(client);
 }
 
+static void remove_last(const struct scene *scene)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof(path), "%s/out/" LAST, scene->directory);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* Saves that delete first: that a path is gone does not tell that submits come before saves. */
+static void client_gives_no_step_the_next_ones_where_saves_delete_first(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    const int64_t start = __real_evq_clock_unix_ms();
+
+    save(scene, 1, start - 50);
+    submit_at(scene, client, 1, start);
+    assert_flushed(client);
+    remove_last(scene); // Step 2's, by the save of step 3.
+    submit_at(scene, client, 2, start + 2000);
+    assert_waits(client);
+    save(scene, 3, start + 2500);
+    atomic_store(&wall_ms, start + 2600);
+    assert_waits(client);
+    submit_at(scene, client, 3, start + 2650);
+    assert_flushed(client);
+    assert_int_equal(weights_of_next(scene, 1), 1);
+    assert_int_equal(weights_of_next(scene, 2), 0);
+    assert_int_equal(weights_of_next(scene, 3), 3);
+    evalq_client_close(client);
+}
+
+/* The same of the first that is looked at, for which the client had no time before. */
+static void client_gives_no_step_the_next_ones_where_it_looks_late(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    const int64_t start = __real_evq_clock_unix_ms();
+
+    atomic_store(&late_ms, 2000);
+    submit_at(scene, client, 1, start);
+    assert_waits(client);
+    save(scene, 2, start + 2500);
+    atomic_store(&wall_ms, start + 600);
+    assert_waits(client);
+    submit_at(scene, client, 2, start + 2600);
+    assert_flushed(client);
+    assert_int_equal(weights_of_next(scene, 1), 0);
+    assert_int_equal(weights_of_next(scene, 2), 2);
+    evalq_client_close(client);
+}
+
+/* Steps that were submitted after their saves go on to be theirs when one was lost: read late, or
+ * overwritten while it was copied, by a save that ended long before its submit. */
+static void client_gives_each_step_its_own_after_one_was_overwritten(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    const int64_t start = __real_evq_clock_unix_ms();
+
+    atomic_store(&late_ms, 5000);
+    save(scene, 2, start + 3000);
+    submit_at(scene, client, 1, start);
+    assert_flushed(client);
+    atomic_store(&late_ms, 0);
+    submit_at(scene, client, 2, start + 6000);
+    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 2);
+    save(scene, 3, start + 7000);
+    atomic_store(&pin_changes, true);
+    submit_at(scene, client, 3, start + 8000);
+    assert_waits(client);
+    save(scene, 4, start + 9000);
+    atomic_store(&wall_ms, start + 11000);
+    atomic_store(&pin_changes, false);
+    assert_flushed(client);
+    submit_at(scene, client, 4, start + 12000);
+    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) == 4);
+    (void)weights_of_next(scene, 1);
+    assert_int_equal(weights_of_next(scene, 2), 2);
+    (void)weights_of_next(scene, 3);
+    assert_int_equal(weights_of_next(scene, 4), 4);
+    evalq_client_close(client);
+}
+
 static int reuse_make(void **state)
 {
     atomic_store(&wall_ms, 0);
+    atomic_store(&late_ms, 0);
+    atomic_store(&pin_changes, false);
+    trainer = pthread_self();
     return scene_make(state);
 }
 
@@ -274,6 +384,9 @@ int main(void)
         REUSE_TEST(client_skips_a_step_that_never_was_saved_over_the_one_before),
         REUSE_TEST(client_gives_no_step_what_was_written_since_and_is_submitted_next),
         REUSE_TEST(client_gives_no_step_what_was_saved_within_milliseconds),
+        REUSE_TEST(client_gives_no_step_the_next_ones_where_saves_delete_first),
+        REUSE_TEST(client_gives_no_step_the_next_ones_where_it_looks_late),
+        REUSE_TEST(client_gives_each_step_its_own_after_one_was_overwritten),
     };
     scene_clear_environment();
     return cmocka_run_group_tests(tests, NULL, NULL);
