@@ -7,6 +7,7 @@
 #include "shared/clock.h"
 
 #define ITEMS_MAX 100000 // Taken from one ring at a time; the ring bounds it sooner.
+#define HURRY_MS  100    // Between looks at a checkpoint while somebody waits in flush or close.
 
 static void item_free(struct evq_item *item)
 {
@@ -130,6 +131,17 @@ const struct evq_item *evq_source_before(const struct evq_sender *sender,
     return found;
 }
 
+/* When the item is to be looked at: a save that ends just before a close() is not to be missed. */
+static int64_t item_due_ms(const struct evq_sender *sender, struct evq_item *item)
+{
+    const int64_t hurry_ms = evq_clock_mono_ms() + HURRY_MS;
+
+    if (item->due_ms > hurry_ms && !item->parked && atomic_load(&sender->flushing) > 0) {
+        item->due_ms = hurry_ms;
+    }
+    return item->due_ms;
+}
+
 int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source)
 {
     // Not those that come meanwhile: what is ready is to be sent first.
@@ -142,8 +154,9 @@ int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source)
         if (!item->ready && !item->done && item->due_ms <= evq_clock_mono_ms()) {
             evq_prepare_item(sender, item);
         }
-        if (!item->ready && !item->done && item->due_ms < next) {
-            next = item->due_ms;
+        if (!item->ready && !item->done) {
+            const int64_t due_ms = item_due_ms(sender, item);
+            next = due_ms < next ? due_ms : next;
         }
     }
     return next;

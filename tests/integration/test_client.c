@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,6 +23,23 @@
 
 #include "producer/ring.h"
 #include "tests/fixture/client.h"
+
+int64_t __wrap_evq_clock_backoff_ms(uint64_t *state, uint32_t try_count, int64_t first_ms,
+                                    int64_t max_ms);
+int64_t __real_evq_clock_backoff_ms(uint64_t *state, uint32_t try_count, int64_t first_ms,
+                                    int64_t max_ms);
+
+static atomic_bool backs_off_far; // What is put off is put off for an hour.
+static atomic_int put_off;
+
+int64_t __wrap_evq_clock_backoff_ms(uint64_t *state, uint32_t try_count, int64_t first_ms,
+                                    int64_t max_ms)
+{
+    atomic_fetch_add(&put_off, 1);
+    return atomic_load(&backs_off_far)
+               ? 3600000
+               : __real_evq_clock_backoff_ms(state, try_count, first_ms, max_ms);
+}
 
 static void client_submit_becomes_job_when_redis_is_there(void **state)
 {
@@ -55,6 +73,23 @@ static void client_submit_becomes_job_when_redis_is_there(void **state)
     assert_true(stats.connected && stats.submit_ns_max > 0);
     evalq_client_close(client);
     fixture_audit(scene->fx);
+}
+
+/* A save in the background, long enough for looks to be seconds apart, joined before the close. */
+static void client_sends_what_was_saved_just_before_it_is_closed(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+
+    atomic_store(&put_off, 0);
+    atomic_store(&backs_off_far, true);
+    assert_int_equal(submit(scene, client, "step-7.safetensors", 7), EVALQ_OK);
+    FIXTURE_UNTIL(atomic_load(&put_off) > 0);
+    checkpoint_write(scene, "step-7.safetensors", 7);
+    FIXTURE_UNTIL(evalq_client_flush(client, 1000) == EVALQ_OK);
+    atomic_store(&backs_off_far, false);
+    fixture_assert_state(scene->fx, "digits/7/regular/quick", "queued");
+    evalq_client_close(client);
 }
 
 static void client_makes_one_job_a_suite_when_several_are_named(void **state)
@@ -456,6 +491,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCENE_TEST(client_submit_becomes_job_when_redis_is_there),
+        SCENE_TEST(client_sends_what_was_saved_just_before_it_is_closed),
         SCENE_TEST(client_makes_one_job_a_suite_when_several_are_named),
         SCENE_TEST(client_carries_needs_when_they_are_given),
         SCENE_TEST(client_says_what_is_wrong_when_arguments_are),

@@ -2,6 +2,7 @@ foreach(test test_ring test_ring_reserve test_pin test_pin_place test_pin_verify
     evq_test_link(${test} evq_producer)
 endforeach()
 target_link_options(test_ring_reserve PRIVATE LINKER:--wrap=posix_fallocate)
+target_link_options(test_client PRIVATE LINKER:--wrap=evq_clock_backoff_ms)
 target_link_options(test_client_reuse PRIVATE LINKER:--wrap=evq_clock_unix_ms LINKER:--wrap=evq_clock_mono_ms
     LINKER:--wrap=evq_pin_verify)
 if(TARGET test_client_outage) # It stands between these and who calls them.
