@@ -193,7 +193,8 @@ class ExtremesTest(unittest.TestCase):
                 step = draw.randrange(3000)
                 if step in all_values:
                     continue
-                value = math.nan if draw.random() < 0.1 else draw.randrange(grain) / grain
+                none = draw.choice([math.nan, math.inf, -math.inf])
+                value = none if draw.random() < 0.1 else draw.randrange(grain) / grain
                 all_values[step] = value
                 extremes.take(step, value, f"/{step}")
                 if draw.random() < 0.02:
@@ -205,7 +206,7 @@ class ExtremesTest(unittest.TestCase):
         for mode in ("max", "min"):
             step, value = -1, math.nan
             for each in sorted(values):
-                if better(values[each], value, mode):
+                if math.isfinite(values[each]) and better(values[each], value, mode):
                     step, value = each, values[each]
             found = extremes.best(mode)
             self.assertEqual(found, None if step < 0 else (step, value, f"/{step}"))

@@ -18,8 +18,8 @@ class Extremes:
         self._values: Dict[int, Tuple[float, Optional[str]]] = {}
 
     def take(self, step: int, value: float, path: Optional[str]) -> None:
-        """In the place of the step's earlier value; NaN: of no value."""
-        if math.isnan(value):
+        """In the place of the step's earlier value; NaN or infinite: of no value."""
+        if not math.isfinite(value):
             self._values.pop(step, None)
             return
         self._values[step] = (value, path)

@@ -280,8 +280,8 @@ class Client:
 
         metric  "eval/digits/accuracy"; None: the first that the logger keeps.
         mode    "max" or "min": decided here, over all results of the run that arrived; regular weights count,
-                NaN never wins, the lower step wins a tie. None: the logger's answer, whose direction comes from
-                the evaluator.
+                NaN and infinite values never win, the lower step wins a tie. None: the logger's answer, whose
+                direction comes from the evaluator.
         """
         try:
             metric = _checked.optional_text("metric", metric)
