@@ -8,31 +8,28 @@
 #include "kernels/cuda/typed.cuh"
 
 #define LOG2_E 1.44269504f
+#define FAR    536870912.0f // From 0: exponents beyond it are rounded by more than fp32 can bear.
 
 /* The state of some of a row's logits. A NaN or an infinite one makes the total a NaN, through
  * every join. */
 struct logsum {
     float top;   // -INFINITY: none seen, or none larger.
-    float total; // Of 2 to the power of (exponent of two of the logit - that of top).
+    float total; // Of 2 to the power of (exponent of two of the logit - exponent_of(top)).
     int32_t arg; // First place of top.
 };
 
-/* Rounded by itself, so that all who count from one top count from the same exponent. */
+/* Rounded by itself, so that all who count from one top count from the same exponent. Logits that
+ * mean never, such as -1e30, add nothing, and are no exponent to count from. */
 __device__ static inline float exponent_of(float top)
 {
-    return __fmul_rn(top, LOG2_E);
-}
-
-__device__ static inline float base_of(float top)
-{
-    return top == -INFINITY ? 0.0f : exponent_of(top);
+    return __fmul_rn(fmaxf(top, -FAR), LOG2_E);
 }
 
 __device__ static inline struct logsum join(struct logsum a, struct logsum b)
 {
     const bool other = b.top > a.top || (b.top == a.top && b.arg < a.arg);
     struct logsum both = {other ? b.top : a.top, 0.0f, other ? b.arg : a.arg};
-    const float base = base_of(both.top);
+    const float base = exponent_of(both.top);
 
     both.total = a.total * evq_exp2(exponent_of(a.top) - base) +
                  b.total * evq_exp2(exponent_of(b.top) - base);
@@ -68,7 +65,7 @@ __device__ static inline void take(struct logsum &mine, const float (&logits)[CO
             mine.arg = logits[i] == top ? c + i : mine.arg;
         }
     }
-    const float base = base_of(mine.top);
+    const float base = exponent_of(mine.top);
     for (int i = 0; i < COUNT; i++) {
         mine.total += evq_exp2(fmaf(logits[i], LOG2_E, -base));
     }
@@ -78,10 +75,10 @@ __device__ static inline struct evq_row_result result_of(struct logsum all, floa
                                                          int32_t target)
 {
     const double ln_2 = 0.69314718055994531;
-    const double ahead = (double)base_of(all.top) - (double)logit * (double)LOG2_E;
+    const double ahead = (double)exponent_of(all.top) - (double)logit * (double)LOG2_E;
     struct evq_row_result result = {};
 
-    result.loss = log((double)all.total) + ahead * ln_2;
+    result.loss = fabsf(all.top) < FAR ? log((double)all.total) + ahead * ln_2 : (double)NAN;
     result.predicted = isnan(all.total) ? -1 : all.arg;
     result.correct = result.predicted == target;
     return result;

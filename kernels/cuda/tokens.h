@@ -93,7 +93,8 @@ enum evq_status evq_epilogue_launch(const float *d_in, int32_t rows, int32_t n, 
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* SCORE's results from logits[rows, n], fp32, rows a multiple of 4 values apart; d_bias may be
- * NULL. Sums of fp32 exponentials: for products in bf16. */
+ * NULL. Sums of fp32 exponentials: for products in bf16. The loss of a row whose largest logit is
+ * further than 2^29 from 0 is a NaN. */
 enum evq_status evq_logsum_launch(const struct evq_cuda_rows *logits, int32_t rows, int32_t n,
                                   const float *d_bias, const int32_t *d_targets,
                                   struct evq_row_result *d_results, cudaStream_t stream,

@@ -61,10 +61,10 @@ turn.cu~kernels~evq_warp_sum<LANES>~evq_warp_sum
 turn.cu~kernels~begin += at_once~begin += at_once + 1
 logsum.cu~kernels~evq_load(bias + c, shifts)~evq_load(bias, shifts)
 logsum.cu~kernels~logits[i] == top ? c + i~logits[i] >= top ? c
-logsum.cu~kernels~fmaf(logits[i], LOG2_E, -base)~fmaf(logits[i], LOG2_E, -exponent_of(mine.top))
+logsum.cu~kernels~fmaxf(top, -FAR)~top
+logsum.cu~kernels~fabsf(all.top) < FAR ?~true ?
 logsum.cu~kernels~mine.total *= evq_exp2(exponent_of(mine.top) - exponent_of(top));~
-logsum.cu~kernels~(double)base_of(all.top) -~(double)all.top * (double)LOG2_E -
-logsum.cu~kernels~exponent_of(mine.top) - exponent_of(top)~base_of(mine.top) - base_of(top)
+logsum.cu~kernels~(double)exponent_of(all.top) -~(double)all.top * (double)LOG2_E -
 logsum.cu~kernels~fours + (int32_t)threadIdx.x < n~fours + (int32_t)threadIdx.x < n - 1
 logsum.cu~kernels~b.arg < a.arg~b.arg > a.arg
 logsum.cu~kernels~isnan(all.total) ? -1 : all.arg~all.arg
