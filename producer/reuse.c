@@ -102,6 +102,26 @@ static bool comes_late(const struct evq_item *item, const struct evq_seen_path *
                            : since && item->prompt;
 }
 
+/* What lies there was written soon after the submit before, and long before this one: as of saves
+ * after their submits, over a file that was there at first. It cannot be known, so it is said. */
+static void shift_warn(struct evq_sender *sender, const struct evq_item *item,
+                       const struct evq_seen_path *seen, const struct written *written)
+{
+    const int64_t after_ms = written->last_ns / 1000000 - seen->created_ms;
+    const int64_t before_ms = item->request.created_ms - written->last_ns / 1000000;
+
+    if (seen->created_ms != 0 && seen->step != item->request.step && !seen->came_late &&
+        after_ms > 0 && before_ms > SETTLE_NEW_MS && after_ms < before_ms) {
+        evq_warn(&sender->warner, EVQ_WARN_SHIFTED,
+                 "'%s' was written %lld ms after step %lld was submitted and %lld ms before step "
+                 "%lld was: if steps are submitted before their saves, each gets the weights of "
+                 "the one before; remove what lies there before the first, or put the step into "
+                 "the name",
+                 item->request.path, (long long)after_ms, (long long)seen->step,
+                 (long long)before_ms, (long long)item->request.step);
+    }
+}
+
 enum evq_reuse evq_reuse_look(struct evq_sender *sender, struct evq_item *item, int root_fd,
                               const char *path, bool held)
 {
@@ -129,7 +149,9 @@ enum evq_reuse evq_reuse_look(struct evq_sender *sender, struct evq_item *item, 
     if (found == EVQ_REUSE_OWN ||
         (found == EVQ_REUSE_LATER && seen->came_late && written.last_ns / 1000000 < later_ms)) {
         item->reused = item->reused || seen->step != item->request.step;
+        shift_warn(sender, item, seen, &written);
         seen->step = item->request.step;
+        seen->created_ms = item->request.created_ms;
         seen->written_ns = written.last_ns;
         seen->came_late = comes_late(item, seen, &written, found);
         item->prompt = false;

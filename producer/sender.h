@@ -63,6 +63,7 @@ struct evq_source { // A ring and its spool: the client's own first, then those 
 struct evq_seen_path {
     uint64_t hash;
     int64_t step;       // That was last found there.
+    int64_t created_ms; // When that was submitted, unix.
     int64_t written_ns; // Its newest file; 0: not looked at.
     bool came_late;     // After its submit.
 };

@@ -364,6 +364,28 @@ static void client_gives_each_step_its_own_after_one_was_overwritten(void **stat
     evalq_client_close(client);
 }
 
+/* Saves after their submits, where a file was there at first: nothing tells them from others, so
+ * that is said as soon as it seems to be. */
+static void client_says_when_steps_seem_to_get_the_weights_of_those_before(void **state)
+{
+    static const char word[] = "was written 500 ms after step 3 was submitted and 2500 ms before";
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    const int64_t start = __real_evq_clock_unix_ms();
+
+    for (int64_t step = 1; step <= 3; step++) { // After their saves, which is right.
+        save(scene, step, start + step * 3000 - 1200);
+        submit_at(scene, client, step, start + step * 3000);
+        assert_flushed(client);
+    }
+    assert_int_equal(warnings_with(scene, "was written"), 0);
+    save(scene, 3, start + 9500);
+    submit_at(scene, client, 4, start + 12000);
+    assert_flushed(client);
+    assert_int_equal(warnings_with(scene, word), 1);
+    evalq_client_close(client);
+}
+
 static int reuse_make(void **state)
 {
     atomic_store(&wall_ms, 0);
@@ -387,6 +409,7 @@ int main(void)
         REUSE_TEST(client_gives_no_step_the_next_ones_where_saves_delete_first),
         REUSE_TEST(client_gives_no_step_the_next_ones_where_it_looks_late),
         REUSE_TEST(client_gives_each_step_its_own_after_one_was_overwritten),
+        REUSE_TEST(client_says_when_steps_seem_to_get_the_weights_of_those_before),
     };
     scene_clear_environment();
     return cmocka_run_group_tests(tests, NULL, NULL);
