@@ -215,6 +215,8 @@ def keep():
     if not output or not allowed(output):
         raise Refused(f"'{output}' is beneath no directory of $EVALQ_LMMS_OUTPUT")
     os.makedirs(output, exist_ok=True)
+    if os.path.samefile(output, job["checkpoint"]):  # Of a suite without prepare: its weights would go.
+        raise Refused(f"'{output}' is the checkpoint itself")
     clear(output)
     count = size = 0
     for name in sorted(os.listdir(job["checkpoint"])):

@@ -107,6 +107,13 @@ class MergeTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(set(os.listdir(self.output)), {*PARTS, "config.json", "mine.safetensors"})
 
+    def test_a_checkpoint_is_not_kept_in_its_own_place(self) -> None:
+        self.leave(self.source, *PARTS, "config.json")
+        os.symlink(self.source, self.output)
+        done = self.keep()
+        self.assertEqual((done.returncode, "is the checkpoint itself" in done.stderr), (100, True), done.stderr)
+        self.assertEqual(set(os.listdir(self.source)), {*PARTS, "config.json"})
+
     def test_nothing_is_left_of_attempts_that_failed(self) -> None:
         os.mkdir(self.source)
         os.mkdir(self.output)
