@@ -316,6 +316,20 @@ int evalq_client_open(const struct evalq_options *options, struct evalq_client *
     return EVALQ_OK;
 }
 
+/* The last word of a training: nobody else may ever look for what is missing. */
+static void unsent_tell(struct evq_sender *sender)
+{
+    const uint64_t unsent = atomic_load(&sender->waiting) + atomic_load(&sender->spooled);
+
+    if (unsent > 0) {
+        evq_warn(
+            &sender->warner, EVQ_WARN_UNSENT,
+            "run '%s' ends with %llu of its submits unsent: they stay in %s until `evalq scan` "
+            "or the run's next client sends them",
+            sender->run, (unsigned long long)unsent, sender->ring_directory);
+    }
+}
+
 void evalq_client_close(struct evalq_client *client)
 {
     if (client == NULL || client->fork_depth != evq_fork_depth()) {
@@ -324,6 +338,8 @@ void evalq_client_close(struct evalq_client *client)
     int64_t start = evq_clock_mono_ms();
     if (evq_sender_flush(client->sender, start + CLOSE_SEND_MS, false) == EVQ_OK) {
         evq_sender_look(client->sender, evq_clock_mono_ms() + CLOSE_LOOK_MS);
+    } else {
+        unsent_tell(client->sender);
     }
     evq_sender_stop(client->sender, start + CLOSE_MS);
     evq_client_results_close(client);

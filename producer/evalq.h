@@ -143,7 +143,8 @@ struct evalq_stats {         // Submits, except where it says jobs (a submit has
 EVALQ_API int evalq_client_open(const struct evalq_options *options,
                                 struct evalq_client **ret_client);
 /* Gives the background thread up to 1 s to send what is ready, then stops it. What is not sent
- * stays in the ring file for the next open of the run, or for `evalq scan`. Accepts NULL. */
+ * stays in the ring file for the next open of the run, or for `evalq scan`, and a warning says so.
+ * Accepts NULL. */
 EVALQ_API void evalq_client_close(struct evalq_client *client);
 /* Copies the request into the ring and returns: microseconds, no lock, no system call that can
  * block, nothing kept of the caller's. Pinning, fingerprint and sending happen on the client's own

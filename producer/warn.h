@@ -30,6 +30,7 @@ enum evq_warning {
     EVQ_WARN_OLD,         // What another run left unsent for long was removed.
     EVQ_WARN_FOLLOWED,    // A step of the run was submitted before, with other weights.
     EVQ_WARN_FORKED,      // A forked child submits with its parent's client.
+    EVQ_WARN_UNSENT,      // Not all was sent when the client closed.
     EVQ_WARN_COUNT
 };
 

@@ -439,11 +439,13 @@ static void client_flush_and_close_end_in_time_when_redis_stands_still(void **st
     evalq_client_close(client);
     spent = fixture_now_ms() - start;
     assert_true(spent < 5000); // 1 s, and what a busy machine adds.
+    assert_int_equal(warnings_with(scene, "ends with 1 of its submits unsent"), 1);
     fixture_redis_resume(scene->fx->redis);
     client = scene_client(scene); // What was left goes out now.
     assert_flushed(client);
     assert_int_equal(jobs_in(scene, EVQ_JOB_QUEUED), 1);
     evalq_client_close(client);
+    assert_int_equal(warnings_with(scene, "unsent"), 1);
 }
 
 static void client_says_full_once_when_ring_and_spool_are(void **state)
