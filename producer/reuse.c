@@ -92,14 +92,15 @@ static enum evq_reuse whose(struct evq_item *item, const struct evq_seen_path *s
 }
 
 /* Of a path whose steps came early, or did not so far. That this one's did is known only if it was
- * looked at right away: else what was written since may be the next step's. */
+ * looked at right away: else what was written since may be the next step's. Where they did, a save
+ * that seems to have ended at the submit tells nothing: the clock that stamps files is behind. */
 static bool comes_late(const struct evq_item *item, const struct evq_seen_path *seen,
                        const struct written *written, enum evq_reuse found)
 {
-    const bool since = written->last_ns / 1000000 > item->request.created_ms;
+    const int64_t since_ms = written->last_ns / 1000000 - item->request.created_ms;
 
-    return seen->came_late ? since || item->came_late || found == EVQ_REUSE_LATER
-                           : since && item->prompt;
+    return seen->came_late ? since_ms >= -TICK_MS || item->came_late || found == EVQ_REUSE_LATER
+                           : since_ms > 0 && item->prompt;
 }
 
 /* What lies there was written soon after the submit before, and long before this one: as of saves
@@ -147,7 +148,7 @@ enum evq_reuse evq_reuse_look(struct evq_sender *sender, struct evq_item *item, 
     item->came_late = item->came_late || found == EVQ_REUSE_EARLIER;
     // What came before the later one was submitted is this step's, though it may be skipped.
     if (found == EVQ_REUSE_OWN ||
-        (found == EVQ_REUSE_LATER && seen->came_late && written.last_ns / 1000000 < later_ms)) {
+        (found == EVQ_REUSE_LATER && seen->came_late && written.last_ns / 1000000 <= later_ms)) {
         item->reused = item->reused || seen->step != item->request.step;
         shift_warn(sender, item, seen, &written);
         seen->step = item->request.step;

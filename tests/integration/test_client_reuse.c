@@ -163,6 +163,58 @@ static void client_waits_for_the_save_of_a_step_that_is_submitted_first(void **s
     evalq_client_close(client);
 }
 
+/* The first step is submitted before its save, and has its weights. */
+static void early_begin(struct scene *scene, struct evalq_client *client, int64_t start)
+{
+    submit_at(scene, client, 1, start);
+    assert_waits(client);
+    atomic_store(&wall_ms, start + 1500);
+    save(scene, 1, start + 500);
+    assert_flushed(client);
+    assert_int_equal(weights_of_next(scene, 1), 1);
+}
+
+/* A save that took milliseconds is through at the first look, and stamped before its submit. */
+static void client_waits_for_a_save_after_one_that_was_through_at_once(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    const int64_t start = __real_evq_clock_unix_ms();
+
+    early_begin(scene, client, start);
+    save(scene, 2, start + 1997);
+    submit_at(scene, client, 2, start + 2000);
+    assert_flushed(client);
+    submit_at(scene, client, 3, start + 4000);
+    assert_waits(client);
+    save(scene, 3, start + 4500);
+    assert_flushed(client);
+    assert_int_equal(weights_of_next(scene, 2), 2);
+    assert_int_equal(weights_of_next(scene, 3), 3);
+    evalq_client_close(client);
+}
+
+/* A trainer that waits for a save before it submits the next step: both in one millisecond. */
+static void client_gives_no_step_a_save_that_ended_as_it_was_submitted(void **state)
+{
+    struct scene *scene = *state;
+    struct evalq_client *client = scene_client(scene);
+    const int64_t start = __real_evq_clock_unix_ms();
+
+    early_begin(scene, client, start);
+    submit_at(scene, client, 2, start + 2000);
+    assert_waits(client);
+    submit_at(scene, client, 3, start + 3000);
+    save(scene, 2, start + 3000);
+    FIXTURE_UNTIL(jobs_in(scene, EVQ_JOB_QUEUED) > 0);
+    assert_waits(client);
+    save(scene, 3, start + 3500);
+    assert_flushed(client);
+    assert_int_equal(weights_of_next(scene, 2), 0);
+    assert_int_equal(weights_of_next(scene, 3), 3);
+    evalq_client_close(client);
+}
+
 /* The directory is whole with a file of the step before in it: its save is still going on. */
 static void client_waits_for_the_last_file_of_a_directory_that_is_saved_over(void **state)
 {
@@ -401,6 +453,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         REUSE_TEST(client_waits_for_the_save_of_a_step_that_is_submitted_first),
+        REUSE_TEST(client_waits_for_a_save_after_one_that_was_through_at_once),
+        REUSE_TEST(client_gives_no_step_a_save_that_ended_as_it_was_submitted),
         REUSE_TEST(client_waits_for_the_last_file_of_a_directory_that_is_saved_over),
         REUSE_TEST(client_waits_for_a_copy_that_is_older_than_its_submit),
         REUSE_TEST(client_skips_a_step_that_never_was_saved_over_the_one_before),
