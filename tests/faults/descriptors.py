@@ -370,8 +370,9 @@ class NoConnection(Trial):
             raise AssertionError(f"the logger ended with {logger.returncode}: {stage.log('evalq-logger')}")
         if stage.trainer("run", 1, 3, flush_ms=1000) != [1, 2, 3]:
             raise AssertionError("the training's submits were not accepted")
-        if len(stage.said.splitlines()) != 1:
-            raise AssertionError(f"the training said {stage.said!r}")
+        lines = stage.said.splitlines()
+        if len(lines) != 2 or "max number of clients" not in lines[0] or "ends with 3 of its submits unsent" not in lines[1]:
+            raise AssertionError(f"the training said {lines}")
         stage.call("CONFIG", "SET", "maxclients", 1000)
         stage.trainer("run", 1, 0)
         stage.evalq(*scanned, code=0)

@@ -358,7 +358,7 @@ class SpoolFull(Training):
         accepted = stage.trainer("run", 1, self.steps, flush_ms=3000)
         if len(accepted) != self.steps:
             raise AssertionError(f"accepted were {accepted}")
-        self.warned("No space left on device", "submits are kept in")
+        self.warned("No space left on device", "submits are kept in", f"ends with {self.steps} of its submits unsent")
         self.struck = len(accepted)
         disk.make_room()
         stage.start_redis()
