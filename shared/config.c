@@ -339,16 +339,6 @@ const struct evq_task_config *evq_suite_task(const struct evq_suite *suite, cons
     return any;
 }
 
-const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name)
-{
-    for (size_t i = 0; i < config->evaluator_count; i++) {
-        if (strcmp(config->evaluators[i].name, name) == 0) {
-            return &config->evaluators[i];
-        }
-    }
-    return NULL;
-}
-
 const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
                          const char *fallback)
 {

@@ -186,3 +186,13 @@ enum evq_status evq_read_evaluators(const struct evq_config_reader *reader,
     config->evaluator_count = count;
     return EVQ_OK;
 }
+
+const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name)
+{
+    for (size_t i = 0; i < config->evaluator_count; i++) {
+        if (strcmp(config->evaluators[i].name, name) == 0) {
+            return &config->evaluators[i];
+        }
+    }
+    return NULL;
+}

@@ -12,7 +12,6 @@
 
 #include "shared/clock.h"
 #include "shared/conn_resolve.h"
-#include "shared/conn_tls.h"
 #include "shared/file.h"
 
 enum {
@@ -186,16 +185,14 @@ static void socket_close(struct evq_conn_stream *stream)
 const struct evq_conn_transport evq_conn_transport_tcp = {tcp_connect, socket_read, socket_write,
                                                           socket_close};
 
-static const struct evq_conn_transport transport_unix = {unix_connect, socket_read, socket_write,
-                                                         socket_close};
+const struct evq_conn_transport evq_conn_transport_unix = {unix_connect, socket_read, socket_write,
+                                                           socket_close};
 
-enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream, const struct evq_conn_url *url,
-                                     int64_t deadline_ms, struct evq_error *err)
+enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream,
+                                     const struct evq_conn_transport *transport,
+                                     const struct evq_conn_url *url, int64_t deadline_ms,
+                                     struct evq_error *err)
 {
-    const struct evq_conn_transport *transport = url->is_unix ? &transport_unix
-                                                 : url->tls   ? &evq_conn_transport_tls
-                                                              : &evq_conn_transport_tcp;
-
     stream->reason[0] = '\0';
     enum evq_status status = transport->connect(stream, url, deadline_ms, err);
     if (status == EVQ_OK) {

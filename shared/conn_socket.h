@@ -1,7 +1,7 @@
 /*
- * How bytes travel to Redis and back: a stream over one of a table of transports, TCP, unix socket
- * and TLS (conn_tls.h). Every wait has a deadline and ends at an interrupt. Not for sharing between
- * threads.
+ * How bytes travel to Redis and back: a stream over one of three transports. TCP and unix sockets
+ * are here, TLS is in conn_tls.h. Every wait has a deadline and ends at an interrupt. Not for
+ * sharing between threads.
  */
 #ifndef EVQ_SHARED_CONN_SOCKET_H
 #define EVQ_SHARED_CONN_SOCKET_H
@@ -35,6 +35,7 @@ struct evq_conn_transport {
 };
 
 extern const struct evq_conn_transport evq_conn_transport_tcp;
+extern const struct evq_conn_transport evq_conn_transport_unix;
 
 struct evq_conn_stream {
     const struct evq_conn_transport *transport; // NULL: closed.
@@ -48,8 +49,11 @@ struct evq_conn_stream {
     char reason[512];                           // Why the last read or write failed; "": errno.
 };
 
-enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream, const struct evq_conn_url *url,
-                                     int64_t deadline_ms, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Connects over the transport. The caller picks it, because conn_tls.c builds upon this file. */
+enum evq_status evq_conn_socket_open(struct evq_conn_stream *stream,
+                                     const struct evq_conn_transport *transport,
+                                     const struct evq_conn_url *url, int64_t deadline_ms,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 void evq_conn_socket_close(struct evq_conn_stream *stream); // Also when closed.
 
 /*

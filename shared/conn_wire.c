@@ -5,11 +5,21 @@
 #include <string.h>
 
 #include "shared/conn_refusal.h"
+#include "shared/conn_tls.h"
+
+static const struct evq_conn_transport *transport_of(const struct evq_conn_url *url)
+{
+    if (url->is_unix) {
+        return &evq_conn_transport_unix;
+    }
+    return url->tls ? &evq_conn_transport_tls : &evq_conn_transport_tcp;
+}
 
 enum evq_status evq_conn_wire_open(struct evq_conn_wire *wire, const struct evq_conn_url *url,
                                    int64_t deadline_ms, struct evq_error *err)
 {
-    enum evq_status status = evq_conn_socket_open(&wire->stream, url, deadline_ms, err);
+    enum evq_status status =
+        evq_conn_socket_open(&wire->stream, transport_of(url), url, deadline_ms, err);
     if (status != EVQ_OK) {
         return status;
     }

@@ -24,7 +24,7 @@ static struct evq_slot *slot_pick(struct evq_supervisor *supervisor, const struc
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
         if (slot->state == EVQ_SLOT_RUNNING && slot->lease != NULL && slot->gpus > 0 &&
-            evq_claims_fits(supervisor, job, slot) &&
+            evq_claim_rules_fit(supervisor, job, slot) &&
             (first == NULL || slot->lease->claimed_ms < first->lease->claimed_ms)) {
             first = slot;
         }
@@ -159,15 +159,15 @@ void evq_ahead_close(struct evq_supervisor *supervisor)
 /* A slot that is free, or will be in a moment, claims for itself. */
 static bool all_work(const struct evq_supervisor *supervisor)
 {
-    return evq_children_count(supervisor, EVQ_SLOT_RUNNING) > 0 &&
-           evq_children_count(supervisor, EVQ_SLOT_IDLE) == 0 &&
-           evq_children_count(supervisor, EVQ_SLOT_STARTING) == 0;
+    return evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING) > 0 &&
+           evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == 0 &&
+           evq_claim_rules_slots(supervisor, EVQ_SLOT_STARTING) == 0;
 }
 
 static bool may_look(const struct evq_supervisor *supervisor)
 {
     return supervisor->config->worker.read_ahead_bytes > 0 && supervisor->ahead.pid == 0 &&
-           !supervisor->ahead.refused && all_work(supervisor) && evq_claims_allowed(supervisor);
+           !supervisor->ahead.refused && all_work(supervisor) && evq_claim_rules_allow(supervisor);
 }
 
 void evq_ahead_begin(struct evq_supervisor *supervisor)
@@ -193,7 +193,7 @@ int64_t evq_ahead_due_ms(const struct evq_supervisor *supervisor)
  */
 static bool chance_is_ours(const struct evq_supervisor *supervisor, int64_t running)
 {
-    const uint64_t ours = evq_children_count(supervisor, EVQ_SLOT_RUNNING);
+    const uint64_t ours = evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING);
 
     return running <= (int64_t)ours || evq_clock_random() % (uint64_t)running < ours;
 }
@@ -235,7 +235,7 @@ bool evq_ahead_look(struct evq_supervisor *supervisor)
         mask |= slot->state == EVQ_SLOT_RUNNING ? slot->fits : 0;
     }
     const uint32_t count =
-        evq_offer_classes(&supervisor->offer, evq_claims_classes(supervisor, mask), classes);
+        evq_offer_classes(&supervisor->offer, evq_claim_rules_classes(supervisor, mask), classes);
     const enum evq_status status =
         evq_queue_peek(supervisor->link.queue, classes, count, &peeked, &err);
     if (!evq_link_note_read(&supervisor->link, status, &err)) {

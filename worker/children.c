@@ -16,16 +16,6 @@
 #define START_FIRST_MS      200
 #define START_MAX_MS        10000
 
-uint32_t evq_children_count(const struct evq_supervisor *supervisor, enum evq_slot_state state)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        count += supervisor->slots[i].state == state;
-    }
-    return count;
-}
-
 /* ---- a job goes in ---- */
 
 static int64_t job_limit_ms(const struct evq_supervisor *supervisor, const struct evq_suite *suite)
@@ -174,7 +164,7 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
 
     if (lease == NULL || ending == EVQ_ENDING_STALE || ending == EVQ_ENDING_CANCELLED) {
         if (lease != NULL) {
-            evq_claims_forget(supervisor, lease, ending);
+            evq_held_leases_drop(supervisor, lease, ending);
         }
         return;
     }
@@ -244,7 +234,7 @@ static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
     switch (ending) {
     case EVQ_ENDING_STALE:
     case EVQ_ENDING_CANCELLED:
-        evq_claims_forget(supervisor, lease, ending);
+        evq_held_leases_drop(supervisor, lease, ending);
         break;
     case EVQ_ENDING_NO_ROOM:
         evq_room_lack(supervisor, lease->suite, reason);

@@ -8,24 +8,6 @@
 
 #define CLAIMS_MAX 64
 
-/* ---- the leases held ---- */
-
-void evq_claims_end(struct evq_supervisor *supervisor, struct evq_lease *lease)
-{
-    struct evq_lease **at = &supervisor->leases;
-
-    while (*at != NULL && *at != lease) {
-        at = &(*at)->next;
-    }
-    if (*at != NULL) {
-        *at = lease->next;
-    }
-    evq_lease_free(lease);
-    if (supervisor->leases == NULL) {
-        supervisor->idle_since_ms = evq_clock_mono_ms();
-    }
-}
-
 static void lease_append(struct evq_supervisor *supervisor, struct evq_lease *lease)
 {
     struct evq_lease **at = &supervisor->leases;
@@ -36,50 +18,16 @@ static void lease_append(struct evq_supervisor *supervisor, struct evq_lease *le
     *at = lease;
 }
 
-/* Whatever a slot still does for the lease is of no use any more. */
-void evq_claims_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease)
-{
-    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->lease == lease) {
-            slot->lease = NULL;
-            evq_slot_cancel(slot, EVQ_ENDING_STALE, EVQ_SLOT_GRACE_MS);
-        }
-    }
-}
-
-/* ---- which slot ---- */
-
-bool evq_claims_fits(const struct evq_supervisor *supervisor, const struct evq_job *job,
-                     const struct evq_slot *slot)
-{
-    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, job->suite);
-    const struct evq_needs *needs = job->needs_given || suite == NULL ? &job->needs : &suite->needs;
-
-    return needs->gpus <= slot->gpus &&
-           (needs->gpu_memory_bytes == 0 || needs->gpu_memory_bytes <= slot->memory_bytes);
-}
-
 static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struct evq_claim *claim)
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
         if (slot->state == EVQ_SLOT_IDLE && !slot->waits &&
-            evq_claims_fits(supervisor, claim->job, slot)) {
+            evq_claim_rules_fit(supervisor, claim->job, slot)) {
             return slot;
         }
     }
     return NULL;
-}
-
-static bool alone_present(const struct evq_supervisor *supervisor)
-{
-    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
-        if (lease->claim->alone && lease->state != EVQ_LEASE_ENDING) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* Starts what is held and can run now: an `alone` job with nothing beside it, others in any slot
@@ -90,7 +38,7 @@ void evq_claims_start(struct evq_supervisor *supervisor)
         if (lease->state != EVQ_LEASE_HELD || !evq_gpus_current(supervisor)) {
             continue;
         }
-        if (lease->claim->alone && evq_children_count(supervisor, EVQ_SLOT_RUNNING) > 0) {
+        if (lease->claim->alone && evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING) > 0) {
             continue;
         }
         struct evq_slot *slot = slot_find(supervisor, lease->claim);
@@ -130,23 +78,6 @@ static void claim_take(struct evq_supervisor *supervisor, struct evq_claim *clai
 
 /* ---- claiming ---- */
 
-uint64_t evq_claims_classes(const struct evq_supervisor *supervisor, uint64_t mask)
-{
-    const int64_t left_s = supervisor->options->deadline_s - evq_clock_unix_ms() / 1000;
-
-    for (uint32_t i = 0; i < supervisor->offer.class_count; i++) {
-        const struct evq_class *class = &supervisor->offer.classes[i];
-        const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, class->suite);
-        const bool late =
-            suite != NULL && supervisor->options->deadline_s > 0 &&
-            supervisor->suite_seconds[suite - supervisor->config->suites] > (double)left_s;
-        if (late || (suite != NULL && evq_room_held(supervisor, suite))) {
-            mask &= ~evq_offer_bit(class->number);
-        }
-    }
-    return mask;
-}
-
 struct want { // What the next claim asks for.
     uint32_t classes[EVQ_QUEUE_CLASSES_MAX];
     uint32_t class_count;
@@ -163,7 +94,7 @@ static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, s
         return false;
     }
     want->class_count = evq_offer_classes(
-        &supervisor->offer, evq_claims_classes(supervisor, slot->fits), want->classes);
+        &supervisor->offer, evq_claim_rules_classes(supervisor, slot->fits), want->classes);
     want->claims_max = 0;
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *other = &supervisor->slots[i];
@@ -179,19 +110,6 @@ static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, s
     }
     want->claims_max = want->claims_max > CLAIMS_MAX ? CLAIMS_MAX : want->claims_max;
     return want->class_count > 0 && want->claims_max > 0;
-}
-
-bool evq_claims_allowed(const struct evq_supervisor *supervisor)
-{
-    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
-        if (lease->state == EVQ_LEASE_HELD) {
-            return false;
-        }
-    }
-    return !supervisor->draining && !supervisor->sick && supervisor->registered &&
-           !alone_present(supervisor) && evq_gpus_current(supervisor) &&
-           (supervisor->options->max_jobs == 0 ||
-            supervisor->jobs_taken < supervisor->options->max_jobs);
 }
 
 static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
@@ -234,7 +152,7 @@ enum evq_status evq_claims_round(struct evq_supervisor *supervisor, struct evq_e
     struct want want;
 
     supervisor->claim_due = false;
-    for (uint32_t i = 0; i < supervisor->slot_count && evq_claims_allowed(supervisor); i++) {
+    for (uint32_t i = 0; i < supervisor->slot_count && evq_claim_rules_allow(supervisor); i++) {
         if (!want_make(supervisor, i, &want)) {
             continue;
         }
@@ -250,15 +168,6 @@ enum evq_status evq_claims_round(struct evq_supervisor *supervisor, struct evq_e
     return EVQ_OK;
 }
 
-void evq_claims_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                       enum evq_slot_ending ending)
-{
-    evq_claims_detach(supervisor, lease);
-    evq_log(EVQ_LOG_INFO, "job_left", "job=%s why=%s", lease->claim->id,
-            evq_slot_ending_name(ending));
-    evq_claims_end(supervisor, lease);
-}
-
 /* The first slot of a group that has something to claim; slot_count: none has. */
 static uint32_t want_first(const struct evq_supervisor *supervisor, struct want *want)
 {
@@ -267,7 +176,7 @@ static uint32_t want_first(const struct evq_supervisor *supervisor, struct want 
     while (first < supervisor->slot_count && !want_make(supervisor, first, want)) {
         first++;
     }
-    return evq_claims_allowed(supervisor) ? first : supervisor->slot_count;
+    return evq_claim_rules_allow(supervisor) ? first : supervisor->slot_count;
 }
 
 /* Idle slots of other groups than that of the one numbered `first`. */

@@ -23,8 +23,8 @@ static void beats_answer(struct evq_supervisor *supervisor, const struct evq_bea
         const bool cancelled = beats[i].answer == EVQ_BEAT_CANCEL;
         evq_log(EVQ_LOG_WARN, cancelled ? "job_cancelled" : "job_stale", "job=%s reason=%s",
                 leases[i]->claim->id, "heartbeat");
-        evq_claims_forget(supervisor, leases[i],
-                          cancelled ? EVQ_ENDING_CANCELLED : EVQ_ENDING_STALE);
+        evq_held_leases_drop(supervisor, leases[i],
+                             cancelled ? EVQ_ENDING_CANCELLED : EVQ_ENDING_STALE);
     }
 }
 
@@ -195,7 +195,7 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
         if (status == EVQ_OK) {
             evq_log(EVQ_LOG_WARN, "job_adopted", "job=%s", lease->claim->id);
         } else {
-            evq_claims_forget(supervisor, lease, EVQ_ENDING_STALE);
+            evq_held_leases_drop(supervisor, lease, EVQ_ENDING_STALE);
         }
         lease = next;
     }
@@ -228,7 +228,7 @@ static bool link_check(struct evq_supervisor *supervisor)
 static bool supervisor_quiet(const struct evq_supervisor *supervisor)
 {
     return supervisor->leases == NULL &&
-           evq_children_count(supervisor, EVQ_SLOT_IDLE) == supervisor->slot_count;
+           evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == supervisor->slot_count;
 }
 
 static void wait_begin(struct evq_supervisor *supervisor)
@@ -238,14 +238,14 @@ static void wait_begin(struct evq_supervisor *supervisor)
     struct evq_error err;
     uint64_t mask = 0;
 
-    if (supervisor->link.waiting != NULL || !evq_claims_allowed(supervisor)) {
+    if (supervisor->link.waiting != NULL || !evq_claim_rules_allow(supervisor)) {
         return;
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         mask |= supervisor->slots[i].state == EVQ_SLOT_IDLE ? supervisor->slots[i].fits : 0;
     }
     const uint32_t count =
-        evq_offer_classes(&supervisor->offer, evq_claims_classes(supervisor, mask), classes);
+        evq_offer_classes(&supervisor->offer, evq_claim_rules_classes(supervisor, mask), classes);
     if (count == 0) {
         return;
     }
@@ -329,7 +329,7 @@ static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
     return !supervisor->registered || reclass_is_due(supervisor, now_ms) || supervisor->adopt ||
            evq_outboxes_wait(supervisor) || now_ms >= supervisor->beat_due_ms ||
-           (supervisor->claim_due && evq_claims_allowed(supervisor)) ||
+           (supervisor->claim_due && evq_claim_rules_allow(supervisor)) ||
            now_ms >= evq_ahead_due_ms(supervisor) || supervisor->link.waiting == NULL;
 }
 
@@ -346,8 +346,8 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
     }
     // Commands must not queue behind a block; a marker must not be eaten by a worker with no slot
     // for its job.
-    if (link->waiting == link->conn || evq_children_count(supervisor, EVQ_SLOT_IDLE) == 0 ||
-        !evq_claims_allowed(supervisor)) {
+    if (link->waiting == link->conn || evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == 0 ||
+        !evq_claim_rules_allow(supervisor)) {
         evq_link_wait_drop(link);
     }
     if (!link_check(supervisor) || !offer_renew(supervisor, now_ms) ||
@@ -359,7 +359,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
         (!heartbeat(supervisor) || !evq_gpus_renew(supervisor))) {
         return;
     }
-    for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && evq_claims_allowed(supervisor);
+    for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && evq_claim_rules_allow(supervisor);
          i++) {
         const enum evq_status status = evq_claims_round(supervisor, &err);
         if (!evq_link_note(link, status, &err)) {
@@ -386,8 +386,8 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
     int64_t due_ms =
         beat_is_due(supervisor, INT64_MAX) ? supervisor->beat_due_ms : supervisor->link.wait_end_ms;
 
-    if (supervisor->claim_due && evq_claims_allowed(supervisor) &&
-        evq_children_count(supervisor, EVQ_SLOT_IDLE) > 0) {
+    if (supervisor->claim_due && evq_claim_rules_allow(supervisor) &&
+        evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) > 0) {
         due_ms = 0;
     }
     if (supervisor->reclass && supervisor->reclass_ms < due_ms) {
@@ -400,7 +400,7 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
         due_ms = supervisor->link.wait_end_ms;
     }
     if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms < due_ms &&
-        evq_children_count(supervisor, EVQ_SLOT_IDLE) > 0 && evq_claims_allowed(supervisor) &&
+        evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) > 0 && evq_claim_rules_allow(supervisor) &&
         supervisor->link.waiting == NULL) {
         due_ms = supervisor->claim_again_ms;
     }

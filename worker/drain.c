@@ -13,7 +13,7 @@ void evq_drain_begin(struct evq_supervisor *supervisor, const char *why, int64_t
 
     if (!supervisor->draining) {
         evq_log(EVQ_LOG_INFO, "drain", "why=%s within_ms=%lld running=%u", why,
-                (long long)within_ms, evq_children_count(supervisor, EVQ_SLOT_RUNNING));
+                (long long)within_ms, evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING));
     }
     supervisor->drain_ms =
         supervisor->draining && supervisor->drain_ms < end_ms ? supervisor->drain_ms : end_ms;
@@ -29,7 +29,7 @@ void evq_drain_begin(struct evq_supervisor *supervisor, const char *why, int64_t
 void evq_drain_force(struct evq_supervisor *supervisor)
 {
     evq_log(EVQ_LOG_WARN, "drain_forced", "running=%u",
-            evq_children_count(supervisor, EVQ_SLOT_RUNNING));
+            evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING));
     supervisor->forced = true;
     supervisor->exit_code = EVQ_EXIT_INTERRUPTED;
     supervisor->drain_ms = evq_clock_mono_ms() + FORCED_MS;
@@ -46,7 +46,7 @@ void evq_drain_force(struct evq_supervisor *supervisor)
  */
 static bool may_still_claim(const struct evq_supervisor *supervisor)
 {
-    return evq_claims_allowed(supervisor) && supervisor->link.tries == 0;
+    return evq_claim_rules_allow(supervisor) && supervisor->link.tries == 0;
 }
 
 void evq_drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)
@@ -66,7 +66,7 @@ void evq_drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)
             evq_drain_begin(supervisor, "max-jobs", drain_ms);
         } else if (supervisor->leases == NULL && options->idle_exit_s >= 0 &&
                    !(supervisor->claim_due && may_still_claim(supervisor)) &&
-                   evq_children_count(supervisor, EVQ_SLOT_STARTING) == 0 &&
+                   evq_claim_rules_slots(supervisor, EVQ_SLOT_STARTING) == 0 &&
                    now_ms - supervisor->idle_since_ms >= options->idle_exit_s * 1000) {
             evq_drain_begin(supervisor, "idle", drain_ms);
         }

@@ -271,8 +271,9 @@ static enum evq_status transfer_once(struct transfer *transfer, struct evq_error
 
     memcpy(target.host, transfer->host, sizeof(transfer->host));
     transfer->stream.failure = 0;
-    enum evq_status status = evq_conn_socket_open(
-        &transfer->stream, &target, evq_clock_mono_ms() + transfer->limits->connect_ms, err);
+    enum evq_status status =
+        evq_conn_socket_open(&transfer->stream, &evq_conn_transport_tcp, &target,
+                             evq_clock_mono_ms() + transfer->limits->connect_ms, err);
     if (status == EVQ_E_IO && transfer->stream.failure == ECONNREFUSED) {
         return evq_error_set(err, EVQ_E_GONE, "its producer at %s is no more", place);
     }

@@ -7,7 +7,9 @@
  *   drain.c       why it claims no more, and how long what runs still has
  *   children.c    the slots' processes: notes, deaths, time limits, starts
  *   dispatch.c    one round with Redis: offers, outboxes, heartbeats, waiting for a wake marker
- *   claims.c      which jobs are asked for, started, given up
+ *   claims.c      claims jobs and starts them
+ *   claim_rules.c which jobs the slots can take now
+ *   held_leases.c the list of the leases that this worker holds
  *   ahead.c       which job may come next: its weights are read while the present ones compute,
  *                 into the page cache, from there by a child into its device
  *   status.c      what `evalq status` is told of this worker
@@ -119,7 +121,6 @@ void evq_children_tick(struct evq_supervisor *supervisor, int64_t now_ms); // Li
 /* Gives the lease's job to an idle slot. */
 void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
                        struct evq_lease *lease);
-uint32_t evq_children_count(const struct evq_supervisor *supervisor, enum evq_slot_state state);
 /* Asks all to exit, kills the rest, reaps. */
 void evq_children_stop(struct evq_supervisor *supervisor);
 
@@ -141,11 +142,6 @@ bool evq_outboxes_wait(const struct evq_supervisor *supervisor); // Something is
 
 /* ---- claims.c ---- */
 
-/* Whether another job may be asked for at all. */
-bool evq_claims_allowed(const struct evq_supervisor *supervisor);
-/* Of the classes of a mask, those whose jobs end before the deadline, as far as is known, and find
- * room here. */
-uint64_t evq_claims_classes(const struct evq_supervisor *supervisor, uint64_t mask);
 /* One claim for each group of like slots. Sets claim_due anew: there may be more. */
 enum evq_status evq_claims_round(struct evq_supervisor *supervisor,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
@@ -159,16 +155,28 @@ enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_c
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* Starts what is held and can run now: an `alone` job with nothing beside it. */
 void evq_claims_start(struct evq_supervisor *supervisor);
+
+/* ---- claim_rules.c ---- */
+
+/* Whether the worker may claim another job now. */
+bool evq_claim_rules_allow(const struct evq_supervisor *supervisor);
+/* The classes of the mask whose jobs can end before the deadline and find room on this machine. */
+uint64_t evq_claim_rules_classes(const struct evq_supervisor *supervisor, uint64_t mask);
 /* Whether the slot has what the job needs. */
-bool evq_claims_fits(const struct evq_supervisor *supervisor, const struct evq_job *job,
-                     const struct evq_slot *slot);
-/* The slot that runs the lease's job is told to stop; what it says of it no longer counts. */
-void evq_claims_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease);
-/* Redis knows all of it: the lease is freed. */
-void evq_claims_end(struct evq_supervisor *supervisor, struct evq_lease *lease);
-/* The job is no longer ours: its slot is told, and what was still to be sent is forgotten. */
-void evq_claims_forget(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                       enum evq_slot_ending ending);
+bool evq_claim_rules_fit(const struct evq_supervisor *supervisor, const struct evq_job *job,
+                         const struct evq_slot *slot);
+/* How many slots are in the state. */
+uint32_t evq_claim_rules_slots(const struct evq_supervisor *supervisor, enum evq_slot_state state);
+
+/* ---- held_leases.c ---- */
+
+/* Stops the slot that runs the lease's job. Whatever the slot still reports is ignored. */
+void evq_held_leases_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease);
+/* Frees the lease, because Redis has recorded the end of its job. */
+void evq_held_leases_remove(struct evq_supervisor *supervisor, struct evq_lease *lease);
+/* Gives up a job that another worker owns now: stops its slot and drops its unsent results. */
+void evq_held_leases_drop(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                          enum evq_slot_ending ending);
 
 /* ---- room.c ---- */
 

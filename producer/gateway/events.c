@@ -104,7 +104,7 @@ enum evq_status evq_events_start(const struct evq_events_config *config,
         }
         if (status == EVQ_OK) {
             events->started =
-                pthread_create(&events->thread, NULL, evq_events_feed, &events->feed) == 0;
+                pthread_create(&events->thread, NULL, config->follow, &events->feed) == 0;
             status =
                 events->started ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "no room for a thread");
         }

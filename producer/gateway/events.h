@@ -29,6 +29,7 @@ struct evq_listener;
 
 struct evq_events_config {
     const struct evq_config *config; // Borrowed. NULL: no thread, events are added by hand.
+    void *(*follow)(void *feed);     // Main of the thread: evq_events_feed().
     /* On the thread of events, whenever there is something new, and every 15 s. */
     void (*on_news)(void *context);
     void *context;

@@ -116,8 +116,10 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
                                      int fd, struct evq_error *err)
 {
     struct evq_http_server *started = NULL;
-    const struct evq_events_config events = {
-        .config = service->config, .on_news = on_news, .context = service};
+    const struct evq_events_config events = {.follow = evq_events_feed,
+                                             .config = service->config,
+                                             .on_news = on_news,
+                                             .context = service};
     enum evq_status status = evq_events_start(&events, &service->events, err);
     if (status == EVQ_OK) {
         status = evq_pins_start(service->config, &service->pins, err);

@@ -426,12 +426,6 @@ size_t evq_pickle_persistent(const struct evq_pickle *pickle,
     return pickle->persistent_count;
 }
 
-bool evq_pickle_is_global(const struct evq_pickle_node *value, const char *module, const char *name)
-{
-    return value->kind == EVQ_PICKLE_GLOBAL && strcmp(value->as.global->name, name) == 0 &&
-           strcmp(value->as.global->module, module) == 0;
-}
-
 bool evq_pickle_is_text(const struct evq_pickle_node *value, const char *text)
 {
     return value->kind == EVQ_PICKLE_TEXT && value->count == strlen(text) &&

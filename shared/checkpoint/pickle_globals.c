@@ -146,3 +146,9 @@ bool evq_pickle_call_denied(const struct evq_pickle_node *callable,
     return of->kind != EVQ_PICKLE_GLOBAL || name->kind != EVQ_PICKLE_TEXT || name->count == 0 ||
            name->as.text[0] == '_' || memchr(name->as.text, '.', name->count) != NULL;
 }
+
+bool evq_pickle_is_global(const struct evq_pickle_node *value, const char *module, const char *name)
+{
+    return value->kind == EVQ_PICKLE_GLOBAL && strcmp(value->as.global->name, name) == 0 &&
+           strcmp(value->as.global->module, module) == 0;
+}

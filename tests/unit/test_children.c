@@ -383,12 +383,12 @@ static void job_starts_only_where_its_needs_fit(void **state)
     job->needs = (struct evq_needs){.gpus = 2, .gpu_memory_bytes = 1000};
     scene->slot.gpus = 2;
     scene->slot.memory_bytes = 1000;
-    assert_true(evq_claims_fits(&scene->supervisor, job, &scene->slot));
+    assert_true(evq_claim_rules_fit(&scene->supervisor, job, &scene->slot));
     scene->slot.gpus = 1;
-    assert_false(evq_claims_fits(&scene->supervisor, job, &scene->slot));
+    assert_false(evq_claim_rules_fit(&scene->supervisor, job, &scene->slot));
     scene->slot.gpus = 2;
     scene->slot.memory_bytes = 999;
-    assert_false(evq_claims_fits(&scene->supervisor, job, &scene->slot));
+    assert_false(evq_claim_rules_fit(&scene->supervisor, job, &scene->slot));
 }
 
 /* A child gets no address and no password of Redis, whatever the worker was given. */

@@ -18,12 +18,6 @@ static const char *const item_keys[] = {
     "format", "text",    "tokenizer",   "prefix", "limit", "labels",           "template",
     "target", "choices", "label_names", "label",  "clean", "target_delimiter", NULL};
 
-const char *evq_corpus_option(const struct evq_task_config *task, const char *key,
-                              const char *fallback)
-{
-    return evq_pair_get(task->data, task->data_count, key, fallback);
-}
-
 /* An entry of the list of choices: "choices.0". */
 static bool is_choice(const char *key)
 {

@@ -233,3 +233,9 @@ enum evq_status evq_corpus_add_item(struct evq_corpus_build *build, int32_t pass
         .first = (int64_t)corpus->passage_count - passages, .passages = passages, .gold = gold};
     return EVQ_OK;
 }
+
+const char *evq_corpus_option(const struct evq_task_config *task, const char *key,
+                              const char *fallback)
+{
+    return evq_pair_get(task->data, task->data_count, key, fallback);
+}

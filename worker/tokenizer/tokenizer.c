@@ -236,25 +236,6 @@ void evq_tokenizer_around(const struct evq_tokenizer *tokenizer, int64_t *ret_be
     *ret_after = (int64_t)tokenizer->after_count;
 }
 
-static int32_t find_added(const struct evq_added *added, const char *text, size_t bytes)
-{
-    for (size_t i = 0; i < added->count; i++) {
-        const struct evq_definition_text written = added->tokens[i].written;
-        if (written.bytes == bytes && memcmp(written.text, text, bytes) == 0) {
-            return added->tokens[i].id;
-        }
-    }
-    return -1;
-}
-
-int32_t evq_tokenizer_find(const struct evq_tokenizer *tokenizer, const char *text, size_t bytes)
-{
-    int32_t id = find_added(&tokenizer->raw, text, bytes);
-
-    id = id >= 0 ? id : find_added(&tokenizer->normalized, text, bytes);
-    return id >= 0 ? id : evq_bpe_find(&tokenizer->bpe, text, bytes);
-}
-
 const char *evq_tokenizer_name(const struct evq_tokenizer *tokenizer)
 {
     return tokenizer->path;
