@@ -23,50 +23,6 @@
 #define CLOSE_SEND_MS       700 // Of which for sending what is ready.
 #define CLOSE_LOOK_MS       150 // And for releasing pins.
 
-static _Thread_local char last_error[512];
-
-int evq_client_fail(const struct evq_error *error)
-{
-    (void)snprintf(last_error, sizeof(last_error), "%s", error->message);
-    switch (error->status) {
-    case EVQ_OK:
-        return EVALQ_OK;
-    case EVQ_E_FULL:
-        return EVALQ_FULL;
-    case EVQ_E_TIMEOUT:
-        return EVALQ_TIMEOUT;
-    case EVQ_E_IO:
-    case EVQ_E_RETRY:
-    case EVQ_E_AUTH:
-    case EVQ_E_VERSION:
-    case EVQ_E_STOPPED:
-        return EVALQ_UNAVAILABLE;
-    case EVQ_E_NOT_FOUND:
-        return EVALQ_NOT_FOUND;
-    case EVQ_E_NOMEM:
-        return EVALQ_NOMEM;
-    case EVQ_E_BUG:
-        return EVALQ_BUG;
-    default:
-        return EVALQ_INVALID;
-    }
-}
-
-int evq_client_usable(const struct evalq_client *client)
-{
-    if (client == NULL) {
-        (void)snprintf(last_error, sizeof(last_error),
-                       "there is no client: open failed, or was not called");
-        return EVALQ_INVALID;
-    }
-    if (client->fork_depth != evq_fork_depth()) {
-        (void)snprintf(last_error, sizeof(last_error),
-                       "this process was forked after the client was opened: open another one");
-        return EVALQ_FORKED;
-    }
-    return EVALQ_OK;
-}
-
 static const char *text_or(const char *text, const char *fallback)
 {
     return text != NULL && text[0] != '\0' ? text : fallback;
@@ -293,7 +249,7 @@ int evalq_client_open(const struct evalq_options *options, struct evalq_client *
     static const struct evalq_options defaults;
     struct evq_error error = {.status = EVQ_OK};
 
-    last_error[0] = '\0';
+    evq_client_error_clear();
     if (ret_client == NULL) {
         (void)evq_error_set(&error, EVQ_E_INVALID, "ret_client is NULL");
         return evq_client_fail(&error);
@@ -375,7 +331,8 @@ int evalq_client_submit(struct evalq_client *client, const struct evalq_checkpoi
     int usable = evq_client_usable(client);
 
     if (usable == EVALQ_FORKED) { // As of a program that went to the background after it opened.
-        evq_warn(&client->sender->warner, EVQ_WARN_FORKED, "nothing is submitted: %s", last_error);
+        evq_warn(&client->sender->warner, EVQ_WARN_FORKED, "nothing is submitted: %s",
+                 evalq_client_error(client));
     }
     if (usable != EVALQ_OK) {
         return usable;
@@ -450,12 +407,6 @@ void evalq_client_stats(struct evalq_client *client, struct evalq_stats *ret_sta
         ret_stats->connected = atomic_load(&sender->connected);
         ret_stats->pending = atomic_load(&sender->waiting) + atomic_load(&sender->spooled);
     }
-}
-
-const char *evalq_client_error(const struct evalq_client *client)
-{
-    (void)client; // One thread's last failure, whichever client it was of.
-    return last_error;
 }
 
 const char *evalq_client_run(const struct evalq_client *client)

@@ -30,6 +30,7 @@ struct evalq_client {
 /* Keeps the sentence for evalq_client_error() of this thread; returns the public code of its
  * status. */
 int evq_client_fail(const struct evq_error *error);
+void evq_client_error_clear(void);
 /* EVALQ_OK, or why client cannot be used by this process. */
 int evq_client_usable(const struct evalq_client *client);
 void evq_client_results_close(struct evalq_client *client);

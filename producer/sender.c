@@ -59,14 +59,6 @@ static void sender_unref(struct evq_sender *sender)
     }
 }
 
-void evq_sender_tell(struct evq_sender *sender, bool failed)
-{
-    pthread_mutex_lock(&sender->progress_lock);
-    sender->failures += failed;
-    pthread_cond_broadcast(&sender->progress);
-    pthread_mutex_unlock(&sender->progress_lock);
-}
-
 /* What others wait for. */
 static bool settled_note(struct evq_sender *sender)
 {

@@ -3,10 +3,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "producer/cli/board.h"
 #include "producer/cli/json.h"
+#include "producer/cli/pause.h"
 #include "producer/cli/view.h"
 #include "shared/buffer.h"
 #include "shared/clock.h"
@@ -25,18 +25,6 @@ struct collected { // The results of the waited-for jobs.
     struct evq_buffer json;
     size_t json_count;
 };
-
-void evq_waiting_pause(uint32_t *look, int64_t deadline_ms)
-{
-    int64_t pause_ms = 20 << (*look < 5 ? *look : 5);
-    pause_ms = pause_ms > 500 ? 500 : pause_ms;
-    (*look)++;
-    if (deadline_ms > 0) {
-        int left = evq_clock_left_ms(deadline_ms);
-        pause_ms = pause_ms > left ? left : pause_ms;
-    }
-    (void)usleep((useconds_t)pause_ms * 1000);
-}
 
 static enum evq_status look_at(struct evq_cli *cli, struct waited *job, struct evq_error *err)
 {
@@ -78,7 +66,7 @@ enum evq_status evq_waiting_open(struct evq_cli *cli, int64_t *timeout_s, struct
             return evq_error_set(err, EVQ_E_TIMEOUT,
                                  "Redis asked to wait for all of the %" PRId64 " s", *timeout_s);
         }
-        evq_waiting_pause(&looks, deadline);
+        evq_pause(&looks, deadline);
         status = evq_queue_info(cli->queue, &info, err);
     }
     if (*timeout_s >= 0) {
@@ -189,7 +177,7 @@ enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, si
             break;
         }
         status = EVQ_OK;
-        evq_waiting_pause(&looks, deadline);
+        evq_pause(&looks, deadline);
     }
     if (status == EVQ_OK) {
         status = print_results(cli, jobs, id_count, err);
@@ -248,7 +236,7 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
                                  "%" PRId64 " jobs of '%s' were still open after %" PRId64 " s",
                                  counts.open, run, timeout_s);
         }
-        evq_waiting_pause(&looks, deadline);
+        evq_pause(&looks, deadline);
     }
     const enum evq_status known = evq_cli_check_run(cli, run, &counts, err);
     if (known != EVQ_OK) {

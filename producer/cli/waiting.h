@@ -29,7 +29,4 @@ enum evq_status evq_waiting_open(struct evq_cli *cli, int64_t *timeout_s,
  * but none begins with one. */
 bool evq_waiting_passes(enum evq_status status, uint32_t looks);
 
-/* Sleeps for the next look: 20 ms at first, up to 500 ms, at most until deadline_ms (0: none). */
-void evq_waiting_pause(uint32_t *look, int64_t deadline_ms);
-
 #endif

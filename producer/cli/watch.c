@@ -7,6 +7,7 @@
 
 #include "producer/cli/feed.h"
 #include "producer/cli/live.h"
+#include "producer/cli/pause.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/waiting.h"
 #include "shared/buffer.h"
@@ -105,7 +106,7 @@ static enum evq_status watch_loop(struct evq_cli *cli, struct evq_feed *feed, st
                                  counts->open, to->timeout_s);
         }
         uint32_t steady = 4; // A look every 320 ms.
-        evq_waiting_pause(&steady, deadline);
+        evq_pause(&steady, deadline);
         evq_terminal_resize(&cli->terminal);
     }
 }
