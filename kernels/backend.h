@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 #define EVQ_BACKEND_ABI 5
 

@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "logger/served.h"
-#include "shared/buffer.h"
-#include "shared/clock.h"
-#include "shared/log.h"
+#include "logger/sink_owner.h"
+#include "shared/base/buffer.h"
+#include "shared/base/clock.h"
+#include "shared/base/log.h"
 
 #define BATCH_MAX        256
 #define HELD_MAX         4096
@@ -50,7 +50,7 @@ struct evq_forward {
     atomic_bool ended;
     atomic_uint_fast64_t count;
     struct evq_error error; // What ended the thread.
-    struct evq_served served;
+    struct evq_sink_owner served;
 };
 
 static void entries_free(struct evq_entry *entries, uint32_t count)
@@ -264,12 +264,12 @@ static void error_note(struct evq_forward *forward, const char *message)
 /* Says that this one serves the sink, and when another one does too. */
 static enum evq_status sink_serve(struct evq_forward *forward, struct evq_error *err)
 {
-    struct evq_served *served = &forward->served;
+    struct evq_sink_owner *served = &forward->served;
     const bool first = !served->said;
     bool changed = false;
 
     const enum evq_status status =
-        evq_served_say(served, forward->queue, forward->sink->name, &changed, err);
+        evq_sink_owner_say(served, forward->queue, forward->sink->name, &changed, err);
     if (changed) {
         error_note(forward, served->text);
     }
@@ -465,7 +465,7 @@ enum evq_status evq_forward_start(const struct evq_config *config,
     forward->sink = sink;
     forward->ops = evq_sink_find(sink->kind);
     forward->random = evq_clock_random();
-    evq_served_init(&forward->served, config->logger.directory);
+    evq_sink_owner_init(&forward->served, config->logger.directory);
     taken_drop(forward); // What an earlier process had.
     enum evq_status status = queue_open(config, &forward->conn, &forward->queue, err);
     if (status == EVQ_OK && pthread_create(&forward->thread, NULL, forward_main, forward) != 0) {

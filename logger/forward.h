@@ -5,7 +5,7 @@
 #ifndef EVQ_LOGGER_FORWARD_H
 #define EVQ_LOGGER_FORWARD_H
 
-#include "logger/sink.h"
+#include "logger/sinks/sink.h"
 
 struct evq_forward;
 

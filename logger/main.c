@@ -8,10 +8,10 @@
 
 #include "logger/forward.h"
 #include "logger/options.h"
-#include "shared/clock.h"
-#include "shared/file.h"
-#include "shared/log.h"
-#include "shared/program.h"
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "shared/base/program.h"
 
 #define SINKS_MAX (EVQ_CONFIG_SINKS_MAX + 1) // JSONL besides what is configured.
 #define TICK_MS   200

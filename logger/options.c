@@ -1,6 +1,6 @@
 #include "logger/options.h"
 
-#include "shared/program.h"
+#include "shared/base/program.h"
 
 static const struct evq_option option_table[] = {
     {"directory", 0, EVQ_OPTION_TEXT, "DIR", "where results go; else logger.directory", 0, 0},

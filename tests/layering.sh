@@ -19,15 +19,15 @@ refuse() {
 include='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
 refuse shared "$include\"(producer|worker|logger|kernels)/" "shared/ includes a program or a backend"
 refuse kernels "$include\"(producer|worker|logger)/" "kernels/ includes a program"
-refuse kernels "$include\"shared/" "kernels/ includes more of shared/ than errors" '"shared/(error|clock|arena)\.h"'
+refuse kernels "$include\"shared/" "kernels/ includes more of shared/ than errors" '"shared/base/(error|clock|arena)\.h"'
 refuse producer "$include\"(worker|logger|kernels)/" "producer/ includes another program"
 refuse logger "$include\"(worker|producer|kernels)/" "logger/ includes another program"
 refuse worker "$include\"(producer|logger)/" "worker/ includes another program"
 refuse worker "$include\"kernels/" "worker/ includes more of kernels/ than backend.h" '"kernels/backend\.h"'
 refuse producer/examples "$include\"[^\"]*/" "examples include more than the public header and their own"
-refuse . "$include[<\"]hiredis" "hiredis is included outside the connection" '^(shared/conn[a-z_]*|tests/bench/by_hand)\.c:'
-refuse . "$include<openssl" "OpenSSL is included outside the connection" '^(shared/conn_(openssl|tls)\.[ch]|tests/[a-z/_]*\.c):'
-refuse . "$include<msgpack" "msgpack is included outside the codec" '^(shared/codec[a-z_]*\.[ch]|tests/[a-z/_]*\.c):'
+refuse . "$include[<\"]hiredis" "hiredis is included outside the connection" '^(shared/redis/conn_reader|tests/bench/by_hand)\.c:'
+refuse . "$include<openssl" "OpenSSL is included outside the connection" '^(shared/redis/conn_(openssl|tls)\.[ch]|tests/[a-z/_]*\.c):'
+refuse . "$include<msgpack" "msgpack is included outside the codec" '^(shared/queue/codec[a-z_]*\.[ch]|tests/[a-z/_]*\.c):'
 refuse . "$include<cu(da|blas)" "CUDA is included outside kernels/cuda/" '^kernels/cuda/'
 refuse . '\b(system|popen|strcpy|strcat|sprintf|vsprintf|strtok|gets|alloca)\(' "a function this project does not use" '^tests/|^[^:]*:[0-9]+: *(/?\*|//)'
 

@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/buffer.h"
-#include "shared/clock.h"
-#include "worker/devices.h"
-#include "worker/place.h"
-#include "worker/runner.h"
-#include "worker/scratch.h"
+#include "shared/base/buffer.h"
+#include "shared/base/clock.h"
+#include "worker/child/runner.h"
+#include "worker/child/scratch.h"
+#include "worker/devices/devices.h"
+#include "worker/evaluators/placement.h"
 
 static volatile sig_atomic_t stop_signal;
 
@@ -120,7 +120,7 @@ static enum evq_status printer_task(void *context, const struct evq_result *resu
 }
 
 static enum evq_status eval_run(const struct evq_options *options, const struct evq_config *config,
-                                const struct evq_suite *suite, const struct evq_place *place,
+                                const struct evq_suite *suite, const struct evq_placement *place,
                                 struct printer *printer, struct evq_failure *failure,
                                 struct evq_error *err)
 {
@@ -219,7 +219,7 @@ enum evq_exit evq_eval_main(const struct evq_options *options)
 {
     struct evq_error err;
     struct evq_config *config = NULL;
-    struct evq_place place = {.root_fd = -1};
+    struct evq_placement place = {.root_fd = -1};
     struct evq_failure failure = {0};
     struct printer printer = {.json = options->json, .tty = isatty(STDERR_FILENO) == 1};
     enum evq_exit code = EVQ_EXIT_CONFIG;
@@ -244,7 +244,7 @@ enum evq_exit evq_eval_main(const struct evq_options *options)
         evq_buffer_json_text(&printer.out, options->path);
         evq_buffer_text(&printer.out, ", \"tasks\": {");
     }
-    status = evq_place_open(options->path, &place, &err);
+    status = evq_placement_open(options->path, &place, &err);
     if (status == EVQ_OK) {
         status = eval_run(options, config, suite, &place, &printer, &failure, &err);
     }
@@ -264,7 +264,7 @@ out:
     if (status != EVQ_OK) {
         (void)fprintf(stderr, "evalq-worker: %s\n%s", err.message, failure.detail);
     }
-    evq_place_close(&place);
+    evq_placement_close(&place);
     evq_config_free(config);
     evq_buffer_free(&printer.out);
     return code;

@@ -1,10 +1,10 @@
-#include "shared/program.h"
-#include "worker/ahead_read.h"
-#include "worker/child.h"
+#include "shared/base/program.h"
+#include "worker/child/ahead_read.h"
+#include "worker/child/child.h"
 #include "worker/eval.h"
 #include "worker/inspect.h"
 #include "worker/options.h"
-#include "worker/supervisor.h"
+#include "worker/supervisor/supervisor.h"
 
 int main(int argc, char **argv)
 {

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "shared/job.h"
-#include "shared/man.h"
+#include "shared/base/man.h"
+#include "shared/queue/job.h"
 
 static const struct evq_option option_table[] = {
     {"slots", 0, EVQ_OPTION_INTEGER, "N",

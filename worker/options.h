@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shared/config.h"
-#include "shared/man.h"
+#include "shared/base/man.h"
+#include "shared/config/config.h"
 
 enum evq_options_command {
     EVQ_COMMAND_RUN,

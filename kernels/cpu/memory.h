@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 struct evq_memory {
     size_t bytes_max;

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 struct evq_pool;
 

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 enum { EVQ_CUBLAS_OP_N = 0, EVQ_CUBLAS_OP_T = 1 };
 enum { EVQ_CUBLAS_PEDANTIC_MATH = 2 }; // fp32 as fp32: never TF32.

@@ -156,8 +156,9 @@ static void launch(const In *in, const struct norm_shape *shape, const float *d_
     } else if (fours && shape->n <= 8 * warp_most) {
         launch_rows<8>(in, shape, d_weight, d_bias, out, stream);
     } else {
-        EVQ_LAUNCH((norm_kernel<In, Out>), evq_grid((int64_t)shape->rows * shape->heads, EVQ_WARPS),
-                   EVQ_THREADS, 0, stream, in, *shape, d_weight, d_bias, out);
+        EVQ_LAUNCH((norm_kernel<In, Out>),
+                   evq_csv_table((int64_t)shape->rows * shape->heads, EVQ_WARPS), EVQ_THREADS, 0,
+                   stream, in, *shape, d_weight, d_bias, out);
     }
 }
 

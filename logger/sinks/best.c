@@ -15,16 +15,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "logger/rundirs.h"
-#include "logger/sink.h"
-#include "shared/file.h"
-#include "shared/weights.h"
+#include "logger/sinks/sink.h"
+#include "logger/tensorboard/rundirs.h"
+#include "shared/base/file.h"
+#include "shared/queue/weights_check.h"
 
 #define LOOK_MS 2000 // Results of other runs wait no longer for a file server.
 
 struct best {
     const struct evq_sink_context *context;
-    struct evq_looker *looker;
+    struct evq_checkpoint_watcher *looker;
     const char *metric; // "" : the first by name.
     int direction;      // Of that metric: 1 higher is better, 0 lower, -1 as it says itself.
     char looked[EVQ_JOB_ID_BYTES_MAX]; // Whose place was looked at in this write; "": none.
@@ -51,7 +51,7 @@ static enum evq_status best_open(const struct evq_sink_context *context, void **
                              context->sink->name, direction);
     }
     sink->direction = direction == NULL ? -1 : strcmp(direction, "max") == 0;
-    const enum evq_status status = evq_looker_open(LOOK_MS, &sink->looker, err);
+    const enum evq_status status = evq_checkpoint_watcher_open(LOOK_MS, &sink->looker, err);
     if (status != EVQ_OK) {
         free(sink);
         return status;
@@ -240,7 +240,7 @@ static void best_close(void *state)
     struct best *sink = state;
 
     if (sink != NULL) {
-        evq_looker_close(sink->looker);
+        evq_checkpoint_watcher_close(sink->looker);
         free(sink);
     }
 }

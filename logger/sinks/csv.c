@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "logger/grid.h"
-#include "logger/rundirs.h"
-#include "logger/sink.h"
-#include "shared/file.h"
+#include "logger/sinks/csv_table.h"
+#include "logger/sinks/sink.h"
+#include "logger/tensorboard/rundirs.h"
+#include "shared/base/file.h"
 
 #define OPEN_RUNS_MAX  32
 #define FILE_BYTES_MAX ((size_t)512 << 20)
@@ -23,7 +23,7 @@
 
 struct csv_run {
     char directory[PATH_MAX];
-    struct evq_grid grid;
+    struct evq_csv_table grid;
     bool changed; // Since it was written.
     bool broken;  // A put failed half-way: the file is read again first.
 };
@@ -37,7 +37,7 @@ static void run_close(void *state)
     struct csv_run *run = state;
 
     if (run != NULL) {
-        evq_grid_free(&run->grid);
+        evq_csv_table_free(&run->grid);
         free(run);
     }
 }
@@ -48,13 +48,13 @@ static enum evq_status run_read(struct csv_run *run, struct evq_error *err)
     struct evq_buffer text;
 
     (void)snprintf(path, sizeof(path), "%s/%s", run->directory, NAME);
-    evq_grid_free(&run->grid);
+    evq_csv_table_free(&run->grid);
     run->changed = false;
     evq_buffer_init(&text, FILE_BYTES_MAX);
     enum evq_status status = evq_file_read(AT_FDCWD, path, 0, FILE_BYTES_MAX - 1, &text, err);
     if (status == EVQ_OK) {
-        status = evq_grid_read(&run->grid, text.data != NULL ? (const char *)text.data : "",
-                               text.bytes, err);
+        status = evq_csv_table_read(&run->grid, text.data != NULL ? (const char *)text.data : "",
+                                    text.bytes, err);
         if (status == EVQ_E_CORRUPT) { // Another program's file, or one that was edited.
             evq_error_prefix(err, "'%s' is not as it was written (move it away)", path);
             status = EVQ_E_IO;
@@ -122,7 +122,7 @@ static enum evq_status run_flush(void *state, struct evq_error *err)
         return EVQ_OK;
     }
     evq_buffer_init(&text, FILE_BYTES_MAX);
-    evq_grid_csv(&run->grid, &text);
+    evq_csv_table_csv(&run->grid, &text);
     int directory = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     enum evq_status status = EVQ_OK;
     if (text.failed) {
@@ -187,8 +187,8 @@ static enum evq_status csv_write(void *state, const struct evq_result *result,
     for (size_t i = 0; i < result->metric_count && status == EVQ_OK; i++) {
         bool changed = false;
         evq_result_metric_key(result, &result->metrics[i], key, sizeof(key));
-        status =
-            evq_grid_put(&run->grid, result->step, key, result->metrics[i].value, &changed, err);
+        status = evq_csv_table_put(&run->grid, result->step, key, result->metrics[i].value,
+                                   &changed, err);
         run->changed = run->changed || changed;
     }
     if (status == EVQ_E_NOMEM && run != NULL) {

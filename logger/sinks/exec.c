@@ -15,10 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "logger/group.h"
-#include "logger/sink.h"
-#include "shared/buffer.h"
-#include "shared/clock.h"
+#include "logger/sinks/group.h"
+#include "logger/sinks/sink.h"
+#include "shared/base/buffer.h"
+#include "shared/base/clock.h"
 
 #define ARGS_MAX        64
 #define TIMEOUT_SECONDS 60

@@ -13,11 +13,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "logger/idset.h"
-#include "logger/rundirs.h"
-#include "logger/sink.h"
-#include "shared/buffer.h"
-#include "shared/file.h"
+#include "logger/sinks/idset.h"
+#include "logger/sinks/sink.h"
+#include "logger/tensorboard/rundirs.h"
+#include "shared/base/buffer.h"
+#include "shared/base/file.h"
 
 #define NAME           "results.jsonl"
 #define OPEN_RUNS_MAX  128

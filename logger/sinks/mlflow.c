@@ -9,8 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "logger/mlflow.h"
-#include "logger/sink.h"
+#include "logger/sinks/mlflow_api.h"
+#include "logger/sinks/sink.h"
 
 #define TIMEOUT_SECONDS 30
 #define ITEMS_FIRST     64

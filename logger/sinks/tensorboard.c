@@ -1,7 +1,7 @@
 /*
  * TensorBoard: one directory of our own event files a run, right for late and repeated results
- * (logger/tfrun.h). A point waits while a smaller step of its flow is still open, at most
- * max_hold_seconds, so that curves mostly grow in order.
+ * (logger/tensorboard/tfrun.h). A point waits while a smaller step of its flow is still open, at
+ * most max_hold_seconds, so that curves mostly grow in order.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -9,11 +9,11 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "logger/rundirs.h"
-#include "logger/sink.h"
-#include "logger/tfevent.h"
-#include "logger/tfrun.h"
-#include "shared/clock.h"
+#include "logger/sinks/sink.h"
+#include "logger/tensorboard/rundirs.h"
+#include "logger/tensorboard/tfevent.h"
+#include "logger/tensorboard/tfrun.h"
+#include "shared/base/clock.h"
 
 #define OPEN_RUNS_MAX      64
 #define HOLD_SECONDS       60

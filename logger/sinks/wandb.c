@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "logger/helper.h"
-#include "logger/sink.h"
-#include "shared/clock.h"
-#include "shared/json_memory.h"
+#include "logger/sinks/helper.h"
+#include "logger/sinks/sink.h"
+#include "shared/base/clock.h"
+#include "shared/base/json_memory.h"
 
 #define ARGS_MAX        64
 #define TIMEOUT_SECONDS 120

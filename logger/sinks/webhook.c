@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "logger/http.h"
-#include "logger/sink.h"
-#include "shared/base64.h"
-#include "shared/clock.h"
-#include "shared/sha256.h"
+#include "logger/sinks/http.h"
+#include "logger/sinks/sink.h"
+#include "shared/base/base64.h"
+#include "shared/base/clock.h"
+#include "shared/base/sha256.h"
 
 #define TIMEOUT_SECONDS 15
 #define SECRETS_MAX     4

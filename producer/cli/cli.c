@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "producer/cli/pause.h"
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 
 #define CALL_ARGS_MAX 32
 #define LOADING_MS    10000

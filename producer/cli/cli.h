@@ -7,9 +7,9 @@
 
 #include "producer/cli/terminal.h"
 #include "producer/cli/verbs.h"
-#include "shared/config.h"
-#include "shared/option.h"
-#include "shared/queue.h"
+#include "shared/base/option.h"
+#include "shared/config/config.h"
+#include "shared/queue/queue.h"
 
 struct evq_cli {
     const struct evq_verb *verb;

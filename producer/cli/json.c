@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
-#include "shared/json_memory.h"
+#include "shared/base/clock.h"
+#include "shared/base/json_memory.h"
 
 enum evq_status evq_json_take(char *text, json_t **ret, struct evq_error *err)
 {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "producer/cli/cli.h"
-#include "shared/json_memory.h"
+#include "shared/base/json_memory.h"
 
 static int fail(const struct evq_error *err, int exit_code)
 {

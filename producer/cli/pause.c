@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 
 void evq_pause(uint32_t *look, int64_t deadline_ms)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/arena.h"
+#include "shared/base/arena.h"
 
 #define CELL_BYTES_MAX 1024
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "producer/cli/terminal.h"
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 #define EVQ_TABLE_COLUMNS_MAX 64
 

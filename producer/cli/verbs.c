@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "shared/completion.h"
+#include "shared/base/completion.h"
 
 static const struct evq_verb *const verbs[] = {
     &evq_verb_up,     &evq_verb_submit,  &evq_verb_scan,    &evq_verb_status, &evq_verb_top,

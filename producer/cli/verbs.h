@@ -4,7 +4,7 @@
 #ifndef EVQ_CLI_VERBS_H
 #define EVQ_CLI_VERBS_H
 
-#include "shared/man.h"
+#include "shared/base/man.h"
 
 struct evq_cli;
 
@@ -64,7 +64,7 @@ enum evq_status evq_verbs_parse(const struct evq_verb *verb, struct evq_option_s
 /* --help of a verb; NULL: of the program. */
 void evq_verbs_help(const struct evq_verb *verb, FILE *out);
 /* The manual pages, evalq.1 and one evalq-VERB.1 per verb, and the shells' completions
- * (shared/completion.h), into a directory that exists. */
+ * (shared/base/completion.h), into a directory that exists. */
 enum evq_status evq_verbs_write_man(const char *directory, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

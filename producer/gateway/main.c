@@ -2,7 +2,7 @@
  * evalq-gateway: the queue over HTTP.
  */
 #include "producer/gateway/service.h"
-#include "shared/program.h"
+#include "shared/base/program.h"
 
 static int serve(struct evq_options *options, struct evq_error *err)
 {

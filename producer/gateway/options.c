@@ -1,7 +1,7 @@
 #include "producer/gateway/options.h"
 
-#include "producer/gateway/pool.h"
-#include "shared/program.h"
+#include "producer/gateway/http/thread_pool.h"
+#include "shared/base/program.h"
 
 static const struct evq_option option_table[] = {
     {"listen", 'l', EVQ_OPTION_TEXT, "ADDRESS:PORT",

@@ -4,8 +4,8 @@
 #ifndef EVQ_GATEWAY_OPTIONS_H
 #define EVQ_GATEWAY_OPTIONS_H
 
-#include "shared/config.h"
-#include "shared/man.h"
+#include "shared/base/man.h"
+#include "shared/config/config.h"
 
 struct evq_options { // Strings are argv's.
     bool help;

@@ -1,8 +1,8 @@
 /* GET / and /page/NAME: open to everybody; what they show is asked for with a token. */
 #include <string.h>
 
+#include "producer/gateway/api/routes.h"
 #include "producer/gateway/page.h"
-#include "producer/gateway/routes.h"
 
 /* Nothing from elsewhere, no scripts in the text, in nobody's frame. */
 #define POLICY                                                                                     \

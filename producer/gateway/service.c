@@ -9,13 +9,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "producer/gateway/events.h"
-#include "producer/gateway/http_server.h"
-#include "producer/gateway/listen.h"
-#include "producer/gateway/pins.h"
-#include "shared/clock.h"
-#include "shared/file.h"
-#include "shared/log.h"
+#include "producer/gateway/api/events.h"
+#include "producer/gateway/http/http_server.h"
+#include "producer/gateway/http/listen.h"
+#include "producer/gateway/lmms/pins.h"
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
 
 #define TICK_MS          200
 #define DRAIN_MS         10000
@@ -28,11 +28,11 @@
 
 struct service {
     const struct evq_config *config;
-    struct evq_gate gate;
+    struct evq_admission gate;
     struct evq_api direct;
     struct evq_events *events;
     _Atomic(struct evq_http_server *) server;
-    struct evq_pool *pool;
+    struct evq_thread_pool *pool;
     struct evq_pins *pins;
     char where[80];
 };
@@ -57,7 +57,7 @@ static uint32_t connections_allowed(void)
 static enum evq_status open_gate(struct service *service, const struct evq_options *options,
                                  bool loopback, struct evq_error *err)
 {
-    struct evq_gate *gate = &service->gate;
+    struct evq_admission *gate = &service->gate;
     gate->has_tokens = options->tokens != NULL;
     gate->loopback = loopback;
     gate->lmms_open = options->lmms_open;
@@ -124,14 +124,14 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
     if (status == EVQ_OK) {
         status = evq_pins_start(service->config, &service->pins, err);
     }
-    const struct evq_pool_config pool = {.config = service->config,
-                                         .events = service->events,
-                                         .pins = service->pins,
-                                         .threads = options->threads,
-                                         .waiting_max = WAITING_MAX,
-                                         .on_done = evq_http_server_done};
+    const struct evq_thread_pool_config pool = {.config = service->config,
+                                                .events = service->events,
+                                                .pins = service->pins,
+                                                .threads = options->threads,
+                                                .waiting_max = WAITING_MAX,
+                                                .on_done = evq_http_server_done};
     if (status == EVQ_OK) {
-        status = evq_pool_start(&pool, &service->pool, err);
+        status = evq_thread_pool_start(&pool, &service->pool, err);
     }
     if (status != EVQ_OK) {
         (void)close(fd); // Nobody accepts on it.
@@ -236,7 +236,7 @@ enum evq_status evq_service_run(const struct evq_config *config, const struct ev
                 cut_off);
     }
     evq_events_stop(service.events);
-    evq_pool_stop(service.pool);
+    evq_thread_pool_stop(service.pool);
     evq_pins_stop(service.pins);
     evq_http_server_stop(service.server);
     evq_events_free(service.events);

@@ -8,8 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/checkpoint/directory.h"
-#include "shared/file.h"
 
 /* A FIFO must not hang the open, a terminal must not become ours. */
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)

@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/format.h"
-#include "shared/file.h"
 
 /* fd (taken over) is a file; folder is where its shards would lie, name what messages call it. */
 static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,

@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/arena.h"
-#include "shared/buffer.h"
+#include "shared/base/arena.h"
+#include "shared/base/buffer.h"
 
 #define EVQ_TENSOR_RANK_MAX           8
 #define EVQ_CHECKPOINT_FILES_MAX      4096
@@ -64,8 +64,9 @@ struct evq_tensor {
     uint64_t bytes;
     const struct evq_piece *pieces; // It lies in boxes, each stored apart; then not at offset.
     size_t piece_count;             // 0: it is whole.
-    const struct evq_merge *merge; // What an adapter adds; NULL: nothing. shared/checkpoint/merge.h
-    bool adapted;                  // An adapter adds to it, or has it in the place of the base's.
+    const struct evq_merge
+        *merge;   // What an adapter adds; NULL: nothing. shared/checkpoint/adapter/adapter_merge.h
+    bool adapted; // An adapter adds to it, or has it in the place of the base's.
 };
 
 /* A box of a tensor. The boxes of a tensor fill it, and no two overlap. */

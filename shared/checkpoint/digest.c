@@ -4,9 +4,9 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "shared/base/hex.h"
 #include "shared/checkpoint/directory.h"
 #include "shared/checkpoint/format.h"
-#include "shared/checkpoint/hex.h"
 
 // A strided tensor is gathered whole up to this size, else by its first dimension; one in pieces
 // whole.

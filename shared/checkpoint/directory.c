@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/checkpoint/order.h"
 #include "shared/checkpoint/pieces.h"
-#include "shared/file.h"
 
 // File names and tensor names that readers had to build.
 #define ARENA_BYTES_MAX ((size_t)256 << 20)

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "shared/checkpoint/checkpoint.h"
-#include "shared/checkpoint/pickle.h"
+#include "shared/checkpoint/torch/pickle.h"
 
 #define EVQ_SHOWN_BYTES 160 // Room for an escaped name inside a message.
 

@@ -8,10 +8,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "shared/base/file.h"
+#include "shared/base/hex.h"
 #include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/directory.h"
-#include "shared/checkpoint/hex.h"
-#include "shared/file.h"
 
 #define BLOCK_BYTES      4096u
 #define BLOCK_COUNT      16u

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 
 #define HEAD_BYTES 512
 

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 #define EVQ_JSON_DEPTH_MAX 64
 

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/checkpoint/format.h"
-#include "shared/file.h"
 
 /* The file of a Hugging Face checkpoint directory, in the order in which Transformers looks for it.
  */

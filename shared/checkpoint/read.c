@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/checkpoint/adapter/adapter_merge.h"
 #include "shared/checkpoint/format.h"
-#include "shared/checkpoint/merge.h"
 #include "shared/checkpoint/pieces.h"
 
 #define CHUNK_BYTES    ((size_t)1 << 20)   // Read and converted at once: stays in the cache.

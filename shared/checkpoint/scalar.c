@@ -1,7 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/checkpoint/torch.h"
+#include "shared/checkpoint/torch/torch.h"
 
 #define DEPTH_MAX 8
 

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "producer/snapshot_server.h"
-#include "shared/clock.h"
-#include "worker/fetch.h"
+#include "producer/client/snapshots/snapshot_server.h"
+#include "shared/base/clock.h"
+#include "worker/child/fetch.h"
 
 static bool file_make(const char *path, size_t mebibytes)
 {

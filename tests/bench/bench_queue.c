@@ -1,8 +1,8 @@
 /*
  * What the queue's verbs cost: jobs a second, and the server's microseconds and commands a job
- * (INFO commandstats), with the AOF off, everysec and always, through shared/queue.h and by hand
- * on hiredis. A median of rounds, with the lowest and
- * highest. Prints a table; asserts nothing about speed.
+ * (INFO commandstats), with the AOF off, everysec and always, through shared/queue/queue.h and by
+ * hand on hiredis. A median of rounds, with the lowest and highest. Prints a table; asserts nothing
+ * about speed.
  *
  *     bench_queue [JOBS [ROUNDS]]      Also: EVQ_BENCH_AOF=off measures that mode alone.
  */
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "shared/codec.h"
+#include "shared/queue/codec.h"
 #include "tests/bench/by_hand.h"
 #include "tests/bench/row.h"
 #include "tests/fixture/queue.h"
@@ -185,7 +185,7 @@ static void drain_by_hand(struct bench *bench)
 
 static void submit_single(struct bench *bench)
 {
-    begin(bench, "submit, one after another, shared/queue.h");
+    begin(bench, "submit, one after another, shared/queue/queue.h");
     for (int at = 0; at < bench->jobs; at++) {
         (void)fixture_submit_job(bench->fx, bench->job[at]);
     }
@@ -230,7 +230,7 @@ static void drain_apart(struct bench *bench)
     uint32_t all = 0, count = 0;
 
     assert_non_null(claims);
-    begin(bench, "claim 16, shared/queue.h");
+    begin(bench, "claim 16, shared/queue/queue.h");
     do {
         count = claim(bench, claims + all, SLOTS);
         all += count;
@@ -424,7 +424,7 @@ static void measure(struct bench *bench, const char *mode)
         submit_pipelined(bench);
         drain_apart(bench);
         fixture_reset(bench->fx);
-        submit_batches(bench, "submit, 100 a call, shared/queue.h");
+        submit_batches(bench, "submit, 100 a call, shared/queue/queue.h");
         drain_together(bench);
         fixture_reset(bench->fx);
         submit_batches_by_hand(bench, "submit, 100 a call, hiredis by hand", 0);
@@ -432,9 +432,9 @@ static void measure(struct bench *bench, const char *mode)
         drain_fused(bench);
         fixture_reset(bench->fx);
         submit_single(bench);
-        drain_many(bench, "claim 16, complete 16, shared/queue.h");
+        drain_many(bench, "claim 16, complete 16, shared/queue/queue.h");
         fixture_reset(bench->fx);
-        submit_batches(bench, "submit, 100 a call, shared/queue.h");
+        submit_batches(bench, "submit, 100 a call, shared/queue/queue.h");
         drain_by_hand(bench);
         fixture_reset(bench->fx);
         jobs_spread(bench, 1); // As a trainer's client sends them.

@@ -18,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/conn.h"
-#include "shared/queue.h"
+#include "shared/queue/queue.h"
+#include "shared/redis/conn.h"
 #include "tests/bench/row.h"
 
 enum { REDIS, SUPERVISOR, CHILD, PROGRAM, HERE, PROCESSES, DEADLINE_MS = 60000 };

@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-#include "producer/evalq.h"
+#include "producer/client/evalq.h"
 #include "tests/bench/row.h"
 #include "tests/fixture/queue.h"
 #include "tests/fixture/safetensors.h"

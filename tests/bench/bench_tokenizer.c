@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 #include "worker/tokenizer/tokenizer.h"
 
 static double seconds_now(void)

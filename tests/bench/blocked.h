@@ -1,7 +1,7 @@
 /*
  * Many workers' connections that block on a class's wake marker, as idle workers do, all in one
- * thread: raw sockets with a non-blocking reader each, since ten thousand of shared/conn.h would be
- * ten thousand threads.
+ * thread: raw sockets with a non-blocking reader each, since ten thousand of shared/redis/conn.h
+ * would be ten thousand threads.
  */
 #ifndef EVQ_TESTS_BENCH_BLOCKED_H
 #define EVQ_TESTS_BENCH_BLOCKED_H

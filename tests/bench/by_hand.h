@@ -1,13 +1,13 @@
 /*
  * The queue's functions called by hand, on plain hiredis: what somebody writes who does without
- * shared/queue.h. A peer to measure beside it. Any failure ends the program with a sentence. One
- * thread.
+ * shared/queue/queue.h. A peer to measure beside it. Any failure ends the program with a sentence.
+ * One thread.
  */
 #ifndef EVQ_TESTS_BENCH_BY_HAND_H
 #define EVQ_TESTS_BENCH_BY_HAND_H
 
-#include "shared/buffer.h"
-#include "shared/job.h"
+#include "shared/base/buffer.h"
+#include "shared/queue/job.h"
 
 struct by_hand;
 

@@ -9,8 +9,8 @@ from figures import MODES, Options, Rows, Said, quantiles, run, told  # noqa: F4
 VERB = re.compile(r"^(\S.*?)\s+(\d+)\s+(\d+)-(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)$")
 VERB_BARS = {
     ("submit, pipeline 64, hiredis by hand", "off"): ">= 80000",
-    ("claim 16, complete 16, shared/queue.h", "off"): ">= 40000",
-    ("claim 16, complete 16, shared/queue.h", "always"): ">= 10000",
+    ("claim 16, complete 16, shared/queue/queue.h", "off"): ">= 40000",
+    ("claim 16, complete 16, shared/queue/queue.h", "always"): ">= 10000",
 }
 
 
@@ -30,7 +30,7 @@ def verbs(options: Options) -> Rows:
             if barred_mode == mode and barred not in rates:
                 raise SystemExit(f"bench_queue has no row '{barred}' any more; its bar is in rows_queue.py")
         for verb in ("submit, 100 a call", "claim 16, complete 16"):
-            ratio = rates[f"{verb}, shared/queue.h"] / rates[f"{verb}, hiredis by hand"]
+            ratio = rates[f"{verb}, shared/queue/queue.h"] / rates[f"{verb}, hiredis by hand"]
             yield Said(f"{verb}: library / hiredis by hand, {mode}", 100 * ratio, "%", 1, ">= 80")
         found_bytes = re.search(r"(\d+) queued jobs, .*: (\d+) bytes a job", text)
         if mode == "off" and found_bytes:

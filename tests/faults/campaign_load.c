@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 
 enum { CALL_TIMEOUT_MS = 5000, BATCH_MAX = 200 };
 

@@ -1,14 +1,14 @@
 /*
- * The parts of fault_load: processes that use the queue's verbs through shared/queue.h as trainers,
- * workers and operators do, many jobs at a time, and write their history. A call whose outcome is
- * unknown is repeated with the same arguments until it is known.
+ * The parts of fault_load: processes that use the queue's verbs through shared/queue/queue.h as
+ * trainers, workers and operators do, many jobs at a time, and write their history. A call whose
+ * outcome is unknown is repeated with the same arguments until it is known.
  */
 #ifndef EVQ_TESTS_FAULTS_CAMPAIGN_LOAD_H
 #define EVQ_TESTS_FAULTS_CAMPAIGN_LOAD_H
 
 #include <signal.h>
 
-#include "shared/queue.h"
+#include "shared/queue/queue.h"
 #include "tests/faults/history.h"
 
 #define LOAD_SUITE   "load"  // Plain jobs.

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "producer/evalq.h"
+#include "producer/client/evalq.h"
 #include "tests/faults/history.h"
 
 enum { STEP_MS = 25 }; // So that it lives through some of what happens.

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/keys.h"
+#include "shared/queue/keys.h"
 #include "tests/fixture/claim_result.h"
 
 enum { CLAIMS_MAX = 16, SHARDS = 3 };

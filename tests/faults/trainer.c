@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "producer/evalq.h"
+#include "producer/client/evalq.h"
 
 static void say(const char *text)
 {

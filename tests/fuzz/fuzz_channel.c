@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "tests/fuzz/check.h"
-#include "worker/channel.h"
+#include "worker/child/channel.h"
 
 /* Takes what is there; how many notes it was, or -1: the channel is of no more use. */
 static int notes_take(struct evq_channel *channel)

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "shared/codec.h"
+#include "shared/queue/codec.h"
 #include "tests/fuzz/check.h"
 
 static void fuzz_job(const uint8_t *data, size_t bytes)

@@ -2,7 +2,7 @@
  * holds what it must. */
 #include <string.h>
 
-#include "shared/config.h"
+#include "shared/config/config.h"
 #include "tests/fuzz/check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

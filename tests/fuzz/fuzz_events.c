@@ -13,8 +13,8 @@
 
 #include <dirent.h>
 
-#include "logger/tfevent.h"
-#include "logger/tfrun.h"
+#include "logger/tensorboard/tfevent.h"
+#include "logger/tensorboard/tfrun.h"
 #include "tests/fuzz/check.h"
 
 static char folder[64];
@@ -68,20 +68,21 @@ static void put(const char *name, const void *data, size_t bytes)
 }
 
 /* Ascending steps and tags; returns how many points there are. */
-static size_t count(struct evq_series_set *set)
+static size_t count(struct evq_point_buffer_set *set)
 {
     struct evq_error err = {EVQ_OK, ""};
     size_t all = 0;
 
     for (size_t i = 0; i < set->count; i++) {
-        const struct evq_series *series = &set->series[i];
+        const struct evq_point_buffer *series = &set->series[i];
         const struct evq_point *points = NULL;
         size_t seen = 0;
         size_t slice_points = 1;
         int64_t last = 0;
         check(i == 0 || strcmp(set->series[i - 1].tag, series->tag) < 0);
         for (size_t slice = 0; slice_points > 0; slice++) {
-            check(evq_series_slice(set, series, slice, &points, &slice_points, &err) == EVQ_OK);
+            check(evq_point_buffer_slice(set, series, slice, &points, &slice_points, &err) ==
+                  EVQ_OK);
             for (size_t j = 0; j < slice_points; j++, seen++) {
                 check(seen == 0 || last < points[j].step);
                 last = points[j].step;

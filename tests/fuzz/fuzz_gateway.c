@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "producer/gateway/routes.h"
-#include "producer/gateway/submission.h"
+#include "producer/gateway/api/routes.h"
+#include "producer/gateway/api/submission.h"
 #include "tests/fuzz/request.h"
 
 /* A refusal: a code and one JSON object with a sentence. */

@@ -13,9 +13,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "producer/gateway/events.h"
-#include "producer/gateway/http_server.h"
-#include "producer/gateway/submission.h"
+#include "producer/gateway/api/events.h"
+#include "producer/gateway/api/submission.h"
+#include "producer/gateway/http/http_server.h"
 #include "tests/fuzz/file.h"
 #include "tests/fuzz/request.h"
 
@@ -48,7 +48,7 @@ static void start(void)
 {
     static const char text[] = "roots: {ckpt: /nowhere/ckpt}\n";
     static const char tokens[] = "all write 0123456789abcdef\n";
-    static struct evq_gate gate = {.has_tokens = true, .loopback = true, .lmms_open = true};
+    static struct evq_admission gate = {.has_tokens = true, .loopback = true, .lmms_open = true};
     static struct evq_api direct;
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "producer/gateway/lmms_fields.c"
+#include "producer/gateway/lmms/lmms_fields.c"
 
-#include "producer/gateway/lmms_request.c"
+#include "producer/gateway/lmms/lmms_request.c"
 #include "tests/fuzz/check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

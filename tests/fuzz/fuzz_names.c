@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/conn_url.h"
-#include "shared/job.h"
+#include "shared/queue/job.h"
+#include "shared/redis/conn_url.h"
 #include "tests/fuzz/check.h"
 
 static void check_sentence(const struct evq_error *err)

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "shared/checkpoint/torch.h"
+#include "shared/checkpoint/torch/torch.h"
 #include "tests/fuzz/check.h"
 
 /* What a view promises: its last element lies inside its storage. */

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/conn_reader.h"
-#include "shared/queue.h"
-#include "shared/queue_ticket.h"
+#include "shared/queue/queue.h"
+#include "shared/queue/queue_ticket.h"
+#include "shared/redis/conn_reader.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/reply_text.h"
 

@@ -9,7 +9,7 @@
 
 #include "worker/evaluators/persistent.c"
 
-#include "shared/codec.h"
+#include "shared/queue/codec.h"
 #include "tests/fuzz/file.h"
 
 static const struct evq_task_config two[] = {{.name = "a"}, {.name = "b"}};

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/snapshot.h"
+#include "shared/queue/snapshot.h"
 #include "tests/fuzz/check.h"
 
 static void request_check(const char *data, size_t bytes)

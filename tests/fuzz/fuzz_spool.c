@@ -16,9 +16,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "producer/ring_file.h"
-#include "producer/spool.h"
-#include "shared/job.h"
+#include "producer/client/ring_file.h"
+#include "producer/client/spool.h"
+#include "shared/queue/job.h"
 #include "tests/fuzz/check.h"
 
 static char folder[64];

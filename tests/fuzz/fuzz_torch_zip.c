@@ -4,7 +4,7 @@
  */
 #include <zlib.h>
 
-#include "shared/checkpoint/zip.h"
+#include "shared/checkpoint/torch/zip.h"
 #include "tests/fuzz/checkpoint.h"
 
 /* Replaces the recorded CRC of each pickle wherever it stands by the true one. */

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 
 struct reply_input {
     const uint8_t *at;

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-#include "producer/gateway/http.h"
-#include "shared/buffer.h"
+#include "producer/gateway/http/http.h"
+#include "shared/base/buffer.h"
 #include "tests/fuzz/check.h"
 
 static inline void check_clean(const char *text)

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 #include "tests/fixture/bad.h"
 #include "tests/fixture/http.h"
 

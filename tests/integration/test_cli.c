@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shared/functions.h"
+#include "shared/queue/function_library.h"
 #include "tests/fixture/user.h"
 
 static int setup(void **state)
@@ -415,7 +415,7 @@ static void scan_watch_finds_what_comes_later(void **state)
     acl_default(site->fx, "-fcall", "-fcall_ro");
     FIXTURE_UNTIL(fixture_file_holds(site->dir, "watch.err", "trying on") == 2);
     acl_default(site->fx, "+fcall", "+fcall_ro");
-    assert_status_err(evq_functions_install(site->fx->conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_function_library_install(site->fx->conn, &build, &err), EVQ_OK, &err);
     FIXTURE_UNTIL(
         strcmp(fixture_job_field(site->fx, "w/2/regular/quick", "state").text, "queued") == 0);
     assert_int_equal(kill(pid, SIGTERM), 0);

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/file.h"
-#include "shared/job_log.h"
+#include "shared/base/file.h"
+#include "shared/queue/job_log.h"
 #include "tests/fixture/user.h"
 
 static int setup(void **state)

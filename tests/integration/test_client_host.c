@@ -18,8 +18,8 @@
 
 #include <cmocka.h>
 
-#include "producer/sender.h"
-#include "shared/clock.h"
+#include "producer/client/sender.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/client.h"
 
 // Of the executable, as a C++ trainer's scratch may be: each thread's stack gives it room.

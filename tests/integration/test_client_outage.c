@@ -19,10 +19,10 @@
 
 #include <cmocka.h>
 
-#include "producer/leftovers.h"
-#include "producer/ring.h"
-#include "producer/spool.h"
-#include "shared/codec.h"
+#include "producer/client/dead_clients.h"
+#include "producer/client/ring.h"
+#include "producer/client/spool.h"
+#include "shared/queue/codec.h"
 #include "tests/fixture/client.h"
 #include "tests/fixture/random.h"
 
@@ -361,19 +361,21 @@ static void leftovers_are_sent_when_nobody_opens_their_runs(void **state)
 {
     struct scene *scene = *state;
     struct evalq_options options = scene_options(scene);
-    struct evq_leftovers left;
+    struct evq_dead_clients left;
 
     checkpoint_write(scene, "step-1.safetensors", 1);
-    assert_status(evq_leftovers_send(&options, "main", fixture_patience_ms(), &left, NULL), EVQ_OK);
+    assert_status(evq_dead_clients_send(&options, "main", fixture_patience_ms(), &left, NULL),
+                  EVQ_OK);
     assert_int_equal(left.runs + left.sent, 0); // There is no such directory yet.
     fixture_redis_suspend(scene->fx->redis);
     (void)trainer_killed_after(scene, 0, 10);
     options.run = NULL;
-    assert_status(evq_leftovers_send(&options, "other", fixture_patience_ms(), &left, NULL),
+    assert_status(evq_dead_clients_send(&options, "other", fixture_patience_ms(), &left, NULL),
                   EVQ_OK);
     assert_int_equal(left.runs, 0);
     fixture_redis_resume(scene->fx->redis);
-    assert_status(evq_leftovers_send(&options, "main", fixture_patience_ms(), &left, NULL), EVQ_OK);
+    assert_status(evq_dead_clients_send(&options, "main", fixture_patience_ms(), &left, NULL),
+                  EVQ_OK);
     assert_int_equal(left.runs, 1);
     assert_int_equal(left.sent, 10);
     assert_int_equal(left.kept, 0);
@@ -386,7 +388,7 @@ static void leftovers_take_no_longer_for_many_runs_than_for_one(void **state)
     struct scene *scene = *state;
     static const char *const runs[] = {"one", "two", "three"};
     struct evalq_options options = scene_options(scene);
-    struct evq_leftovers left;
+    struct evq_dead_clients left;
     char path[160];
     int status = 0;
 
@@ -411,11 +413,11 @@ static void leftovers_take_no_longer_for_many_runs_than_for_one(void **state)
     assert_int_equal(truncate(path, 60),
                      0); // As one that is still being written: it is waited for.
     options.run = NULL;
-    assert_status(evq_leftovers_send(&options, "main", 12000, &left, NULL), EVQ_OK);
+    assert_status(evq_dead_clients_send(&options, "main", 12000, &left, NULL), EVQ_OK);
     assert_int_equal(left.unseen, 0);
     assert_int_equal(left.kept, 2);
     assert_int_equal(left.sent, 1);
-    assert_status(evq_leftovers_send(&options, "main", 200, &left, NULL), EVQ_OK);
+    assert_status(evq_dead_clients_send(&options, "main", 200, &left, NULL), EVQ_OK);
     assert_int_equal(left.kept, 1);
     assert_int_equal(left.unseen, 1);
 }

@@ -15,9 +15,9 @@
 
 #include <cmocka.h>
 
-#include "producer/keeper.h"
-#include "shared/clock.h"
-#include "shared/functions.h"
+#include "producer/client/pins/pin_releaser.h"
+#include "shared/base/clock.h"
+#include "shared/queue/function_library.h"
 #include "tests/fixture/client.h"
 
 #define AHEAD       1000
@@ -119,7 +119,7 @@ static void client_refuses_nothing_for_good_when_the_library_is_an_older_one(voi
              "callback=function() return {'1', '%lld', 'e', '0', '0', '0'} end}\n"
              "redis.register_function('evalq_v1_submit', function() return %s end)\n"
              "redis.register_function('evalq_v1_submit_batch', function() return %s end)",
-             (long long)evq_functions_build - 1, refusal, refusal);
+             (long long)evq_function_library_build - 1, refusal, refusal);
     evq_reply_free(fixture_call(scene->fx->raw, "FUNCTION", "LOAD", "REPLACE", library, NULL));
     struct evalq_client *client = scene_client(scene);
     submit_step(scene, client, 1);
@@ -129,7 +129,7 @@ static void client_refuses_nothing_for_good_when_the_library_is_an_older_one(voi
     assert_int_equal(stats_of(client).refused, 0);
 
     int64_t build = 0;
-    assert_status(evq_functions_install(scene->fx->raw, &build, NULL), EVQ_OK);
+    assert_status(evq_function_library_install(scene->fx->raw, &build, NULL), EVQ_OK);
     assert_flushed(client);
     fixture_assert_state(scene->fx, "digits/1/regular/quick", "queued");
     struct evq_claim *claim = fixture_claim(scene->fx);
@@ -159,7 +159,7 @@ static void client_keeps_pin_when_the_queue_cannot_answer(void **state)
              "callback=function() return {'1', '%lld', 'e', '0', '0', '0'} end}\n"
              "redis.register_function{function_name='evalq_v1_show', flags={'no-writes'},\n"
              "callback=function(keys) redis.call('INCR', 'asked') end}",
-             (long long)evq_functions_build);
+             (long long)evq_function_library_build);
     evq_reply_free(fixture_call(scene->fx->raw, "FUNCTION", "LOAD", "REPLACE", library, NULL));
     evalq_client_close(client); // Looks at its pins once more.
     assert_int_equal(access(pin, R_OK), 0);

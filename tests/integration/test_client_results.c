@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/client.h"
 
 static void config_add_root(const struct scene *scene, const char *line)

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "producer/pin.h"
+#include "producer/client/pins/pin.h"
 #include "tests/fixture/client.h"
 #include "tests/fixture/program.h"
 #include "tests/fixture/safetensors.h"

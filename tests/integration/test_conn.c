@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/redis.h"
 
 static struct fixture_redis *server; // For the tests that only speak to it.

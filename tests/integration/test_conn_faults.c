@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/certificate.h"
 #include "tests/fixture/front.h"
 #include "tests/fixture/redis.h"

@@ -21,7 +21,7 @@
 
 #include <openssl/ssl.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/certificate.h"
 #include "tests/fixture/front.h"
 #include "tests/fixture/redis.h"

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/functions.h"
-#include "shared/queue.h"
+#include "shared/queue/function_library.h"
+#include "shared/queue/queue.h"
 #include "tests/fixture/redis.h"
 
 static struct fixture_redis *server;
@@ -72,12 +72,13 @@ static void functions_install_loads_where_none_is(void **state)
     assert_status(look(conn, &build, &err), EVQ_E_VERSION);
     assert_holds(err.message, "the function library evalq_v1 is missing in unix://");
     assert_holds(err.message, "run `evalq admin install`");
-    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
-    assert_int_equal(build, evq_functions_build);
+    assert_status_err(evq_function_library_install(conn, &build, &err), EVQ_OK, &err);
+    assert_int_equal(build, evq_function_library_build);
     build = 0;
     assert_status_err(look(conn, &build, &err), EVQ_OK, &err);
-    assert_int_equal(build, evq_functions_build);
-    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err); // Again: nothing.
+    assert_int_equal(build, evq_function_library_build);
+    assert_status_err(evq_function_library_install(conn, &build, &err), EVQ_OK,
+                      &err); // Again: nothing.
 }
 
 static void functions_install_replaces_a_lower_build_only(void **state)
@@ -86,20 +87,21 @@ static void functions_install_replaces_a_lower_build_only(void **state)
     struct evq_error err = {EVQ_OK, ""};
     int64_t build = 0;
 
-    load_fake(1, evq_functions_build - 1);
+    load_fake(1, evq_function_library_build - 1);
     assert_status(look(conn, &build, &err), EVQ_E_VERSION);
     assert_holds(err.message, "run `evalq admin install`");
-    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
-    assert_int_equal(build, evq_functions_build);
+    assert_status_err(evq_function_library_install(conn, &build, &err), EVQ_OK, &err);
+    assert_int_equal(build, evq_function_library_build);
 
-    load_fake(1, evq_functions_build + 7); // A newer one serves older programs; it is not put back.
+    load_fake(1, evq_function_library_build +
+                     7); // A newer one serves older programs; it is not put back.
     assert_status_err(look(conn, &build, &err), EVQ_OK, &err);
-    assert_int_equal(build, evq_functions_build + 7);
+    assert_int_equal(build, evq_function_library_build + 7);
     build = 0;
-    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
-    assert_int_equal(build, evq_functions_build + 7);
+    assert_status_err(evq_function_library_install(conn, &build, &err), EVQ_OK, &err);
+    assert_int_equal(build, evq_function_library_build + 7);
     assert_status_err(look(conn, &build, &err), EVQ_OK, &err);
-    assert_int_equal(build, evq_functions_build + 7);
+    assert_int_equal(build, evq_function_library_build + 7);
 }
 
 static void functions_of_another_major_are_refused(void **state)
@@ -111,7 +113,7 @@ static void functions_of_another_major_are_refused(void **state)
     load_fake(2, 1000);
     assert_status(look(conn, &build, &err), EVQ_E_VERSION);
     assert_holds(err.message, "major 2");
-    assert_status(evq_functions_install(conn, &build, &err), EVQ_E_VERSION);
+    assert_status(evq_function_library_install(conn, &build, &err), EVQ_E_VERSION);
 }
 
 static void functions_that_answer_out_of_shape_are_refused(void **state)
@@ -132,7 +134,7 @@ static void functions_that_answer_out_of_shape_are_refused(void **state)
                                 "function() return 1 end)",
                                 NULL));
     assert_status(look(conn, &build, &err), EVQ_E_VERSION);
-    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_function_library_install(conn, &build, &err), EVQ_OK, &err);
 }
 
 static void functions_survive_a_kill_with_aof(void **state)
@@ -144,7 +146,7 @@ static void functions_survive_a_kill_with_aof(void **state)
     struct evq_error err = {EVQ_OK, ""};
     int64_t build = 0;
 
-    assert_status_err(evq_functions_install(mine, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_function_library_install(mine, &build, &err), EVQ_OK, &err);
     fixture_redis_kill(own);
     fixture_redis_restart(own);
     enum evq_status status = look(mine, &build, &err);
@@ -169,10 +171,11 @@ static void functions_install_needs_permission(void **state)
     (void)snprintf(url, sizeof url, "unix://worker@%s", server->socket);
     const struct evq_conn_config config = {.url = url, .keep_environment = true};
     struct evq_conn *worker = fixture_conn_open(&config);
-    assert_status(evq_functions_install(worker, &build, &err), EVQ_E_AUTH);
+    assert_status(evq_function_library_install(worker, &build, &err), EVQ_E_AUTH);
     assert_holds(err.message, "worker");
-    assert_status_err(evq_functions_install(conn, &build, &err), EVQ_OK, &err);
-    assert_status_err(evq_functions_install(worker, &build, &err), EVQ_OK, &err); // Nothing to do.
+    assert_status_err(evq_function_library_install(conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_function_library_install(worker, &build, &err), EVQ_OK,
+                      &err); // Nothing to do.
     // Allowed to call a function, but not what it calls: that is a matter of permission too.
     evq_reply_free(fixture_call(conn, "ACL", "SETUSER", "worker", "-@read", NULL));
     assert_status_err(look(worker, &build, &err), EVQ_E_AUTH, &err);

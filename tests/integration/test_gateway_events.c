@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "producer/gateway/events.h"
+#include "producer/gateway/api/events.h"
 #include "tests/fixture/http.h"
 
 #define BIN EVQ_TEST_BIN "/evalq-gateway"

@@ -20,11 +20,11 @@
 #include <jansson.h>
 
 #include "logger/forward.h"
-#include "logger/tfrun.h"
-#include "shared/clock.h"
-#include "shared/file.h"
-#include "shared/functions.h"
-#include "shared/queue.h"
+#include "logger/tensorboard/tfrun.h"
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/queue/function_library.h"
+#include "shared/queue/queue.h"
 #include "tests/fixture/program.h"
 #include "tests/fixture/random.h"
 #include "tests/fixture/redis.h"
@@ -92,7 +92,7 @@ static int setup_on(void **state, const struct fixture_redis_config *config)
     scene->redis = fixture_redis_start(config);
     scene->conn = fixture_redis_conn(scene->redis);
     fixture_dir_make(scene->directory);
-    assert_status_err(evq_functions_install(scene->conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_function_library_install(scene->conn, &build, &err), EVQ_OK, &err);
     assert_status_err(evq_queue_open(scene->conn, "main", &scene->queue, &err), EVQ_OK, &err);
     assert_status_err(evq_queue_suite(scene->queue, &offer, false, &number, &err), EVQ_OK, &err);
     *state = scene;
@@ -274,19 +274,18 @@ static void assert_event_files_complete(const struct scene *scene)
 
     (void)snprintf(path, sizeof(path), "%s/tensorboard/digits", scene->directory);
     assert_status_err(evq_tfrun_open(path, &run, &err), EVQ_OK, &err);
-    struct evq_series_set *set = evq_tfrun_series(run);
+    struct evq_point_buffer_set *set = evq_tfrun_series(run);
+    const struct evq_point_buffer *buffer = &set->series[0];
     assert_int_equal(set->count, 1);
-    assert_string_equal(set->series[0].tag, "eval/digits/accuracy");
-    assert_int_equal(set->series[0].count, STEPS);
+    assert_string_equal(buffer->tag, "eval/digits/accuracy");
+    assert_int_equal(buffer->count, STEPS);
     const struct evq_point *points = NULL;
     size_t count = 1;
     int64_t step = 0;
     for (size_t slice = 0; count > 0; slice++) {
-        assert_status_err(evq_series_slice(set, &set->series[0], slice, &points, &count, &err),
-                          EVQ_OK, &err);
+        assert_status(evq_point_buffer_slice(set, buffer, slice, &points, &count, NULL), EVQ_OK);
         for (size_t i = 0; i < count; i++, step++) {
-            assert_true(points[i].step == step);
-            assert_true(points[i].value == (float)accuracy_of(step));
+            assert_true(points[i].step == step && points[i].value == (float)accuracy_of(step));
         }
     }
     evq_tfrun_close(run);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/queue.h"
 
 /* Workers that found nothing to claim, and those who ask for them. */

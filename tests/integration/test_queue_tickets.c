@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/queue_ticket.h"
+#include "shared/queue/queue_ticket.h"
 #include "tests/fixture/keyspace.h"
 
 /* Names from outside for jobs: what they show over a job's life, and whom a cancel hits. */

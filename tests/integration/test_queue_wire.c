@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/queue.h"
 
 static void queue_open_checks_its_name(void **state)

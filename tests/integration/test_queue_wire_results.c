@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/queue.h"
 
 static struct fixture_text entry_field(struct fixture *fx, const char *field)

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/queue_ticket.h"
+#include "shared/queue/queue_ticket.h"
 #include "tests/fixture/queue.h"
 
 /* Parses and frees. */

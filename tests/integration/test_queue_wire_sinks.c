@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/queue.h"
 
 static uint32_t read_sink(struct fixture *fx, const char *sink, bool pending,

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "logger/sink.h"
-#include "shared/clock.h"
+#include "logger/sinks/sink.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/queue.h"
 
 /* How many functions that read were called. */

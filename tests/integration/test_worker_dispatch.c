@@ -13,7 +13,7 @@
 
 #include "tests/fixture/memory.h"
 #include "tests/fixture/queue.h"
-#include "worker/supervisor.h"
+#include "worker/supervisor/supervisor.h"
 
 #define DAY_MS INT64_C(86400000)
 #define JOBS   600 // A worker may have 1,024 slots: more than one heartbeat has room for.
@@ -23,7 +23,7 @@ struct scene {
     struct evq_options options;
     struct evq_suite suite;
     struct evq_config config;
-    struct evq_room room;
+    struct evq_disk_pause room;
     bool offered;
     double seconds;
     struct evq_slot slot;

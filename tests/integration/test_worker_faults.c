@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/functions.h"
+#include "shared/queue/function_library.h"
 #include "tests/fixture/folder.h"
 #include "tests/fixture/site.h"
 
@@ -483,7 +483,7 @@ static void worker_waits_while_the_library_is_missing(void **state)
     FIXTURE_UNTIL(fixture_worker_logged(worker, "redis_away status=version"));
     fixture_site_touch(site, "go");
     FIXTURE_UNTIL(fixture_worker_logged(worker, "job_done"));
-    assert_status_err(evq_functions_install(site->fx->conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_function_library_install(site->fx->conn, &build, &err), EVQ_OK, &err);
     SITE_STATE_UNTIL(site, id, "done");
     once_published(site, id);
     assert_int_equal(fixture_site_lines(site, "started"), 1);

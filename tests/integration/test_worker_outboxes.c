@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "shared/functions.h"
+#include "shared/queue/function_library.h"
 #include "tests/fixture/queue.h"
-#include "worker/supervisor.h"
+#include "worker/supervisor/supervisor.h"
 
 #define SHARDS 2
 
@@ -82,7 +82,7 @@ static void allow_all(struct fixture *fx)
     int64_t build = 0;
 
     evq_reply_free(fixture_call(fx->raw, "ACL", "SETUSER", "default", "+@all", NULL));
-    assert_status_err(evq_functions_install(fx->raw, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_function_library_install(fx->raw, &build, &err), EVQ_OK, &err);
 }
 
 static void what_is_refused_waits(struct fixture *fx, bool library)

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/functions.h"
+#include "shared/queue/function_library.h"
 #include "tests/fixture/program.h"
 #include "tests/fixture/site.h"
 
@@ -126,7 +126,7 @@ static void worker_says_once_that_the_library_is_missing(void **state)
     FIXTURE_UNTIL(fixture_worker_logged(worker, "child_ready"));
     evq_reply_free(fixture_call(site->fx->raw, "FUNCTION", "FLUSH", NULL));
     said_once(site, worker, "ERR");
-    assert_status_err(evq_functions_install(site->fx->conn, &build, &err), EVQ_OK, &err);
+    assert_status_err(evq_function_library_install(site->fx->conn, &build, &err), EVQ_OK, &err);
     goes_on(site, worker);
 }
 

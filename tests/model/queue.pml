@@ -1,6 +1,6 @@
 /*
  * One job from its claim to its sink, with everything that may go wrong between: claim, lease, publish, complete, forward,
- * cancel and supersede as shared/lua/ and logger/ have them, each call one step, as Redis runs it. Workers die and are paused
+ * cancel and supersede as shared/queue/lua/ and logger/ have them, each call one step, as Redis runs it. Workers die and are paused
  * beyond their lease, replies are lost, the logger dies between recording and acknowledging. Checked by run.sh with spin over
  * all interleavings; each guard can be left out by a macro, and then the check must fail.
  *

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/conn.h"
-#include "shared/functions.h"
-#include "shared/queue.h"
+#include "shared/queue/function_library.h"
+#include "shared/queue/queue.h"
+#include "shared/redis/conn.h"
 #include "tests/fixture/claim_result.h"
 
 #define COUNT_MAX    100000
@@ -146,7 +146,7 @@ int main(int argc, char **argv)
     check(evq_conn_open(&(struct evq_conn_config){.url = argv[1], .name = "publisher"}, &conn,
                         &error),
           "connect");
-    check(evq_functions_install(conn, &build, &error), "install");
+    check(evq_function_library_install(conn, &build, &error), "install");
     check(evq_queue_open(conn, "main", &queue, &error), "open");
     check(evq_queue_suite(queue, &offer, false, &class, &error), "register the suite");
     for (unsigned long i = 0; i < count; i++) {

@@ -25,13 +25,13 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "producer/snapshot_peer.h"
-#include "producer/snapshot_server.h"
-#include "shared/checkpoint/hex.h"
-#include "shared/clock.h"
+#include "producer/client/snapshots/snapshot_peer.h"
+#include "producer/client/snapshots/snapshot_server.h"
+#include "shared/base/clock.h"
+#include "shared/base/hex.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
-#include "worker/fetch.h"
+#include "worker/child/fetch.h"
 
 #define FILE_BYTES ((size_t)5 << 20)
 #define DEADLINE   20000

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #include "tests/fixture/random.h"
-#include "worker/evaluators/native_run.h"
+#include "worker/evaluators/native/native_run.h"
 
 #define VOCABULARY 370
 #define WIDTH      16

@@ -19,7 +19,7 @@
 
 #include "tests/fixture/check.h"
 #include "tests/fixture/safetensors.h"
-#include "worker/evaluators/native.h"
+#include "worker/evaluators/native/native.h"
 
 #define MNIST_SAMPLES 10000
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "logger/address.h"
+#include "logger/sinks/address.h"
 
 static bool is_public(const char *text)
 {

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/arena.h"
-#include "shared/clock.h"
+#include "shared/base/arena.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/check.h"
 
 static void arena_alloc_is_zeroed_aligned_and_apart(void **state)

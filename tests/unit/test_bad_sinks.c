@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "logger/sink.h"
+#include "logger/sinks/sink.h"
 #include "tests/fixture/bad.h"
 #include "tests/fixture/folder.h"
 

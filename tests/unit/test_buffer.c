@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/buffer.h"
-#include "shared/clock.h"
+#include "shared/base/buffer.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/check.h"
 
 static void buffer_appends_and_consumes(void **state)

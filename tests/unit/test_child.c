@@ -18,8 +18,8 @@
 
 #include "tests/fixture/memory.h"
 #include "tests/fixture/queue.h"
-#include "worker/channel.h"
-#include "worker/child.h"
+#include "worker/child/channel.h"
+#include "worker/child/child.h"
 
 #define ID "run/1/regular/echo"
 

@@ -16,7 +16,7 @@
 
 #include "tests/fixture/memory.h"
 #include "tests/fixture/queue.h"
-#include "worker/supervisor.h"
+#include "worker/supervisor/supervisor.h"
 
 #define ID "digits/100/regular/quick"
 
@@ -24,7 +24,7 @@ struct scene {
     struct evq_task_config task;
     struct evq_suite suite;
     struct evq_config config;
-    struct evq_room room;
+    struct evq_disk_pause room;
     bool offered; // The suite, by the worker.
     double seconds;
     struct evq_supervisor supervisor;
@@ -262,17 +262,17 @@ static void job_that_found_no_room_goes_back_and_its_suite_waits(void **state)
 {
     struct scene *scene = *state;
 
-    assert_false(evq_room_held(&scene->supervisor, &scene->suite));
+    assert_false(evq_disk_pause_held(&scene->supervisor, &scene->suite));
     child_fails(scene, EVQ_E_FULL, false);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_RELEASE);
     assert_int_equal(scene->slot.state, EVQ_SLOT_IDLE);
-    assert_true(evq_room_held(&scene->supervisor, &scene->suite));
+    assert_true(evq_disk_pause_held(&scene->supervisor, &scene->suite));
     scene->supervisor.claim_due = false;
-    evq_room_tick(&scene->supervisor, evq_room_due_ms(&scene->supervisor));
+    evq_disk_pause_tick(&scene->supervisor, evq_disk_pause_due_ms(&scene->supervisor));
     assert_true(scene->supervisor.claim_due);
-    assert_false(evq_room_held(&scene->supervisor, &scene->suite));
-    evq_room_found(&scene->supervisor, &scene->suite);
-    assert_false(evq_room_lacks(&scene->supervisor));
+    assert_false(evq_disk_pause_held(&scene->supervisor, &scene->suite));
+    evq_disk_pause_found(&scene->supervisor, &scene->suite);
+    assert_false(evq_disk_pause_lacks(&scene->supervisor));
 }
 
 /* Slots that began before one of them found out are the same try. */
@@ -281,9 +281,9 @@ static void slots_that_find_no_room_at_once_wait_as_one(void **state)
     struct scene *scene = *state;
 
     child_fails(scene, EVQ_E_FULL, false);
-    const int64_t due_ms = evq_room_due_ms(&scene->supervisor);
-    evq_room_lack(&scene->supervisor, &scene->suite, "no room");
-    assert_int_equal(evq_room_due_ms(&scene->supervisor), due_ms);
+    const int64_t due_ms = evq_disk_pause_due_ms(&scene->supervisor);
+    evq_disk_pause_lack(&scene->supervisor, &scene->suite, "no room");
+    assert_int_equal(evq_disk_pause_due_ms(&scene->supervisor), due_ms);
     assert_int_equal(scene->room.tries, 1);
 }
 
@@ -291,10 +291,10 @@ static void job_that_fails_of_its_own_has_found_room(void **state)
 {
     struct scene *scene = *state;
 
-    evq_room_lack(&scene->supervisor, &scene->suite, "no room");
+    evq_disk_pause_lack(&scene->supervisor, &scene->suite, "no room");
     child_fails(scene, EVQ_E_CORRUPT, false);
     assert_int_equal(scene->lease->first->kind, EVQ_OUTBOX_FAIL);
-    assert_false(evq_room_lacks(&scene->supervisor));
+    assert_false(evq_disk_pause_lacks(&scene->supervisor));
 }
 
 /* What comes in after the lease is gone is no result of ours, and no end of it either. */

@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "producer/cli/board.h"
-#include "producer/cli/found.h"
-#include "producer/cli/health.h"
+#include "producer/cli/inspect/health.h"
+#include "producer/cli/inspect/result_table.h"
+#include "producer/cli/submit/checkpoint_listing.h"
 #include "producer/cli/table.h"
-#include "shared/option.h"
+#include "shared/base/option.h"
 #include "tests/fixture/check.h"
 
 static void found_step_reads_names_by_the_rules(void **state)
@@ -54,7 +54,8 @@ static void found_step_reads_names_by_the_rules(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int64_t step = -1;
-        bool found = evq_found_step(cases[i].name, cases[i].is_directory, cases[i].pattern, &step);
+        bool found = evq_checkpoint_listing_step(cases[i].name, cases[i].is_directory,
+                                                 cases[i].pattern, &step);
         if (found != (cases[i].step >= 0) || (found && step != cases[i].step)) {
             fail_msg("'%s': %s %lld, expected %lld", cases[i].name, found ? "found" : "not found",
                      (long long)step, (long long)cases[i].step);
@@ -153,7 +154,7 @@ static void table_aligns_cuts_and_escapes(void **state)
     evq_table_free(rows);
 }
 
-static void add(struct evq_board *board, const char *job, int64_t step, const char *task,
+static void add(struct evq_result_table *board, const char *job, int64_t step, const char *task,
                 const char *metric, double value, int32_t higher)
 {
     struct evq_result *result = evq_result_new();
@@ -169,13 +170,13 @@ static void add(struct evq_board *board, const char *job, int64_t step, const ch
     result->state = EVQ_JOB_DONE;
     result->metrics = &one;
     result->metric_count = metric != NULL ? 1 : 0;
-    assert_non_null(evq_board_add(board, result));
+    assert_non_null(evq_result_table_add(board, result));
     evq_result_free(result);
 }
 
 static void board_finds_the_best_and_nan_never_wins(void **state)
 {
-    struct evq_board *board = evq_board_new();
+    struct evq_result_table *board = evq_result_table_new();
     char title[64];
     (void)state;
     assert_non_null(board);
@@ -188,24 +189,24 @@ static void board_finds_the_best_and_nan_never_wins(void **state)
     add(board, "r/200/regular/s", 200, "", NULL, 0.0, 0);
     assert_int_equal(board->row_count, 3);
     assert_int_equal(board->metric_count, 3);
-    evq_board_sort(board);
+    evq_result_table_sort(board);
     assert_true(board->metrics[2].best == SIZE_MAX);
     assert_int_equal(board->rows[board->metrics[0].best].step,
                      100); // The tie goes to the lower step.
     assert_int_equal(board->rows[board->metrics[1].best].step, 200);
     assert_true(board->rows[1].ended);
     assert_false(board->rows[2].ended);
-    evq_board_title(board, 0, title, sizeof title);
+    evq_result_table_title(board, 0, title, sizeof title);
     assert_string_equal(title, "accuracy");
     add(board, "r/100/regular/s", 100, "other", "accuracy", 0.1, 1);
-    evq_board_title(board, 0, title, sizeof title);
+    evq_result_table_title(board, 0, title, sizeof title);
     assert_string_equal(title, "t/accuracy");
     add(board, "r/100/ema/s", 100, "t", "accuracy", 0.9, 1); // Two would be called t/accuracy.
-    evq_board_title(board, 0, title, sizeof title);
+    evq_result_table_title(board, 0, title, sizeof title);
     assert_string_equal(title, "eval/t/accuracy");
-    evq_board_title(board, board->metric_count - 1, title, sizeof title);
+    evq_result_table_title(board, board->metric_count - 1, title, sizeof title);
     assert_string_equal(title, "eval_ema/t/accuracy");
-    evq_board_free(board);
+    evq_result_table_free(board);
 }
 
 /* The later one below the earlier, also the tenth; what is no generation is not shown: it may hold
@@ -215,25 +216,25 @@ static void board_tells_generations_of_a_step_apart(void **state)
     static const char *const jobs[] = {"r/50/regular/s~10", "r/50/regular/s~2", "r/50/regular/s",
                                        "r/60/regular/s~\x1b[2J"};
     static const char *const steps[] = {"50", "50~2", "50~10", "60"};
-    struct evq_board *board = evq_board_new();
+    struct evq_result_table *board = evq_result_table_new();
     char step[EVQ_BOARD_STEP_BYTES];
     (void)state;
     assert_non_null(board);
     for (size_t i = 0; i < 4; i++) {
         add(board, jobs[i], i < 3 ? 50 : 60, "t", "accuracy", 0.5, 1);
     }
-    evq_board_sort(board);
+    evq_result_table_sort(board);
     for (size_t i = 0; i < 4; i++) {
-        evq_board_step(board->rows[i].job, board->rows[i].step, step);
+        evq_result_table_step(board->rows[i].job, board->rows[i].step, step);
         assert_string_equal(step, steps[i]);
     }
-    evq_board_free(board);
+    evq_result_table_free(board);
 }
 
 /* Metrics of the same name share a column however many tasks report them: a terminal is narrow. */
 static void board_has_a_line_per_task_and_a_column_per_name(void **state)
 {
-    struct evq_board *board = evq_board_new();
+    struct evq_result_table *board = evq_result_table_new();
     const char *tasks[EVQ_BOARD_METRICS_MAX];
     (void)state;
     assert_non_null(board);
@@ -244,14 +245,14 @@ static void board_has_a_line_per_task_and_a_column_per_name(void **state)
     assert_true(board->shape.task);
     assert_false(board->shape.suite);
     assert_int_equal(board->shape.name_count, 2);
-    assert_int_equal(evq_board_tasks(board, &board->rows[0], tasks), 2);
+    assert_int_equal(evq_result_table_tasks(board, &board->rows[0], tasks), 2);
     assert_string_equal(tasks[0], "a");
     assert_string_equal(tasks[1], "b");
-    size_t metric = evq_board_metric(board, &board->rows[0], "b", "accuracy");
+    size_t metric = evq_result_table_metric(board, &board->rows[0], "b", "accuracy");
     assert_true(metric < board->metric_count);
     assert_true(!(fabs(board->rows[0].values[metric] - 0.7) > 1e-12));
-    assert_true(evq_board_metric(board, &board->rows[0], "b", "loss") == SIZE_MAX);
-    evq_board_free(board);
+    assert_true(evq_result_table_metric(board, &board->rows[0], "b", "loss") == SIZE_MAX);
+    evq_result_table_free(board);
 }
 
 static void terminal_number_shows_whole_numbers_in_full(void **state)
@@ -296,7 +297,7 @@ static void table_leaves_out_optional_columns_that_do_not_fit(void **state)
 
 static void board_keeps_rows_apart_when_there_are_many(void **state)
 {
-    struct evq_board *board = evq_board_new();
+    struct evq_result_table *board = evq_result_table_new();
     (void)state;
     assert_non_null(board);
     for (int64_t step = 5000; step > 0; step--) {
@@ -304,7 +305,7 @@ static void board_keeps_rows_apart_when_there_are_many(void **state)
         (void)snprintf(job, sizeof job, "r/%lld/regular/s", (long long)step);
         add(board, job, step, "t", "loss", (double)(step % 997), 0);
         if (step == 2500) {
-            evq_board_sort(board); // What comes later still finds its row.
+            evq_result_table_sort(board); // What comes later still finds its row.
         }
     }
     for (int64_t step = 1; step <= 5000; step++) {
@@ -313,13 +314,13 @@ static void board_keeps_rows_apart_when_there_are_many(void **state)
         add(board, job, step, "", NULL, 0.0, 0);
     }
     assert_int_equal(board->row_count, 5000);
-    evq_board_sort(board);
+    evq_result_table_sort(board);
     for (size_t i = 0; i < 5000; i++) {
         assert_int_equal(board->rows[i].step, (int64_t)i + 1);
         assert_true(board->rows[i].ended && board->rows[i].has[0]);
     }
     assert_int_equal(board->rows[board->metrics[0].best].step, 997);
-    evq_board_free(board);
+    evq_result_table_free(board);
 }
 
 static void durations_and_sizes_are_short(void **state)

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/check.h"
 
 static void clock_jitter_stays_within_its_percent(void **state)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/codec.h"
+#include "shared/queue/codec.h"
 #include "tests/fixture/check.h"
 
 static struct evq_job *small_job(void)

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/codec.h"
+#include "shared/queue/codec.h"
 #include "tests/fixture/bad.h"
 
 static enum evq_status read_message(const uint8_t *data, size_t bytes, struct evq_error *err)

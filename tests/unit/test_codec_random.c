@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/codec.h"
+#include "shared/queue/codec.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
 

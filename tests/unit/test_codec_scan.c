@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/codec.h"
+#include "shared/queue/codec.h"
 #include "tests/fixture/check.h"
 
 static void scan_refused(const uint8_t *data, size_t bytes, const char *because)

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/buffer.h"
-#include "shared/config.h"
+#include "shared/base/buffer.h"
+#include "shared/config/config.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
 

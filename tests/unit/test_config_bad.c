@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/buffer.h"
-#include "shared/config.h"
+#include "shared/base/buffer.h"
+#include "shared/config/config.h"
 #include "tests/fixture/check.h"
 
 #define S "suites: {s: {tasks: [{name: t, type: x}]"

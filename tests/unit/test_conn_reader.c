@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
-#include "shared/conn_guard.h"
-#include "shared/conn_reader.h"
+#include "shared/base/clock.h"
+#include "shared/redis/conn_limits.h"
+#include "shared/redis/conn_reader.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
 
@@ -188,7 +188,7 @@ static void conn_reader_bounds_a_whole_reply(void **state)
     (void)state;
     enum { STRING_BYTES = 1 << 20 };
     struct evq_error err = {EVQ_OK, ""};
-    struct evq_conn_guard guard;
+    struct evq_conn_limits guard;
     enum evq_status status = EVQ_OK;
     size_t replies = 0;
     int strings = 0;
@@ -196,11 +196,11 @@ static void conn_reader_bounds_a_whole_reply(void **state)
 
     assert_non_null(string);
     memset(&guard, 0, sizeof guard);
-    assert_status(evq_conn_guard_feed(&guard, "*1000\r\n", 7, &replies, &err), EVQ_OK);
+    assert_status(evq_conn_limits_feed(&guard, "*1000\r\n", 7, &replies, &err), EVQ_OK);
     while (status == EVQ_OK && strings < 1000) {
-        status = evq_conn_guard_feed(&guard, "$1048576\r\n", 10, &replies, &err);
+        status = evq_conn_limits_feed(&guard, "$1048576\r\n", 10, &replies, &err);
         if (status == EVQ_OK) {
-            status = evq_conn_guard_feed(&guard, string, STRING_BYTES + 2, &replies, &err);
+            status = evq_conn_limits_feed(&guard, string, STRING_BYTES + 2, &replies, &err);
             strings++;
         }
     }

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-#include "shared/conn_sentinel.h"
-#include "shared/conn_url.h"
+#include "shared/redis/conn_sentinel.h"
+#include "shared/redis/conn_url.h"
 #include "tests/fixture/check.h"
 
 static struct evq_conn_url parsed(const char *text)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "tests/fixture/check.h"
-#include "worker/devices.h"
+#include "worker/devices/devices.h"
 
 static struct evq_devices machine(uint32_t count)
 {

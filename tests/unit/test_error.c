@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 #include "tests/fixture/check.h"
 
 static void error_set_fills_and_cuts_the_message(void **state)

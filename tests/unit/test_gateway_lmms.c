@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "producer/gateway/lmms_job.h"
-#include "producer/gateway/lmms_place.h"
-#include "producer/gateway/lmms_result.h"
+#include "producer/gateway/lmms/lmms_job.h"
+#include "producer/gateway/lmms/lmms_paths.h"
+#include "producer/gateway/lmms/lmms_result.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
 
@@ -152,7 +152,7 @@ static void output_goes_beneath_a_root_and_into_no_checkpoint(void **state)
 {
     static const struct evq_root roots[] = {{"data", "/data"}};
     static const struct evq_config config = {.roots = roots, .root_count = 1};
-    static const struct evq_lmms_place place = {.run = "r-1", .absolute = "/data/r/step_5"};
+    static const struct evq_lmms_paths place = {.run = "r-1", .absolute = "/data/r/step_5"};
     static const char *const pairs[][2] = {
         {"/data/out", "/data/out"},
         {"/data/out//x/", "/data/out/x"},
@@ -172,7 +172,7 @@ static void output_goes_beneath_a_root_and_into_no_checkpoint(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
         assert_status_err(
-            evq_lmms_place_output(&config, "/results", &place, pairs[i][0], "", out, &err), EVQ_OK,
+            evq_lmms_paths_output(&config, "/results", &place, pairs[i][0], "", out, &err), EVQ_OK,
             &err);
         assert_string_equal(out, pairs[i][1]);
     }
@@ -184,7 +184,7 @@ static void run_is_named_for_the_training_and_what_is_asked(void **state)
     const struct fixture_folder *folder = *state;
     const struct evq_root roots[] = {{"data", folder->path}};
     const struct evq_config config = {.roots = roots, .root_count = 1};
-    struct evq_lmms_place places[4];
+    struct evq_lmms_paths places[4];
     static const char *const names[] = {"a b/checkpoint-100", "a b/checkpoint-200",
                                         "a b/checkpoint-100", "c/checkpoint-100"};
     static const char *const settings[] = {"{1}", "{1}", "{2}", "{1}"};
@@ -197,7 +197,7 @@ static void run_is_named_for_the_training_and_what_is_asked(void **state)
                        folder->path, names[i]);
         struct evq_lmms_request *request = read_text(body);
         assert_status_err(
-            evq_lmms_place_find(&config, "/results", request, settings[i], &places[i], &err),
+            evq_lmms_paths_find(&config, "/results", request, settings[i], &places[i], &err),
             EVQ_OK, &err);
         assert_true(evq_job_name_valid(places[i].run, EVQ_JOB_RUN_BYTES_MAX));
         assert_string_equal(places[i].root, "data");

@@ -12,10 +12,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "producer/gateway/gate.h"
-#include "producer/gateway/listen.h"
+#include "producer/gateway/api/routes.h"
+#include "producer/gateway/http/admission.h"
+#include "producer/gateway/http/listen.h"
 #include "producer/gateway/openapi.h"
-#include "producer/gateway/routes.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/program.h"
 #include "tests/fixture/redis.h"

@@ -8,33 +8,33 @@
 
 #include <cmocka.h>
 
-#include "logger/grid.h"
-#include "shared/clock.h"
+#include "logger/sinks/csv_table.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
 
-static bool put(struct evq_grid *grid, int64_t step, const char *name, double value)
+static bool put(struct evq_csv_table *grid, int64_t step, const char *name, double value)
 {
     struct evq_error err;
     bool changed = false;
 
-    assert_status_err(evq_grid_put(grid, step, name, value, &changed, &err), EVQ_OK, &err);
+    assert_status_err(evq_csv_table_put(grid, step, name, value, &changed, &err), EVQ_OK, &err);
     return changed;
 }
 
-static void assert_csv(const struct evq_grid *grid, const char *want)
+static void assert_csv(const struct evq_csv_table *grid, const char *want)
 {
     struct evq_buffer text;
 
     evq_buffer_init(&text, 0);
-    evq_grid_csv(grid, &text);
+    evq_csv_table_csv(grid, &text);
     assert_string_equal(evq_buffer_string(&text), want);
     evq_buffer_free(&text);
 }
 
 static void grid_sorts_by_step_and_leaves_gaps_empty(void **state)
 {
-    struct evq_grid grid = {0};
+    struct evq_csv_table grid = {0};
 
     (void)state;
     assert_true(put(&grid, 20, "eval/a/acc", 0.5));
@@ -45,15 +45,15 @@ static void grid_sorts_by_step_and_leaves_gaps_empty(void **state)
     assert_true(put(&grid, 10, "eval/a/acc", -0.125)); // In its place.
     assert_csv(&grid, "step,eval/a/acc,\"eval/b/loss,none\"\r\n10,-0.125,\r\n20,0.5,nan\r\n"
                       "30,,1.0000000000000001e+300\r\n");
-    evq_grid_free(&grid);
+    evq_csv_table_free(&grid);
 }
 
 static void grid_reads_back_what_it_wrote(void **state)
 {
     static const char *const names[] = {"plain",       "with,comma", "with \"quotes\"",
                                         "line\nbreak", "\"",         ""};
-    struct evq_grid grid = {0};
-    struct evq_grid back = {0};
+    struct evq_csv_table grid = {0};
+    struct evq_csv_table back = {0};
     struct evq_buffer first;
     struct evq_buffer second;
     struct evq_error err;
@@ -67,16 +67,16 @@ static void grid_reads_back_what_it_wrote(void **state)
     }
     evq_buffer_init(&first, 0);
     evq_buffer_init(&second, 0);
-    evq_grid_csv(&grid, &first);
-    assert_status_err(evq_grid_read(&back, (const char *)first.data, first.bytes, &err), EVQ_OK,
-                      &err);
-    evq_grid_csv(&back, &second);
+    evq_csv_table_csv(&grid, &first);
+    assert_status_err(evq_csv_table_read(&back, (const char *)first.data, first.bytes, &err),
+                      EVQ_OK, &err);
+    evq_csv_table_csv(&back, &second);
     assert_int_equal(first.bytes, second.bytes);
     assert_memory_equal(first.data, second.data, first.bytes);
     evq_buffer_free(&first);
     evq_buffer_free(&second);
-    evq_grid_free(&grid);
-    evq_grid_free(&back);
+    evq_csv_table_free(&grid);
+    evq_csv_table_free(&back);
 }
 
 static void grid_refuses_what_is_no_table(void **state)
@@ -97,8 +97,8 @@ static void grid_refuses_what_is_no_table(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct evq_grid grid = {0};
-        assert_status(evq_grid_read(&grid, bad[i], strlen(bad[i]), &err), EVQ_E_CORRUPT);
+        struct evq_csv_table grid = {0};
+        assert_status(evq_csv_table_read(&grid, bad[i], strlen(bad[i]), &err), EVQ_E_CORRUPT);
         assert_holds(err.message, "line ");
         assert_int_equal(grid.column_count + grid.row_count, 0);
     }

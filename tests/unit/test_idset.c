@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "logger/idset.h"
+#include "logger/sinks/idset.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/limit.h"
 #include "tests/fixture/redis.h"

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "shared/job.h"
+#include "shared/queue/job.h"
 #include "tests/fixture/check.h"
 
 static struct evq_job *job_good(void)

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/log.h"
+#include "shared/base/log.h"
 #include "tests/fixture/check.h"
 
 /* Standard error for the while: a datagram socket, so that each write(2) is one message. */

@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 #include "tests/fixture/check.h"
-#include "worker/lease.h"
-#include "worker/merge.h"
+#include "worker/child/merge.h"
+#include "worker/supervisor/lease.h"
 
 #define PARTS_MAX 4
 

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "worker/evaluators/native_ahead.h"
+#include "worker/evaluators/native/native_ahead.h"
 
 struct twin {
     void *cpu;

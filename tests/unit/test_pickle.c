@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/buffer.h"
-#include "shared/checkpoint/pickle.h"
+#include "shared/base/buffer.h"
+#include "shared/checkpoint/torch/pickle.h"
 #include "tests/fixture/check.h"
 
 #define V2 "\x80\x02"

@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-#include "producer/pin.h"
-#include "producer/tree.h"
+#include "producer/client/pins/pin.h"
+#include "producer/client/pins/tree_copy.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/redis.h"
 

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "producer/pin.h"
-#include "producer/tree.h"
+#include "producer/client/pins/pin.h"
+#include "producer/client/pins/tree_copy.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/redis.h"
 

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "producer/pin.h"
-#include "producer/tree.h"
+#include "producer/client/pins/pin.h"
+#include "producer/client/pins/tree_copy.h"
 #include "shared/checkpoint/checkpoint.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/redis.h"

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/config.h"
+#include "shared/config/config.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
 #include "worker/evaluators/evaluator.h"

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "shared/arena.h"
+#include "shared/base/arena.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
 #include "worker/evaluators/environment.h"

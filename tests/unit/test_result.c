@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "shared/buffer.h"
-#include "shared/result.h"
+#include "shared/base/buffer.h"
+#include "shared/queue/result.h"
 #include "tests/fixture/check.h"
 
 static struct evq_result *result_good(void)

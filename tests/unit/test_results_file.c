@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
 #include "worker/evaluators/results.h"

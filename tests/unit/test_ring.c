@@ -18,9 +18,9 @@
 
 #include <cmocka.h>
 
-#include "producer/ring.h"
-#include "producer/ring_file.h"
-#include "producer/tree.h"
+#include "producer/client/pins/tree_copy.h"
+#include "producer/client/ring.h"
+#include "producer/client/ring_file.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
 

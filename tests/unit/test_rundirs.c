@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "logger/rundirs.h"
+#include "logger/tensorboard/rundirs.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/redis.h"
 

@@ -13,7 +13,7 @@
 
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
-#include "worker/scratch.h"
+#include "worker/child/scratch.h"
 
 struct attempt { // A scratch directory and one attempt's directory in it.
     struct fixture_folder *folder;

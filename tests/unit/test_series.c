@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "logger/series.h"
+#include "logger/tensorboard/point_buffer.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/random.h"
 #include "tests/fixture/redis.h"
@@ -25,22 +25,22 @@ struct expected { // By tag and step; wall 0: no point.
 };
 
 /* Every point, in order; and those above `written` are reached by slices from slice_above() on. */
-static void assert_as(struct evq_series_set *set, const struct expected *expected)
+static void assert_as(struct evq_point_buffer_set *set, const struct expected *expected)
 {
     const struct evq_point *points = NULL;
     struct evq_error err;
 
     for (size_t t = 0; t < TAGS; t++) {
-        const struct evq_series *series = &set->series[t];
+        const struct evq_point_buffer *series = &set->series[t];
         int64_t step = 0;
         size_t count = 1;
         size_t seen = 0;
         assert_string_equal(series->tag, tags[t]);
         assert_true(series->written == expected->written[t]);
-        const size_t from = evq_series_slice_above(series, series->written);
+        const size_t from = evq_point_buffer_slice_above(series, series->written);
         for (size_t slice = 0; count > 0; slice++) {
-            assert_status_err(evq_series_slice(set, series, slice, &points, &count, &err), EVQ_OK,
-                              &err);
+            assert_status_err(evq_point_buffer_slice(set, series, slice, &points, &count, &err),
+                              EVQ_OK, &err);
             for (size_t i = 0; i < count; i++, step++, seen++) {
                 for (; step < STEPS && expected->wall[t][step] == 0; step++) {
                 }
@@ -58,10 +58,10 @@ static void assert_as(struct evq_series_set *set, const struct expected *expecte
 }
 
 /* One point, by put or by load, into the set and into what is expected. */
-static void give(struct evq_series_set *set, struct expected *expected, size_t t, int64_t step,
-                 double wall, bool load)
+static void give(struct evq_point_buffer_set *set, struct expected *expected, size_t t,
+                 int64_t step, double wall, bool load)
 {
-    enum evq_series_change change = EVQ_SERIES_SAME;
+    enum evq_point_buffer_change change = EVQ_SERIES_SAME;
     struct evq_error err;
     const struct evq_point point = {step, wall, (float)wall / 2};
     const double before = expected->wall[t][step];
@@ -71,8 +71,8 @@ static void give(struct evq_series_set *set, struct expected *expected, size_t t
     for (int64_t later = step; later < STEPS && last; later++) {
         last = expected->wall[t][later] == 0;
     }
-    assert_status_err(load ? evq_series_load(set, tags[t], &point, &change, &err)
-                           : evq_series_put(set, tags[t], &point, &change, &err),
+    assert_status_err(load ? evq_point_buffer_load(set, tags[t], &point, &change, &err)
+                           : evq_point_buffer_put(set, tags[t], &point, &change, &err),
                       EVQ_OK, &err);
     assert_int_equal(change, !taken ? EVQ_SERIES_SAME
                              : last ? EVQ_SERIES_LAST
@@ -97,7 +97,7 @@ static void series_are_sorted_whatever_the_order(void **state)
 
     assert_non_null(expected);
     fixture_dir_make(directory);
-    struct evq_series_set set = {.directory = directory};
+    struct evq_point_buffer_set set = {.directory = directory};
     for (size_t t = 0; t < TAGS; t++) {
         expected->written[t] = INT64_MIN;
         give(&set, expected, t, STEPS / 2, 5, false);
@@ -114,14 +114,14 @@ static void series_are_sorted_whatever_the_order(void **state)
         }
         assert_as(&set, expected);
         for (size_t t = 0; t < TAGS; t++) {
-            set.series[t].written = evq_series_last(&set.series[t]);
+            set.series[t].written = evq_point_buffer_last(&set.series[t]);
             expected->written[t] = set.series[t].written;
         }
     }
     assert_true(set.series[0].part_count > 20); // They lie on disk,
     assert_true(set.series[0].tail_room <= EVQ_SERIES_PART_POINTS);
     assert_true(set.series[0].part_count <= 1 + set.series[0].count * 2 / EVQ_SERIES_PART_POINTS);
-    evq_series_free(&set);
+    evq_point_buffer_free(&set);
     assert_int_equal(set.count, 0);
     fixture_dir_remove(directory);
     free(expected);
@@ -130,20 +130,20 @@ static void series_are_sorted_whatever_the_order(void **state)
 static void series_says_when_there_is_no_file_to_be_had(void **state)
 {
     (void)state;
-    struct evq_series_set set = {.directory = "/tmp/evalq-no-such-directory"};
-    enum evq_series_change change;
+    struct evq_point_buffer_set set = {.directory = "/tmp/evalq-no-such-directory"};
+    enum evq_point_buffer_change change;
     struct evq_error err = {0};
     enum evq_status status = EVQ_OK;
     int64_t step = 0;
 
     for (; step < STEPS && status == EVQ_OK; step++) {
         const struct evq_point point = {step, 1, 1};
-        status = evq_series_put(&set, tags[0], &point, &change, &err);
+        status = evq_point_buffer_put(&set, tags[0], &point, &change, &err);
     }
     assert_int_equal(step, EVQ_SERIES_PART_POINTS + 1);
     assert_int_equal(status, EVQ_E_IO);
     assert_holds(err.message, "/tmp/evalq-no-such-directory");
-    evq_series_free(&set);
+    evq_point_buffer_free(&set);
 }
 
 int main(void)

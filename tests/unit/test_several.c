@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "tests/fixture/random.h"
-#include "worker/evaluators/native_run.h"
+#include "worker/evaluators/native/native_run.h"
 #include "worker/loader/several.h"
 
 enum { WIDTH = 24, HEAD = 12, HIDDEN = 40, VOCABULARY = 67, ROWS = 301, LONGEST = 64, LANES = 5 };

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "shared/base64.h"
-#include "shared/sha256.h"
+#include "shared/base/base64.h"
+#include "shared/base/sha256.h"
 
 static void sha256_equals_the_published_vectors(void **state)
 {

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "logger/sink.h"
+#include "logger/sinks/sink.h"
 #include "tests/fixture/memory.h"
 #include "tests/fixture/redis.h"
 

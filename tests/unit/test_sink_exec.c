@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "logger/sink.h"
+#include "logger/sinks/sink.h"
 #include "tests/fixture/redis.h"
 
 struct scene {

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "logger/sink.h"
+#include "logger/sinks/sink.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/limit.h"
 #include "tests/fixture/memory.h"

@@ -15,8 +15,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "logger/mlflow.h"
-#include "logger/sink.h"
+#include "logger/sinks/mlflow_api.h"
+#include "logger/sinks/sink.h"
 #include "tests/fixture/receiver.h"
 #include "tests/fixture/redis.h"
 

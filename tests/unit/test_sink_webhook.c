@@ -14,10 +14,10 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "logger/sink.h"
-#include "shared/base64.h"
-#include "shared/clock.h"
-#include "shared/sha256.h"
+#include "logger/sinks/sink.h"
+#include "shared/base/base64.h"
+#include "shared/base/clock.h"
+#include "shared/base/sha256.h"
 #include "tests/fixture/receiver.h"
 #include "tests/fixture/redis.h"
 

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "producer/spool.h"
-#include "producer/tree.h"
+#include "producer/client/pins/tree_copy.h"
+#include "producer/client/spool.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/memory.h"
 

@@ -9,7 +9,7 @@
 #include <glob.h>
 #include <unistd.h>
 
-#include "worker/evaluators/native.h"
+#include "worker/evaluators/native/native.h"
 
 /* The suites of a file that the native evaluator runs; programs understand the others. */
 static size_t check_natives(const char *file, const struct evq_config *config)

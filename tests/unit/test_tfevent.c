@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "logger/tfevent.h"
+#include "logger/tensorboard/tfevent.h"
 
 static void hex_of(const struct evq_buffer *buffer, char *out, size_t out_bytes)
 {

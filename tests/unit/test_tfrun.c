@@ -18,9 +18,9 @@
 
 #include <cmocka.h>
 
-#include "logger/tfevent.h"
-#include "logger/tfrun.h"
-#include "shared/clock.h"
+#include "logger/tensorboard/tfevent.h"
+#include "logger/tensorboard/tfrun.h"
+#include "shared/base/clock.h"
 #include "tests/fixture/limit.h"
 #include "tests/fixture/random.h"
 

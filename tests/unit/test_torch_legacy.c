@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 #include "shared/checkpoint/checkpoint.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/zip.h"
+#include "shared/checkpoint/torch/zip.h"
 #include "tests/fixture/archive.h"
 #include "tests/fixture/check.h"
 

@@ -4,7 +4,7 @@
 #ifndef EVQ_WORKER_CASE_H
 #define EVQ_WORKER_CASE_H
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 
 /* Appends text with its first character as in a title and the others small: one may become up to
  * three, and a capital sigma ends a word otherwise than it stands in one. A byte that is no UTF-8

@@ -6,7 +6,7 @@
 
 #include <xxhash.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 #include "worker/datasets/corpus_build.h"
 #include "worker/tasks/pairs.h"
 

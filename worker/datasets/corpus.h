@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <sys/stat.h>
 
-#include "shared/arena.h"
-#include "shared/config.h"
+#include "shared/base/arena.h"
+#include "shared/config/config.h"
 #include "worker/tokenizer/tokenizer.h"
 
 #define EVQ_CORPUS_FILE_BYTES_MAX ((size_t)4 << 30)

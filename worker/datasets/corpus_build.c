@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 #include "worker/datasets/words.h"
 
 enum evq_status evq_corpus_file(const char *path, struct evq_buffer *out, struct evq_error *err)

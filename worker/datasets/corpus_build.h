@@ -4,7 +4,7 @@
 #ifndef EVQ_WORKER_CORPUS_BUILD_H
 #define EVQ_WORKER_CORPUS_BUILD_H
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 #include "worker/datasets/corpus.h"
 
 struct evq_corpus_build {

@@ -6,7 +6,7 @@
 
 #include <xxhash.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 #include "worker/tasks/pairs.h"
 
 static const struct evq_dataset_format *const formats[] = {&evq_dataset_idx, &evq_dataset_npy,

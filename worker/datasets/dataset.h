@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "shared/checkpoint/checkpoint.h"
-#include "shared/config.h"
+#include "shared/config/config.h"
 
 #define EVQ_ARRAY_BYTES_MAX ((size_t)16 << 30) // Of one file, unpacked.
 

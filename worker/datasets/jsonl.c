@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/json_memory.h"
+#include "shared/base/json_memory.h"
 #include "worker/datasets/words.h"
 
 bool evq_lines_next(struct evq_lines *lines, const char **ret_line, size_t *ret_bytes)

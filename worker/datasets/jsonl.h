@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 
 #define EVQ_JSONL_LINE_BYTES_MAX ((size_t)8 << 20) // Parsed, such a line may take 64 times as much.
 

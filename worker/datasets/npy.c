@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 #include "worker/datasets/dataset.h"
 
 #define HEADER_BYTES_MAX 65536

@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 
 /* The value at a dotted path; NULL: there is none. */
 const json_t *evq_template_field(const json_t *object, const char *path, size_t path_bytes);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 #include "worker/datasets/dataset.h"
 
 #define HEADER_NUMBERS 256 // Of llm.c's files, int32 each.

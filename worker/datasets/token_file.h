@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 #include "worker/tokenizer/tokenizer.h"
 
 struct evq_token_file_source {

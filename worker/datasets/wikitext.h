@@ -5,7 +5,7 @@
 #ifndef EVQ_WORKER_WIKITEXT_H
 #define EVQ_WORKER_WIKITEXT_H
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 
 /* Bytes of the first page of text: a page ends, without its newline, before the next heading of the
  * first level (" = Title = "). *ret_next is where the next page begins, bytes at the end. */

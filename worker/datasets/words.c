@@ -2,7 +2,7 @@
 
 #include <stdbool.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 
 /* The code point text begins with and its bytes; a byte that is no UTF-8: 0xfffd. bytes > 0. */
 static uint32_t code_point(const char *text, size_t bytes, size_t *ret_bytes)

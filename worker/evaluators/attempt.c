@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "worker/evaluators/environment.h"
 #include "worker/evaluators/output.h"
 #include "worker/evaluators/process.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shared/clock.h"
+#include "shared/base/clock.h"
 #include "worker/evaluators/attempt.h"
 #include "worker/evaluators/jobfile.h"
 #include "worker/evaluators/results.h"

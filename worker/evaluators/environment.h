@@ -5,7 +5,7 @@
 #ifndef EVQ_WORKER_ENVIRONMENT_H
 #define EVQ_WORKER_ENVIRONMENT_H
 
-#include "shared/config.h"
+#include "shared/config/config.h"
 
 /*
  * PATH, HOME, LANG, LC_ALL, TZ, TMPDIR as we have them, the evaluator's env_pass (but for scrubbed

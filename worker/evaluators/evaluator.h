@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-#include "shared/config.h"
-#include "shared/job.h"
-#include "shared/result.h"
+#include "shared/config/config.h"
+#include "shared/queue/job.h"
+#include "shared/queue/result.h"
 
 struct evq_eval_request {
     const struct evq_config *config;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 
 void evq_jobfile_checkpoint(const struct evq_eval_request *request, char *out, size_t out_bytes)
 {

@@ -6,7 +6,7 @@
 #ifndef EVQ_WORKER_JOBFILE_H
 #define EVQ_WORKER_JOBFILE_H
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 #include "worker/evaluators/evaluator.h"
 
 /* Absolute path of what is to be evaluated: the prepared directory where there is one. Cut to

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/buffer.h"
-#include "shared/file.h"
-#include "shared/json_memory.h"
+#include "shared/base/buffer.h"
+#include "shared/base/file.h"
+#include "shared/base/json_memory.h"
 
 /* Puts quotes around the three words where they stand outside a string. */
 static void words_quote(const char *text, size_t bytes, struct evq_buffer *out)

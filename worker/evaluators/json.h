@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 /* The caller decrefs *ret_json, an object. where is for messages. EVQ_E_CORRUPT, EVQ_E_NOMEM. */
 enum evq_status evq_json_object(const char *text, size_t bytes, const char *where,

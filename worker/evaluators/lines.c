@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/clock.h"
-#include "shared/file.h"
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
 
 void evq_lines_init(struct evq_lines *lines)
 {

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 
 #define EVQ_LINES_BYTES_MAX (1U << 20) // Of one line.
 

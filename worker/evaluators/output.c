@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 
 #define READ_BYTES     16384
 #define READS_PER_CALL 16 // A program that floods us must not keep us from our clock.

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 #define EVQ_OUTPUT_TAIL_BYTES 4096
 

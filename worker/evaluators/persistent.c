@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/buffer.h"
-#include "shared/clock.h"
-#include "shared/file.h"
+#include "shared/base/buffer.h"
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
 #include "worker/evaluators/environment.h"
 #include "worker/evaluators/jobfile.h"
 #include "worker/evaluators/json.h"

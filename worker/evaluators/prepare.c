@@ -11,10 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
+#include "worker/child/scratch.h"
 #include "worker/evaluators/attempt.h"
 #include "worker/evaluators/jobfile.h"
-#include "worker/scratch.h"
 
 #define PARTIAL    ".partial" // Of what is still being made.
 #define PATH_BYTES 8192

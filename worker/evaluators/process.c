@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shared/clock.h"
-#include "shared/file.h"
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
 
 enum record_kind { RECORD_PID = 1, RECORD_EXEC_ERRNO, RECORD_EXIT };
 

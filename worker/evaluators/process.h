@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 struct evq_process_config {
     const char *const *argv; // NULL-terminated; argv[0] absolute or found on our PATH.

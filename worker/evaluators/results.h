@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include "shared/config.h"
-#include "shared/result.h"
+#include "shared/config/config.h"
+#include "shared/queue/result.h"
 
 struct evq_results {           // The caller frees it with evq_results_free().
     struct evq_result **items; // In the order of the suite's tasks.

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <stddef.h>
 
-#include "shared/error.h"
+#include "shared/base/error.h"
 
 /*
  * Reads the newest results file beneath path as {TASK: {METRIC: number, ..., "n": samples}},

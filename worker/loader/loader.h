@@ -5,8 +5,8 @@
 #define EVQ_WORKER_LOADER_H
 
 #include "kernels/backend.h"
+#include "worker/child/progress.h"
 #include "worker/models/model.h"
-#include "worker/progress.h"
 
 /* Memory and threads that move weights into one backend; kept between checkpoints. One thread. */
 struct evq_loader;

@@ -9,9 +9,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/checkpoint/directory.h"
 #include "shared/checkpoint/format.h"
-#include "shared/file.h"
 
 #define SAMPLES       64
 #define DIRECT_LEAST  ((uint64_t)64 << 10) // Smaller reads gain nothing past the page cache.

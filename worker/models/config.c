@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/file.h"
+#include "shared/base/file.h"
 #include "worker/models/config_json.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)

@@ -9,7 +9,7 @@
 #define EVQ_WORKER_MODEL_CONFIG_H
 
 #include "shared/checkpoint/checkpoint.h"
-#include "shared/config.h"
+#include "shared/config/config.h"
 
 struct evq_model_config;
 

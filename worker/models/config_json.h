@@ -5,7 +5,7 @@
 #ifndef EVQ_WORKER_MODEL_CONFIG_JSON_H
 #define EVQ_WORKER_MODEL_CONFIG_JSON_H
 
-#include "shared/arena.h"
+#include "shared/base/arena.h"
 
 enum evq_model_value_kind {
     EVQ_MODEL_VALUE_WORD, // Of an option: what it is read as.

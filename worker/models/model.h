@@ -8,7 +8,7 @@
 
 #include "kernels/backend.h"
 #include "shared/checkpoint/checkpoint.h"
-#include "shared/config.h"
+#include "shared/config/config.h"
 
 enum evq_source_kind {
     EVQ_SOURCE_TENSOR,     // The tensor as it is, in its own type where the backend takes it.

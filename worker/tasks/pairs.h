@@ -5,7 +5,7 @@
 #ifndef EVQ_WORKER_PAIRS_H
 #define EVQ_WORKER_PAIRS_H
 
-#include "shared/config.h"
+#include "shared/config/config.h"
 
 /* EVQ_E_INVALID names the first key that is not among known (NULL-terminated), and the nearest that
  * is. */

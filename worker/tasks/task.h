@@ -7,8 +7,8 @@
 #define EVQ_WORKER_TASK_H
 
 #include "kernels/backend.h"
-#include "shared/config.h"
-#include "shared/result.h"
+#include "shared/config/config.h"
+#include "shared/queue/result.h"
 #include "worker/datasets/dataset.h"
 #include "worker/tasks/window.h"
 

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/arena.h"
-#include "shared/buffer.h"
+#include "shared/base/arena.h"
+#include "shared/base/buffer.h"
 #include "worker/tokenizer/scan.h"
 #include "worker/tokenizer/tokenizer.h"
 

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shared/base/file.h"
 #include "shared/checkpoint/beneath.h"
-#include "shared/file.h"
 
 static bool gone(enum evq_status status)
 {

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/buffer.h"
+#include "shared/base/buffer.h"
 
 /* How many of the bytes are valid UTF-8, counted from the start: bytes when all are. */
 size_t evq_text_valid(const char *text, size_t bytes);

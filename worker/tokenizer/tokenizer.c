@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "shared/checkpoint/hex.h"
+#include "shared/base/hex.h"
 #include "worker/tokenizer/files.h"
 #include "worker/tokenizer/parts.h"
 

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/progress.h"
+#include "worker/child/progress.h"
 
 #define EVQ_TOKENIZER_FILE_BYTES_MAX  ((size_t)64 << 20) // Of tokenizer.json and the like.
 #define EVQ_TOKENIZER_IDS_MAX         (1 << 22)          // Ids are below it.

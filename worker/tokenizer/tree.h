@@ -5,7 +5,7 @@
 #ifndef EVQ_WORKER_TOKENIZER_TREE_H
 #define EVQ_WORKER_TOKENIZER_TREE_H
 
-#include "shared/arena.h"
+#include "shared/base/arena.h"
 #include "shared/checkpoint/json.h"
 #include "worker/tokenizer/definition.h"
 

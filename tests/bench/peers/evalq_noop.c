@@ -1,7 +1,7 @@
 /*
- * evalq's queue for tests/bench/peers/speed.py, through shared/queue.h: submits jobs, or claims and
- * completes them 16 at a time as a supervisor of 16 slots does, one task's result each with
- * `publish`. Prints the seconds it took.
+ * evalq's queue for tests/bench/peers/speed.py, through shared/queue/queue.h: submits jobs, or
+ * claims and completes them 16 at a time as a supervisor of 16 slots does, one task's result each
+ * with `publish`. Prints the seconds it took.
  *
  *     evalq_noop URL submit COUNT BATCH | drain COUNT | publish COUNT
  */
@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/clock.h"
-#include "shared/conn.h"
-#include "shared/functions.h"
-#include "shared/queue.h"
+#include "shared/base/clock.h"
+#include "shared/queue/function_library.h"
+#include "shared/queue/queue.h"
+#include "shared/redis/conn.h"
 
 enum { SLOTS = 16, LEASE_MS = 60000 };
 
@@ -141,7 +141,7 @@ int main(int argc, char **argv)
     }
     check(evq_conn_open(&(struct evq_conn_config){.url = argv[1], .name = "evalq-noop"}, &conn,
                         &error));
-    check(evq_functions_install(conn, &build, &error));
+    check(evq_function_library_install(conn, &build, &error));
     check(evq_queue_open(conn, NULL, &queue, &error));
     uint32_t class_number = suite(queue);
     int64_t start_us = evq_clock_mono_us();

@@ -1,0 +1,44 @@
+/*
+ * Numbers by step and name, and as CSV (RFC 4180): a header "step,NAME,...", then a line per step
+ * in ascending order; an empty field is no number. One thread.
+ */
+#ifndef EVQ_LOGGER_GRID_H
+#define EVQ_LOGGER_GRID_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/base/buffer.h"
+
+#define EVQ_GRID_COLUMNS_MAX 4096
+#define EVQ_GRID_CELLS_MAX   ((size_t)1 << 24)
+
+struct evq_csv_table_row {
+    int64_t step;
+    double *cells; // cell_count of them; those past it are empty.
+    size_t cell_count;
+};
+
+struct evq_csv_table {
+    char **names; // Of the columns, in the order in which they came.
+    size_t column_count;
+    size_t column_room;
+    struct evq_csv_table_row *rows; // Ascending steps.
+    size_t row_count;
+    size_t row_room;
+};
+
+/* Puts a number, in place of the one that is there; *ret_changed: it was another, or none.
+ * EVQ_E_NOMEM, EVQ_E_LIMIT. */
+enum evq_status evq_csv_table_put(struct evq_csv_table *grid, int64_t step, const char *name,
+                                  double value, bool *ret_changed,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* Appends all of it; out->failed: no memory. Doubles carry 17 digits. */
+void evq_csv_table_csv(const struct evq_csv_table *grid, struct evq_buffer *out);
+/* Takes what evq_csv_table_csv() wrote into an empty grid. EVQ_E_CORRUPT names line and fault. */
+enum evq_status evq_csv_table_read(struct evq_csv_table *grid, const char *text, size_t bytes,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_csv_table_free(struct evq_csv_table *grid); // Leaves it empty.
+
+#endif

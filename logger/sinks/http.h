@@ -1,0 +1,60 @@
+/*
+ * HTTP for sinks, over libcurl: one call at a time, connections are kept between calls. http and
+ * https alone, no redirect is followed, of a reply at most 1 MiB is read. Once a code came, what
+ * becomes of the rest does not matter. Messages name the host,
+ * never the rest of the URL, which may be a secret. One thread.
+ */
+#ifndef EVQ_LOGGER_HTTP_H
+#define EVQ_LOGGER_HTTP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shared/base/buffer.h"
+
+struct evq_http;
+
+struct evq_http_config { // Texts are copied, stop outlives the connection.
+    const char *who;     // "sink 'mlflow'": messages begin with it.
+    int64_t timeout_ms;  // Of one call, from 1.
+    // Connects to public addresses only, and through no proxy. What is checked is the address that
+    // is connected to, so that no answer of a name server can lead elsewhere.
+    bool public_only;
+    const char *ca_file; // NULL: the system's certificates.
+    bool insecure;       // Certificates are not checked.
+    const char *user;    // NULL: none; with password.
+    const char *password;
+    const atomic_bool *stop; // Set: calls end within a few seconds. May be NULL.
+};
+
+struct evq_http_reply {
+    long code;              // 200, 404, ...
+    struct evq_buffer body; // Text; `full` where there was more, or it did not come in time.
+};
+
+/* EVQ_E_NOMEM. */
+enum evq_status evq_http_open(const struct evq_http_config *config, struct evq_http **ret_http,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_http_close(struct evq_http *http); // Accepts NULL.
+
+/*
+ * method: "GET" (body NULL) or "POST". headers: "Name: value", ended by NULL; may be NULL. EVQ_OK:
+ * there was a reply, whatever its code; *reply, which the caller initialised with zeros, is
+ * overwritten. EVQ_E_IO: there was none, or no connection; EVQ_E_TIMEOUT; EVQ_E_INVALID: no URL;
+ * EVQ_E_RETRY: an earlier reply (429, 503) asked to wait, and the time has not passed.
+ */
+enum evq_status evq_http_call(struct evq_http *http, const char *method, const char *url,
+                              const char *const *headers, const char *body, size_t body_bytes,
+                              struct evq_http_reply *reply, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/*
+ * What a code means to a sink. EVQ_OK: 2xx. EVQ_E_INVALID: the server will never take this (400,
+ * 413, 414, 422). EVQ_E_RETRY: anything else may be mended, there or in the configuration. what:
+ * "the receiver".
+ */
+enum evq_status evq_http_verdict(const struct evq_http_reply *reply, const char *who,
+                                 const char *what, struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_http_reply_free(struct evq_http_reply *reply);
+
+#endif

@@ -1,0 +1,436 @@
+#include "logger/sinks/mlflow_api.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/json_memory.h"
+
+#define API         "/api/2.0/mlflow/"
+#define HASH_BYTES  9               // "-" and 8 digits.
+#define TAG_RUN     "evalq.run"     // Made for these results.
+#define TAG_RESULTS "evalq.results" // Chosen for them, before the first went in.
+
+struct evq_mlflow {
+    struct evq_http *http;
+    char *who;
+    char *base;          // Without a slash at its end.
+    char *authorization; // A header, or NULL.
+    char *experiment;
+    char experiment_id[EVQ_MLFLOW_ID_BYTES_MAX]; // "": not known yet.
+};
+
+void evq_mlflow_close(struct evq_mlflow *mlflow)
+{
+    if (mlflow == NULL) {
+        return;
+    }
+    evq_http_close(mlflow->http);
+    if (mlflow->authorization != NULL) {
+        explicit_bzero(mlflow->authorization, strlen(mlflow->authorization));
+    }
+    free(mlflow->authorization);
+    free(mlflow->who);
+    free(mlflow->base);
+    free(mlflow->experiment);
+    free(mlflow);
+}
+
+enum evq_status evq_mlflow_open(const struct evq_mlflow_config *config,
+                                struct evq_mlflow **ret_mlflow, struct evq_error *err)
+{
+    struct evq_http_config http = config->http;
+    struct evq_mlflow *mlflow = calloc(1, sizeof(*mlflow));
+    size_t length = strlen(config->uri);
+
+    if (mlflow == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%s", config->who);
+    }
+    while (length > 0 && config->uri[length - 1] == '/') {
+        length--;
+    }
+    mlflow->who = strdup(config->who);
+    mlflow->base = strndup(config->uri, length);
+    mlflow->experiment = strdup(config->experiment);
+    if (config->token != NULL &&
+        asprintf(&mlflow->authorization, "Authorization: Bearer %s", config->token) < 0) {
+        mlflow->authorization = NULL;
+    }
+    if (mlflow->who == NULL || mlflow->base == NULL || mlflow->experiment == NULL ||
+        (config->token != NULL && mlflow->authorization == NULL)) {
+        evq_mlflow_close(mlflow);
+        return evq_error_set(err, EVQ_E_NOMEM, "%s", config->who);
+    }
+    http.who = mlflow->who;
+    enum evq_status status = evq_http_open(&http, &mlflow->http, err);
+    if (status != EVQ_OK) {
+        evq_mlflow_close(mlflow);
+        return status;
+    }
+    *ret_mlflow = mlflow;
+    return EVQ_OK;
+}
+
+/*
+ * One call; body NULL: a GET. *ret_document (NULL where the reply is no JSON object) is the
+ * caller's to json_decref() in any case. error: the server's word for what is wrong, "" none.
+ */
+static enum evq_status call(struct evq_mlflow *mlflow, const char *path, struct evq_buffer *body,
+                            json_t **ret_document, char error[64], struct evq_error *err)
+{
+    const char *headers[] = {"Content-Type: application/json", "Expect:", mlflow->authorization,
+                             NULL};
+    struct evq_http_reply reply = {0};
+    struct evq_buffer url;
+
+    error[0] = '\0';
+    evq_buffer_init(&url, 0);
+    evq_buffer_printf(&url, "%s" API "%s", mlflow->base, path);
+    if (url.failed || (body != NULL && body->failed)) {
+        evq_buffer_free(&url);
+        return evq_error_set(err, EVQ_E_NOMEM, "%s: a request", mlflow->who);
+    }
+    enum evq_status status =
+        evq_http_call(mlflow->http, body != NULL ? "POST" : "GET", evq_buffer_string(&url), headers,
+                      body != NULL ? (const char *)body->data : NULL,
+                      body != NULL ? body->bytes : 0, &reply, err);
+    if (status == EVQ_OK) {
+        evq_json_memory_clear();
+        *ret_document = json_loadb(reply.body.bytes > 0 ? (const char *)reply.body.data : "",
+                                   reply.body.bytes, JSON_REJECT_DUPLICATES, NULL);
+        const char *word = json_string_value(json_object_get(*ret_document, "error_code"));
+        (void)snprintf(error, 64, "%s", word != NULL ? word : "");
+        status = evq_http_verdict(&reply, mlflow->who, "MLflow", err);
+    }
+    if (status == EVQ_OK && evq_json_memory_failed()) {
+        status = evq_error_set(err, EVQ_E_RETRY, "%s: no memory for MLflow's answer", mlflow->who);
+    }
+    if (status == EVQ_OK && !json_is_object(*ret_document)) {
+        status = evq_error_set(err, EVQ_E_RETRY,
+                               "%s: MLflow answers %ld without a whole JSON object: is "
+                               "this the address of its server?",
+                               mlflow->who, reply.code);
+    }
+    evq_http_reply_free(&reply);
+    evq_buffer_free(&url);
+    return status;
+}
+
+/* Copies the text at two keys, one within the other; EVQ_E_RETRY: it is not there. */
+static enum evq_status text_of(const struct evq_mlflow *mlflow, const json_t *document,
+                               const char *outer, const char *inner,
+                               char out[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
+{
+    const json_t *object = outer != NULL ? json_object_get(document, outer) : document;
+    const char *text = json_string_value(json_object_get(object, inner));
+
+    if (text == NULL || text[0] == '\0' || strlen(text) >= EVQ_MLFLOW_ID_BYTES_MAX) {
+        return evq_error_set(err, EVQ_E_RETRY, "%s: MLflow's reply has no %s", mlflow->who, inner);
+    }
+    (void)snprintf(out, EVQ_MLFLOW_ID_BYTES_MAX, "%s", text);
+    return EVQ_OK;
+}
+
+static enum evq_status experiment_get(struct evq_mlflow *mlflow, char error[64],
+                                      struct evq_error *err)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    json_t *document = NULL;
+    struct evq_buffer path;
+
+    evq_buffer_init(&path, 0);
+    evq_buffer_text(&path, "experiments/get-by-name?experiment_name=");
+    for (const char *at = mlflow->experiment; *at != '\0'; at++) {
+        const unsigned char byte = (unsigned char)*at;
+        const char coded[] = {'%', hex[byte >> 4], hex[byte & 15]};
+        if (isalnum(byte)) {
+            evq_buffer_append(&path, at, 1);
+        } else {
+            evq_buffer_append(&path, coded, sizeof(coded));
+        }
+    }
+    const char *text = evq_buffer_string(&path);
+    enum evq_status status = text == NULL
+                                 ? evq_error_set(err, EVQ_E_NOMEM, "%s: a request", mlflow->who)
+                                 : call(mlflow, text, NULL, &document, error, err);
+    const json_t *experiment = json_object_get(document, "experiment");
+    const char *stage = json_string_value(json_object_get(experiment, "lifecycle_stage"));
+    if (status == EVQ_OK && stage != NULL && strcmp(stage, "deleted") == 0) {
+        status = evq_error_set(err, EVQ_E_RETRY,
+                               "%s: the experiment '%s' was deleted: restore it, or name another",
+                               mlflow->who, mlflow->experiment);
+    }
+    if (status == EVQ_OK) {
+        status =
+            text_of(mlflow, document, "experiment", "experiment_id", mlflow->experiment_id, err);
+    }
+    json_decref(document);
+    evq_buffer_free(&path);
+    return status;
+}
+
+static enum evq_status experiment_find(struct evq_mlflow *mlflow, struct evq_error *err)
+{
+    char error[64];
+    json_t *document = NULL;
+    struct evq_buffer body;
+
+    if (mlflow->experiment_id[0] != '\0') {
+        return EVQ_OK;
+    }
+    enum evq_status status = experiment_get(mlflow, error, err);
+    if (status == EVQ_OK || strcmp(error, "RESOURCE_DOES_NOT_EXIST") != 0) {
+        return status;
+    }
+    evq_buffer_init(&body, 0);
+    evq_buffer_text(&body, "{\"name\":");
+    evq_buffer_json_text(&body, mlflow->experiment);
+    evq_buffer_text(&body, "}");
+    status = call(mlflow, "experiments/create", &body, &document, error, err);
+    if (status == EVQ_OK) {
+        status = text_of(mlflow, document, NULL, "experiment_id", mlflow->experiment_id, err);
+    } else if (strcmp(error, "RESOURCE_ALREADY_EXISTS") == 0) {
+        status = experiment_get(mlflow, error, err); // Somebody else made it meanwhile.
+    }
+    json_decref(document);
+    evq_buffer_free(&body);
+    return status;
+}
+
+/* The oldest run with that tag; ret_run "": there is none. */
+static enum evq_status run_search(struct evq_mlflow *mlflow, const char *tag, const char *key,
+                                  char ret_run[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
+{
+    char error[64];
+    json_t *document = NULL;
+    struct evq_buffer body;
+
+    // key is of [A-Za-z0-9._/-]: nothing in it ends the filter's text.
+    evq_buffer_init(&body, 0);
+    evq_buffer_printf(&body,
+                      "{\"experiment_ids\":[\"%s\"],\"filter\":\"tags.\\\"%s\\\" = '%s'\","
+                      "\"run_view_type\":\"ACTIVE_ONLY\",\"max_results\":1,"
+                      "\"order_by\":[\"attributes.start_time ASC\",\"attributes.run_id ASC\"]}",
+                      mlflow->experiment_id, tag, key);
+    ret_run[0] = '\0';
+    enum evq_status status = call(mlflow, "runs/search", &body, &document, error, err);
+    const json_t *run = json_array_get(json_object_get(document, "runs"), 0);
+    if (status == EVQ_OK && run != NULL) {
+        status = text_of(mlflow, json_object_get(run, "info"), NULL, "run_id", ret_run, err);
+    }
+    json_decref(document);
+    evq_buffer_free(&body);
+    return status;
+}
+
+static void tag_put(struct evq_buffer *body, const char *key, const char *value)
+{
+    evq_buffer_text(body, "{\"key\":");
+    evq_buffer_json_text(body, key);
+    evq_buffer_text(body, ",\"value\":");
+    evq_buffer_json_text(body, value);
+    evq_buffer_text(body, "}");
+}
+
+static enum evq_status run_create(struct evq_mlflow *mlflow, const char *key, const char *name,
+                                  char ret_run[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
+{
+    char error[64];
+    json_t *document = NULL;
+    struct evq_buffer body;
+
+    evq_buffer_init(&body, 0);
+    evq_buffer_printf(&body, "{\"experiment_id\":\"%s\",\"start_time\":%" PRId64 ",\"run_name\":",
+                      mlflow->experiment_id, evq_clock_unix_ms());
+    evq_buffer_json_text(&body, name);
+    evq_buffer_text(&body, ",\"tags\":[");
+    tag_put(&body, TAG_RUN, key);
+    evq_buffer_text(&body, ",");
+    tag_put(&body, "mlflow.source.name", "evalq");
+    evq_buffer_text(&body, "]}");
+    enum evq_status status = call(mlflow, "runs/create", &body, &document, error, err);
+    if (status == EVQ_OK) {
+        status = text_of(mlflow, json_object_get(document, "run"), "info", "run_id", ret_run, err);
+    }
+    json_decref(document);
+    evq_buffer_free(&body);
+    return status;
+}
+
+/* Marks the run as the one that gets the results; and as finished, since nobody else would: metrics
+ * are taken all the same. */
+static enum evq_status run_choose(struct evq_mlflow *mlflow, const char *run, const char *key,
+                                  struct evq_error *err)
+{
+    char error[64];
+    json_t *document = NULL;
+    struct evq_buffer body;
+
+    evq_buffer_init(&body, 0);
+    evq_buffer_printf(&body, "{\"run_id\":\"%s\",\"key\":\"" TAG_RESULTS "\",\"value\":\"%s\"}",
+                      run, key);
+    enum evq_status status = call(mlflow, "runs/set-tag", &body, &document, error, err);
+    json_decref(document);
+    document = NULL;
+    if (status == EVQ_OK) {
+        evq_buffer_clear(&body);
+        evq_buffer_printf(&body, "{\"run_id\":\"%s\",\"status\":\"FINISHED\"}", run);
+        status = call(mlflow, "runs/update", &body, &document, error, err);
+    }
+    json_decref(document);
+    evq_buffer_free(&body);
+    return status;
+}
+
+enum evq_status evq_mlflow_run(struct evq_mlflow *mlflow, const char *key, const char *name,
+                               char ret_run[EVQ_MLFLOW_ID_BYTES_MAX], struct evq_error *err)
+{
+    char run[EVQ_MLFLOW_ID_BYTES_MAX] = "";
+
+    enum evq_status status = experiment_find(mlflow, err);
+    if (status == EVQ_OK) {
+        status = run_search(mlflow, TAG_RESULTS, key, run, err);
+    }
+    if (status == EVQ_OK && run[0] == '\0') {
+        // A process died between creating a run and choosing it, or there was none.
+        status = run_search(mlflow, TAG_RUN, key, run, err);
+        if (status == EVQ_OK && run[0] == '\0') {
+            status = run_create(mlflow, key, name, run, err);
+        }
+        if (status == EVQ_OK) {
+            status = run_choose(mlflow, run, key, err);
+        }
+    }
+    if (status == EVQ_OK) {
+        (void)snprintf(ret_run, EVQ_MLFLOW_ID_BYTES_MAX, "%s", run);
+        return EVQ_OK;
+    }
+    mlflow->experiment_id[0] = '\0'; // It may be what went.
+    if (status == EVQ_E_INVALID) {   // No fault of a result: whatever is wrong here may be mended.
+        status = EVQ_E_RETRY;
+        if (err != NULL) {
+            err->status = status;
+        }
+    }
+    return status;
+}
+
+enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const char *metrics,
+                               size_t bytes, struct evq_error *err)
+{
+    char error[64];
+    json_t *document = NULL;
+    struct evq_buffer body;
+
+    evq_buffer_init(&body, 0);
+    evq_buffer_text(&body, "{\"run_id\":");
+    evq_buffer_json_text(&body, run);
+    evq_buffer_text(&body, ",\"metrics\":[");
+    evq_buffer_append(&body, metrics, bytes);
+    evq_buffer_text(&body, "]}");
+    enum evq_status status = call(mlflow, "runs/log-batch", &body, &document, error, err);
+    if (status == EVQ_E_RETRY && strcmp(error, "RESOURCE_DOES_NOT_EXIST") == 0) {
+        status = EVQ_E_INVALID; // A run that is not there does not come back.
+        if (err != NULL) {
+            err->status = status;
+        }
+    }
+    json_decref(document);
+    evq_buffer_free(&body);
+    return status;
+}
+
+/* Whether a character of so many bytes may be in a key: MLflow takes what Python calls a letter or
+ * digit, of which these alone are kept. */
+static bool is_allowed(const char *text, size_t bytes)
+{
+    static const struct {
+        uint32_t first;
+        uint32_t last;
+    } letters[] = {
+        {0xc0, 0xd6},     {0xd8, 0xf6},     {0xf8, 0x2c1},    // Latin.
+        {0x391, 0x3a1},   {0x3a3, 0x3f5},   {0x400, 0x481},   // Greek, Cyrillic.
+        {0x48a, 0x52f},   {0x5d0, 0x5ea},   {0x1e00, 0x1eff}, // Hebrew; more Latin.
+        {0x620, 0x64a},   {0x660, 0x669},   {0x671, 0x6d3},   // Arabic.
+        {0x904, 0x939},   {0xe01, 0xe30},   {0xe32, 0xe33},   // Devanagari, Thai: vowels above and
+        {0xe40, 0xe46},                                       // below the letters are no letters.
+        {0x3041, 0x3096}, {0x30a1, 0x30fa}, {0x30fc, 0x30fc}, // Kana.
+        {0x3400, 0x4db5}, {0x4e00, 0x9fa5}, {0xac00, 0xd7a3}, // Han, Hangul.
+    };
+    uint32_t code = (unsigned char)text[0] & (0xffu >> bytes);
+
+    if (bytes == 1) {
+        return isalnum((unsigned char)text[0]) || strchr("_-. :/", text[0]) != NULL;
+    }
+    for (size_t i = 1; i < bytes; i++) {
+        code = code << 6 | ((unsigned char)text[i] & 0x3fu);
+    }
+    for (size_t i = 0; i < sizeof(letters) / sizeof(letters[0]); i++) {
+        if (code >= letters[i].first && code <= letters[i].last) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The key as MLflow takes it. Where more is lost than a sign of ASCII (acc,none is acc_none), or
+ * that is not alone, a hash of the whole is its end: words of one length would be one curve. */
+static void key_map(const char *key, bool alone, char out[EVQ_MLFLOW_KEY_BYTES_MAX + 1])
+{
+    const size_t key_bytes = strlen(key);
+    size_t bytes = 0;
+    size_t room = 0; // Up to which the hash has room behind it.
+    size_t length = 0;
+    bool lost = false;
+
+    for (size_t at = 0; at < key_bytes; at += length) {
+        length = evq_buffer_utf8(key + at, key_bytes - at);
+        const bool keep = length > 0 && is_allowed(key + at, length);
+        const size_t put = keep ? length : 1;
+        lost = lost || (!keep && (length != 1 || !alone)) || bytes + put > EVQ_MLFLOW_KEY_BYTES_MAX;
+        if (bytes + put > EVQ_MLFLOW_KEY_BYTES_MAX) {
+            break;
+        }
+        memcpy(out + bytes, keep ? key + at : "_", put);
+        bytes += put;
+        room = bytes + HASH_BYTES <= EVQ_MLFLOW_KEY_BYTES_MAX ? bytes : room;
+        length = length > 0 ? length : 1;
+    }
+    out[bytes] = '\0';
+    if (lost) {
+        (void)snprintf(out + room, HASH_BYTES + 1, "-%08x",
+                       (unsigned)(XXH3_64bits(key, key_bytes) & UINT32_MAX));
+    }
+}
+
+static char sign_map(char sign)
+{
+    return (sign & 0x80) != 0 || is_allowed(&sign, 1) ? sign : '_';
+}
+
+bool evq_mlflow_alike(const char *a, const char *b)
+{
+    while (*a != '\0' && sign_map(*a) == sign_map(*b)) {
+        a++;
+        b++;
+    }
+    return *a == *b; // Both at their end.
+}
+
+void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, double value,
+                       int64_t timestamp_ms, int64_t step)
+{
+    char allowed[EVQ_MLFLOW_KEY_BYTES_MAX + 1];
+
+    key_map(key, alone, allowed);
+    evq_buffer_text(out, "{\"key\":");
+    evq_buffer_json_text(out, allowed);
+    evq_buffer_text(out, ",\"value\":");
+    evq_buffer_json_double(out, value);
+    evq_buffer_printf(out, ",\"timestamp\":%" PRId64 ",\"step\":%" PRId64 "}", timestamp_ms, step);
+}

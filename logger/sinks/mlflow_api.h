@@ -1,0 +1,58 @@
+/*
+ * What the MLflow sink needs of MLflow's REST API, version 2.0. One thread.
+ */
+#ifndef EVQ_LOGGER_MLFLOW_H
+#define EVQ_LOGGER_MLFLOW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "logger/sinks/http.h"
+
+#define EVQ_MLFLOW_ID_BYTES_MAX    64           // Of a run or experiment, with the NUL.
+#define EVQ_MLFLOW_METRICS_MAX     1000         // Of one call,
+#define EVQ_MLFLOW_BATCH_BYTES_MAX (900u << 10) // with all their text: the server's limit is 1 MB.
+#define EVQ_MLFLOW_KEY_BYTES_MAX   250
+
+struct evq_mlflow;
+
+struct evq_mlflow_config { // Copied.
+    const char *who;       // "sink 'mlflow'"
+    const char *uri;       // http://host:5000
+    const char *token;     // NULL: none. Goes as Bearer.
+    const char *experiment;
+    struct evq_http_config http; // The rest of it; who is ignored.
+};
+
+enum evq_status evq_mlflow_open(const struct evq_mlflow_config *config,
+                                struct evq_mlflow **ret_mlflow,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_mlflow_close(struct evq_mlflow *mlflow); // Accepts NULL.
+
+/*
+ * The run that holds evalq's results of `key` (QUEUE/RUN): found by its tags in the experiment,
+ * which is made when it is not there, else created under name. A run that was tagged as the one for
+ * results goes before others, of several the oldest: whatever died in between, one run gets all.
+ * Errors of this and the next: EVQ_E_RETRY, EVQ_E_IO, EVQ_E_TIMEOUT; EVQ_E_INVALID: the server
+ * refuses what was sent, or the run is gone.
+ */
+enum evq_status evq_mlflow_run(struct evq_mlflow *mlflow, const char *key, const char *name,
+                               char ret_run[EVQ_MLFLOW_ID_BYTES_MAX],
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* metrics: the members of a JSON array, at most EVQ_MLFLOW_METRICS_MAX, as evq_mlflow_metric()
+ * makes them. */
+enum evq_status evq_mlflow_log(struct evq_mlflow *mlflow, const char *run, const char *metrics,
+                               size_t bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Whether two names differ only by signs of ASCII that MLflow allows in no key. */
+bool evq_mlflow_alike(const char *a, const char *b) EVQ_CHECK_RESULT;
+
+/* Appends one metric as JSON. A character that MLflow allows in no key becomes an underscore; the
+ * letters of most scripts stay, and where others are lost a hash is the key's end, as where another
+ * of the same result is alike (not alone). */
+void evq_mlflow_metric(struct evq_buffer *out, const char *key, bool alone, double value,
+                       int64_t timestamp_ms, int64_t step);
+
+#endif

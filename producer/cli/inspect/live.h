@@ -1,0 +1,38 @@
+/*
+ * Results of a run as they arrive: a line per task of each finished job, and on a terminal, below
+ * them, a footer in place that says what runs and waits. Other output passes through it, above the
+ * footer. One thread.
+ */
+#ifndef EVQ_CLI_LIVE_H
+#define EVQ_CLI_LIVE_H
+
+#include "producer/cli/inspect/result_table.h"
+
+#define EVQ_LIVE_FOOTER_LINES_MAX 8
+
+struct evq_live {
+    const struct evq_terminal *terminal;
+    struct evq_result_table *board;      // Borrowed.
+    struct evq_result_table_shape shape; // Of the header last printed.
+    bool header_done;
+    size_t footer_lines; // On the screen now.
+    char footer[EVQ_LIVE_FOOTER_LINES_MAX][512];
+    size_t footer_count;                        // Wanted.
+    char drawn[EVQ_LIVE_FOOTER_LINES_MAX][512]; // What footer_lines show.
+    size_t drawn_count;
+};
+
+void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
+                   struct evq_result_table *board);
+
+/* Prints the row of a job that has ended. */
+void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row);
+/* What the footer is to say; shown by evq_live_redraw(). Lines past the limit are left out. */
+void evq_live_footer_clear(struct evq_live *live);
+void evq_live_footer_line(struct evq_live *live, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void evq_live_redraw(struct evq_live *live);
+/* Removes the footer from the screen, before other output or at the end. */
+void evq_live_erase(struct evq_live *live);
+
+#endif

@@ -1,0 +1,155 @@
+/*
+ * evalq logs: the log of a job's last attempt: the whole file where it is on this host, else the
+ * end that its worker kept in Redis.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
+#include "shared/base/buffer.h"
+#include "shared/queue/job_log.h"
+
+#define FILE_BYTES_MAX 65536
+
+/* Prints text line by line, made harmless. */
+static void print_lines(const char *text, size_t bytes)
+{
+    size_t at = 0;
+    while (at < bytes) {
+        const char *end = memchr(text + at, '\n', bytes - at);
+        size_t line = end != NULL ? (size_t)(end - (text + at)) : bytes - at;
+        for (size_t from = 0; from < line || from == 0;) {
+            char shown[4100];
+            size_t part = line - from < 1000 ? line - from : 1000;
+            while (part > 900 && from + part < line &&
+                   ((unsigned char)text[at + from + part] & 0xC0) == 0x80) {
+                part--; // Not through the middle of a character.
+            }
+            (void)fputs(evq_error_escape(text + at + from, part, shown, sizeof shown), stdout);
+            from += part;
+            if (part == 0) {
+                break;
+            }
+        }
+        (void)fputc('\n', stdout);
+        at += line + 1;
+    }
+}
+
+/* A log may hold any bytes, and its end begin within a character. */
+static enum evq_status print_json(const char *id, int64_t attempt, const char *detail,
+                                  const char *file, const char *text, size_t bytes,
+                                  struct evq_error *err)
+{
+    struct evq_buffer out;
+
+    evq_buffer_init(&out, 6 * bytes + 65536); // Each byte is \\u0000 at most.
+    evq_buffer_text(&out, "{\n  \"job\": ");
+    evq_buffer_json_text(&out, id);
+    evq_buffer_printf(&out, ",\n  \"attempt\": %" PRId64 ",\n  \"detail\": ", attempt);
+    evq_buffer_json_text(&out, detail);
+    evq_buffer_text(&out, ",\n  \"file\": ");
+    if (file != NULL) {
+        evq_buffer_json_text(&out, file);
+    } else {
+        evq_buffer_text(&out, "null");
+    }
+    evq_buffer_text(&out, ",\n  \"log\": ");
+    if (text != NULL) {
+        evq_buffer_json(&out, text, bytes);
+    } else {
+        evq_buffer_text(&out, "null");
+    }
+    evq_buffer_text(&out, "\n}\n");
+    const char *whole = evq_buffer_string(&out);
+    const enum evq_status status =
+        whole != NULL ? EVQ_OK : evq_error_set(err, EVQ_E_NOMEM, "the log of '%s'", id);
+    (void)fputs(whole != NULL ? whole : "", stdout);
+    evq_buffer_free(&out);
+    return status;
+}
+
+static enum evq_status print_log(struct evq_cli *cli, const char *id, const json_t *view,
+                                 const char *epoch, struct evq_error *err)
+{
+    char path[PATH_MAX];
+    size_t bytes = 0;
+    const json_t *hash = evq_view_hash(view);
+    const int64_t last = evq_json_integer(hash, "attempts", 0);
+    const int64_t attempt = evq_option_integer(&cli->options, "attempt", last);
+    const char *detail = attempt == last ? evq_json_text(view, "detail", "") : ""; // The last's.
+    size_t bytes_max = (size_t)evq_option_integer(&cli->options, "bytes", FILE_BYTES_MAX);
+    const char *scratch = cli->config->worker.scratch;
+    errno = 0;
+    char *text = evq_job_log_path(scratch, epoch, id, attempt, path, sizeof path)
+                     ? evq_job_log_tail(path, bytes_max, &bytes)
+                     : NULL;
+    enum evq_status status = EVQ_OK;
+
+    if (text == NULL && errno == ENOMEM) {
+        return evq_error_set(err, EVQ_E_NOMEM, "the log of '%s'", id);
+    }
+    if (text == NULL && detail[0] == '\0') {
+        return evq_error_set(err, EVQ_E_NOT_FOUND,
+                             "no log of attempt %" PRId64 " of '%s': it is %s, its worker kept "
+                             "nothing of it in Redis, and '%s' is not on this host (nor anywhere, "
+                             "if it wrote nothing)",
+                             attempt, id, evq_json_text(hash, "state", "?"), path);
+    }
+    if (cli->terminal.json) {
+        status = print_json(id, attempt, detail, text != NULL ? path : NULL, text, bytes, err);
+    } else if (text != NULL) {
+        evq_cli_say(cli, "evalq: %s", path);
+        print_lines(text, bytes);
+    } else {
+        evq_cli_say(cli, "evalq: what the worker '%s' kept of attempt %s",
+                    evq_json_text(hash, "worker", "?"), evq_json_text(hash, "attempts", "?"));
+        print_lines(detail, strlen(detail));
+    }
+    free(text);
+    return status;
+}
+
+static enum evq_status logs_run(struct evq_cli *cli, struct evq_error *err)
+{
+    json_t *view = NULL;
+    struct evq_queue_info info;
+    const char *id = evq_cli_arg(cli, 0);
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_info(cli->queue, &info, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_view_job(cli, id, &view, err);
+    }
+    if (status == EVQ_OK) {
+        status = print_log(cli, id, view, info.epoch, err);
+    }
+    json_decref(view);
+    return status;
+}
+
+static const struct evq_option options[] = {
+    {"attempt", 'a', EVQ_OPTION_INTEGER, "N", "of this attempt; default the last", 1, 1000000},
+    {"bytes", 'n', EVQ_OPTION_INTEGER, "N", "at most so much of the end; default 65536", 1,
+     1 << 28},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_logs = {
+    .name = "logs",
+    .arguments = "JOB [--attempt N]",
+    .summary = "Print the log of a job's last attempt",
+    .description = "The file in the worker's scratch directory, when that is on this host; else "
+                   "the end of it that the "
+                   "worker put into Redis when the attempt failed (at most 8 KiB).",
+    .options = options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .takes = EVQ_TAKES_JOBS,
+    .run = logs_run,
+};

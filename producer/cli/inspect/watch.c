@@ -1,0 +1,177 @@
+/*
+ * evalq watch: the metrics of a run as they arrive.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/cli/inspect/feed.h"
+#include "producer/cli/inspect/live.h"
+#include "producer/cli/pause.h"
+#include "producer/cli/submit/waiting.h"
+#include "producer/cli/verbs.h"
+#include "shared/base/buffer.h"
+#include "shared/base/clock.h"
+
+struct watched {
+    struct evq_result_table *board;
+    struct evq_live live;
+    bool json; // A line each, and nothing else.
+    bool follow;
+    int64_t timeout_s; // -1: none.
+};
+
+static void print_line(const struct evq_result *result)
+{
+    struct evq_buffer line;
+
+    evq_buffer_init(&line, 0);
+    evq_result_json(result, &line);
+    const char *text = evq_buffer_string(&line);
+    (void)puts(text != NULL ? text : ""); // Out of memory: it is in the results.
+    (void)fflush(stdout);
+    evq_buffer_free(&line);
+}
+
+static void on_result(void *context, const struct evq_result *result)
+{
+    struct watched *to = context;
+    if (to->json) {
+        print_line(result);
+        return;
+    }
+    struct evq_result_table_row *row = evq_result_table_add(to->board, result);
+    if (row != NULL && row->ended && result->task[0] == '\0') {
+        evq_live_row(&to->live, row);
+    }
+}
+
+static void watch_footer(struct evq_live *live, const struct evq_run_counts *counts)
+{
+    evq_live_footer_clear(live);
+    evq_live_footer_line(live, "running %" PRId64 ", waiting %" PRId64 ", evaluated %" PRId64,
+                         counts->by_state[EVQ_JOB_RUNNING],
+                         counts->by_state[EVQ_JOB_QUEUED] + counts->by_state[EVQ_JOB_DELAYED],
+                         counts->by_state[EVQ_JOB_DONE]);
+    evq_live_redraw(live);
+}
+
+static void print_best(const struct evq_result_table *board, const struct evq_terminal *terminal)
+{
+    for (size_t m = 0; m < board->metric_count; m++) {
+        char title[320];
+        char shown[640];
+        char step[EVQ_BOARD_STEP_BYTES];
+        if (board->metrics[m].best != SIZE_MAX && !terminal->plain) {
+            const struct evq_result_table_row *row = &board->rows[board->metrics[m].best];
+            evq_result_table_title(board, m, title, sizeof title);
+            evq_result_table_step(row->job, row->step, step);
+            (void)printf(
+                "%sbest%s %s %.8g at step %s\n", evq_terminal_colour(terminal, EVQ_COLOUR_GREEN),
+                evq_terminal_colour(terminal, EVQ_COLOUR_NONE),
+                evq_error_escape(title, strlen(title), shown, sizeof shown), row->values[m], step);
+        }
+    }
+}
+
+/* Looks until no job of the run is open, or the time is over. Results are read before the counts,
+ * so that the last are not missed: then once more. */
+static enum evq_status watch_loop(struct evq_cli *cli, struct evq_feed *feed, struct watched *to,
+                                  struct evq_run_counts *counts, struct evq_error *err)
+{
+    int64_t deadline = to->timeout_s >= 0 ? evq_clock_mono_ms() + 1000 * to->timeout_s : 0;
+    bool last = false;
+    for (uint32_t looks = 0;; looks++) {
+        enum evq_status status = evq_feed_poll(feed, on_result, to, err);
+        if (status == EVQ_OK && last) {
+            return EVQ_OK;
+        }
+        if (status == EVQ_OK) {
+            status = evq_feed_counts(feed, counts, err);
+        }
+        if (status != EVQ_OK && !evq_waiting_passes(status, looks)) {
+            return status;
+        }
+        bool over = deadline > 0 && evq_clock_mono_ms() >= deadline;
+        last = status == EVQ_OK && counts->open == 0 && (!to->follow || over);
+        if (last) {
+            continue;
+        }
+        if (!to->json) {
+            watch_footer(&to->live, counts);
+        }
+        if (over) {
+            return evq_error_set(err, EVQ_E_TIMEOUT,
+                                 "%" PRId64 " jobs were still open after %" PRId64 " s",
+                                 counts->open, to->timeout_s);
+        }
+        uint32_t steady = 4; // A look every 320 ms.
+        evq_pause(&steady, deadline);
+        evq_terminal_resize(&cli->terminal);
+    }
+}
+
+static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
+{
+    const char *run = evq_cli_arg(cli, 0);
+    struct evq_run_counts counts = {0};
+    struct watched to = {.json = cli->terminal.json,
+                         .follow = evq_option_flag(&cli->options, "follow"),
+                         .timeout_s = evq_option_integer(&cli->options, "timeout", -1)};
+    struct evq_feed *feed = NULL;
+
+    enum evq_status status = evq_waiting_open(cli, &to.timeout_s, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    feed = evq_feed_new(cli->queue, run);
+    to.board = evq_result_table_new();
+    if (feed == NULL || to.board == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
+        goto out;
+    }
+    evq_live_init(&to.live, &cli->terminal, to.board);
+    status = watch_loop(cli, feed, &to, &counts, err);
+    if (!to.json) {
+        evq_live_erase(&to.live);
+    }
+    if (status == EVQ_OK) {
+        status = evq_cli_check_run(cli, run, &counts, err);
+        if (!to.json) {
+            print_best(to.board, &cli->terminal);
+        }
+        cli->exit_code = counts.by_state[EVQ_JOB_DEAD] > 0 ? EVQ_EXIT_JOB_FAILED : 0;
+    }
+out:
+    evq_result_table_free(to.board);
+    evq_feed_free(feed);
+    return status;
+}
+
+static const struct evq_option watch_options[] = {
+    {"follow", 'f', EVQ_OPTION_FLAG, NULL,
+     "go on when no job is open, as between two checkpoints, and wait for a run that has none yet",
+     0, 0},
+    {"timeout", 't', EVQ_OPTION_INTEGER, "SECONDS", "at most so long; default: for ever", 0,
+     1000000000},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_watch = {
+    .name = "watch",
+    .arguments = "RUN [--follow] [--timeout SECONDS]",
+    .summary = "Show the metrics of a run as they arrive",
+    .description = "A row per finished checkpoint, a column per metric, the best so far starred; "
+                   "on a terminal a line "
+                   "below says what runs and waits. Ends when no job of the run is open; with "
+                   "--follow by the "
+                   "timeout or Ctrl-C alone. --json: a line for each result as it arrives, and "
+                   "for the end of each "
+                   "job (its task is \"\"). Exit code 4: a job of the run is dead; 124: the "
+                   "timeout passed with jobs open; 3: there is no such run.",
+    .options = watch_options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .takes = EVQ_TAKES_RUN,
+    .run = watch_run,
+};

@@ -1,0 +1,170 @@
+/*
+ * evalq gc: removes what is no longer needed: old records in Redis, and pins whose jobs have ended.
+ */
+#include <errno.h>
+#include <fts.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "producer/cli/cli.h"
+#include "producer/cli/json.h"
+#include "producer/cli/verbs.h"
+#include "producer/client/pins/pin_releaser.h"
+
+#define DEPTH_MAX 8
+// A pin whose submit never reached Redis is kept so long.
+#define UNSENT_MS ((int64_t)7 * 86400 * 1000)
+
+struct collection {
+    struct evq_cli *cli;
+    int64_t records;
+    int64_t pins_released;
+    int64_t pins_left;
+    struct evq_pin_releaser_ask ask; // Once a question about a job failed, nothing is released.
+};
+
+/* Pins of one output directory. */
+static void collect_pins(struct collection *gc, const char *output_dir)
+{
+    int64_t released = 0;
+    int64_t left = 0;
+    struct evq_error err = {0};
+    enum evq_status status =
+        evq_pin_gc(output_dir, evq_queue_name(gc->cli->queue), evq_pin_releaser_job_state, &gc->ask,
+                   UNSENT_MS, &released, &left, &err);
+    if (status != EVQ_OK) {
+        evq_cli_say(gc->cli, "evalq: %s", err.message);
+    }
+    gc->pins_released += released;
+    gc->pins_left += left;
+}
+
+/* Walks a root; pins lie in DIR/.evalq/pins, and nothing else hidden is entered. */
+static enum evq_status walk(struct collection *gc, const char *root, struct evq_error *err)
+{
+    char *path = strdup(root);
+    char *paths[] = {path, NULL};
+    FTSENT *entry = NULL;
+    FTS *tree = path != NULL ? fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL) : NULL;
+    if (tree == NULL) {
+        free(path);
+        return evq_error_set(err, EVQ_E_IO, "walk '%s': %s", root, strerror(errno));
+    }
+    while (!gc->ask.failed && (entry = fts_read(tree)) != NULL) {
+        if (entry->fts_info != FTS_D || entry->fts_level == 0) {
+            continue;
+        }
+        if (strcmp(entry->fts_name, ".evalq") == 0) {
+            char *parent = strndup(entry->fts_path, entry->fts_pathlen - strlen("/.evalq"));
+            if (parent != NULL) {
+                collect_pins(gc, parent);
+            }
+            free(parent);
+        }
+        if (entry->fts_name[0] == '.' || entry->fts_level >= DEPTH_MAX) {
+            (void)fts_set(tree, entry, FTS_SKIP); // Fails only for a bad instruction.
+        }
+    }
+    (void)fts_close(tree); // Only read.
+    free(path);
+    return EVQ_OK;
+}
+
+static enum evq_status collect_records(struct collection *gc, struct evq_error *err)
+{
+    int64_t removed = 0;
+    enum evq_status status = EVQ_OK;
+    do {
+        status = evq_queue_gc(gc->cli->queue, &removed, err);
+        gc->records += status == EVQ_OK ? removed : 0;
+    } while (status == EVQ_OK && removed > 0);
+    return status;
+}
+
+static enum evq_status print_collected(struct collection *gc, struct evq_error *err)
+{
+    if (gc->cli->terminal.json) {
+        json_t *doc = json_pack("{s:I, s:I, s:I}", "records_removed", (json_int_t)gc->records,
+                                "pins_released", (json_int_t)gc->pins_released, "pins_left",
+                                (json_int_t)gc->pins_left);
+        enum evq_status status = evq_json_print(doc, err);
+        json_decref(doc);
+        return status;
+    }
+    (void)printf("%" PRId64 " records removed, %" PRId64 " pins released, %" PRId64
+                 " pins still needed\n",
+                 gc->records, gc->pins_released, gc->pins_left);
+    return EVQ_OK;
+}
+
+/* A slip in its name would look like nothing to collect. */
+static enum evq_status check_directory(const char *path, struct evq_error *err)
+{
+    struct stat info;
+    const bool there = stat(path, &info) == 0;
+
+    if (there && S_ISDIR(info.st_mode)) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_NOT_FOUND, "the directory '%s': %s", path,
+                         strerror(there ? ENOTDIR : errno));
+}
+
+static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
+{
+    struct evq_queue_info info;
+    struct collection gc = {.cli = cli, .ask = {.epoch = info.epoch}};
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        gc.ask.queue = cli->queue;
+        status = evq_queue_info(cli->queue, &info, err);
+        gc.ask.now_ms = status == EVQ_OK ? info.now_ms : 0;
+        gc.ask.keep_dead = !evq_option_flag(&cli->options, "dead");
+    }
+    if (status == EVQ_OK) {
+        status = collect_records(&gc, err);
+    }
+    for (int i = 0; status == EVQ_OK && i < cli->options.arg_count; i++) {
+        status = check_directory(cli->options.args[i], err);
+    }
+    for (int i = 0; status == EVQ_OK && i < cli->options.arg_count; i++) {
+        status = walk(&gc, cli->options.args[i], err);
+    }
+    for (size_t i = 0;
+         status == EVQ_OK && cli->options.arg_count == 0 && i < cli->config->root_count; i++) {
+        if (access(cli->config->roots[i].path, R_OK | X_OK) == 0) {
+            status = walk(&gc, cli->config->roots[i].path, err);
+        }
+    }
+    if (status == EVQ_OK && gc.ask.failed) {
+        status = evq_error_set(err, gc.ask.error.status, "%s", gc.ask.error.message);
+    }
+    return status == EVQ_OK ? print_collected(&gc, err) : status;
+}
+
+static const struct evq_option options[] = {
+    {"dead", 0, EVQ_OPTION_FLAG, NULL, "also pins that are kept for a retry of their dead jobs", 0,
+     0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_gc = {
+    .name = "gc",
+    .arguments = "[--dead] [DIR...]",
+    .summary = "Remove old records, and pinned checkpoints whose jobs have ended",
+    .description =
+        "Workers and training processes do the same as they go; this is for what the "
+        "dead left behind. Pins "
+        "are looked for in .evalq/pins directories at most 8 levels below each DIR, or "
+        "below the configured "
+        "roots that are on this machine. A pin whose submit never reached Redis, or was "
+        "lost with its data, is kept for 7 days, and one whose job is dead for a day, for "
+        "`evalq retry`.",
+    .options = options,
+    .arg_min = 0,
+    .arg_max = -1,
+    .run = gc_run,
+};

@@ -1,0 +1,401 @@
+/*
+ * evalq keep: the best checkpoints of a run stay, of the others goes what evalq pinned and what it
+ * was told to own.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/cli/inspect/feed.h"
+#include "producer/cli/json.h"
+#include "producer/cli/operate/keep.h"
+#include "producer/cli/table.h"
+#include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
+#include "producer/client/pins/pin.h"
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/queue/weights_check.h"
+
+#define OPEN_JOBS_MAX 100000
+#define OWN_MAX       64
+
+struct retention {
+    struct evq_cli *cli;
+    struct evq_keep keep;
+    const char *own[OWN_MAX];
+    size_t own_count;
+    char (*targets)[PATH_MAX]; // Of each checkpoint: what goes; "": nothing.
+    size_t removed;
+};
+
+static void on_result(void *context, const struct evq_result *result)
+{
+    evq_keep_add(context, result);
+}
+
+/* Marks the checkpoints whose jobs are not all done: by step, whatever the variant and suite. */
+static enum evq_status open_mark(struct retention *retention, const char *run,
+                                 struct evq_error *err)
+{
+    static const char *const states[] = {"queued", "delayed", "running", NULL};
+    json_t *jobs = NULL;
+    enum evq_status status = EVQ_OK;
+    size_t index = 0;
+    const json_t *job = NULL;
+
+    for (size_t i = 0; states[i] != NULL && status == EVQ_OK; i++) {
+        status = evq_view_jobs(retention->cli, states[i], run, OPEN_JOBS_MAX, &jobs, err);
+    }
+    if (status == EVQ_OK && json_array_size(jobs) >= OPEN_JOBS_MAX) {
+        status =
+            evq_error_set(err, EVQ_E_LIMIT, "run '%s' has over %d open jobs", run, OPEN_JOBS_MAX);
+    }
+    json_array_foreach(jobs, index, job)
+    {
+        const int64_t step = evq_json_integer(job, "step", -1);
+        for (size_t i = 0; i < retention->keep.count; i++) {
+            if (retention->keep.ones[i].step == step) {
+                retention->keep.ones[i].why = EVQ_KEEP_IN_USE;
+            }
+        }
+    }
+    json_decref(jobs);
+    return status;
+}
+
+/* A message marked keep is a milestone: its checkpoint stays. One whose record is gone is not known
+ * to be none, and stays, too. What else the record tells: which weights were evaluated. */
+static enum evq_status milestone_mark(struct retention *retention, struct evq_keep_one *one,
+                                      struct evq_error *err)
+{
+    json_t *job = NULL;
+    enum evq_status status = evq_view_job(retention->cli, one->job, &job, err);
+
+    if (status == EVQ_E_NOT_FOUND) {
+        one->why = EVQ_KEEP_UNKNOWN;
+        return EVQ_OK;
+    }
+    const json_t *message = json_object_get(job, "message");
+    if (status == EVQ_OK && !json_is_object(message)) {
+        one->why = EVQ_KEEP_UNKNOWN;
+    } else if (status == EVQ_OK && evq_json_true(message, "keep")) {
+        one->why = EVQ_KEEP_MILESTONE;
+    }
+    (void)snprintf(one->fingerprint, sizeof one->fingerprint, "%s",
+                   evq_json_text(message, "fingerprint", ""));
+    json_decref(job);
+    return status;
+}
+
+/* The training's own, where we own it, it is still what was evaluated and nothing that stays needs
+ * it: a training may save every step under one name. */
+static enum evq_status own_find(const struct retention *retention, const struct evq_keep_one *one,
+                                const char *root, char target[PATH_MAX], struct evq_error *err)
+{
+    const struct evq_keep_one *other = evq_keep_sharer(&retention->keep, one);
+    enum evq_status status = evq_keep_owned(root, one->path, retention->own, retention->own_count,
+                                            target, PATH_MAX, err);
+
+    if (status == EVQ_OK && other != NULL) {
+        status = evq_error_set(err, EVQ_E_CONFLICT, "step %" PRId64 " stays, and has it too",
+                               other->step);
+    }
+    if (status == EVQ_OK && one->fingerprint[0] != '\0') {
+        status = evq_checkpoint_same(root, one->path, one->fingerprint, err);
+    }
+    return status;
+}
+
+/* Marks one of the best whose number leads to other weights. */
+static enum evq_status lost_mark(const struct retention *retention, struct evq_keep_one *one,
+                                 struct evq_error *err)
+{
+    char checkpoint[sizeof one->root + sizeof one->path];
+
+    (void)snprintf(checkpoint, sizeof checkpoint, "%s:%s", one->root, one->path);
+    const enum evq_status status = evq_weights_verify(retention->cli->queue, retention->cli->config,
+                                                      NULL, one->value_job, checkpoint, err);
+    one->lost = status == EVQ_E_CHANGED;
+    return one->lost ? EVQ_OK : status;
+}
+
+/* What goes of a checkpoint: the training's own where we own it, else our pin of it. */
+static void target_find(const struct retention *retention, const struct evq_keep_one *one,
+                        char target[PATH_MAX], char *why, size_t why_bytes)
+{
+    const struct evq_root *root = evq_config_root_find(retention->cli->config, one->root);
+    struct evq_error err = {0};
+
+    target[0] = '\0';
+    if (root == NULL) {
+        (void)snprintf(why, why_bytes, "this machine has no root '%s'", one->root);
+        return;
+    }
+    if (own_find(retention, one, root->path, target, &err) == EVQ_OK) {
+        (void)snprintf(why, why_bytes, "goes");
+        return;
+    }
+    target[0] = '\0';
+    (void)snprintf(why, why_bytes, "%s", err.status == EVQ_E_NOT_FOUND ? "is gone" : err.message);
+    if (one->pinned[0] == '\0') {
+        return;
+    }
+    const char *const roots[] = {root->path};
+    if (evq_keep_owned(root->path, one->pinned, roots, 1, target, PATH_MAX, &err) == EVQ_OK) {
+        target[evq_job_pin_bytes(target)] = '\0'; // The pin is the directory that holds it.
+        (void)snprintf(why, why_bytes, "its pin goes");
+    } else {
+        target[0] = '\0';
+    }
+}
+
+/* What is the checkpoint of two steps that both go is removed once. */
+static void target_once(const struct retention *retention, size_t at, char *why, size_t why_bytes)
+{
+    char *target = retention->targets[at];
+
+    for (size_t i = 0; target[0] != '\0' && i < at; i++) {
+        if (strcmp(retention->targets[i], target) == 0) {
+            (void)snprintf(why, why_bytes, "goes with step %" PRId64, retention->keep.ones[i].step);
+            target[0] = '\0';
+        }
+    }
+}
+
+static const char *why_text(const struct evq_keep_one *one, char *out, size_t out_bytes)
+{
+    static const char *const words[] = {[EVQ_KEEP_NEWEST] = "newest",
+                                        [EVQ_KEEP_IN_USE] = "in use: a job is not done",
+                                        [EVQ_KEEP_MILESTONE] = "submitted with keep",
+                                        [EVQ_KEEP_UNKNOWN] = "too little is known of it"};
+
+    if (one->why == EVQ_KEEP_TOP) {
+        (void)snprintf(out, out_bytes, "number %zu%s", one->rank,
+                       one->lost ? ", but other weights have its name by now" : "");
+        return out;
+    }
+    return words[one->why];
+}
+
+static enum evq_status decide(struct retention *retention, struct evq_table *table,
+                              size_t *ret_count, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    char why[600];
+
+    *ret_count = 0;
+    for (size_t i = 0; i < retention->keep.count && status == EVQ_OK; i++) {
+        struct evq_keep_one *one = &retention->keep.ones[i];
+        if (one->why == EVQ_KEEP_NOT) {
+            status = milestone_mark(retention, one, err);
+        } else if (one->why == EVQ_KEEP_TOP) {
+            status = lost_mark(retention, one, err);
+        }
+    }
+    for (size_t i = 0; i < retention->keep.count && status == EVQ_OK; i++) {
+        const struct evq_keep_one *one = &retention->keep.ones[i];
+        const char *text = why;
+        if (one->why == EVQ_KEEP_NOT) {
+            target_find(retention, one, retention->targets[i], why, sizeof why);
+            target_once(retention, i, why, sizeof why);
+        } else {
+            text = why_text(one, why, sizeof why);
+        }
+        const bool goes = retention->targets[i][0] != '\0';
+        *ret_count += goes;
+        evq_table_row(table);
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, one->step);
+        if (one->has_value) {
+            evq_table_cell(table, EVQ_COLOUR_NONE, "%.8g", one->value);
+        } else {
+            evq_table_cell(table, EVQ_COLOUR_DIM, "-");
+        }
+        evq_table_cell(table, goes ? EVQ_COLOUR_RED : EVQ_COLOUR_NONE, "%s",
+                       goes ? "remove" : "keep");
+        evq_table_cell(table, EVQ_COLOUR_DIM, "%s", text);
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", one->path);
+    }
+    return status;
+}
+
+static enum evq_status targets_remove(struct retention *retention, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < retention->keep.count && status == EVQ_OK; i++) {
+        const char *target = retention->targets[i];
+        if (target[0] == '\0') {
+            continue;
+        }
+        const bool pin = strstr(target, "/.evalq/pins/") != NULL;
+        status = pin ? evq_pin_release(target, err) : evq_keep_remove(target, err);
+        retention->removed += status == EVQ_OK;
+    }
+    return status;
+}
+
+static enum evq_status plan_and_do(struct retention *retention, struct evq_error *err)
+{
+    struct evq_cli *cli = retention->cli;
+    char question[128];
+    size_t count = 0;
+    struct evq_table *table = evq_table_new();
+
+    retention->targets = calloc(retention->keep.count, sizeof *retention->targets);
+    if (table == NULL || retention->targets == NULL) {
+        evq_table_free(table);
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
+    }
+    evq_table_column(table, "STEP", true);
+    evq_table_column(table, "VALUE", true);
+    evq_table_column(table, "", false);
+    evq_table_column(table, "WHY", false);
+    evq_table_column(table, "CHECKPOINT", false);
+    enum evq_status status = decide(retention, table, &count, err);
+    if (status == EVQ_OK && !cli->terminal.json) {
+        status = evq_table_print(table, &cli->terminal, 0, stdout, err);
+    }
+    evq_table_free(table);
+    if (status == EVQ_OK && count > 0 && !evq_option_flag(&cli->options, "dry-run")) {
+        (void)snprintf(question, sizeof question, "Remove %zu of %zu checkpoints?", count,
+                       retention->keep.count);
+        status = evq_cli_confirm(cli, question, err);
+        if (status == EVQ_OK) {
+            status = targets_remove(retention, err);
+            evq_cli_say(cli, "evalq: %zu of %zu checkpoints removed", retention->removed,
+                        retention->keep.count);
+        }
+    }
+    return status;
+}
+
+static enum evq_status json_print(const struct retention *retention, struct evq_error *err)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < retention->keep.count; i++) {
+        const struct evq_keep_one *one = &retention->keep.ones[i];
+        const char *target = retention->targets[i];
+        char why[64];
+        json_t *row = json_pack("{s:I, s:s, s:b, s:s}", "step", (json_int_t)one->step, "checkpoint",
+                                one->path, "keep", target[0] == '\0', "why",
+                                one->why == EVQ_KEEP_NOT ? "" : why_text(one, why, sizeof why));
+        if (one->has_value) {
+            (void)json_object_set_new(row, "value", json_real(one->value)); // Finite.
+        }
+        if (target[0] != '\0') {
+            (void)json_object_set_new(row, "removes", json_string(target));
+        }
+        (void)json_array_append_new(list, row);
+    }
+    json_t *doc = json_pack("{s:s, s:I, s:o}", "metric", retention->keep.metric, "removed",
+                            (json_int_t)retention->removed, "checkpoints", list);
+    const enum evq_status status = evq_json_print(doc, err);
+    json_decref(doc);
+    return status;
+}
+
+/* The metric by which is ranked: --metric, else the run's first by name. */
+static enum evq_status metric_choose(struct retention *retention, const char *run,
+                                     struct evq_error *err)
+{
+    const char *given = evq_option_text(&retention->cli->options, "metric", NULL);
+    const char *direction = evq_option_text(&retention->cli->options, "direction", "");
+    struct evq_best best;
+    enum evq_status status = EVQ_OK;
+
+    retention->keep.direction = strcmp(direction, "max") == 0   ? 1
+                                : strcmp(direction, "min") == 0 ? 0
+                                                                : -1;
+    if (given == NULL) {
+        status = evq_queue_best_get(retention->cli->queue, run, "", &best, err);
+        given = best.metric;
+    }
+    if (status == EVQ_OK) {
+        (void)snprintf(retention->keep.metric, sizeof retention->keep.metric, "%s", given);
+    }
+    return status;
+}
+
+static enum evq_status keep_run(struct evq_cli *cli, struct evq_error *err)
+{
+    struct retention retention = {.cli = cli};
+    const char *run = evq_cli_arg(cli, 0);
+    struct evq_feed *feed = NULL;
+
+    for (size_t i = 0; i < OWN_MAX; i++) {
+        retention.own[i] = evq_option_item(&cli->options, "own", i);
+        retention.own_count += retention.own[i] != NULL;
+    }
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status = metric_choose(&retention, run, err);
+    }
+    if (status == EVQ_OK && (feed = evq_feed_new(cli->queue, run)) == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
+    }
+    if (status == EVQ_OK) {
+        status = evq_feed_poll(feed, on_result, &retention.keep, err);
+    }
+    if (status == EVQ_OK && retention.keep.failed) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
+    }
+    if (status == EVQ_OK && retention.keep.direction < 0) {
+        status = evq_error_set(err, EVQ_E_NOT_FOUND,
+                               "run '%s' has no result of '%s' that is better one way: give "
+                               "--metric, and --direction for a time or a rate",
+                               run, retention.keep.metric);
+    }
+    if (status == EVQ_OK) {
+        status = open_mark(&retention, run, err);
+    }
+    if (status == EVQ_OK) {
+        evq_keep_rank(&retention.keep, (size_t)evq_option_integer(&cli->options, "top", 3),
+                      (size_t)evq_option_integer(&cli->options, "last", 1));
+        status = plan_and_do(&retention, err);
+    }
+    if (status == EVQ_OK && cli->terminal.json) {
+        status = json_print(&retention, err);
+    }
+    evq_feed_free(feed);
+    free(retention.targets);
+    evq_keep_free(&retention.keep);
+    return status;
+}
+
+static const struct evq_option options[] = {
+    {"top", 'k', EVQ_OPTION_INTEGER, "K", "the best K stay; default 3", 1, 1000000},
+    {"last", 0, EVQ_OPTION_INTEGER, "N", "so do the newest N; default 1", 0, 1000000},
+    {"metric", 'm', EVQ_OPTION_TEXT, "KEY",
+     "such as eval/digits/accuracy; default: the run's first", 0, 0},
+    {"direction", 0, EVQ_OPTION_CHOICE, "max|min", "what is better; default: as the metric says", 0,
+     0},
+    {"own", 0, EVQ_OPTION_LIST, "DIR", "checkpoints within DIR may be removed", 0, 0},
+    {"dry-run", 'n', EVQ_OPTION_FLAG, NULL, "only say what would go", 0, 0},
+    {"yes", 'y', EVQ_OPTION_FLAG, NULL, "do not ask", 0, 0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_keep = {
+    .name = "keep",
+    .arguments = "RUN [--top K] [--last N] [--metric KEY] [--own DIR]...",
+    .summary = "Keep a run's best checkpoints and remove others that evalq owns",
+    .description =
+        "Of the checkpoints that were evaluated, the best K by the metric and the newest N stay; "
+        "so do those with a "
+        "job that is not done, those submitted with keep, and those without a number of the "
+        "metric. Of the others "
+        "goes what lies within a directory given by --own, and otherwise only evalq's own pin of "
+        "it. Without --own "
+        "nothing of the training's is ever touched; nor is what was saved again under its name. "
+        "Ties: the earlier step.\n\n"
+        "Results are known as long as they are retained (7 days by default); older checkpoints "
+        "stay. Let the "
+        "training keep all of its checkpoints (no save_total_limit) where this removes them.",
+    .options = options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .takes = EVQ_TAKES_RUN,
+    .run = keep_run,
+};

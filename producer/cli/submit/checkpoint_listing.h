@@ -1,0 +1,47 @@
+/*
+ * Checkpoints in a directory, found by their names. One thread.
+ */
+#ifndef EVQ_CLI_FOUND_H
+#define EVQ_CLI_FOUND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/base/error.h"
+
+struct evq_checkpoint_listing {
+    char *name; // In the directory.
+    int64_t step;
+    bool is_directory;
+    int64_t changed_ns; // When its directory entry or content last changed, as far as stat() tells.
+    int64_t bytes;
+};
+
+struct evq_checkpoint_listing_list {
+    struct evq_checkpoint_listing *items; // By step, then name.
+    size_t count;
+    size_t capacity;
+};
+
+/*
+ * The step that a name gives: the number after "step" (step-100, step_100, step=100,
+ * global_step100), else the last number before the extension. False: the name is not a
+ * checkpoint's. pattern: a shell pattern that the name must match, NULL for the rules: directories
+ * named checkpoint, ckpt, step, epoch or iter with a number, or a number alone; files *.safetensors
+ * so named; files *.pt, *.pth, *.bin, *.ckpt with a number. Hidden and temporary names never.
+ */
+bool evq_checkpoint_listing_step(const char *name, bool is_directory, const char *pattern,
+                                 int64_t *ret_step);
+
+/* EVQ_E_NOT_FOUND: there is no such directory. */
+enum evq_status evq_checkpoint_listing_read(const char *directory, const char *pattern,
+                                            struct evq_checkpoint_listing_list *ret_list,
+                                            struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_checkpoint_listing_free(struct evq_checkpoint_listing_list *list);
+
+/* When a file directly in directory/name last changed: one that is written again in its place
+ * leaves no mark on its directory. 0: none, or it cannot be read. */
+int64_t evq_checkpoint_listing_inside_ns(const char *directory, const char *name);
+
+#endif

@@ -1,0 +1,377 @@
+/*
+ * evalq scan: submits the checkpoints of a directory that the queue does not have yet.
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "producer/cli/json.h"
+#include "producer/cli/submit/checkpoint_listing.h"
+#include "producer/cli/submit/submission.h"
+#include "producer/cli/verbs.h"
+#include "producer/client/dead_clients.h"
+
+#define WATCH_PAUSE_US 1000000
+#define LEFTOVERS_MS   10000 // For all runs.
+#define INSIDE_LOOKS   64    // Directories that a pass looks into though they are settled.
+
+struct settled { // What needs no second look until it changes.
+    char *name;
+    int64_t changed_ns;
+    int64_t inside_ns; // Of a directory's files: evq_checkpoint_listing_inside_ns().
+    int64_t bytes;
+};
+
+struct scan {
+    struct evq_cli *cli;
+    struct evq_submission submission;
+    const char *directory;
+    struct settled *settled;
+    size_t settled_count;
+    size_t settled_capacity;
+    size_t turn;  // Of the list: from here on the next pass looks into directories.
+    json_t *jobs; // With --json.
+    size_t submitted;
+    size_t duplicates;
+    size_t incomplete;
+    size_t bad;
+    struct evq_error unread; // Of this pass: why one of them could not be looked at.
+    bool unread_told;        // While it lasts: it was said.
+    uint32_t told;           // Of this outage: a bit for each status that was said.
+};
+
+static struct settled *find_settled(const struct scan *scan, const char *name)
+{
+    for (size_t i = scan->settled_count; i > 0; i--) {
+        if (strcmp(scan->settled[i - 1].name, name) == 0) {
+            return &scan->settled[i - 1];
+        }
+    }
+    return NULL;
+}
+
+/* A training that resumed may save a step again, file by file into the directory that is there. */
+static bool is_settled(const struct scan *scan, const struct evq_checkpoint_listing *found,
+                       bool look_inside)
+{
+    const struct settled *one = find_settled(scan, found->name);
+
+    return one != NULL && one->changed_ns == found->changed_ns && one->bytes == found->bytes &&
+           (!look_inside || !found->is_directory ||
+            one->inside_ns == evq_checkpoint_listing_inside_ns(scan->directory, found->name));
+}
+
+/* Only saves work: when out of memory the checkpoint is looked at again. */
+static void settle(struct scan *scan, const struct evq_checkpoint_listing *found, int64_t inside_ns)
+{
+    struct settled *one = find_settled(scan, found->name);
+
+    if (one != NULL) {
+        one->changed_ns = found->changed_ns;
+        one->inside_ns = inside_ns;
+        one->bytes = found->bytes;
+        return;
+    }
+    if (scan->settled_count == scan->settled_capacity) {
+        size_t capacity = scan->settled_capacity == 0 ? 64 : 2 * scan->settled_capacity;
+        struct settled *items = realloc(scan->settled, capacity * sizeof *items);
+        if (items == NULL) {
+            return;
+        }
+        scan->settled = items;
+        scan->settled_capacity = capacity;
+    }
+    char *name = strdup(found->name);
+    if (name != NULL) {
+        scan->settled[scan->settled_count++] =
+            (struct settled){name, found->changed_ns, inside_ns, found->bytes};
+    }
+}
+
+static void report(struct scan *scan, const struct evq_checkpoint_listing *found, const char *job,
+                   const char *answer)
+{
+    const struct evq_terminal *terminal = &scan->cli->terminal;
+    char name[1100];
+    evq_error_escape(found->name, strlen(found->name), name, sizeof name);
+    if (terminal->json) {
+        (void)json_array_append_new(scan->jobs, json_pack("{s:s, s:I, s:s, s:s}", "name", name,
+                                                          "step", (json_int_t)found->step, "job",
+                                                          job, "answer", answer));
+        return;
+    }
+    if (terminal->plain) {
+        (void)printf("%" PRId64 "\t%s\t%s\t%s\n", found->step, name, answer, job);
+    } else {
+        (void)printf("%8" PRId64 "  %-32s  %-10s  %s\n", found->step, name, answer, job);
+    }
+    (void)fflush(stdout);
+}
+
+static void refuse(struct scan *scan, const struct evq_checkpoint_listing *found,
+                   const struct evq_error *why)
+{
+    char shown[1100];
+
+    scan->bad++;
+    report(scan, found, "", "refused");
+    evq_cli_say(scan->cli, "evalq: %s",
+                evq_error_escape(why->message, strlen(why->message), shown, sizeof shown));
+}
+
+/* One checkpoint. Only faults that concern every checkpoint are returned. */
+static enum evq_status scan_one(struct scan *scan, const struct evq_checkpoint_listing *found,
+                                bool first_look, struct evq_error *err)
+{
+    char path[PATH_MAX];
+    struct evq_submission_sent sent;
+    const int64_t inside_ns =
+        found->is_directory ? evq_checkpoint_listing_inside_ns(scan->directory, found->name) : 0;
+    int bytes = snprintf(path, sizeof path, "%s/%s", scan->directory, found->name);
+    if (bytes < 0 || bytes >= (int)sizeof path) {
+        return evq_error_set(err, EVQ_E_LIMIT, "the path '%.200s/...' is too long",
+                             scan->directory);
+    }
+    enum evq_status status =
+        evq_submission_send(scan->cli, &scan->submission, path, found->step, &sent, err);
+    const bool own = sent.fingerprint[0] == '\0'; // The checkpoint's fault: nothing was sent yet.
+    switch (status) {
+    case EVQ_OK:
+        settle(scan, found, inside_ns);
+        for (size_t i = 0; i < scan->submission.suite_count; i++) {
+            const struct evq_submitted *one = &sent.submitted[i];
+            bool duplicate = one->answer == EVQ_SUBMIT_DUPLICATE;
+            scan->duplicates += duplicate;
+            scan->submitted += !duplicate;
+            if (first_look || !duplicate) {
+                report(scan, found, one->id, evq_submission_answer(one->answer));
+            }
+        }
+        scan->told = 0;
+        return EVQ_OK;
+    case EVQ_E_INCOMPLETE:
+    case EVQ_E_GONE:
+    case EVQ_E_CHANGED:
+        scan->incomplete++;
+        if (first_look) {
+            report(scan, found, "",
+                   status == EVQ_E_INCOMPLETE ? "incomplete" : evq_status_name(status));
+        }
+        return EVQ_OK;
+    case EVQ_E_CORRUPT:
+    case EVQ_E_UNSUPPORTED:
+    case EVQ_E_LIMIT:
+        settle(scan, found, inside_ns);
+        refuse(scan, found, err);
+        return EVQ_OK;
+    case EVQ_E_INVALID: // As a link that leads out of its root.
+        if (own) {
+            settle(scan, found, inside_ns);
+            refuse(scan, found, err);
+        }
+        return own ? EVQ_OK : status;
+    case EVQ_E_IO:
+    case EVQ_E_NOT_FOUND: // It may be all of them, or this one alone: those after it are tried.
+        if (own && scan->unread.status == EVQ_OK) {
+            scan->unread = *err;
+        }
+        return own ? EVQ_OK : status;
+    default:
+        return status;
+    }
+}
+
+static enum evq_status scan_pass(struct scan *scan, bool first_look, struct evq_error *err)
+{
+    struct evq_checkpoint_listing_list list = {0};
+    const char *pattern = evq_option_text(&scan->cli->options, "pattern", NULL);
+    enum evq_status status = evq_checkpoint_listing_read(scan->directory, pattern, &list, err);
+    scan->incomplete = 0;
+    scan->unread.status = EVQ_OK;
+    for (size_t i = 0; status == EVQ_OK && i < list.count; i++) {
+        if (i > 0 && list.items[i].step == list.items[i - 1].step) {
+            if (first_look) {
+                evq_cli_say(
+                    scan->cli,
+                    "evalq: '%s' has the step of '%s' and is left out; choose with --pattern",
+                    list.items[i].name, list.items[i - 1].name);
+            }
+            continue;
+        }
+        const bool look_inside =
+            (i + list.count - scan->turn % list.count) % list.count < INSIDE_LOOKS;
+        if (!is_settled(scan, &list.items[i], look_inside)) {
+            status = scan_one(scan, &list.items[i], first_look, err);
+        }
+    }
+    if (status == EVQ_OK && first_look && list.count == 0) {
+        evq_cli_say(scan->cli, "evalq: no checkpoint in '%s'%s", scan->directory,
+                    pattern != NULL ? " matches the pattern" : "; name them with --pattern");
+    }
+    scan->turn += INSIDE_LOOKS;
+    evq_checkpoint_listing_free(&list);
+    return status;
+}
+
+/* What could not be looked at may be mended while we watch: that is said once. */
+static void unread_tell(struct scan *scan)
+{
+    const bool unread = scan->unread.status != EVQ_OK;
+    char shown[1100];
+
+    if (unread && !scan->unread_told) {
+        const char *why = scan->unread.message;
+        evq_cli_say(scan->cli, "evalq: %s; trying on",
+                    evq_error_escape(why, strlen(why), shown, sizeof shown));
+    }
+    scan->unread_told = unread;
+}
+
+static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
+{
+    for (;;) {
+        unread_tell(scan);
+        (void)usleep(WATCH_PAUSE_US);
+        enum evq_status status = scan_pass(scan, false, err);
+        bool passing = evq_conn_passes(status);
+        if (status != EVQ_OK && !passing) {
+            return status;
+        }
+        const uint32_t kind = UINT32_C(1) << status;
+        if (passing && (scan->told & kind) == 0) { // One reason may follow upon another.
+            evq_cli_say(scan->cli, "evalq: %s; trying on", err->message);
+            scan->told |= kind;
+        }
+    }
+}
+
+static enum evq_status finish(struct scan *scan, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    if (scan->cli->terminal.json) {
+        json_t *doc = json_pack(
+            "{s:I, s:I, s:I, s:I, s:O}", "submitted", (json_int_t)scan->submitted, "duplicates",
+            (json_int_t)scan->duplicates, "incomplete", (json_int_t)scan->incomplete, "refused",
+            (json_int_t)scan->bad, "checkpoints", scan->jobs);
+        status = evq_json_print(doc, err);
+        json_decref(doc);
+    } else {
+        evq_cli_say(scan->cli,
+                    "evalq: %zu submitted, %zu were there already, %zu incomplete, %zu refused",
+                    scan->submitted, scan->duplicates, scan->incomplete, scan->bad);
+    }
+    if (status == EVQ_OK && scan->bad > 0) {
+        scan->cli->exit_code = EVQ_EXIT_BAD_INPUT;
+    }
+    return status;
+}
+
+/* What dead training processes of this machine left unsent goes first: it knows more than their
+ * directories do. */
+static enum evq_status send_leftovers(struct evq_cli *cli, struct evq_error *err)
+{
+    // As they were given: an address found beside a password is not the same as one named alone.
+    const struct evalq_options options = {.url = evq_option_text(&cli->options, "url", NULL),
+                                          .config = evq_option_text(&cli->options, "config", NULL),
+                                          .queue = evq_option_text(&cli->options, "queue", NULL),
+                                          .quiet = 1};
+    struct evq_dead_clients left = {.runs = 0};
+    enum evq_status status =
+        evq_dead_clients_send(&options, cli->config->redis.queue, LEFTOVERS_MS, &left, err);
+
+    if (status == EVQ_E_INVALID) {
+        return EVQ_OK; // No place for rings here, so there are none.
+    }
+    if (status == EVQ_OK && left.sent + left.refused > 0) {
+        evq_cli_say(cli, "evalq: %" PRIu64 " sent that dead training processes had left",
+                    left.sent);
+    }
+    if (status == EVQ_OK && left.unseen > 0) {
+        evq_cli_say(cli,
+                    "evalq: what %" PRIu64
+                    " more runs of dead processes may have left waits for the next scan",
+                    left.unseen);
+    }
+    return status;
+}
+
+static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
+{
+    struct scan scan = {.cli = cli, .directory = evq_cli_arg(cli, 0), .jobs = json_array()};
+    bool watch = evq_option_flag(&cli->options, "watch");
+    if (watch && cli->terminal.json) {
+        json_decref(scan.jobs);
+        return evq_cli_usage(cli, err, "scan: --json is one document, --watch never ends");
+    }
+    enum evq_status status = evq_submission_read(cli, &scan.submission, err);
+    if (status == EVQ_OK) {
+        status = evq_cli_open(cli, err);
+    }
+    if (status == EVQ_OK) {
+        status = send_leftovers(cli, err);
+    }
+    if (status == EVQ_OK) {
+        status = scan_pass(&scan, true, err);
+    }
+    if (status == EVQ_OK && watch) {
+        status = scan_watch(&scan, err);
+    } else if (status == EVQ_OK && scan.unread.status != EVQ_OK) {
+        *err = scan.unread;
+        status = err->status;
+    } else if (status == EVQ_OK) {
+        status = finish(&scan, err);
+    }
+    for (size_t i = 0; i < scan.settled_count; i++) {
+        free(scan.settled[i].name);
+    }
+    free(scan.settled);
+    json_decref(scan.jobs);
+    evq_submission_free(&scan.submission);
+    return status;
+}
+
+static const struct evq_option options[] = {
+    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "training run; else $EVALQ_RUN", 0, 0},
+    {"suite", 'S', EVQ_OPTION_LIST, "SUITE[,SUITE...]", "what to evaluate; may be repeated", 0, 0},
+    {"pattern", 0, EVQ_OPTION_TEXT, "GLOB", "only names that match; they still need a number", 0,
+     0},
+    {"watch", 'w', EVQ_OPTION_FLAG, NULL, "go on: look again every second", 0, 0},
+    {"variant", 0, EVQ_OPTION_TEXT, "NAME", "regular (default), ema, or a name", 0, 0},
+    {"policy", 0, EVQ_OPTION_CHOICE, "all|latest|backfill", "as for submit", 0, 0},
+    {"priority", 0, EVQ_OPTION_CHOICE, "urgent|high|normal|backfill", "default normal", 0, 0},
+    {"keep", 0, EVQ_OPTION_FLAG, NULL, "never superseded", 0, 0},
+    {"pin", 0, EVQ_OPTION_FLAG, NULL, "keep a copy of each until its jobs end", 0, 0},
+    {"param", 'p', EVQ_OPTION_LIST, "NAME=VALUE", "parameter for the evaluator; may be repeated", 0,
+     0},
+    {"needs", 0, EVQ_OPTION_TEXT, "NEEDS",
+     "in the place of the suite's needs: gpus=2,gpu_memory=40GiB,labels=a+b, any of them", 0, 0},
+    {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoints", 0, 0},
+    {"session", 0, EVQ_OPTION_INTEGER, "MS",
+     "when the training process began, in unix milliseconds; default 0", 0, INT64_MAX / 2},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_scan = {
+    .name = "scan",
+    .arguments = "DIR --run RUN --suite SUITE [--watch] [OPTION...]",
+    .summary = "Submit the checkpoints of a directory that are missing in the queue",
+    .description =
+        "Finds checkpoints in DIR by their names: directories such as checkpoint-500 or 500, files "
+        "such as "
+        "step-100.safetensors, model_step_100.pt or epoch=1-step=100.ckpt. The step is the number "
+        "after "
+        "\"step\", else the last number in the name. --pattern chooses other names. Those that are "
+        "complete are submitted; those that the queue has already are duplicates, which is "
+        "success; those still "
+        "being written are left for the next scan, or with --watch for the next look, and one that "
+        "is written again is submitted again.\n\n"
+        "Exit code 9: a checkpoint was refused as damaged or of an unknown format; the others were "
+        "submitted.",
+    .options = options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .run = scan_run,
+};

@@ -1,0 +1,215 @@
+/*
+ * evalq submit: one checkpoint, one job per suite, answered by the queue before it returns.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "producer/cli/json.h"
+#include "producer/cli/submit/checkpoint_listing.h"
+#include "producer/cli/submit/submission.h"
+#include "producer/cli/submit/waiting.h"
+#include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
+
+#define SUITES_SHOWN_MAX 64
+
+static const char *reason_of(const struct evq_submitted *one)
+{
+    return strcmp(one->reason, "every") == 0 ? "the suite's `every` does not divide its step"
+                                             : one->reason;
+}
+
+static void print_sent(const struct evq_cli *cli, const struct evq_submission *s,
+                       const struct evq_submission_sent *sent)
+{
+    for (size_t i = 0; i < s->suite_count; i++) {
+        const struct evq_submitted *one = &sent->submitted[i];
+        const char *answer = evq_submission_answer(one->answer);
+        if (cli->terminal.plain) {
+            (void)printf("%s\t%s\t%s\n", one->id, answer, evq_job_state_name(one->state));
+        } else if (one->answer == EVQ_SUBMIT_DUPLICATE) {
+            (void)printf("%s  %s: it is %s\n", one->id, answer, evq_job_state_name(one->state));
+        } else if (one->reason[0] != '\0') {
+            (void)printf("%s  %s: %s\n", one->id, answer, reason_of(one));
+        } else {
+            (void)printf("%s  %s\n", one->id, answer);
+        }
+    }
+}
+
+static json_t *document(const struct evq_submission *s, const struct evq_submission_sent *sent)
+{
+    json_t *jobs = json_array();
+    for (size_t i = 0; i < s->suite_count; i++) {
+        const struct evq_submitted *one = &sent->submitted[i];
+        (void)json_array_append_new(jobs, json_pack("{s:s, s:s, s:s, s:s}", "id", one->id, "answer",
+                                                    evq_submission_answer(one->answer), "state",
+                                                    evq_job_state_name(one->state), "reason",
+                                                    reason_of(one)));
+    }
+    return json_pack("{s:s, s:b, s:o}", "fingerprint", sent->fingerprint, "pinned",
+                     (int)sent->pinned, "jobs", jobs);
+}
+
+/* --step, else the step that the name gives, by the rules of scan: checkpoint-400, step_400.pt. */
+static enum evq_status find_step(struct evq_cli *cli, int64_t *ret_step, struct evq_error *err)
+{
+    char name[PATH_MAX];
+    struct stat info;
+    const char *path = evq_cli_arg(cli, 0);
+    *ret_step = evq_option_integer(&cli->options, "step", -1);
+    if (*ret_step >= 0) {
+        return EVQ_OK;
+    }
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/') {
+        bytes--;
+    }
+    (void)snprintf(name, sizeof name, "%.*s", (int)(bytes < PATH_MAX ? bytes : PATH_MAX - 1), path);
+    const char *slash = strrchr(name, '/');
+    const char *base = slash != NULL ? slash + 1 : name;
+    bool is_there = stat(name, &info) == 0;
+    bool is_directory = is_there && S_ISDIR(info.st_mode);
+    // Of what is not there the name is enough: that it is missing is said next, and is what is
+    // wrong.
+    if (!evq_checkpoint_listing_step(base, is_directory, NULL, ret_step) &&
+        (is_there || !evq_checkpoint_listing_step(base, true, NULL, ret_step))) {
+        return evq_cli_usage(cli, err,
+                             "--step is missing, and the name '%s' does not tell at which training "
+                             "step it was saved",
+                             base);
+    }
+    return EVQ_OK;
+}
+
+/* A suite that neither this configuration nor any worker so far has may be a slip: the job waits.
+ */
+static void note_unknown_suites(struct evq_cli *cli, const struct evq_submission *s)
+{
+    const char *known[SUITES_SHOWN_MAX];
+    char choice[256];
+    json_t *stats = NULL;
+    for (size_t i = 0; i < s->suite_count; i++) {
+        if (evq_config_suite(cli->config, s->suites[i]) != NULL) {
+            continue;
+        }
+        if (stats == NULL && evq_view_stats(cli, &stats, NULL) != EVQ_OK) {
+            return; // It was submitted: that is what counts.
+        }
+        size_t count = 0;
+        size_t index = 0;
+        bool offered = false;
+        const json_t *suite = NULL;
+        json_array_foreach(json_object_get(stats, "suites"), index, suite)
+        {
+            const char *name = evq_json_text(suite, "name", "");
+            offered = offered || strcmp(name, s->suites[i]) == 0;
+            if (count < SUITES_SHOWN_MAX) {
+                known[count++] = name;
+            }
+        }
+        if (!offered) {
+            evq_cli_say(
+                cli, "evalq: no worker has offered a suite '%s' so far: its job waits for one (%s)",
+                s->suites[i], evq_config_choice(s->suites[i], known, count, choice, sizeof choice));
+        }
+    }
+    json_decref(stats);
+}
+
+static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
+{
+    struct evq_submission submission;
+    struct evq_submission_sent sent;
+    int64_t step = 0;
+    enum evq_status status = find_step(cli, &step, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    status = evq_submission_read(cli, &submission, err);
+    if (status == EVQ_OK) {
+        status = evq_cli_open(cli, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_submission_send(cli, &submission, evq_cli_arg(cli, 0), step, &sent, err);
+        if (sent.fingerprint[0] == '\0' &&
+            (status == EVQ_E_IO || status == EVQ_E_INVALID || status == EVQ_E_LIMIT)) {
+            cli->exit_code = EVQ_EXIT_BAD_INPUT; // The checkpoint's fault: nothing was sent yet.
+        }
+    }
+    if (status == EVQ_OK && cli->terminal.json && !evq_option_flag(&cli->options, "wait")) {
+        json_t *doc = document(&submission, &sent);
+        status = evq_json_print(doc, err);
+        json_decref(doc);
+    } else if (status == EVQ_OK && !cli->terminal.json) {
+        print_sent(cli, &submission, &sent);
+        (void)fflush(stdout);
+    }
+    if (status == EVQ_OK) {
+        note_unknown_suites(cli, &submission);
+    }
+    if (status == EVQ_OK && evq_option_flag(&cli->options, "wait")) {
+        const char *ids[EVQ_SUBMISSION_SUITES_MAX];
+        for (size_t i = 0; i < submission.suite_count; i++) {
+            ids[i] = sent.submitted[i].id;
+        }
+        status = evq_waiting_jobs(cli, ids, submission.suite_count,
+                                  evq_option_integer(&cli->options, "timeout", -1), err);
+    }
+    evq_submission_free(&submission);
+    return status;
+}
+
+static const struct evq_option options[] = {
+    {"run", 'r', EVQ_OPTION_TEXT, "RUN", "training run; else $EVALQ_RUN", 0, 0},
+    {"step", 's', EVQ_OPTION_INTEGER, "N",
+     "training step of the checkpoint; else the number in its name, as for scan", 0,
+     EVQ_JOB_STEP_MAX - 1},
+    {"suite", 'S', EVQ_OPTION_LIST, "SUITE[,SUITE...]", "what to evaluate; may be repeated", 0, 0},
+    {"variant", 0, EVQ_OPTION_TEXT, "NAME", "regular (default), ema, or a name", 0, 0},
+    {"policy", 0, EVQ_OPTION_CHOICE, "all|latest|backfill",
+     "all: every step, in order; latest: a newer step supersedes those that wait; backfill: newest "
+     "first, then the "
+     "widest gaps",
+     0, 0},
+    {"priority", 0, EVQ_OPTION_CHOICE, "urgent|high|normal|backfill", "default normal", 0, 0},
+    {"keep", 0, EVQ_OPTION_FLAG, NULL, "never superseded (a final checkpoint, a milestone)", 0, 0},
+    {"pin", 0, EVQ_OPTION_FLAG, NULL, "keep a copy (reflink, hard link or copy) until its jobs end",
+     0, 0},
+    {"param", 'p', EVQ_OPTION_LIST, "NAME=VALUE", "parameter for the evaluator; may be repeated", 0,
+     0},
+    {"needs", 0, EVQ_OPTION_TEXT, "NEEDS",
+     "in the place of the suite's needs: gpus=2,gpu_memory=40GiB,labels=a+b, any of them", 0, 0},
+    {"format", 0, EVQ_OPTION_TEXT, "NAME", "format of the checkpoint, where it cannot be found out",
+     0, 0},
+    {"session", 0, EVQ_OPTION_INTEGER, "MS",
+     "when the training process began, in unix milliseconds: newer means higher (session, step); "
+     "default 0",
+     0, INT64_MAX / 2},
+    {"delay", 0, EVQ_OPTION_INTEGER, "SECONDS", "not before so long", 0, 30 * 86400},
+    {"wait", 0, EVQ_OPTION_FLAG, NULL, "until its jobs end; prints their results", 0, 0},
+    {"timeout", 0, EVQ_OPTION_INTEGER, "SECONDS", "with --wait: at most so long", 0, 1000000000},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_submit = {
+    .name = "submit",
+    .arguments = "PATH --run RUN [--step N] --suite SUITE [OPTION...]",
+    .summary = "Submit one checkpoint for evaluation",
+    .description = "Checks that PATH, a file or a directory beneath one of the configured roots, "
+                   "is a complete "
+                   "checkpoint, takes its fingerprint and submits one job per suite. The same "
+                   "checkpoint again is a "
+                   "duplicate, which is success; other weights under the same step replace a job "
+                   "that waits, and are "
+                   "queued as a new generation after one that runs or has ended.\n\n"
+                   "With --wait it returns when the jobs have ended: exit code 4 when one of them "
+                   "did not end as done, "
+                   "124 when the timeout passed.",
+    .options = options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .run = submit_run,
+};

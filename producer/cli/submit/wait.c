@@ -1,0 +1,114 @@
+/*
+ * evalq wait and evalq best: the answer a script needs.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "producer/cli/inspect/result_table.h"
+#include "producer/cli/json.h"
+#include "producer/cli/submit/waiting.h"
+#include "producer/cli/verbs.h"
+#include "shared/queue/weights_check.h"
+
+static enum evq_status wait_run(struct evq_cli *cli, struct evq_error *err)
+{
+    const char *what = evq_cli_arg(cli, 0);
+    int64_t timeout = evq_option_integer(&cli->options, "timeout", -1);
+    enum evq_status status = evq_waiting_open(cli, &timeout, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    return strchr(what, '/') != NULL ? evq_waiting_jobs(cli, &what, 1, timeout, err)
+                                     : evq_waiting_run(cli, what, timeout, err);
+}
+
+static const struct evq_option wait_options[] = {
+    {"timeout", 't', EVQ_OPTION_INTEGER, "SECONDS", "at most so long; default: for ever", 0,
+     1000000000},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_wait = {
+    .name = "wait",
+    .arguments = "RUN|JOB [--timeout SECONDS]",
+    .summary = "Wait until a run has no open job, or until one job has ended",
+    .description = "A JOB is RUN/STEP/VARIANT/SUITE, as submit prints it; its metrics are printed "
+                   "when it has ended. "
+                   "Exit code 4: a job of the run is dead, or the job did not end as done; 124: "
+                   "the timeout passed; "
+                   "3: there is no such run or job.",
+    .options = wait_options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .takes = EVQ_TAKES_RUN_OR_JOBS,
+    .run = wait_run,
+};
+
+static enum evq_status best_print_json(const struct evq_best *best, bool lost,
+                                       struct evq_error *err)
+{
+    json_t *value = isfinite(best->value) ? json_real(best->value)
+                                          : json_string(isnan(best->value) ? "NaN"
+                                                        : best->value > 0  ? "Infinity"
+                                                                           : "-Infinity");
+    json_t *doc =
+        json_pack("{s:s, s:s, s:o, s:I, s:s, s:o}", "run", best->run, "metric", best->metric,
+                  "value", value, "step", (json_int_t)best->step, "job", best->job, "checkpoint",
+                  lost ? json_null() : json_string(best->checkpoint));
+    const enum evq_status status = evq_json_print(doc, err);
+
+    json_decref(doc);
+    return status;
+}
+
+static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
+{
+    struct evq_best best;
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status =
+            evq_queue_best_get(cli->queue, evq_cli_arg(cli, 0), evq_cli_arg(cli, 1), &best, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    status = evq_weights_verify(cli->queue, cli->config, NULL, best.job, best.checkpoint, err);
+    const bool lost = status == EVQ_E_CHANGED;
+    if (status != EVQ_OK && !lost) {
+        return status;
+    }
+    if (cli->terminal.json) {
+        return best_print_json(&best, lost, err);
+    }
+    char metric[512];
+    char checkpoint[2048];
+    char step[EVQ_BOARD_STEP_BYTES];
+    evq_result_table_step(best.job, best.step, step);
+    evq_error_escape(best.metric, strlen(best.metric), metric, sizeof metric);
+    evq_error_escape(best.checkpoint, strlen(best.checkpoint), checkpoint, sizeof checkpoint);
+    if (cli->terminal.plain) {
+        (void)printf("%s\t%.17g\t%s\t%s\n", step, best.value, metric, lost ? "" : checkpoint);
+    } else {
+        (void)printf("step %s  %s %.8g  %s%s%s\n", step, metric, best.value,
+                     lost ? "(other weights have the name " : "", checkpoint,
+                     lost ? " by now)" : "");
+    }
+    return EVQ_OK;
+}
+
+const struct evq_verb evq_verb_best = {
+    .name = "best",
+    .arguments = "RUN [METRIC]",
+    .summary = "Print the best checkpoint of a run so far",
+    .description =
+        "METRIC is a key such as eval/digits/accuracy; without it, the run's first one. "
+        "The logger keeps "
+        "the best: it says so only of results that have passed through it. No checkpoint "
+        "is named (--json: null) where a training saved other weights there since. Exit "
+        "code 3: no result yet.",
+    .arg_min = 1,
+    .arg_max = 2,
+    .takes = EVQ_TAKES_RUN,
+    .run = best_run,
+};

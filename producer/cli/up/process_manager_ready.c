@@ -1,0 +1,124 @@
+/*
+ * Whether the workers of `evalq up` serve, and on what: "up" is said of what registered with the
+ * queue.
+ */
+#include <string.h>
+#include <sys/wait.h>
+
+#include "producer/cli/json.h"
+#include "producer/cli/up/process_manager.h"
+#include "producer/cli/view.h"
+#include "shared/base/clock.h"
+
+#define READY_MS 30000 // A machine that is busy beyond that is told so, and goes on.
+#define LOOK_MS  20
+
+/* What the worker of this process says of itself; NULL: it has not said anything yet. */
+static const json_t *worker_of(const json_t *stats, pid_t pid)
+{
+    size_t index = 0;
+    const json_t *worker = NULL;
+    json_array_foreach(json_object_get(stats, "workers"), index, worker)
+    {
+        const json_t *info = json_object_get(worker, "info");
+        if (strcmp(evq_json_text(worker, "state", ""), "alive") == 0 &&
+            evq_json_integer(info, "pid", -1) == pid) {
+            return info;
+        }
+    }
+    return NULL;
+}
+
+/* Whether all workers have registered; counts the GPUs that they have. */
+static bool all_registered(const struct evq_process_manager *fleet, size_t workers,
+                           int64_t *ret_gpus)
+{
+    json_t *stats = NULL;
+    size_t registered = 0;
+    if (evq_view_stats(fleet->cli, &stats, NULL) != EVQ_OK) {
+        return false;
+    }
+    *ret_gpus = 0;
+    for (size_t i = 0; i < workers; i++) {
+        const json_t *info = worker_of(stats, fleet->services[i].pid);
+        size_t index = 0;
+        const json_t *slot = NULL;
+        registered += info != NULL;
+        json_array_foreach(json_object_get(info, "slots"), index, slot)
+        {
+            // A slot that shares the machine's GPUs waits for its own.
+            *ret_gpus +=
+                evq_json_integer(slot, "gpus", 0) + json_is_true(json_object_get(slot, "waits"));
+        }
+    }
+    json_decref(stats);
+    return registered == workers;
+}
+
+enum evq_status evq_process_manager_await_workers(struct evq_process_manager *fleet,
+                                                  struct evq_error *err)
+{
+    const size_t workers = fleet->service_count - 1; // The last is the logger.
+    const int64_t deadline = evq_clock_mono_ms() + READY_MS;
+    enum evq_status status = EVQ_OK;
+    int64_t gpus = 0;
+
+    while (workers > 0 && !all_registered(fleet, workers, &gpus)) {
+        status = evq_process_manager_step(fleet, -1, LOOK_MS, NULL, err);
+        if (status != EVQ_OK || fleet->stop_count > 0) {
+            return status;
+        }
+        if (evq_clock_mono_ms() > deadline) {
+            evq_cli_say(fleet->cli, "evalq: not every worker has registered within %d s; see %s",
+                        READY_MS / 1000, fleet->logs[0]);
+            return EVQ_OK;
+        }
+    }
+    if (fleet->devices != NULL && workers > 0 && gpus == 0) {
+        evq_cli_say(fleet->cli,
+                    "evalq: --devices %s found no GPU here: the workers evaluate on the CPU",
+                    fleet->devices);
+    }
+    return EVQ_OK;
+}
+
+/* Whether some worker serves the queue; so it is while that cannot be asked. */
+static bool any_alive(const struct evq_process_manager *fleet)
+{
+    json_t *stats = NULL;
+    size_t index = 0;
+    const json_t *worker = NULL;
+    bool alive = false;
+    if (evq_view_stats(fleet->cli, &stats, NULL) != EVQ_OK) {
+        return true;
+    }
+    json_array_foreach(json_object_get(stats, "workers"), index, worker)
+    {
+        alive = alive || strcmp(evq_json_text(worker, "state", ""), "alive") == 0;
+    }
+    json_decref(stats);
+    return alive;
+}
+
+enum evq_status evq_process_manager_workers_left(struct evq_process_manager *fleet,
+                                                 struct evq_error *err)
+{
+    const size_t workers = fleet->service_count - 1; // The last is the logger.
+    const struct evq_service *first = &fleet->services[0];
+    char end[64];
+    char line[384];
+
+    for (size_t i = 0; i < workers; i++) {
+        const struct evq_service *worker = &fleet->services[i];
+        if (worker->pid != 0 || !evq_service_ended_for_good(worker)) {
+            return EVQ_OK;
+        }
+    }
+    if (workers == 0 || any_alive(fleet)) {
+        return EVQ_OK;
+    }
+    evq_service_end_text(first->wait_status, end, sizeof end);
+    evq_service_last_line(first, line, sizeof line);
+    fleet->cli->exit_code = WEXITSTATUS(first->wait_status);
+    return evq_error_set(err, EVQ_E_INVALID, "%s %s: %s", first->name, end, line);
+}

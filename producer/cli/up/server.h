@@ -1,0 +1,48 @@
+/*
+ * The private redis-server of `evalq up`: where its files, socket and port are, its configuration
+ * and its password. One thread.
+ */
+#ifndef EVQ_CLI_SERVER_H
+#define EVQ_CLI_SERVER_H
+
+#include "producer/cli/up/service.h"
+#include "shared/redis/conn.h"
+
+#define EVQ_SERVER_PATH_MAX 4096
+
+struct evq_server {
+    char directory[EVQ_SERVER_PATH_MAX]; // Absolute: holds url, password, redis.conf, redis/, logs.
+    char socket[108];                    // As long as sun_path.
+    char socket_directory[64]; // "" : in directory; else a directory of its own in /tmp, removed at
+                               // the end.
+    char url[128];             // unix://...
+    char conf[EVQ_SERVER_PATH_MAX];
+    char password_file[EVQ_SERVER_PATH_MAX];
+    char log[EVQ_SERVER_PATH_MAX];
+    char program[EVQ_SERVER_PATH_MAX];
+    int port; // On 127.0.0.1.
+    struct evq_service service;
+};
+
+/* Makes what the server needs in directory (absolute, existing): password, socket place,
+ * configuration. */
+enum evq_status evq_server_prepare(struct evq_server *server, const char *directory,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+/* Takes another free port and writes the configuration anew. */
+enum evq_status evq_server_repick(struct evq_server *server,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+/* Waits until it answers on conn. EVQ_E_IO with the end of its log when it ends instead;
+ * EVQ_E_TIMEOUT. */
+enum evq_status evq_server_await(struct evq_server *server, struct evq_conn *conn,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* Writes DIRECTORY/url, for clients to find. */
+enum evq_status evq_server_announce(const struct evq_server *server,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+/* Removes url, socket and socket directory. */
+void evq_server_withdraw(const struct evq_server *server);
+
+/* DIRECTORY/NAME into out of EVQ_SERVER_PATH_MAX. */
+enum evq_status evq_server_path(const char *directory, const char *name, char *out,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

@@ -1,0 +1,59 @@
+/*
+ * A child process that `evalq up` keeps running: its own process group, its output in a log file, a
+ * back-off between restarts, dead when its parent dies. One thread.
+ */
+#ifndef EVQ_CLI_SERVICE_H
+#define EVQ_CLI_SERVICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "shared/base/error.h"
+
+#define EVQ_SERVICE_ARGS_MAX 32
+
+struct evq_service {
+    char name[32];                          // "redis", "worker-1", "logger", "command".
+    const char *argv[EVQ_SERVICE_ARGS_MAX]; // NULL-terminated; argv[0] is a path or found in $PATH.
+                                            // Borrowed.
+    char *const *command; // In the place of argv, of any length; NULL: argv. Borrowed.
+    const char *log_path; // Standard output and error are appended to it; NULL: output_fd, or
+                          // inherited when that is -1.
+    int output_fd;
+    int keep_fd;     // Stays open in the child (a lock it shares); -1: none.
+    pid_t pid;       // 0: not running.
+    int wait_status; // Of the last end, as waitpid() gives it.
+    bool ended;      // Has run and ended.
+    uint32_t restarts;
+    int64_t started_ms;    // Monotonic.
+    int64_t restart_at_ms; // Monotonic; 0: no restart is due.
+};
+
+/* Starts it. EVQ_E_NOT_FOUND: no such program; EVQ_E_IO. */
+enum evq_status evq_service_start(struct evq_service *service,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Tells the service that waitpid() gave pid; true if it was its own. Sets when to restart. */
+bool evq_service_reaped(struct evq_service *service, pid_t pid, int wait_status);
+
+/* Sends to the whole group; nothing when it does not run. */
+void evq_service_signal(const struct evq_service *service, int signal_number);
+
+/* "exited with status 3", "was killed by signal 9 (Killed)". */
+void evq_service_end_text(int wait_status, char *out, size_t out_bytes);
+
+/* Whether its last end was one that another start does not mend: usage, configuration, version. */
+bool evq_service_ended_for_good(const struct evq_service *service);
+/* The last line of its log, "": none. */
+void evq_service_last_line(const struct evq_service *service, char *out, size_t out_bytes);
+
+/* Absolute path of a program of evalq: beside the running one, else as found in $PATH.
+ * EVQ_E_NOT_FOUND. */
+enum evq_status evq_service_program(const char *name, char *out, size_t out_bytes,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Kills and reaps every process that is still a child of this one, adopted ones too. */
+void evq_service_reap_all(void);
+
+#endif

@@ -1,0 +1,481 @@
+#include "producer/cli/up/training.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "producer/cli/inspect/feed.h"
+#include "producer/cli/inspect/live.h"
+#include "producer/cli/json.h"
+#include "producer/cli/view.h"
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+
+#define POLL_MS       150   // Between looks at the results.
+#define SINKS_MS      10000 // For sinks to take in the last results.
+#define WHY_MS        5000  // Between looks at why jobs wait.
+#define PATIENT_MS    2000  // For the command to end before it is said that it is waited for.
+#define LAST_WORDS_MS 1000  // For what it had written, and others go on to write.
+
+struct training {
+    struct evq_process_manager *fleet;
+    struct evq_feed *feed;
+    struct evq_result_table *board;
+    struct evq_live live;
+    int output_fd; // The command's output on a terminal; -1: it writes by itself.
+    bool partial;  // Its last byte was no newline.
+    int64_t open;  // Jobs, at the last look.
+    json_t *said;  // Reasons for which jobs wait, as keys.
+    int64_t next_why_ms;
+    uint32_t told; // A bit for each status of a look that was said.
+    int64_t begin_ms;
+};
+
+/* A pseudo terminal, so that the command goes on writing line by line while its lines pass above
+ * the footer. */
+static enum evq_status open_pty(struct training *training, int *ret_slave, struct evq_error *err)
+{
+    char name[128];
+    struct termios mode;
+    struct winsize size;
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    int slave = -1;
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0 ||
+        ptsname_r(master, name, sizeof name) != 0 ||
+        (slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0) {
+        enum evq_status status =
+            evq_error_set(err, EVQ_E_IO, "open a terminal for the command: %s", strerror(errno));
+        evq_file_close(&master);
+        return status;
+    }
+    if (tcgetattr(slave, &mode) == 0) {
+        mode.c_oflag &= ~(tcflag_t)OPOST; // Our own terminal makes \r\n of \n.
+        mode.c_lflag &= ~(tcflag_t)ECHO;
+        (void)tcsetattr(slave, TCSANOW, &mode); // Only looks suffer when it fails.
+    }
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) {
+        (void)ioctl(slave, TIOCSWINSZ, &size);
+    }
+    training->output_fd = master;
+    *ret_slave = slave;
+    return EVQ_OK;
+}
+
+static enum evq_status start_command(struct training *training, char *const *argv,
+                                     struct evq_error *err)
+{
+    struct evq_service *command = &training->fleet->command;
+    int slave = -1;
+    enum evq_status status = EVQ_OK;
+    (void)snprintf(command->name, sizeof command->name, "command");
+    command->command = argv;
+    if (training->fleet->cli->terminal.is_tty) {
+        status = open_pty(training, &slave, err);
+    }
+    command->output_fd = slave;
+    if (status == EVQ_OK) {
+        status = evq_service_start(command, err);
+    }
+    command->output_fd = -1;
+    evq_file_close(&slave); // The command has its own.
+    return status;
+}
+
+/* Passes on what the command wrote; whole lines only while it runs, so that the footer never splits
+ * one. */
+static void pass_output(struct training *training)
+{
+    char bytes[65536];
+    ssize_t got = read(training->output_fd, bytes, sizeof bytes);
+    if (got <= 0) {
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
+            return;
+        }
+        (void)close(training->output_fd); // EIO: its last holder is gone.
+        training->output_fd = -1;
+        if (training->partial) {
+            (void)fputc('\n', stdout);
+        }
+        return;
+    }
+    if (!training->partial) {
+        evq_live_erase(&training->live);
+    }
+    (void)fwrite(bytes, 1, (size_t)got, stdout);
+    training->partial = bytes[got - 1] != '\n';
+    (void)fflush(stdout);
+}
+
+static void on_result(void *context, const struct evq_result *result)
+{
+    struct training *training = context;
+    struct evq_result_table_row *row = evq_result_table_add(training->board, result);
+    if (row != NULL && row->ended && result->task[0] == '\0') {
+        evq_live_row(&training->live, row);
+    }
+}
+
+static void footer_running(struct evq_live *live, const json_t *view)
+{
+    size_t index = 0;
+    const json_t *job = NULL;
+    json_array_foreach(json_object_get(view, "jobs"), index, job)
+    {
+        char progress[32] = "";
+        int64_t done = evq_json_integer(job, "progress", -1);
+        int64_t total = evq_json_integer(job, "total", -1);
+        if (done >= 0 && total > 0) {
+            (void)snprintf(progress, sizeof progress, " %3" PRId64 "%%", 100 * done / total);
+        }
+        const char *text = evq_json_text(job, "status", "");
+        const char *worker = evq_json_text(job, "worker", "?");
+        evq_live_footer_line(live, "running  step %s %s%s%s%s on %.*s",
+                             evq_json_text(job, "step", "?"), evq_json_text(job, "suite", "?"),
+                             progress, text[0] != '\0' ? " " : "", text,
+                             (int)evq_result_table_worker_bytes(worker), worker);
+    }
+}
+
+static void footer(struct training *training, const struct evq_run_counts *counts)
+{
+    struct evq_live *live = &training->live;
+    struct evq_queue *queue = training->fleet->cli->queue;
+    char *text = NULL;
+    json_t *view = NULL;
+
+    if (!live->terminal->is_tty) {
+        return;
+    }
+    evq_live_footer_clear(live);
+    if (counts->by_state[EVQ_JOB_RUNNING] > 0 &&
+        evq_queue_jobs(queue, "running", "", "", EVQ_LIVE_FOOTER_LINES_MAX - 2, &text, NULL) ==
+            EVQ_OK &&
+        evq_json_take(text, &view, NULL) == EVQ_OK) {
+        footer_running(live, view);
+        json_decref(view);
+    }
+    const struct evq_service *command = &training->fleet->command;
+    evq_live_footer_line(live, "%s; evaluated %" PRId64 ", running %" PRId64 ", waiting %" PRId64,
+                         command->pid != 0 ? "training" : "training has ended",
+                         counts->by_state[EVQ_JOB_DONE], counts->by_state[EVQ_JOB_RUNNING],
+                         counts->by_state[EVQ_JOB_QUEUED] + counts->by_state[EVQ_JOB_DELAYED]);
+}
+
+/* Whether a look may fail so and the next one be waited for: an outage always, for the fleet
+ * restarts the server, and while the command runs whatever it is, which is then said once. */
+static bool look_passes(struct training *training, enum evq_status status,
+                        const struct evq_error *err)
+{
+    const struct evq_process_manager *fleet = training->fleet;
+    const uint32_t kind = UINT32_C(1) << status;
+
+    if (evq_conn_retryable(status)) {
+        return true;
+    }
+    if (fleet->command.pid != 0 && (training->told & kind) == 0) {
+        training->told |= kind;
+        evq_live_erase(&training->live);
+        evq_cli_say(fleet->cli, "evalq: %s; the command goes on", err->message);
+    }
+    return fleet->command.pid != 0;
+}
+
+/* One look at the queue. */
+static enum evq_status look(struct training *training, struct evq_error *err)
+{
+    struct evq_run_counts counts;
+    enum evq_status status = evq_feed_poll(training->feed, on_result, training, err);
+    if (status == EVQ_OK) {
+        status = evq_feed_counts(training->feed, &counts, err);
+    }
+    if (status != EVQ_OK && look_passes(training, status, err)) {
+        training->open = -1;
+        return EVQ_OK;
+    }
+    if (status == EVQ_OK) {
+        training->open = counts.open;
+        if (!training->partial) {
+            footer(training, &counts);
+            evq_live_redraw(&training->live);
+        }
+    }
+    return status;
+}
+
+/* Whether some sink has not yet taken in all results; say: tell which. */
+static bool sinks_lag(struct training *training, bool say)
+{
+    json_t *view = NULL;
+    bool lag = false;
+    size_t index = 0;
+    const json_t *sink = NULL;
+    if (evq_view_stats(training->fleet->cli, &view, NULL) != EVQ_OK) {
+        return false;
+    }
+    json_array_foreach(json_object_get(view, "sinks"), index, sink)
+    {
+        int64_t behind = evq_json_integer(sink, "lag", 0) + evq_json_integer(sink, "pending", 0);
+        const char *reason = evq_json_text(sink, "error", "");
+        lag = lag || behind > 0;
+        if (say && behind > 0) {
+            char shown[1024];
+            (void)fflush(stdout); // After the summary, also where both go into one file.
+            evq_cli_say(training->fleet->cli,
+                        "evalq: the sink '%s' has yet to take %" PRId64
+                        " result%s, which the queue keeps for the next `evalq up`%s%s",
+                        evq_json_text(sink, "name", "?"), behind, behind == 1 ? "" : "s",
+                        reason[0] != '\0' ? ": " : "",
+                        evq_error_escape(reason, strlen(reason), shown, sizeof shown));
+        }
+    }
+    json_decref(view);
+    return lag;
+}
+
+/* Says each reason for which jobs wait once: a name that no suite has is waited for as long as a
+ * long evaluation. */
+static void say_what_waits(struct training *training)
+{
+    struct evq_cli *cli = training->fleet->cli;
+    json_t *view = NULL;
+    const char *why = NULL;
+    const json_t *count = NULL;
+    if (training->open <= 0 || evq_clock_mono_ms() < training->next_why_ms) {
+        return;
+    }
+    training->next_why_ms = evq_clock_mono_ms() + WHY_MS;
+    if (evq_view_stats(cli, &view, NULL) != EVQ_OK) {
+        return;
+    }
+    json_object_foreach(json_object_get(view, "waiting"), why, count)
+    {
+        char shown[1024];
+        if (json_object_get(training->said, why) != NULL ||
+            json_object_set_new(training->said, why, json_true()) != 0) {
+            continue;
+        }
+        evq_live_erase(&training->live);
+        evq_cli_say(cli, "evalq: %" PRId64 " %s: %s", (int64_t)json_number_value(count),
+                    json_number_value(count) == 1 ? "job waits" : "jobs wait",
+                    evq_error_escape(why, strlen(why), shown, sizeof shown));
+    }
+    json_decref(view);
+}
+
+/* Whether waiting for the open jobs makes sense. */
+static enum evq_status workers_left(const struct training *training, struct evq_error *err)
+{
+    const enum evq_status status = evq_process_manager_workers_left(training->fleet, err);
+
+    return status == EVQ_OK
+               ? status
+               : evq_error_prefix(err,
+                                  "%" PRId64 " %s still open, and no worker is left for it; the "
+                                  "next `evalq up` goes on",
+                                  training->open, training->open == 1 ? "job is" : "jobs are");
+}
+
+/* Until the command and its jobs have ended, no worker is left for them, a stop, or wait_ms after
+ * the command's end. */
+static enum evq_status follow(struct training *training, int64_t wait_ms, struct evq_error *err)
+{
+    struct evq_process_manager *fleet = training->fleet;
+    enum evq_status status = EVQ_OK;
+    int64_t next_look = 0;
+    int64_t deadline = INT64_MAX;
+
+    while (status == EVQ_OK && fleet->stop_count == 0) {
+        bool readable = false;
+        bool ended = fleet->command.ended && training->output_fd < 0;
+        if (ended && deadline == INT64_MAX) {
+            deadline = evq_clock_mono_ms() + wait_ms;
+            next_look = 0;
+        }
+        if (evq_clock_mono_ms() >= next_look) {
+            status = look(training, err);
+            say_what_waits(training);
+            if (status == EVQ_OK && ended && training->open == 0) {
+                return look(training, err); // What was published between its two questions.
+            }
+            if (status == EVQ_OK && ended && evq_clock_mono_ms() >= deadline) {
+                return evq_error_set(
+                    err, EVQ_E_TIMEOUT,
+                    "%" PRId64 " jobs were still open %" PRId64
+                    " s after the command ended; the next `evalq up` goes on with them",
+                    training->open, wait_ms / 1000);
+            }
+            if (status == EVQ_OK && ended && training->open > 0) {
+                status = workers_left(training, err);
+            }
+            next_look = evq_clock_mono_ms() + POLL_MS;
+        }
+        if (status == EVQ_OK) {
+            status =
+                evq_process_manager_step(fleet, training->output_fd, POLL_MS / 3, &readable, err);
+        }
+        if (readable) {
+            pass_output(training);
+        }
+    }
+    return status;
+}
+
+/* Whether the command had something to say, which was passed on. */
+static bool step(struct training *training, int timeout_ms)
+{
+    bool readable = false;
+    enum evq_status ignored =
+        evq_process_manager_step(training->fleet, training->output_fd, timeout_ms, &readable, NULL);
+
+    (void)ignored; // Whatever it is, the command has its time.
+    if (readable) {
+        pass_output(training);
+    }
+    return readable;
+}
+
+/* Tells it to end, once, and gives it as long as it needs: what it does at its end may be to save
+ * its last checkpoint. Only another stop kills it. */
+static void end_command(struct training *training)
+{
+    struct evq_process_manager *fleet = training->fleet;
+    const int asked = fleet->stop_count;
+    int64_t say_at_ms = evq_clock_mono_ms() + PATIENT_MS;
+
+    evq_service_signal(&fleet->command, fleet->stop_signal == SIGINT ? SIGINT : SIGTERM);
+    while (fleet->command.pid != 0) {
+        if (fleet->stop_count > asked) {
+            evq_service_signal(&fleet->command, SIGKILL);
+        }
+        if (evq_clock_mono_ms() > say_at_ms) {
+            say_at_ms = INT64_MAX;
+            evq_cli_say(fleet->cli, "evalq: the command was told to end and has not yet; a second "
+                                    "Ctrl-C kills it");
+        }
+        (void)step(training, POLL_MS);
+    }
+    const int64_t deadline = evq_clock_mono_ms() + LAST_WORDS_MS;
+    while (step(training, 0) && evq_clock_mono_ms() < deadline) {
+    }
+}
+
+static void print_summary(struct training *training)
+{
+    struct evq_result_table *board = training->board;
+    struct evq_cli *cli = training->fleet->cli;
+    const struct evq_terminal *terminal = &cli->terminal;
+    size_t by_state[EVQ_JOB_STATE_COUNT] = {0};
+    char took[EVQ_TERMINAL_SPAN_BYTES];
+
+    evq_result_table_sort(board);
+    for (size_t i = 0; i < board->row_count; i++) {
+        by_state[board->rows[i].ended ? board->rows[i].state : EVQ_JOB_RUNNING]++;
+    }
+    const char *what = board->shape.suite || board->shape.variant ? "evaluation" : "checkpoint";
+    (void)printf("\n%sSummary%s  %zu %s%s %s in %s", evq_terminal_colour(terminal, EVQ_COLOUR_BOLD),
+                 evq_terminal_colour(terminal, EVQ_COLOUR_NONE), by_state[EVQ_JOB_DONE], what,
+                 by_state[EVQ_JOB_DONE] == 1 ? "" : "s", what[0] == 'e' ? "done" : "evaluated",
+                 evq_terminal_took(1000 * (evq_clock_mono_ms() - training->begin_ms), took));
+    for (size_t state = EVQ_JOB_DEAD; state < EVQ_JOB_STATE_COUNT; state++) {
+        if (by_state[state] > 0) {
+            (void)printf(", %zu %s", by_state[state],
+                         evq_job_state_name((enum evq_job_state)state));
+        }
+    }
+    if (training->open > 0) {
+        (void)printf(", %" PRId64 " still open", training->open);
+    }
+    (void)fputc('\n', stdout);
+    for (size_t m = 0; m < board->metric_count; m++) {
+        char title[320];
+        char shown[640];
+        char step[EVQ_BOARD_STEP_BYTES];
+        if (board->metrics[m].best == SIZE_MAX) {
+            continue;
+        }
+        const struct evq_result_table_row *row = &board->rows[board->metrics[m].best];
+        evq_result_table_title(board, m, title, sizeof title);
+        evq_result_table_step(row->job, row->step, step);
+        (void)printf("  best %-24s %.8g at step %s%s\n",
+                     evq_error_escape(title, strlen(title), shown, sizeof shown), row->values[m],
+                     step, board->metrics[m].direction ? "" : " (lower is better)");
+    }
+    char directory[EVQ_SERVER_PATH_MAX];
+    const char *results = training->fleet->results;
+    evq_error_escape(results, strlen(results), directory, sizeof directory);
+    // As a shell takes it: the line is made to be copied.
+    const char *quote = strpbrk(directory, " \t\"$&()*;<>?[]`{|}~#!") != NULL ? "'" : "";
+    (void)printf("Results in %s; look with `tensorboard --logdir %s%s%s`.\n", directory, quote,
+                 directory, quote);
+    (void)printf("The queue stays in %s: `evalq up`, then `evalq results` or `evalq status` show "
+                 "it again.\n",
+                 training->fleet->directory);
+}
+
+static void judge(struct training *training)
+{
+    struct evq_cli *cli = training->fleet->cli;
+    const struct evq_service *command = &training->fleet->command;
+    for (size_t i = 0; i < training->board->row_count; i++) {
+        const struct evq_result_table_row *row = &training->board->rows[i];
+        if (row->ended && row->state == EVQ_JOB_DEAD) {
+            cli->exit_code = EVQ_EXIT_JOB_FAILED;
+        }
+    }
+    if (command->ended &&
+        (!WIFEXITED(command->wait_status) || WEXITSTATUS(command->wait_status) != 0)) {
+        char text[64];
+        evq_service_end_text(command->wait_status, text, sizeof text);
+        evq_cli_say(cli, "evalq: the command %s", text);
+        cli->exit_code = EVQ_EXIT_ERROR;
+    }
+}
+
+enum evq_status evq_training_run(struct evq_process_manager *fleet, char *const *argv,
+                                 int64_t wait_ms, struct evq_error *err)
+{
+    struct training training = {.fleet = fleet, .output_fd = -1, .begin_ms = evq_clock_mono_ms()};
+    training.feed = evq_feed_new(fleet->cli->queue, NULL);
+    training.board = evq_result_table_new();
+    training.said = json_object();
+    enum evq_status status = EVQ_OK;
+    if (training.feed == NULL || training.board == NULL || training.said == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the live table");
+        goto out;
+    }
+    evq_live_init(&training.live, &fleet->cli->terminal, training.board);
+    status = evq_feed_poll(training.feed, NULL, NULL,
+                           err); // What was there before is not this command's.
+    if (status == EVQ_OK) {
+        status = start_command(&training, argv, err);
+    }
+    if (status == EVQ_OK) {
+        status = follow(&training, wait_ms, err);
+        evq_live_erase(&training.live);
+        end_command(&training);
+    }
+    int64_t deadline = evq_clock_mono_ms() + SINKS_MS;
+    while (status == EVQ_OK && fleet->stop_count == 0 && sinks_lag(&training, false) &&
+           evq_clock_mono_ms() < deadline) {
+        status = evq_process_manager_step(fleet, -1, 50, NULL, err);
+    }
+    if (training.board->row_count > 0) {
+        print_summary(&training);
+        (void)sinks_lag(&training, true);
+    }
+    if (status == EVQ_OK) {
+        judge(&training);
+    }
+out:
+    evq_file_close(&training.output_fd);
+    json_decref(training.said);
+    evq_result_table_free(training.board);
+    evq_feed_free(training.feed);
+    return status;
+}

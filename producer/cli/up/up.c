@@ -1,0 +1,261 @@
+/*
+ * evalq up: everything on this machine, under one process, in one directory.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "producer/cli/operate/suite_definitions.h"
+#include "producer/cli/up/process_manager.h"
+#include "producer/cli/up/training.h"
+#include "producer/cli/verbs.h"
+#include "shared/base/buffer.h"
+#include "shared/base/file.h"
+
+static enum evq_status resolve_directory(const char *given, char out[PATH_MAX],
+                                         struct evq_error *err)
+{
+    if (mkdir(given, 0700) != 0 && errno != EEXIST) {
+        return evq_error_set(err, EVQ_E_IO, "make the directory '%s': %s; name another with --dir",
+                             given, strerror(errno));
+    }
+    if (realpath(given, out) == NULL) {
+        return evq_error_set(err, EVQ_E_IO, "find the directory '%s': %s", given, strerror(errno));
+    }
+    struct stat info;
+    if (stat(out, &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) {
+        return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a directory of this user", out);
+    }
+    if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "others may write to the directory '%s': run chmod go-w on it", out);
+    }
+    return EVQ_OK;
+}
+
+/* A first configuration, where there is none: one root, results beside the rest. */
+static enum evq_status write_config(const char *directory, const char *path, struct evq_error *err)
+{
+    char here[PATH_MAX];
+    struct evq_buffer text;
+    if (getcwd(here, sizeof here) == NULL) {
+        return evq_error_set(err, EVQ_E_IO, "find the working directory: %s", strerror(errno));
+    }
+    evq_buffer_init(&text, 65536);
+    evq_buffer_text(&text, "# Written by `evalq up`. To change it, copy it to ./evalq.yaml; see "
+                           "docs/configuration.md.\n"
+                           "roots:\n  work: ");
+    evq_buffer_json_text(&text, here);
+    evq_buffer_text(&text, "\nlogger:\n  directory: ");
+    char results[PATH_MAX + 16];
+    (void)snprintf(results, sizeof results, "%s/results", directory);
+    evq_buffer_json_text(&text, results);
+    evq_buffer_text(&text, "\n");
+    const char *string = evq_buffer_string(&text);
+    enum evq_status status = string == NULL
+                                 ? evq_error_set(err, EVQ_E_NOMEM, "the configuration")
+                                 : evq_file_replace(path, string, strlen(string), 0600, err);
+    evq_buffer_free(&text);
+    return status;
+}
+
+/* The configuration that all processes share: the user's, else the generated one. */
+static enum evq_status choose_config(struct evq_cli *cli, const char *directory,
+                                     struct evq_error *err)
+{
+    char path[EVQ_SERVER_PATH_MAX];
+    char full[PATH_MAX];
+    const char *file = evq_option_text(&cli->options, "config", getenv("EVALQ_CONFIG"));
+    enum evq_status status = EVQ_OK;
+
+    if (file == NULL || file[0] == '\0') {
+        file = access("evalq.yaml", F_OK) == 0 ? "evalq.yaml" : NULL;
+    }
+    if (file == NULL) {
+        status = evq_server_path(directory, "evalq.yaml", path, err);
+        if (status == EVQ_OK && access(path, F_OK) != 0) {
+            status = write_config(directory, path, err);
+        }
+        file = path;
+    }
+    if (status == EVQ_OK && realpath(file, full) == NULL) {
+        cli->exit_code = EVQ_EXIT_CONFIG;
+        status = evq_error_set(err, EVQ_E_NOT_FOUND, "the configuration '%s': %s", file,
+                               strerror(errno));
+    }
+    if (status == EVQ_OK && setenv("EVALQ_CONFIG", full, 1) != 0) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the environment");
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    struct evq_config_source source = {.file = full,
+                                       .queue = evq_option_text(&cli->options, "queue", NULL)};
+    status = evq_config_load(&source, &cli->config, err);
+    if (status != EVQ_OK) {
+        cli->exit_code = EVQ_EXIT_CONFIG;
+    }
+    return status;
+}
+
+static void say_ready(const struct evq_process_manager *fleet, bool has_command)
+{
+    const struct evq_cli *cli = fleet->cli;
+    size_t workers = fleet->service_count - 1;
+    evq_cli_say(cli, "evalq: %zu worker%s and the logger are up; configuration %s", workers,
+                workers == 1 ? "" : "s", cli->config->file);
+    evq_cli_say(cli, "evalq: Redis at %s", fleet->server.url);
+    evq_cli_say(cli, "evalq: and at redis://127.0.0.1:%d, password in %s", fleet->server.port,
+                fleet->server.password_file);
+    if (fleet->gateway_address[0] != '\0') {
+        evq_cli_say(cli, "evalq: gateway at %s, tokens in %s", fleet->gateway_address,
+                    fleet->gateway_tokens);
+    }
+    if (cli->config->suite_count == 0) {
+        evq_cli_say(cli, "evalq: the configuration has no suites, so no worker was started: jobs "
+                         "wait. Add suites to it, then start again");
+    }
+    if (!has_command) {
+        evq_cli_say(cli, "evalq: Ctrl-C stops everything; logs and data in %s", fleet->directory);
+    }
+}
+
+/* Until a signal comes or something cannot go on. */
+static enum evq_status serve(struct evq_process_manager *fleet, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    while (status == EVQ_OK && fleet->stop_count == 0) {
+        status = evq_process_manager_step(fleet, -1, 200, NULL, err);
+    }
+    return status;
+}
+
+static enum evq_status start_all(struct evq_process_manager *fleet, struct evq_error *err)
+{
+    struct evq_cli *cli = fleet->cli;
+    enum evq_status status = evq_process_manager_start_server(fleet, err);
+    if (status == EVQ_OK) {
+        status = evq_queue_open(cli->conn, cli->config->redis.queue, &cli->queue, err);
+    }
+    if (status == EVQ_OK) {
+        const char *devices = evq_option_text(&cli->options, "devices", "cpu");
+        fleet->devices = strcmp(devices, "cpu") == 0 ? NULL : devices;
+        int workers = fleet->devices != NULL ? 1 : 2; // One has a slot for each of its GPUs.
+        workers = (int)evq_option_integer(&cli->options, "workers", workers);
+        workers = cli->config->suite_count > 0 ? workers : 0; // They would have nothing to serve.
+        // A suite that was changed since the last time would be refused to all of them.
+        status = workers > 0 ? evq_offer_all(cli, err) : EVQ_OK;
+        if (status == EVQ_OK) {
+            status = evq_process_manager_start_workers(
+                fleet, workers, (int)evq_option_integer(&cli->options, "slots", 0), err);
+        }
+    }
+    if (status == EVQ_OK) {
+        status = evq_process_manager_start_gateway(fleet, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_process_manager_await_workers(fleet, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_process_manager_await_gateway(fleet, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_server_announce(&fleet->server, err);
+    }
+    return status;
+}
+
+static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
+{
+    char directory[PATH_MAX];
+    struct evq_process_manager *fleet = NULL;
+    char *const *command = cli->options.arg_count > 0 ? cli->options.args : NULL;
+    if (evq_option_text(&cli->options, "url", NULL) != NULL) {
+        return evq_cli_usage(cli, err, "up starts a redis-server of its own: --url is not for it");
+    }
+    enum evq_status status =
+        resolve_directory(evq_option_text(&cli->options, "dir", ".evalq"), directory, err);
+    if (status == EVQ_OK && (fleet = calloc(1, sizeof *fleet)) == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the fleet");
+    }
+    if (status != EVQ_OK) {
+        cli->exit_code = EVQ_EXIT_ERROR; // Not that of a Redis that cannot be reached.
+        return status;
+    }
+    status = evq_process_manager_open(fleet, cli, directory, err);
+    if (status == EVQ_OK) {
+        fleet->parent = (pid_t)evq_option_integer(&cli->options, "parent", 0);
+        status = choose_config(cli, directory, err);
+        if (status == EVQ_OK) {
+            status = start_all(fleet, err);
+        }
+        if (status == EVQ_OK && fleet->stop_count == 0) {
+            say_ready(fleet, command != NULL);
+            int64_t wait_ms = 1000 * evq_option_integer(&cli->options, "wait", 3600);
+            status = command != NULL ? evq_training_run(fleet, command, wait_ms, err)
+                                     : serve(fleet, err);
+        }
+    }
+    if (fleet->stop_signal != 0) {
+        evq_cli_say(cli, "evalq: stopping");
+        if (command != NULL && status == EVQ_OK) {
+            cli->exit_code = EVQ_EXIT_INTERRUPTED;
+        }
+    }
+    evq_process_manager_stop(fleet);
+    free(fleet);
+    return status;
+}
+
+static const struct evq_option options[] = {
+    {"dir", 'd', EVQ_OPTION_TEXT, "DIR",
+     "directory of all data, sockets and logs; default ./.evalq", 0, 0},
+    {"workers", 'w', EVQ_OPTION_INTEGER, "N", "worker processes; default 2, or 1 with GPUs", 0,
+     EVQ_FLEET_WORKERS_MAX},
+    {"devices", 0, EVQ_OPTION_TEXT, "LIST",
+     "GPUs that evaluate: auto, or numbers such as 0,1; default cpu", 0, 0},
+    {"slots", 's', EVQ_OPTION_INTEGER, "N",
+     "evaluations at a time in each worker; default as configured", 1, 1024},
+    {"parent", 0, EVQ_OPTION_INTEGER, "PID",
+     "the process that starts it: stop when it ends, however it does", 1, INT_MAX},
+    {"wait", 0, EVQ_OPTION_INTEGER, "SECONDS",
+     "with COMMAND: how long to wait for its open jobs after it ended; default 3600", 0, 10000000},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_up = {
+    .name = "up",
+    .arguments =
+        "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [--parent PID] [-- COMMAND "
+        "[ARGUMENT...]]",
+    .summary = "Start Redis, workers and logger here, and stop them all on Ctrl-C",
+    .description =
+        "Starts a private redis-server (append-only file, written at every change), workers "
+        "and the "
+        "logger, with all data in one directory, ./.evalq. Its address is written to ./.evalq/url, "
+        "where "
+        "the other verbs and libevalq find it. With a section `gateway` in the configuration "
+        "evalq-gateway is started too. Without an evalq.yaml, one is written there with "
+        "the "
+        "working directory as its only root. A process that dies is started again. Ctrl-C or "
+        "SIGTERM lets "
+        "running evaluations finish, then stops everything; a second Ctrl-C does not wait.\n\n"
+        "With a COMMAND, such as a training program, it runs the command with $EVALQ_URL and "
+        "$EVALQ_CONFIG set, shows results as they arrive, waits for the jobs that the command "
+        "submitted, unless no worker is left that can run, "
+        "prints a summary and stops everything. Ctrl-C and SIGTERM are passed on to it, and it has "
+        "as "
+        "long as it needs to end; a second one kills it. The exit code is then 1 when the command "
+        "failed "
+        "and 4 when "
+        "a job ended as dead.",
+    .options = options,
+    .arg_min = 0,
+    .arg_max = -1,
+    .run = up_run,
+};

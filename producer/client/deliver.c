@@ -1,0 +1,503 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/client/sender.h"
+#include "shared/base/clock.h"
+#include "shared/queue/codec.h"
+
+#define BATCH_MAX      100
+#define RETRY_FIRST_MS 100
+#define RETRY_MAX_MS   10000
+#define RETRY_HURRY_MS 200
+#define REFUSED_MAX_MS 30000 // Between tries while Redis lacks a permission or the functions.
+#define SPOOL_AFTER_MS 1000  // An outage this long moves what is ready from the ring to the disk.
+
+struct batch {
+    struct evq_job *jobs[BATCH_MAX];
+    struct evq_job **owners[BATCH_MAX]; // Where the job is kept; NULL: owned by the batch (spool).
+    size_t count;
+    enum evq_status statuses[BATCH_MAX];
+    struct evq_submitted answers[BATCH_MAX];
+};
+
+/* A try to reach Redis failed: when to try again, and what to say. */
+static void away_note(struct evq_sender *sender, enum evq_status status,
+                      const struct evq_error *error)
+{
+    int64_t now = evq_clock_mono_ms();
+    bool answers = status == EVQ_E_AUTH || status == EVQ_E_VERSION || status == EVQ_E_RETRY;
+    int64_t most = status == EVQ_E_AUTH || status == EVQ_E_VERSION ? REFUSED_MAX_MS : RETRY_MAX_MS;
+
+    atomic_store(&sender->connected, false);
+    atomic_store(&sender->away, true);
+    if (sender->away_ms == 0) {
+        sender->away_ms = now;
+    }
+    int64_t wait =
+        evq_clock_backoff_ms(&sender->jitter, sender->retry_count++, RETRY_FIRST_MS, most);
+    if (atomic_load(&sender->flushing) > 0 && wait > RETRY_HURRY_MS) {
+        wait = RETRY_HURRY_MS;
+    }
+    sender->retry_ms = now + wait;
+    if (status != EVQ_E_STOPPED) {
+        const bool meant = answers || sender->config->redis.url_from != EVQ_CONFIG_URL_DEFAULT;
+        evq_warn(&sender->warner, answers ? EVQ_WARN_SERVER : EVQ_WARN_AWAY,
+                 "%s%s; submits are kept in %s and sent when it is well again", error->message,
+                 meant ? "" : " (the default address, as no `evalq up` runs in this directory)",
+                 sender->ring_directory);
+    }
+    evq_sender_tell(sender, true);
+}
+
+static void reached_note(struct evq_sender *sender)
+{
+    atomic_store(&sender->connected, true);
+    atomic_store(&sender->away, false);
+    sender->away_ms = 0;
+    sender->retry_ms = 0;
+    sender->retry_count = 0;
+}
+
+/* The pin's directory, from the path of the checkpoint in it. */
+static bool pin_directory(const struct evq_sender *sender, const struct evq_job *job,
+                          char out[PATH_MAX])
+{
+    const size_t bytes = job->pin == NULL ? 0 : evq_job_pin_bytes(job->pin);
+    const struct evq_config *config = evq_prepare_roots(sender);
+
+    for (size_t at = 0; bytes > 0 && at < config->root_count; at++) {
+        const struct evq_root *root = &config->roots[at];
+        if (strcmp(root->name, job->root) == 0) {
+            return snprintf(out, PATH_MAX, "%s/%.*s", root->path, (int)bytes, job->pin) < PATH_MAX;
+        }
+    }
+    return false;
+}
+
+/*
+ * Once a connection: whether the function library there will do, and which life of the queue's data
+ * it is. A library that is too old, as there is while a server starts with its old data, would
+ * refuse jobs for what it does not know of them.
+ */
+static enum evq_status queue_know(struct evq_sender *sender, struct evq_error *err)
+{
+    struct evq_queue_info info;
+
+    if (evq_conn_fd(sender->conn) >= 0 && sender->info.epoch[0] != '\0' &&
+        sender->known == evq_conn_number(sender->conn)) {
+        return EVQ_OK;
+    }
+    enum evq_status status = evq_queue_info(sender->redis, &info, err);
+    if (status == EVQ_OK) {
+        sender->info = info;
+        sender->known = evq_conn_number(sender->conn);
+    }
+    return status;
+}
+
+/* A training that begins anew under the name of an earlier one has that one's results too. */
+static void followed_tell(struct evq_sender *sender, const struct evq_job *job,
+                          const struct evq_submitted *sent)
+{
+    if (sent->answer == EVQ_SUBMIT_FOLLOWED) {
+        evq_warn(&sender->warner, EVQ_WARN_FOLLOWED,
+                 "step %" PRId64 " of run '%s' was submitted before with other weights: the "
+                 "results of both stay, these as '%s'. A training that does not go on with an "
+                 "earlier one needs a run name of its own, or `evalq forget %s` before it begins",
+                 job->step, job->run, sent->id, job->run);
+    }
+}
+
+/* What became of the job: for who asks, and in its pin, so that its end releases that. sent: the
+ * queue's answer; NULL: it refuses the job. */
+static void answer_note(struct evq_sender *sender, const struct evq_job *job,
+                        const struct evq_submitted *sent)
+{
+    char directory[PATH_MAX];
+
+    evq_answers_note(&sender->answers, job, sent);
+    if (sent != NULL) {
+        followed_tell(sender, job, sent);
+    }
+    if (!pin_directory(sender, job, directory)) {
+        return;
+    }
+    if (sent != NULL && sender->info.epoch[0] == '\0') { // The first job of all began it.
+        (void)!queue_know(sender, NULL);
+    }
+    evq_pin_releaser_note(directory, job, sent, sender->info.epoch);
+    evq_pin_releaser_add(&sender->keeper, directory, 0);
+}
+
+/* Whether the status is about this job, and will be the same the next time. */
+static bool final_refusal(enum evq_status status)
+{
+    return status == EVQ_E_INVALID || status == EVQ_E_LIMIT || status == EVQ_E_CONFLICT ||
+           status == EVQ_E_UNSUPPORTED || status == EVQ_E_CORRUPT || status == EVQ_E_BUG ||
+           status == EVQ_E_NOT_FOUND;
+}
+
+/* EVQ_OK: the job is through, sent or refused for good; else it is to be sent again. */
+static enum evq_status job_refused(struct evq_sender *sender, const struct evq_job *job,
+                                   enum evq_status status)
+{
+    struct evq_error error = {.status = status};
+    char id[EVQ_JOB_ID_BYTES_MAX];
+
+    evq_job_id(job, id);
+    if (evq_job_check(job, &error) == EVQ_OK) { // Else its sentence says what is wrong.
+        struct evq_submitted again;
+        sender->known = 0;
+        enum evq_status own = queue_know(sender, &error);
+        if (own == EVQ_OK) { // Asked alone, the queue gives its reason.
+            own = evq_queue_submit(sender->redis, job, 0, &again, &error);
+        }
+        if (own == EVQ_OK) {
+            atomic_fetch_add(&sender->sent, 1);
+            answer_note(sender, job, &again);
+            return EVQ_OK;
+        }
+        if (!final_refusal(own) || sender->known != evq_conn_number(sender->conn)) {
+            // It could not answer, or was another server than the one that was asked for its
+            // library: that is no refusal.
+            return final_refusal(own) ? EVQ_E_RETRY : own;
+        }
+        answer_note(sender, job, NULL);
+    }
+    atomic_fetch_add(&sender->refused, 1);
+    evq_warn(&sender->warner, EVQ_WARN_REFUSED, "job '%s' is refused: %s", id, error.message);
+    return EVQ_OK;
+}
+
+/*
+ * Submits the batch; each job that is through, sent or refused, goes from its owner. EVQ_OK: all
+ * are; else the rest is to be sent again.
+ */
+static enum evq_status batch_send(struct evq_sender *sender, struct batch *batch,
+                                  struct evq_error *err)
+{
+    if (batch->count == 0) {
+        return EVQ_OK;
+    }
+    enum evq_status status = queue_know(sender, err);
+    if (status != EVQ_OK) {
+        return final_refusal(status) ? EVQ_E_RETRY : status;
+    }
+    for (size_t at = 0; at < batch->count; at++) {
+        evq_snapshots_place(sender, batch->jobs[at]);
+    }
+    status = evq_queue_submit_batch(sender->redis, (const struct evq_job *const *)batch->jobs,
+                                    batch->count, batch->answers, batch->statuses, err);
+    if (status != EVQ_OK && !final_refusal(status)) {
+        return status;
+    }
+    for (size_t at = 0; at < batch->count; at++) {
+        struct evq_job *job = batch->jobs[at];
+        enum evq_status own = status == EVQ_OK ? batch->statuses[at] : status;
+        if (own == EVQ_OK) {
+            atomic_fetch_add(&sender->sent, 1);
+            answer_note(sender, job, &batch->answers[at]);
+        } else if (final_refusal(own)) {
+            own = job_refused(sender, job, own);
+        }
+        if (own != EVQ_OK) {
+            return evq_error_set(err, own, "the queue asks to wait: %s", evq_status_name(own));
+        }
+        if (batch->owners[at] != NULL) {
+            *batch->owners[at] = NULL;
+            evq_job_free(job);
+            batch->jobs[at] = NULL;
+        }
+    }
+    reached_note(sender);
+    return EVQ_OK;
+}
+
+static void batch_free_own(struct batch *batch)
+{
+    for (size_t at = 0; at < batch->count; at++) {
+        if (batch->owners[at] == NULL) {
+            evq_job_free(batch->jobs[at]);
+        }
+    }
+    batch->count = 0;
+}
+
+static void spool_damage_note(struct evq_sender *sender, const struct evq_source *source)
+{
+    evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "a spooled job beside '%s' is damaged and left out",
+             evq_ring_path(source->ring));
+}
+
+/* Fills the batch with what the spool holds from *offset on, which moves past what was taken and
+ * what is damaged. EVQ_E_NOT_FOUND: that was the last; EVQ_E_NOMEM: there is more. */
+static enum evq_status batch_fill(struct evq_sender *sender, struct evq_source *source,
+                                  struct batch *batch, uint64_t *offset, uint64_t *ret_records,
+                                  struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    struct evq_buffer record;
+
+    evq_buffer_init(&record, EVQ_JOB_BYTES_MAX);
+    batch->count = 0;
+    *ret_records = 0;
+    while (batch->count < BATCH_MAX) {
+        struct evq_job *job = NULL;
+        uint64_t next = *offset;
+        status = evq_spool_read(source->spool, &next, &record, err);
+        if (status == EVQ_OK) {
+            status = evq_codec_job_decode(record.data, record.bytes, &job, err);
+        } else if (status == EVQ_E_NOT_FOUND) {
+            *offset = next;
+        }
+        if (status == EVQ_E_NOT_FOUND || status == EVQ_E_NOMEM) {
+            break;
+        }
+        *offset = next;
+        (*ret_records)++;
+        if (status == EVQ_OK) {
+            batch->owners[batch->count] = NULL;
+            batch->jobs[batch->count++] = job;
+        } else {
+            atomic_fetch_add(&sender->lost, 1);
+            spool_damage_note(sender, source);
+        }
+    }
+    evq_buffer_free(&record);
+    return status;
+}
+
+/* Sends what the source's spool holds, in order. */
+static enum evq_status spool_send(struct evq_sender *sender, struct evq_source *source,
+                                  struct batch *batch, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    while (status == EVQ_OK && evq_spool_records(source->spool) > 0 &&
+           !atomic_load(&sender->stop)) {
+        uint64_t offset = 0;
+        uint64_t records = 0;
+        const enum evq_status filled = batch_fill(sender, source, batch, &offset, &records, err);
+        status = batch_send(sender, batch, err);
+        batch_free_own(batch);
+        if (status == EVQ_OK && (records > 0 || filled == EVQ_E_NOT_FOUND)) {
+            uint64_t before = evq_spool_records(source->spool);
+            evq_spool_release(source->spool, offset,
+                              records > 0 ? records : evq_spool_records(source->spool));
+            atomic_fetch_sub(&sender->spooled, before - evq_spool_records(source->spool));
+            evq_sender_tell(sender, false);
+        }
+        if (status == EVQ_OK && filled == EVQ_E_NOMEM) {
+            status = filled; // The rest is sent when there is memory again.
+        }
+    }
+    return status;
+}
+
+static bool item_through(const struct evq_item *item)
+{
+    for (size_t at = 0; at < item->job_count; at++) {
+        if (item->jobs[at] != NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void items_settle(struct evq_source *source)
+{
+    for (struct evq_item *item = source->first; item != NULL; item = item->next) {
+        if (item->ready && item_through(item)) {
+            item->done = true;
+        }
+    }
+}
+
+/* Sends the ready items of a source whose spool is empty, in the ring's order. */
+static enum evq_status items_send(struct evq_sender *sender, struct evq_source *source,
+                                  struct batch *batch, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    struct evq_item *item = source->first;
+
+    batch->count = 0;
+    while (status == EVQ_OK && item != NULL) {
+        for (size_t at = 0; item->ready && !item->done && at < item->job_count; at++) {
+            if (item->jobs[at] == NULL) {
+                continue;
+            }
+            batch->owners[batch->count] = &item->jobs[at];
+            batch->jobs[batch->count++] = item->jobs[at];
+            if (batch->count == BATCH_MAX) {
+                status = batch_send(sender, batch, err);
+                batch->count = 0;
+                if (status != EVQ_OK) {
+                    break;
+                }
+            }
+        }
+        item = item->next;
+    }
+    if (status == EVQ_OK) {
+        status = batch_send(sender, batch, err);
+    }
+    items_settle(source);
+    return status;
+}
+
+/* Moves the item's jobs to the disk. false: the spool is full or cannot be written; they stay in
+ * the ring. */
+static bool item_spool(struct evq_sender *sender, struct evq_source *source, struct evq_item *item,
+                       struct evq_buffer *record, struct evq_error *err)
+{
+    for (size_t at = 0; at < item->job_count; at++) {
+        struct evq_job *job = item->jobs[at];
+        if (job == NULL) {
+            continue;
+        }
+        evq_buffer_clear(record);
+        enum evq_status status = evq_codec_job_encode(job, record, err);
+        if (final_refusal(status)) {
+            if (job_refused(sender, job, status) != EVQ_OK) {
+                return false;
+            }
+        } else if (status != EVQ_OK ||
+                   evq_spool_append(source->spool, record->data, record->bytes, err) != EVQ_OK) {
+            return false;
+        } else {
+            atomic_fetch_add(&sender->spooled, 1);
+        }
+        item->jobs[at] = NULL;
+        evq_job_free(job);
+    }
+    return true;
+}
+
+static void items_spool(struct evq_sender *sender, struct evq_source *source)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    struct evq_buffer record;
+    bool all = true;
+
+    evq_buffer_init(&record, EVQ_JOB_BYTES_MAX);
+    for (struct evq_item *item = source->first; item != NULL && all; item = item->next) {
+        if (item->ready && !item->done) {
+            all = item_spool(sender, source, item, &record, &error);
+        }
+    }
+    // Durable before the ring forgets them.
+    if (evq_spool_sync(source->spool, &error) == EVQ_OK) {
+        items_settle(source);
+    } else {
+        all = false;
+    }
+    if (!all) {
+        evq_warn(&sender->warner, EVQ_WARN_SPOOL, "%s; what the ring cannot hold will be dropped",
+                 error.message);
+    }
+    evq_buffer_free(&record);
+}
+
+static bool source_ready(const struct evq_source *source)
+{
+    for (const struct evq_item *item = source->first; item != NULL; item = item->next) {
+        if (item->ready && !item->done) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool source_pressed(const struct evq_source *source)
+{
+    return evq_ring_tail(source->ring) - evq_ring_head(source->ring) >
+           evq_ring_bytes(source->ring) / 2;
+}
+
+static enum evq_status sources_send(struct evq_sender *sender, struct batch *batch,
+                                    struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t at = 0; at < sender->source_count && status == EVQ_OK; at++) {
+        struct evq_source *source = &sender->sources[at];
+        status = spool_send(sender, source, batch, err);
+        if (status == EVQ_OK && evq_spool_records(source->spool) == 0) {
+            status = items_send(sender, source, batch, err);
+        }
+    }
+    return status;
+}
+
+static bool work_waits(const struct evq_sender *sender)
+{
+    for (size_t at = 0; at < sender->source_count; at++) {
+        if (evq_spool_records(sender->sources[at].spool) > 0 ||
+            source_ready(&sender->sources[at])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int64_t evq_deliver(struct evq_sender *sender)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    int64_t now = evq_clock_mono_ms();
+    bool waits = work_waits(sender);
+    bool asked = atomic_load(&sender->look);
+    bool look = sender->keeper.pin_count > 0 && (asked || now >= sender->keeper.due_ms);
+
+    if (atomic_load(&sender->flushing) > 0 && sender->retry_ms > now + RETRY_HURRY_MS) {
+        sender->retry_ms = now; // Somebody waits.
+    }
+    if ((waits || look) && now >= sender->retry_ms) {
+        struct batch batch;
+        batch.count = 0;
+        enum evq_status status = sources_send(sender, &batch, &error);
+        if (status == EVQ_OK && look) {
+            uint64_t before = sender->keeper.sent_again;
+            bool looked =
+                evq_pin_releaser_look(&sender->keeper, sender->redis, &sender->info, &error);
+            status = looked || final_refusal(error.status) ? EVQ_OK : error.status;
+            if (sender->keeper.sent_again > before) {
+                evq_warn(
+                    &sender->warner, EVQ_WARN_LOST,
+                    "Redis lost its data (see `evalq doctor`): jobs that are not evaluated yet "
+                    "are submitted again");
+            }
+        }
+        if (status != EVQ_OK) {
+            away_note(sender, status, &error);
+        }
+        waits = work_waits(sender);
+    }
+    if (asked) {
+        atomic_store(&sender->look, false);
+        evq_sender_tell(sender, false);
+    }
+    now = evq_clock_mono_ms();
+    for (size_t at = 0; at < sender->source_count && sender->away_ms != 0; at++) {
+        struct evq_source *source = &sender->sources[at];
+        if (source_ready(source) &&
+            (now - sender->away_ms >= SPOOL_AFTER_MS || source_pressed(source))) {
+            items_spool(sender, source);
+        }
+    }
+    int64_t next = INT64_MAX;
+    if (waits) {
+        next = sender->retry_ms;
+        if (sender->away_ms != 0 && now - sender->away_ms < SPOOL_AFTER_MS &&
+            sender->away_ms + SPOOL_AFTER_MS < next) {
+            next = sender->away_ms + SPOOL_AFTER_MS;
+        }
+    }
+    if (sender->keeper.pin_count > 0) {
+        int64_t keeper =
+            sender->keeper.due_ms > sender->retry_ms ? sender->keeper.due_ms : sender->retry_ms;
+        next = keeper < next ? keeper : next;
+    }
+    return next;
+}

@@ -1,0 +1,436 @@
+#include "producer/client/sender.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "producer/client/fork.h"
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+
+#define LOOK_MS        10
+#define SPOOL_AGAIN_MS 1000
+#define LEFT_KEPT_MS                                                                               \
+    ((int64_t)30 * 86400 * 1000) // What a run left unsent that nobody opened again.
+#define TOUCH_EVERY_MS ((int64_t)86400 * 1000)
+
+/* What the thread holds of rings, files and sockets. */
+static void sender_release(struct evq_sender *sender)
+{
+    for (size_t at = 0; at < sender->source_count; at++) {
+        struct evq_source *source = &sender->sources[at];
+        bool empty = source->spool != NULL && evq_spool_records(source->spool) == 0;
+        evq_source_close(source, empty);
+    }
+    sender->source_count = 0;
+    evq_pin_releaser_free(&sender->keeper);
+    evq_snapshot_server_close(sender->snapshots);
+    sender->snapshots = NULL;
+    evq_queue_close(sender->redis);
+    sender->redis = NULL;
+}
+
+static void sender_free(struct evq_sender *sender)
+{
+    sender_release(sender); // Done already, unless the thread never started.
+    evq_conn_close(sender->conn);
+    evq_config_free(sender->config);
+    evq_config_free(sender->later);
+    evq_warner_close(&sender->warner);
+    evq_file_close(&sender->wake_fd);
+    pthread_cond_destroy(&sender->progress);
+    pthread_mutex_destroy(&sender->progress_lock);
+    evq_answers_free(&sender->answers);
+    free(sender);
+}
+
+static void sender_unref(struct evq_sender *sender)
+{
+    if (atomic_fetch_sub(&sender->owners, 1) == 1) {
+        sender_free(sender);
+    }
+}
+
+/* What others wait for. */
+static bool settled_note(struct evq_sender *sender)
+{
+    uint64_t settled = evq_source_settled(&sender->sources[0]);
+    uint64_t adopted = 0;
+    uint64_t parked = 0;
+
+    for (const struct evq_item *item = sender->sources[0].first; item != NULL; item = item->next) {
+        parked += item->parked;
+    }
+    for (size_t at = 1; at < sender->source_count; at++) {
+        const struct evq_source *source = &sender->sources[at];
+        adopted += evq_spool_records(source->spool) > 0 ||
+                   evq_source_settled(source) != evq_ring_tail(source->ring);
+    }
+    bool moved =
+        atomic_load(&sender->settled) != settled || atomic_load(&sender->adopted) != adopted;
+    pthread_mutex_lock(&sender->progress_lock); // evq_sender_through() sees them of one moment.
+    atomic_store(&sender->parked, parked);
+    atomic_store(&sender->settled, settled);
+    atomic_store(&sender->adopted, adopted);
+    pthread_mutex_unlock(&sender->progress_lock);
+    return moved;
+}
+
+static void sources_release(struct evq_sender *sender)
+{
+    bool released = false;
+
+    for (size_t at = 0; at < sender->source_count; at++) {
+        struct evq_source *source = &sender->sources[at];
+        released = evq_source_release(sender, source) || released;
+        bool empty = source->first == NULL && source->spool != NULL &&
+                     evq_spool_records(source->spool) == 0 &&
+                     evq_ring_head(source->ring) == evq_ring_tail(source->ring);
+        if (at > 0 && empty) {
+            evq_source_close(source, true);
+            *source = sender->sources[--sender->source_count];
+            at--;
+            released = true;
+        }
+    }
+    released = settled_note(sender) || released;
+    if (released) {
+        evq_sender_tell(sender, false);
+    }
+}
+
+/* Those that are not open: at first, and later where there was no memory. Returns when to try
+ * again, monotonic. */
+static int64_t spools_open(struct evq_sender *sender)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    int64_t again_ms = INT64_MAX;
+
+    for (size_t at = 0; at < sender->source_count; at++) {
+        struct evq_source *source = &sender->sources[at];
+        if (source->spool != NULL) {
+            continue;
+        }
+        if (evq_spool_open(evq_ring_path(source->ring), sender->spool_bytes_max, &source->spool,
+                           &error) != EVQ_OK) {
+            evq_warn(&sender->warner, EVQ_WARN_SPOOL, "%s", error.message);
+            again_ms = evq_clock_mono_ms() + SPOOL_AGAIN_MS;
+        } else {
+            atomic_fetch_add(&sender->spooled, evq_spool_records(source->spool));
+        }
+    }
+    return again_ms;
+}
+
+/* Opens the spools, and what dead processes of this run left. */
+static void sources_open(struct evq_sender *sender)
+{
+    struct evq_error error = {.status = EVQ_OK};
+    struct evq_ring *rings[EVQ_SENDER_SOURCES_MAX];
+    size_t count = 0;
+
+    if (evq_ring_adopt(sender->ring_directory, sender->queue, sender->run, rings,
+                       EVQ_SENDER_SOURCES_MAX - 1, &count, &error) != EVQ_OK) {
+        evq_warn(&sender->warner, EVQ_WARN_SPOOL, "%s", error.message);
+    }
+    sender->sources[0].ring = sender->ring;
+    sender->source_count = 1;
+    for (size_t at = 0; at < count; at++) {
+        sender->sources[sender->source_count++].ring = rings[at];
+        // Unwatched, a child may hold it for its life.
+        (void)!evq_fork_watch(evq_ring_fd(rings[at]), NULL);
+    }
+    for (size_t at = 0; at < sender->source_count; at++) {
+        sender->sources[at].cursor = evq_ring_head(sender->sources[at].ring);
+    }
+    (void)spools_open(sender); // Those that fail are tried again with each turn.
+    (void)settled_note(sender);
+}
+
+static bool sources_pending(const struct evq_sender *sender)
+{
+    for (size_t at = 0; at < sender->source_count; at++) {
+        const struct evq_source *source = &sender->sources[at];
+        if (source->unseen || evq_ring_ready(source->ring, source->cursor)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * The thread looks at the ring by itself rather than being woken by each submit: waking another
+ * thread costs the trainer up to some 20 us and, on a busy machine, its core for a while; looking
+ * costs this thread about 0.05 % of one.
+ */
+static void sleep_until(struct evq_sender *sender, int64_t next_ms)
+{
+    struct pollfd wake = {.fd = sender->wake_fd, .events = POLLIN};
+    uint64_t count = 0;
+    int64_t look_ms = evq_clock_mono_ms() + LOOK_MS;
+
+    while (!sources_pending(sender) && !atomic_load(&sender->stop)) {
+        int timeout = evq_clock_left_ms(next_ms < look_ms ? next_ms : look_ms);
+        if (poll(&wake, 1, timeout) != 0) {
+            break; // Woken.
+        }
+        look_ms = evq_clock_mono_ms();
+        if (look_ms >= next_ms || atomic_load(&sender->full_seen) != sender->full_told) {
+            break;
+        }
+        look_ms += LOOK_MS;
+    }
+    (void)!read(sender->wake_fd, &count, sizeof(count)); // Non-blocking.
+}
+
+/* Once a day, whether anything is submitted or not. Returns when the next is due. */
+static int64_t rings_touch(struct evq_sender *sender)
+{
+    const int64_t now = evq_clock_mono_ms();
+
+    if (now >= sender->touch_ms) {
+        for (size_t at = 0; at < sender->source_count; at++) { // Also where something is parked.
+            evq_ring_touch(sender->sources[at].ring);
+        }
+        sender->touch_ms = now + TOUCH_EVERY_MS;
+    }
+    return sender->touch_ms;
+}
+
+static void *sender_main(void *argument)
+{
+    struct evq_sender *sender = argument;
+
+    const struct sched_param no_priority = {.sched_priority = 0};
+
+    (void)pthread_setname_np(pthread_self(), "evalq");
+    // When it wakes it does not take the core from a thread that computes. Else as any other
+    // thread.
+    (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &no_priority);
+    (void)prctl(PR_SET_TIMERSLACK, 1000000UL); // Of this thread: its looks may join other wake-ups.
+    sources_open(sender);
+    evq_sender_tell(sender, false);
+    const size_t given_up = evq_ring_sweep(sender->ring_directory, LEFT_KEPT_MS);
+    if (given_up > 0) {
+        evq_warn(&sender->warner, EVQ_WARN_OLD,
+                 "what %zu earlier runs had submitted and could not send for 30 days was removed "
+                 "from %s; `evalq scan` finds their checkpoints",
+                 given_up, sender->ring_directory);
+    }
+    while (!atomic_load(&sender->stop)) {
+        int64_t next = rings_touch(sender);
+        const int64_t again = spools_open(sender);
+        next = again < next ? again : next;
+        for (size_t at = 0; at < sender->source_count; at++) {
+            evq_source_take(sender, &sender->sources[at]);
+            int64_t due = evq_source_prepare(sender, &sender->sources[at]);
+            next = due < next ? due : next;
+        }
+        sources_release(sender);
+        if (atomic_load(&sender->full_seen)) {
+            sender->full_told = true;
+            evq_warn(&sender->warner, EVQ_WARN_FULL,
+                     "the ring in %s is full, so a submit was dropped; `evalq scan` finds its "
+                     "checkpoint later",
+                     sender->ring_directory);
+        }
+        if (!atomic_load(&sender->stop)) {
+            int64_t due = evq_deliver(sender);
+            next = due < next ? due : next;
+        }
+        sources_release(sender);
+        sleep_until(sender, next);
+    }
+    sender_release(sender); // Before close() returns: the next open finds the ring free.
+    pthread_mutex_lock(&sender->progress_lock);
+    sender->ended = true;
+    pthread_cond_broadcast(&sender->progress);
+    pthread_mutex_unlock(&sender->progress_lock);
+    sender_unref(sender);
+    return NULL;
+}
+
+static enum evq_status thread_start(struct evq_sender *sender, struct evq_error *err)
+{
+    pthread_attr_t attributes;
+    sigset_t all;
+    sigset_t before;
+
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before); // Signals are the trainer's.
+    int failed = pthread_create(&sender->thread, &attributes, sender_main, sender);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return failed == 0 ? EVQ_OK
+                       : evq_error_set(err, EVQ_E_NOMEM, "start the background thread: %s",
+                                       strerror(failed));
+}
+
+static enum evq_status sender_connect(struct evq_sender *sender, struct evq_error *err)
+{
+    const struct evq_config *config = sender->config;
+    struct evq_conn_config conn = evq_config_conn(config, "evalq-client");
+
+    conn.keep_environment = true; // We are a guest here.
+    conn.connect_timeout_ms = 2000;
+    conn.call_timeout_ms = 5000;
+    enum evq_status status = evq_conn_open(&conn, &sender->conn, err);
+
+    return status == EVQ_OK ? evq_queue_open(sender->conn, sender->queue, &sender->redis, err)
+                            : status;
+}
+
+/* Where the configuration was read, or would have been. "" : it cannot be read again. */
+static void config_path_find(const struct evq_config *config, char out[PATH_MAX])
+{
+    char here[PATH_MAX];
+
+    if (config->file[0] != '\0') {
+        if (realpath(config->file, out) == NULL) {
+            out[0] = '\0';
+        }
+    } else if (getcwd(here, sizeof(here)) == NULL ||
+               snprintf(out, PATH_MAX, "%s/evalq.yaml", here) >= PATH_MAX) {
+        out[0] = '\0';
+    }
+}
+
+enum evq_status evq_sender_start(const struct evq_sender_options *options, struct evq_ring *ring,
+                                 struct evq_config *config, const struct evq_warner *warner,
+                                 struct evq_sender **ret_sender, struct evq_error *err)
+{
+    struct evq_sender *sender = calloc(1, sizeof(*sender));
+    pthread_condattr_t clock;
+    enum evq_status status = EVQ_OK;
+
+    if (sender == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "client of run '%s'", options->run);
+    }
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&sender->progress, &clock);
+    pthread_condattr_destroy(&clock);
+    pthread_mutex_init(&sender->progress_lock, NULL);
+    evq_answers_init(&sender->answers);
+    sender->warner.fd = -1;
+    (void)snprintf(sender->queue, sizeof(sender->queue), "%s", options->queue);
+    (void)snprintf(sender->run, sizeof(sender->run), "%s", options->run);
+    (void)snprintf(sender->ring_directory, sizeof(sender->ring_directory), "%s",
+                   options->ring_directory);
+    (void)snprintf(sender->snapshot_host, sizeof(sender->snapshot_host), "%s",
+                   options->snapshot_host);
+    if (gethostname(sender->host, sizeof(sender->host) - 1) != 0) {
+        (void)snprintf(sender->host, sizeof(sender->host), "localhost");
+    }
+    sender->spool_bytes_max = options->spool_bytes_max;
+    sender->pin_bytes_max = options->pin_bytes_max;
+    sender->pin = options->pin;
+    sender->jitter = evq_clock_random();
+    atomic_init(&sender->adopted, 1);
+    atomic_init(&sender->owners, 2);
+    sender->config = config;
+    config_path_find(config, sender->config_path);
+    sender->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    status = sender->wake_fd < 0 ? evq_error_set(err, EVQ_E_IO, "eventfd: %s", strerror(errno))
+                                 : sender_connect(sender, err);
+    if (status == EVQ_OK) {
+        sender->ring = ring;
+        sender->inherited = evq_ring_tail(ring);
+        sender->warner.fd = warner->fd;
+        status = thread_start(sender, err);
+    }
+    if (status != EVQ_OK) {
+        sender->config = NULL; // Still the caller's, as ring and warner are.
+        sender->warner.fd = -1;
+        sender_free(sender);
+        return status;
+    }
+    *ret_sender = sender;
+    return EVQ_OK;
+}
+
+static void sender_wake(struct evq_sender *sender)
+{
+    const uint64_t one = 1;
+
+    (void)!write(sender->wake_fd, &one, sizeof(one)); // Fails only when it is about to wake anyway.
+}
+
+static bool is_through(struct evq_sender *sender, uint64_t ring_position)
+{
+    return atomic_load(&sender->adopted) == 0 && atomic_load(&sender->settled) >= ring_position &&
+           atomic_load(&sender->spooled) == 0;
+}
+
+bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked)
+{
+    pthread_mutex_lock(&sender->progress_lock);
+    const bool idle = is_through(sender, ring_position);
+    *ret_parked = atomic_load(&sender->parked);
+    pthread_mutex_unlock(&sender->progress_lock);
+    return idle;
+}
+
+static void progress_wait(struct evq_sender *sender, int64_t until_ms)
+{
+    const int64_t far_ms = evq_clock_mono_ms() + 3600000; // INT64_MAX would overflow some clocks.
+    int64_t end_ms = until_ms < far_ms ? until_ms : far_ms;
+    struct timespec until = {.tv_sec = end_ms / 1000, .tv_nsec = end_ms % 1000 * 1000000};
+
+    (void)pthread_cond_timedwait(&sender->progress, &sender->progress_lock, &until);
+}
+
+enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms, bool patient)
+{
+    enum evq_status status = EVQ_OK;
+    uint64_t position = evq_ring_tail(sender->ring);
+
+    atomic_fetch_add(&sender->flushing, 1);
+    sender_wake(sender);
+    pthread_mutex_lock(&sender->progress_lock);
+    uint64_t failures = sender->failures;
+    while (!sender->ended && !is_through(sender, position)) {
+        if (evq_clock_mono_ms() >= deadline_ms || (!patient && sender->failures > failures)) {
+            status = atomic_load(&sender->away) ? EVQ_E_IO : EVQ_E_TIMEOUT;
+            break;
+        }
+        progress_wait(sender, deadline_ms);
+    }
+    pthread_mutex_unlock(&sender->progress_lock);
+    atomic_fetch_sub(&sender->flushing, 1);
+    return status;
+}
+
+void evq_sender_look(struct evq_sender *sender, int64_t deadline_ms)
+{
+    atomic_store(&sender->look, true);
+    sender_wake(sender);
+    pthread_mutex_lock(&sender->progress_lock);
+    while (!sender->ended && atomic_load(&sender->look) && evq_clock_mono_ms() < deadline_ms) {
+        progress_wait(sender, deadline_ms);
+    }
+    pthread_mutex_unlock(&sender->progress_lock);
+}
+
+void evq_sender_stop(struct evq_sender *sender, int64_t deadline_ms)
+{
+    atomic_store(&sender->stop, true);
+    evq_conn_interrupt(sender->conn);
+    sender_wake(sender);
+    pthread_mutex_lock(&sender->progress_lock);
+    while (!sender->ended && evq_clock_mono_ms() < deadline_ms) {
+        progress_wait(sender, deadline_ms);
+    }
+    pthread_mutex_unlock(&sender->progress_lock);
+    sender_unref(sender);
+}

@@ -1,0 +1,201 @@
+/* A ring and the submits that were taken out of it, until each is through. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "producer/client/fork.h"
+#include "producer/client/sender.h"
+#include "shared/base/clock.h"
+
+#define ITEMS_MAX 100000 // Taken from one ring at a time; the ring bounds it sooner.
+#define HURRY_MS  100    // Between looks at a checkpoint while somebody waits in flush or close.
+
+static void item_free(struct evq_item *item)
+{
+    for (size_t at = 0; at < item->job_count; at++) {
+        evq_job_free(item->jobs[at]);
+    }
+    free(item->data);
+    free(item);
+}
+
+void evq_source_close(struct evq_source *source, bool remove)
+{
+    while (source->first != NULL) {
+        struct evq_item *item = source->first;
+        source->first = item->next;
+        item_free(item);
+    }
+    evq_spool_close(source->spool);
+    if (source->ring != NULL) {
+        evq_fork_forget(evq_ring_fd(source->ring)); // Also waits for a fork that is going on.
+    }
+    evq_ring_close(source->ring, remove);
+    memset(source, 0, sizeof(*source));
+}
+
+/* Copies a record out of the ring. false: no memory now; it stays there. */
+static bool source_push(struct evq_sender *sender, struct evq_source *source, const uint8_t *data,
+                        size_t bytes)
+{
+    struct evq_item *item = calloc(1, sizeof(*item));
+    uint8_t *copy = malloc(bytes);
+    struct evq_error error = {.status = EVQ_OK};
+
+    if (item == NULL || copy == NULL) {
+        free(item);
+        free(copy);
+        return false;
+    }
+    memcpy(copy, data, bytes);
+    item->data = copy;
+    item->end = source->cursor;
+    item->since_ms = evq_clock_mono_ms();
+    if (evq_request_unpack(copy, bytes, &item->request, &error) != EVQ_OK) {
+        evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "%s", error.message);
+        atomic_fetch_add(&sender->lost, 1);
+        item->done = true;
+    }
+    if (source->last != NULL) {
+        source->last->next = item;
+    } else {
+        source->first = item;
+    }
+    source->last = item;
+    source->unseen = true;
+    if (source->ring != sender->ring || source->cursor <= sender->inherited) {
+        atomic_fetch_add(&sender->waiting, 1); // A submit of this client was counted by itself.
+    }
+    return true;
+}
+
+void evq_source_take(struct evq_sender *sender, struct evq_source *source)
+{
+    uint8_t payload[EVQ_RING_PAYLOAD_BYTES_MAX];
+    uint64_t before = source->cursor;
+    size_t bytes = 0;
+
+    for (int taken = 0; taken < ITEMS_MAX; taken++) {
+        before = source->cursor;
+        if (evq_ring_take(source->ring, &source->cursor, payload, &bytes) != EVQ_OK) {
+            break;
+        }
+        if (!source_push(sender, source, payload, bytes)) {
+            source->cursor = before;
+            break;
+        }
+    }
+    if (evq_ring_corrupt(source->ring) > 0) {
+        evq_warn(&sender->warner, EVQ_WARN_CORRUPT, "a submit in '%s' is damaged and left out",
+                 evq_ring_path(source->ring));
+    }
+}
+
+/* Whether other is a submit of the same path for another step. */
+static bool is_of_path(const struct evq_item *item, const struct evq_item *other)
+{
+    return other->request.path != NULL && other->request.step != item->request.step &&
+           strcmp(other->request.path, item->request.path) == 0;
+}
+
+int64_t evq_source_later_ms(struct evq_sender *sender, const struct evq_item *item)
+{
+    int64_t next = INT64_MAX;
+
+    for (size_t at = 0; at < sender->source_count; at++) {
+        evq_source_take(sender, &sender->sources[at]); // Also what came this moment.
+        for (const struct evq_item *other = sender->sources[at].first; other != NULL;
+             other = other->next) {
+            const int64_t other_ms = other->request.created_ms;
+            if (other_ms > item->request.created_ms && other_ms < next && is_of_path(item, other)) {
+                next = other_ms;
+            }
+        }
+    }
+    return next;
+}
+
+const struct evq_item *evq_source_before(const struct evq_sender *sender,
+                                         const struct evq_item *item)
+{
+    const struct evq_item *found = NULL;
+
+    for (size_t at = 0; at < sender->source_count && found == NULL; at++) {
+        for (const struct evq_item *other = sender->sources[at].first; other != NULL;
+             other = other->next) {
+            if (!other->ready && !other->done &&
+                other->request.created_ms < item->request.created_ms && is_of_path(item, other)) {
+                found = other;
+            }
+        }
+    }
+    return found;
+}
+
+/* When the item is to be looked at: a save that ends just before a close() is not to be missed. */
+static int64_t item_due_ms(const struct evq_sender *sender, struct evq_item *item)
+{
+    const int64_t hurry_ms = evq_clock_mono_ms() + HURRY_MS;
+
+    if (item->due_ms > hurry_ms && !item->parked && atomic_load(&sender->flushing) > 0) {
+        item->due_ms = hurry_ms;
+    }
+    return item->due_ms;
+}
+
+int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source)
+{
+    // Not those that come meanwhile: what is ready is to be sent first.
+    const struct evq_item *last = source->last;
+    int64_t next = INT64_MAX;
+
+    source->unseen = false;
+    for (struct evq_item *item = source->first; item != NULL && !atomic_load(&sender->stop);
+         item = item == last ? NULL : item->next) {
+        if (!item->ready && !item->done && item->due_ms <= evq_clock_mono_ms()) {
+            evq_prepare_item(sender, item);
+        }
+        if (!item->ready && !item->done) {
+            const int64_t due_ms = item_due_ms(sender, item);
+            next = due_ms < next ? due_ms : next;
+        }
+    }
+    return next;
+}
+
+bool evq_source_release(struct evq_sender *sender, struct evq_source *source)
+{
+    bool released = false;
+
+    for (struct evq_item *item = source->first; item != NULL; item = item->next) {
+        if (item->done && !item->counted) {
+            item->counted = true;
+            atomic_fetch_sub(&sender->waiting, 1);
+        }
+    }
+    while (source->first != NULL && source->first->done) {
+        struct evq_item *item = source->first;
+        evq_ring_release(source->ring, item->end);
+        source->first = item->next;
+        if (source->first == NULL) {
+            source->last = NULL;
+        }
+        item_free(item);
+        released = true;
+    }
+    if (source->first == NULL && source->cursor > evq_ring_head(source->ring)) {
+        evq_ring_release(source->ring, source->cursor); // Torn records at the end.
+        released = true;
+    }
+    return released;
+}
+
+uint64_t evq_source_settled(const struct evq_source *source)
+{
+    const struct evq_item *item = source->first;
+    uint64_t settled = evq_ring_head(source->ring);
+
+    for (; item != NULL && (item->done || item->parked); item = item->next) {
+        settled = item->end;
+    }
+    return item == NULL && source->cursor > settled ? source->cursor : settled;
+}

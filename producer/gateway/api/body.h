@@ -1,0 +1,42 @@
+/*
+ * The body of a request as one JSON object, read member by member. The first fault makes the reply
+ * a 400 that names the member; what is read after it is the fallback. One thread.
+ */
+#ifndef EVQ_GATEWAY_BODY_H
+#define EVQ_GATEWAY_BODY_H
+
+#include <jansson.h>
+
+#include "producer/gateway/http/http.h"
+
+struct evq_body {
+    json_t *object; // evq_body_close() frees it; NULL after a fault of opening.
+    struct evq_http_reply *reply;
+    bool failed;
+};
+
+/* An empty body is an empty object. known: every member there may be, ended by NULL; another is
+ * refused with the nearest of them. false: the reply says why. */
+bool evq_body_open(struct evq_body *body, const struct evq_http_request *request,
+                   struct evq_http_reply *reply, const char *const *known);
+void evq_body_close(struct evq_body *body); // Its strings go.
+
+/* Absent or null: the fallback. */
+const char *evq_body_text(struct evq_body *body, const char *key, const char *fallback);
+/* Of 0 to max. */
+int64_t evq_body_integer(struct evq_body *body, const char *key, int64_t max, int64_t fallback);
+double evq_body_number(struct evq_body *body, const char *key, double fallback);
+bool evq_body_bool(struct evq_body *body, const char *key, bool fallback);
+/* One of the words, by its index. */
+int evq_body_word(struct evq_body *body, const char *key, const char *const *words, int count,
+                  int fallback);
+/* An object of texts, numbers and booleans as pairs of texts, in arena. */
+void evq_body_pairs(struct evq_body *body, const char *key, struct evq_arena *arena,
+                    const struct evq_pair **ret_pairs, size_t *ret_count);
+/* A text, or an array of texts, as at most texts_max texts: how many. */
+size_t evq_body_texts(struct evq_body *body, const char *key, const char **texts, size_t texts_max);
+
+/* Says that a member is wrong. */
+void evq_body_fail(struct evq_body *body, const char *format, ...) EVQ_PRINTF(2, 3);
+
+#endif

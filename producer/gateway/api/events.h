@@ -1,0 +1,81 @@
+/*
+ * What happens in the queue, as server-sent events (GET /v1/events). One thread of its own follows
+ * the stream of results, whether anybody listens or not, and keeps the newest events; while
+ * somebody listens it also looks at the queue every second and tells what runs, and how many jobs
+ * are in which state.
+ *
+ *   result  a task of a job was published     id: its place in the stream; data: the record as JSON
+ *   end     a job ended                       the same
+ *   state   a job began, moved on, or waits again    {"id", "state", "run", ...}: fields of its
+ * hash queue   the numbers of jobs changed       {"states": {...}, "workers": n} reset   events
+ * were missed: ask anew      {"why"}
+ *
+ * Only the first two have ids, so that Last-Event-ID resumes after the last one that was seen. Any
+ * thread may open and pull a listener, one at a time each.
+ */
+#ifndef EVQ_GATEWAY_EVENTS_H
+#define EVQ_GATEWAY_EVENTS_H
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+#include "producer/gateway/http/http.h"
+#include "producer/gateway/metrics/metrics_registry.h"
+#include "shared/config/config.h"
+#include "shared/queue/queue.h"
+
+struct evq_events;
+struct evq_listener;
+
+struct evq_events_config {
+    const struct evq_config *config; // Borrowed. NULL: no thread, events are added by hand.
+    void *(*follow)(void *feed);     // Main of the thread: evq_events_feed().
+    /* On the thread of events, whenever there is something new, and every 15 s. */
+    void (*on_news)(void *context);
+    void *context;
+};
+
+/* Opens its connection and starts the thread. Errors as evq_conn_open(). */
+enum evq_status evq_events_start(const struct evq_events_config *config,
+                                 struct evq_events **ret_events,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* Waits until it has read the stream for the first time, at most so long: who resumes before that
+ * is told to reset. */
+void evq_events_await(struct evq_events *events, int64_t timeout_ms);
+/* Ends the thread: on_news is called no more. Accepts NULL. */
+void evq_events_stop(struct evq_events *events);
+void evq_events_free(struct evq_events *events); // Accepts NULL. After all listeners were closed.
+/* What its entries add up to; the events' own. */
+struct evq_metrics_registry *evq_events_tally(struct evq_events *events);
+
+/* Listens from now on, or after last_id ("": now). run: "" for all. NULL: no memory, or last_id is
+ * no id. */
+struct evq_listener *evq_events_listen(struct evq_events *events, const char *last_id,
+                                       const char *run);
+/* As the pull and close of an evq_http_stream. */
+ssize_t evq_listener_pull(void *listener, char *out, size_t bytes_max);
+void evq_listener_close(void *listener);
+
+/* Of the thread of events (events_feed.c), and of tests. */
+
+#define EVQ_EVENTS_ID_BYTES 44 // "MS-SEQUENCE" of the stream, each to 20 digits.
+
+/* Adds an event. id "": it has none; run "": it is of all runs. data is one line of JSON. */
+void evq_events_add(struct evq_events *events, const char *id, const char *kind, const char *run,
+                    const char *data);
+/* What came before id, and whether anything did, is not known: who resumes there is told to reset.
+ */
+void evq_events_floor(struct evq_events *events, const char *id);
+size_t evq_events_listeners(struct evq_events *events);
+void *evq_events_feed(void *feed); // Main of the thread.
+
+/* What the thread has. */
+struct evq_feed {
+    struct evq_events *events;
+    struct evq_events_config config;
+    struct evq_conn *conn;
+    struct evq_queue *queue;
+    atomic_bool stop;
+};
+
+#endif

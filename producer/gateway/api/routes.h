@@ -1,0 +1,93 @@
+/*
+ * Which handler answers what: one table, also what the OpenAPI document is held against.
+ */
+#ifndef EVQ_GATEWAY_ROUTES_H
+#define EVQ_GATEWAY_ROUTES_H
+
+#include "producer/gateway/http/http.h"
+#include "shared/config/config.h"
+#include "shared/queue/queue.h"
+
+struct evq_events;             // producer/gateway/api/events.h
+struct evq_pins;               // producer/gateway/lmms/pins.h
+struct evq_checkpoint_watcher; // shared/checkpoint/checkpoint_watcher.h
+
+/* What a handler works with; each pool thread has its own. */
+struct evq_api {
+    const struct evq_config *config;
+    struct evq_queue *queue; // NULL for direct routes.
+    struct evq_events *events;
+    struct evq_pins *pins;
+    struct evq_checkpoint_watcher *looker; // Every thread's.
+};
+
+/* Fills reply, which is initialised: 200, JSON, empty. Also called again for the same request:
+ * after again_ms, and once more at once when Redis was lost (evq_queue's verbs may be repeated). */
+typedef void (*evq_http_handler)(struct evq_api *api, struct evq_http_request *request,
+                                 struct evq_http_reply *reply);
+
+struct evq_route {
+    const char *method; // "GET" serves HEAD too.
+    const char *pattern;
+    enum evq_http_right right;
+    int32_t waits_ms; // At most so long for a thread of the pool, then 503; 0: it runs on the
+                      // library's, without Redis, and must not wait.
+    evq_http_handler handler;
+};
+
+extern const struct evq_route evq_routes[];
+extern const size_t evq_route_count;
+
+/*
+ * The route of method and target, with request's params set. NULL: none, and reply says why: 404,
+ * 405 with Allow, or 307 to the same path without a "/" at its end.
+ */
+const struct evq_route *evq_route_find(struct evq_http_request *request, const char *target,
+                                       struct evq_http_reply *reply);
+
+#define EVQ_HTTP_HANDLER(name)                                                                     \
+    void name(struct evq_api *api, struct evq_http_request *request, struct evq_http_reply *reply)
+
+/* api_queue.c */
+EVQ_HTTP_HANDLER(evq_api_health);
+EVQ_HTTP_HANDLER(evq_api_ready);
+EVQ_HTTP_HANDLER(evq_api_openapi);
+EVQ_HTTP_HANDLER(evq_api_queue);
+EVQ_HTTP_HANDLER(evq_api_workers);
+/* api_metrics.c, page.c */
+EVQ_HTTP_HANDLER(evq_api_metrics);
+EVQ_HTTP_HANDLER(evq_api_page);
+/* api_submit.c, api_jobs.c */
+EVQ_HTTP_HANDLER(evq_api_submit);
+EVQ_HTTP_HANDLER(evq_api_jobs);
+EVQ_HTTP_HANDLER(evq_api_job);
+EVQ_HTTP_HANDLER(evq_api_job_log);
+EVQ_HTTP_HANDLER(evq_api_job_cancel);
+EVQ_HTTP_HANDLER(evq_api_job_retry);
+/* api_events.c */
+EVQ_HTTP_HANDLER(evq_api_events);
+/* api_runs.c */
+EVQ_HTTP_HANDLER(evq_api_runs);
+EVQ_HTTP_HANDLER(evq_api_run);
+EVQ_HTTP_HANDLER(evq_api_run_results);
+EVQ_HTTP_HANDLER(evq_api_run_best);
+
+/* lmms.c: LMMS-Eval's own endpoints. */
+void evq_lmms_health(struct evq_api *api, struct evq_http_request *request,
+                     struct evq_http_reply *reply);
+void evq_lmms_evaluate(struct evq_api *api, struct evq_http_request *request,
+                       struct evq_http_reply *reply);
+void evq_lmms_job(struct evq_api *api, struct evq_http_request *request,
+                  struct evq_http_reply *reply);
+void evq_lmms_cancel(struct evq_api *api, struct evq_http_request *request,
+                     struct evq_http_reply *reply);
+void evq_lmms_queue(struct evq_api *api, struct evq_http_request *request,
+                    struct evq_http_reply *reply);
+void evq_lmms_tasks(struct evq_api *api, struct evq_http_request *request,
+                    struct evq_http_reply *reply);
+void evq_lmms_models(struct evq_api *api, struct evq_http_request *request,
+                     struct evq_http_reply *reply);
+void evq_lmms_merge(struct evq_api *api, struct evq_http_request *request,
+                    struct evq_http_reply *reply);
+
+#endif

@@ -1,0 +1,97 @@
+#include "producer/gateway/http/admission.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "shared/base/clock.h"
+
+#define WRONG_TOKEN_COST 20 // Requests: guessing is slower than asking.
+
+/*
+ * Whether the Host header is an address, "localhost" or a name without dots. A web page elsewhere
+ * that has its own name lead to 127.0.0.1 has the browser send that name.
+ */
+static bool host_is_here(const char *host)
+{
+    if (host[0] == '[' || host[0] == '\0') {
+        return true;
+    }
+    const size_t bytes = strcspn(host, ":");
+    const bool numeric = strspn(host, "0123456789.") == bytes;
+    const bool local = bytes >= 10 && strncasecmp(host + bytes - 10, ".localhost", 10) == 0;
+    return numeric || local || memchr(host, '.', bytes) == NULL;
+}
+
+/* Who asks. false: a token was given that does not hold. */
+static bool identify(struct evq_admission *gate, struct evq_http_request *request)
+{
+    char name[EVQ_TOKEN_NAME_BYTES] = "";
+    unsigned rights = 0;
+
+    request->rights = gate->lmms_open ? EVQ_HTTP_LMMS : 0;
+    if (!gate->has_tokens && gate->loopback && host_is_here(request->host)) {
+        request->rights |= EVQ_HTTP_READ;
+    }
+    if (request->authorization[0] == '\0') {
+        return true;
+    }
+    if (!evq_tokens_check(gate->tokens, request->authorization, &rights, name)) {
+        return false;
+    }
+    request->rights |= rights;
+    (void)snprintf(request->user, sizeof request->user, "%s", name);
+    return true;
+}
+
+/* May it, with the rights that it has? */
+static bool may(const struct evq_admission *gate, const struct evq_http_request *request,
+                const struct evq_route *route, bool token_good, struct evq_http_reply *reply)
+{
+    if (route->right == EVQ_HTTP_OPEN || (request->rights & (unsigned)route->right) != 0) {
+        return true;
+    }
+    if (!gate->has_tokens) {
+        const char *advice =
+            route->right == EVQ_HTTP_LMMS ? "--lmms-open or --tokens FILE" : "--tokens FILE";
+        evq_http_reply_error(reply, 403, "forbidden",
+                             "the gateway has no tokens, so this is open to nobody: start it with "
+                             "%s",
+                             advice);
+    } else if (!token_good || request->user[0] == '\0') {
+        evq_http_reply_error(reply, 401, "unauthorized",
+                             token_good ? "a token is needed: Authorization: Bearer TOKEN"
+                                        : "no such token");
+        evq_http_reply_header(reply, "WWW-Authenticate", "Bearer");
+    } else {
+        evq_http_reply_error(reply, 403, "forbidden", "the token '%s' does not allow this",
+                             request->user);
+    }
+    return false;
+}
+
+const struct evq_route *evq_admission_pass(struct evq_admission *gate,
+                                           struct evq_http_request *request, const char *target,
+                                           struct evq_http_reply *reply)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    const int64_t now = evq_clock_mono_ms();
+    const enum evq_status status = evq_http_target(request, target, &err);
+    const bool token_good = identify(gate, request);
+    const char *client = request->user[0] != '\0' ? request->user : request->peer;
+
+    if (!evq_rate_take(gate->rate, client, token_good ? 1 : WRONG_TOKEN_COST, now)) {
+        evq_http_reply_error(reply, 429, "too_many_requests",
+                             "more requests than the gateway takes of one client");
+        evq_http_reply_header(reply, "Retry-After", "1");
+        return NULL;
+    }
+    if (status != EVQ_OK) {
+        evq_http_reply_fail(reply, status, &err);
+        return NULL;
+    }
+    reply->detail_alone = strncmp(request->path, "/v1/", 4) != 0; // Of what there is not.
+    const struct evq_route *route = evq_route_find(request, target, reply);
+    reply->detail_alone = route != NULL && route->right == EVQ_HTTP_LMMS;
+    return route != NULL && may(gate, request, route, token_good, reply) ? route : NULL;
+}

@@ -1,0 +1,51 @@
+/*
+ * Requests of LMMS-Eval's clients as jobs of the queue: submitted with a ticket, whose name is the
+ * client's job_id, and shown in the words of the LMMS-Eval server. A request whose checkpoint holds
+ * regular weights and averages becomes two jobs of one ticket. One thread and queue at a time.
+ */
+#ifndef EVQ_GATEWAY_LMMS_JOB_H
+#define EVQ_GATEWAY_LMMS_JOB_H
+
+#include <jansson.h>
+
+#include "producer/gateway/lmms/lmms_paths.h"
+#include "producer/gateway/lmms/pins.h"
+#include "shared/queue/queue_ticket.h"
+
+#define EVQ_LMMS_ID_BYTES 37 // A UUID and the NUL.
+
+struct evq_lmms_sent {
+    char id[EVQ_LMMS_ID_BYTES];
+    int64_t position;
+};
+
+/* pins may be NULL. An id that is there already, from an attempt whose answer was lost, is kept:
+ * the same ticket again. EVQ_E_INVALID, EVQ_E_NOT_FOUND: the checkpoint, in one sentence; else as
+ * the queue. */
+enum evq_status evq_lmms_submit(const struct evq_config *config, struct evq_queue *queue,
+                                struct evq_pins *pins, const struct evq_lmms_request *request,
+                                struct evq_lmms_sent *sent, struct evq_error *err) EVQ_CHECK_RESULT;
+
+struct evq_lmms_merging {
+    char id[EVQ_LMMS_ID_BYTES]; // Of its ticket.
+    char output[PATH_MAX];      // Where the merged checkpoint will be.
+};
+/* As above. EVQ_E_GONE: no such checkpoint; EVQ_E_INVALID, EVQ_E_NOT_FOUND; else as the queue. */
+enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct evq_queue *queue,
+                                      struct evq_pins *pins, const struct evq_lmms_merge *merge,
+                                      struct evq_lmms_merging *merging,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* queued, running, completed, failed, cancelled. A job that was skipped because its checkpoint went
+ * or changed has failed, so that who waits for it hears of it. */
+const char *evq_lmms_status(const struct evq_ticket *ticket);
+
+/* The JobInfo of GET /jobs/ID; writes the results file where there is none yet. NULL: out of
+ * memory. The caller json_decref()s it. */
+json_t *evq_lmms_info(const char *id, const struct evq_ticket *ticket);
+
+/* Local time without a zone, always with microseconds, as datetime.isoformat() writes it. */
+#define EVQ_LMMS_TIME_BYTES 32
+void evq_lmms_time(int64_t unix_ms, char out[EVQ_LMMS_TIME_BYTES]);
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * What a client of the LMMS-Eval server asks for: the twelve fields of its protocol, and the
+ * thirteenth of LMMs-Engine, lmms_engine_kwargs. Needs neither HTTP nor Redis. One thread.
+ */
+#ifndef EVQ_GATEWAY_LMMS_REQUEST_H
+#define EVQ_GATEWAY_LMMS_REQUEST_H
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdbool.h>
+
+#include "shared/base/error.h"
+
+#define EVQ_LMMS_REQUEST_BYTES_MAX 24576 // Of the request as JSON: it travels in the job's message.
+#define EVQ_LMMS_GPUS_MAX          64
+#define EVQ_LMMS_NAME_BYTES        256
+
+struct evq_lmms_request {
+    json_t *echo;     // Owned: every field, as it was understood; what GET /jobs/ID shows.
+    json_t *args;     // Owned: model_args without num_gpus and batch_size.
+    json_t *batch;    // Owned: the batch size, also one from within model_args; null: none.
+    int64_t gpus;     // The same of num_gpus; 1 to EVQ_LMMS_GPUS_MAX.
+    const char *path; // The checkpoint as the client names it; "": a model of the hub, or none.
+    const char *key;  // Of model_args, whose value path is; "": path comes from lmms_engine_kwargs.
+    bool merge;       // lmms_engine_kwargs was given: the checkpoint is one of shards.
+    const char *variant;                 // "regular" or "ema", as lmms_engine_kwargs says.
+    const char *output_dir;              // Of results; "": not said.
+    char model_dir[EVQ_LMMS_NAME_BYTES]; // The folder that lmms-eval gives the model's results.
+};
+
+/*
+ * The caller frees *ret_request. EVQ_E_INVALID: *ret_fault is the body of a 422, {"detail": [...]},
+ * in the server's own shape, which the caller json_decref()s. EVQ_E_NOMEM.
+ */
+enum evq_status evq_lmms_request_read(const char *body, size_t bytes,
+                                      struct evq_lmms_request **ret_request,
+                                      json_t **ret_fault) EVQ_CHECK_RESULT;
+void evq_lmms_request_free(struct evq_lmms_request *request); // Accepts NULL.
+
+struct evq_lmms_merge { // Body of POST /merge.
+    json_t *fields;     // Owned.
+    const char *path;
+    const char *output_path; // "": not said.
+    const char *variant;
+};
+enum evq_status evq_lmms_merge_read(const char *body, size_t bytes,
+                                    struct evq_lmms_merge *ret_merge,
+                                    json_t **ret_fault) EVQ_CHECK_RESULT;
+void evq_lmms_merge_free(struct evq_lmms_merge *merge); // Accepts a zeroed one.
+
+/* A member that is text; "": it is none. */
+const char *evq_lmms_text(const json_t *object, const char *key);
+/* The last two components of a model's name or path as one file name, as lmms-eval writes it. */
+void evq_lmms_model_dir(const char *name, char out[EVQ_LMMS_NAME_BYTES]);
+
+#endif

@@ -1,0 +1,20 @@
+/*
+ * What Prometheus scrapes: the queue as one call of `stats` shows it, in the text format 0.0.4.
+ *
+ * Everything here is of the queue as a whole, so one gateway is scraped, or dashboards take
+ * `max by (queue)`. No label is unbounded: no ids, no steps, no paths. Base units.
+ */
+#ifndef EVQ_GATEWAY_METRICS_H
+#define EVQ_GATEWAY_METRICS_H
+
+#include "producer/gateway/metrics/metrics_registry.h"
+#include "shared/base/error.h"
+
+/* stats: JSON of evq_queue_stats() (docs/protocol.md), NULL: Redis did not answer, and
+ * evalq_redis_up is 0 and alone. rtt_seconds: what the call took. tally is told of the suites that
+ * are there. EVQ_E_INVALID: it is no such JSON. */
+enum evq_status evq_metrics_write(const char *queue, const char *stats, double rtt_seconds,
+                                  struct evq_metrics_registry *tally, struct evq_buffer *out,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+#endif

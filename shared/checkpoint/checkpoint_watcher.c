@@ -1,0 +1,173 @@
+#include "shared/checkpoint/checkpoint_watcher.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shared/checkpoint/checkpoint.h"
+
+struct evq_checkpoint_watcher {
+    int64_t limit_ms;
+    pthread_mutex_t lock; // Over all that follows, and what is said of looks.
+    pthread_cond_t done;
+    int owners;  // Who opened it, and the threads: the last one frees it.
+    int hanging; // Looks that nobody waits for any more.
+};
+
+struct look { // Freed by who asked; by the thread when that one has gone.
+    struct evq_checkpoint_watcher *looker;
+    bool done;
+    bool left;
+    enum evq_status status;
+    struct evq_error error;
+    char *root;
+    char *path;
+    char *fingerprint;
+};
+
+enum evq_status evq_checkpoint_watcher_open(int64_t limit_ms,
+                                            struct evq_checkpoint_watcher **ret_looker,
+                                            struct evq_error *err)
+{
+    struct evq_checkpoint_watcher *looker = calloc(1, sizeof *looker);
+    pthread_condattr_t attributes;
+
+    if (looker == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "looks at checkpoints");
+    }
+    *looker = (struct evq_checkpoint_watcher){.limit_ms = limit_ms, .owners = 1};
+    // None of the four fails on Linux with these values.
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&looker->lock, NULL);
+    (void)pthread_cond_init(&looker->done, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    *ret_looker = looker;
+    return EVQ_OK;
+}
+
+/* Gives up one owner's part and the lock. */
+static void release(struct evq_checkpoint_watcher *looker)
+{
+    const bool last = --looker->owners == 0;
+
+    (void)pthread_mutex_unlock(&looker->lock);
+    if (last) {
+        (void)pthread_cond_destroy(&looker->done);
+        (void)pthread_mutex_destroy(&looker->lock);
+        free(looker);
+    }
+}
+
+void evq_checkpoint_watcher_close(struct evq_checkpoint_watcher *looker)
+{
+    if (looker != NULL) {
+        (void)pthread_mutex_lock(&looker->lock);
+        release(looker);
+    }
+}
+
+static void look_free(struct look *look)
+{
+    if (look != NULL) {
+        free(look->root);
+        free(look->path);
+        free(look->fingerprint);
+        free(look);
+    }
+}
+
+static void *look_main(void *context)
+{
+    struct look *look = context;
+    struct evq_checkpoint_watcher *looker = look->looker;
+
+    look->status = evq_checkpoint_same(look->root, look->path, look->fingerprint, &look->error);
+    (void)pthread_mutex_lock(&looker->lock);
+    if (look->left) {
+        looker->hanging--;
+        look_free(look);
+    } else {
+        look->done = true;
+        (void)pthread_cond_broadcast(&looker->done);
+    }
+    release(looker);
+    return NULL;
+}
+
+/* With the lock held: false when the limit has passed. */
+static bool wait_until_done(struct evq_checkpoint_watcher *looker, const struct look *look)
+{
+    struct timespec until;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += looker->limit_ms / 1000;
+    until.tv_nsec += looker->limit_ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    int code = 0;
+    while (!look->done && code == 0) {
+        code = pthread_cond_timedwait(&looker->done, &looker->lock, &until);
+    }
+    return look->done;
+}
+
+/* With the lock held. */
+static enum evq_status look_start(struct look *look, struct evq_error *err)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+
+    (void)pthread_attr_init(&attributes); // Neither this nor the next fails on Linux.
+    (void)pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    const int code = pthread_create(&thread, &attributes, look_main, look);
+    (void)pthread_attr_destroy(&attributes);
+    if (code != 0) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a thread that looks: %s", strerror(code));
+    }
+    look->looker->owners++;
+    return EVQ_OK;
+}
+
+enum evq_status evq_checkpoint_watcher_same(struct evq_checkpoint_watcher *looker, const char *root,
+                                            const char *path, const char *fingerprint,
+                                            struct evq_error *err)
+{
+    struct look *look = calloc(1, sizeof *look);
+
+    if (look != NULL) {
+        *look = (struct look){.looker = looker,
+                              .root = strdup(root),
+                              .path = strdup(path),
+                              .fingerprint = strdup(fingerprint)};
+    }
+    if (look == NULL || look->root == NULL || look->path == NULL || look->fingerprint == NULL) {
+        look_free(look);
+        return evq_error_set(err, EVQ_E_NOMEM, "a look at '%s'", path);
+    }
+    (void)pthread_mutex_lock(&looker->lock);
+    enum evq_status status = looker->hanging > 0
+                                 ? evq_error_set(err, EVQ_E_TIMEOUT,
+                                                 "an earlier look has not ended: is a file server "
+                                                 "away?")
+                                 : look_start(look, err);
+    if (status == EVQ_OK && !wait_until_done(looker, look)) {
+        look->left = true;
+        looker->hanging++;
+        (void)pthread_mutex_unlock(&looker->lock);
+        return evq_error_set(err, EVQ_E_TIMEOUT, "'%s' in '%s' does not answer", path, root);
+    }
+    (void)pthread_mutex_unlock(&looker->lock);
+    if (status == EVQ_OK) {
+        status = look->status;
+        if (status != EVQ_OK && err != NULL) {
+            *err = look->error;
+        }
+    }
+    look_free(look);
+    return status;
+}

@@ -1,0 +1,221 @@
+/*
+ * evalq.yaml: redis roots suites evaluators worker logger gateway. Parsed once, read-only
+ * afterwards; everything lives in the config's arena. docs/configuration.md lists every key with
+ * type, unit and default.
+ */
+#ifndef EVQ_SHARED_CONFIG_H
+#define EVQ_SHARED_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/queue/job.h"
+#include "shared/redis/conn.h"
+
+#define EVQ_CONFIG_SINKS_MAX       64
+#define EVQ_CONFIG_ROOT_SHM        "shm"
+#define EVQ_CONFIG_RESULTS_DEFAULT "./evalq-results" // logger.directory.
+
+struct evq_root {
+    const char *name;
+    const char *path; // Absolute.
+};
+
+struct evq_task_config {
+    const char *name;
+    // "classification", "regression", ... ; checked by the worker that has the task.
+    const char *type;
+    // Nested maps flattened with dots, scalars as written: "activation" -> "relu".
+    const struct evq_pair *model;
+    size_t model_count;
+    const struct evq_pair *data; // "format", "inputs", "labels", "scale", "limit", ...
+    size_t data_count;
+    // Any other scalar key of the task: "top_k", "metric_prefix", ...
+    const struct evq_pair *options;
+    size_t option_count;
+};
+
+struct evq_suite {
+    const char *name;
+    const char *evaluator; // "native" or a name of the evaluators section.
+    const char *prepare;   // "" or a name of the evaluators section (kind command).
+    struct evq_needs needs;
+    int64_t limit_seconds; // Time limit of one attempt; default 3600.
+    uint32_t shards;       // Default 1.
+    int64_t every;         // Default 1.
+    const struct evq_task_config *tasks;
+    size_t task_count;
+    char digest[33];        // XXH3-128 of the canonical definition (evaluator and all that changes
+                            // numbers).
+    const char *definition; // The same as JSON.
+};
+
+enum evq_evaluator_kind { EVQ_EVALUATOR_COMMAND, EVQ_EVALUATOR_PERSISTENT };
+struct evq_evaluator {
+    const char *name;
+    enum evq_evaluator_kind kind;
+    const char *const *argv; // NULL-terminated; argv[0] absolute or found on the worker's PATH.
+    size_t argc;
+    const struct evq_pair *env; // Added to the clean environment.
+    size_t env_count;
+    const char *const *env_pass; // Names passed through from the worker's environment.
+    size_t env_pass_count;
+    const char *directory; // Working directory; "" : the attempt's scratch directory.
+    const char *results; // "" : $EVALQ_RESULT as flat JSON; "lm-eval" or "lmms-eval": their results
+                         // directory.
+    int64_t start_seconds; // persistent: time to say ready; default 300.
+};
+
+struct evq_sink_config {
+    const char *name;               // Group name; unique.
+    const char *kind;               // "jsonl", "tensorboard", "exec", ...
+    const struct evq_pair *options; // "directory", "path", "command.0", "max_hold_seconds", ...
+    size_t option_count;
+};
+
+/* Who named the address of Redis; for messages. */
+enum evq_config_url_from {
+    EVQ_CONFIG_URL_DEFAULT,
+    EVQ_CONFIG_URL_OPTION,
+    EVQ_CONFIG_URL_ENVIRONMENT,
+    EVQ_CONFIG_URL_UP, // ./.evalq/url
+    EVQ_CONFIG_URL_FILE,
+};
+
+struct evq_config {
+    struct evq_arena *arena;
+    const char *file; // Where it was read; "" : none, all defaults.
+    struct {
+        const char *url; // As resolved: --url, $EVALQ_URL, ./.evalq/url, this file, else
+                         // redis://127.0.0.1:6379.
+        enum evq_config_url_from url_from;
+        const char *user;
+        const char *password_file;
+        const char *queue; // Default "main".
+        struct evq_conn_tls_config tls;
+        struct evq_conn_sentinel_config sentinel;
+        bool tls_given;
+    } redis;
+    const struct evq_root *roots;
+    size_t root_count;
+    // Always there: weights in memory, /dev/shm/evalq-UID unless roots say else.
+    struct evq_root shm;
+    const struct evq_suite *suites;
+    size_t suite_count;
+    const struct evq_evaluator *evaluators;
+    size_t evaluator_count;
+    struct {
+        int32_t slots;       // 0: one per device, or 1 on CPU.
+        const char *devices; // "auto", "cpu", "0,1", ...
+        // UUIDs of this machine's GPUs, to be shared between its workers; none: as devices says.
+        const char *const *gpus;
+        size_t gpu_count;
+        int32_t gpus_per_slot; // Of those that are shared; default 1.
+        const char *const *labels;
+        size_t label_count;
+        const char *scratch;      // Directory for logs and scratch; default $TMPDIR/evalq-<uid>.
+        int64_t lease_ms;         // Default 15000; at least 3 heartbeats.
+        int64_t heartbeat_ms;     // Default 3000.
+        int64_t drain_seconds;    // Default 30.
+        int32_t threads;          // CPU threads per slot; 0: cores / slots.
+        int64_t log_bytes_max;    // Per attempt; default 64 MiB.
+        int64_t fetch_bytes_max;  // Of a snapshot from another machine; default 1 TiB, 0: none.
+        int64_t read_ahead_bytes; // Of the checkpoint that may come next; default 16 GiB, 0: none.
+    } worker;
+    struct {
+        const struct evq_sink_config *sinks;
+        size_t sink_count;
+        const char *directory; // Default EVQ_CONFIG_RESULTS_DEFAULT.
+    } logger;
+    struct {
+        bool given;                   // The file has the section: `evalq up` starts the gateway.
+        const char *listen;           // Default "127.0.0.1:8000".
+        const char *tokens;           // "" or the file of tokens.
+        bool lmms_open;               // LMMS-Eval's endpoints need no token; default false.
+        struct {                      // LMMS-Eval's endpoints.
+            const char *suite;        // Evaluates a checkpoint as it lies there; default lmms.
+            const char *merged_suite; // One of shards, merged by its `prepare`: lmms-merged.
+            const char *merge_suite;  // Answers /merge: lmms-merge.
+            const char *results;      // Directory of results; default "./evalq-lmms".
+            const char *catalog;      // "" or a file that /tasks and /models are read from.
+            bool cancel_running;      // DELETE ends a job that runs, too; default false.
+            bool both_variants;       // Regular weights and averages, where both exist; true.
+            bool gpus_as_needs;       // num_gpus above 1 in place of the suite's needs; true.
+            bool pin;                 // Checkpoints are kept until they are evaluated; true.
+        } lmms;
+    } gateway;
+};
+
+/* What the command line, or a caller of the library, said; NULL members: nothing. */
+struct evq_config_source {
+    const char *file;  // --config, else $EVALQ_CONFIG, ./evalq.yaml, ./.evalq/evalq.yaml,
+                       // /etc/evalq/evalq.yaml.
+    const char *url;   // --url, else $EVALQ_URL, ./.evalq/url, the file.
+    const char *queue; // --queue, else $EVALQ_QUEUE, the file.
+    bool library;      // Errors say config, not --config: there is no command line.
+};
+
+/*
+ * Finds, reads and checks. Errors are one sentence with file, line, column, key and the nearest
+ * valid key (EVQ_E_INVALID), or EVQ_E_NOT_FOUND for a named file that is not there. No file at all
+ * is all defaults.
+ */
+enum evq_status evq_config_load(const struct evq_config_source *source,
+                                struct evq_config **ret_config,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same from memory; file_name is for messages, and its directory is what relative paths are
+ * relative to. */
+enum evq_status evq_config_parse(const char *text, size_t bytes, const char *file_name,
+                                 struct evq_config **ret_config,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_config_free(struct evq_config *config); // Accepts NULL.
+
+/* How to reach the Redis that config names, as what name says in CLIENT LIST; strings of both. Time
+ * limits and keep_environment are the caller's to set. */
+struct evq_conn_config evq_config_conn(const struct evq_config *config, const char *name);
+
+/* NULL: none. */
+const struct evq_suite *evq_config_suite(const struct evq_config *config, const char *name);
+/* The same for a name that a user gave: NULL and EVQ_E_NOT_FOUND, with what there is instead. */
+const struct evq_suite *evq_config_suite_find(const struct evq_config *config, const char *name,
+                                              struct evq_error *err) EVQ_CHECK_RESULT;
+/* The task of this name, else the one whose `source` is "*", which stands for every task that a
+ * program tells results of. NULL: none. */
+const struct evq_task_config *evq_suite_task(const struct evq_suite *suite, const char *name);
+/* Whether the value of this key of a task's data is a path, absolute by now unless it holds "://".
+ */
+bool evq_config_data_path(const char *key);
+/* NULL: none. */
+const struct evq_evaluator *evq_config_evaluator(const struct evq_config *config, const char *name);
+const char *evq_pair_get(const struct evq_pair *pairs, size_t count, const char *key,
+                         const char *fallback);
+
+/* The root of this name, shm among them; NULL: none. */
+const struct evq_root *evq_config_root_find(const struct evq_config *config, const char *name);
+
+/* "root:path" as an absolute path here, cut to out_bytes; the text itself when this machine does
+ * not know the root. */
+void evq_config_checkpoint_path(const struct evq_config *config, const char *checkpoint, char *out,
+                                size_t out_bytes);
+
+/*
+ * Matches an absolute path to the longest root, by whole components and through symbolic links.
+ * EVQ_E_NOT_FOUND prints the path, the roots and the missing line of configuration. ret_path points
+ * into absolute_path, or, where a link had to be followed, into the config's arena: one thread at a
+ * time. It is "." when the path is the root itself.
+ */
+enum evq_status evq_config_root_match(const struct evq_config *config, const char *absolute_path,
+                                      const struct evq_root **ret_root, const char **ret_path,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
+/* Edit distance based hint: the nearest of words to word, or NULL when none is near. */
+const char *evq_config_nearest(const char *word, const char *const *words, size_t word_count);
+/* "did you mean 'a'? There are a, b, c": what to say of a word that is none of words; "there is
+ * none" of none. Cut to out_bytes. Returns out. */
+char *evq_config_choice(const char *word, const char *const *words, size_t word_count, char *out,
+                        size_t out_bytes);
+
+/* "1024", "24GiB", "1.5GB", "512 MiB" as whole bytes; up to three decimals. false: it is none. */
+bool evq_config_bytes(const char *text, int64_t *ret);
+
+#endif

@@ -1,0 +1,93 @@
+/* The section redis, and the connection that it describes. */
+#include <string.h>
+
+#include "shared/config/config_read.h"
+#include "shared/queue/keys.h"
+
+static enum evq_status read_url(const struct evq_config_reader *reader, const struct evq_node *node,
+                                const char *where, void *base)
+{
+    struct evq_config *config = base;
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
+    if (status == EVQ_OK && strstr(node->text, "://") == NULL) {
+        return evq_read_fail(reader, node,
+                             "%s is no address such as redis://HOST:PORT or unix:///PATH", where);
+    }
+    config->redis.url = node->text;
+    return status;
+}
+
+static enum evq_status read_queue(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_config *config = base;
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
+    if (status == EVQ_OK && !evq_job_name_valid(node->text, EVQ_KEYS_QUEUE_BYTES_MAX)) {
+        return evq_read_fail(reader, node,
+                             "%s is \"%.80s\", expected 1 to %d of the bytes [A-Za-z0-9._-]", where,
+                             node->text, EVQ_KEYS_QUEUE_BYTES_MAX);
+    }
+    config->redis.queue = node->text;
+    return status;
+}
+
+static enum evq_status read_tls(const struct evq_config_reader *reader, const struct evq_node *node,
+                                const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        {"ca", EVQ_KEY_PATH, offsetof(struct evq_config, redis.tls.ca), 0, 0, NULL},
+        {"cert", EVQ_KEY_PATH, offsetof(struct evq_config, redis.tls.cert), 0, 0, NULL},
+        {"key", EVQ_KEY_PATH, offsetof(struct evq_config, redis.tls.key), 0, 0, NULL},
+        {"server_name", EVQ_KEY_TEXT, offsetof(struct evq_config, redis.tls.server_name), 0, 0,
+         NULL},
+    };
+    ((struct evq_config *)base)->redis.tls_given = true;
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+}
+
+static enum evq_status read_sentinel(const struct evq_config_reader *reader,
+                                     const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        {"user", EVQ_KEY_TEXT, offsetof(struct evq_config, redis.sentinel.user), 0, 0, NULL},
+        {"password_file", EVQ_KEY_PATH, offsetof(struct evq_config, redis.sentinel.password_file),
+         0, 0, NULL},
+    };
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+}
+
+enum evq_status evq_read_redis(const struct evq_config_reader *reader, const struct evq_node *node,
+                               const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        {"url", EVQ_KEY_CALL, 0, 0, 0, read_url},
+        {"user", EVQ_KEY_TEXT, offsetof(struct evq_config, redis.user), 0, 0, NULL},
+        {"password_file", EVQ_KEY_PATH, offsetof(struct evq_config, redis.password_file), 0, 0,
+         NULL},
+        {"queue", EVQ_KEY_CALL, 0, 0, 0, read_queue},
+        {"tls", EVQ_KEY_CALL, 0, 0, 0, read_tls},
+        {"sentinel", EVQ_KEY_CALL, 0, 0, 0, read_sentinel},
+    };
+    const struct evq_config *config = base;
+    enum evq_status status =
+        evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+    // Whoever writes this believes that the connection is encrypted.
+    if (status == EVQ_OK && config->redis.tls_given && config->redis.url[0] != '\0' &&
+        strncmp(config->redis.url, "rediss", 6) != 0) {
+        return evq_read_fail(reader, node,
+                             "%s.tls is given, but %s.url speaks no TLS: write it as "
+                             "rediss://HOST:PORT",
+                             where, where);
+    }
+    return status;
+}
+
+struct evq_conn_config evq_config_conn(const struct evq_config *config, const char *name)
+{
+    return (struct evq_conn_config){.url = config->redis.url,
+                                    .user = config->redis.user,
+                                    .password_file = config->redis.password_file,
+                                    .tls = config->redis.tls,
+                                    .sentinel = config->redis.sentinel,
+                                    .name = name};
+}

@@ -1,0 +1,299 @@
+/* The sections roots, worker and logger, and the file as a whole. */
+#include <ctype.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/config/config_read.h"
+
+#define ROOTS_MAX 64
+
+static enum evq_status read_roots(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_config *config = base;
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_MAP);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (node->count > ROOTS_MAX) {
+        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
+                             ROOTS_MAX);
+    }
+    struct evq_root *roots = evq_arena_array(reader->arena, node->count, sizeof *roots);
+    if (roots == NULL) {
+        return evq_read_nomem(reader);
+    }
+    size_t count = 0;
+    for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next) {
+        status = evq_read_name(reader, entry, "root");
+        if (status != EVQ_OK) {
+            return status;
+        }
+        if (entry->kind != EVQ_NODE_SCALAR || entry->text[0] == '\0') {
+            return evq_read_fail(
+                reader, entry, "%s.%s is %s, expected a directory", where, entry->key,
+                entry->kind == EVQ_NODE_SCALAR ? "empty" : evq_node_kind_name(entry->kind));
+        }
+        const char *path = evq_read_path(reader, entry->text);
+        if (path == NULL) {
+            return evq_read_nomem(reader);
+        }
+        if (strcmp(entry->key, EVQ_CONFIG_ROOT_SHM) == 0) {
+            config->shm.path = path; // Elsewhere than by default: another user's, or a container's.
+            continue;
+        }
+        roots[count].name = entry->key;
+        roots[count].path = path;
+        count++;
+    }
+    config->roots = roots;
+    config->root_count = count;
+    return EVQ_OK;
+}
+
+static enum evq_status read_labels(const struct evq_config_reader *reader,
+                                   const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_config *config = base;
+    return evq_read_texts(reader, node, where, EVQ_JOB_NAME_BYTES_MAX, &config->worker.labels,
+                          &config->worker.label_count);
+}
+
+static enum evq_status read_devices(const struct evq_config_reader *reader,
+                                    const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_config *config = base;
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_SCALAR);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const char *text = node->text;
+    bool list = text[0] >= '0' && text[0] <= '9' && strspn(text, "0123456789,") == strlen(text) &&
+                strstr(text, ",,") == NULL && text[strlen(text) - 1] != ',';
+    if (!list && strcmp(text, "auto") != 0 && strcmp(text, "cpu") != 0) {
+        return evq_read_fail(reader, node,
+                             "%s is \"%.60s\", expected auto, cpu, or numbers such as \"0,1\"",
+                             where, text);
+    }
+    config->worker.devices = text;
+    return EVQ_OK;
+}
+
+/* UUIDs as the driver names them: nvidia-smi -L shows them. */
+static enum evq_status read_gpus(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where, void *base)
+{
+    enum { UUID_BYTES_MAX = 63, GPUS_MAX = 64 };
+    struct evq_config *config = base;
+    const enum evq_status status = evq_read_texts(reader, node, where, UUID_BYTES_MAX,
+                                                  &config->worker.gpus, &config->worker.gpu_count);
+
+    if (status == EVQ_OK && config->worker.gpu_count > GPUS_MAX) {
+        return evq_read_fail(reader, node, "%s names %zu GPUs, allowed %d", where,
+                             config->worker.gpu_count, GPUS_MAX);
+    }
+    for (size_t i = 0; i < config->worker.gpu_count && status == EVQ_OK; i++) {
+        const char *uuid = config->worker.gpus[i];
+        bool good = strncmp(uuid, "GPU-", 4) == 0 || strncmp(uuid, "MIG-", 4) == 0;
+        for (const char *at = uuid; *at != '\0'; at++) {
+            good = good && (isalnum((unsigned char)*at) || *at == '-');
+        }
+        for (size_t other = 0; other < i; other++) {
+            good = good && strcmp(config->worker.gpus[other], uuid) != 0;
+        }
+        if (!good) {
+            return evq_read_fail(
+                reader, node, "%s: \"%s\" is no UUID such as GPU-1f2e... named once", where, uuid);
+        }
+    }
+    return status;
+}
+
+static enum evq_status read_worker(const struct evq_config_reader *reader,
+                                   const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        {"slots", EVQ_KEY_INT32, offsetof(struct evq_config, worker.slots), 0, 1024, NULL},
+        {"devices", EVQ_KEY_CALL, 0, 0, 0, read_devices},
+        {"gpus", EVQ_KEY_CALL, 0, 0, 0, read_gpus},
+        {"gpus_per_slot", EVQ_KEY_INT32, offsetof(struct evq_config, worker.gpus_per_slot), 1, 64,
+         NULL},
+        {"labels", EVQ_KEY_CALL, 0, 0, 0, read_labels},
+        {"scratch", EVQ_KEY_PATH, offsetof(struct evq_config, worker.scratch), 0, 0, NULL},
+        {"lease_ms", EVQ_KEY_INT64, offsetof(struct evq_config, worker.lease_ms), 300, 3600000,
+         NULL},
+        {"heartbeat_ms", EVQ_KEY_INT64, offsetof(struct evq_config, worker.heartbeat_ms), 50,
+         1200000, NULL},
+        {"drain_seconds", EVQ_KEY_INT64, offsetof(struct evq_config, worker.drain_seconds), 0,
+         604800, NULL},
+        {"threads", EVQ_KEY_INT32, offsetof(struct evq_config, worker.threads), 0, 4096, NULL},
+        {"log_bytes_max", EVQ_KEY_BYTES, offsetof(struct evq_config, worker.log_bytes_max), 4096,
+         INT64_C(1) << 40, NULL},
+        {"fetch_bytes_max", EVQ_KEY_BYTES, offsetof(struct evq_config, worker.fetch_bytes_max), 0,
+         EVQ_SNAPSHOT_BYTES_MAX, NULL},
+        {"read_ahead_bytes", EVQ_KEY_BYTES, offsetof(struct evq_config, worker.read_ahead_bytes), 0,
+         INT64_C(1) << 40, NULL},
+    };
+    struct evq_config *config = base;
+    const int64_t heartbeat_default_ms = config->worker.heartbeat_ms;
+
+    config->worker.heartbeat_ms = 0; // To see whether the file says it.
+    enum evq_status status =
+        evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+    if (config->worker.heartbeat_ms == 0) { // Five to a lease, as the defaults have it.
+        int64_t fifth = config->worker.lease_ms / 5;
+        config->worker.heartbeat_ms = fifth < heartbeat_default_ms ? fifth : heartbeat_default_ms;
+    }
+    if (status == EVQ_OK && config->worker.lease_ms < 3 * config->worker.heartbeat_ms) {
+        return evq_read_fail(
+            reader, node,
+            "%s: lease_ms is %jd, expected at least 3 times heartbeat_ms, which is %jd", where,
+            (intmax_t)config->worker.lease_ms, (intmax_t)config->worker.heartbeat_ms);
+    }
+    return status;
+}
+
+/* The name or kind of a sink; "" when it is absent. */
+static enum evq_status read_sink_word(const struct evq_config_reader *reader,
+                                      const struct evq_node *node, const char *where,
+                                      const char *key, const char **ret_word)
+{
+    *ret_word = "";
+    for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next) {
+        if (strcmp(entry->key, key) != 0 || entry->kind == EVQ_NODE_NULL) {
+            continue;
+        }
+        if (entry->kind != EVQ_NODE_SCALAR ||
+            !evq_job_name_valid(entry->text, EVQ_JOB_NAME_BYTES_MAX)) {
+            return evq_read_fail(reader, entry, "%s.%s is not 1 to %d of the bytes [A-Za-z0-9._-]",
+                                 where, key, EVQ_JOB_NAME_BYTES_MAX);
+        }
+        *ret_word = entry->text;
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status read_sink(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where,
+                                 struct evq_sink_config *sink)
+{
+    static const char *const known[] = {"name", "kind", NULL};
+    struct evq_pair *options = NULL;
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_MAP);
+    if (status == EVQ_OK) {
+        status = read_sink_word(reader, node, where, "kind", &sink->kind);
+    }
+    if (status == EVQ_OK && sink->kind[0] == '\0') {
+        return evq_read_fail(reader, node, "%s has no \"kind\" (jsonl, tensorboard, ...)", where);
+    }
+    if (status == EVQ_OK) {
+        status = read_sink_word(reader, node, where, "name", &sink->name);
+    }
+    if (status == EVQ_OK) {
+        sink->name = sink->name[0] != '\0' ? sink->name : sink->kind;
+        status = evq_read_pairs(reader, node, where, known, &options, &sink->option_count);
+        sink->options = options;
+    }
+    for (size_t i = 0; status == EVQ_OK && i < sink->option_count; i++) {
+        const char *tail = strrchr(options[i].key, '_');
+        const bool path = strcmp(options[i].key, "directory") == 0 ||
+                          (tail != NULL && strcmp(tail, "_file") == 0);
+        if (path && options[i].value[0] != '\0') {
+            options[i].value = evq_read_path(reader, options[i].value);
+            status = options[i].value != NULL ? EVQ_OK : evq_read_nomem(reader);
+        }
+    }
+    return status;
+}
+
+static enum evq_status read_sinks(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_config *config = base;
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_LIST);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (node->count > EVQ_CONFIG_SINKS_MAX) {
+        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
+                             EVQ_CONFIG_SINKS_MAX);
+    }
+    struct evq_sink_config *sinks = evq_arena_array(reader->arena, node->count, sizeof *sinks);
+    if (sinks == NULL) {
+        return evq_read_nomem(reader);
+    }
+    size_t count = 0;
+    for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next, count++) {
+        char inner[64];
+        (void)snprintf(inner, sizeof inner, "%.40s[%zu]", where, count);
+        status = read_sink(reader, entry, inner, &sinks[count]);
+        if (status != EVQ_OK) {
+            return status;
+        }
+        for (size_t i = 0; i < count; i++) {
+            if (strcmp(sinks[i].name, sinks[count].name) == 0) {
+                return evq_read_fail(reader, entry, "%s: sink name \"%s\" comes twice", where,
+                                     sinks[count].name);
+            }
+        }
+    }
+    config->logger.sinks = sinks;
+    config->logger.sink_count = count;
+    return EVQ_OK;
+}
+
+static enum evq_status read_logger(const struct evq_config_reader *reader,
+                                   const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        {"directory", EVQ_KEY_PATH, offsetof(struct evq_config, logger.directory), 0, 0, NULL},
+        {"sinks", EVQ_KEY_CALL, 0, 0, 0, read_sinks},
+    };
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+}
+
+static enum evq_status read_lmms_open(const struct evq_config_reader *reader,
+                                      const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_config *config = base;
+    return evq_read_bool(reader, node, where, &config->gateway.lmms_open);
+}
+
+static enum evq_status read_gateway(const struct evq_config_reader *reader,
+                                    const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        {"listen", EVQ_KEY_TEXT, offsetof(struct evq_config, gateway.listen), 0, 0, NULL},
+        {"tokens", EVQ_KEY_PATH, offsetof(struct evq_config, gateway.tokens), 0, 0, NULL},
+        {"lmms_open", EVQ_KEY_CALL, 0, 0, 0, read_lmms_open},
+        {"lmms", EVQ_KEY_CALL, 0, 0, 0, evq_read_lmms},
+    };
+    ((struct evq_config *)base)->gateway.given = true;
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+}
+
+enum evq_status evq_read_file(const struct evq_config_reader *reader, const struct evq_node *root)
+{
+    static const struct evq_key keys[] = {
+        {"redis", EVQ_KEY_CALL, 0, 0, 0, evq_read_redis},
+        {"roots", EVQ_KEY_CALL, 0, 0, 0, read_roots},
+        {"evaluators", EVQ_KEY_CALL, 0, 0, 0, evq_read_evaluators},
+        {"suites", EVQ_KEY_ANY, 0, 0, 0, NULL}, // After the evaluators, which suites name.
+        {"worker", EVQ_KEY_CALL, 0, 0, 0, read_worker},
+        {"logger", EVQ_KEY_CALL, 0, 0, 0, read_logger},
+        {"gateway", EVQ_KEY_CALL, 0, 0, 0, read_gateway},
+    };
+    if (root->kind == EVQ_NODE_NULL) {
+        return EVQ_OK;
+    }
+    enum evq_status status =
+        evq_read_map(reader, root, "", keys, sizeof keys / sizeof keys[0], reader->config);
+    for (const struct evq_node *entry = root->first; entry != NULL && status == EVQ_OK;
+         entry = entry->next) {
+        if (strcmp(entry->key, "suites") == 0 && entry->kind != EVQ_NODE_NULL) {
+            status = evq_read_suites(reader, entry, "suites", reader->config);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,348 @@
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shared/config/config_read.h"
+
+#define SUITES_MAX 256
+#define TASKS_MAX  256
+
+static enum evq_status read_labels(const struct evq_config_reader *reader,
+                                   const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_needs *needs = base;
+    enum evq_status status = evq_read_texts(reader, node, where, EVQ_JOB_NAME_BYTES_MAX,
+                                            &needs->labels, &needs->label_count);
+    if (status == EVQ_OK && needs->label_count > EVQ_NEEDS_LABELS_MAX) {
+        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where,
+                             needs->label_count, EVQ_NEEDS_LABELS_MAX);
+    }
+    return status;
+}
+
+/* base is the struct evq_suite. */
+static enum evq_status read_needs(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        {"gpus", EVQ_KEY_INT32, offsetof(struct evq_needs, gpus), 0, EVQ_NEEDS_GPUS_MAX, NULL},
+        {"gpu_memory", EVQ_KEY_BYTES, offsetof(struct evq_needs, gpu_memory_bytes), 0, INT64_MAX,
+         NULL},
+        {"labels", EVQ_KEY_CALL, 0, 0, 0, read_labels},
+    };
+    struct evq_suite *suite = base;
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], &suite->needs);
+}
+
+static enum evq_status read_limits(const struct evq_config_reader *reader,
+                                   const struct evq_node *node, const char *where, void *base)
+{
+    static const struct evq_key keys[] = {
+        {"seconds", EVQ_KEY_INT64, offsetof(struct evq_suite, limit_seconds), 1, 31536000, NULL},
+    };
+    return evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], base);
+}
+
+/* Whether a flattened key is `word`, or an entry of a list of that name: "inputs", "inputs.3". */
+static bool key_is(const char *key, const char *word)
+{
+    size_t bytes = strlen(word);
+    return strncmp(key, word, bytes) == 0 && (key[bytes] == '\0' || key[bytes] == '.');
+}
+
+bool evq_config_data_path(const char *key)
+{
+    return key_is(key, "inputs") || key_is(key, "labels") || key_is(key, "text") ||
+           key_is(key, "targets") || key_is(key, "tokens") || key_is(key, "tokenizer");
+}
+
+static bool is_model_path(const char *key)
+{
+    size_t bytes = strlen(key);
+    return bytes >= 5 && strcmp(key + bytes - 5, "_path") == 0;
+}
+
+static enum evq_status resolve_paths(const struct evq_config_reader *reader, struct evq_pair *pairs,
+                                     size_t count, bool (*is_path)(const char *key))
+{
+    for (size_t i = 0; i < count; i++) {
+        if (is_path(pairs[i].key) && pairs[i].value[0] != '\0' &&
+            strstr(pairs[i].value, "://") == NULL) {
+            pairs[i].value = evq_read_path(reader, pairs[i].value);
+            if (pairs[i].value == NULL) {
+                return evq_read_nomem(reader);
+            }
+        }
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status read_model(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_task_config *task = base;
+    struct evq_pair *pairs = NULL;
+    enum evq_status status = evq_read_pairs(reader, node, where, NULL, &pairs, &task->model_count);
+    task->model = pairs;
+    return status != EVQ_OK ? status
+                            : resolve_paths(reader, pairs, task->model_count, is_model_path);
+}
+
+static enum evq_status read_data(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_task_config *task = base;
+    struct evq_pair *pairs = NULL;
+    enum evq_status status = evq_read_pairs(reader, node, where, NULL, &pairs, &task->data_count);
+    task->data = pairs;
+    return status != EVQ_OK ? status
+                            : resolve_paths(reader, pairs, task->data_count, evq_config_data_path);
+}
+
+/* The keys of a task that the table knows; every other one is an option for the evaluator. */
+static const struct evq_key task_keys[] = {
+    {"name", EVQ_KEY_TEXT, offsetof(struct evq_task_config, name), 0, 0, NULL},
+    {"type", EVQ_KEY_TEXT, offsetof(struct evq_task_config, type), 0, 0, NULL},
+    {"model", EVQ_KEY_CALL, 0, 0, 0, read_model},
+    {"data", EVQ_KEY_CALL, 0, 0, 0, read_data},
+};
+
+static enum evq_status read_task_entry(const struct evq_config_reader *reader,
+                                       const struct evq_node *entry, const char *where,
+                                       struct evq_task_config *task)
+{
+    char inner[160];
+    enum evq_status status;
+    (void)snprintf(inner, sizeof inner, "%.120s.%.30s", where, entry->key);
+    if (entry->kind == EVQ_NODE_NULL) {
+        return EVQ_OK;
+    }
+    for (size_t i = 0; i < sizeof task_keys / sizeof task_keys[0]; i++) {
+        if (strcmp(task_keys[i].name, entry->key) != 0) {
+            continue;
+        }
+        if (task_keys[i].type == EVQ_KEY_CALL) {
+            return task_keys[i].call(reader, entry, inner, task);
+        }
+        status = evq_read_kind(reader, entry, inner, EVQ_NODE_SCALAR);
+        if (status == EVQ_OK) {
+            memcpy((unsigned char *)task + task_keys[i].offset, &entry->text, sizeof entry->text);
+        }
+        return status;
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status read_task(const struct evq_config_reader *reader,
+                                 const struct evq_node *node, const char *where, bool native,
+                                 struct evq_task_config *task)
+{
+    static const char *const known[] = {"name", "type", "model", "data", NULL};
+    struct evq_pair *options = NULL;
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_MAP);
+
+    task->name = "";
+    task->type = "";
+    for (const struct evq_node *entry = node->first; entry != NULL && status == EVQ_OK;
+         entry = entry->next) {
+        status = read_task_entry(reader, entry, where, task);
+    }
+    if (status == EVQ_OK) {
+        status = evq_read_pairs(reader, node, where, known, &options, &task->option_count);
+        task->options = options;
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (task->name[0] == '\0') {
+        return evq_read_fail(reader, node, "%s has no \"name\"", where);
+    }
+    if (!evq_job_name_valid(task->name, EVQ_JOB_NAME_BYTES_MAX)) {
+        return evq_read_fail(reader, node,
+                             "%s: task name \"%.60s\" is not 1 to %d of the bytes [A-Za-z0-9._-]",
+                             where, task->name, EVQ_JOB_NAME_BYTES_MAX);
+    }
+    if (native && task->type[0] == '\0') {
+        return evq_read_fail(
+            reader, node,
+            "%s has no \"type\" (classification, regression, ...), which the native "
+            "evaluator needs",
+            where);
+    }
+    return EVQ_OK;
+}
+
+static bool suite_is_native(const struct evq_suite *suite)
+{
+    return strcmp(suite->evaluator, "native") == 0;
+}
+
+static enum evq_status read_tasks(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, const char *where,
+                                  struct evq_suite *suite)
+{
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_LIST);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (node->count > TASKS_MAX) {
+        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
+                             TASKS_MAX);
+    }
+    struct evq_task_config *tasks = evq_arena_array(reader->arena, node->count, sizeof *tasks);
+    if (tasks == NULL) {
+        return evq_read_nomem(reader);
+    }
+    size_t count = 0;
+    for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next, count++) {
+        char inner[160];
+        (void)snprintf(inner, sizeof inner, "%.120s[%zu]", where, count);
+        status = read_task(reader, entry, inner, suite_is_native(suite), &tasks[count]);
+        if (status != EVQ_OK) {
+            return status;
+        }
+        for (size_t i = 0; i < count; i++) {
+            if (strcmp(tasks[i].name, tasks[count].name) == 0) {
+                return evq_read_fail(reader, entry, "%s: task name \"%s\" comes twice", where,
+                                     tasks[count].name);
+            }
+        }
+    }
+    suite->tasks = tasks;
+    suite->task_count = count;
+    return EVQ_OK;
+}
+
+/* A program whose result is one set of metrics need not name it twice: the suite is the task. */
+static enum evq_status add_only_task(const struct evq_config_reader *reader,
+                                     struct evq_suite *suite)
+{
+    struct evq_task_config *task = evq_arena_array(reader->arena, 1, sizeof *task);
+    if (task == NULL) {
+        return evq_read_nomem(reader);
+    }
+    *task = (struct evq_task_config){.name = suite->name, .type = ""};
+    suite->tasks = task;
+    suite->task_count = 1;
+    return EVQ_OK;
+}
+
+/* evaluators were read before: suites name them. */
+static enum evq_status check_evaluator(const struct evq_config_reader *reader,
+                                       const struct evq_node *node, const char *where,
+                                       const char *name, bool command_only)
+{
+    const struct evq_config *config = reader->config;
+    const struct evq_evaluator *found = evq_config_evaluator(config, name);
+    if (found != NULL && command_only && found->kind != EVQ_EVALUATOR_COMMAND) {
+        return evq_read_fail(reader, node,
+                             "%s names \"%.60s\", which is persistent, expected a command", where,
+                             name);
+    }
+    if (found != NULL || (!command_only && strcmp(name, "native") == 0)) {
+        return EVQ_OK;
+    }
+    const char **words = evq_arena_array(reader->arena, config->evaluator_count + 1, sizeof *words);
+    if (words == NULL) {
+        return evq_read_nomem(reader);
+    }
+    for (size_t i = 0; i < config->evaluator_count; i++) {
+        words[i] = config->evaluators[i].name;
+    }
+    words[config->evaluator_count] = "native";
+    const char *near =
+        evq_config_nearest(name, words, config->evaluator_count + (command_only ? 0 : 1));
+    return evq_read_fail(reader, node,
+                         "%s names \"%.60s\", which is not in the section evaluators%s%s%s", where,
+                         name, near != NULL ? ", did you mean \"" : "", near != NULL ? near : "",
+                         near != NULL ? "\"?" : "");
+}
+
+static const struct evq_node *entry_of(const struct evq_node *node, const char *key)
+{
+    for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next) {
+        if (strcmp(entry->key, key) == 0) {
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+static enum evq_status read_suite(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, struct evq_suite *suite)
+{
+    static const struct evq_key keys[] = {
+        {"evaluator", EVQ_KEY_TEXT, offsetof(struct evq_suite, evaluator), 0, 0, NULL},
+        {"prepare", EVQ_KEY_TEXT, offsetof(struct evq_suite, prepare), 0, 0, NULL},
+        {"needs", EVQ_KEY_CALL, 0, 0, 0, read_needs},
+        {"limits", EVQ_KEY_CALL, 0, 0, 0, read_limits},
+        {"shards", EVQ_KEY_INT32, offsetof(struct evq_suite, shards), 1, 1024, NULL},
+        {"every", EVQ_KEY_INT64, offsetof(struct evq_suite, every), 1, EVQ_JOB_STEP_MAX, NULL},
+        {"tasks", EVQ_KEY_ANY, 0, 0, 0, NULL}, // After the evaluator is known.
+    };
+    char where[64];
+    char inner[80];
+    (void)snprintf(where, sizeof where, "suites.%.40s", node->key);
+    *suite = (struct evq_suite){.name = node->key,
+                                .evaluator = "native",
+                                .prepare = "",
+                                .limit_seconds = 3600,
+                                .shards = 1,
+                                .every = 1};
+    enum evq_status status =
+        evq_read_map(reader, node, where, keys, sizeof keys / sizeof keys[0], suite);
+    if (status == EVQ_OK) {
+        const struct evq_node *named = entry_of(node, "evaluator");
+        (void)snprintf(inner, sizeof inner, "%s.evaluator", where);
+        status =
+            check_evaluator(reader, named != NULL ? named : node, inner, suite->evaluator, false);
+    }
+    if (status == EVQ_OK && suite->prepare[0] != '\0') {
+        (void)snprintf(inner, sizeof inner, "%s.prepare", where);
+        status = check_evaluator(reader, entry_of(node, "prepare"), inner, suite->prepare, true);
+    }
+    const struct evq_node *tasks = status == EVQ_OK ? entry_of(node, "tasks") : NULL;
+    if (tasks != NULL && tasks->kind != EVQ_NODE_NULL) {
+        (void)snprintf(inner, sizeof inner, "%s.tasks", where);
+        status = read_tasks(reader, tasks, inner, suite);
+    }
+    if (status == EVQ_OK && suite->task_count == 0) {
+        status = suite_is_native(suite)
+                     ? evq_read_fail_key(
+                           reader, node,
+                           "%s has no tasks, and the native evaluator needs at least one", where)
+                     : add_only_task(reader, suite);
+    }
+    return status == EVQ_OK ? evq_suite_digest(reader, suite) : status;
+}
+
+enum evq_status evq_read_suites(const struct evq_config_reader *reader, const struct evq_node *node,
+                                const char *where, void *base)
+{
+    struct evq_config *config = base;
+    enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_MAP);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (node->count > SUITES_MAX) {
+        return evq_read_fail(reader, node, "%s has %zu entries, allowed %d", where, node->count,
+                             SUITES_MAX);
+    }
+    struct evq_suite *suites = evq_arena_array(reader->arena, node->count, sizeof *suites);
+    if (suites == NULL) {
+        return evq_read_nomem(reader);
+    }
+    size_t count = 0;
+    for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next) {
+        status = evq_read_name(reader, entry, "suite");
+        if (status == EVQ_OK) {
+            status = read_suite(reader, entry, &suites[count++]);
+        }
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    config->suites = suites;
+    config->suite_count = count;
+    return EVQ_OK;
+}

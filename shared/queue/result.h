@@ -1,0 +1,118 @@
+/*
+ * What one task of one job gave, or (task "") how a job ended. Lives in one arena.
+ */
+#ifndef EVQ_SHARED_RESULT_H
+#define EVQ_SHARED_RESULT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shared/queue/job.h"
+
+#define EVQ_RESULT_METRICS_MAX  256
+#define EVQ_RESULT_BYTES_MAX    65536
+#define EVQ_RESULT_ID_BYTES_MAX 256 // JOB#TASK and the NUL.
+
+struct evq_metric {
+    const char *name; // Printable UTF-8 without control bytes, at most 128 bytes: "accuracy",
+                      // "acc_norm,none".
+    double value;     // May be NaN or infinite; such a value is never the best.
+    int32_t higher_is_better; // 1 yes, 0 no, -1 not said.
+    double std_error;         // NaN: none.
+};
+
+struct evq_sum { // Raw sums, added over shards in shard order.
+    const char *name;
+    bool is_count; // count holds it, else value.
+    double value;
+    int64_t count;
+};
+
+struct evq_timing {
+    int64_t queued_ms; // From submit to claim.
+    int64_t load_us;
+    int64_t compute_us;
+    int64_t bytes; // Read from the checkpoint.
+    int64_t samples;
+    int64_t tokens;
+};
+
+struct evq_result {
+    struct evq_arena *arena; // Owns this struct and everything it points to.
+    const char *job;         // Id, with its generation.
+    const char *task;        // "" for the end of a job.
+    const char *run;
+    int64_t step;
+    double epoch; // NaN: unknown.
+    const char *variant;
+    const char *suite;
+    enum evq_job_state state; // EVQ_JOB_DONE for a task; how the job ended for an end.
+    const char *reason;       // "" or why it was skipped, cancelled, dead.
+    // "" : "eval/<task>/" or "eval_<variant>/<task>/"; else in its place, with the variant, unless
+    // it is regular, in it: "val/" is "val_<variant>/", "eval_" is "eval_<variant>_".
+    const char *metric_prefix;
+    const struct evq_metric *metrics;
+    size_t metric_count;
+    int64_t n; // Samples the metrics are over; -1: not known.
+    const struct evq_sum *sums;
+    size_t sum_count;
+    struct evq_timing timing;
+    const char *weights_digest; // "" or 32 hex digits.
+    const char *suite_digest;
+    const char *data_digest;
+    const char *backend; // "cpu", "cuda", "command", "persistent".
+    const char *device;
+    const char *note; // "" or a sentence on how it was computed: a batch that had to be smaller.
+    const char *worker;
+    const char *evalq_version;
+    int32_t attempt;
+    int32_t retries;        // By hand, of the job under this id before this end; of a done one 0.
+    int64_t finished_ms;    // Server time of publication, unix ms.
+    const char *checkpoint; // "root:path" for people and for the best link.
+    const struct evq_pair *trackers;
+    size_t tracker_count;
+    const uint8_t *extra;
+    size_t extra_bytes;
+    uint32_t extra_count;
+};
+
+struct evq_result *evq_result_new(void);            // NULL when out of memory.
+void evq_result_free(struct evq_result *result);    // Accepts NULL.
+const struct evq_result *evq_result_defaults(void); // Static, its arena is NULL.
+
+/* EVQ_E_INVALID names the field that is missing or out of range. */
+enum evq_status evq_result_check(const struct evq_result *result,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Deterministic: JOB#TASK; of an end JOB#=STATE.ATTEMPT, of a retried job
+ * JOB#=STATE.ATTEMPT.RETRIES. Sinks deduplicate by it. */
+void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES_MAX]);
+
+/* "eval/<task>/<metric>", or with the variant or prefix of the record. Cut to out_bytes. */
+void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric,
+                           char *out, size_t out_bytes);
+
+/*
+ * The whole record as one JSON object without newline (the JSONL sink, --json): result_id,
+ * global_step (= step), finished_at (ISO), then every field under the name it has in the struct.
+ * metrics is {name: value}; metrics_detail {name: {higher_is_better, std_error}} follows only where
+ * one of the two is known (the first as evq_metric_direction() tells); sums is {name: value}.
+ * retries stands there where it is above 0.
+ * Doubles carry 17 digits; NaN, Infinity and -Infinity are strings; an unknown epoch or n is null.
+ */
+struct evq_buffer;
+void evq_result_json(const struct evq_result *result, struct evq_buffer *out);
+
+#define EVQ_METRIC_NAME_BYTES_MAX 128
+
+/* How many of its bytes, from the first, are printable UTF-8: all of a name that may be published.
+ * Control characters are not, U+0080 to U+009F among them. */
+size_t evq_metric_name_printable(const char *name);
+
+/* 1 if higher is better, 0 if lower: as the metric says, else by its name (loss, error, perplexity,
+ * ... : lower). -1: neither, it tells how long the evaluation took (runtime, samples_per_second).
+ */
+int evq_metric_direction(const struct evq_metric *metric);
+
+#endif

@@ -1,0 +1,31 @@
+/*
+ * What an error reply of Redis means for the caller. Any thread.
+ */
+#ifndef EVQ_SHARED_CONN_REFUSAL_H
+#define EVQ_SHARED_CONN_REFUSAL_H
+
+#include <stdbool.h>
+
+#include "shared/base/error.h"
+
+struct evq_conn_errors {
+    enum evq_status status;
+    // The sentence, in the reply's text: after a code word of evalq's own functions.
+    const char *text;
+    bool own;          // One of evalq's own functions says so.
+    const char *moved; // "HOST:PORT" in the reply's text, NULL: not moved.
+    bool reconnect;    // This server will not do: look for the primary again.
+};
+
+/*
+ * text is an error reply without its leading '-'. By its first word: wait and repeat (EVQ_E_RETRY),
+ * permission (EVQ_E_AUTH), functions missing (EVQ_E_VERSION), EVQ_NOT_FOUND and others of evalq's
+ * functions, else EVQ_E_INVALID.
+ */
+struct evq_conn_errors evq_conn_errors_of(const char *text);
+
+/* Fills err with the sentence for people; user "" is the default one. Returns refusal->status. */
+enum evq_status evq_conn_errors_say(const struct evq_conn_errors *refusal, const char *where,
+                                    const char *user, struct evq_error *err);
+
+#endif

@@ -1,0 +1,368 @@
+#include "worker/child/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
+#include "worker/child/channel.h"
+#include "worker/child/fetch.h"
+#include "worker/child/runner.h"
+#include "worker/child/scratch.h"
+#include "worker/child/work.h"
+#include "worker/supervisor/lease.h"
+
+#define PROGRESS_MS 200 // At most so often is progress told.
+#define PRUNE_JOBS  64  // So many jobs lie between two looks at what can go from scratch.
+
+struct child {
+    struct evq_config *config;
+    struct evq_runner *runner;
+    struct evq_channel channel;
+    const struct evq_work *work; // The present job.
+    bool cancelled;
+    bool leaving; // Told to exit, or the supervisor is gone.
+    int64_t told_ms;
+    uint32_t jobs;                        // Taken so far.
+    char scratch[EVQ_SCRATCH_PATH_BYTES]; // Of the present job, then of the next.
+    int scratch_fd;                       // -1: there is none.
+};
+
+/* A job that may come next; of a suite, a root or a record that is not known nothing is made. */
+static void ahead_take(struct child *child, const struct evq_note *note)
+{
+    const struct evq_suite *suite =
+        evq_config_suite(child->config, evq_channel_get_text(note, "suite"));
+    const struct evq_field *record = evq_codec_note_field(note, "record");
+    struct evq_job *job = NULL;
+
+    if (suite == NULL || record == NULL || record->type != EVQ_FIELD_BYTES ||
+        strcmp(suite->digest, evq_channel_get_text(note, "digest")) != 0 ||
+        evq_codec_job_decode(record->bytes, record->byte_count, &job, NULL) != EVQ_OK) {
+        return;
+    }
+    const struct evq_root *root = evq_config_root_find(child->config, job->root);
+    if (root == NULL) {
+        evq_job_free(job);
+        return;
+    }
+    evq_runner_ahead(child->runner, suite, job, root->path);
+}
+
+/* The other side's words while a job runs: an end of it, or what may come next. */
+static void control_take(struct child *child)
+{
+    struct evq_note *note = NULL;
+
+    evq_channel_fill(&child->channel);
+    while (evq_channel_next(&child->channel, &note, NULL) == EVQ_OK && note != NULL) {
+        child->cancelled = child->cancelled || strcmp(note->type, "cancel") == 0;
+        child->leaving = child->leaving || strcmp(note->type, "exit") == 0;
+        if (strcmp(note->type, "ahead") == 0) {
+            ahead_take(child, note);
+        }
+        evq_codec_note_free(note);
+    }
+    child->leaving = child->leaving || child->channel.ended;
+}
+
+/* Sends a note and waits until it is out: the supervisor always reads. */
+static enum evq_status note_tell(struct child *child, const char *type,
+                                 const struct evq_field *fields, size_t field_count,
+                                 struct evq_error *err)
+{
+    enum evq_status status = evq_channel_send(&child->channel, type, fields, field_count, err);
+    while (status == EVQ_OK && child->channel.out.bytes > 0) {
+        struct pollfd item = {.fd = child->channel.fd, .events = POLLOUT};
+        (void)poll(&item, 1, 1000);
+        status = evq_channel_flush(&child->channel, err);
+    }
+    if (status == EVQ_E_IO) {
+        child->leaving = true;
+    }
+    return status;
+}
+
+static enum evq_status child_progress(void *context, int64_t done, int64_t total,
+                                      const char *status)
+{
+    struct child *child = context;
+    const int64_t now_ms = evq_clock_mono_ms();
+
+    control_take(child);
+    if (child->cancelled || child->leaving) {
+        return EVQ_E_STOPPED;
+    }
+    if (now_ms - child->told_ms >= PROGRESS_MS) {
+        const struct evq_field fields[] = {evq_channel_integer("done", done),
+                                           evq_channel_integer("total", total),
+                                           evq_channel_text("status", status)};
+        child->told_ms = now_ms;
+        (void)note_tell(child, "progress", fields, sizeof(fields) / sizeof(fields[0]), NULL);
+    }
+    return EVQ_OK;
+}
+
+static enum evq_status child_task(void *context, const struct evq_result *result,
+                                  struct evq_error *err)
+{
+    struct child *child = context;
+    struct evq_result named = *result;
+    struct evq_buffer record;
+
+    control_take(child);
+    if (child->cancelled || child->leaving) {
+        return evq_error_set(err, EVQ_E_STOPPED, "stopped while a result was handed over");
+    }
+    named.job =
+        child->work->id; // Without its names a record is not valid; the supervisor adds the rest.
+    named.run = child->work->job->run;
+    named.step = child->work->job->step;
+    named.variant = child->work->job->variant;
+    named.suite = child->work->job->suite;
+    evq_buffer_init(&record, 0);
+    enum evq_status status = evq_codec_result_encode(&named, &record, err);
+    if (status == EVQ_OK) {
+        const struct evq_field field = evq_channel_bytes("result", record.data, record.bytes);
+        status = note_tell(child, "task", &field, 1, err);
+    }
+    evq_buffer_free(&record);
+    return status;
+}
+
+static enum evq_status error_tell(struct child *child, const struct evq_error *err,
+                                  const struct evq_failure *failure)
+{
+    const struct evq_field fields[] = {
+        evq_channel_integer("status", err->status), evq_channel_integer("crash", failure->crash),
+        evq_channel_text("message", err->message), evq_channel_text("detail", failure->detail)};
+
+    return note_tell(child, "error", fields, sizeof(fields) / sizeof(fields[0]), NULL);
+}
+
+static void scratch_drop(struct child *child)
+{
+    if (child->scratch_fd >= 0) {
+        evq_scratch_remove(child->scratch);
+        (void)close(child->scratch_fd);
+        child->scratch_fd = -1;
+    }
+}
+
+/* What was kept may have been tidied away: an idle worker's files are old ones. */
+static enum evq_status scratch_have(struct child *child, struct evq_error *err)
+{
+    struct stat info;
+
+    if (child->scratch_fd >= 0 && fstat(child->scratch_fd, &info) == 0 && info.st_nlink > 0) {
+        return EVQ_OK;
+    }
+    scratch_drop(child);
+    return evq_scratch_attempt(child->config->worker.scratch, child->scratch,
+                               sizeof(child->scratch), &child->scratch_fd, err);
+}
+
+/* Drops what the attempt left. */
+static void scratch_renew(struct child *child)
+{
+    if (child->scratch_fd >= 0 && !evq_scratch_renew(child->config->worker.scratch, child->scratch,
+                                                     sizeof(child->scratch), child->scratch_fd)) {
+        scratch_drop(child);
+    }
+}
+
+static enum evq_status work_run(struct child *child, const struct evq_note *note,
+                                const struct evq_work *work, const struct evq_eval_report *report,
+                                struct evq_failure *failure, struct evq_error *err)
+{
+    const struct evq_eval_request request = {
+        .config = child->config,
+        .suite = work->suite,
+        .job = work->job,
+        .root_fd = work->root_fd,
+        .root_path = work->root_path,
+        .path = evq_work_path(work),
+        .prepared = "",
+        .shard = (int32_t)evq_channel_get_integer(note, "shard", -1),
+        .shard_count = (int32_t)evq_channel_get_integer(note, "shard_count", 0),
+        .tasks_done = work->tasks_done,
+        .task_done_count = work->task_done_count,
+        .scratch = child->scratch,
+        .attempt = (int32_t)evq_channel_get_integer(note, "attempt", 1),
+        .epoch = evq_channel_get_text(note, "epoch")};
+
+    return evq_runner_eval(child->runner, work->id, &request, report, failure, err);
+}
+
+static void prune(const struct child *child)
+{
+    evq_scratch_prune(child->config->worker.scratch);
+    evq_fetch_prune();
+}
+
+/* Whether an attempt that ended so may have failed for want of room or descriptors. */
+static bool may_lack_room(enum evq_status status, const struct evq_failure *failure)
+{
+    const enum evq_fail_kind kind = evq_lease_fail_kind(status, failure->crash);
+
+    return status != EVQ_OK && status != EVQ_E_DEVICE &&
+           (kind == EVQ_FAIL_RETRY || kind == EVQ_FAIL_INCOMPLETE);
+}
+
+static void job_take(struct child *child, const struct evq_note *note)
+{
+    const struct evq_eval_report report = {
+        .context = child, .progress = child_progress, .task = child_task};
+    struct evq_work work;
+    struct evq_failure failure = {0};
+    struct evq_error err = {0};
+    struct evq_error lack = {0};
+
+    child->cancelled = false;
+    child->told_ms = 0;
+    enum evq_status status = evq_work_open(child->config, note, &report, &work, &err);
+    if (status == EVQ_OK) {
+        status = scratch_have(child, &err);
+    }
+    if (status == EVQ_OK) {
+        child->work = &work;
+        status = work_run(child, note, &work, &report, &failure, &err);
+    }
+    scratch_renew(child); // First: of an attempt whose end is told nothing is left.
+    evq_work_close(&work);
+    if (may_lack_room(status, &failure) &&
+        evq_scratch_room(child->config->worker.scratch, &lack) != EVQ_OK) {
+        status = evq_error_prefix(&lack, "%s", err.message);
+        err = lack; // With what it left gone, it is not the job that fills it.
+    }
+    enum evq_status told = EVQ_OK;
+    if (status == EVQ_OK) {
+        told = note_tell(child, "done", NULL, 0, NULL);
+    } else {
+        err.status = status;
+        told = error_tell(child, &err, &failure);
+    }
+    if (status == EVQ_E_DEVICE || told != EVQ_OK) {
+        // CUDA's faults stick to the process: another one must take our place. So it must where the
+        // end cannot be told, which would be waited for until the job's limit.
+        child->leaving = true;
+    }
+    if (++child->jobs % PRUNE_JOBS == 0) { // Nobody waits for us now.
+        prune(child);
+    }
+}
+
+static bool natives_served(const struct evq_config *config)
+{
+    for (size_t i = 0; i < config->suite_count; i++) {
+        if (strcmp(config->suites[i].evaluator, "native") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum evq_status child_open(struct child *child, const struct evq_options *options,
+                                  struct evq_error *err)
+{
+    const char *devices = getenv("CUDA_VISIBLE_DEVICES");
+    char note[256] = "";
+
+    devices = devices != NULL ? devices : "";
+    enum evq_status status = evq_config_load(&options->source, &child->config, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_runner_config config = {
+        .config = child->config,
+        .devices = devices,
+        .threads = options->threads >= 0 ? options->threads : child->config->worker.threads};
+    status = evq_runner_open(&config, &child->runner, err);
+    if (status == EVQ_OK && natives_served(child->config)) {
+        status = evq_runner_warm(child->runner, note, sizeof(note), err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    prune(child);                     // The child before us may have been killed.
+    (void)!scratch_have(child, NULL); // Before anybody waits for it; else the first job says why.
+    const struct evq_field fields[] = {evq_channel_text("version", EVQ_VERSION),
+                                       evq_channel_text("note", note),
+                                       evq_channel_text("devices", devices)};
+    return note_tell(child, "hello", fields, sizeof(fields) / sizeof(fields[0]), err);
+}
+
+static void process_settle(void)
+{
+    static const char score[] = "500";
+
+    // The supervisor's end is ours; one that died before this line shows as the end of the channel.
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // Ctrl-C in a terminal reaches the whole group: the supervisor decides what becomes of us.
+    (void)signal(SIGINT, SIG_IGN);
+    (void)signal(SIGTERM, SIG_IGN);
+    (void)signal(SIGHUP, SIG_IGN);
+    // Short of memory, the kernel should take the evaluation, not the supervisor.
+    const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)!write(fd, score, sizeof(score) - 1);
+        (void)close(fd);
+    }
+}
+
+enum evq_exit evq_child_main(const struct evq_options *options)
+{
+    struct child child = {.scratch_fd = -1};
+    struct evq_error err;
+    struct evq_note *note = NULL;
+    enum evq_exit code = EVQ_EXIT_OK;
+
+    if (fcntl(EVQ_CHILD_FD, F_SETFD, FD_CLOEXEC) != 0) {
+        (void)fprintf(stderr, "evalq-worker: child is started by the supervisor, not by hand\n");
+        return EVQ_EXIT_USAGE;
+    }
+    process_settle();
+    evq_channel_open(&child.channel, EVQ_CHILD_FD);
+    enum evq_status status = child_open(&child, options, &err);
+    if (status != EVQ_OK) {
+        const struct evq_failure none = {0};
+        (void)error_tell(&child, &err, &none);
+        code = evq_status_exit(status);
+        child.leaving = true;
+    }
+    while (!child.leaving) {
+        evq_channel_fill(&child.channel);
+        status = evq_channel_next(&child.channel, &note, &err);
+        if (status != EVQ_OK || (note == NULL && child.channel.ended)) {
+            break;
+        }
+        if (note == NULL) {
+            struct pollfd item = {.fd = child.channel.fd, .events = POLLIN};
+            (void)poll(&item, 1, -1);
+            continue;
+        }
+        if (strcmp(note->type, "job") == 0) {
+            job_take(&child, note);
+        } else if (strcmp(note->type, "exit") == 0) {
+            child.leaving = true;
+        } else if (strcmp(note->type, "ahead") == 0) {
+            ahead_take(&child, note);
+        } // A cancel that crossed the job's end is late: nothing to do.
+        evq_codec_note_free(note);
+    }
+    const bool whole = evq_runner_close(child.runner);
+    scratch_drop(&child);
+    evq_channel_close(&child.channel);
+    if (!whole) {
+        _exit((int)code); // What hangs may go on before a process that frees all is gone.
+    }
+    evq_config_free(child.config);
+    return code;
+}

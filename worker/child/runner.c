@@ -1,0 +1,375 @@
+#include "worker/child/runner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/queue/job_log.h"
+#include "worker/child/scratch.h"
+#include "worker/evaluators/command.h"
+#include "worker/evaluators/native/native.h"
+#include "worker/evaluators/persistent.h"
+#include "worker/evaluators/prepare.h"
+
+struct evq_runner {
+    struct evq_runner_config config;
+    struct evq_native *native;
+    // By number of the evaluator in the configuration; NULL: not started yet.
+    struct evq_persistent **persistents;
+};
+
+/* What one evaluation adds to the report on its way out. */
+struct relay {
+    const struct evq_eval_report *report;
+    const struct evq_eval_request *request;
+    bool native;
+    const char *fingerprint; // As it was before.
+};
+
+enum evq_status evq_runner_open(const struct evq_runner_config *config,
+                                struct evq_runner **ret_runner, struct evq_error *err)
+{
+    struct evq_runner *runner = calloc(1, sizeof(*runner));
+
+    if (runner != NULL) {
+        runner->config = *config;
+        runner->persistents =
+            calloc(config->config->evaluator_count + 1, sizeof(*runner->persistents));
+    }
+    if (runner == NULL || runner->persistents == NULL) {
+        free(runner);
+        return evq_error_set(err, EVQ_E_NOMEM, "the evaluators of a slot");
+    }
+    *ret_runner = runner;
+    return EVQ_OK;
+}
+
+bool evq_runner_close(struct evq_runner *runner)
+{
+    if (runner == NULL) {
+        return true;
+    }
+    for (size_t i = 0; i < runner->config.config->evaluator_count; i++) {
+        evq_persistent_free(runner->persistents[i]);
+    }
+    const bool whole = evq_native_close(runner->native);
+    free(runner->persistents);
+    free(runner);
+    return whole;
+}
+
+static bool suite_is_native(const struct evq_suite *suite)
+{
+    return strcmp(suite->evaluator, "native") == 0;
+}
+
+enum evq_status evq_runner_suite_check(const struct evq_config *config,
+                                       const struct evq_suite *suite, struct evq_error *err)
+{
+    const struct evq_evaluator *prepare = evq_config_evaluator(config, suite->prepare);
+
+    if (!suite_is_native(suite) && evq_config_evaluator(config, suite->evaluator) == NULL) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "suite '%s' names evaluator '%s', which %s does not define",
+                             suite->name, suite->evaluator, config->file);
+    }
+    if (suite_is_native(suite)) {
+        const enum evq_status status = evq_native_check(suite, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    if (!suite_is_native(suite) && suite->shards > 1) {
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "suite '%s' has shards: %u, but evaluator '%s' is a program, whose metrics cannot be "
+            "added up: remove shards or use evaluator native",
+            suite->name, suite->shards, suite->evaluator);
+    }
+    if (suite->prepare[0] != '\0' && (prepare == NULL || prepare->kind != EVQ_EVALUATOR_COMMAND)) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "suite '%s' has prepare: %s, which is no command of %s", suite->name,
+                             suite->prepare, config->file);
+    }
+    return EVQ_OK;
+}
+
+/* "GPU-a,GPU-b" are two. */
+static int32_t gpu_count(const char *devices)
+{
+    int32_t count = devices[0] != '\0';
+
+    for (; *devices != '\0'; devices++) {
+        count += *devices == ',';
+    }
+    return count;
+}
+
+enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_t note_bytes,
+                                struct evq_error *err)
+{
+    ret_note[0] = '\0';
+    if (runner->native != NULL) {
+        return EVQ_OK;
+    }
+    return evq_native_open(gpu_count(runner->config.devices), runner->config.threads,
+                           &runner->native, ret_note, note_bytes, err);
+}
+
+void evq_runner_ahead(struct evq_runner *runner, const struct evq_suite *suite, struct evq_job *job,
+                      const char *root_path)
+{
+    if (runner->native != NULL && suite_is_native(suite) && suite->prepare[0] == '\0') {
+        const struct evq_eval_request request = {.config = runner->config.config,
+                                                 .suite = suite,
+                                                 .job = job,
+                                                 .root_fd = -1,
+                                                 .root_path = root_path};
+        evq_native_load_ahead(runner->native, job, &request);
+        return;
+    }
+    evq_job_free(job);
+}
+
+/*
+ * What a program evaluates is known by its fingerprint alone. A format evalq cannot read may be one
+ * the program can: then the fingerprint is "" and only the path's existence was checked.
+ */
+static enum evq_status fingerprint_take(const struct evq_eval_request *request, bool native,
+                                        char out[33], struct evq_error *err)
+{
+    struct evq_error fault;
+
+    out[0] = '\0';
+    enum evq_status status =
+        evq_checkpoint_fingerprint(request->root_fd, request->path, out, NULL, &fault);
+    if (!native &&
+        (status == EVQ_E_UNSUPPORTED || status == EVQ_E_CORRUPT || status == EVQ_E_INVALID)) {
+        out[0] = '\0';
+        return EVQ_OK;
+    }
+    if (status != EVQ_OK && err != NULL) {
+        *err = fault;
+    }
+    return status;
+}
+
+static enum evq_status relay_progress(void *context, int64_t done, int64_t total,
+                                      const char *status)
+{
+    struct relay *relay = context;
+
+    return relay->report->progress(relay->report->context, done, total, status);
+}
+
+static enum evq_status changed_error(const struct evq_eval_request *request, const char *when,
+                                     struct evq_error *err)
+{
+    return evq_error_set(err, EVQ_E_CHANGED, "checkpoint '%s' %s", request->path, when);
+}
+
+/* A program's own reading is beyond us: what lies there afterwards must be what lay there before.
+ */
+static enum evq_status relay_task(void *context, const struct evq_result *result,
+                                  struct evq_error *err)
+{
+    struct relay *relay = context;
+    struct evq_result copy = *result;
+    char id[EVQ_JOB_ID_BYTES_MAX];
+    char now[33];
+
+    if (!relay->native && fingerprint_take(relay->request, false, now, NULL) == EVQ_OK &&
+        strcmp(relay->fingerprint, now) != 0) {
+        return changed_error(relay->request, "changed while it was evaluated", err);
+    }
+    if (copy.weights_digest == NULL || copy.weights_digest[0] == '\0') {
+        copy.weights_digest = relay->fingerprint;
+    }
+    if ((copy.job == NULL || copy.job[0] == '\0') && relay->request->job != NULL) {
+        evq_job_id(relay->request->job, id); // No record goes without; the supervisor knows more.
+        copy.job = id;
+    }
+    return relay->report->task(relay->report->context, &copy, err);
+}
+
+static enum evq_status program_eval(struct evq_runner *runner,
+                                    const struct evq_command_place *place,
+                                    const struct evq_eval_request *request,
+                                    const struct evq_eval_report *report,
+                                    struct evq_failure *failure, struct evq_error *err)
+{
+    const struct evq_config *config = runner->config.config;
+    const struct evq_evaluator *evaluator = evq_config_evaluator(config, request->suite->evaluator);
+
+    if (evaluator->kind == EVQ_EVALUATOR_COMMAND) {
+        return evq_command_eval(evaluator, place, request, report, failure, err);
+    }
+    struct evq_persistent **persistent = &runner->persistents[evaluator - config->evaluators];
+    if (*persistent == NULL) {
+        const enum evq_status status = evq_persistent_new(evaluator, runner->config.devices,
+                                                          config->worker.scratch, persistent, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    return evq_persistent_eval(*persistent, place->log_path, request, report, failure, err);
+}
+
+static enum evq_status native_eval(struct evq_runner *runner,
+                                   const struct evq_eval_request *request,
+                                   const struct evq_eval_report *report, struct evq_error *err)
+{
+    char note[256];
+
+    const enum evq_status status = evq_runner_warm(runner, note, sizeof(note), err);
+    return status == EVQ_OK ? evq_native_eval(runner->native, request, report, err) : status;
+}
+
+/* A program that failed may have failed because the checkpoint went from under it: then that is the
+ * reason. */
+static enum evq_status program_reason(const struct relay *relay, enum evq_status status,
+                                      struct evq_error *err)
+{
+    struct evq_error fault;
+    char now[33];
+
+    if (status == EVQ_OK || status == EVQ_E_STOPPED || status == EVQ_E_TIMEOUT) {
+        return status;
+    }
+    const enum evq_status present = fingerprint_take(relay->request, false, now, &fault);
+    if (present == EVQ_E_GONE || present == EVQ_E_INCOMPLETE) {
+        return evq_error_set(err, present == EVQ_E_GONE ? EVQ_E_GONE : EVQ_E_CHANGED, "%s",
+                             fault.message);
+    }
+    if (present == EVQ_OK && strcmp(relay->fingerprint, now) != 0) {
+        return changed_error(relay->request, "changed while it was evaluated", err);
+    }
+    return status;
+}
+
+/*
+ * What names the content that a command prepares: the fingerprint, and where the format is not one
+ * of ours, what all its files hold.
+ */
+static enum evq_status prepare_key(const struct evq_eval_request *request, const char *fingerprint,
+                                   char *key, size_t key_bytes, struct evq_error *err)
+{
+    char tree[33] = "";
+    enum evq_status status = EVQ_OK;
+
+    if (fingerprint[0] == '\0') {
+        status = evq_checkpoint_tree_fingerprint(request->root_fd, request->path, tree, err);
+    }
+    if (status == EVQ_OK) {
+        (void)snprintf(key, key_bytes, "%s-%s-%s", tree[0] != '\0' ? tree : fingerprint,
+                       evq_eval_variant(request), request->suite->prepare);
+    }
+    return status;
+}
+
+/* fingerprint: of the checkpoint as it lies there, "" when its format is not one of ours. */
+static enum evq_status prepared_eval(struct evq_runner *runner,
+                                     const struct evq_command_place *place, const char *fingerprint,
+                                     const struct evq_eval_request *request,
+                                     const struct evq_eval_report *report,
+                                     struct evq_failure *failure, struct evq_error *err)
+{
+    const struct evq_suite *suite = request->suite;
+    struct evq_eval_request mine = *request;
+    struct evq_prepared prepared = {.lock_fd = -1};
+    char key[256];
+    char after[256];
+    enum evq_status status = EVQ_OK;
+
+    mine.prepared = "";
+    if (suite->prepare[0] != '\0') {
+        status = prepare_key(request, fingerprint, key, sizeof(key), err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+        char log_path[EVQ_SCRATCH_PATH_BYTES];
+        (void)snprintf(log_path, sizeof(log_path), "%s.prepare", place->log_path);
+        const struct evq_command_place prepare_place = {.devices = place->devices,
+                                                        .log_path = log_path};
+        status = evq_prepare_open(evq_config_evaluator(request->config, suite->prepare),
+                                  &prepare_place, key, &mine, report, &prepared, failure, err);
+        if (status != EVQ_OK) {
+            (void)evq_error_prefix(err, "prepare");
+            return status;
+        }
+        status = prepare_key(request, fingerprint, after, sizeof(after), err);
+        if (status != EVQ_OK || strcmp(key, after) != 0) {
+            evq_prepare_close(&prepared);
+            return status != EVQ_OK ? status
+                                    : changed_error(request, "changed while it was prepared", err);
+        }
+        mine.prepared = prepared.path;
+    }
+    status = suite_is_native(suite) ? native_eval(runner, &mine, report, err)
+                                    : program_eval(runner, place, &mine, report, failure, err);
+    evq_prepare_close(&prepared);
+    return status;
+}
+
+/* Every task was published by earlier attempts, and only the last word was lost: nothing is left to
+ * evaluate. What a task with `source: "*"` stands for nobody knows before it has run. */
+static bool all_tasks_done(const struct evq_eval_request *request)
+{
+    for (size_t i = 0; i < request->suite->task_count; i++) {
+        const struct evq_task_config *task = &request->suite->tasks[i];
+        bool done = false;
+        for (size_t k = 0; k < request->task_done_count && !done; k++) {
+            done = strcmp(request->tasks_done[k], task->name) == 0;
+        }
+        if (!done ||
+            strcmp(evq_pair_get(task->options, task->option_count, "source", ""), "*") == 0) {
+            return false;
+        }
+    }
+    return request->suite->task_count > 0 && request->shard < 0;
+}
+
+enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
+                                const struct evq_eval_request *request,
+                                const struct evq_eval_report *report, struct evq_failure *failure,
+                                struct evq_error *err)
+{
+    // What a command prepares is what evalq's own tasks read: the checkpoint itself they need not.
+    const bool native = suite_is_native(request->suite) && request->suite->prepare[0] == '\0';
+    char log_path[EVQ_SCRATCH_PATH_BYTES];
+    char before[33];
+
+    *failure = (struct evq_failure){0};
+    enum evq_status status = evq_runner_suite_check(request->config, request->suite, err);
+    if (status == EVQ_OK && all_tasks_done(request)) {
+        return EVQ_OK;
+    }
+    if (status == EVQ_OK) {
+        status = fingerprint_take(request, native, before, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (request->job != NULL && request->job->fingerprint != NULL &&
+        request->job->fingerprint[0] != '\0' && before[0] != '\0' &&
+        strcmp(request->job->fingerprint, before) != 0) {
+        return changed_error(request, "is not the one that was submitted: its content changed",
+                             err);
+    }
+    if (!evq_job_log_path(request->config->worker.scratch,
+                          request->epoch != NULL ? request->epoch : "", id, request->attempt,
+                          log_path, sizeof(log_path))) {
+        return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long for the log of '%s'",
+                             id);
+    }
+    struct relay relay = {
+        .report = report, .request = request, .native = native, .fingerprint = before};
+    const struct evq_eval_report relayed = {
+        .context = &relay, .progress = relay_progress, .task = relay_task};
+    const struct evq_command_place place = {.devices = runner->config.devices,
+                                            .log_path = log_path};
+    status = prepared_eval(runner, &place, before, request, &relayed, failure, err);
+    return native ? status : program_reason(&relay, status, err);
+}

@@ -1,0 +1,155 @@
+#include "worker/child/work.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/file.h"
+#include "shared/checkpoint/checkpoint.h"
+#include "worker/child/channel.h"
+#include "worker/evaluators/placement.h"
+
+static bool file_is_here(const struct evq_work *work)
+{
+    const char *const paths[] = {work->job->pin, work->job->path};
+    int fd = -1;
+
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]) && work->root_fd >= 0; i++) {
+        if (paths[i] != NULL && paths[i][0] != '\0' &&
+            evq_beneath_open(work->root_fd, paths[i], false, &fd, NULL) == EVQ_OK) {
+            (void)close(fd); // Read only.
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Weights in memory are read where they are, if this machine is theirs; else fetched. */
+static enum evq_status memory_open(const struct evq_config *config,
+                                   const struct evq_eval_report *report, struct evq_work *work,
+                                   struct evq_error *err)
+{
+    const struct evq_snapshot *snapshot = &work->job->snapshot;
+    char boot[EVQ_SNAPSHOT_BOOT_BYTES_MAX + 1];
+    char host[256] = "";
+
+    (void)gethostname(host, sizeof(host) - 1); // For the message, else told by the boot.
+    evq_snapshot_boot(boot);
+    const bool ours = work->job->snapshot_given ? strcmp(snapshot->boot, boot) == 0
+                                                : strcmp(work->job->host, host) == 0;
+    const bool told = work->job->snapshot_given && !ours; // Not even by a name that is the same.
+    if (!told && file_is_here(work)) {
+        return EVQ_OK;
+    }
+    if (snapshot->place[0] == '\0') {
+        return ours ? EVQ_OK // It is gone, which the evaluation will say.
+                    : evq_error_set(err, EVQ_E_RETRY,
+                                    "'%s' is in the memory of host '%.80s', which this worker on "
+                                    "'%.80s' does not share: run a worker for its suite there",
+                                    work->job->path, work->job->host, host);
+    }
+    if (snapshot->bytes > config->worker.fetch_bytes_max) {
+        return evq_error_set(err, EVQ_E_RETRY,
+                             "'%s' has %lld bytes in another memory; worker.fetch_bytes_max is "
+                             "%lld here",
+                             work->job->path, (long long)snapshot->bytes,
+                             (long long)config->worker.fetch_bytes_max);
+    }
+    const enum evq_status status = evq_fetch_open(
+        work->job, config->worker.scratch, &evq_fetch_limits_default, report, &work->fetched, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    evq_file_close(&work->root_fd);
+    work->root_path = work->fetched.directory;
+    work->root_fd = open(work->fetched.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return EVQ_OK;
+}
+
+/* Splits "a\nb\n" in place; the pointers are into the note's text. */
+static enum evq_status tasks_done_split(const struct evq_note *note, struct evq_work *work,
+                                        struct evq_error *err)
+{
+    char *text = evq_arena_strdup(note->arena, evq_channel_get_text(note, "tasks_done"));
+    const size_t bytes = text != NULL ? strlen(text) : 0;
+
+    work->tasks_done = evq_arena_array(note->arena, bytes + 1, sizeof(*work->tasks_done));
+    if (text == NULL || work->tasks_done == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "job %s", work->id);
+    }
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        work->tasks_done[work->task_done_count++] = line;
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_work_open(const struct evq_config *config, const struct evq_note *note,
+                              const struct evq_eval_report *report, struct evq_work *work,
+                              struct evq_error *err)
+{
+    const struct evq_field *record = evq_codec_note_field(note, "record");
+    const char *suite = evq_channel_get_text(note, "suite");
+
+    *work = (struct evq_work){.root_fd = -1, .fetched = {.directory_fd = -1}};
+    work->id = evq_channel_get_text(note, "id");
+    work->suite = evq_config_suite(config, suite);
+    if (work->suite == NULL ||
+        strcmp(work->suite->digest, evq_channel_get_text(note, "digest")) != 0) {
+        return evq_error_set(
+            err, EVQ_E_RETRY,
+            "suite '%s' in %s changed since this worker started: restart the worker", suite,
+            config->file);
+    }
+    if (record == NULL || record->type != EVQ_FIELD_BYTES) {
+        return evq_error_set(err, EVQ_E_BUG, "a job without its record");
+    }
+    enum evq_status status =
+        evq_codec_job_decode(record->bytes, record->byte_count, &work->job, err);
+    if (status == EVQ_OK) {
+        status = tasks_done_split(note, work, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_root *root = evq_config_root_find(config, work->job->root);
+    if (root == NULL) {
+        return evq_error_set(
+            err, EVQ_E_INCOMPLETE, // Of this machine's set-up, not of the job: no attempt of it.
+            "root '%s' of checkpoint '%s' is not known on this worker: add under roots: in %s the "
+            "line \"%s: /DIRECTORY/HERE\"",
+            work->job->root, work->job->path, config->file[0] != '\0' ? config->file : "evalq.yaml",
+            work->job->root);
+    }
+    work->root_path = root->path;
+    work->root_fd = open(root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int open_errno = errno;
+    if (root == &config->shm) {
+        status = memory_open(config, report, work, err);
+    }
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (work->root_fd < 0) {
+        return evq_error_set(err, EVQ_E_INCOMPLETE,
+                             "root '%s' is %s here, which cannot be opened: %s", root->name,
+                             work->root_path, strerror(open_errno));
+    }
+    return EVQ_OK;
+}
+
+void evq_work_close(struct evq_work *work)
+{
+    evq_file_close(&work->root_fd);
+    evq_fetch_close(&work->fetched);
+    evq_job_free(work->job);
+}
+
+const char *evq_work_path(const struct evq_work *work)
+{
+    return work->fetched.directory[0] != '\0' ? work->fetched.name
+                                              : evq_placement_pick(work->root_fd, work->job);
+}

@@ -1,0 +1,414 @@
+#include "worker/evaluators/native/native_ahead.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "worker/evaluators/native/native_checkpoint.h"
+#include "worker/evaluators/native/native_model.h"
+#include "worker/evaluators/placement.h"
+
+/* Of patience: so long the next load waits for the piece of the one before it. */
+#define TURN_SHARE 20
+
+struct evq_native_ahead {
+    struct evq_backend backend; // Opened when something is loaded for the first time.
+    int32_t threads;
+    int64_t patience_ms;
+    bool dropped;
+    bool taking; // Within evq_native_ahead_take(), which tells progress, who may begin the next.
+
+    // Of the latest job.
+    bool begun; // There is a thread, which may have ended.
+    bool hangs; // It was waited for in vain.
+    pthread_t thread;
+
+    // While the thread lives they are its alone.
+    void *state; // The second set's; NULL: there is none yet.
+    struct evq_loader *loader;
+    struct evq_job *job;
+    struct evq_eval_request request; // Its; root_fd is ours, -1: none.
+    struct evq_checkpoint *checkpoint;
+    struct evq_model *model;
+    struct evq_loaded loaded;
+    enum evq_status status;
+
+    pthread_mutex_t lock;   // Of all below.
+    pthread_cond_t changed; // By the monotonic clock.
+    bool ended, stop;
+    bool left;           // The evaluator is gone: the thread frees all when it ends.
+    int64_t done, total; // Bytes.
+};
+
+enum evq_status evq_native_ahead_new(const struct evq_backend *backend, int32_t threads,
+                                     int64_t patience_ms, struct evq_native_ahead **ret_ahead,
+                                     struct evq_error *err)
+{
+    pthread_condattr_t attributes;
+
+    *ret_ahead = NULL;
+    if (backend->ops->reserve == NULL || backend->ops->exchange == NULL) {
+        return EVQ_OK;
+    }
+    struct evq_native_ahead *ahead = calloc(1, sizeof(*ahead));
+    if (ahead == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "loading ahead");
+    }
+    ahead->backend = *backend;
+    ahead->threads = threads;
+    ahead->patience_ms = patience_ms;
+    ahead->request.root_fd = -1;
+    (void)pthread_mutex_init(&ahead->lock, NULL); // None of these fails on Linux.
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&ahead->changed, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    *ret_ahead = ahead;
+    return EVQ_OK;
+}
+
+/* Of a job whose thread has ended, or never began; the memory stays for the next. */
+static void job_close(struct evq_native_ahead *ahead)
+{
+    evq_model_free(ahead->model);
+    evq_checkpoint_close(ahead->checkpoint);
+    evq_job_free(ahead->job);
+    evq_file_close(&ahead->request.root_fd);
+    ahead->model = NULL;
+    ahead->checkpoint = NULL;
+    ahead->job = NULL;
+    ahead->request.root_fd = -1;
+}
+
+/* No thread works with it. */
+static void second_set_close(struct evq_native_ahead *ahead)
+{
+    evq_loader_free(ahead->loader);
+    ahead->loader = NULL;
+    if (ahead->state != NULL) {
+        ahead->backend.ops->close(ahead->state);
+    }
+    ahead->state = NULL;
+}
+
+static void ahead_destroy(struct evq_native_ahead *ahead)
+{
+    job_close(ahead);
+    second_set_close(ahead);
+    (void)pthread_cond_destroy(&ahead->changed);
+    (void)pthread_mutex_destroy(&ahead->lock);
+    free(ahead);
+}
+
+/* ---- the thread ---- */
+
+static enum evq_status tell(void *context, int64_t done, int64_t total)
+{
+    struct evq_native_ahead *ahead = context;
+
+    (void)pthread_mutex_lock(&ahead->lock); // Fails for a broken mutex only; so do all below.
+    ahead->done = done;
+    ahead->total = total;
+    const bool stop = ahead->stop;
+    (void)pthread_cond_signal(&ahead->changed);
+    (void)pthread_mutex_unlock(&ahead->lock);
+    return stop ? EVQ_E_STOPPED : EVQ_OK;
+}
+
+/* What the first task of the suite will compute with. */
+static enum evq_status open_model(struct evq_native_ahead *ahead)
+{
+    const struct evq_task_config *config = &ahead->request.suite->tasks[0];
+    const struct evq_task *task = NULL;
+    int32_t length = 0;
+
+    enum evq_status status = evq_task_find(config, &task, NULL);
+    if (status == EVQ_OK && task->tokens == NULL) {
+        return EVQ_E_UNSUPPORTED; // Models of samples are small: nothing to gain.
+    }
+    if (status == EVQ_OK) { // Here, and not where the job is taken over: it may hang.
+        ahead->request.root_fd = open(ahead->request.root_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        status = ahead->request.root_fd >= 0 ? EVQ_OK : EVQ_E_IO;
+    }
+    if (status == EVQ_OK) {
+        ahead->request.path = evq_placement_pick(ahead->request.root_fd, ahead->job);
+        status = evq_native_checkpoint_open(&ahead->request, config, &ahead->checkpoint, NULL);
+    }
+    return status == EVQ_OK ? evq_native_model_build(task, config, ahead->checkpoint, &length,
+                                                     &ahead->model, NULL)
+                            : status;
+}
+
+static enum evq_status open_state(struct evq_native_ahead *ahead)
+{
+    enum evq_status status = EVQ_OK;
+
+    if (ahead->state == NULL) {
+        status = evq_backend_open(&ahead->backend, ahead->threads, &ahead->state, NULL);
+    }
+    if (status == EVQ_OK && ahead->loader == NULL) {
+        status =
+            evq_loader_new(ahead->backend.ops, ahead->state, ahead->threads, &ahead->loader, NULL);
+    }
+    return status;
+}
+
+static enum evq_status load(struct evq_native_ahead *ahead)
+{
+    const struct evq_progress progress = {tell, ahead};
+
+    enum evq_status status = open_model(ahead);
+    if (status == EVQ_OK) {
+        status = open_state(ahead);
+    }
+    if (status == EVQ_OK) {
+        status = ahead->backend.ops->reserve(ahead->state, &ahead->model->plan, NULL);
+    }
+    if (status == EVQ_OK) {
+        evq_loader_watch(ahead->loader, &progress);
+        status =
+            evq_loader_fill(ahead->loader, ahead->checkpoint, ahead->model, &ahead->loaded, NULL);
+        evq_loader_watch(ahead->loader, NULL);
+    }
+    return status;
+}
+
+static void *ahead_main(void *context)
+{
+    struct evq_native_ahead *ahead = context;
+
+    const enum evq_status status = load(ahead);
+    (void)pthread_mutex_lock(&ahead->lock);
+    ahead->status = status;
+    ahead->ended = true;
+    const bool left = ahead->left;
+    (void)pthread_cond_signal(&ahead->changed);
+    (void)pthread_mutex_unlock(&ahead->lock);
+    if (left) {
+        ahead_destroy(ahead);
+    }
+    return NULL;
+}
+
+/* ---- the evaluator's thread ---- */
+
+/* With the lock held; false: the time is over. */
+static bool wait_until(struct evq_native_ahead *ahead, int64_t end_ms)
+{
+    const struct timespec end = {.tv_sec = end_ms / 1000, .tv_nsec = end_ms % 1000 * 1000000};
+
+    return pthread_cond_timedwait(&ahead->changed, &ahead->lock, &end) == 0;
+}
+
+/* Tells it to stop. Whatever was loaded, or is being loaded, is nobody's; one that still reads may
+ * hang, and is not waited for: until it ends there is no other. */
+static void forget(struct evq_native_ahead *ahead)
+{
+    bool ended = true;
+
+    if (ahead->begun) {
+        (void)pthread_mutex_lock(&ahead->lock);
+        ahead->stop = true;
+        ended = ahead->ended;
+        (void)pthread_mutex_unlock(&ahead->lock);
+    }
+    if (!ended) {
+        return;
+    }
+    if (ahead->begun) {
+        (void)pthread_join(ahead->thread, NULL); // Fails for no thread of ours.
+    }
+    ahead->begun = ahead->hangs = false;
+    job_close(ahead);
+}
+
+/* As forget(), and waits a while for the piece that is being read; once for a load that hangs. */
+static void forget_within(struct evq_native_ahead *ahead, int64_t wait_ms)
+{
+    const int64_t end_ms = evq_clock_mono_ms() + wait_ms;
+
+    forget(ahead);
+    if (ahead->begun && !ahead->hangs) {
+        (void)pthread_mutex_lock(&ahead->lock);
+        while (!ahead->ended && wait_until(ahead, end_ms)) {
+        }
+        ahead->hangs = !ahead->ended;
+        (void)pthread_mutex_unlock(&ahead->lock);
+        forget(ahead);
+    }
+}
+
+/* Signals are for the threads of the program. */
+static bool thread_start(struct evq_native_ahead *ahead)
+{
+    sigset_t all;
+    sigset_t before;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool started = pthread_create(&ahead->thread, NULL, ahead_main, ahead) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+void evq_native_ahead_begin(struct evq_native_ahead *ahead, struct evq_job *job,
+                            const struct evq_eval_request *request)
+{
+    if (!ahead->taking) {
+        forget_within(ahead, ahead->patience_ms / TURN_SHARE);
+    }
+    if (ahead->begun || ahead->dropped || request->suite->task_count == 0) {
+        evq_job_free(job);
+        return;
+    }
+    ahead->job = job;
+    ahead->request = *request;
+    ahead->request.root_fd = -1;
+    ahead->loaded = (struct evq_loaded){.bytes = 0};
+    ahead->ended = ahead->stop = false;
+    ahead->done = ahead->total = 0;
+    ahead->begun = thread_start(ahead);
+    if (!ahead->begun) {
+        job_close(ahead);
+    }
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return strcmp(a != NULL ? a : "", b != NULL ? b : "") == 0;
+}
+
+static bool is_job(const struct evq_native_ahead *ahead, const struct evq_eval_request *request)
+{
+    char ours[EVQ_JOB_ID_BYTES_MAX];
+    char theirs[EVQ_JOB_ID_BYTES_MAX];
+
+    if (!ahead->begun || request->job == NULL || request->suite != ahead->request.suite ||
+        !same_text(request->prepared, "")) {
+        return false;
+    }
+    evq_job_id(ahead->job, ours);
+    evq_job_id(request->job, theirs);
+    return strcmp(ours, theirs) == 0 &&
+           same_text(ahead->job->fingerprint, request->job->fingerprint);
+}
+
+void evq_native_ahead_meet(struct evq_native_ahead *ahead, const struct evq_eval_request *request)
+{
+    if (!is_job(ahead, request)) {
+        forget(ahead);
+    }
+}
+
+/* Tells nothing where nothing moves: a load that hangs must not pass for one that goes on. False:
+ * it has not ended, since it hangs or (status) one was told to stop. */
+static bool await(struct evq_native_ahead *ahead, const struct evq_progress *progress,
+                  enum evq_status *status)
+{
+    int64_t end_ms = evq_clock_mono_ms() + ahead->patience_ms;
+    int64_t told = 0;
+
+    (void)pthread_mutex_lock(&ahead->lock);
+    while (!ahead->ended && *status == EVQ_OK) {
+        const int64_t done = ahead->done;
+        const int64_t total = ahead->total;
+        if (done == told) {
+            if (!wait_until(ahead, end_ms)) {
+                break;
+            }
+            continue;
+        }
+        told = done;
+        (void)pthread_mutex_unlock(&ahead->lock);
+        *status = progress->tell(progress->context, done, total);
+        end_ms = evq_clock_mono_ms() + ahead->patience_ms;
+        (void)pthread_mutex_lock(&ahead->lock);
+    }
+    const bool ended = ahead->ended;
+    (void)pthread_mutex_unlock(&ahead->lock);
+    return ended;
+}
+
+enum evq_status evq_native_ahead_take(struct evq_native_ahead *ahead,
+                                      const struct evq_eval_request *request, const char *key,
+                                      const char *base, const struct evq_progress *progress,
+                                      void *state, struct evq_checkpoint **checkpoint,
+                                      struct evq_model **ret_model, struct evq_loaded *ret_loaded,
+                                      struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    *ret_model = NULL;
+    if (!is_job(ahead, request)) {
+        return EVQ_OK;
+    }
+    ahead->taking = true;
+    const bool ended = await(ahead, progress, &status);
+    ahead->taking = false;
+    if (!ended && status == EVQ_OK) {
+        evq_log(EVQ_LOG_WARN, "load_ahead_hangs", "checkpoint=%s ms=%lld", (*checkpoint)->path,
+                (long long)ahead->patience_ms);
+    }
+    const struct evq_task_config *config = &ahead->request.suite->tasks[0];
+    const bool fits =
+        ended && status == EVQ_OK && ahead->status == EVQ_OK &&
+        strcmp(key, evq_pair_get(config->model, config->model_count, "key", "")) == 0 &&
+        strcmp(base, evq_pair_get(config->model, config->model_count, "base", "")) == 0 &&
+        evq_checkpoint_same_files(*checkpoint, ahead->checkpoint);
+    if (fits) {
+        status = ahead->backend.ops->exchange(state, ahead->state, err);
+    }
+    if (fits && status == EVQ_OK) {
+        evq_checkpoint_close(*checkpoint);
+        *checkpoint = ahead->checkpoint;
+        *ret_model = ahead->model;
+        *ret_loaded = ahead->loaded;
+        ahead->checkpoint = NULL;
+        ahead->model = NULL;
+    }
+    forget(ahead);
+    return status;
+}
+
+bool evq_native_ahead_drop(struct evq_native_ahead *ahead)
+{
+    if (ahead == NULL || ahead->dropped) {
+        return false;
+    }
+    forget_within(ahead, ahead->patience_ms);
+    if (ahead->begun) {
+        return false; // What hangs holds its memory.
+    }
+    ahead->dropped = ahead->state != NULL; // It would be so again with the next job.
+    second_set_close(ahead);
+    return ahead->dropped;
+}
+
+bool evq_native_ahead_free(struct evq_native_ahead *ahead)
+{
+    if (ahead == NULL) {
+        return true;
+    }
+    forget_within(ahead, ahead->patience_ms);
+    if (ahead->begun) {
+        const pthread_t thread = ahead->thread;
+        (void)pthread_mutex_lock(&ahead->lock);
+        ahead->left = !ahead->ended;
+        const bool left = ahead->left;
+        (void)pthread_mutex_unlock(&ahead->lock);
+        if (left) {
+            (void)pthread_detach(thread); // Fails for no thread of ours.
+            return false;
+        }
+        forget(ahead); // It has ended just now.
+    }
+    ahead_destroy(ahead);
+    return true;
+}

@@ -1,0 +1,61 @@
+#include "worker/evaluators/native/native_checkpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ROOTS_MAX 64 // Looked in for the base of an adapter.
+
+/* The directories of the configured roots, beneath which an adapter's base may lie; one that is not
+ * there now holds none. */
+static size_t open_roots(const struct evq_config *config, int *fds)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; config != NULL && i < config->root_count && count < ROOTS_MAX; i++) {
+        const int fd = open(config->roots[i].path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0) {
+            fds[count++] = fd;
+        }
+    }
+    return count;
+}
+
+static enum evq_status open_path(const struct evq_eval_request *request,
+                                 const struct evq_checkpoint_options *options,
+                                 struct evq_checkpoint **ret_checkpoint, struct evq_error *err)
+{
+    if (request->prepared == NULL || request->prepared[0] == '\0') {
+        return evq_checkpoint_open(request->root_fd, request->path, options, ret_checkpoint, err);
+    }
+    const int fd = open(request->prepared, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return evq_error_set(err, EVQ_E_IO, "open prepared checkpoint '%s': %s", request->prepared,
+                             strerror(errno));
+    }
+    const enum evq_status status = evq_checkpoint_open(fd, ".", options, ret_checkpoint, err);
+    (void)close(fd); // Opened for reading: nothing to lose.
+    return status;
+}
+
+enum evq_status evq_native_checkpoint_open(const struct evq_eval_request *request,
+                                           const struct evq_task_config *config,
+                                           struct evq_checkpoint **ret_checkpoint,
+                                           struct evq_error *err)
+{
+    int root_fds[ROOTS_MAX];
+    struct evq_checkpoint_options options = {
+        .key = evq_pair_get(config->model, config->model_count, "key", ""),
+        .variant = evq_eval_variant(request),
+        .base = evq_pair_get(config->model, config->model_count, "base", ""),
+        .root_fds = root_fds,
+    };
+
+    options.root_count = open_roots(request->config, root_fds);
+    const enum evq_status status = open_path(request, &options, ret_checkpoint, err);
+    for (size_t i = 0; i < options.root_count; i++) {
+        (void)close(root_fds[i]); // Directories: nothing to lose.
+    }
+    return status;
+}

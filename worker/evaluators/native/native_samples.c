@@ -1,0 +1,236 @@
+#include "worker/evaluators/native/native_run.h"
+
+#include <stdlib.h>
+
+#include "shared/base/clock.h"
+
+#define BATCH_ROWS_MAX   8192
+#define BATCH_INPUTS_MAX ((int64_t)1 << 24) // Values: 64 MiB.
+#define BATCH_ROWS_STEP  256
+
+struct wanted { // Of a data set.
+    const struct evq_task_config *config;
+    enum evq_answer_kind answers;
+    const char *directory;
+};
+
+static bool same_dataset(const void *thing, const void *key)
+{
+    const struct wanted *wanted = key;
+
+    return evq_dataset_current(thing, wanted->config, wanted->answers, wanted->directory);
+}
+
+/* From the data sets kept warm, or from its files. */
+static enum evq_status find_dataset(struct evq_native_run *run,
+                                    const struct evq_dataset **ret_dataset, struct evq_error *err)
+{
+    struct evq_warm *warm = &run->native->datasets;
+    struct evq_arena *arena = evq_arena_new(0);
+    struct evq_dataset *dataset = NULL;
+    enum evq_status status = EVQ_OK;
+
+    const struct wanted wanted = {
+        run->config,
+        run->task->samples->answers,
+        arena != NULL ? evq_native_directory(run, arena) : NULL,
+    };
+    if (wanted.directory == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "data set");
+        goto out;
+    }
+    dataset = evq_warm_find(warm, same_dataset, &wanted);
+    if (dataset == NULL) {
+        status = evq_dataset_open(run->config, wanted.answers, wanted.directory, &dataset, err);
+        if (status == EVQ_OK) {
+            evq_warm_keep(warm, dataset, evq_dataset_bytes(dataset));
+        }
+    }
+out:
+    evq_arena_free(arena);
+    if (status == EVQ_OK) {
+        *ret_dataset = dataset;
+        run->data_digest = dataset->digest;
+    }
+    return status;
+}
+
+static int32_t batch_rows(const struct evq_dataset *dataset)
+{
+    const int64_t fitting = BATCH_INPUTS_MAX / dataset->columns / BATCH_ROWS_STEP * BATCH_ROWS_STEP;
+
+    if (fitting < BATCH_ROWS_STEP) {
+        return BATCH_ROWS_STEP;
+    }
+    return fitting < BATCH_ROWS_MAX ? (int32_t)fitting : BATCH_ROWS_MAX;
+}
+
+static enum evq_status build_model(struct evq_native_run *run, const struct evq_dataset *dataset,
+                                   struct evq_model **ret_model, struct evq_error *err)
+{
+    struct evq_model_request request = {
+        .checkpoint = run->checkpoint, .task = run->config, .rows_max = batch_rows(dataset)};
+    struct evq_model *model = NULL;
+
+    enum evq_status status = run->task->head(run->config, &request.head, err);
+    if (status == EVQ_OK) {
+        status = evq_model_build(&request, &model, err);
+    }
+    if (status == EVQ_OK && model->inputs != dataset->columns) {
+        status = evq_error_set(err, EVQ_E_INVALID,
+                               "the model takes %d inputs, but a sample of '%s' has %d values",
+                               (int)model->inputs, dataset->inputs_name, (int)dataset->columns);
+    }
+    if (status == EVQ_OK) {
+        status = run->task->samples->check(dataset, model->outputs, err);
+    }
+    if (status != EVQ_OK) {
+        evq_model_free(model);
+        return status;
+    }
+    *ret_model = model;
+    return EVQ_OK;
+}
+
+static enum evq_status grow_inputs(struct evq_native *native, size_t values, struct evq_error *err)
+{
+    const size_t bytes =
+        values * sizeof(float); // At most BATCH_INPUTS_MAX, or 256 rows of int32 columns.
+
+    if (bytes <= native->input_bytes) {
+        return EVQ_OK;
+    }
+    if (native->inputs != NULL) {
+        native->backend.ops->free(native->state, native->inputs);
+        native->inputs = NULL;
+        native->input_bytes = 0;
+    }
+    const enum evq_status status =
+        native->backend.ops->alloc(native->state, bytes, &native->inputs, err);
+    if (status == EVQ_OK) {
+        native->input_bytes = bytes;
+    }
+    return status;
+}
+
+struct batch { // Its answers, and what came out.
+    const struct evq_dataset *dataset;
+    int32_t *labels;
+    float *targets;
+    struct evq_row_result *results;
+};
+
+static enum evq_status batch_alloc(struct batch *batch, size_t rows, struct evq_error *err)
+{
+    if (batch->dataset->kind == EVQ_ANSWER_LABELS) {
+        batch->labels = calloc(rows, sizeof(*batch->labels));
+    } else {
+        batch->targets =
+            calloc(rows * (size_t)batch->dataset->answer_columns, sizeof(*batch->targets));
+    }
+    batch->results = calloc(rows, sizeof(*batch->results));
+    if (batch->results == NULL || (batch->labels == NULL && batch->targets == NULL)) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a batch of %zu rows", rows);
+    }
+    return EVQ_OK;
+}
+
+static void batch_free(struct batch *batch)
+{
+    free(batch->labels);
+    free(batch->targets);
+    free(batch->results);
+}
+
+/* For the batches' samples: where there is no memory for run->rows of them, what loading used, and
+ * then for fewer. */
+static enum evq_status make_room(struct evq_native_run *run, struct batch *batch,
+                                 struct evq_error *err)
+{
+    const size_t columns = (size_t)batch->dataset->columns;
+    enum evq_status status = grow_inputs(run->native, (size_t)run->rows * columns, err);
+
+    if (status == EVQ_E_NOMEM) {
+        evq_loader_drop(run->native->loader);
+        status = grow_inputs(run->native, (size_t)run->rows * columns, err);
+    }
+    while (status == EVQ_E_NOMEM && run->rows / 2 >= BATCH_ROWS_STEP) {
+        run->rows_wanted = run->rows_wanted > 0 ? run->rows_wanted : run->rows;
+        run->rows /= 2;
+        status = grow_inputs(run->native, (size_t)run->rows * columns, err);
+    }
+    return status == EVQ_OK ? batch_alloc(batch, (size_t)run->rows, err) : status;
+}
+
+static enum evq_status run_batch(struct evq_native_run *run, const struct batch *batch,
+                                 int64_t first, int64_t stride, int32_t rows,
+                                 struct evq_task_sum *sums, struct evq_error *err)
+{
+    struct evq_native *native = run->native;
+    const struct evq_batch request = {.rows = rows,
+                                      .inputs = native->inputs,
+                                      .labels = batch->labels,
+                                      .targets = batch->targets,
+                                      .tell = evq_native_tell,
+                                      .listener = run};
+
+    evq_dataset_inputs(batch->dataset, first, stride, rows, native->inputs);
+    if (batch->labels != NULL) {
+        evq_dataset_labels(batch->dataset, first, stride, rows, batch->labels);
+    } else {
+        evq_dataset_targets(batch->dataset, first, stride, rows, batch->targets);
+    }
+    const enum evq_status status =
+        native->backend.ops->exec(native->state, &request, batch->results, err);
+    if (status == EVQ_OK) {
+        run->task->samples->add(sums, batch->results, rows, native->model->outputs);
+    }
+    return status;
+}
+
+/* Shard s takes the samples s, s + shard_count, s + 2 * shard_count, ...: none twice, none left
+ * out. */
+static enum evq_status run_batches(struct evq_native_run *run, const struct evq_dataset *dataset,
+                                   struct evq_task_sum *sums, struct evq_error *err)
+{
+    const bool sharded = run->request->shard_count > 0 && run->request->shard >= 0;
+    const int64_t stride = sharded ? run->request->shard_count : 1;
+    const int64_t start = sharded ? run->request->shard : 0;
+    const int64_t left = dataset->count - start;
+    const int64_t total = left > 0 ? (left - 1) / stride + 1 : 0;
+    struct batch batch = {.dataset = dataset};
+
+    run->total = total;
+    enum evq_status status = make_room(run, &batch, err);
+    for (int64_t done = 0; done < total && status == EVQ_OK;) {
+        const int32_t rows = total - done < run->rows ? (int32_t)(total - done) : run->rows;
+        run->done = done;
+        status = run_batch(run, &batch, start + done * stride, stride, rows, sums, err);
+        if (status == EVQ_E_NOMEM) { // The same rows again, in smaller batches.
+            status = evq_native_shrink(run, BATCH_ROWS_STEP, err);
+        } else if (status == EVQ_OK) {
+            done += rows;
+            status = evq_native_progress(run, "", done, total);
+        }
+    }
+    batch_free(&batch);
+    run->timing.samples = total;
+    return status;
+}
+
+enum evq_status evq_native_samples(struct evq_native_run *run, struct evq_task_sum *sums,
+                                   struct evq_error *err)
+{
+    const struct evq_dataset *dataset = NULL;
+    struct evq_model *model = NULL;
+
+    enum evq_status status = find_dataset(run, &dataset, err);
+    if (status == EVQ_OK) {
+        status = build_model(run, dataset, &model, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_native_load(run, model, BATCH_ROWS_STEP, err);
+    }
+    run->loaded_us = evq_clock_mono_us();
+    return status == EVQ_OK ? run_batches(run, dataset, sums, err) : status;
+}

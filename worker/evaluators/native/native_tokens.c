@@ -1,0 +1,348 @@
+/* Tasks over tokens: windows of a corpus packed into batches, the longest first, so that every
+ * batch is full and the shortest are left for the end. */
+#include "worker/evaluators/native/native_run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/clock.h"
+#include "worker/evaluators/native/native_model.h"
+#include "worker/evaluators/native/native_tokenizer.h"
+
+#define DEVICE_BATCH_ROWS 32768 // Of each.
+
+struct place { // Of a window in the order of execution.
+    int32_t rows;
+    int64_t window;
+};
+
+struct packing {
+    const struct evq_windows *windows;
+    struct place *order;
+    int32_t rows_max, scores_max;
+    struct evq_batch batch; // Its arrays are those below.
+    int32_t *tokens, *starts, *score_rows, *score_targets;
+    int64_t *score_windows;
+    struct evq_row_result *results;
+};
+
+static bool same_corpus(const void *thing, const void *wanted)
+{
+    return evq_corpus_current(thing, wanted);
+}
+
+static enum evq_status tell_reading(void *context, int64_t done, int64_t total)
+{
+    return evq_native_progress(context, ", reading data", done, total);
+}
+
+/* From the tokens kept warm, or made anew. */
+static enum evq_status find_corpus(struct evq_native_run *run, const struct evq_corpus **ret_corpus,
+                                   struct evq_error *err)
+{
+    struct evq_warm *warm = &run->native->corpora;
+    struct evq_arena *arena = evq_arena_new(0);
+    const struct evq_progress progress = {tell_reading, run};
+    struct evq_corpus_source source = {
+        .task = run->config, .kind = run->task->tokens->kind, .progress = &progress};
+    struct evq_corpus *corpus = NULL;
+
+    enum evq_status status = evq_corpus_check(run->config, source.kind, err);
+    source.directory = arena != NULL ? evq_native_directory(run, arena) : NULL;
+    if (status == EVQ_OK && source.directory == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "data set");
+    }
+    if (status == EVQ_OK) {
+        status = evq_native_tokenizer(run, source.directory, &source.tokenizer, err);
+    }
+    if (status == EVQ_OK) {
+        corpus = evq_warm_find(warm, same_corpus, &source);
+    }
+    if (status == EVQ_OK && corpus == NULL) {
+        status = evq_corpus_open(&source, &corpus, err);
+        if (status == EVQ_OK) {
+            evq_warm_keep(warm, corpus, evq_corpus_bytes(corpus));
+        }
+    }
+    evq_arena_free(arena);
+    if (status == EVQ_OK) {
+        *ret_corpus = corpus;
+        run->data_digest = corpus->digest;
+    }
+    return status;
+}
+
+static enum evq_status check_vocabulary(const struct evq_corpus *corpus, int32_t vocabulary,
+                                        struct evq_error *err)
+{
+    const int32_t most = corpus->most > corpus->prefix ? corpus->most : corpus->prefix;
+
+    if (most < vocabulary) {
+        return EVQ_OK;
+    }
+    return evq_error_set(err, EVQ_E_INVALID,
+                         "'%s' has token id %d, but the model's vocabulary ends at %d%s",
+                         corpus->name, (int)most, (int)(vocabulary - 1),
+                         corpus->counted ? ": the tokenizer does not fit the model" : "");
+}
+
+/* The windows of this shard, of the length the model or the task allows. */
+static enum evq_status cut_windows(struct evq_native_run *run, const struct evq_model *model,
+                                   int32_t length, struct evq_windows *windows,
+                                   struct evq_error *err)
+{
+    const bool sharded = run->request->shard_count > 0 && run->request->shard >= 0;
+
+    if (model->context < 1) {
+        return evq_error_set(err, EVQ_E_INVALID, "the model (%s) reads samples, not tokens",
+                             model->family);
+    }
+    if (length > model->context) {
+        return evq_error_set(err, EVQ_E_LIMIT,
+                             "length is %d tokens, but the model takes sequences of at most %d",
+                             (int)length, (int)model->context);
+    }
+    windows->config = run->config;
+    windows->length_max = length > 0 ? length : model->context;
+    windows->shard = sharded ? run->request->shard : 0;
+    windows->shard_count = sharded ? run->request->shard_count : 1;
+    const enum evq_status status = check_vocabulary(windows->corpus, model->outputs, err);
+    return status == EVQ_OK ? run->task->tokens->windows(windows, err) : status;
+}
+
+static int longest_first(const void *left, const void *right)
+{
+    const struct place *a = left;
+    const struct place *b = right;
+
+    if (a->rows != b->rows) {
+        return a->rows > b->rows ? -1 : 1;
+    }
+    return a->window < b->window ? -1 : a->window > b->window;
+}
+
+static enum evq_status order_windows(struct packing *packing, struct evq_error *err)
+{
+    const struct evq_windows *windows = packing->windows;
+
+    packing->order = calloc((size_t)windows->count + 1, sizeof(*packing->order));
+    if (packing->order == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "the order of %lld windows",
+                             (long long)windows->count);
+    }
+    for (int64_t i = 0; i < windows->count; i++) {
+        packing->order[i] =
+            (struct place){.rows = evq_window_rows(&windows->items[i]), .window = i};
+    }
+    qsort(packing->order, (size_t)windows->count, sizeof(*packing->order), longest_first);
+    return EVQ_OK;
+}
+
+static enum evq_status load_model(struct evq_native_run *run, struct packing *packing,
+                                  struct evq_model *model, struct evq_error *err)
+{
+    const int32_t longest = packing->windows->count > 0 ? packing->order[0].rows : 1;
+    const int32_t devices = run->native->backend.devices;
+    const int32_t rows = devices == 0 ? EVQ_NATIVE_CPU_ROWS : devices * DEVICE_BATCH_ROWS;
+
+    model->plan.length_max = longest;
+    model->plan.rows_max = rows > longest ? rows : longest;
+    const enum evq_status status = evq_native_load(run, model, longest, err);
+    packing->rows_max = run->rows;
+    return status;
+}
+
+static enum evq_status packing_alloc(struct packing *packing, struct evq_error *err)
+{
+    const size_t rows = (size_t)packing->rows_max;
+    const size_t scores = 2 * rows; // Several may share a row.
+
+    packing->scores_max = 2 * packing->rows_max;
+    packing->tokens = calloc(rows, sizeof(*packing->tokens));
+    packing->starts = calloc(rows + 1, sizeof(*packing->starts));
+    packing->score_rows = calloc(scores, sizeof(*packing->score_rows));
+    packing->score_targets = calloc(scores, sizeof(*packing->score_targets));
+    packing->score_windows = calloc(scores, sizeof(*packing->score_windows));
+    packing->results = calloc(scores, sizeof(*packing->results));
+    if (packing->tokens == NULL || packing->starts == NULL || packing->score_rows == NULL ||
+        packing->score_targets == NULL || packing->score_windows == NULL ||
+        packing->results == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a batch of %zu tokens", rows);
+    }
+    packing->batch = (struct evq_batch){.tokens = packing->tokens,
+                                        .starts = packing->starts,
+                                        .score_rows = packing->score_rows,
+                                        .score_targets = packing->score_targets};
+    return EVQ_OK;
+}
+
+static void packing_free(struct packing *packing)
+{
+    free(packing->order);
+    free(packing->tokens);
+    free(packing->starts);
+    free(packing->score_rows);
+    free(packing->score_targets);
+    free(packing->score_windows);
+    free(packing->results);
+}
+
+/* Token i of a window, prefix and all. */
+static int32_t token_at(const struct evq_windows *windows, const struct evq_window *window,
+                        int32_t i)
+{
+    const int32_t at = i - (window->prefixed ? 1 : 0);
+
+    return at < 0 ? windows->corpus->prefix : windows->corpus->tokens.ids[window->first + at];
+}
+
+/* Whether the window's inputs are those of the sequence packed last, and each has one score. */
+static bool shares_inputs(const struct packing *packing, const struct evq_window *window)
+{
+    const struct evq_batch *batch = &packing->batch;
+    const int32_t rows = evq_window_rows(window);
+
+    if (batch->sequences == 0 || window->scored != 1 ||
+        batch->score_rows[batch->scores - 1] != batch->rows - 1) {
+        return false;
+    }
+    const int32_t start = batch->starts[batch->sequences - 1];
+    bool same = batch->rows - start == rows;
+    for (int32_t i = 0; i < rows && same; i++) {
+        same = packing->tokens[start + i] == token_at(packing->windows, window, i);
+    }
+    return same;
+}
+
+/* Adds a window to the batch; false, and nothing is added: it is full. */
+static bool pack(struct packing *packing, int64_t at)
+{
+    const struct evq_window *window = &packing->windows->items[at];
+    struct evq_batch *batch = &packing->batch;
+    const int32_t rows = evq_window_rows(window);
+    const bool shares = shares_inputs(packing, window);
+
+    if (batch->scores + window->scored > packing->scores_max ||
+        (!shares && batch->rows + rows > packing->rows_max)) {
+        return false;
+    }
+    if (!shares) {
+        packing->starts[batch->sequences++] = batch->rows;
+        for (int32_t i = 0; i < rows; i++) {
+            packing->tokens[batch->rows++] = token_at(packing->windows, window, i);
+        }
+        packing->starts[batch->sequences] = batch->rows;
+    }
+    for (int32_t i = rows - window->scored; i < rows; i++) {
+        packing->score_rows[batch->scores] = batch->rows - rows + i;
+        packing->score_targets[batch->scores] = token_at(packing->windows, window, i + 1);
+        packing->score_windows[batch->scores++] = at;
+    }
+    return true;
+}
+
+/* Scores of a window lie side by side: added up in registers, as the device waits meanwhile. */
+static void collect(const struct packing *packing)
+{
+    const int64_t *windows = packing->score_windows;
+
+    for (int32_t i = 0; i < packing->batch.scores;) {
+        const int64_t window = windows[i];
+        struct evq_window_result sum = packing->windows->results[window];
+        for (; i < packing->batch.scores && windows[i] == window; i++) {
+            sum.loss += packing->results[i].loss;
+            sum.greedy += packing->results[i].predicted == packing->score_targets[i];
+            sum.nans += isnan(packing->results[i].loss) != 0;
+        }
+        packing->windows->results[window] = sum;
+    }
+}
+
+static enum evq_status run_windows(struct evq_native_run *run, struct packing *packing,
+                                   struct evq_error *err)
+{
+    const struct evq_native *native = run->native;
+    const int64_t total = packing->windows->count;
+    enum evq_status status = EVQ_OK;
+
+    run->total = total;
+    packing->batch.tell = evq_native_tell;
+    packing->batch.listener = run;
+    for (int64_t done = 0; done < total && status == EVQ_OK;) {
+        const int64_t began = done;
+        run->done = done;
+        packing->batch.rows = packing->batch.sequences = packing->batch.scores = 0;
+        while (done < total && pack(packing, packing->order[done].window)) {
+            done++;
+        }
+        status = native->backend.ops->exec(native->state, &packing->batch, packing->results, err);
+        if (status == EVQ_E_NOMEM) { // The same windows again, in smaller batches.
+            done = began;
+            status = evq_native_shrink(run, packing->order[0].rows, err);
+            packing->rows_max = run->rows;
+            packing->scores_max = 2 * packing->rows_max;
+        } else if (status == EVQ_OK) {
+            collect(packing);
+            run->timing.tokens += packing->batch.rows;
+            status = evq_native_progress(run, "", done, total);
+        }
+    }
+    return status;
+}
+
+/* Takes the model over. */
+static enum evq_status score_windows(struct evq_native_run *run, struct evq_model *model,
+                                     struct evq_windows *windows, struct evq_error *err)
+{
+    struct packing packing = {.windows = windows};
+
+    enum evq_status status = order_windows(&packing, err);
+    if (status != EVQ_OK) {
+        evq_model_free(model);
+        return status;
+    }
+    status = load_model(run, &packing, model, err);
+    run->loaded_us = evq_clock_mono_us();
+    windows->results = calloc((size_t)windows->count + 1, sizeof(*windows->results));
+    if (status == EVQ_OK && windows->results == NULL) {
+        status =
+            evq_error_set(err, EVQ_E_NOMEM, "results of %lld windows", (long long)windows->count);
+    }
+    if (status == EVQ_OK) {
+        status = packing_alloc(&packing, err);
+    }
+    if (status == EVQ_OK) {
+        status = run_windows(run, &packing, err);
+    }
+    packing_free(&packing);
+    return status;
+}
+
+enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_sum *sums,
+                                  struct evq_error *err)
+{
+    struct evq_windows windows = {0};
+    struct evq_model *model = NULL;
+    int32_t length = 0;
+
+    enum evq_status status = find_corpus(run, &windows.corpus, err);
+    if (status == EVQ_OK) {
+        status =
+            evq_native_model_build(run->task, run->config, run->checkpoint, &length, &model, err);
+    }
+    if (status == EVQ_OK) {
+        status = cut_windows(run, model, length, &windows, err);
+    }
+    if (status == EVQ_OK) {
+        status = score_windows(run, model, &windows, err);
+        model = NULL;
+    }
+    if (status == EVQ_OK) {
+        run->task->tokens->add(sums, &windows);
+        run->timing.samples = sums[0].count;
+    }
+    evq_model_free(model);
+    evq_windows_free(&windows);
+    return status;
+}

@@ -1,0 +1,252 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "worker/supervisor/supervisor.h"
+
+#define LOOK_MS 100 // A job that ends sooner leaves nothing to gain by reading ahead of the next.
+
+/* ---- the slot whose device takes the weights ---- */
+
+/* The one that began first of those that evaluate on a GPU: it is likely to end first. */
+static struct evq_slot *slot_pick(struct evq_supervisor *supervisor, const struct evq_job *job)
+{
+    struct evq_slot *first = NULL;
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        if (slot->state == EVQ_SLOT_RUNNING && slot->lease != NULL && slot->gpus > 0 &&
+            evq_claim_rules_fit(supervisor, job, slot) &&
+            (first == NULL || slot->lease->claimed_ms < first->lease->claimed_ms)) {
+            first = slot;
+        }
+    }
+    return first;
+}
+
+/* Its child loads them beside those it computes with. */
+static void slot_tell(struct evq_supervisor *supervisor, const struct evq_job *job)
+{
+    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, job->suite);
+    struct evq_slot *slot = slot_pick(supervisor, job);
+    struct evq_buffer record;
+
+    if (slot == NULL || suite == NULL || strcmp(suite->evaluator, "native") != 0 ||
+        suite->prepare[0] != '\0') {
+        return;
+    }
+    evq_buffer_init(&record, 0);
+    if (evq_codec_job_encode(job, &record, NULL) == EVQ_OK) {
+        const struct evq_field fields[] = {evq_channel_text("suite", suite->name),
+                                           evq_channel_text("digest", suite->digest),
+                                           evq_channel_bytes("record", record.data, record.bytes)};
+        const enum evq_status status = evq_channel_send(&slot->channel, "ahead", fields,
+                                                        sizeof(fields) / sizeof(fields[0]), NULL);
+        evq_log(EVQ_LOG_DEBUG, "load_ahead", "job=%s slot=%u told=%d", supervisor->ahead.id,
+                slot->number, status == EVQ_OK); // Else its child dies, which is seen elsewhere.
+    }
+    evq_buffer_free(&record);
+}
+
+/* ---- the process that reads ---- */
+
+/* The job's record as a file to read from, which no writer can be made to wait for; -1: none. */
+static int record_open(const struct evq_job *job)
+{
+    struct evq_buffer record;
+    int fd = -1;
+
+    evq_buffer_init(&record, 0);
+    if (evq_codec_job_encode(job, &record, NULL) == EVQ_OK) {
+        fd = memfd_create("evalq-ahead", MFD_CLOEXEC);
+        if (fd >= 0 && (write(fd, record.data, record.bytes) != (ssize_t)record.bytes ||
+                        lseek(fd, 0, SEEK_SET) != 0)) {
+            (void)close(fd); // Half a record is none.
+            fd = -1;
+        }
+    }
+    evq_buffer_free(&record);
+    return fd;
+}
+
+/* In the forked copy: async-signal-safe calls alone. */
+static void reader_exec(const struct evq_slot_spawn *spawn, char *const *envp, int record_fd,
+                        pid_t parent)
+{
+    char *const *argv = NULL;
+
+    evq_slot_forked(parent);
+    const int output = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    // Copied high first: it may be the very number it must become.
+    const int record_copy = fcntl(record_fd, F_DUPFD_CLOEXEC, 10);
+    const int output_copy = fcntl(output, F_DUPFD_CLOEXEC, 10);
+    memcpy(&argv, &spawn->argv, sizeof(argv)); // execve() takes char *const[] and writes to none.
+    if (dup2(record_copy, 0) == 0 && dup2(output_copy, 1) == 1 && dup2(output_copy, 2) == 2) {
+        (void)execve("/proc/self/exe", argv, envp);
+    }
+    _exit(127);
+}
+
+static void reader_start(struct evq_supervisor *supervisor, const struct evq_job *job)
+{
+    char devices_line[] = "CUDA_VISIBLE_DEVICES=";
+    struct evq_ahead *ahead = &supervisor->ahead;
+    const pid_t parent = getpid();
+
+    char **envp = evq_slot_environment(devices_line);
+    int record_fd = record_open(job);
+    const pid_t pid = envp != NULL && record_fd >= 0 ? fork() : -1;
+    if (pid == 0) {
+        reader_exec(&ahead->spawn, envp, record_fd, parent);
+    }
+    evq_file_close(&record_fd); // The process has its own.
+    free(envp);
+    ahead->pid = pid > 0 ? pid : 0; // What cannot start is not missed.
+    ahead->stopped = false;
+    ahead->began_ms = evq_clock_mono_ms();
+}
+
+void evq_ahead_stop(struct evq_supervisor *supervisor)
+{
+    struct evq_ahead *ahead = &supervisor->ahead;
+
+    if (ahead->pid > 0 && !ahead->stopped) {
+        ahead->stopped = true;
+        (void)kill(ahead->pid, SIGKILL);
+    }
+}
+
+void evq_ahead_reap(struct evq_supervisor *supervisor)
+{
+    struct evq_ahead *ahead = &supervisor->ahead;
+    int wait_status = 0;
+
+    if (ahead->pid <= 0 || waitpid(ahead->pid, &wait_status, WNOHANG) != ahead->pid) {
+        return; // One that hangs in a file system's call is waited for, and no other started.
+    }
+    const bool done = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == EVQ_EXIT_OK;
+    evq_log(done ? EVQ_LOG_INFO : EVQ_LOG_DEBUG, "read_ahead", "job=%s ms=%lld outcome=%s",
+            ahead->id, (long long)(evq_clock_mono_ms() - ahead->began_ms),
+            ahead->stopped ? "stopped"
+            : done         ? "done"
+                           : "left");
+    ahead->pid = 0;
+    if (done && !ahead->stopped) {
+        slot_tell(supervisor, ahead->job);
+    }
+    if (ahead->stopped) {
+        ahead->id[0] = '\0'; // Should it still be the next one, what is missing is read.
+    }
+    evq_ahead_close(supervisor);
+}
+
+void evq_ahead_close(struct evq_supervisor *supervisor)
+{
+    evq_job_free(supervisor->ahead.job);
+    supervisor->ahead.job = NULL;
+}
+
+/* ---- when ---- */
+
+/* A slot that is free, or will be in a moment, claims for itself. */
+static bool all_work(const struct evq_supervisor *supervisor)
+{
+    return evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING) > 0 &&
+           evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == 0 &&
+           evq_claim_rules_slots(supervisor, EVQ_SLOT_STARTING) == 0;
+}
+
+static bool may_look(const struct evq_supervisor *supervisor)
+{
+    return supervisor->config->worker.read_ahead_bytes > 0 && supervisor->ahead.pid == 0 &&
+           !supervisor->ahead.refused && all_work(supervisor) && evq_claim_rules_allow(supervisor);
+}
+
+void evq_ahead_begin(struct evq_supervisor *supervisor)
+{
+    supervisor->ahead.look_ms = evq_clock_mono_ms() + LOOK_MS;
+}
+
+void evq_ahead_tick(struct evq_supervisor *supervisor)
+{
+    if (!all_work(supervisor) || supervisor->draining) {
+        evq_ahead_stop(supervisor);
+    }
+}
+
+int64_t evq_ahead_due_ms(const struct evq_supervisor *supervisor)
+{
+    return may_look(supervisor) ? supervisor->ahead.look_ms : INT64_MAX;
+}
+
+/*
+ * All who work guess the same job, and one will claim it: each reads with the chance that it is the
+ * one, so that a fleet reads a checkpoint once on average and not once a machine.
+ */
+static bool chance_is_ours(const struct evq_supervisor *supervisor, int64_t running)
+{
+    const uint64_t ours = evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING);
+
+    return running <= (int64_t)ours || evq_clock_random() % (uint64_t)running < ours;
+}
+
+/* Decided once a job; takes it over. Weights in memory are there already. */
+static void peeked_take(struct evq_supervisor *supervisor, const struct evq_peeked *peeked)
+{
+    struct evq_ahead *ahead = &supervisor->ahead;
+
+    if (peeked->job == NULL || strcmp(peeked->id, ahead->id) == 0) {
+        evq_job_free(peeked->job);
+        return;
+    }
+    (void)snprintf(ahead->id, sizeof(ahead->id), "%s", peeked->id);
+    evq_ahead_close(supervisor);
+    ahead->job = peeked->job;
+    if (!chance_is_ours(supervisor, peeked->running)) {
+        evq_ahead_close(supervisor);
+    } else if (strcmp(peeked->job->root, supervisor->config->shm.name) != 0) {
+        reader_start(supervisor, peeked->job);
+    } else {
+        slot_tell(supervisor, peeked->job);
+    }
+}
+
+bool evq_ahead_look(struct evq_supervisor *supervisor)
+{
+    struct evq_ahead *ahead = &supervisor->ahead;
+    uint32_t classes[EVQ_QUEUE_CLASSES_MAX];
+    struct evq_peeked peeked;
+    struct evq_error err;
+    uint64_t mask = 0;
+
+    if (evq_clock_mono_ms() < evq_ahead_due_ms(supervisor)) {
+        return true;
+    }
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        const struct evq_slot *slot = &supervisor->slots[i];
+        mask |= slot->state == EVQ_SLOT_RUNNING ? slot->fits : 0;
+    }
+    const uint32_t count =
+        evq_offer_classes(&supervisor->offer, evq_claim_rules_classes(supervisor, mask), classes);
+    const enum evq_status status =
+        evq_queue_peek(supervisor->link.queue, classes, count, &peeked, &err);
+    if (!evq_link_note_read(&supervisor->link, status, &err)) {
+        return false;
+    }
+    ahead->look_ms = evq_clock_mono_ms() + supervisor->heartbeat_ms; // Others come and go.
+    if (status != EVQ_OK) {
+        ahead->refused = true;
+        evq_log(EVQ_LOG_WARN, "read_ahead_refused", "reason=%s", err.message);
+        return true;
+    }
+    peeked_take(supervisor, &peeked);
+    return true;
+}

@@ -1,0 +1,496 @@
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/log.h"
+#include "worker/evaluators/failure.h"
+#include "worker/supervisor/supervisor.h"
+
+#define DEVICE_FAILURES_MAX 3 // In a row: the slot is out, and tried again at long intervals.
+#define RESTART_MAX_MS      600000
+#define EXIT_GRACE_MS       3000
+#define START_FIRST_MS      200
+#define START_MAX_MS        10000
+
+/* ---- a job goes in ---- */
+
+static int64_t job_limit_ms(const struct evq_supervisor *supervisor, const struct evq_suite *suite)
+{
+    const struct evq_evaluator *evaluator =
+        evq_config_evaluator(supervisor->config, suite->evaluator);
+    int64_t seconds = suite->limit_seconds;
+
+    // A program is limited by its evaluator, which can end it in good order; this is the limit
+    // behind it.
+    if (evaluator != NULL) {
+        seconds += 10;
+        seconds += evaluator->kind == EVQ_EVALUATOR_PERSISTENT ? evaluator->start_seconds : 0;
+    }
+    if (suite->prepare[0] != '\0') {
+        seconds += suite->limit_seconds;
+    }
+    return seconds * 1000;
+}
+
+static enum evq_status job_send(struct evq_slot *slot, const struct evq_lease *lease,
+                                const char *epoch, struct evq_error *err)
+{
+    const struct evq_claim *claim = lease->claim;
+    struct evq_buffer record;
+    struct evq_buffer done;
+
+    evq_buffer_init(&record, 0);
+    evq_buffer_init(&done, 0);
+    for (size_t i = 0; i < claim->task_done_count; i++) {
+        evq_buffer_printf(&done, "%s\n", claim->tasks_done[i]);
+    }
+    enum evq_status status = evq_codec_job_encode(claim->job, &record, err);
+    const char *tasks_done = evq_buffer_string(&done);
+    if (status == EVQ_OK && tasks_done == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "job %s", claim->id);
+    }
+    if (status == EVQ_OK) {
+        const struct evq_field fields[] = {evq_channel_text("id", claim->id),
+                                           evq_channel_text("suite", lease->suite->name),
+                                           evq_channel_text("digest", lease->suite->digest),
+                                           evq_channel_bytes("record", record.data, record.bytes),
+                                           evq_channel_integer("shard", claim->shard),
+                                           evq_channel_integer("shard_count", claim->shard_count),
+                                           evq_channel_integer("attempt", claim->attempt),
+                                           evq_channel_text("epoch", epoch),
+                                           evq_channel_text("tasks_done", tasks_done)};
+        status = evq_channel_send(&slot->channel, "job", fields, sizeof(fields) / sizeof(fields[0]),
+                                  err);
+    }
+    evq_buffer_free(&record);
+    evq_buffer_free(&done);
+    return status;
+}
+
+void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
+                       struct evq_lease *lease)
+{
+    struct evq_error err;
+    const int64_t now_ms = evq_clock_mono_ms();
+
+    if (job_send(slot, lease, supervisor->link.epoch, &err) != EVQ_OK) {
+        // It never reached the child, whose death will show: not the job's fault.
+        evq_log(EVQ_LOG_WARN, "job_not_started", "job=%s slot=%u reason=%s", lease->claim->id,
+                slot->number, err.message);
+        (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
+        evq_slot_kill(slot);
+        evq_slot_set(slot, EVQ_SLOT_STARTING); // Until it is reaped no other job is asked for.
+        slot->heard_ms = now_ms;
+        return;
+    }
+    lease->state = EVQ_LEASE_RUNNING;
+    slot->lease = lease;
+    slot->ending = EVQ_ENDING_NONE;
+    slot->kill_ms = 0;
+    slot->heard_ms = now_ms;
+    slot->limit_ms = now_ms + job_limit_ms(supervisor, lease->suite);
+    evq_slot_set(slot, EVQ_SLOT_RUNNING);
+    evq_ahead_begin(supervisor);
+    evq_log(EVQ_LOG_INFO, "job_start", "job=%s slot=%u attempt=%d alone=%d queued_ms=%lld",
+            lease->claim->id, slot->number, lease->claim->attempt, lease->claim->alone,
+            (long long)lease->claim->queued_ms);
+}
+
+/* ---- what a child says ---- */
+
+static void task_take(struct evq_slot *slot, const struct evq_note *note)
+{
+    const struct evq_field *field = evq_codec_note_field(note, "result");
+    struct evq_lease *lease = slot->lease;
+    struct evq_result *result = NULL;
+    struct evq_error err;
+
+    if (lease == NULL || slot->ending == EVQ_ENDING_STALE || slot->ending == EVQ_ENDING_CANCELLED) {
+        return; // Nothing of a job that is no longer ours is published.
+    }
+    if (field == NULL || field->type != EVQ_FIELD_BYTES ||
+        evq_codec_result_decode(field->bytes, field->byte_count, &result, &err) != EVQ_OK ||
+        !evq_lease_result(lease, result)) {
+        evq_log(EVQ_LOG_ERROR, "task_bad", "job=%s slot=%u", lease->claim->id, slot->number);
+        evq_result_free(result);
+        lease->result_lost = true;
+        evq_slot_kill(slot); // Our own child speaks nonsense: its memory is not to be trusted.
+        return;
+    }
+    evq_log(EVQ_LOG_INFO, "task_done", "job=%s task=%s n=%lld compute_ms=%lld backend=%s device=%s",
+            lease->claim->id, result->task, (long long)result->n,
+            (long long)(result->timing.compute_us / 1000), result->backend, result->device);
+    if (result->note[0] != '\0') {
+        evq_log(EVQ_LOG_WARN, "task_note", "job=%s task=%s note=%s", lease->claim->id, result->task,
+                result->note);
+    }
+    if (lease->claim->shard_count > 0) {
+        evq_lease_part_add(lease, result);
+        evq_result_free(result);
+    } else if (!evq_lease_publish(lease, result)) {
+        evq_log(EVQ_LOG_ERROR, "out_of_memory", "job=%s", lease->claim->id);
+        lease->result_lost = true;
+        evq_slot_kill(slot);
+    }
+}
+
+static void seconds_learn(struct evq_supervisor *supervisor, const struct evq_lease *lease)
+{
+    double *seconds = &supervisor->suite_seconds[lease->suite - supervisor->config->suites];
+    const double took = (double)(evq_clock_mono_ms() - lease->claimed_ms) / 1000.0;
+
+    *seconds = *seconds > 0 ? *seconds * 0.7 + took * 0.3 : took;
+}
+
+/* The job left the child: the slot is free, the lease lives on until Redis knows. */
+static struct evq_lease *slot_leave(struct evq_slot *slot)
+{
+    struct evq_lease *lease = slot->lease;
+
+    slot->lease = NULL;
+    slot->ending = EVQ_ENDING_NONE;
+    slot->kill_ms = slot->limit_ms = 0;
+    return lease;
+}
+
+static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
+{
+    const enum evq_slot_ending ending = slot->ending;
+    struct evq_lease *lease = slot_leave(slot);
+
+    if (lease == NULL || ending == EVQ_ENDING_STALE || ending == EVQ_ENDING_CANCELLED) {
+        if (lease != NULL) {
+            evq_held_leases_drop(supervisor, lease, ending);
+        }
+        return;
+    }
+    if (lease->result_lost) {
+        (void)evq_lease_fail(lease, EVQ_FAIL_RETRY, "one of its results could not be read or kept",
+                             NULL);
+        return;
+    }
+    // A job that ended in spite of a limit or a drain has ended.
+    supervisor->crashed_count = 0;
+    slot->failures = 0;
+    evq_disk_pause_found(supervisor, lease->suite);
+    seconds_learn(supervisor, lease);
+    evq_log(EVQ_LOG_INFO, "job_done", "job=%s slot=%u ms=%lld", lease->claim->id, slot->number,
+            (long long)(evq_clock_mono_ms() - lease->claimed_ms));
+    if (lease->part_failed) {
+        (void)evq_lease_fail(lease, EVQ_FAIL_FATAL, "the sums of the shard do not fit into 64 KiB",
+                             NULL);
+    } else {
+        (void)evq_lease_end(lease, lease->claim->shard_count > 0 ? EVQ_OUTBOX_COMPLETE_SHARD
+                                                                 : EVQ_OUTBOX_COMPLETE);
+    }
+}
+
+static void crash_count(struct evq_supervisor *supervisor, const char *id)
+{
+    for (uint32_t i = 0; i < supervisor->crashed_count; i++) {
+        if (strcmp(supervisor->crashed[i], id) == 0) {
+            return; // The same job again: it is the poisonous one.
+        }
+    }
+    if (supervisor->crashed_count < EVQ_SUPERVISOR_SICK_JOBS) {
+        (void)snprintf(supervisor->crashed[supervisor->crashed_count++], EVQ_JOB_ID_BYTES_MAX, "%s",
+                       id);
+    }
+    if (supervisor->crashed_count == EVQ_SUPERVISOR_SICK_JOBS && !supervisor->sick) {
+        supervisor->sick = true;
+        supervisor->beat_due_ms = 0; // Tell at once.
+        evq_log(EVQ_LOG_ERROR, "worker_sick", "reason=%s",
+                "several different jobs crashed here with none done between: no more claims until "
+                "a restart");
+    }
+}
+
+/* The job did not end well: by our own doing (ending), or by what the child said or did. */
+static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
+                       enum evq_fail_kind kind, const char *reason, const char *detail)
+{
+    // Who tells a worker to go often tells its whole group: Slurm every process of a step, a
+    // terminal too. An evaluator that dies of that is no crash.
+    const enum evq_slot_ending ending =
+        slot->ending == EVQ_ENDING_NONE && kind == EVQ_FAIL_CRASH && supervisor->told
+            ? EVQ_ENDING_RELEASED
+            : slot->ending;
+    struct evq_lease *lease = slot_leave(slot);
+
+    if (lease == NULL) {
+        return;
+    }
+    // What finds no room is tried again and again: evq_disk_pause_lack() says it once.
+    evq_log(ending == EVQ_ENDING_NO_ROOM ? EVQ_LOG_INFO : EVQ_LOG_WARN, "job_failed",
+            "job=%s slot=%u ending=%s reason=%s", lease->claim->id, slot->number,
+            evq_slot_ending_name(ending), reason);
+    if (ending == EVQ_ENDING_TIMEOUT || ending == EVQ_ENDING_HANG || ending == EVQ_ENDING_NONE) {
+        evq_disk_pause_found(supervisor, lease->suite); // It ran.
+    }
+    switch (ending) {
+    case EVQ_ENDING_STALE:
+    case EVQ_ENDING_CANCELLED:
+        evq_held_leases_drop(supervisor, lease, ending);
+        break;
+    case EVQ_ENDING_NO_ROOM:
+        evq_disk_pause_lack(supervisor, lease->suite, reason);
+        supervisor->jobs_taken--; // It was none.
+        (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
+        break;
+    case EVQ_ENDING_RELEASED:
+        (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
+        break;
+    case EVQ_ENDING_TIMEOUT:
+        (void)evq_lease_fail(lease, EVQ_FAIL_TIMEOUT, "ran longer than its time limit", detail);
+        break;
+    case EVQ_ENDING_HANG:
+        (void)evq_lease_fail(lease, EVQ_FAIL_TIMEOUT, "no sign of progress", detail);
+        break;
+    case EVQ_ENDING_NONE:
+        if (kind == EVQ_FAIL_CRASH) {
+            crash_count(supervisor, lease->claim->id);
+        }
+        (void)evq_lease_fail(lease, kind, reason, detail);
+        break;
+    }
+}
+
+static void error_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
+                       const struct evq_note *note)
+{
+    const int64_t number = evq_channel_get_integer(note, "status", EVQ_E_BUG);
+    const enum evq_status status =
+        number > 0 && number < EVQ_STATUS_COUNT ? (enum evq_status)number : EVQ_E_BUG;
+    const bool crash = evq_channel_get_integer(note, "crash", 0) != 0;
+    const char *message = evq_channel_get_text(note, "message");
+
+    if (slot->state == EVQ_SLOT_STARTING) {
+        (void)snprintf(slot->note, sizeof(slot->note), "%s", message);
+        evq_log(EVQ_LOG_ERROR, "child_start_failed", "slot=%u reason=%s", slot->number, message);
+        return; // It exits; the start is repeated later.
+    }
+    if (status == EVQ_E_DEVICE) {
+        slot->failures++;
+    } else if (status == EVQ_E_FULL && slot->ending == EVQ_ENDING_NONE) {
+        slot->ending = EVQ_ENDING_NO_ROOM;
+    }
+    job_failed(supervisor, slot, evq_lease_fail_kind(status, crash), message,
+               evq_channel_get_text(note, "detail"));
+    // After a device fault the child leaves by itself; until then it gets no job.
+    evq_slot_set(slot, status == EVQ_E_DEVICE ? EVQ_SLOT_STARTING : EVQ_SLOT_IDLE);
+}
+
+static void note_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
+                      const struct evq_note *note)
+{
+    slot->heard_ms = evq_clock_mono_ms();
+    if (strcmp(note->type, "hello") == 0) {
+        (void)snprintf(slot->note, sizeof(slot->note), "%s", evq_channel_get_text(note, "note"));
+        evq_slot_set(slot, EVQ_SLOT_IDLE);
+        evq_log(slot->gpus > 0 && slot->note[0] != '\0' ? EVQ_LOG_WARN : EVQ_LOG_INFO,
+                "child_ready", "slot=%u pid=%ld devices=%s note=%s", slot->number, (long)slot->pid,
+                slot->devices, slot->note);
+        supervisor->claim_due = true;
+    } else if (strcmp(note->type, "progress") == 0 && slot->lease != NULL) {
+        slot->lease->done = evq_channel_get_integer(note, "done", -1);
+        slot->lease->total = evq_channel_get_integer(note, "total", -1);
+        const char *status = evq_channel_get_text(note, "status");
+        if (status[0] != '\0') {
+            (void)snprintf(slot->lease->status, sizeof(slot->lease->status), "%s", status);
+        }
+    } else if (strcmp(note->type, "task") == 0) {
+        task_take(slot, note);
+    } else if (strcmp(note->type, "done") == 0) {
+        job_done(supervisor, slot);
+        evq_slot_set(slot, EVQ_SLOT_IDLE);
+        supervisor->claim_due = true;
+    } else if (strcmp(note->type, "error") == 0) {
+        error_take(supervisor, slot, note);
+        supervisor->claim_due = true;
+    }
+}
+
+void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot)
+{
+    struct evq_note *note = NULL;
+    struct evq_error err;
+
+    (void)evq_output_read(&slot->errors);
+    evq_channel_fill(&slot->channel);
+    if (slot->channel.in.failed) { // It lives, and nothing of what it says would be heard again.
+        evq_log(EVQ_LOG_ERROR, "child_garbled", "slot=%u reason=%s", slot->number, "out of memory");
+        evq_slot_kill(slot);
+        return;
+    }
+    for (;;) {
+        const enum evq_status status = evq_channel_next(&slot->channel, &note, &err);
+        if (status != EVQ_OK) {
+            evq_log(EVQ_LOG_ERROR, "child_garbled", "slot=%u reason=%s", slot->number, err.message);
+            evq_slot_kill(slot);
+            break;
+        }
+        if (note == NULL) {
+            break;
+        }
+        note_take(supervisor, slot, note);
+        evq_codec_note_free(note);
+    }
+}
+
+/* ---- a child dies ---- */
+
+static void death_describe(const struct evq_slot *slot, int wait_status, const char *host,
+                           char *reason, size_t reason_bytes, char *detail, size_t detail_bytes)
+{
+    char tail[EVQ_OUTPUT_TAIL_BYTES + 1];
+
+    if (WIFSIGNALED(wait_status)) {
+        (void)snprintf(reason, reason_bytes, "evaluator process died: signal %d (%s)",
+                       WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+    } else {
+        (void)snprintf(reason, reason_bytes, "evaluator process died: exit status %d",
+                       WEXITSTATUS(wait_status));
+    }
+    evq_output_tail(&slot->errors, tail, sizeof(tail));
+    (void)snprintf(detail, detail_bytes, "%s\nhost: %s\nslot: %u\ndevices: %s\nstandard error:\n%s",
+                   reason, host, slot->number, slot->devices[0] != '\0' ? slot->devices : "cpu",
+                   tail);
+}
+
+static int64_t restart_wait_ms(const struct evq_slot *slot)
+{
+    if (slot->failures == 0) {
+        return 0;
+    }
+    if (slot->failures < DEVICE_FAILURES_MAX) {
+        return slot->failures == 1 ? 200 : 1000;
+    }
+    const uint32_t doublings = slot->failures - DEVICE_FAILURES_MAX;
+    const int64_t wait_ms = INT64_C(30000) << (doublings < 5 ? doublings : 5);
+    return wait_ms < RESTART_MAX_MS ? wait_ms : RESTART_MAX_MS;
+}
+
+static void child_died(struct evq_supervisor *supervisor, struct evq_slot *slot, int wait_status)
+{
+    char reason[256];
+    char detail[EVQ_FAILURE_DETAIL_BYTES];
+
+    evq_children_read(supervisor, slot); // What it said before it died still counts.
+    death_describe(slot, wait_status, supervisor->host, reason, sizeof(reason), detail,
+                   sizeof(detail));
+    const bool starting = slot->state == EVQ_SLOT_STARTING;
+    evq_log(EVQ_LOG_WARN, "child_died", "slot=%u reason=%s job=%s", slot->number, reason,
+            slot->lease != NULL ? slot->lease->claim->id : "");
+    job_failed(supervisor, slot, EVQ_FAIL_CRASH, reason, detail);
+    evq_slot_bury(slot);
+    if (!starting) {
+        slot->note[0] = '\0'; // Its hello's.
+    } else if (slot->note[0] == '\0') {
+        (void)snprintf(slot->note, sizeof(slot->note), "%.159s", reason);
+    }
+    slot->failures += starting && slot->failures < 100;
+    slot->start_ms = evq_clock_mono_ms() + restart_wait_ms(slot);
+    if (slot->failures >= DEVICE_FAILURES_MAX) {
+        evq_log(EVQ_LOG_ERROR, "slot_out", "slot=%u devices=%s failures=%u again_ms=%lld",
+                slot->number, slot->devices, slot->failures, (long long)restart_wait_ms(slot));
+    }
+}
+
+void evq_children_reap(struct evq_supervisor *supervisor)
+{
+    int wait_status = 0;
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        if (evq_slot_reap(&supervisor->slots[i], &wait_status)) {
+            child_died(supervisor, &supervisor->slots[i], wait_status);
+        }
+    }
+}
+
+/* ---- time passes ---- */
+
+/* Where nothing can be forked or opened, it is tried again, and said once. */
+static void slot_begin(struct evq_supervisor *supervisor, struct evq_slot *slot, int64_t now_ms)
+{
+    struct evq_error err;
+
+    if (evq_slot_start(slot, &supervisor->spawn, &err) == EVQ_OK) {
+        slot->start_tries = 0;
+        return;
+    }
+    slot->start_ms = now_ms + evq_clock_backoff_ms(&supervisor->link.seed, slot->start_tries,
+                                                   START_FIRST_MS, START_MAX_MS);
+    if (slot->start_tries++ == 0) {
+        evq_log(EVQ_LOG_ERROR, "child_start_failed", "slot=%u reason=%s", slot->number,
+                err.message);
+    }
+}
+
+static void slot_tick(struct evq_supervisor *supervisor, struct evq_slot *slot, int64_t now_ms)
+{
+    if (slot->state == EVQ_SLOT_DOWN) {
+        if (!supervisor->draining && !slot->waits && now_ms >= slot->start_ms) {
+            slot_begin(supervisor, slot, now_ms);
+        }
+        return;
+    }
+    if (slot->kill_ms > 0 && now_ms >= slot->kill_ms) {
+        evq_log(EVQ_LOG_WARN, "child_kill", "slot=%u ending=%s", slot->number,
+                evq_slot_ending_name(slot->ending));
+        evq_slot_kill(slot);
+    } else if (slot->state == EVQ_SLOT_STARTING && now_ms >= slot->heard_ms + EVQ_SLOT_START_MS) {
+        evq_log(EVQ_LOG_ERROR, "child_start_slow", "slot=%u", slot->number);
+        slot->heard_ms = now_ms;
+        evq_slot_kill(slot);
+    } else if (slot->state == EVQ_SLOT_RUNNING && slot->ending == EVQ_ENDING_NONE) {
+        if (now_ms >= slot->limit_ms) {
+            evq_slot_cancel(slot, EVQ_ENDING_TIMEOUT, EVQ_SLOT_GRACE_MS);
+        } else if (now_ms >= slot->heard_ms + EVQ_SLOT_HANG_MS) {
+            evq_slot_cancel(slot, EVQ_ENDING_HANG, EVQ_SLOT_GRACE_MS);
+        }
+    }
+}
+
+void evq_children_tick(struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        slot_tick(supervisor, &supervisor->slots[i], now_ms);
+    }
+}
+
+void evq_children_stop(struct evq_supervisor *supervisor)
+{
+    const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+    const int64_t kill_ms = evq_clock_mono_ms() + (supervisor->forced ? 0 : EXIT_GRACE_MS);
+    const int64_t leave_ms = kill_ms + EXIT_GRACE_MS;
+    int wait_status = 0;
+    bool killed = false;
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        evq_channel_tell(&supervisor->slots[i].channel, "exit");
+    }
+    for (uint32_t left = supervisor->slot_count; left > 0 && evq_clock_mono_ms() < leave_ms;) {
+        left = 0;
+        for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+            struct evq_slot *slot = &supervisor->slots[i];
+            if (slot->pid > 0 && !evq_slot_reap(slot, &wait_status)) {
+                (void)evq_output_read(&slot->errors); // A full pipe must not keep it from ending.
+                left++;
+            }
+            if (slot->pid > 0 && !killed && evq_clock_mono_ms() >= kill_ms) {
+                evq_slot_kill(slot);
+            }
+        }
+        killed = evq_clock_mono_ms() >= kill_ms;
+        if (left > 0) {
+            (void)nanosleep(&pause, NULL);
+        }
+    }
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        evq_slot_bury(&supervisor->slots[i]);
+    }
+}

@@ -1,0 +1,63 @@
+/* Which jobs the slots of this worker can take now. */
+#include "shared/base/clock.h"
+#include "worker/supervisor/supervisor.h"
+
+uint32_t evq_claim_rules_slots(const struct evq_supervisor *supervisor, enum evq_slot_state state)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        count += supervisor->slots[i].state == state;
+    }
+    return count;
+}
+
+bool evq_claim_rules_fit(const struct evq_supervisor *supervisor, const struct evq_job *job,
+                         const struct evq_slot *slot)
+{
+    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, job->suite);
+    const struct evq_needs *needs = job->needs_given || suite == NULL ? &job->needs : &suite->needs;
+
+    return needs->gpus <= slot->gpus &&
+           (needs->gpu_memory_bytes == 0 || needs->gpu_memory_bytes <= slot->memory_bytes);
+}
+
+uint64_t evq_claim_rules_classes(const struct evq_supervisor *supervisor, uint64_t mask)
+{
+    const int64_t left_s = supervisor->options->deadline_s - evq_clock_unix_ms() / 1000;
+
+    for (uint32_t i = 0; i < supervisor->offer.class_count; i++) {
+        const struct evq_class *class = &supervisor->offer.classes[i];
+        const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, class->suite);
+        const bool late =
+            suite != NULL && supervisor->options->deadline_s > 0 &&
+            supervisor->suite_seconds[suite - supervisor->config->suites] > (double)left_s;
+        if (late || (suite != NULL && evq_disk_pause_held(supervisor, suite))) {
+            mask &= ~evq_offer_bit(class->number);
+        }
+    }
+    return mask;
+}
+
+static bool alone_present(const struct evq_supervisor *supervisor)
+{
+    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        if (lease->claim->alone && lease->state != EVQ_LEASE_ENDING) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool evq_claim_rules_allow(const struct evq_supervisor *supervisor)
+{
+    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        if (lease->state == EVQ_LEASE_HELD) {
+            return false;
+        }
+    }
+    return !supervisor->draining && !supervisor->sick && supervisor->registered &&
+           !alone_present(supervisor) && evq_gpus_current(supervisor) &&
+           (supervisor->options->max_jobs == 0 ||
+            supervisor->jobs_taken < supervisor->options->max_jobs);
+}

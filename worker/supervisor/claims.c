@@ -1,0 +1,225 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/log.h"
+#include "worker/supervisor/supervisor.h"
+
+#define CLAIMS_MAX 64
+
+static void lease_append(struct evq_supervisor *supervisor, struct evq_lease *lease)
+{
+    struct evq_lease **at = &supervisor->leases;
+
+    while (*at != NULL) {
+        at = &(*at)->next;
+    }
+    *at = lease;
+}
+
+static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struct evq_claim *claim)
+{
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        if (slot->state == EVQ_SLOT_IDLE && !slot->waits &&
+            evq_claim_rules_fit(supervisor, claim->job, slot)) {
+            return slot;
+        }
+    }
+    return NULL;
+}
+
+/* Starts what is held and can run now: an `alone` job with nothing beside it, others in any slot
+ * that is free. */
+void evq_claims_start(struct evq_supervisor *supervisor)
+{
+    for (struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        if (lease->state != EVQ_LEASE_HELD || !evq_gpus_current(supervisor)) {
+            continue;
+        }
+        if (lease->claim->alone && evq_claim_rules_slots(supervisor, EVQ_SLOT_RUNNING) > 0) {
+            continue;
+        }
+        struct evq_slot *slot = slot_find(supervisor, lease->claim);
+        if (slot != NULL) {
+            evq_children_work(supervisor, slot, lease);
+        }
+    }
+}
+
+static void claim_take(struct evq_supervisor *supervisor, struct evq_claim *claim)
+{
+    const struct evq_suite *suite =
+        claim->job != NULL ? evq_offer_suite(&supervisor->offer, claim->job->suite) : NULL;
+
+    struct evq_lease *lease = evq_lease_new(claim, suite, supervisor->name);
+    if (lease == NULL) { // Its lease lapses and another takes it.
+        evq_log(EVQ_LOG_ERROR, "out_of_memory", "job=%s", claim->id);
+        evq_claim_free(claim);
+        return;
+    }
+    lease_append(supervisor, lease);
+    supervisor->jobs_taken++;
+    if (claim->job == NULL) {
+        (void)evq_lease_fail(lease, EVQ_FAIL_FATAL, claim->record_error, NULL);
+    } else if (suite == NULL) {
+        (void)evq_lease_fail(lease, EVQ_FAIL_RETRY, "this worker does not offer the job's suite",
+                             NULL);
+    } else if (claim->merge) {
+        (void)evq_lease_end(lease, EVQ_OUTBOX_MERGE);
+    } else if (suite->shards > 1 && claim->shard_count == 0) {
+        (void)evq_lease_end(lease, EVQ_OUTBOX_SPLIT);
+        supervisor->jobs_taken--; // Its shards count.
+    } else {
+        lease->state = EVQ_LEASE_HELD;
+    }
+}
+
+/* ---- claiming ---- */
+
+struct want { // What the next claim asks for.
+    uint32_t classes[EVQ_QUEUE_CLASSES_MAX];
+    uint32_t class_count;
+    uint32_t claims_max;
+};
+
+/* The idle slots that can run the same classes as the one numbered `first`. False: nothing to claim
+ * there. */
+static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, struct want *want)
+{
+    const struct evq_slot *slot = &supervisor->slots[first];
+
+    if (slot->state != EVQ_SLOT_IDLE) {
+        return false;
+    }
+    want->class_count = evq_offer_classes(
+        &supervisor->offer, evq_claim_rules_classes(supervisor, slot->fits), want->classes);
+    want->claims_max = 0;
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        const struct evq_slot *other = &supervisor->slots[i];
+        const bool same = other->state == EVQ_SLOT_IDLE && other->fits == slot->fits;
+        if (same && i < first) {
+            return false; // That group was asked for already.
+        }
+        want->claims_max += same;
+    }
+    const int64_t jobs_left = supervisor->options->max_jobs - supervisor->jobs_taken;
+    if (supervisor->options->max_jobs > 0 && jobs_left < want->claims_max) {
+        want->claims_max = jobs_left > 0 ? (uint32_t)jobs_left : 0;
+    }
+    want->claims_max = want->claims_max > CLAIMS_MAX ? CLAIMS_MAX : want->claims_max;
+    return want->class_count > 0 && want->claims_max > 0;
+}
+
+static struct evq_claim_request request_make(struct evq_supervisor *supervisor,
+                                             const struct want *want)
+{
+    if (supervisor->request[0] == '\0') {
+        (void)snprintf(supervisor->request, sizeof(supervisor->request), "%016llx%016llx",
+                       (unsigned long long)supervisor->request_nonce,
+                       (unsigned long long)++supervisor->request_number);
+    }
+    return (struct evq_claim_request){.worker = supervisor->name,
+                                      .request = supervisor->request,
+                                      .lease_ms = supervisor->lease_ms,
+                                      .claims_max = want->claims_max,
+                                      .claims_room = CLAIMS_MAX,
+                                      .classes = want->classes,
+                                      .class_count = want->class_count};
+}
+
+static void claimed_take(struct evq_supervisor *supervisor, const struct want *want,
+                         struct evq_claim *const *claims, const struct evq_claimed *claimed)
+{
+    supervisor->request[0] = '\0'; // Answered: the next claim is another one.
+    // Fewer than asked for are all there were: what comes later sets a wake marker.
+    supervisor->claim_due = supervisor->claim_due || claimed->count >= want->claims_max;
+    supervisor->reclass =
+        supervisor->reclass || claimed->classes_version != supervisor->offer.version;
+    supervisor->claim_again_ms =
+        claimed->due_ms >= 0 ? evq_clock_mono_ms() + claimed->due_ms + 1 : 0;
+    for (uint32_t i = 0; i < claimed->count; i++) {
+        claim_take(supervisor, claims[i]);
+    }
+    evq_claims_start(supervisor);
+}
+
+enum evq_status evq_claims_round(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    struct evq_claim *claims[CLAIMS_MAX];
+    struct evq_claimed claimed;
+    struct want want;
+
+    supervisor->claim_due = false;
+    for (uint32_t i = 0; i < supervisor->slot_count && evq_claim_rules_allow(supervisor); i++) {
+        if (!want_make(supervisor, i, &want)) {
+            continue;
+        }
+        const struct evq_claim_request request = request_make(supervisor, &want);
+        const enum evq_status status =
+            evq_queue_claim(supervisor->link.queue, &request, claims, &claimed, err);
+        if (status != EVQ_OK) {
+            supervisor->claim_due = true;
+            return status;
+        }
+        claimed_take(supervisor, &want, claims, &claimed);
+    }
+    return EVQ_OK;
+}
+
+/* The first slot of a group that has something to claim; slot_count: none has. */
+static uint32_t want_first(const struct evq_supervisor *supervisor, struct want *want)
+{
+    uint32_t first = 0;
+
+    while (first < supervisor->slot_count && !want_make(supervisor, first, want)) {
+        first++;
+    }
+    return evq_claim_rules_allow(supervisor) ? first : supervisor->slot_count;
+}
+
+/* Idle slots of other groups than that of the one numbered `first`. */
+static bool others_idle(const struct evq_supervisor *supervisor, uint32_t first)
+{
+    const uint64_t fits = supervisor->slots[first].fits;
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        if (supervisor->slots[i].state == EVQ_SLOT_IDLE && supervisor->slots[i].fits != fits) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_completion *done,
+                                 size_t count, enum evq_status *ret_completed,
+                                 struct evq_error *err)
+{
+    struct evq_queue *queue = supervisor->link.queue;
+    struct evq_claim *claims[CLAIMS_MAX];
+    struct evq_claimed claimed;
+    struct want want;
+
+    const uint32_t first = want_first(supervisor, &want);
+    if (first == supervisor->slot_count) {
+        *ret_completed = evq_queue_complete_many(queue, done, count, err);
+        return *ret_completed;
+    }
+    const struct evq_claim_request request = request_make(supervisor, &want);
+    enum evq_status status = EVQ_OK;
+    if (count == 1) {
+        status = evq_queue_complete_and_claim(queue, done->id, done->token, &request, &done->status,
+                                              claims, &claimed, err);
+        *ret_completed = status;
+    } else {
+        *ret_completed = EVQ_E_NOMEM; // Unless it is sent.
+        status = evq_queue_complete_many_and_claim(queue, done, count, &request, ret_completed,
+                                                   claims, &claimed, err);
+    }
+    supervisor->claim_due = status != EVQ_OK || others_idle(supervisor, first);
+    if (status == EVQ_OK) {
+        claimed_take(supervisor, &want, claims, &claimed);
+    }
+    return status;
+}

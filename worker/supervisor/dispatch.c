@@ -1,0 +1,412 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/log.h"
+#include "worker/supervisor/supervisor.h"
+
+#define BLOCK_MS     5000
+#define ROUND_CLAIMS 64   // Claims of one round, so that the children are looked after in between.
+#define BEATS_MAX    512  // Of one call.
+#define RECLASS_MS   1000 // From a look at classes without memory for it to the next one.
+#define REFUSED_MS   1000 // From something that Redis refuses to the next try.
+
+/* ---- heartbeats ---- */
+
+static void beats_answer(struct evq_supervisor *supervisor, const struct evq_beat *beats,
+                         struct evq_lease *const *leases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (beats[i].answer == EVQ_BEAT_OK) {
+            continue;
+        }
+        const bool cancelled = beats[i].answer == EVQ_BEAT_CANCEL;
+        evq_log(EVQ_LOG_WARN, cancelled ? "job_cancelled" : "job_stale", "job=%s reason=%s",
+                leases[i]->claim->id, "heartbeat");
+        evq_held_leases_drop(supervisor, leases[i],
+                             cancelled ? EVQ_ENDING_CANCELLED : EVQ_ENDING_STALE);
+    }
+}
+
+/* A keyspace that was emptied answers stale to all: told from the loss of a lease by its epoch. */
+static bool stale_is_flush(struct evq_supervisor *supervisor, const struct evq_beat *beats,
+                           size_t count)
+{
+    struct evq_error err;
+    bool stale = false;
+    bool new_epoch = false;
+
+    for (size_t i = 0; i < count; i++) {
+        stale = stale || beats[i].answer == EVQ_BEAT_STALE;
+    }
+    if (!stale || supervisor->adopt) {
+        return false;
+    }
+    const enum evq_status status = evq_link_check(&supervisor->link, true, &new_epoch, &err);
+    if (!evq_link_note_read(&supervisor->link, status, &err)) {
+        return true; // Not known yet: the next heartbeat asks again.
+    }
+    if (new_epoch) {
+        supervisor->registered = false;
+        supervisor->adopt = true;
+    }
+    return new_epoch;
+}
+
+/* For as many leases from *next on as go into one call; *next moves behind them. False: Redis is
+ * away. */
+static bool beats_send(struct evq_supervisor *supervisor, struct evq_lease **next)
+{
+    struct evq_beat beats[BEATS_MAX];
+    struct evq_lease *leases[BEATS_MAX];
+    struct evq_buffer json;
+    struct evq_error err;
+    size_t count = 0;
+    int64_t version = supervisor->offer.version;
+
+    for (; *next != NULL && count < BEATS_MAX; *next = (*next)->next) {
+        const struct evq_lease *lease = *next;
+        leases[count] = *next;
+        beats[count++] = (struct evq_beat){.id = lease->claim->id,
+                                           .token = lease->claim->token,
+                                           .done = lease->done,
+                                           .total = lease->total,
+                                           .status = lease->status};
+    }
+    evq_buffer_init(&json, 0);
+    evq_status_json(supervisor, &json);
+    const char *text = evq_buffer_string(&json);
+    const enum evq_status status =
+        evq_queue_heartbeat(supervisor->link.queue, supervisor->name, text != NULL ? text : "",
+                            supervisor->lease_ms, beats, count, &version, &err);
+    evq_buffer_free(&json);
+    if (!evq_link_note(&supervisor->link, status, &err)) {
+        return false;
+    }
+    supervisor->beat_due_ms =
+        evq_clock_mono_ms() +
+        evq_clock_jitter_ms(&supervisor->link.seed, supervisor->heartbeat_ms, 10);
+    if (status != EVQ_OK) {
+        evq_log(EVQ_LOG_ERROR, "heartbeat_refused", "reason=%s", err.message);
+        return true;
+    }
+    supervisor->reclass = supervisor->reclass || version != supervisor->offer.version;
+    if (!stale_is_flush(supervisor, beats, count)) {
+        beats_answer(supervisor, beats, leases, count);
+    }
+    return true;
+}
+
+/* Of every lease: one that is left out lapses, however well its job goes. What was lost with a
+ * keyspace is adopted before it is beaten for again. */
+static bool heartbeat(struct evq_supervisor *supervisor)
+{
+    struct evq_lease *next = supervisor->leases;
+
+    do {
+        if (!beats_send(supervisor, &next)) {
+            return false;
+        }
+    } while (next != NULL && !supervisor->adopt);
+    return true;
+}
+
+/* ---- offers and epochs ---- */
+
+static void slots_fit(struct evq_supervisor *supervisor)
+{
+    supervisor->reclass = false;
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        if (!supervisor->slots[i].waits &&
+            evq_offer_fit(&supervisor->offer, &supervisor->slots[i]) != EVQ_OK) {
+            supervisor->reclass = true; // Else what it did not find out would never be claimed.
+            supervisor->reclass_ms = evq_clock_mono_ms() + RECLASS_MS;
+        }
+    }
+    supervisor->claim_due = true;
+}
+
+static bool reclass_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    return supervisor->reclass && now_ms >= supervisor->reclass_ms;
+}
+
+static bool offer_renew(struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    struct evq_error err;
+    bool ignored = false;
+
+    if (supervisor->registered && !reclass_is_due(supervisor, now_ms)) {
+        return true;
+    }
+    const enum evq_status status =
+        supervisor->registered
+            ? evq_offer_refresh(&supervisor->offer, supervisor->link.queue, &err)
+            : evq_offer_register(&supervisor->offer, supervisor->link.queue, &err);
+    if (!evq_link_note_read(&supervisor->link, status, &err)) { // Renewed by reading alone.
+        return false;
+    }
+    if (status != EVQ_OK) {
+        evq_log(EVQ_LOG_ERROR, "suite_refused", "reason=%s", err.message);
+        supervisor->exit_code =
+            status == EVQ_E_CONFLICT ? EVQ_EXIT_CONFIG : evq_status_exit(status);
+        evq_drain_begin(supervisor, "its suites were refused",
+                        supervisor->config->worker.drain_seconds * 1000);
+        supervisor->registered = true; // What runs may end.
+        supervisor->reclass = false;
+        return true;
+    }
+    if (!supervisor->registered) {
+        // The first write of a keyspace gives it its epoch: that is not another keyspace.
+        const enum evq_status again = evq_link_check(&supervisor->link, true, &ignored, &err);
+        if (!evq_link_note_read(&supervisor->link, again, &err)) {
+            return false;
+        }
+    }
+    supervisor->registered = true;
+    slots_fit(supervisor);
+    return true;
+}
+
+/* Running jobs of a keyspace that was lost are put into the new one. */
+static bool leases_adopt(struct evq_supervisor *supervisor)
+{
+    struct evq_error err;
+
+    if (!supervisor->adopt) {
+        return true;
+    }
+    for (struct evq_lease *lease = supervisor->leases; lease != NULL;) {
+        struct evq_lease *next = lease->next;
+        enum evq_status status = EVQ_E_LEASE_LOST;
+        const bool part = lease->claim->merge || lease->claim->shard_count != 0;
+        if (part && supervisor->link.failed_over) { // Most likely there: its heartbeat tells.
+            lease = next;
+            continue;
+        }
+        // The parts of a sharded job went with the keyspace: nothing of it can be put back.
+        if (lease->claim->job != NULL && !part) {
+            status = evq_queue_adopt(supervisor->link.queue, supervisor->name, lease->claim,
+                                     supervisor->lease_ms, &err);
+        }
+        if (!evq_link_note(&supervisor->link, status, &err)) {
+            return false;
+        }
+        if (status == EVQ_OK) {
+            evq_log(EVQ_LOG_WARN, "job_adopted", "job=%s", lease->claim->id);
+        } else {
+            evq_held_leases_drop(supervisor, lease, EVQ_ENDING_STALE);
+        }
+        lease = next;
+    }
+    supervisor->adopt = false;
+    return true;
+}
+
+static bool link_check(struct evq_supervisor *supervisor)
+{
+    struct evq_error err;
+    bool new_epoch = false;
+
+    const enum evq_status status = evq_link_check(&supervisor->link, false, &new_epoch, &err);
+    if (!evq_link_note_read(&supervisor->link, status, &err)) {
+        return false;
+    }
+    if (status != EVQ_OK) {
+        evq_log(EVQ_LOG_ERROR, "info_refused", "reason=%s", err.message);
+        return false;
+    }
+    if (new_epoch) {
+        supervisor->adopt = supervisor->adopt || supervisor->leases != NULL;
+        supervisor->registered = false;
+    }
+    return true;
+}
+
+/* ---- waiting ---- */
+
+static bool supervisor_quiet(const struct evq_supervisor *supervisor)
+{
+    return supervisor->leases == NULL &&
+           evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == supervisor->slot_count;
+}
+
+static void wait_begin(struct evq_supervisor *supervisor)
+{
+    const int64_t now_ms = evq_clock_mono_ms();
+    uint32_t classes[EVQ_QUEUE_CLASSES_MAX];
+    struct evq_error err;
+    uint64_t mask = 0;
+
+    if (supervisor->link.waiting != NULL || !evq_claim_rules_allow(supervisor)) {
+        return;
+    }
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        mask |= supervisor->slots[i].state == EVQ_SLOT_IDLE ? supervisor->slots[i].fits : 0;
+    }
+    const uint32_t count =
+        evq_offer_classes(&supervisor->offer, evq_claim_rules_classes(supervisor, mask), classes);
+    if (count == 0) {
+        return;
+    }
+    const bool quiet = supervisor_quiet(supervisor);
+    if (quiet && supervisor->link.second != NULL) {
+        evq_conn_drop(
+            supervisor->link.second); // One connection for each of very many idle workers.
+    }
+    int64_t block_ms = evq_clock_jitter_ms(&supervisor->link.seed, BLOCK_MS * 4 / 5, 25);
+    if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms - now_ms < block_ms) {
+        block_ms = supervisor->claim_again_ms - now_ms;
+    }
+    if (quiet && supervisor->beat_due_ms - now_ms < block_ms) {
+        block_ms =
+            supervisor->beat_due_ms - now_ms; // The connection must be free for the heartbeat.
+    }
+    const enum evq_status status =
+        evq_link_wait(&supervisor->link, classes, count, block_ms, quiet, &err);
+    (void)evq_link_note_read(&supervisor->link, status, &err); // A failure puts the next try off.
+}
+
+/* Where no marker can be waited for, claims are made now and then. */
+static void wait_answered(struct evq_supervisor *supervisor, enum evq_status status,
+                          const struct evq_error *err)
+{
+    const bool refused = status != EVQ_OK;
+
+    if (refused) {
+        evq_log(supervisor->wait_refused ? EVQ_LOG_DEBUG : EVQ_LOG_ERROR, "wait_refused",
+                "reason=%s", err->message);
+        supervisor->link.retry_ms = evq_clock_mono_ms() + REFUSED_MS;
+    }
+    supervisor->wait_refused = refused;
+}
+
+void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable)
+{
+    struct evq_error err;
+    bool over = false;
+
+    if (supervisor->link.waiting == NULL) {
+        return;
+    }
+    const enum evq_status status = evq_link_wait_end(&supervisor->link, readable, &over, &err);
+    if (over && evq_link_note(&supervisor->link, status, &err)) {
+        supervisor->claim_due = true;
+        wait_answered(supervisor, status, &err);
+    }
+}
+
+/* What refuses a claim stands until somebody mends it: it is said once, and asked for now and then.
+ */
+static void claim_answered(struct evq_supervisor *supervisor, enum evq_status status,
+                           const struct evq_error *err)
+{
+    const bool refused = status != EVQ_OK;
+
+    if (refused) {
+        evq_log(supervisor->claim_refused ? EVQ_LOG_DEBUG : EVQ_LOG_ERROR, "claim_refused",
+                "reason=%s", err->message);
+    } else if (supervisor->claim_refused) {
+        evq_log(EVQ_LOG_INFO, "claim_back", "worker=%s", supervisor->name);
+    }
+    supervisor->claim_refused = refused;
+}
+
+/* ---- the round ---- */
+
+/* While nothing runs and the command connection blocks, the heartbeat waits for the end of the
+ * block, which was chosen for it: giving the block up could lose a marker. */
+static bool beat_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    const bool blocked =
+        supervisor->link.waiting != NULL && supervisor->link.waiting == supervisor->link.conn;
+
+    return now_ms >= supervisor->beat_due_ms &&
+           (!blocked || supervisor->leases != NULL || supervisor->draining);
+}
+
+static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    return !supervisor->registered || reclass_is_due(supervisor, now_ms) || supervisor->adopt ||
+           evq_outboxes_wait(supervisor) || now_ms >= supervisor->beat_due_ms ||
+           (supervisor->claim_due && evq_claim_rules_allow(supervisor)) ||
+           now_ms >= evq_ahead_due_ms(supervisor) || supervisor->link.waiting == NULL;
+}
+
+void evq_dispatch_round(struct evq_supervisor *supervisor)
+{
+    struct evq_link *link = &supervisor->link;
+    const int64_t now_ms = evq_clock_mono_ms();
+    struct evq_error err;
+
+    evq_claims_start(supervisor);
+    evq_disk_pause_tick(supervisor, now_ms);
+    if (!evq_link_ready(link, now_ms) || !work_waits(supervisor, now_ms)) {
+        return;
+    }
+    // Commands must not queue behind a block; a marker must not be eaten by a worker with no slot
+    // for its job.
+    if (link->waiting == link->conn || evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == 0 ||
+        !evq_claim_rules_allow(supervisor)) {
+        evq_link_wait_drop(link);
+    }
+    if (!link_check(supervisor) || !offer_renew(supervisor, now_ms) ||
+        !(evq_gpus_current(supervisor) || evq_gpus_renew(supervisor)) ||
+        !leases_adopt(supervisor) || !evq_outboxes_flush(supervisor)) {
+        return;
+    }
+    if (beat_is_due(supervisor, now_ms) &&
+        (!heartbeat(supervisor) || !evq_gpus_renew(supervisor))) {
+        return;
+    }
+    for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && evq_claim_rules_allow(supervisor);
+         i++) {
+        const enum evq_status status = evq_claims_round(supervisor, &err);
+        if (!evq_link_note(link, status, &err)) {
+            return;
+        }
+        claim_answered(supervisor, status, &err);
+        if (status != EVQ_OK) {
+            supervisor->reclass = true; // Classes we no longer know of are one way to be refused.
+            link->retry_ms = evq_clock_mono_ms() + REFUSED_MS;
+            return;
+        }
+        if (!evq_outboxes_flush(supervisor)) {
+            return;
+        }
+    }
+    evq_claims_start(supervisor);
+    if (evq_ahead_look(supervisor)) {
+        wait_begin(supervisor);
+    }
+}
+
+int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
+{
+    int64_t due_ms =
+        beat_is_due(supervisor, INT64_MAX) ? supervisor->beat_due_ms : supervisor->link.wait_end_ms;
+
+    if (supervisor->claim_due && evq_claim_rules_allow(supervisor) &&
+        evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) > 0) {
+        due_ms = 0;
+    }
+    if (supervisor->reclass && supervisor->reclass_ms < due_ms) {
+        due_ms = supervisor->reclass_ms;
+    }
+    if (evq_outboxes_wait(supervisor) || !supervisor->registered || supervisor->adopt) {
+        due_ms = 0;
+    }
+    if (supervisor->link.waiting != NULL && supervisor->link.wait_end_ms < due_ms) {
+        due_ms = supervisor->link.wait_end_ms;
+    }
+    if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms < due_ms &&
+        evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) > 0 && evq_claim_rules_allow(supervisor) &&
+        supervisor->link.waiting == NULL) {
+        due_ms = supervisor->claim_again_ms;
+    }
+    const int64_t ahead_ms = evq_ahead_due_ms(supervisor);
+    const int64_t room_ms = evq_disk_pause_due_ms(supervisor);
+    due_ms = ahead_ms < due_ms ? ahead_ms : due_ms;
+    due_ms = room_ms < due_ms ? room_ms : due_ms;
+    return due_ms < supervisor->link.retry_ms ? supervisor->link.retry_ms : due_ms;
+}

@@ -1,0 +1,41 @@
+/* The list of the leases that this worker holds, and how a lease leaves it. */
+#include "shared/base/clock.h"
+#include "shared/base/log.h"
+#include "worker/supervisor/supervisor.h"
+
+/* Whatever a slot still does for the lease is of no use any more. */
+void evq_held_leases_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease)
+{
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        if (slot->lease == lease) {
+            slot->lease = NULL;
+            evq_slot_cancel(slot, EVQ_ENDING_STALE, EVQ_SLOT_GRACE_MS);
+        }
+    }
+}
+
+void evq_held_leases_remove(struct evq_supervisor *supervisor, struct evq_lease *lease)
+{
+    struct evq_lease **at = &supervisor->leases;
+
+    while (*at != NULL && *at != lease) {
+        at = &(*at)->next;
+    }
+    if (*at != NULL) {
+        *at = lease->next;
+    }
+    evq_lease_free(lease);
+    if (supervisor->leases == NULL) {
+        supervisor->idle_since_ms = evq_clock_mono_ms();
+    }
+}
+
+void evq_held_leases_drop(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                          enum evq_slot_ending ending)
+{
+    evq_held_leases_detach(supervisor, lease);
+    evq_log(EVQ_LOG_INFO, "job_left", "job=%s why=%s", lease->claim->id,
+            evq_slot_ending_name(ending));
+    evq_held_leases_remove(supervisor, lease);
+}

@@ -1,0 +1,266 @@
+#include "worker/supervisor/lease.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shared/base/clock.h"
+#include "shared/queue/codec.h"
+#include "worker/child/merge.h"
+
+#define DETAIL_BYTES_MAX 8191  // What evq_queue_fail() takes.
+#define PART_BYTES_MAX   65536 // What evq_queue_complete_shard() takes.
+
+struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite *suite,
+                                const char *worker)
+{
+    struct evq_lease *lease = calloc(1, sizeof(*lease));
+    struct evq_outbox_item *spare = calloc(1, sizeof(*spare));
+
+    if (lease == NULL || spare == NULL) {
+        free(lease);
+        free(spare);
+        return NULL;
+    }
+    lease->claim = claim;
+    lease->suite = suite;
+    lease->worker = worker;
+    lease->spare = spare;
+    lease->claimed_ms = evq_clock_mono_ms();
+    lease->done = lease->total = -1;
+    evq_buffer_init(&lease->part, PART_BYTES_MAX);
+    return lease;
+}
+
+void evq_lease_outbox_pop(struct evq_lease *lease)
+{
+    struct evq_outbox_item *item = lease->first;
+
+    lease->first = item->next;
+    if (lease->first == NULL) {
+        lease->last = NULL;
+    }
+    evq_result_free(item->result);
+    free(item->detail);
+    free(item);
+}
+
+void evq_lease_outbox_clear(struct evq_lease *lease)
+{
+    while (lease->first != NULL) {
+        evq_lease_outbox_pop(lease);
+    }
+}
+
+void evq_lease_free(struct evq_lease *lease)
+{
+    if (lease == NULL) {
+        return;
+    }
+    evq_lease_outbox_clear(lease);
+    free(lease->spare);
+    evq_buffer_free(&lease->part);
+    evq_claim_free(lease->claim);
+    free(lease);
+}
+
+static struct evq_outbox_item *item_add(struct evq_lease *lease, enum evq_outbox_kind kind)
+{
+    struct evq_outbox_item *item = calloc(1, sizeof(*item));
+
+    if (item == NULL && kind != EVQ_OUTBOX_PUBLISH) {
+        item = lease->spare;
+        lease->spare = NULL;
+    }
+    if (item != NULL) {
+        item->kind = kind;
+        if (lease->last != NULL) {
+            lease->last->next = item;
+        } else {
+            lease->first = item;
+        }
+        lease->last = item;
+    }
+    return item;
+}
+
+bool evq_lease_publish(struct evq_lease *lease, struct evq_result *result)
+{
+    struct evq_outbox_item *item = item_add(lease, EVQ_OUTBOX_PUBLISH);
+
+    if (item == NULL) {
+        evq_result_free(result);
+        return false;
+    }
+    item->result = result;
+    return true;
+}
+
+bool evq_lease_end(struct evq_lease *lease, enum evq_outbox_kind kind)
+{
+    lease->state = EVQ_LEASE_ENDING;
+    return item_add(lease, kind) != NULL;
+}
+
+bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char *reason,
+                    const char *detail)
+{
+    struct evq_outbox_item *item = item_add(lease, EVQ_OUTBOX_FAIL);
+
+    lease->state = EVQ_LEASE_ENDING;
+    if (item == NULL) {
+        return false;
+    }
+    item->fail = fail;
+    (void)snprintf(item->reason, sizeof(item->reason), "%s", reason);
+    // The hash of the job keeps 64 bytes of the reason: all of it stands before the detail.
+    item->detail = malloc(DETAIL_BYTES_MAX + 1); // Without it the reason still tells.
+    if (item->detail != NULL) {
+        (void)snprintf(item->detail, DETAIL_BYTES_MAX + 1, "%s\n%s", item->reason,
+                       detail != NULL ? detail : "");
+    }
+    return true;
+}
+
+bool evq_lease_result(const struct evq_lease *lease, struct evq_result *result)
+{
+    const struct evq_job *job = lease->claim->job;
+    const struct evq_task_config *task = evq_suite_task(lease->suite, result->task);
+
+    if (task == NULL) {
+        return false;
+    }
+    result->job = lease->claim->id;
+    result->run = job->run;
+    result->step = job->step;
+    result->epoch = job->epoch;
+    result->variant = job->variant;
+    result->suite = job->suite;
+    result->state = EVQ_JOB_DONE;
+    result->reason = "";
+    result->metric_prefix = evq_pair_get(task->options, task->option_count, "metric_prefix", "");
+    result->timing.queued_ms = lease->claim->queued_ms;
+    result->suite_digest = lease->suite->digest;
+    result->worker = lease->worker;
+    result->evalq_version = EVQ_VERSION;
+    result->attempt = lease->claim->attempt;
+    result->checkpoint = evq_arena_printf(result->arena, "%s:%s", job->root, job->path);
+    result->trackers = job->trackers;
+    result->tracker_count = job->tracker_count;
+    return result->checkpoint != NULL;
+}
+
+void evq_lease_part_add(struct evq_lease *lease, const struct evq_result *result)
+{
+    struct evq_result sums = *result;
+    struct evq_buffer record;
+    struct evq_error err;
+
+    sums.metrics = NULL; // Means of a part are of no use: the merge forms them from the sums.
+    sums.metric_count = 0;
+    evq_buffer_init(&record, 0);
+    if (evq_codec_result_encode(&sums, &record, &err) == EVQ_OK) {
+        const uint32_t bytes = (uint32_t)record.bytes;
+        const uint8_t prefix[4] = {(uint8_t)bytes, (uint8_t)(bytes >> 8), (uint8_t)(bytes >> 16),
+                                   (uint8_t)(bytes >> 24)};
+        evq_buffer_append(&lease->part, prefix, sizeof(prefix));
+        evq_buffer_append(&lease->part, record.data, record.bytes);
+    } else {
+        lease->part_failed = true;
+    }
+    lease->part_failed = lease->part_failed || lease->part.failed;
+    evq_buffer_free(&record);
+}
+
+static enum evq_status merge_send(struct evq_lease *lease, struct evq_queue *queue,
+                                  struct evq_error *err)
+{
+    struct evq_results results = {0};
+
+    enum evq_status status =
+        evq_merge_run(queue, lease->claim->id, lease->claim->token, lease->suite, &results, err);
+    if (status == EVQ_E_LEASE_LOST || evq_conn_passes(status) || status == EVQ_E_NOMEM) {
+        return status;
+    }
+    if (status !=
+        EVQ_OK) { // Parts that do not fit together: another attempt of the shards would be needed.
+        return evq_lease_fail(lease, status == EVQ_E_CHANGED ? EVQ_FAIL_CHANGED : EVQ_FAIL_FATAL,
+                              err != NULL ? err->message : "merge", NULL)
+                   ? EVQ_OK
+                   : EVQ_E_NOMEM;
+    }
+    bool kept = true;
+    for (size_t i = 0; i < results.count; i++) {
+        kept = evq_lease_result(lease, results.items[i]) && kept;
+        kept = evq_lease_publish(lease, results.items[i]) && kept;
+        results.items[i] = NULL;
+    }
+    evq_results_free(&results);
+    return kept && evq_lease_end(lease, EVQ_OUTBOX_COMPLETE) ? EVQ_OK : EVQ_E_NOMEM;
+}
+
+enum evq_status evq_lease_send(struct evq_lease *lease, struct evq_queue *queue,
+                               struct evq_error *err)
+{
+    const struct evq_outbox_item *item = lease->first;
+    const char *id = lease->claim->id;
+    const char *token = lease->claim->token;
+    enum evq_status status = EVQ_E_BUG;
+    enum evq_job_state state;
+    bool duplicate = false;
+
+    switch (item->kind) {
+    case EVQ_OUTBOX_PUBLISH:
+        status = evq_queue_publish(queue, id, token, item->result, &duplicate, err);
+        break;
+    case EVQ_OUTBOX_COMPLETE:
+        status = evq_queue_complete(queue, id, token, err);
+        break;
+    case EVQ_OUTBOX_COMPLETE_SHARD:
+        status =
+            evq_queue_complete_shard(queue, id, token, lease->part.data, lease->part.bytes, err);
+        break;
+    case EVQ_OUTBOX_FAIL:
+        status = evq_queue_fail(queue, id, token, item->fail, item->reason,
+                                item->detail != NULL ? item->detail : "", &state, err);
+        break;
+    case EVQ_OUTBOX_RELEASE:
+        status = evq_queue_release(queue, id, token, err);
+        break;
+    case EVQ_OUTBOX_SPLIT:
+        status = evq_queue_split(queue, id, token, lease->suite->shards, err);
+        break;
+    case EVQ_OUTBOX_MERGE:
+        status = merge_send(lease, queue, err);
+        break;
+    }
+    if (status == EVQ_OK) {
+        evq_lease_outbox_pop(lease);
+    }
+    return status;
+}
+
+enum evq_fail_kind evq_lease_fail_kind(enum evq_status status, bool crash)
+{
+    if (crash) {
+        return EVQ_FAIL_CRASH;
+    }
+    switch (status) {
+    case EVQ_E_GONE:
+        return EVQ_FAIL_VANISHED;
+    case EVQ_E_CHANGED:
+        return EVQ_FAIL_CHANGED;
+    case EVQ_E_INCOMPLETE:
+        return EVQ_FAIL_INCOMPLETE;
+    case EVQ_E_TIMEOUT:
+        return EVQ_FAIL_TIMEOUT;
+    case EVQ_E_INVALID:
+    case EVQ_E_CORRUPT:
+    case EVQ_E_UNSUPPORTED:
+    case EVQ_E_LIMIT:
+    case EVQ_E_BUG:
+        return EVQ_FAIL_FATAL;
+    default:
+        return EVQ_FAIL_RETRY;
+    }
+}

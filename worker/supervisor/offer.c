@@ -1,0 +1,213 @@
+#include "worker/supervisor/offer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/child/runner.h"
+
+static bool list_holds(const char *list, const char *name)
+{
+    const size_t bytes = strlen(name);
+
+    for (const char *at = list; at != NULL && *at != '\0';) {
+        const size_t word = strcspn(at, ",");
+        if (word == bytes && memcmp(at, name, bytes) == 0) {
+            return true;
+        }
+        at += word;
+        at += *at == ',';
+    }
+    return false;
+}
+
+static enum evq_status list_check(const struct evq_config *config, const char *list,
+                                  struct evq_error *err)
+{
+    for (const char *at = list; at != NULL && *at != '\0';) {
+        char name[EVQ_JOB_NAME_BYTES_MAX + 2];
+        const size_t word = strcspn(at, ",");
+        (void)snprintf(name, sizeof(name), "%.*s",
+                       (int)(word < sizeof(name) ? word : sizeof(name) - 1), at);
+        if (evq_config_suite_find(config, name, err) == NULL) {
+            return evq_error_prefix(err, "--suites");
+        }
+        at += word;
+        at += *at == ',';
+    }
+    return EVQ_OK;
+}
+
+enum evq_status evq_offer_open(struct evq_offer *offer, const struct evq_config *config,
+                               const char *list, const char *host, struct evq_error *err)
+{
+    size_t count = 0;
+
+    memset(offer, 0, sizeof(*offer));
+    offer->config = config;
+    offer->version = -1;
+    char *file = realpath(config->file, NULL); // "evalq.yaml" alone would not say which.
+    (void)snprintf(offer->where, sizeof(offer->where), "%s:%s", host,
+                   file != NULL ? file : config->file);
+    free(file);
+    offer->suites = calloc(config->suite_count + 1, sizeof(*offer->suites));
+    if (offer->suites == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "suites");
+    }
+    enum evq_status status = list_check(config, list, err);
+    for (size_t i = 0; i < config->suite_count && status == EVQ_OK; i++) {
+        offer->suites[i] = list == NULL || list_holds(list, config->suites[i].name);
+        if (offer->suites[i]) {
+            count++;
+            status = evq_runner_suite_check(config, &config->suites[i], err);
+        }
+    }
+    if (status == EVQ_OK && count == 0) {
+        status = evq_error_set(err, EVQ_E_INVALID, "no suites to serve: %s",
+                               config->file[0] != '\0' ? "the configuration has no suites"
+                                                       : "there is no evalq.yaml (see --config)");
+    }
+    return status;
+}
+
+void evq_offer_close(struct evq_offer *offer)
+{
+    free(offer->suites);
+    offer->suites = NULL;
+}
+
+const struct evq_suite *evq_offer_suite(const struct evq_offer *offer, const char *name)
+{
+    for (size_t i = 0; i < offer->config->suite_count; i++) {
+        if (offer->suites[i] && strcmp(offer->config->suites[i].name, name) == 0) {
+            return &offer->config->suites[i];
+        }
+    }
+    return NULL;
+}
+
+static enum evq_status classes_read(struct evq_offer *offer, struct evq_queue *queue,
+                                    struct evq_error *err)
+{
+    return evq_queue_classes(queue, offer->classes, &offer->class_count, &offer->version, err);
+}
+
+enum evq_status evq_offer_register(struct evq_offer *offer, struct evq_queue *queue,
+                                   struct evq_error *err)
+{
+    char needs[256];
+    uint32_t class_number = 0;
+
+    for (size_t i = 0; i < offer->config->suite_count; i++) {
+        const struct evq_suite *suite = &offer->config->suites[i];
+        if (!offer->suites[i]) {
+            continue;
+        }
+        enum evq_status status = evq_needs_text(&suite->needs, needs, sizeof(needs), err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+        const struct evq_suite_offer words = {.name = suite->name,
+                                              .digest = suite->digest,
+                                              .needs = needs,
+                                              .shards = suite->shards,
+                                              .every = suite->every,
+                                              .definition = suite->definition,
+                                              .where = offer->where};
+        status = evq_queue_suite(queue, &words, false, &class_number, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
+    }
+    return classes_read(offer, queue, err);
+}
+
+static bool suites_present(const struct evq_offer *offer)
+{
+    for (size_t i = 0; i < offer->config->suite_count; i++) {
+        bool present = !offer->suites[i];
+        for (uint32_t c = 0; c < offer->class_count && !present; c++) {
+            present = strcmp(offer->classes[c].suite, offer->config->suites[i].name) == 0;
+        }
+        if (!present) {
+            return false;
+        }
+    }
+    return true;
+}
+
+enum evq_status evq_offer_refresh(struct evq_offer *offer, struct evq_queue *queue,
+                                  struct evq_error *err)
+{
+    const enum evq_status status = classes_read(offer, queue, err);
+
+    if (status != EVQ_OK || suites_present(offer)) {
+        return status;
+    }
+    return evq_offer_register(offer, queue, err);
+}
+
+uint64_t evq_offer_bit(uint32_t class_number)
+{
+    return class_number >= 1 && class_number <= 64 ? UINT64_C(1) << (class_number - 1) : 0;
+}
+
+/* EVQ_E_NOMEM, or EVQ_OK: *ret_fits is known. Needs that cannot be read fit nowhere. */
+static enum evq_status needs_fit(const struct evq_offer *offer, const struct evq_class *class,
+                                 const struct evq_slot *slot, bool *ret_fits)
+{
+    struct evq_needs needs;
+    enum evq_status status = EVQ_E_NOMEM;
+    bool fits = false;
+
+    struct evq_arena *arena = evq_arena_new(0);
+    if (arena != NULL) {
+        status = evq_needs_parse(class->needs, arena, &needs, NULL);
+    }
+    if (status == EVQ_OK) {
+        fits = needs.gpus <= slot->gpus &&
+               (needs.gpu_memory_bytes == 0 || needs.gpu_memory_bytes <= slot->memory_bytes);
+        for (size_t i = 0; i < needs.label_count && fits; i++) {
+            bool have = false;
+            for (size_t l = 0; l < offer->config->worker.label_count; l++) {
+                have = have || strcmp(offer->config->worker.labels[l], needs.labels[i]) == 0;
+            }
+            fits = have;
+        }
+    }
+    evq_arena_free(arena);
+    *ret_fits = fits;
+    return status == EVQ_E_NOMEM ? EVQ_E_NOMEM : EVQ_OK;
+}
+
+enum evq_status evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot)
+{
+    enum evq_status status = EVQ_OK;
+
+    slot->fits = 0;
+    for (uint32_t i = 0; i < offer->class_count; i++) {
+        const struct evq_class *class = &offer->classes[i];
+        bool fits = false;
+        if (evq_offer_suite(offer, class->suite) == NULL) {
+            continue;
+        }
+        if (needs_fit(offer, class, slot, &fits) != EVQ_OK) {
+            status = EVQ_E_NOMEM;
+        } else if (fits) {
+            slot->fits |= evq_offer_bit(class->number);
+        }
+    }
+    return status;
+}
+
+uint32_t evq_offer_classes(const struct evq_offer *offer, uint64_t mask, uint32_t *ret_classes)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < offer->class_count; i++) {
+        if ((mask & evq_offer_bit(offer->classes[i].number)) != 0) {
+            ret_classes[count++] = offer->classes[i].number;
+        }
+    }
+    return count;
+}

@@ -1,0 +1,45 @@
+/*
+ * What this worker offers: its suites, registered with the queue, and the classes of the queue that
+ * each slot can run. The supervisor's single thread.
+ */
+#ifndef EVQ_WORKER_OFFER_H
+#define EVQ_WORKER_OFFER_H
+
+#include "shared/config/config.h"
+#include "shared/queue/queue.h"
+#include "worker/supervisor/slot.h"
+
+struct evq_offer {
+    const struct evq_config *config;
+    bool *suites;    // By number in the configuration: offered by this worker.
+    char where[512]; // "host:/etc/evalq/evalq.yaml"
+    struct evq_class classes[EVQ_QUEUE_CLASSES_MAX];
+    uint32_t class_count;
+    int64_t version; // Of classes; -1: never read.
+};
+
+/* list: "a,b", NULL: all suites. EVQ_E_NOT_FOUND: no such suite; EVQ_E_INVALID: one cannot be
+ * served as configured. */
+enum evq_status evq_offer_open(struct evq_offer *offer, const struct evq_config *config,
+                               const char *list, const char *host,
+                               struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_offer_close(struct evq_offer *offer);
+/* NULL: not offered. */
+const struct evq_suite *evq_offer_suite(const struct evq_offer *offer, const char *name);
+
+/* Registers the suites and reads the classes. EVQ_E_CONFLICT: another definition is registered. */
+enum evq_status evq_offer_register(struct evq_offer *offer, struct evq_queue *queue,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+/* Reads the classes again; registers when ours have gone. Then compute fits again. */
+enum evq_status evq_offer_refresh(struct evq_offer *offer, struct evq_queue *queue,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Sets slot->fits. EVQ_E_NOMEM: classes may be missing; ask again. */
+enum evq_status evq_offer_fit(const struct evq_offer *offer,
+                              struct evq_slot *slot) EVQ_CHECK_RESULT;
+/* Numbers of the classes of a mask. ret_classes has room for EVQ_QUEUE_CLASSES_MAX. */
+uint32_t evq_offer_classes(const struct evq_offer *offer, uint64_t mask, uint32_t *ret_classes);
+/* The bit of a class; 0 for none. */
+uint64_t evq_offer_bit(uint32_t class_number);
+
+#endif

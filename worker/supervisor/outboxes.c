@@ -1,0 +1,164 @@
+#include "shared/base/log.h"
+#include "worker/supervisor/supervisor.h"
+
+#define PUBLISH_MAX 64 // In one write.
+
+/* What Redis answered to an item that was not taken. False: the lease is gone, or waits for another
+ * time. */
+static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                           enum evq_outbox_kind kind, enum evq_status status,
+                           const struct evq_error *err)
+{
+    if (status == EVQ_E_LEASE_LOST || status == EVQ_E_CHANGED) {
+        evq_log(EVQ_LOG_WARN, status == EVQ_E_CHANGED ? "job_changed" : "job_stale",
+                "job=%s reason=%s", lease->claim->id, err->message);
+        evq_held_leases_drop(supervisor, lease, EVQ_ENDING_STALE);
+        return false;
+    }
+    if (status == EVQ_E_NOMEM) {
+        return false; // Another time.
+    }
+    // Redis refuses what we say and will go on refusing: the job must not hang on it.
+    evq_log(EVQ_LOG_ERROR, "job_refused", "job=%s status=%s reason=%s", lease->claim->id,
+            evq_status_name(status), err->message);
+    const bool again = kind == EVQ_OUTBOX_FAIL || kind == EVQ_OUTBOX_RELEASE;
+    evq_held_leases_detach(supervisor, lease);
+    evq_lease_outbox_clear(lease);
+    if (again || !evq_lease_fail(lease, EVQ_FAIL_FATAL, err->message, NULL)) {
+        evq_held_leases_drop(supervisor, lease, EVQ_ENDING_STALE);
+        return false;
+    }
+    return true;
+}
+
+/* hold: a complete stays, to go with others. False: Redis is away; the rest is for later. */
+static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lease, bool hold)
+{
+    struct evq_error err = {0};
+
+    while (lease->first != NULL) {
+        const enum evq_outbox_kind kind = lease->first->kind;
+        if (hold && kind == EVQ_OUTBOX_COMPLETE) {
+            return true;
+        }
+        const enum evq_status status = evq_lease_send(lease, supervisor->link.queue, &err);
+        if (!evq_link_note(&supervisor->link, status, &err)) {
+            return false;
+        }
+        if (status != EVQ_OK && !refusal_handle(supervisor, lease, kind, status, &err)) {
+            return true;
+        }
+        if (status == EVQ_OK && kind == EVQ_OUTBOX_SPLIT) {
+            supervisor->claim_due = true;
+        }
+    }
+    if (lease->state == EVQ_LEASE_ENDING) {
+        evq_held_leases_remove(supervisor, lease);
+    }
+    return true;
+}
+
+/* The results at the heads of all outboxes, for which Redis is waited for once. False: it is away.
+ */
+static bool publishes_flush(struct evq_supervisor *supervisor)
+{
+    struct evq_publication results[PUBLISH_MAX];
+    struct evq_lease *leases[PUBLISH_MAX];
+    struct evq_error err = {0};
+    size_t count = 0;
+
+    for (struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        for (const struct evq_outbox_item *item = lease->first;
+             item != NULL && item->kind == EVQ_OUTBOX_PUBLISH && count < PUBLISH_MAX;
+             item = item->next) {
+            results[count] = (struct evq_publication){
+                .id = lease->claim->id, .token = lease->claim->token, .result = item->result};
+            leases[count++] = lease;
+        }
+    }
+    if (count == 0) {
+        return true;
+    }
+    const enum evq_status call =
+        evq_queue_publish_many(supervisor->link.queue, results, count, &err);
+    if (!evq_link_note(&supervisor->link, call, &err)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct evq_lease *lease = leases[i];
+        if (lease != NULL && results[i].status == EVQ_OK) {
+            evq_lease_outbox_pop(lease);
+        } else if (lease != NULL) {
+            for (size_t k = i; k < count; k++) { // Its later ones are gone with it, or come again.
+                leases[k] = leases[k] == lease ? NULL : leases[k];
+            }
+            (void)refusal_handle(supervisor, lease, EVQ_OUTBOX_PUBLISH, results[i].status,
+                                 &results[i].error);
+        }
+    }
+    return true;
+}
+
+/* Jobs that ended are completed in one call, with the next claim. False: Redis is away. */
+static bool completes_flush(struct evq_supervisor *supervisor)
+{
+    struct evq_completion done[EVQ_QUEUE_COMPLETIONS_MAX];
+    struct evq_lease *leases[EVQ_QUEUE_COMPLETIONS_MAX];
+    struct evq_error err = {0};
+    size_t count = 0;
+
+    for (struct evq_lease *lease = supervisor->leases;
+         lease != NULL && count < EVQ_QUEUE_COMPLETIONS_MAX; lease = lease->next) {
+        if (lease->first != NULL && lease->first->kind == EVQ_OUTBOX_COMPLETE) {
+            done[count] =
+                (struct evq_completion){.id = lease->claim->id, .token = lease->claim->token};
+            leases[count++] = lease;
+        }
+    }
+    if (count == 0) {
+        return true;
+    }
+    enum evq_status completed = EVQ_OK;
+    const enum evq_status call = evq_claims_fused(supervisor, done, count, &completed, &err);
+    if (!evq_link_note(&supervisor->link, call, &err) ||
+        !evq_link_note(&supervisor->link, completed, &err)) {
+        return false;
+    }
+    for (size_t i = 0; i < count && completed == EVQ_OK; i++) { // Else each by itself, after this.
+        if (done[i].status == EVQ_OK) {
+            evq_lease_outbox_pop(leases[i]);
+            evq_held_leases_remove(supervisor, leases[i]);
+        } else if (done[i].status != EVQ_E_CORRUPT) { // That one tells why by itself.
+            (void)refusal_handle(supervisor, leases[i], EVQ_OUTBOX_COMPLETE, done[i].status, &err);
+        }
+    }
+    return true;
+}
+
+static bool outboxes_pass(struct evq_supervisor *supervisor, bool hold)
+{
+    for (struct evq_lease *lease = supervisor->leases; lease != NULL;) {
+        struct evq_lease *next = lease->next; // Claims are appended: next stays good.
+        if (lease->first != NULL && !lease_flush(supervisor, lease, hold)) {
+            return false;
+        }
+        lease = next;
+    }
+    return true;
+}
+
+bool evq_outboxes_flush(struct evq_supervisor *supervisor)
+{
+    return publishes_flush(supervisor) && outboxes_pass(supervisor, true) &&
+           completes_flush(supervisor) && outboxes_pass(supervisor, false);
+}
+
+bool evq_outboxes_wait(const struct evq_supervisor *supervisor)
+{
+    for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
+        if (lease->first != NULL) {
+            return true;
+        }
+    }
+    return false;
+}

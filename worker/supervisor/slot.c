@@ -1,0 +1,208 @@
+#include "worker/supervisor/slot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
+#include "worker/child/child.h"
+
+extern char **environ;
+
+void evq_slot_init(struct evq_slot *slot, uint32_t number)
+{
+    memset(slot, 0, sizeof(*slot));
+    slot->number = number;
+    slot->channel.fd = -1;
+    slot->errors.read_fd = slot->errors.write_fd = slot->errors.file_fd = -1;
+    evq_slot_set(slot, EVQ_SLOT_DOWN);
+}
+
+void evq_slot_set(struct evq_slot *slot, enum evq_slot_state state)
+{
+    slot->state = state;
+    slot->since_unix_ms = evq_clock_unix_ms();
+}
+
+const char *evq_slot_state_name(enum evq_slot_state state)
+{
+    static const char *const names[] = {"down", "starting", "idle", "running"};
+
+    return names[state];
+}
+
+const char *evq_slot_ending_name(enum evq_slot_ending ending)
+{
+    static const char *const names[] = {"none",  "timeout",  "hang",   "cancelled",
+                                        "stale", "released", "no_room"};
+
+    return names[ending];
+}
+
+char **evq_slot_environment(char *devices_line)
+{
+    static const char *const hidden[] = {"EVALQ_URL=", "EVALQ_REDIS_", "CUDA_VISIBLE_DEVICES="};
+    size_t count = 0;
+    size_t used = 0;
+
+    while (environ[count] != NULL) {
+        count++;
+    }
+    char **envp = calloc(count + 2, sizeof(*envp));
+    for (size_t i = 0; i < count && envp != NULL; i++) {
+        bool keep = true;
+        for (size_t h = 0; h < sizeof(hidden) / sizeof(hidden[0]); h++) {
+            keep = keep && strncmp(environ[i], hidden[h], strlen(hidden[h])) != 0;
+        }
+        if (keep) {
+            envp[used++] = environ[i];
+        }
+    }
+    if (envp != NULL) {
+        envp[used] = devices_line;
+    }
+    return envp;
+}
+
+void evq_slot_forked(pid_t parent)
+{
+    sigset_t none;
+
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) {
+        _exit(0);
+    }
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* In the forked copy: async-signal-safe calls alone. */
+static void child_exec(const struct evq_slot_spawn *spawn, char *const *envp, int channel_fd,
+                       int errors_fd, pid_t parent)
+{
+    char *const *argv = NULL;
+
+    evq_slot_forked(parent);
+    const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    // Copied first: either may be the very number it must become. No higher than needed: there may
+    // be few.
+    const int channel_copy = fcntl(channel_fd, F_DUPFD_CLOEXEC, EVQ_CHILD_FD + 1);
+    const int errors_copy = fcntl(errors_fd, F_DUPFD_CLOEXEC, EVQ_CHILD_FD + 1);
+    memcpy(&argv, &spawn->argv, sizeof(argv)); // execve() takes char *const[] and writes to none.
+    if (dup2(input, 0) == 0 && dup2(errors_copy, 1) == 1 && dup2(errors_copy, 2) == 2 &&
+        dup2(channel_copy, EVQ_CHILD_FD) == EVQ_CHILD_FD) {
+        (void)execve("/proc/self/exe", argv, envp);
+    }
+    _exit(127);
+}
+
+enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spawn *spawn,
+                               struct evq_error *err)
+{
+    char devices_line[EVQ_DEVICES_TEXT + 32];
+    int pair[2] = {-1, -1};
+
+    (void)snprintf(devices_line, sizeof(devices_line), "CUDA_VISIBLE_DEVICES=%s", slot->devices);
+    char **envp = evq_slot_environment(devices_line);
+    if (envp == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "slot %u", slot->number);
+    }
+    enum evq_status status = evq_output_open(NULL, INT64_MAX, &slot->errors, err);
+    if (status != EVQ_OK) {
+        goto out;
+    }
+    slot->errors.file_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3); // -1: our own is closed.
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+        status = evq_error_set(err, EVQ_E_IO, "socketpair for slot %u: %s", slot->number,
+                               strerror(errno));
+        goto out;
+    }
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid == 0) {
+        child_exec(spawn, envp, pair[1], slot->errors.write_fd, parent);
+    }
+    (void)close(pair[1]);
+    if (pid < 0) {
+        status =
+            evq_error_set(err, EVQ_E_IO, "fork for slot %u: %s", slot->number, strerror(errno));
+        (void)close(pair[0]);
+        goto out;
+    }
+    evq_output_started(&slot->errors);
+    evq_channel_open(&slot->channel, pair[0]);
+    slot->pid = pid;
+    slot->ending = EVQ_ENDING_NONE;
+    slot->kill_ms = slot->limit_ms = 0;
+    slot->heard_ms = evq_clock_mono_ms();
+    evq_slot_set(slot, EVQ_SLOT_STARTING);
+out:
+    if (status != EVQ_OK) {
+        evq_output_close(&slot->errors);
+    }
+    free(envp);
+    return status;
+}
+
+void evq_slot_cancel(struct evq_slot *slot, enum evq_slot_ending ending, int64_t grace_ms)
+{
+    if (slot->ending == EVQ_ENDING_NONE) {
+        slot->ending = ending;
+        // A child that is gone already, or takes nothing any more, is ended by kill_ms.
+        evq_channel_tell(&slot->channel, "cancel");
+    } else if (ending == EVQ_ENDING_STALE) {
+        slot->ending = ending; // Whatever we wanted to say of the job, it is no longer ours to say.
+    }
+    const int64_t kill_ms = evq_clock_mono_ms() + grace_ms;
+    slot->kill_ms = slot->kill_ms == 0 || kill_ms < slot->kill_ms ? kill_ms : slot->kill_ms;
+}
+
+void evq_slot_kill(struct evq_slot *slot)
+{
+    slot->kill_ms = 0;
+    if (slot->pid > 0) {
+        (void)kill(slot->pid, SIGKILL);
+    }
+}
+
+bool evq_slot_reap(struct evq_slot *slot, int *ret_wait_status)
+{
+    if (slot->pid <= 0 || waitpid(slot->pid, ret_wait_status, WNOHANG) != slot->pid) {
+        return false;
+    }
+    slot->pid = 0;
+    return true;
+}
+
+void evq_slot_bury(struct evq_slot *slot)
+{
+    evq_channel_close(&slot->channel);
+    (void)evq_output_read(&slot->errors);
+    evq_output_close(&slot->errors);
+    slot->kill_ms = slot->limit_ms = 0;
+    slot->ending = EVQ_ENDING_NONE;
+    evq_slot_set(slot, EVQ_SLOT_DOWN);
+}
+
+int64_t evq_slot_due_ms(const struct evq_slot *slot)
+{
+    int64_t due_ms = INT64_MAX;
+
+    if (slot->state == EVQ_SLOT_DOWN) {
+        return slot->start_ms;
+    }
+    if (slot->state == EVQ_SLOT_STARTING) {
+        due_ms = slot->heard_ms + EVQ_SLOT_START_MS;
+    } else if (slot->state == EVQ_SLOT_RUNNING && slot->kill_ms == 0) {
+        due_ms = slot->heard_ms + EVQ_SLOT_HANG_MS;
+        due_ms = slot->limit_ms > 0 && slot->limit_ms < due_ms ? slot->limit_ms : due_ms;
+    }
+    return slot->kill_ms > 0 && slot->kill_ms < due_ms ? slot->kill_ms : due_ms;
+}

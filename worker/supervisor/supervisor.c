@@ -1,0 +1,444 @@
+#include "worker/supervisor/supervisor.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/file.h"
+#include "shared/base/log.h"
+#include "worker/child/scratch.h"
+
+#define START_RETRY_MS 60000
+#define TICK_MAX_MS    10000
+
+/* ---- start ---- */
+
+static void name_make(struct evq_supervisor *supervisor)
+{
+    char host[21];
+
+    if (gethostname(supervisor->host, sizeof(supervisor->host) - 1) != 0 ||
+        supervisor->host[0] == '\0') {
+        (void)snprintf(supervisor->host, sizeof(supervisor->host), "host");
+    }
+    evq_job_map_name(supervisor->host, sizeof(host) - 1, host);
+    (void)snprintf(supervisor->name, sizeof(supervisor->name), "%s-%016llx", host,
+                   (unsigned long long)evq_clock_random());
+    supervisor->request_nonce = evq_clock_random();
+}
+
+static int32_t threads_of(const struct evq_supervisor *supervisor)
+{
+    cpu_set_t cpus;
+    int32_t threads = supervisor->options->threads >= 0 ? supervisor->options->threads
+                                                        : supervisor->config->worker.threads;
+
+    if (threads == 0 && sched_getaffinity(0, sizeof(cpus), &cpus) == 0) {
+        threads = CPU_COUNT(&cpus) / (int32_t)supervisor->slot_count;
+    }
+    return threads > 0 ? threads : 1;
+}
+
+/* How a process of ours is started: our own binary, the same configuration. Kept for the life of
+ * the process; NULL: out of memory. */
+static const char **spawn_make(const struct evq_supervisor *supervisor, const char *command)
+{
+    enum { WORDS_MAX = 12 };
+    struct evq_arena *arena = supervisor->config->arena;
+    char real[PATH_MAX];
+    size_t count = 0;
+
+    const char **argv = evq_arena_array(arena, WORDS_MAX, sizeof(*argv));
+    char *threads = evq_arena_printf(arena, "%d", threads_of(supervisor));
+    if (argv == NULL || threads == NULL) {
+        return NULL;
+    }
+    argv[count++] = "evalq-worker";
+    argv[count++] = command;
+    if (supervisor->config->file[0] != '\0') {
+        const char *file =
+            realpath(supervisor->config->file, real) != NULL ? real : supervisor->config->file;
+        argv[count++] = "--config";
+        argv[count++] = evq_arena_strdup(arena, file);
+    }
+    argv[count++] = "--threads";
+    argv[count++] = threads;
+    argv[count] = NULL;
+    return argv;
+}
+
+static enum evq_status spawns_make(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    supervisor->spawn.argv = spawn_make(supervisor, "child");
+    supervisor->ahead.spawn.argv = spawn_make(supervisor, "ahead");
+    return supervisor->spawn.argv != NULL && supervisor->ahead.spawn.argv != NULL
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_NOMEM, "start of children");
+}
+
+/* Who pays for a GPU should hear that nothing will run on it. */
+static void gpus_count(struct evq_supervisor *supervisor, const struct evq_devices *devices,
+                       bool shared)
+{
+    const struct evq_gpus *gpus = &supervisor->gpus;
+    uint32_t taken = gpus->share_count * gpus->per_share; // 0: nothing is shared.
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        taken += (uint32_t)supervisor->slots[i].gpus;
+    }
+    supervisor->gpus_seen = devices->count;
+    supervisor->gpus_taken = taken < devices->count ? taken : devices->count;
+    if (taken < devices->count) {
+        evq_log(EVQ_LOG_WARN, "gpus_left", "slots=%u gpus=%u of=%u reason=%s",
+                supervisor->slot_count, taken, devices->count,
+                shared ? "worker.slots and worker.gpus_per_slot make no slot for the others, which "
+                         "other workers of this machine may lease"
+                       : "a slot computes on one MIG instance");
+    }
+}
+
+static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    const struct evq_options *options = supervisor->options;
+    const struct evq_config *config = supervisor->config;
+    struct evq_devices devices;
+
+    bool shared = false;
+    const enum evq_status status =
+        evq_gpus_choose(config, options->devices, &devices, &shared, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (devices.note[0] != '\0') {
+        evq_log(EVQ_LOG_INFO, "devices", "gpus=%u note=%s", devices.count, devices.note);
+    }
+    int32_t count = options->slots > 0 ? options->slots : config->worker.slots;
+    if (count <= 0) {
+        const int32_t each = shared ? config->worker.gpus_per_slot : 1;
+        count = (int32_t)devices.count > each ? (int32_t)devices.count / each : 1;
+    }
+    if (devices.count > 0) {
+        const enum evq_status gauged =
+            evq_gpu_monitor_open(&devices, supervisor->heartbeat_ms, &supervisor->gauge, err);
+        if (gauged != EVQ_OK) {
+            return gauged;
+        }
+    }
+    supervisor->slots = calloc((size_t)count, sizeof(*supervisor->slots));
+    supervisor->suite_seconds = calloc(config->suite_count + 1, sizeof(*supervisor->suite_seconds));
+    supervisor->rooms = calloc(config->suite_count + 1, sizeof(*supervisor->rooms));
+    if (supervisor->slots == NULL || supervisor->suite_seconds == NULL ||
+        supervisor->rooms == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "%d slots", count);
+    }
+    supervisor->slot_count = (uint32_t)count;
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        evq_slot_init(slot, i);
+        slot->waits = shared;
+        if (!shared) {
+            evq_devices_deal(&devices, i, supervisor->slot_count, slot->devices, &slot->gpus,
+                             &slot->memory_bytes);
+        }
+    }
+    const enum evq_status opened =
+        shared ? evq_gpus_open(&supervisor->gpus, &devices, config->worker.gpus_per_slot,
+                               supervisor->slot_count, err)
+               : EVQ_OK;
+    if (opened == EVQ_OK) {
+        gpus_count(supervisor, &devices, shared);
+    }
+    return opened;
+}
+
+static enum evq_status signals_open(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    sigset_t set;
+
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGINT);
+    (void)sigaddset(&set, SIGHUP); // A terminal that closes: drain too.
+    (void)sigaddset(&set, SIGCHLD);
+    (void)sigprocmask(SIG_BLOCK, &set, NULL);
+    supervisor->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return supervisor->signal_fd >= 0
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_IO, "signalfd: %s", strerror(errno));
+}
+
+/* The first words with Redis: what is wrong with it, or with us, is said now, with an exit code. */
+static enum evq_status redis_greet(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    const int64_t give_up_ms = evq_clock_mono_ms() + START_RETRY_MS;
+    bool new_epoch = false;
+    uint32_t tries = 0;
+
+    for (;;) {
+        enum evq_status status = evq_link_check(&supervisor->link, true, &new_epoch, err);
+        if (status == EVQ_OK) {
+            status = evq_offer_register(&supervisor->offer, supervisor->link.queue, err);
+        }
+        if (status == EVQ_OK) {
+            return evq_link_check(&supervisor->link, true, &new_epoch, err);
+        }
+        // LOADING and the like pass; no server at all may be a wrong address, which must be told.
+        if (status != EVQ_E_RETRY || evq_clock_mono_ms() >= give_up_ms) {
+            return status;
+        }
+        struct pollfd item = {.fd = supervisor->signal_fd, .events = POLLIN};
+        const int64_t wait_ms = evq_clock_backoff_ms(&supervisor->link.seed, tries++, 100, 2000);
+        if (poll(&item, 1, (int)wait_ms) > 0) {
+            return evq_error_set(err, EVQ_E_STOPPED, "asked to stop while Redis was not ready");
+        }
+    }
+}
+
+static enum evq_exit start_exit(enum evq_status status)
+{
+    switch (status) {
+    case EVQ_E_INVALID:
+    case EVQ_E_NOT_FOUND:
+    case EVQ_E_CONFLICT:
+        return EVQ_EXIT_CONFIG;
+    case EVQ_E_RETRY:
+    case EVQ_E_TIMEOUT: // It stands still: nobody waited for a job.
+        return EVQ_EXIT_UNREACHABLE;
+    default:
+        return evq_status_exit(status);
+    }
+}
+
+static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    const struct evq_options *options = supervisor->options;
+
+    enum evq_status status = evq_config_load(&options->source, &supervisor->config, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    const struct evq_config *config = supervisor->config;
+    name_make(supervisor);
+    supervisor->started_unix_ms = evq_clock_unix_ms();
+    supervisor->idle_since_ms = evq_clock_mono_ms();
+    supervisor->lease_ms = config->worker.lease_ms;
+    supervisor->heartbeat_ms = config->worker.heartbeat_ms;
+    if (supervisor->lease_ms < 3 * supervisor->heartbeat_ms) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "worker.lease_ms is %lld, which is less than 3 heartbeats of %lld ms",
+                             (long long)supervisor->lease_ms, (long long)supervisor->heartbeat_ms);
+    }
+    status = signals_open(supervisor, err);
+    if (status == EVQ_OK) {
+        status = evq_scratch_open(config->worker.scratch, err);
+    }
+    if (status == EVQ_OK) {
+        status = slots_make(supervisor, err);
+    }
+    if (status == EVQ_OK) {
+        status = spawns_make(supervisor, err);
+    }
+    if (status == EVQ_OK) {
+        status = evq_offer_open(&supervisor->offer, config, options->suites, supervisor->host, err);
+    }
+    if (status == EVQ_OK) {
+        status =
+            evq_link_open(&supervisor->link, config, supervisor->name, supervisor->lease_ms, err);
+    }
+    if (status == EVQ_OK) {
+        status = redis_greet(supervisor, err);
+    }
+    if (status == EVQ_OK) {
+        supervisor->registered = true;
+        supervisor->claim_due = true;
+        for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+            if (!supervisor->slots[i].waits) {
+                supervisor->reclass =
+                    evq_offer_fit(&supervisor->offer, &supervisor->slots[i]) != EVQ_OK ||
+                    supervisor->reclass;
+            }
+        }
+    }
+    return status;
+}
+
+static void supervisor_close(struct evq_supervisor *supervisor)
+{
+    while (supervisor->leases != NULL) {
+        struct evq_lease *lease = supervisor->leases;
+        supervisor->leases = lease->next;
+        evq_lease_free(lease);
+    }
+    evq_gpu_monitor_close(supervisor->gauge);
+    evq_link_close(&supervisor->link);
+    evq_offer_close(&supervisor->offer);
+    free(supervisor->slots);
+    free(supervisor->suite_seconds);
+    free(supervisor->rooms);
+    evq_config_free(supervisor->config);
+    evq_file_close(&supervisor->signal_fd);
+}
+
+static void signals_take(struct evq_supervisor *supervisor)
+{
+    struct signalfd_siginfo info;
+
+    while (read(supervisor->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo == SIGCHLD) {
+            supervisor->bereft = true; // Several deaths may be one signal: all are looked at.
+            continue;
+        }
+        supervisor->told = true;
+        if (supervisor->draining && !supervisor->forced) {
+            evq_drain_force(supervisor);
+        } else if (!supervisor->draining) {
+            evq_drain_begin(supervisor, "signal", supervisor->config->worker.drain_seconds * 1000);
+        }
+    }
+}
+
+/* ---- the loop ---- */
+
+static int64_t due_ms(const struct evq_supervisor *supervisor, int64_t now_ms)
+{
+    const struct evq_options *options = supervisor->options;
+    int64_t due = evq_dispatch_due_ms(supervisor);
+
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        const struct evq_slot *slot = &supervisor->slots[i];
+        const int64_t slot_due =
+            slot->state == EVQ_SLOT_DOWN && (supervisor->draining || slot->waits)
+                ? INT64_MAX
+                : evq_slot_due_ms(slot);
+        due = slot_due < due ? slot_due : due;
+    }
+    if (supervisor->draining && supervisor->drain_ms > now_ms && supervisor->drain_ms < due) {
+        due = supervisor->drain_ms;
+    }
+    if (options->idle_exit_s >= 0 && supervisor->leases == NULL && !supervisor->draining) {
+        const int64_t idle_due = supervisor->idle_since_ms + options->idle_exit_s * 1000;
+        due =
+            idle_due > now_ms && idle_due < due ? idle_due : due; // Past: only an event changes it.
+    }
+    // A drain that is overdue, and deadlines by the wall clock, are looked at now and then.
+    const int64_t most_ms = supervisor->draining      ? 100
+                            : options->deadline_s > 0 ? 1000
+                                                      : TICK_MAX_MS;
+    return due < now_ms + most_ms ? due : now_ms + most_ms;
+}
+
+static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
+{
+    const int64_t now_ms = evq_clock_mono_ms();
+    nfds_t count = 0;
+
+    items[count++] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
+    items[count++] = (struct pollfd){.fd = evq_link_wait_fd(&supervisor->link), .events = POLLIN};
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        const struct evq_slot *slot = &supervisor->slots[i];
+        const bool ended = slot->channel.ended; // Only its death is left to come.
+        items[count++] = (struct pollfd){
+            .fd = ended ? -1 : slot->channel.fd,
+            .events = (short)(slot->channel.out.bytes > 0 ? POLLIN | POLLOUT : POLLIN)};
+        items[count++] = (struct pollfd){.fd = slot->errors.read_fd, .events = POLLIN};
+    }
+    (void)poll(items, count, evq_clock_left_ms(due_ms(supervisor, now_ms)));
+    signals_take(supervisor); // First: an evaluator may have died of the signal that we got too.
+    for (uint32_t i = 0; i < supervisor->slot_count; i++) {
+        struct evq_slot *slot = &supervisor->slots[i];
+        if ((items[2 + 2 * i].revents & POLLOUT) != 0) {
+            (void)evq_channel_flush(&slot->channel, NULL); // A dead child shows by SIGCHLD.
+        }
+        if (items[2 + 2 * i].revents != 0 || items[3 + 2 * i].revents != 0) {
+            evq_children_read(supervisor, slot);
+        }
+    }
+    if (supervisor->bereft) {
+        supervisor->bereft = false;
+        evq_children_reap(supervisor);
+        evq_ahead_reap(supervisor);
+    }
+    evq_dispatch_wake(supervisor, items[1].revents != 0);
+}
+
+static void supervisor_leave(struct evq_supervisor *supervisor)
+{
+    struct evq_error err;
+
+    evq_link_wait_drop(&supervisor->link);
+    if (supervisor->leases != NULL) {
+        evq_log(EVQ_LOG_ERROR, "leave_unsaid", "jobs=%d reason=%s", 1,
+                "Redis could not be told of all jobs: their leases will lapse");
+        supervisor->exit_code =
+            supervisor->exit_code == EVQ_EXIT_OK ? EVQ_EXIT_UNREACHABLE : supervisor->exit_code;
+        return;
+    }
+    const enum evq_status status =
+        evq_queue_worker_leave(supervisor->link.queue, supervisor->name, &err);
+    if (status != EVQ_OK) {
+        evq_log(EVQ_LOG_WARN, "leave_failed", "reason=%s", err.message);
+    }
+}
+
+static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_error *err)
+{
+    struct pollfd *items = calloc(2 + 2 * (size_t)supervisor->slot_count, sizeof(*items));
+
+    if (items == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "the supervisor's loop");
+    }
+    evq_log(EVQ_LOG_INFO, "start", "worker=%s redis=%s queue=%s slots=%u classes=%u version=%s",
+            supervisor->name, evq_conn_where(supervisor->link.conn),
+            evq_queue_name(supervisor->link.queue), supervisor->slot_count,
+            supervisor->offer.class_count, EVQ_VERSION);
+    for (;;) {
+        const int64_t now_ms = evq_clock_mono_ms();
+        evq_children_tick(supervisor, now_ms);
+        evq_ahead_tick(supervisor);
+        evq_dispatch_round(supervisor);
+        evq_drain_tick(supervisor, now_ms); // After the round, which may have ended the last job.
+        if (evq_drain_over(supervisor, evq_clock_mono_ms())) {
+            break;
+        }
+        loop_poll(supervisor, items);
+    }
+    supervisor_leave(supervisor);
+    evq_ahead_stop(supervisor);
+    evq_ahead_close(supervisor);
+    evq_children_stop(supervisor);
+    evq_gpus_leave(supervisor);
+    evq_log(EVQ_LOG_INFO, "stop", "worker=%s jobs=%lld", supervisor->name,
+            (long long)supervisor->jobs_taken);
+    free(items);
+    return EVQ_OK;
+}
+
+enum evq_exit evq_supervisor_main(const struct evq_options *options)
+{
+    struct evq_options mine = *options;
+    struct evq_supervisor supervisor = {.options = &mine, .signal_fd = -1};
+    struct evq_error err;
+
+    const char *slurm_end = getenv("SLURM_JOB_END_TIME");
+    if (mine.deadline_s == 0 && slurm_end != NULL) {
+        mine.deadline_s = strtoll(slurm_end, NULL, 10); // Garbage gives 0: none.
+    }
+    enum evq_status status = supervisor_open(&supervisor, &err);
+    if (status == EVQ_OK) {
+        status = loop_run(&supervisor, &err);
+    }
+    if (status != EVQ_OK) {
+        (void)fprintf(stderr, "evalq-worker: %s\n", err.message);
+        supervisor.exit_code = start_exit(status);
+    }
+    supervisor_close(&supervisor);
+    return supervisor.exit_code;
+}

@@ -1,0 +1,216 @@
+/*
+ * The supervisor: one process per machine that claims jobs, gives them to the children of its
+ * slots, beats for them, limits, cancels and restarts, and publishes what they give. A single
+ * thread around one poll(). No CUDA.
+ *
+ *   supervisor.c  start, the loop, signals, the end
+ *   drain.c       why it claims no more, and how long what runs still has
+ *   children.c    the slots' processes: notes, deaths, time limits, starts
+ *   dispatch.c    one round with Redis: offers, outboxes, heartbeats, waiting for a wake marker
+ *   claims.c      claims jobs and starts them
+ *   claim_rules.c which jobs the slots can take now
+ *   held_leases.c the list of the leases that this worker holds
+ *   ahead.c       which job may come next: its weights are read while the present ones compute,
+ *                 into the page cache, from there by a child into its device
+ *   status.c      what `evalq status` is told of this worker
+ *
+ * gpus, link, offer, lease, merge and slot are nouns of their own.
+ */
+#ifndef EVQ_WORKER_SUPERVISOR_H
+#define EVQ_WORKER_SUPERVISOR_H
+
+#include "worker/devices/gpu_monitor.h"
+#include "worker/devices/gpus.h"
+#include "worker/options.h"
+#include "worker/supervisor/lease.h"
+#include "worker/supervisor/link.h"
+#include "worker/supervisor/offer.h"
+#include "worker/supervisor/slot.h"
+
+/* So many different jobs crash here with none done between: the worker is sick. */
+#define EVQ_SUPERVISOR_SICK_JOBS 3
+
+/* What is read ahead of its claim. */
+struct evq_ahead {
+    struct evq_slot_spawn spawn;
+    pid_t pid;                     // Of the process that reads; 0: none.
+    bool stopped;                  // By us, before its end.
+    bool refused;                  // The queue does not tell.
+    int64_t look_ms;               // Monotonic, like all below: the next look at the queue.
+    int64_t began_ms;              // Of the process.
+    char id[EVQ_JOB_ID_BYTES_MAX]; // The job that was read last, or is; "": none.
+    struct evq_job *job;           // While its process reads.
+};
+
+struct evq_disk_pause { // Of a suite on this machine.
+    int64_t until_ms;   // No job of it is asked for until then, monotonic; 0: they are.
+    uint32_t tries;     // That found none, in a row.
+};
+
+struct evq_supervisor {
+    const struct evq_options *options;
+    struct evq_config *config;
+    char name[64]; // Host and random digits: new for each process.
+    char host[64];
+    int64_t started_unix_ms;
+    int64_t lease_ms;
+    int64_t heartbeat_ms;
+
+    struct evq_link link;
+    struct evq_offer offer;
+    bool registered;    // Our suites are in the present keyspace.
+    bool reclass;       // The queue's classes changed: read them again,
+    int64_t reclass_ms; // but not before, monotonic.
+    bool adopt;         // A new keyspace: our running jobs are to be put back.
+    int64_t beat_due_ms;
+
+    struct evq_gpus gpus;
+    uint32_t gpus_seen, gpus_taken; // Those of the machine, and how many the slots have room for.
+    struct evq_gpu_monitor *gauge;  // NULL: no GPUs.
+    struct evq_slot *slots;
+    uint32_t slot_count;
+    struct evq_slot_spawn spawn;
+    struct evq_lease *leases; // All jobs held, in the order of their claims.
+
+    struct evq_ahead ahead;
+    char request[33];        // Of the next claim, or of one whose answer was lost.
+    uint64_t request_nonce;  // Of this process: the first half of each,
+    uint64_t request_number; // and of the last one, the second.
+    bool claim_due;
+    bool wait_refused;      // The last wait for a marker was.
+    bool claim_refused;     // The last claim was: it was logged.
+    int64_t claim_again_ms; // Something delayed falls due then; 0: unknown.
+    int64_t jobs_taken;
+    // By number in the configuration: how long its jobs took lately; 0: unknown.
+    double *suite_seconds;
+    struct evq_disk_pause *rooms; // The same: whether its programs find room here.
+
+    bool draining;
+    bool told;        // By a signal.
+    bool bereft;      // A SIGCHLD came: some process of ours may have died.
+    bool forced;      // A second signal.
+    int64_t drain_ms; // Monotonic end of the drain.
+    int64_t idle_since_ms;
+    bool sick;
+    // Different jobs since one was done.
+    char crashed[EVQ_SUPERVISOR_SICK_JOBS][EVQ_JOB_ID_BYTES_MAX];
+    uint32_t crashed_count;
+    enum evq_exit exit_code;
+    int signal_fd;
+};
+
+/* Runs until drained. Returns the exit code. */
+enum evq_exit evq_supervisor_main(const struct evq_options *options);
+
+/* ---- drain.c ---- */
+
+/* No more claims; running jobs have until within_ms. */
+void evq_drain_begin(struct evq_supervisor *supervisor, const char *why, int64_t within_ms);
+/* Kills what runs. */
+void evq_drain_force(struct evq_supervisor *supervisor);
+/* Whether to begin to drain by ourselves, and what to do when a drain took too long. */
+void evq_drain_tick(struct evq_supervisor *supervisor, int64_t now_ms);
+bool evq_drain_over(const struct evq_supervisor *supervisor, int64_t now_ms);
+
+/* ---- children.c ---- */
+
+/* Its pipes are readable. */
+void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot);
+void evq_children_reap(struct evq_supervisor *supervisor);                 // After SIGCHLD.
+void evq_children_tick(struct evq_supervisor *supervisor, int64_t now_ms); // Limits, kills, starts.
+/* Gives the lease's job to an idle slot. */
+void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
+                       struct evq_lease *lease);
+/* Asks all to exit, kills the rest, reaps. */
+void evq_children_stop(struct evq_supervisor *supervisor);
+
+/* ---- dispatch.c ---- */
+
+/* What can be done with Redis now. Errors are waited out; one that ends the worker sets draining
+ * and exit_code. */
+void evq_dispatch_round(struct evq_supervisor *supervisor);
+/* The next monotonic ms at which a round has something to do; INT64_MAX: none. */
+int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor);
+/* The blocking connection is readable, or may be overdue. */
+void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable);
+
+/* ---- outboxes.c ---- */
+
+/* Says to Redis what the leases have to say. False: it is away; the rest is for later. */
+bool evq_outboxes_flush(struct evq_supervisor *supervisor);
+bool evq_outboxes_wait(const struct evq_supervisor *supervisor); // Something is still to be said.
+
+/* ---- claims.c ---- */
+
+/* One claim for each group of like slots. Sets claim_due anew: there may be more. */
+enum evq_status evq_claims_round(struct evq_supervisor *supervisor,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/*
+ * Completes, and in the same round trip claims for the slots that are idle, if a claim is allowed.
+ * *ret_completed EVQ_OK: each completion has its status, also where the claim's, which is returned,
+ * is another.
+ */
+enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_completion *done,
+                                 size_t count, enum evq_status *ret_completed,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+/* Starts what is held and can run now: an `alone` job with nothing beside it. */
+void evq_claims_start(struct evq_supervisor *supervisor);
+
+/* ---- claim_rules.c ---- */
+
+/* Whether the worker may claim another job now. */
+bool evq_claim_rules_allow(const struct evq_supervisor *supervisor);
+/* The classes of the mask whose jobs can end before the deadline and find room on this machine. */
+uint64_t evq_claim_rules_classes(const struct evq_supervisor *supervisor, uint64_t mask);
+/* Whether the slot has what the job needs. */
+bool evq_claim_rules_fit(const struct evq_supervisor *supervisor, const struct evq_job *job,
+                         const struct evq_slot *slot);
+/* How many slots are in the state. */
+uint32_t evq_claim_rules_slots(const struct evq_supervisor *supervisor, enum evq_slot_state state);
+
+/* ---- held_leases.c ---- */
+
+/* Stops the slot that runs the lease's job. Whatever the slot still reports is ignored. */
+void evq_held_leases_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease);
+/* Frees the lease, because Redis has recorded the end of its job. */
+void evq_held_leases_remove(struct evq_supervisor *supervisor, struct evq_lease *lease);
+/* Gives up a job that another worker owns now: stops its slot and drops its unsent results. */
+void evq_held_leases_drop(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                          enum evq_slot_ending ending);
+
+/* ---- room.c ---- */
+
+/* A job of the suite found no room on this machine. */
+void evq_disk_pause_lack(struct evq_supervisor *supervisor, const struct evq_suite *suite,
+                         const char *reason);
+void evq_disk_pause_found(struct evq_supervisor *supervisor,
+                          const struct evq_suite *suite); // One was done.
+/* No job of the suite is asked for now. */
+bool evq_disk_pause_held(const struct evq_supervisor *supervisor, const struct evq_suite *suite);
+bool evq_disk_pause_lacks(const struct evq_supervisor *supervisor); // Some suite does.
+/* When the next suite is tried again, monotonic ms; INT64_MAX: none waits. */
+int64_t evq_disk_pause_due_ms(const struct evq_supervisor *supervisor);
+void evq_disk_pause_tick(struct evq_supervisor *supervisor, int64_t now_ms);
+
+/* ---- ahead.c ---- */
+
+/* A job begins: what comes after it is looked for in a moment. */
+void evq_ahead_begin(struct evq_supervisor *supervisor);
+/* Asks the queue, while all slots work, which job would be claimed next, and has its weights read
+ * by a process of its own. False: Redis is away. */
+bool evq_ahead_look(struct evq_supervisor *supervisor);
+/* The next monotonic ms at which to look; INT64_MAX: none. */
+int64_t evq_ahead_due_ms(const struct evq_supervisor *supervisor);
+/* Frees what it holds. */
+void evq_ahead_close(struct evq_supervisor *supervisor);
+/* Reading ends when a slot is free: its claim decides what is needed. */
+void evq_ahead_tick(struct evq_supervisor *supervisor);
+void evq_ahead_stop(struct evq_supervisor *supervisor); // SIGKILL, without waiting for the death.
+void evq_ahead_reap(struct evq_supervisor *supervisor); // After SIGCHLD.
+
+/* ---- status.c ---- */
+
+/* What `evalq status` shows of this worker: one JSON object of at most 8 KiB. */
+void evq_status_json(const struct evq_supervisor *supervisor, struct evq_buffer *out);
+
+#endif
