@@ -231,7 +231,7 @@ static void *sender_main(void *argument)
         next = again < next ? again : next;
         for (size_t at = 0; at < sender->source_count; at++) {
             evq_source_take(sender, &sender->sources[at]);
-            int64_t due = evq_source_prepare(sender, &sender->sources[at]);
+            int64_t due = evq_prepare_source(sender, &sender->sources[at]);
             next = due < next ? due : next;
         }
         sources_release(sender);

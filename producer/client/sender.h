@@ -173,7 +173,7 @@ int64_t evq_source_later_ms(struct evq_sender *sender, const struct evq_item *it
 const struct evq_item *evq_source_before(const struct evq_sender *sender,
                                          const struct evq_item *item);
 /* Prepares what is due. Returns when the next is, monotonic ms. */
-int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source);
+int64_t evq_prepare_source(struct evq_sender *sender, struct evq_source *source);
 /* Frees what is done at the front, and its room in the ring; whether there was any. */
 bool evq_source_release(struct evq_sender *sender, struct evq_source *source);
 /* Up to where the ring holds nothing but what is through or parked. */

@@ -7,7 +7,6 @@
 #include "shared/base/clock.h"
 
 #define ITEMS_MAX 100000 // Taken from one ring at a time; the ring bounds it sooner.
-#define HURRY_MS  100    // Between looks at a checkpoint while somebody waits in flush or close.
 
 static void item_free(struct evq_item *item)
 {
@@ -129,37 +128,6 @@ const struct evq_item *evq_source_before(const struct evq_sender *sender,
         }
     }
     return found;
-}
-
-/* When the item is to be looked at: a save that ends just before a close() is not to be missed. */
-static int64_t item_due_ms(const struct evq_sender *sender, struct evq_item *item)
-{
-    const int64_t hurry_ms = evq_clock_mono_ms() + HURRY_MS;
-
-    if (item->due_ms > hurry_ms && !item->parked && atomic_load(&sender->flushing) > 0) {
-        item->due_ms = hurry_ms;
-    }
-    return item->due_ms;
-}
-
-int64_t evq_source_prepare(struct evq_sender *sender, struct evq_source *source)
-{
-    // Not those that come meanwhile: what is ready is to be sent first.
-    const struct evq_item *last = source->last;
-    int64_t next = INT64_MAX;
-
-    source->unseen = false;
-    for (struct evq_item *item = source->first; item != NULL && !atomic_load(&sender->stop);
-         item = item == last ? NULL : item->next) {
-        if (!item->ready && !item->done && item->due_ms <= evq_clock_mono_ms()) {
-            evq_prepare_item(sender, item);
-        }
-        if (!item->ready && !item->done) {
-            const int64_t due_ms = item_due_ms(sender, item);
-            next = due_ms < next ? due_ms : next;
-        }
-    }
-    return next;
 }
 
 bool evq_source_release(struct evq_sender *sender, struct evq_source *source)

@@ -10,6 +10,11 @@
 #include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/format.h"
 
+static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
+                                 int fd, const struct stat *info,
+                                 const struct evq_checkpoint_options *options,
+                                 struct evq_error *err);
+
 /* fd (taken over) is a file; folder is where its shards would lie, name what messages call it. */
 static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
                                  const char *name, int fd, const struct stat *info,
@@ -17,7 +22,7 @@ static enum evq_status read_file(struct evq_checkpoint *checkpoint, int root_fd,
                                  struct evq_error *err)
 {
     if (strcmp(name, "adapter_config.json") == 0) {
-        return evq_adapter_read(checkpoint, root_fd, folder, fd, info, options, err);
+        return evq_adapter_read(checkpoint, root_fd, folder, fd, info, options, read_path, err);
     }
     if (strcmp(name, ".metadata") == 0) {
         return evq_dcp_read(checkpoint, root_fd, folder, fd, info, options, err);
@@ -111,10 +116,10 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
     return check_same_directory(root_fd, path, info, err);
 }
 
-enum evq_status evq_checkpoint_read_path(struct evq_checkpoint *checkpoint, int root_fd,
-                                         const char *path, int fd, const struct stat *info,
-                                         const struct evq_checkpoint_options *options,
-                                         struct evq_error *err)
+static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
+                                 int fd, const struct stat *info,
+                                 const struct evq_checkpoint_options *options,
+                                 struct evq_error *err)
 {
     enum evq_status status;
 
@@ -160,8 +165,8 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
     }
     status = evq_directory_new(path[0] == '\0' ? "." : path, &checkpoint, err);
     if (status == EVQ_OK) {
-        status = evq_checkpoint_read_path(checkpoint, root_fd, checkpoint->path, fd, &info,
-                                          options == NULL ? &defaults : options, err);
+        status = read_path(checkpoint, root_fd, checkpoint->path, fd, &info,
+                           options == NULL ? &defaults : options, err);
         fd = -1; // The checkpoint's, or closed.
     }
     if (status == EVQ_OK) {
@@ -180,23 +185,6 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
     }
     *ret_checkpoint = checkpoint;
     return EVQ_OK;
-}
-
-static int by_name(const void *key, const void *item)
-{
-    const struct evq_tensor *tensor = item;
-
-    return strcmp(key, tensor->name);
-}
-
-const struct evq_tensor *evq_checkpoint_find(const struct evq_checkpoint *checkpoint,
-                                             const char *name)
-{
-    if (checkpoint->tensor_count == 0) {
-        return NULL;
-    }
-    return bsearch(name, checkpoint->tensors, checkpoint->tensor_count,
-                   sizeof(*checkpoint->tensors), by_name);
 }
 
 bool evq_checkpoint_same_files(const struct evq_checkpoint *a, const struct evq_checkpoint *b)

@@ -276,24 +276,6 @@ enum evq_status evq_directory_finish(struct evq_checkpoint *checkpoint, struct e
     return EVQ_OK;
 }
 
-enum evq_status evq_directory_read_fd(int fd, uint64_t offset, void *out, size_t bytes,
-                                      struct evq_error *err)
-{
-    const enum evq_status status = evq_file_read_at(fd, out, bytes, offset, "the file", err);
-
-    return status == EVQ_E_CORRUPT
-               ? evq_error_set(err, EVQ_E_CHANGED,
-                               "the file became shorter: it ends before byte %llu",
-                               (unsigned long long)(offset + bytes))
-               : status;
-}
-
-enum evq_status evq_directory_read(const struct evq_checkpoint *checkpoint, int32_t file,
-                                   uint64_t offset, void *out, size_t bytes, struct evq_error *err)
-{
-    return evq_directory_read_fd(checkpoint->files[file].fd, offset, out, bytes, err);
-}
-
 bool evq_directory_c_order(struct evq_tensor *tensor, uint64_t *ret_elements)
 {
     int64_t stride = 1;

@@ -47,24 +47,25 @@ enum evq_status evq_dcp_read(struct evq_checkpoint *checkpoint, int root_fd, con
                              const struct evq_checkpoint_options *options,
                              struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* A PEFT adapter: folder/adapter_config.json, which fd (taken over) is; with files_only without its
- * base. */
+/* Adds the tensors at path beneath root_fd, a file or a directory that fd (taken over) has open. */
+typedef enum evq_status (*evq_read_path_fn)(struct evq_checkpoint *checkpoint, int root_fd,
+                                            const char *path, int fd, const struct stat *info,
+                                            const struct evq_checkpoint_options *options,
+                                            struct evq_error *err);
+
+/* A PEFT adapter: folder/adapter_config.json, which fd (taken over) has open. read_base reads its
+ * base; with files_only the base is left out. */
 enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
                                  int fd, const struct stat *info,
                                  const struct evq_checkpoint_options *options,
+                                 evq_read_path_fn read_base,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Adds the tensors of options->base, else of what the adapter names (may be NULL). Nothing is
  * downloaded. EVQ_E_NOT_FOUND: it is beneath none of the roots. */
 enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, const char *named,
                               const struct evq_checkpoint_options *options,
-                              struct evq_error *err) EVQ_CHECK_RESULT;
-
-/* Adds what lies at path beneath root_fd, a file or a directory, which fd (taken over) is. */
-enum evq_status evq_checkpoint_read_path(struct evq_checkpoint *checkpoint, int root_fd,
-                                         const char *path, int fd, const struct stat *info,
-                                         const struct evq_checkpoint_options *options,
-                                         struct evq_error *err) EVQ_CHECK_RESULT;
+                              evq_read_path_fn read_base, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Which file of a directory to read for a variant (NULL: regular): its path in it, copied to
  * ret_name. It ends in ".index.json" when the weights are sharded, in ".metadata" when they are

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/checkpoint/read.h"
+#include "shared/checkpoint/strided.h"
 
 static enum evq_status check_box(const struct evq_tensor *tensor, const struct evq_piece *piece,
                                  uint64_t *ret_elements, struct evq_error *err)
@@ -166,14 +166,14 @@ static enum evq_status read_piece(const struct evq_checkpoint *checkpoint,
     }
     const size_t bytes = elements * size; // No more than the tensor has.
     if (rows.run == elements) {
-        return evq_read_elements(checkpoint, &piece->stored, out + rows_place(&rows) * size, bytes,
-                                 size, err);
+        return evq_strided_read(checkpoint, &piece->stored, out + rows_place(&rows) * size, bytes,
+                                size, err);
     }
     uint8_t *box = malloc(bytes);
     if (box == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes", bytes);
     }
-    enum evq_status status = evq_read_elements(checkpoint, &piece->stored, box, bytes, size, err);
+    enum evq_status status = evq_strided_read(checkpoint, &piece->stored, box, bytes, size, err);
     if (status == EVQ_OK) {
         const uint8_t *at = box;
         do {

@@ -386,7 +386,7 @@ static enum evq_status apply(struct adapter *adapter, size_t base_count)
 enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd, const char *folder,
                                  int fd, const struct stat *info,
                                  const struct evq_checkpoint_options *options,
-                                 struct evq_error *err)
+                                 evq_read_path_fn read_base, struct evq_error *err)
 {
     struct adapter adapter = {.checkpoint = checkpoint, .skip = -1, .err = err};
     int32_t file = 0;
@@ -401,7 +401,7 @@ enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd,
         status = load_config(&adapter, file);
     }
     if (status == EVQ_OK && !options->files_only) {
-        status = evq_base_read(checkpoint, root_fd, adapter.config.base, options, err);
+        status = evq_base_read(checkpoint, root_fd, adapter.config.base, options, read_base, err);
     }
     const size_t base_count = checkpoint->tensor_count;
     if (status == EVQ_OK) {

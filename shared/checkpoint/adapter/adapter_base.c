@@ -35,7 +35,8 @@ static enum evq_status open_below(int root_fd, const char *path, const char **re
 }
 
 enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, const char *named,
-                              const struct evq_checkpoint_options *options, struct evq_error *err)
+                              const struct evq_checkpoint_options *options,
+                              evq_read_path_fn read_base, struct evq_error *err)
 {
     const struct evq_checkpoint_options plain = {.key = "",
                                                  .header_bytes_max = options->header_bytes_max};
@@ -57,7 +58,7 @@ enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, co
         int fd = -1;
         status = open_below(at_fd, path, &relative, &fd, &info, err);
         if (status == EVQ_OK) {
-            status = evq_checkpoint_read_path(checkpoint, at_fd, relative, fd, &info, &plain, err);
+            status = read_base(checkpoint, at_fd, relative, fd, &info, &plain, err);
             if (status != EVQ_OK) {
                 (void)evq_error_prefix(err, "base '%s'", shown); // The status stays what it is.
                 return status;

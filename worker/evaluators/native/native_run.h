@@ -51,6 +51,11 @@ enum evq_status evq_native_samples(struct evq_native_run *run, struct evq_task_s
 enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_sum *sums,
                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Opens the checkpoint that the task reads, unless the task before it read the same one. */
+enum evq_status evq_native_open_checkpoint(struct evq_native_run *run,
+                                           struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_native_close_checkpoint(struct evq_native_run *run);
+
 /* Makes the backend ready: plan prepared, weights in place. Takes the model over, whatever happens.
  * Where plan or loader need more memory than there is, rows_max is halved, down to rows_least;
  * run->rows says what it became and run->rows_wanted what it was. */

@@ -1,0 +1,217 @@
+/* Opens the checkpoint of a task, loads its weights and reports progress. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shared/base/clock.h"
+#include "shared/base/log.h"
+#include "worker/evaluators/native/native_checkpoint.h"
+#include "worker/evaluators/native/native_run.h"
+#include "worker/evaluators/native/native_tokenizer.h"
+
+#define TELL_MS 200 // The shortest time between two reports of a batch.
+
+void evq_native_close_checkpoint(struct evq_native_run *run)
+{
+    evq_checkpoint_close(run->checkpoint);
+    run->checkpoint = NULL;
+    run->loaded = NULL; // Its tensors are gone; the backend's memory is used again.
+}
+
+static enum evq_status tell_loading(void *context, int64_t done, int64_t total)
+{
+    return evq_native_progress(context, ", loading weights", done, total);
+}
+
+/* Transformers 5 takes such a head as it is, 4 the embedding in its place: neither is to be
+ * guessed.
+ */
+static enum evq_status check_tied(const struct evq_native_run *run, const struct evq_model *model,
+                                  struct evq_error *err)
+{
+    const struct evq_task_config *config = run->config;
+    const char *told =
+        evq_pair_get(config->model, config->model_count, "tie_word_embeddings", NULL);
+
+    if (told == NULL) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "tensor '%s' of '%s' differs from '%s', to which the configuration "
+                             "ties it: say which counts (model: {tie_word_embeddings: false} takes "
+                             "it as it is, as Transformers 5 does; true: the other in its place)",
+                             model->unused->name, run->checkpoint->path, model->tied->name);
+    }
+    evq_log(EVQ_LOG_WARN, "tensor_unused", "checkpoint=%s tensor=%s used=%s reason=%s",
+            run->checkpoint->path, model->unused->name, model->tied->name,
+            "their values differ, and the model options tie them");
+    return EVQ_OK;
+}
+
+static enum evq_status note_loaded(struct evq_native_run *run, const struct evq_model *model,
+                                   const struct evq_loaded *loaded, struct evq_error *err)
+{
+    memcpy(run->weights_digest, loaded->digest, sizeof(loaded->digest));
+    run->timing.bytes = loaded->bytes;
+    run->tied_differ = loaded->tied_differ;
+    return loaded->tied_differ ? check_tied(run, model, err) : EVQ_OK;
+}
+
+/* The weights may be on the device already. */
+static enum evq_status take_ahead(struct evq_native_run *run, struct evq_error *err)
+{
+    struct evq_native *native = run->native;
+    const struct evq_progress progress = {tell_loading, run};
+    struct evq_model *model = NULL;
+    struct evq_loaded loaded;
+
+    enum evq_status status =
+        native->ahead != NULL
+            ? evq_native_ahead_take(native->ahead, run->request, run->key, run->base, &progress,
+                                    native->state, &run->checkpoint, &model, &loaded, err)
+            : EVQ_OK;
+    if (model != NULL) {
+        evq_model_free(native->model); // The backend let its plan go.
+        native->model = run->loaded = model;
+        evq_log(EVQ_LOG_INFO, "loaded_ahead", "checkpoint=%s bytes=%lld", run->checkpoint->path,
+                (long long)loaded.bytes);
+        status = note_loaded(run, model, &loaded, err);
+    }
+    return status;
+}
+
+enum evq_status evq_native_open_checkpoint(struct evq_native_run *run, struct evq_error *err)
+{
+    const struct evq_task_config *config = run->config;
+    const char *key = evq_pair_get(config->model, config->model_count, "key", "");
+    const char *base = evq_pair_get(config->model, config->model_count, "base", "");
+
+    if (run->checkpoint != NULL && strcmp(run->key, key) == 0 && strcmp(run->base, base) == 0) {
+        return EVQ_OK;
+    }
+    evq_native_close_checkpoint(run);
+    run->key = key;
+    run->base = base;
+    const enum evq_status status =
+        evq_native_checkpoint_open(run->request, config, &run->checkpoint, err);
+    return status == EVQ_OK ? take_ahead(run, err) : status;
+}
+
+static enum evq_status load_weights(struct evq_native_run *run, const struct evq_model *model,
+                                    struct evq_error *err)
+{
+    const struct evq_progress progress = {tell_loading, run};
+    struct evq_loader *loader = run->native->loader;
+    struct evq_loaded loaded;
+
+    evq_loader_watch(loader, &progress);
+    const enum evq_status status = evq_loader_fill(loader, run->checkpoint, model, &loaded, err);
+    evq_loader_watch(loader, NULL);
+    return status == EVQ_OK ? note_loaded(run, model, &loaded, err) : status;
+}
+
+static enum evq_status prepare_once(struct evq_native_run *run, const struct evq_model *model,
+                                    bool load, struct evq_error *err)
+{
+    const enum evq_status status =
+        run->native->backend.ops->prepare(run->native->state, &model->plan, err);
+
+    return status == EVQ_OK && load ? load_weights(run, model, err) : status;
+}
+
+/* What is loaded for a later job makes room for this one. */
+static enum evq_status prepare(struct evq_native_run *run, const struct evq_model *model, bool load,
+                               struct evq_error *err)
+{
+    const enum evq_status status = prepare_once(run, model, load, err);
+
+    return status == EVQ_E_NOMEM && evq_native_ahead_drop(run->native->ahead)
+               ? prepare_once(run, model, load, err)
+               : status;
+}
+
+/* Smaller batches until there is memory for them and for loading, as long as rows_least do. */
+static enum evq_status fit(struct evq_native_run *run, struct evq_model *model, bool load,
+                           int32_t rows_least, struct evq_error *err)
+{
+    const int32_t wanted = model->plan.rows_max;
+
+    enum evq_status status = prepare(run, model, load, err);
+    while (status == EVQ_E_NOMEM && model->plan.rows_max / 2 >= rows_least) {
+        model->plan.rows_max /= 2;
+        run->rows_wanted = wanted;
+        status = prepare(run, model, load, err);
+    }
+    return status;
+}
+
+enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *model,
+                                int32_t rows_least, struct evq_error *err)
+{
+    struct evq_native *native = run->native;
+    const bool loaded = run->loaded != NULL && evq_model_same_weights(run->loaded, model) &&
+                        run->loaded->plan.compute == model->plan.compute; // Kept as it computes.
+
+    run->loaded = NULL; // Until it is certain again.
+    enum evq_status status = fit(run, model, !loaded, rows_least, err);
+    if (status == EVQ_OK && loaded && run->tied_differ) {
+        status = check_tied(run, model, err); // What this task says of it.
+    }
+    evq_model_free(native->model); // The backend let its plan go.
+    native->model = model;
+    run->rows = model->plan.rows_max;
+    if (status == EVQ_OK) {
+        run->loaded = model;
+    }
+    return status;
+}
+
+enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least,
+                                  struct evq_error *err)
+{
+    struct evq_model *model = run->native->model;
+    const int32_t wanted = run->rows_wanted > 0 ? run->rows_wanted : run->rows;
+
+    if (evq_native_ahead_drop(run->native->ahead)) {
+        return EVQ_OK; // There is memory now for the batch as it was.
+    }
+    if (run->rows / 2 < rows_least) {
+        return evq_error_set(err, EVQ_E_NOMEM, "batches of %d rows do not fit into memory",
+                             (int)run->rows);
+    }
+    model->plan.rows_max = run->rows / 2;
+    const enum evq_status status = fit(run, model, false, rows_least, err);
+    run->rows = model->plan.rows_max;
+    run->rows_wanted = wanted;
+    return status;
+}
+
+enum evq_status evq_native_progress(const struct evq_native_run *run, const char *doing,
+                                    int64_t done, int64_t total)
+{
+    char text[96];
+
+    (void)snprintf(text, sizeof(text), "task %.64s%s", run->config->name, doing);
+    return run->report->progress != NULL
+               ? run->report->progress(run->report->context, done, total, text)
+               : EVQ_OK;
+}
+
+const char *evq_native_directory(const struct evq_native_run *run, struct evq_arena *arena)
+{
+    const char *file = run->request->config != NULL ? run->request->config->file : "";
+    const char *slash = strrchr(file, '/');
+
+    return evq_arena_strndup(arena, file, slash != NULL ? (size_t)(slash - file) : 0);
+}
+
+void evq_native_tell(void *listener)
+{
+    struct evq_native_run *run = listener;
+    const int64_t now_ms = evq_clock_mono_ms();
+
+    if (now_ms - run->told_ms >= TELL_MS) {
+        run->told_ms = now_ms;
+        const enum evq_status ignored = evq_native_progress(run, "", run->done, run->total);
+        (void)ignored; // Whoever asks to stop says so again when the batch ends.
+    }
+}
