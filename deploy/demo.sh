@@ -27,6 +27,7 @@ suites:
     tasks:
       - name: digits
         type: classification
+        model: {activation: relu}
         data:
           format: idx
           inputs: checkpoints/heldout-images-idx3-ubyte
@@ -42,6 +43,7 @@ suites:
     tasks:
       - name: mnist
         type: classification
+        model: {activation: relu}
         data:
           format: idx
           inputs: $data/t10k-images-idx3-ubyte.gz

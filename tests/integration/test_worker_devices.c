@@ -32,7 +32,8 @@ static const char site_yaml[] =
     "  says: {kind: command, command: [$DIR/says.sh]}\n"
     "  keeps: {kind: persistent, command: [$DIR/keeps.sh]}\n"
     "suites:\n"
-    "  digits: {needs: {gpus: 2}, tasks: [{name: digits, type: classification,\n"
+    "  digits: {needs: {gpus: 2}, tasks: [{name: digits, type: classification, model: {activation: "
+    "relu},\n"
     "    data: {format: idx, inputs: $DATA/mnist/t10k-images-idx3-ubyte.gz,\n"
     "           labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz, scale: 1/255}}]}\n"
     "  words: {needs: {gpus: 2}, tasks: [{name: file, type: perplexity, length: 8,\n"
@@ -434,7 +435,8 @@ static void lost_gpu_is_left_out(void **state)
         "roots: {mnist: $DATA/mnist}\n"
         "worker: {scratch: $DIR/scratch, slots: 1, gpus_per_slot: 2, heartbeat_ms: 100}\n"
         "suites:\n"
-        "  digits: {tasks: [{name: digits, type: classification, data: {format: idx,\n"
+        "  digits: {tasks: [{name: digits, type: classification, model: {activation: relu}, data: "
+        "{format: idx,\n"
         "    inputs: $DATA/mnist/t10k-images-idx3-ubyte.gz,\n"
         "    labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz}}]}\n";
     struct fixture_site *site = *state;
@@ -509,7 +511,7 @@ static void instances_of_a_gpu_are_devices(void **state)
         "worker: {scratch: $DIR/scratch, gpus_per_slot: %d, heartbeat_ms: 100}\n"
         "suites:\n"
         "  digits: {needs: {gpus: 1, gpu_memory: 9GiB}, tasks: [{name: digits,\n"
-        "    type: classification, data: {format: idx,\n"
+        "    type: classification, model: {activation: relu}, data: {format: idx,\n"
         "    inputs: $DATA/mnist/t10k-images-idx3-ubyte.gz,\n"
         "    labels: $DATA/mnist/t10k-labels-idx1-ubyte.gz}}]}\n";
     struct fixture_site *site = *state;

@@ -206,6 +206,7 @@ suites:
     tasks:
       - name: digits
         type: classification
+        model: {activation: relu}
         data:
           format: idx
           inputs: $DATA/t10k-images-idx3-ubyte.gz

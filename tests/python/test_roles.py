@@ -77,7 +77,7 @@ roots: {checkpoints: $DIR/checkpoints}
 suites:
   heldout:
     tasks:
-      - {name: digits, type: classification,
+      - {name: digits, type: classification, model: {activation: relu},
          data: {format: idx, inputs: $DATA/t10k-images-idx3-ubyte.gz, labels: $DATA/t10k-labels-idx1-ubyte.gz, scale: 1/255, limit: 64}}
 worker: {scratch: $DIR/scratch, devices: cpu}
 logger: {directory: $DIR/results}

@@ -129,12 +129,16 @@ static const struct evq_pair mnist_data[] = {
     {"labels", EVQ_TEST_DATA "/mnist/t10k-labels-idx1-ubyte.gz"},
     {"scale", "1/255"}};
 
+static const struct evq_pair mnist_model[] = {{"activation", "relu"}};
+
 static inline struct evq_task_config mnist_task(const struct evq_pair *options, size_t option_count)
 {
     return (struct evq_task_config){.name = "digits",
                                     .type = "classification",
                                     .data = mnist_data,
                                     .data_count = 4,
+                                    .model = mnist_model,
+                                    .model_count = 1,
                                     .options = options,
                                     .option_count = option_count};
 }

@@ -139,7 +139,7 @@ static void native_regression_equals_by_hand(void **state)
     write_model(fx, tensors, 3);
     write_npy(fx, "x.npy", 2, 2, x);
     write_npy(fx, "y.npy", 2, 2, y);
-    small_init(fx, &small, NULL, 0);
+    small_init(fx, &small, mnist_model, 1);
     assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
     assert_near(metric(fx, "mse"), (1.0 + 0.25) / 4.0, 1e-12);
     assert_near(metric(fx, "mae"), (1.0 + 0.5) / 4.0, 1e-12);
@@ -178,7 +178,10 @@ static void native_batch_norm_stands_where_it_is_told(void **state)
         VECTOR("bn1.weight", 2, gamma_),     VECTOR("bn1.bias", 2, beta),
         VECTOR("bn1.running_mean", 2, mean), VECTOR("bn1.running_var", 2, variance),
     };
-    const struct evq_pair after[] = {{"norm", "after"}, {"batchnorm_eps", "0"}};
+    struct evq_pair told[] = {{"norm", "after"},
+                              {"batchnorm_eps", "0"},
+                              {"activation", "relu"},
+                              {"layers", "fc1, bn1, fc2"}};
     struct small small;
     struct evq_error err = {0};
 
@@ -187,10 +190,11 @@ static void native_batch_norm_stands_where_it_is_told(void **state)
     write_npy(fx, "y.npy", 1, 1, y);
     // Before: norm(-1, 2) = (-1.5, 5.5), relu, sum 5.5. After: norm(relu(-1, 2)) = (-0.5, 5.5),
     // sum 5.
-    small_init(fx, &small, after + 1, 1);
+    told[0].value = "before";
+    small_init(fx, &small, told, 4);
     assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
     assert_near(metric(fx, "mae"), 5.5, 1e-6);
-    small_init(fx, &small, after, 2);
+    told[0].value = "after";
     assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
     assert_near(metric(fx, "mae"), 5.0, 1e-6);
     // As nn.Sequential names them: norm first, over the inputs.
@@ -200,6 +204,7 @@ static void native_batch_norm_stands_where_it_is_told(void **state)
         tensors[i].name = sequential[i];
     }
     write_model(fx, tensors, 6);
+    small_init(fx, &small, told + 1, 2);
     assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &small.task, 1, -1, 0, &err), EVQ_OK);
     assert_near(metric(fx, "mae"), 5.5, 1e-6);
 }
@@ -237,8 +242,18 @@ static void native_runs_tasks_in_turn_and_leaves_done_ones_out(void **state)
     const struct evq_pair limit[] = {
         mnist_data[0], mnist_data[1], mnist_data[2], mnist_data[3], {"limit", "100"}};
     const struct evq_task_config tasks[] = {
-        {.name = "a", .type = "classification", .data = limit, .data_count = 5},
-        {.name = "b", .type = "classification", .data = limit, .data_count = 5},
+        {.name = "a",
+         .type = "classification",
+         .data = limit,
+         .data_count = 5,
+         .model = mnist_model,
+         .model_count = 1},
+        {.name = "b",
+         .type = "classification",
+         .data = limit,
+         .data_count = 5,
+         .model = mnist_model,
+         .model_count = 1},
     };
     const char *const done[] = {"a"};
     const struct evq_suite suite = {

@@ -54,41 +54,84 @@ static void native_refuses_what_does_not_fit(void **state)
     assert_int_equal(fx->seen.tasks, 0);
 }
 
-/* one, two and three sort as one, three, two. */
-static void native_takes_the_alphabet_for_no_order_of_equal_layers(void **state)
+static void expect_words(struct fixture *fx, const struct evq_pair *model, size_t count,
+                         const char *words)
+{
+    struct evq_task_config task = mnist_task(NULL, 0);
+    struct evq_error err = {0};
+
+    task.model = model;
+    task.model_count = count;
+    const enum evq_status status = eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err);
+    if ((status == EVQ_OK) != (words[0] == '\0') || strstr(err.message, words) == NULL) {
+        fail_msg("\"%s\" lacks \"%s\"", err.message, words);
+    }
+}
+
+/* A state dict tells neither the activation nor the side of a norm on which it stands. */
+static void native_mlp_asks_what_lies_between_its_layers(void **state)
+{
+    struct fixture *fx = *state;
+    static float zeros[784 * 10];
+    const struct fixture_tensor tensors[] = {
+        MATRIX("0.weight", 10, 784, zeros), MATRIX("3.weight", 10, 10, zeros),
+        VECTOR("1.running_mean", 10, zeros), VECTOR("1.running_var", 10, zeros)};
+    static const struct evq_pair gelu[] = {{"activation", "gelu"}, {"norm", "after"}};
+    static const struct evq_pair linear[] = {{"activation", "none"}};
+    const struct fixture_tensor outer[] = {
+        MATRIX("1.weight", 10, 784, zeros), VECTOR("0.running_mean", 784, zeros),
+        VECTOR("0.running_var", 784, zeros), VECTOR("2.running_mean", 10, zeros),
+        VECTOR("2.running_var", 10, zeros)};
+
+    write_model(fx, tensors, 1);
+    expect_words(fx, NULL, 0, ""); // One matrix: nothing lies between.
+    write_model(fx, tensors, 2);
+    expect_words(fx, NULL, 0, "add it to the task (model: {activation: relu}");
+    expect_words(fx, gelu, 1, "");
+    write_model(fx, tensors, 4);
+    expect_words(fx, NULL, 0, "model: {activation: relu}");
+    expect_words(fx, gelu, 1, "which side of the norm '1' the activation stands");
+    expect_words(fx, gelu, 2, "");
+    expect_words(fx, linear, 1, ""); // Without an activation there are no sides.
+    write_model(fx, outer, 5);
+    expect_words(fx, NULL, 0, ""); // Norms before the first and behind the last matrix.
+}
+
+/* Without numbers in their names, only the user knows the order of the layers. */
+static void native_mlp_asks_for_the_order_of_unnumbered_layers(void **state)
 {
     struct fixture *fx = *state;
     static float zeros[784 * 4];
     static const struct {
-        const char *names[3];
-        bool told;
+        const char *names[4];
+        bool numbered;
     } cases[] = {
-        {{"in.weight", "two.weight", "three.weight"}, false},
-        {{"in.weight", "mid.1a.weight", "mid.1b.weight"}, false},
-        {{"in.weight", "l2.weight", "l10.weight"}, true},
-        {{"in.weight", "l1.weight", "l10.weight"}, true},
-        {{"in.weight", "l1.fc.weight", "l10.fc.weight"}, true},
-        {{"in.weight", "mid.weight", "mid_2.weight"}, true},
+        {{"in.weight", "two.weight", "three.weight", "z_out.weight"}, false},
+        {{"l1.weight", "l2.weight", "l3.weight", "z_out.weight"}, false},
+        {{"l.weight", "l2.weight", "l3.weight", "l4.weight"}, false},
+        {{"l.1a.weight", "l.1b.weight", "l.2.weight", "l.3.weight"}, false},
+        {{"l0.weight", "l2.weight", "l10.weight", "l11.weight"}, true},
+        {{"l0.weight", "l1.weight", "l10.weight", "l11.weight"}, true},
+        {{"l0.fc.weight", "l1.fc.weight", "l10.fc.weight", "l11.out.weight"}, true},
     };
-    const struct evq_pair layers[] = {{"layers", "in, two, three, z_out"}};
+    static const struct evq_pair text[] = {{"activation", "relu"},
+                                           {"layers", "in, two, three, z_out"}};
+    static const struct evq_pair list[] = {{"activation", "relu"}, {"layers.0", "in"},
+                                           {"layers.1", "two"},    {"layers.2", "three"},
+                                           {"layers.3", "z_out"},  {"layers.x", "more"}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *const *names = cases[i].names;
         const struct fixture_tensor tensors[] = {
-            MATRIX(cases[i].names[0], 4, 784, zeros), MATRIX(cases[i].names[1], 4, 4, zeros),
-            MATRIX(cases[i].names[2], 4, 4, zeros), MATRIX("z_out.weight", 10, 4, zeros)};
-        struct evq_task_config task = mnist_task(NULL, 0);
-        struct evq_error err = {0};
+            MATRIX(names[0], 4, 784, zeros), MATRIX(names[1], 4, 4, zeros),
+            MATRIX(names[2], 4, 4, zeros), MATRIX(names[3], 10, 4, zeros)};
         write_model(fx, tensors, 4);
-        const enum evq_status status =
-            eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err);
-        if ((status == EVQ_OK) != cases[i].told ||
-            (strstr(err.message, "do not tell which comes first") == NULL) != cases[i].told) {
-            fail_msg("case %zu: \"%s\"", i, err.message);
-        }
+        expect_words(fx, mnist_model, 1, cases[i].numbered ? "" : "model: {layers: [...]}");
         if (i == 0) {
-            task.model = layers;
-            task.model_count = 1;
-            assert_int_equal(eval(fx, fx->root_fd, "m.safetensors", &task, 1, -1, 0, &err), EVQ_OK);
+            expect_words(fx, text, 2, "");
+            expect_words(fx, list, 5, "");
+            expect_words(fx, list, 4, "'z_out' is in the checkpoint but not among");
+            expect_words(fx, list, 6, "'layers.x' is not known");
         }
     }
 }
@@ -101,13 +144,13 @@ static void native_model_options_are_read_strictly(void **state)
         MATRIX("a.in.weight", 4, 784, zeros), MATRIX("a.out.weight", 10, 4, zeros),
         MATRIX("b.weight", 3, 3, zeros), MATRIX("a.mid.weight", 4, 4, zeros)};
     static const struct {
-        struct evq_pair model[2];
+        struct evq_pair model[3];
         size_t count;
         const char *words; // "": accepted.
     } cases[] = {
-        {{{"prefix", "a."}, {"layers", "in, mid, out"}}, 2, ""},
-        {{{"prefix", "a."}}, 1, ""}, // in, mid, out: natural order serves too.
-        {{{"prefix", ""}}, 1, "takes 3 values"},
+        {{{"prefix", "a."}, {"layers", "in, mid, out"}, {"activation", "relu"}}, 3, ""},
+        {{{"prefix", "a."}}, 1, "model: {layers: [...]}"},
+        {{{"layers", "b, a.in, a.mid, a.out"}}, 1, "takes 784 values"},
         {{{"prefix", "c."}}, 1, "under the prefix 'c.'"},
         {{{"prefix", "a."}, {"layers", "in, out"}}, 2, "'mid' is in the checkpoint but not among"},
         {{{"prefix", "a."}, {"layers", "in, mid, mid"}}, 2, "names 'mid'"},
@@ -142,8 +185,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(native_refuses_what_does_not_fit, setup, teardown),
-        cmocka_unit_test_setup_teardown(native_takes_the_alphabet_for_no_order_of_equal_layers,
-                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(native_mlp_asks_what_lies_between_its_layers, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(native_mlp_asks_for_the_order_of_unnumbered_layers, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(native_model_options_are_read_strictly, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

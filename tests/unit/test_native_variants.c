@@ -81,7 +81,7 @@ static void native_evaluates_an_adapter_on_the_base_that_the_suite_names(void **
     const struct fixture_tensor adapter[] = {MATRIX("base_model.model.0.lora_A.weight", 1, 2, a),
                                              MATRIX("base_model.model.0.lora_B.weight", 2, 1, b)};
     const float wanted[] = {9.5f, -5.5f, 0.0f, 0.0f}; // Hidden (5.5, 2) and (0, 0).
-    const struct evq_pair model[] = {{"base", "base"}};
+    const struct evq_pair model[] = {{"activation", "relu"}, {"base", "base"}};
     struct evq_error err = {0};
     struct small small;
     char path[128];
@@ -95,7 +95,7 @@ static void native_evaluates_an_adapter_on_the_base_that_the_suite_names(void **
     assert_int_equal(fclose(file), 0);
     write_npy(fx, "x.npy", 2, 2, points);
     write_npy(fx, "y.npy", 2, 2, wanted);
-    small_init(fx, &small, model, 1);
+    small_init(fx, &small, model, 2);
     assert_int_equal(eval(fx, fx->root_fd, "adapter", &small.task, 1, -1, 0, &err), EVQ_OK);
     assert_near(metric(fx, "mse"), 0.0, 1e-12);
     small_init(fx, &small, NULL, 0); // Without the option the adapter's own name leads nowhere.

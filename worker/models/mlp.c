@@ -1,10 +1,13 @@
 /*
- * Plain multi-layer perceptrons, inferred from the state dict: matrices in natural order of their
- * names, biases of the same name, BatchNorm1d in eval form. What the file does not say are options:
- * activation, norm, layers, prefix.
+ * Plain multi-layer perceptrons from a state dict: matrices, biases of the same name, BatchNorm1d
+ * in eval form. A state dict does not say which activation lies between the layers, on which side
+ * of a norm it stands, or in which order layers run unless their names are numbered. None of this
+ * is guessed: the options activation, norm and layers say it, and where one is missing that would
+ * change the result, the checkpoint is refused.
  */
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,13 +36,15 @@ struct mlp { // While it is inferred.
     size_t count;
     size_t linears;
     enum evq_activation activation;
-    bool norm_after; // The norm follows the activation, not the matrix.
+    bool has_activation; // The options say which.
+    bool norm_after;     // The norm follows the activation, not the matrix.
+    bool has_norm;       // The options say which.
     double eps;
     size_t op_count, slot_count;
 };
 
-static const char *const option_keys[] = {"family", "activation", "prefix",        "key", "base",
-                                          "layers", "norm",       "batchnorm_eps", NULL};
+static const char *const option_keys[] = {"family", "activation", "prefix", "key",           "base",
+                                          "layers", "layers.#",   "norm",   "batchnorm_eps", NULL};
 
 static const struct {
     const char *name;
@@ -62,34 +67,35 @@ static const char *option(const struct mlp *mlp, const char *key, const char *fa
 static enum evq_status read_options(struct mlp *mlp, struct evq_error *err)
 {
     const struct evq_task_config *task = mlp->request->task;
-    const char *activation = option(mlp, "activation", "relu");
-    const char *norm = option(mlp, "norm", "before");
-    bool found = false;
+    const char *activation = option(mlp, "activation", NULL);
+    const char *norm = option(mlp, "norm", NULL);
 
     const enum evq_status status = evq_pairs_number(task->model, task->model_count, "batchnorm_eps",
                                                     "model", 1e-5, &mlp->eps, err);
     if (status != EVQ_OK) {
         return status;
     }
-    for (size_t i = 0; i < sizeof(activations) / sizeof(activations[0]); i++) {
+    for (size_t i = 0; activation != NULL && i < sizeof(activations) / sizeof(activations[0]);
+         i++) {
         if (strcmp(activations[i].name, activation) == 0) {
             mlp->activation = activations[i].activation;
-            found = true;
+            mlp->has_activation = true;
         }
     }
-    if (!found) {
+    if (activation != NULL && !mlp->has_activation) {
         return evq_error_set(
             err, EVQ_E_INVALID,
             "model: activation is '%s', expected relu, tanh, gelu, gelu_tanh, silu, "
             "sigmoid or none",
             activation);
     }
-    if (strcmp(norm, "before") != 0 && strcmp(norm, "after") != 0) {
+    if (norm != NULL && strcmp(norm, "before") != 0 && strcmp(norm, "after") != 0) {
         return evq_error_set(err, EVQ_E_INVALID,
                              "model: norm is '%s', expected before or after (the activation)",
                              norm);
     }
-    mlp->norm_after = strcmp(norm, "after") == 0;
+    mlp->has_norm = norm != NULL;
+    mlp->norm_after = norm != NULL && strcmp(norm, "after") == 0;
     return EVQ_OK;
 }
 
@@ -237,28 +243,28 @@ static int compare_modules(const void *left, const void *right)
 }
 
 /* Puts the modules in the order that the option `layers` gives; each must be named, once. */
-static enum evq_status order_as_told(struct mlp *mlp, const char *layers, struct evq_error *err)
+static enum evq_status order_as_told(struct mlp *mlp, struct evq_error *err)
 {
+    const struct evq_task_config *task = mlp->request->task;
+    const char *name = NULL;
+    size_t bytes = 0;
     size_t placed = 0;
 
-    for (const char *at = layers; *at != '\0';) {
-        const size_t bytes = strcspn(at, ", ");
+    for (; evq_pairs_item(task->model, task->model_count, "layers", placed, &name, &bytes);
+         placed++) {
         size_t found = placed;
         while (found < mlp->count && (mlp->modules[found].name_bytes != bytes ||
-                                      memcmp(mlp->modules[found].name, at, bytes) != 0)) {
+                                      memcmp(mlp->modules[found].name, name, bytes) != 0)) {
             found++;
         }
-        if (bytes > 0 && found == mlp->count) {
+        if (found == mlp->count) {
             return evq_error_set(err, EVQ_E_INVALID,
                                  "model: layers names '%.*s', which '%s' does not hold (or twice)",
-                                 (int)bytes, at, mlp->request->checkpoint->path);
+                                 (int)bytes, name, mlp->request->checkpoint->path);
         }
-        if (bytes > 0) {
-            const struct module moved = mlp->modules[found];
-            mlp->modules[found] = mlp->modules[placed];
-            mlp->modules[placed++] = moved;
-        }
-        at += bytes + (at[bytes] != '\0');
+        const struct module moved = mlp->modules[found];
+        mlp->modules[found] = mlp->modules[placed];
+        mlp->modules[placed] = moved;
     }
     if (placed < mlp->count) {
         const struct module *left = &mlp->modules[placed];
@@ -291,95 +297,75 @@ static enum evq_status check_chain(const struct mlp *mlp, struct evq_error *err)
     return EVQ_OK;
 }
 
-/* The linear whose name has the same numbers as the norm's, if there is just one: fc2 for bn2.
- * NULL: none, or several. */
-static const struct module *partner_of(const struct mlp *mlp, const struct module *norm)
+/* Names without numbers do not tell which module runs first, whatever their shapes. */
+static enum evq_status check_numbered(const struct mlp *mlp, struct evq_error *err)
 {
-    const struct module *partner = NULL;
+    char names[300] = "";
+    size_t used = 0;
+    bool numbered = true;
 
-    for (size_t i = 0; i < mlp->count; i++) {
-        const struct module *linear = &mlp->modules[i];
-        if (!linear->norm && evq_natural_same_numbers(norm->name, norm->name_bytes, linear->name,
-                                                      linear->name_bytes)) {
-            if (partner != NULL) {
-                return NULL;
-            }
-            partner = linear;
-        }
-    }
-    return partner;
-}
-
-/*
- * Names such as fc1 fc2 bn1 bn2 sort apart: there each norm goes behind the linear with its number.
- * False, with nothing changed, unless all norms have such a partner; those of nn.Sequential (0, 1,
- * 3) never do.
- */
-static bool pair_norms(struct mlp *mlp)
-{
-    struct module *paired = evq_arena_array(mlp->model->arena, mlp->count, sizeof(*paired));
-    const struct module **partners =
-        evq_arena_array(mlp->model->arena, mlp->count, sizeof(*partners));
-    size_t count = 0;
-
-    if (paired == NULL || partners == NULL) {
-        return false;
-    }
-    for (size_t i = 0; i < mlp->count; i++) {
-        partners[i] = mlp->modules[i].norm ? partner_of(mlp, &mlp->modules[i]) : NULL;
-        if (mlp->modules[i].norm && partners[i] == NULL) {
-            return false;
-        }
-    }
-    for (size_t i = 0; i < mlp->count; i++) {
-        if (mlp->modules[i].norm) {
-            continue;
-        }
-        paired[count++] = mlp->modules[i];
-        for (size_t j = 0; j < mlp->count; j++) {
-            if (partners[j] == &mlp->modules[i]) {
-                paired[count++] = mlp->modules[j];
-            }
-        }
-    }
-    memcpy(mlp->modules, paired, count * sizeof(*paired));
-    return true;
-}
-
-/* Two matrices of one shape could change places: there the alphabet is no order. */
-static enum evq_status check_order(const struct mlp *mlp, struct evq_error *err)
-{
     for (size_t i = 0; i < mlp->count; i++) {
         const struct module *a = &mlp->modules[i];
-        for (size_t j = i + 1; j < mlp->count; j++) {
+        for (size_t j = i + 1; j < mlp->count && numbered; j++) {
             const struct module *b = &mlp->modules[j];
-            if (!a->norm && !b->norm && a->in == b->in && a->out == b->out &&
-                !evq_natural_counts(a->name, a->name_bytes, b->name, b->name_bytes)) {
-                return evq_error_set(err, EVQ_E_INVALID,
-                                     "'%s' and '%s' have the same shape, and their names do not "
-                                     "tell which comes first: say it (model: {layers: ...})",
-                                     a->weight->name, b->weight->name);
-            }
+            numbered = evq_natural_counts(a->name, a->name_bytes, b->name, b->name_bytes);
+        }
+        if (used < sizeof(names)) {
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%.*s",
+                                     i > 0 ? ", " : "", (int)a->name_bytes, a->name);
         }
     }
-    return EVQ_OK;
+    if (numbered) {
+        return EVQ_OK;
+    }
+    return evq_error_set(
+        err, EVQ_E_INVALID,
+        "the names of the layers in '%s' are not numbered and do not tell in which "
+        "order the layers run: say it (model: {layers: [...]}, with these names "
+        "in order: %s)",
+        mlp->request->checkpoint->path, names);
 }
 
 static enum evq_status order(struct mlp *mlp, struct evq_error *err)
 {
-    const char *layers = option(mlp, "layers", "");
-    enum evq_status status = EVQ_OK;
+    const struct evq_task_config *task = mlp->request->task;
+    const char *name = NULL;
+    size_t bytes = 0;
 
-    if (layers[0] != '\0') {
-        status = order_as_told(mlp, layers, err);
-    } else {
-        qsort(mlp->modules, mlp->count, sizeof(*mlp->modules), compare_modules);
-        (void)pair_norms(mlp); // Where it does not apply, the natural order stands.
+    if (evq_pairs_item(task->model, task->model_count, "layers", 0, &name, &bytes)) {
+        const enum evq_status told = order_as_told(mlp, err);
+        return told == EVQ_OK ? check_chain(mlp, err) : told;
     }
-    if (status == EVQ_OK) {
-        status = check_chain(mlp, err);
+    qsort(mlp->modules, mlp->count, sizeof(*mlp->modules), compare_modules);
+    const enum evq_status status = check_numbered(mlp, err);
+    return status == EVQ_OK ? check_chain(mlp, err) : status;
+}
+
+/* What lies between two matrices is not in the file. */
+static enum evq_status check_between(const struct mlp *mlp, struct evq_error *err)
+{
+    size_t seen = 0;
+
+    if (mlp->linears > 1 && !mlp->has_activation) {
+        return evq_error_set(err, EVQ_E_INVALID,
+                             "'%s' holds %zu matrices, and a state dict does not say which "
+                             "activation lies between them: add it to the task (model: "
+                             "{activation: relu}; or tanh, gelu, gelu_tanh, silu, sigmoid, none)",
+                             mlp->request->checkpoint->path, mlp->linears);
     }
-    return status == EVQ_OK && layers[0] == '\0' ? check_order(mlp, err) : status;
+    for (size_t i = 0; i < mlp->count; i++) {
+        const struct module *module = &mlp->modules[i];
+        seen += !module->norm;
+        if (module->norm && seen > 0 && seen < mlp->linears && !mlp->has_norm &&
+            mlp->activation != EVQ_ACT_NONE) {
+            return evq_error_set(err, EVQ_E_INVALID,
+                                 "a state dict does not say on which side of the norm '%.*s' the "
+                                 "activation stands: add it to the task (model: {norm: before}, "
+                                 "where the norm comes first, or {norm: after})",
+                                 (int)module->name_bytes, module->name);
+        }
+    }
+    return EVQ_OK;
 }
 
 struct output { // The plan's arrays while they are filled.
@@ -518,6 +504,9 @@ static enum evq_status mlp_build(const struct evq_model_family *family,
     }
     if (status == EVQ_OK) {
         status = order(&mlp, err);
+    }
+    if (status == EVQ_OK) {
+        status = check_between(&mlp, err);
     }
     return status == EVQ_OK ? make_plan(&mlp, err) : status;
 }

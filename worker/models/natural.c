@@ -54,56 +54,8 @@ bool evq_natural_counts(const char *a, size_t a_bytes, const char *b, size_t b_b
     while (at < a_bytes && at < b_bytes && a[at] == b[at]) {
         at++;
     }
-    if (at == a_bytes || at == b_bytes) {
-        return true;
-    }
     const bool within = at > 0 && is_digit(a, a_bytes, at - 1); // A number that both begin with.
     const bool left = is_digit(a, a_bytes, at);
     const bool right = is_digit(b, b_bytes, at);
     return (left && right) || (within && (left || right));
-}
-
-/* The next run of digits from *at on, without leading zeros; false at the end of the name. */
-static bool next_number(const char *name, size_t bytes, size_t *at, const char **ret_digits,
-                        size_t *ret_count)
-{
-    while (*at < bytes && (name[*at] < '0' || name[*at] > '9')) {
-        (*at)++;
-    }
-    if (*at == bytes) {
-        return false;
-    }
-    while (*at + 1 < bytes && name[*at] == '0' && name[*at + 1] >= '0' && name[*at + 1] <= '9') {
-        (*at)++;
-    }
-    *ret_digits = name + *at;
-    const size_t start = *at;
-    while (*at < bytes && name[*at] >= '0' && name[*at] <= '9') {
-        (*at)++;
-    }
-    *ret_count = *at - start;
-    return true;
-}
-
-bool evq_natural_same_numbers(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
-{
-    size_t i = 0;
-    size_t j = 0;
-
-    for (;;) {
-        const char *left = NULL;
-        const char *right = NULL;
-        size_t left_count = 0;
-        size_t right_count = 0;
-        const bool more = next_number(a, a_bytes, &i, &left, &left_count);
-        if (more != next_number(b, b_bytes, &j, &right, &right_count)) {
-            return false;
-        }
-        if (!more) {
-            return true;
-        }
-        if (left_count != right_count || memcmp(left, right, left_count) != 0) {
-            return false;
-        }
-    }
 }

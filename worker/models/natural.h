@@ -11,11 +11,8 @@
  */
 int evq_natural_compare(const char *a, size_t a_bytes, const char *b, size_t b_bytes);
 
-/* Whether numbers tell the order of two names, or one is the beginning of the other; else it is the
- * alphabet alone. */
+/* Whether a number tells the order of two names: "fc2" and "fc10", "0.weight" and "2.weight"; not
+ * "in" and "out", nor "fc" and "fc2". */
 bool evq_natural_counts(const char *a, size_t a_bytes, const char *b, size_t b_bytes);
-
-/* Whether both hold the same numbers in the same order: "fc.2" and "bn2" do. */
-bool evq_natural_same_numbers(const char *a, size_t a_bytes, const char *b, size_t b_bytes);
 
 #endif

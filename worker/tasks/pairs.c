@@ -7,6 +7,46 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A known "layers.#" stands for the items of a list: "layers.0", "layers.1". */
+static bool is_key(const char *key, const char *known)
+{
+    const size_t bytes = strlen(known);
+
+    if (bytes < 2 || strcmp(known + bytes - 2, ".#") != 0) {
+        return strcmp(key, known) == 0;
+    }
+    return strncmp(key, known, bytes - 1) == 0 && key[bytes - 1] != '\0' &&
+           strspn(key + bytes - 1, "0123456789") == strlen(key + bytes - 1);
+}
+
+bool evq_pairs_item(const struct evq_pair *pairs, size_t count, const char *key, size_t index,
+                    const char **ret_text, size_t *ret_bytes)
+{
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "%s.%zu", key, index);
+    const char *text = evq_pair_get(pairs, count, name, NULL);
+    if (text != NULL) {
+        *ret_text = text;
+        *ret_bytes = strlen(text);
+        return true;
+    }
+    text = evq_pair_get(pairs, count, key, "");
+    for (size_t at = 0;; at++) {
+        text += strspn(text, ", ");
+        const size_t bytes = strcspn(text, ", ");
+        if (bytes == 0) {
+            return false;
+        }
+        if (at == index) {
+            *ret_text = text;
+            *ret_bytes = bytes;
+            return true;
+        }
+        text += bytes;
+    }
+}
+
 enum evq_status evq_pairs_check(const struct evq_pair *pairs, size_t count,
                                 const char *const *known, const char *where, struct evq_error *err)
 {
@@ -18,7 +58,7 @@ enum evq_status evq_pairs_check(const struct evq_pair *pairs, size_t count,
     for (size_t i = 0; i < count; i++) {
         bool found = false;
         for (size_t j = 0; j < known_count && !found; j++) {
-            found = strcmp(pairs[i].key, known[j]) == 0;
+            found = is_key(pairs[i].key, known[j]);
         }
         if (!found) {
             const char *near = evq_config_nearest(pairs[i].key, known, known_count);

@@ -8,10 +8,15 @@
 #include "shared/config/config.h"
 
 /* EVQ_E_INVALID names the first key that is not among known (NULL-terminated), and the nearest that
- * is. */
+ * is. A known key "layers.#" accepts the items of a list: "layers.0", "layers.1". */
 enum evq_status evq_pairs_check(const struct evq_pair *pairs, size_t count,
                                 const char *const *known, const char *where,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Item `index` of an option that is a list ("layers.0", "layers.1", ...) or a text with commas; not
+ * NUL-terminated. False: the list ends before it, or the option is not there. */
+bool evq_pairs_item(const struct evq_pair *pairs, size_t count, const char *key, size_t index,
+                    const char **ret_text, size_t *ret_bytes);
 
 /* A finite number, also as a fraction: "0.5", "1/255". Missing: fallback. */
 enum evq_status evq_pairs_number(const struct evq_pair *pairs, size_t count, const char *key,
