@@ -165,7 +165,7 @@ static void put_wide(struct fixture *fx, struct small *small)
     write_model(fx, tensors, 2);
     write_npy(fx, "x.npy", 2, WIDE, x);
     write_npy(fx, "y.npy", 2, 1, y);
-    small_init(fx, small, NULL, 0);
+    small_init(fx, small, mnist_model, 1);
 }
 
 static enum evq_status run_wide(struct fixture *fx, const struct small *small,
