@@ -284,7 +284,38 @@ static const struct edit edits[] = {
     {"gemma", "{", "{\"a\": nan, ", EVQ_E_CORRUPT, {"config.json", "JSON byte"}},
     {"gemma", "{", "{\"a\": \"\xff\", ", EVQ_E_CORRUPT, {"config.json", "UTF-8"}},
     {"gemma", "{", "", EVQ_E_CORRUPT, {"config.json"}},
-    {"gemma", "{", "{\"a\": [[[[[[[[1]]]]]]]], ", EVQ_OK, {""}},
+    {"gemma", "{", "{\"task_specific_params\": [[[[[[[[1]]]]]]]], ", EVQ_OK, {""}},
+    {"llama",
+     "\"use_cache\": true",
+     "\"logits_scaling\": 8.0",
+     EVQ_E_UNSUPPORTED,
+     {"logits_scaling is 8.0", "llama family does not know"}},
+    {"llama", "\"use_cache\": true", "\"logits_scaling\": 1.0", EVQ_OK, {""}},
+    {"llama", "\"use_cache\": true", "\"logits_scaling\": null", EVQ_OK, {""}},
+    {"llama",
+     "\"use_cache\": true",
+     "\"no_rope_layers\": [1, 0]",
+     EVQ_E_UNSUPPORTED,
+     {"no_rope_layers is [...]"}},
+    {"llama", "\"use_cache\": true", "\"no_rope_layers\": []", EVQ_OK, {""}},
+    {"llama", "\"use_cache\": true", "\"sliding_window\": 9", EVQ_E_UNSUPPORTED, {"sliding_w"}},
+    {"llama", "\"use_cache\": true", "\"use_sliding_window\": false", EVQ_OK, {""}},
+    {"llama",
+     "\"use_cache\": true",
+     "\"use_sliding_window\": true",
+     EVQ_E_UNSUPPORTED,
+     {"use_sliding_window is true"}},
+    {"llama",
+     "\"factor\": 8.0",
+     "\"factor\": 8.0, \"mrope_section\": [1, 2]",
+     EVQ_E_UNSUPPORTED,
+     {"rope_parameters.mrope_section is [...]"}},
+    {"llama",
+     "\"use_cache\": true",
+     "\"hidden_dropout\": 0.1, \"mask_token_id\": 3, \"transformers.js_config\": {\"d\": 1}",
+     EVQ_OK,
+     {""}},
+    {"gpt2", "\"use_cache\": true", "\"multi_query\": true", EVQ_E_UNSUPPORTED, {"gpt2 family"}},
 };
 
 static void models_refuse_what_they_are_not(void **state)
@@ -329,8 +360,8 @@ static void models_options_go_before_the_configuration(void **state)
         {{{"rope_theta", "1"}}, 1, "rope_theta is 1"}, // The file has rope_parameters.rope_theta.
         {{{"rope_theta", "1"}, {"rope_parameters.rope_theta", "7"}}, 2, ""},
         {{{"family", "llama"}}, 1, ""},
-        {{{"family", "mistral"}}, 1, ""},
-        {{{"family", "gpt2"}}, 1, "n_layer is not known"},
+        {{{"family", "mistral"}}, 1, "of type llama, not mistral: leave out"},
+        {{{"family", "gpt2"}}, 1, "of type llama, not gpt2: leave out"},
         {{{"family", "mlp"}}, 1, "reads samples"},
         {{{"family", "gpt5"}}, 1, "family 'gpt5'"},
         {{{"prefix", "other."}}, 1, "tensor 'other."},
@@ -367,6 +398,41 @@ static void models_options_go_before_the_configuration(void **state)
     assert_status_err(scored_build(&scored, folder->path, "alone/m.safetensors", alone, 1, 0, &err),
                       EVQ_OK, &err);
     scored_close(&scored);
+}
+
+/* The user's word for a type that evalq does not know; of some it knows that they differ. */
+static void models_forced_family_is_checked_against_the_type(void **state)
+{
+    static const struct {
+        const char *type, *family, *words; // words "": accepted.
+    } cases[] = {
+        {"own_llama", "llama", ""},
+        {"smollm3", "llama", ""},
+        {"own_llama", "gemma", "own_llama, which computes otherwise than gemma"},
+        {"helium", "llama", "helium, which computes otherwise than llama, as its rotary"},
+        {"ernie4_5", "mistral", "ernie4_5, which computes otherwise than mistral"},
+        {"qwen3", "llama", "of type qwen3, not llama: leave out"},
+    };
+    const struct fixture_folder *folder = *state;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct evq_pair options[] = {{"family", cases[i].family}};
+        struct edit edit = {.family = "llama", .from = "\"model_type\": \"llama\""};
+        struct evq_error err = {0};
+        struct scored scored;
+        char to[80];
+        (void)snprintf(to, sizeof(to), "\"model_type\": \"%s\", \"architectures\": [\"Own\"]",
+                       cases[i].type);
+        edit.to = to;
+        copy_model(folder, &edit);
+        const enum evq_status status =
+            scored_build(&scored, folder->path, ".", options, 1, 0, &err);
+        scored_close(&scored);
+        if ((status == EVQ_OK) != (cases[i].words[0] == '\0') ||
+            strstr(err.message, cases[i].words) == NULL) {
+            fail_msg("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].words);
+        }
+    }
 }
 
 static void models_check_reads_options_without_a_checkpoint(void **state)
@@ -494,6 +560,7 @@ int main(void)
         cmocka_unit_test(models_agree_with_transformers_in_float64),
         IN_FOLDER(models_refuse_what_they_are_not),
         IN_FOLDER(models_options_go_before_the_configuration),
+        IN_FOLDER(models_forced_family_is_checked_against_the_type),
         cmocka_unit_test(models_check_reads_options_without_a_checkpoint),
         IN_FOLDER(models_with_nan_weights_give_nan),
         IN_FOLDER(models_turn_by_the_frequencies_of_transformers),

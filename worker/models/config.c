@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "worker/models/config_json.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 20)
 
@@ -228,6 +227,13 @@ bool evq_model_config_holds(const struct evq_model_config *config, const char *n
         }
     }
     return false;
+}
+
+size_t evq_model_config_values(const struct evq_model_config *config,
+                               const struct evq_model_value **ret_values)
+{
+    *ret_values = config->values;
+    return config->count;
 }
 
 /* Keeps the first fault. where: of the value; NULL: it was not one value alone. */

@@ -10,6 +10,7 @@
 
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/config/config.h"
+#include "worker/models/config_json.h"
 
 struct evq_model_config;
 
@@ -35,6 +36,10 @@ bool evq_model_config_told(const struct evq_model_config *config, const char *na
 
 /* Whether it says null, where leaving it out would mean something else. */
 bool evq_model_config_null(struct evq_model_config *config, const char *name);
+
+/* All values of the file in its order, nested ones behind their group: how many there are. */
+size_t evq_model_config_values(const struct evq_model_config *config,
+                               const struct evq_model_value **ret_values);
 
 /* From least to most; missing: fallback, or a fault where fallback is below least. */
 int64_t evq_model_config_integer(struct evq_model_config *config, const char *name, int64_t least,

@@ -40,11 +40,14 @@ static void gemma_read(struct evq_model_config *config, struct evq_arena *arena,
 }
 
 static const char *const architectures[] = {"GemmaForCausalLM", "GemmaModel", "gemma", NULL};
-static const struct evq_decoder_kind kind = {.names = &evq_llama_names, .read = gemma_read};
+static const char *const more_keys[] = {"hidden_activation", "use_bidirectional_attention", NULL};
+static const struct evq_decoder_kind kind = {
+    .names = &evq_llama_names, .keys = evq_llama_keys, .more_keys = more_keys, .read = gemma_read};
 
 const struct evq_model_family evq_model_gemma = {.name = "gemma",
                                                  .architectures = architectures,
                                                  .options = evq_llama_options,
                                                  .check = evq_decoder_check,
                                                  .build = evq_decoder_build,
+                                                 .own_types_only = true,
                                                  .decoder = &kind};

@@ -80,7 +80,23 @@ static void gpt2_read(struct evq_model_config *config, struct evq_arena *arena,
 }
 
 static const char *const architectures[] = {"GPT2LMHeadModel", "GPT2Model", "gpt2", NULL};
-static const struct evq_decoder_kind kind = {.names = &names, .read = gpt2_read};
+static const char *const keys[] = {"activation_function",
+                                   "add_cross_attention",
+                                   "bias",
+                                   "block_size",
+                                   "is_causal",
+                                   "layer_norm_epsilon",
+                                   "n_embd",
+                                   "n_head",
+                                   "n_inner",
+                                   "n_layer",
+                                   "n_positions",
+                                   "scale_attn_by_inverse_layer_idx",
+                                   "scale_attn_weights",
+                                   "tie_word_embeddings",
+                                   "vocab_size",
+                                   NULL};
+static const struct evq_decoder_kind kind = {.names = &names, .keys = keys, .read = gpt2_read};
 
 const struct evq_model_family evq_model_gpt2 = {.name = "gpt2",
                                                 .architectures = architectures,

@@ -41,6 +41,28 @@ const char *const evq_llama_options[] = {EVQ_DECODER_OPTIONS,
                                          "rope_parameters.beta_slow",
                                          NULL};
 
+/* No windows here: the families that have them add their keys. */
+const char *const evq_llama_keys[] = {"attention_bias",
+                                      "head_dim",
+                                      "hidden_act",
+                                      "hidden_size",
+                                      "intermediate_size",
+                                      "is_causal",
+                                      "max_position_embeddings",
+                                      "mlp_bias",
+                                      "num_attention_heads",
+                                      "num_hidden_layers",
+                                      "num_key_value_heads",
+                                      "original_max_position_embeddings",
+                                      "partial_rotary_factor",
+                                      "rms_norm_eps",
+                                      "rope_parameters",
+                                      "rope_scaling",
+                                      "rope_theta",
+                                      "tie_word_embeddings",
+                                      "vocab_size",
+                                      NULL};
+
 const struct evq_decoder_names evq_llama_names = {
     .inside = "model.",
     .embedding = "embed_tokens",
@@ -140,7 +162,8 @@ static void llama_read(struct evq_model_config *config, struct evq_arena *arena,
 }
 
 static const char *const architectures[] = {"LlamaForCausalLM", "LlamaModel", "llama", NULL};
-static const struct evq_decoder_kind kind = {.names = &evq_llama_names, .read = llama_read};
+static const struct evq_decoder_kind kind = {
+    .names = &evq_llama_names, .keys = evq_llama_keys, .read = llama_read};
 
 const struct evq_model_family evq_model_llama = {.name = "llama",
                                                  .architectures = architectures,

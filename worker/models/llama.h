@@ -8,6 +8,7 @@
 
 extern const struct evq_decoder_names evq_llama_names;
 extern const char *const evq_llama_options[];
+extern const char *const evq_llama_keys[]; // For struct evq_decoder_kind.
 
 struct evq_llama_defaults { // Of a configuration that leaves them out; 0: as Llama has it.
     int32_t kv_heads;       // Llama: as many as heads.

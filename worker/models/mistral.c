@@ -18,7 +18,11 @@ static void mistral_read(struct evq_model_config *config, struct evq_arena *aren
 static const char *const architectures[] = {
     "MistralForCausalLM", "MistralModel", "mistral", "MinistralForCausalLM",
     "MinistralModel",     "ministral",    NULL};
-static const struct evq_decoder_kind kind = {.names = &evq_llama_names, .read = mistral_read};
+static const char *const more_keys[] = {"layer_types", "sliding_window", NULL};
+static const struct evq_decoder_kind kind = {.names = &evq_llama_names,
+                                             .keys = evq_llama_keys,
+                                             .more_keys = more_keys,
+                                             .read = mistral_read};
 
 const struct evq_model_family evq_model_mistral = {.name = "mistral",
                                                    .architectures = architectures,

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "worker/models/config.h"
+#include "worker/models/keys.h"
 #include "worker/tasks/pairs.h"
 
 static const struct evq_model_family *const families[] = {
@@ -99,6 +100,54 @@ static enum evq_status find_told(const struct evq_model_request *request,
     return status;
 }
 
+/* A forced family is the user's word for what evalq does not know; what it knows better, it says.
+ */
+static void check_forced_type(struct evq_model_config *config,
+                              const struct evq_model_family *family)
+{
+    const char *named = evq_model_config_text(config, "architectures.0", "");
+    const char *type = evq_model_config_text(config, "model_type", named);
+    const char *why = evq_model_keys_other(type);
+    const struct evq_model_family *right = of_architecture(type);
+    char shown[80];
+
+    if (type[0] == '\0' || right == family || of_architecture(named) == family) {
+        return;
+    }
+    right = right != NULL ? right : of_architecture(named);
+    evq_error_escape(type, strlen(type), shown, sizeof(shown));
+    if (right != NULL) {
+        evq_model_config_refuse(config, EVQ_E_INVALID,
+                                "the model is of type %s, not %s: leave out the option `family`",
+                                shown, family->name);
+    } else if (why != NULL || family->own_types_only) {
+        evq_model_config_refuse(config, EVQ_E_UNSUPPORTED,
+                                "the model is of type %s, which computes otherwise than %s%s%s: "
+                                "evaluate it with a command or persistent evaluator",
+                                shown, family->name, why != NULL ? ", as " : "",
+                                why != NULL ? why : "");
+    }
+}
+
+static enum evq_status find_forced(const struct evq_model_request *request, const char *name,
+                                   const struct evq_model_family **ret_family,
+                                   struct evq_error *err)
+{
+    struct evq_model_config *config = NULL;
+
+    enum evq_status status = find_named(name, ret_family, err);
+    if (status != EVQ_OK || (*ret_family)->decoder == NULL) {
+        return status;
+    }
+    status = evq_model_config_open(request->checkpoint, request->task, &config, err);
+    if (status == EVQ_OK) {
+        check_forced_type(config, *ret_family);
+        status = evq_model_config_fault(config, err);
+    }
+    evq_model_config_free(config);
+    return status;
+}
+
 static enum evq_status find_family(const struct evq_model_request *request,
                                    const struct evq_model_family **ret_family,
                                    struct evq_error *err)
@@ -107,7 +156,7 @@ static enum evq_status find_family(const struct evq_model_request *request,
     const char *name = evq_pair_get(task->model, task->model_count, "family", NULL);
 
     if (name != NULL) {
-        return find_named(name, ret_family, err);
+        return find_forced(request, name, ret_family, err);
     }
     enum evq_status status = find_told(request, ret_family, err);
     if (status == EVQ_OK && *ret_family == &evq_model_mlp && request->head.kind == EVQ_OP_SCORE) {

@@ -65,6 +65,9 @@ struct evq_model_family {
     enum evq_status (*build)(const struct evq_model_family *family,
                              const struct evq_model_request *request, struct evq_model *model,
                              struct evq_error *err);
+    // Other models with the same names of tensors compute otherwise: no other type can be forced to
+    // this family.
+    bool own_types_only;
     const struct evq_decoder_kind *decoder; // NULL: no decoder of tokens (worker/models/decoder.h).
 };
 

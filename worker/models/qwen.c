@@ -43,8 +43,12 @@ static void qwen3_read(struct evq_model_config *config, struct evq_arena *arena,
 
 static const char *const qwen2_architectures[] = {"Qwen2ForCausalLM", "Qwen2Model", "qwen2", NULL};
 static const char *const qwen3_architectures[] = {"Qwen3ForCausalLM", "Qwen3Model", "qwen3", NULL};
-static const struct evq_decoder_kind qwen2_kind = {.names = &evq_llama_names, .read = qwen2_read};
-static const struct evq_decoder_kind qwen3_kind = {.names = &evq_llama_names, .read = qwen3_read};
+static const char *const more_keys[] = {"layer_types", "sliding_window", "use_sliding_window",
+                                        NULL};
+static const struct evq_decoder_kind qwen2_kind = {
+    .names = &evq_llama_names, .keys = evq_llama_keys, .more_keys = more_keys, .read = qwen2_read};
+static const struct evq_decoder_kind qwen3_kind = {
+    .names = &evq_llama_names, .keys = evq_llama_keys, .more_keys = more_keys, .read = qwen3_read};
 
 const struct evq_model_family evq_model_qwen2 = {.name = "qwen2",
                                                  .architectures = qwen2_architectures,
