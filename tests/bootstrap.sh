@@ -48,3 +48,11 @@ asks() {
 }
 asks test "ninja-build spin" ""
 asks peers "ninja-build prometheus spin" prometheus
+
+# Whoever calls a run.sh on a fresh machine gets what it needs.
+for script in $(git ls-files 'tests/*run.sh'); do
+    if ! grep -q 'deploy/bootstrap.sh' "$script"; then
+        echo "bootstrap: $script installs nothing, expected a call of deploy/bootstrap.sh" >&2
+        exit 1
+    fi
+done

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds and runs the benchmarks.
+# Installs what is missing, builds and runs the benchmarks.
 #   sh tests/bench/run.sh [--quick] [GROUP...]  the queue and the programs around it: one table, and build/bench/results.json;
 #                                               groups: submit verbs idle depth start noop speedup visible child worker redis logger
 #   sh tests/bench/run.sh soak [SECONDS [SEED]] memory of each process under random faults; an hour by default
@@ -13,6 +13,7 @@ cd "$(dirname "$0")/../.."
 build=build/bench
 only=${1:-table}
 
+sh deploy/bootstrap.sh test
 cmake -S . -B "$build" -G Ninja -DEVQ_TESTS=ON -DEVQ_CUDA=OFF >/dev/null
 case $only in
 engine | mlp | lm | load | ahead | tiny | queue | fetch | tokenizer) ;;

@@ -12,6 +12,10 @@
 set -eu
 cd "$(dirname "$0")/../.."
 device=${1:-0}
+# A GPU machine often has no network, so packages are asked for only if a compiler or CMake is missing.
+if ! command -v cmake >/dev/null || ! command -v cc >/dev/null; then
+    sh deploy/bootstrap.sh build
+fi
 python=${EVQ_GPU_PYTHON:-python3}
 build=build/gpu
 lines=$build/lines

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Checks the model of the queue with spin: every interleaving holds, and where a guard is left out some do not.
-#   sh tests/model/run.sh        needs spin (apt: spin) and a C compiler
+#   sh tests/model/run.sh        installs spin and a C compiler if they are missing
 set -eu
 
 cd "$(dirname "$0")"
+sh ../../deploy/bootstrap.sh test
 command -v spin >/dev/null 2>&1 || {
     echo "NOT RUN: spin is not installed"
     exit 77

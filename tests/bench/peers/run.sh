@@ -18,8 +18,9 @@ home="$(pwd)/build/peers-bench"
 what=${1:-speed}
 [ $# -gt 0 ] && shift
 
-if ! command -v beanstalkd >/dev/null || ! command -v redis-server >/dev/null; then
-    apt-get install -y -q beanstalkd redis-server >/dev/null
+sh deploy/bootstrap.sh test
+if ! command -v beanstalkd >/dev/null; then
+    apt-get install -y -q beanstalkd >/dev/null
 fi
 if [ "$what" = cost ] && ! command -v valgrind >/dev/null; then
     apt-get install -y -q valgrind >/dev/null
