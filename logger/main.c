@@ -13,33 +13,8 @@
 #include "shared/base/log.h"
 #include "shared/base/program.h"
 
-#define SINKS_MAX (EVQ_CONFIG_SINKS_MAX + 1) // JSONL besides what is configured.
-#define TICK_MS   200
-#define TRIM_MS   60000
-
-static const struct evq_sink_config default_sinks[] = {{"jsonl", "jsonl", NULL, 0},
-                                                       {"tensorboard", "tensorboard", NULL, 0},
-                                                       {"best", "best", NULL, 0}};
-
-/* The sinks to run: those configured, and JSONL whatever was configured. */
-static size_t sinks_collect(const struct evq_config *config, const struct evq_sink_config **sinks)
-{
-    const bool given = config->logger.sink_count > 0;
-    const struct evq_sink_config *from = given ? config->logger.sinks : default_sinks;
-    const size_t from_count =
-        given ? config->logger.sink_count : sizeof(default_sinks) / sizeof(default_sinks[0]);
-    size_t count = 0;
-    bool jsonl = false;
-
-    for (size_t i = 0; i < from_count; i++) {
-        jsonl = jsonl || strcmp(from[i].kind, "jsonl") == 0;
-        sinks[count++] = &from[i];
-    }
-    if (!jsonl) {
-        sinks[count++] = &default_sinks[0];
-    }
-    return count;
-}
+#define TICK_MS 200
+#define TRIM_MS 60000
 
 /* What a burst of results took and gave back returns to the system: the allocator would keep it. */
 static void memory_trim(int64_t *due_ms)
@@ -58,9 +33,9 @@ static void memory_trim(int64_t *due_ms)
 static enum evq_status sinks_run(const struct evq_config *config, const sigset_t *signals,
                                  struct evq_error *err)
 {
-    const struct evq_sink_config *sinks[SINKS_MAX];
-    struct evq_forward *forwards[SINKS_MAX];
-    size_t count = sinks_collect(config, sinks);
+    const struct evq_sink_config *sinks[EVQ_SINKS_MAX];
+    struct evq_forward *forwards[EVQ_SINKS_MAX];
+    size_t count = evq_sink_collect(config, sinks);
     size_t started = 0;
     int signal_fd = signalfd(-1, signals, SFD_CLOEXEC);
     if (signal_fd < 0) {

@@ -59,6 +59,16 @@ extern const struct evq_sink_ops evq_sink_webhook; // this one too.
 
 /* The sink of that kind, or NULL. */
 const struct evq_sink_ops *evq_sink_find(const char *kind);
+/* The most sinks that evq_sink_collect() returns: the configured ones and the defaults. */
+#define EVQ_SINKS_MAX (EVQ_CONFIG_SINKS_MAX + 3)
+
+/*
+ * The sinks to run: the enabled ones of the configuration, and `jsonl` and `best` if it names none
+ * of that kind. Without configured sinks TensorBoard runs too. sinks has room for EVQ_SINKS_MAX
+ * pointers into config or into static memory. Returns how many there are.
+ */
+size_t evq_sink_collect(const struct evq_config *config, const struct evq_sink_config **sinks);
+
 /* Whether its kind and its options are known. EVQ_E_INVALID names the nearest, or what this build
  * lacks. */
 enum evq_status evq_sink_check(const struct evq_sink_config *sink,

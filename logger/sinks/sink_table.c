@@ -36,6 +36,39 @@ static bool option_known(const struct evq_sink_ops *ops, const char *key)
     return false;
 }
 
+static bool is_configured(const struct evq_config *config, const char *kind)
+{
+    for (size_t i = 0; i < config->logger.sink_count; i++) {
+        if (strcmp(config->logger.sinks[i].kind, kind) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+size_t evq_sink_collect(const struct evq_config *config, const struct evq_sink_config **sinks)
+{
+    static const struct evq_sink_config defaults[] = {
+        {.name = "jsonl", .kind = "jsonl"},
+        {.name = "best", .kind = "best"},
+        {.name = "tensorboard", .kind = "tensorboard"},
+    };
+    const size_t default_count = config->logger.sink_count > 0 ? 2 : 3;
+    size_t count = 0;
+
+    for (size_t i = 0; i < config->logger.sink_count; i++) {
+        if (!config->logger.sinks[i].disabled) {
+            sinks[count++] = &config->logger.sinks[i];
+        }
+    }
+    for (size_t i = 0; i < default_count; i++) {
+        if (!is_configured(config, defaults[i].kind)) {
+            sinks[count++] = &defaults[i];
+        }
+    }
+    return count;
+}
+
 static enum evq_status kind_unknown(const struct evq_sink_config *sink, struct evq_error *err)
 {
     char kinds[256] = "";

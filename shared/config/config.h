@@ -72,6 +72,7 @@ struct evq_sink_config {
     const char *kind;               // "jsonl", "tensorboard", "exec", ...
     const struct evq_pair *options; // "directory", "path", "command.0", "max_hold_seconds", ...
     size_t option_count;
+    bool disabled; // `enabled: false`: the sink does not run, and no default takes its place.
 };
 
 /* Who named the address of Redis; for messages. */

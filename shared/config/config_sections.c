@@ -174,12 +174,45 @@ static enum evq_status read_sink_word(const struct evq_config_reader *reader,
     return EVQ_OK;
 }
 
+/* `enabled` of a sink; true when it is absent. */
+static enum evq_status read_sink_enabled(const struct evq_config_reader *reader,
+                                         const struct evq_node *node, const char *where,
+                                         bool *ret_enabled)
+{
+    *ret_enabled = true;
+    for (const struct evq_node *entry = node->first; entry != NULL; entry = entry->next) {
+        if (strcmp(entry->key, "enabled") == 0 && entry->kind != EVQ_NODE_NULL) {
+            char inner[96];
+            (void)snprintf(inner, sizeof inner, "%.64s.enabled", where);
+            return evq_read_bool(reader, entry, inner, ret_enabled);
+        }
+    }
+    return EVQ_OK;
+}
+
+/* A bare name: a sink of that kind without options. */
+static enum evq_status read_sink_name(const struct evq_config_reader *reader,
+                                      const struct evq_node *node, const char *where,
+                                      struct evq_sink_config *sink)
+{
+    if (!evq_job_name_valid(node->text, EVQ_JOB_NAME_BYTES_MAX)) {
+        return evq_read_fail(reader, node, "%s is not 1 to %d of the bytes [A-Za-z0-9._-]", where,
+                             EVQ_JOB_NAME_BYTES_MAX);
+    }
+    sink->kind = sink->name = node->text;
+    return EVQ_OK;
+}
+
 static enum evq_status read_sink(const struct evq_config_reader *reader,
                                  const struct evq_node *node, const char *where,
                                  struct evq_sink_config *sink)
 {
-    static const char *const known[] = {"name", "kind", NULL};
+    static const char *const known[] = {"name", "kind", "enabled", NULL};
     struct evq_pair *options = NULL;
+    bool enabled = true;
+    if (node->kind == EVQ_NODE_SCALAR) {
+        return read_sink_name(reader, node, where, sink);
+    }
     enum evq_status status = evq_read_kind(reader, node, where, EVQ_NODE_MAP);
     if (status == EVQ_OK) {
         status = read_sink_word(reader, node, where, "kind", &sink->kind);
@@ -191,6 +224,16 @@ static enum evq_status read_sink(const struct evq_config_reader *reader,
         status = read_sink_word(reader, node, where, "name", &sink->name);
     }
     if (status == EVQ_OK) {
+        status = read_sink_enabled(reader, node, where, &enabled);
+    }
+    if (status == EVQ_OK && !enabled && strcmp(sink->kind, "jsonl") == 0) {
+        return evq_read_fail(reader, node,
+                             "%s turns jsonl off, which is the complete record of all results and "
+                             "always runs",
+                             where);
+    }
+    if (status == EVQ_OK) {
+        sink->disabled = !enabled;
         sink->name = sink->name[0] != '\0' ? sink->name : sink->kind;
         status = evq_read_pairs(reader, node, where, known, &options, &sink->option_count);
         sink->options = options;

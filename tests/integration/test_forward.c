@@ -91,8 +91,8 @@ static void sink_make(struct scene *scene, const char *kind, const char *key, co
 
     scene->options[0] = (struct evq_pair){key, value};
     scene->options[1] = (struct evq_pair){"allow_private", "true"};
-    scene->sink =
-        (struct evq_sink_config){SINK, kind, scene->options, strcmp(kind, "webhook") == 0 ? 2 : 1};
+    scene->sink = (struct evq_sink_config){SINK, kind, scene->options,
+                                           strcmp(kind, "webhook") == 0 ? 2 : 1, false};
     scene->sinks[0] = &scene->sink;
     assert_status_err(evq_forward_register(scene->config, scene->sinks, 1, &err), EVQ_OK, &err);
 }

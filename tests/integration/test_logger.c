@@ -511,9 +511,9 @@ static void logger_refuses_with_a_line_and_a_code(void **state)
 static void logger_registers_all_sinks_before_one_reads(void **state)
 {
     struct scene *scene = *state;
-    const struct evq_sink_config first = {"jsonl", "jsonl", NULL, 0};
-    const struct evq_sink_config second = {"late", "jsonl", NULL, 0};
-    const struct evq_sink_config odd = {"odd", "jsonnl", NULL, 0};
+    const struct evq_sink_config first = {"jsonl", "jsonl", NULL, 0, false};
+    const struct evq_sink_config second = {"late", "jsonl", NULL, 0, false};
+    const struct evq_sink_config odd = {"odd", "jsonnl", NULL, 0, false};
     const struct evq_sink_config *sinks[] = {&first, &second, &odd};
     struct evq_config *config = NULL;
     struct evq_config_source source = {.url = scene->redis->url};
@@ -551,7 +551,7 @@ static long acknowledgements(struct scene *scene)
 static void logger_flushes_files_seldom_while_more_wait(void **state)
 {
     enum { MORE = 10000, READ = 256, SINKS = 2 };
-    static const char config[] = "logger: {sinks: [{kind: tensorboard}]}\n";
+    static const char config[] = "logger: {sinks: [tensorboard, {kind: best, enabled: false}]}\n";
     static const char *const fill[] = {
         "EVAL",
         "local e = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1][2]\n"

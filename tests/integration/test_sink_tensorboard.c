@@ -55,7 +55,7 @@ static void sink_tensorboard_asks_once_a_while_when_flows_take_turns(void **stat
 {
     enum { FLOWS = 8, ROUNDS = 50 };
     struct fixture *fx = *state;
-    const struct evq_sink_config config = {"tensorboard", "tensorboard", NULL, 0};
+    const struct evq_sink_config config = {"tensorboard", "tensorboard", NULL, 0, false};
     struct evq_sink_context context = {.sink = &config, .queue = fx->queue};
     struct evq_error err;
     void *sink = NULL;
@@ -94,7 +94,7 @@ static void sink_tensorboard_holds_nothing_back_by_a_clock_that_is_wrong(void **
 {
     enum { HOLD_MS = 60000 };
     struct fixture *fx = *state;
-    const struct evq_sink_config config = {"tensorboard", "tensorboard", NULL, 0};
+    const struct evq_sink_config config = {"tensorboard", "tensorboard", NULL, 0, false};
     struct evq_sink_context context = {.sink = &config, .queue = fx->queue};
     struct evq_error err;
     void *sink = NULL;
@@ -115,7 +115,7 @@ static void sink_tensorboard_begins_anew_when_a_write_misses_its_directory(void 
 {
     enum { STEPS = 100, MORE = 100 }; // 128 points of a curve are held in memory.
     struct fixture *fx = *state;
-    const struct evq_sink_config config = {"tensorboard", "tensorboard", NULL, 0};
+    const struct evq_sink_config config = {"tensorboard", "tensorboard", NULL, 0, false};
     struct evq_sink_context context = {.sink = &config, .queue = fx->queue};
     struct evq_error err;
     void *sink = NULL;

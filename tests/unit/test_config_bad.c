@@ -95,7 +95,12 @@ static const struct {
     {"worker: {drain_second: 1}", "did you mean \"drain_seconds\"?"},
     // Loggers.
     {"logger: {sinks: {kind: jsonl}}", "logger.sinks is a map, expected a list"},
-    {"logger: {sinks: [jsonl]}", "f.yaml:1:18: logger.sinks[0] is a single value, expected a map"},
+    {"logger: {sinks: [a b]}", "f.yaml:1:18: logger.sinks[0] is not 1 to 32 of the bytes"},
+    {"logger: {sinks: [[jsonl]]}", "f.yaml:1:18: logger.sinks[0] is a list, expected a map"},
+    {"logger: {sinks: [{kind: jsonl, enabled: false}]}",
+     "logger.sinks[0] turns jsonl off, which is the complete record of all results"},
+    {"logger: {sinks: [{kind: best, enabled: off}]}",
+     "logger.sinks[0].enabled is \"off\", expected true or false"},
     {"logger: {sinks: [{name: a}]}", "logger.sinks[0] has no \"kind\""},
     {"logger: {sinks: [{kind: a b}]}", "logger.sinks[0].kind is not"},
     {"logger: {sinks: [{kind: a, name: [x]}]}", "logger.sinks[0].name is not"},

@@ -29,7 +29,7 @@ static int setup(void **state)
     memset(&scene, 0, sizeof scene);
     fixture_dir_make(scene.directory);
     (void)snprintf(scene.path, sizeof scene.path, "%s/digits/results.csv", scene.directory);
-    scene.config = (struct evq_sink_config){"csv", "csv", NULL, 0};
+    scene.config = (struct evq_sink_config){"csv", "csv", NULL, 0, false};
     scene.context = (struct evq_sink_context){.sink = &scene.config, .directory = scene.directory};
     return 0;
 }
@@ -146,7 +146,7 @@ static void sink_csv_writes_again_what_a_failure_left(void **state)
 
 static void sink_csv_refuses_a_second_one_of_the_same_directory(void **state)
 {
-    const struct evq_sink_config other = {"other", "csv", NULL, 0};
+    const struct evq_sink_config other = {"other", "csv", NULL, 0, false};
     const struct evq_sink_context context = {.sink = &other, .directory = scene.directory};
     struct evq_error err;
     void *sink = NULL;

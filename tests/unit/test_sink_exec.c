@@ -38,7 +38,7 @@ static void scene_open(struct scene *scene, const char *text, const char *timeou
     scene->options[1] = (struct evq_pair){"command.1", scene->script};
     scene->options[2] = (struct evq_pair){"command.2", scene->directory};
     scene->options[3] = (struct evq_pair){"timeout_seconds", timeout_seconds};
-    scene->config = (struct evq_sink_config){"tracker", "exec", scene->options, 4};
+    scene->config = (struct evq_sink_config){"tracker", "exec", scene->options, 4, false};
     scene->context = (struct evq_sink_context){
         .sink = &scene->config, .directory = scene->directory, .stop = stop};
     assert_status_err(evq_sink_exec.open(&scene->context, &scene->sink, &err), EVQ_OK, &err);
@@ -204,7 +204,7 @@ static void sink_exec_refuses_a_configuration_without_command(void **state)
     (void)state;
     struct evq_error err;
     void *sink = NULL;
-    struct evq_sink_config config = {"tracker", "exec", NULL, 0};
+    struct evq_sink_config config = {"tracker", "exec", NULL, 0, false};
     struct evq_sink_context context = {.sink = &config, .directory = "/tmp"};
 
     assert_status(evq_sink_exec.open(&context, &sink, &err), EVQ_E_INVALID);

@@ -19,7 +19,7 @@
 #include "tests/fixture/memory.h"
 #include "tests/fixture/redis.h"
 
-static const struct evq_sink_config sink_config = {"jsonl", "jsonl", NULL, 0};
+static const struct evq_sink_config sink_config = {"jsonl", "jsonl", NULL, 0, false};
 
 static void *opened(const char *directory, struct evq_sink_context *context)
 {

@@ -95,7 +95,7 @@ static int64_t bytes_below(const char *directory)
 
 static void stays_flat_and_knows_all(const struct evq_sink_ops *ops)
 {
-    const struct evq_sink_config config = {"flat", ops->kind, NULL, 0};
+    const struct evq_sink_config config = {"flat", ops->kind, NULL, 0, false};
     char directory[64];
     size_t before = 0;
 

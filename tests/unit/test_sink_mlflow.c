@@ -90,7 +90,7 @@ static int setup(void **state)
     scene->configuration.redis.queue = "main";
     scene->options[0] = (struct evq_pair){"uri", scene->server->url};
     scene->options[1] = (struct evq_pair){"experiment", "a b/c"};
-    scene->config = (struct evq_sink_config){"mlflow", "mlflow", scene->options, 2};
+    scene->config = (struct evq_sink_config){"mlflow", "mlflow", scene->options, 2, false};
     scene->context = (struct evq_sink_context){
         .config = &scene->configuration, .sink = &scene->config, .directory = scene->directory};
     *state = scene;

@@ -47,7 +47,7 @@ static void scene_open(struct scene *scene, const char *text, const char *timeou
     scene->options[4] = (struct evq_pair){"project", "an \"own\" one"};
     scene->options[5] = (struct evq_pair){"mode", "offline"};
     scene->configuration.redis.queue = "main";
-    scene->config = (struct evq_sink_config){"wb", "wandb", scene->options, 6};
+    scene->config = (struct evq_sink_config){"wb", "wandb", scene->options, 6, false};
     scene->context = (struct evq_sink_context){
         .config = &scene->configuration, .sink = &scene->config, .directory = scene->directory};
     assert_status_err(evq_sink_wandb.open(&scene->context, &scene->sink, &err), EVQ_OK, &err);

@@ -72,7 +72,7 @@ static int setup(void **state)
     scene->options[0] = (struct evq_pair){"url", scene->url};
     scene->options[1] = (struct evq_pair){"allow_private", "true"};
     scene->options[2] = (struct evq_pair){"timeout_seconds", "20"};
-    scene->config = (struct evq_sink_config){"hook", "webhook", scene->options, 3};
+    scene->config = (struct evq_sink_config){"hook", "webhook", scene->options, 3, false};
     scene->context =
         (struct evq_sink_context){.sink = &scene->config, .directory = scene->directory};
     *state = scene;
