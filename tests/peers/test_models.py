@@ -352,6 +352,26 @@ class EveryLayout(Scenes):
         model.transformer.save_pretrained(self.path("bare"))
         self.agree(model, self.path("bare"))
 
+    def test_own_head_beside_a_backbone(self) -> None:
+        backbone = randomized(MODELS["gpt2"]()).transformer
+        own = torch.nn.ModuleDict({"backbone": backbone, "head": torch.nn.Linear(48, VOCABULARY, bias=False)})
+        os.makedirs(self.path("own"))
+        backbone.config.save_pretrained(self.path("own"))
+        torch.save(own.state_dict(), self.path("own/pytorch_model.bin"))
+        self.refused(self.path("own"), "head.weight", "stands outside the model", "ignore")
+
+    def test_value_head_of_trl_changes_no_score(self) -> None:
+        model = randomized(MODELS["llama"]())
+        os.makedirs(self.path("ppo"))
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(self.path("ppo"))
+        for before in ("", "pretrained_model."):
+            with self.subTest(prefix=before):
+                state = {before + key: value for key, value in model.state_dict().items()}
+                state.update({"v_head.summary.weight": torch.ones(1, 48), "v_head.summary.bias": torch.ones(1)})
+                torch.save(state, self.path("ppo/pytorch_model.bin"))
+                self.agree(model.float(), self.path("ppo"))
+
     def test_torch_save_under_wrappers(self) -> None:
         for name in ("gpt2", "llama", "qwen2 tied"):
             for prefix in ("", "module.", "_orig_mod.", "module._orig_mod.", "anything.net."):

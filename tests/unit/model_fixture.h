@@ -105,4 +105,40 @@ static inline void scored_close(struct scored *scored)
     *scored = (struct scored){0};
 }
 
+/* One text replaced in a copy of a family's config.json. */
+struct edit {
+    const char *family, *from, *to;
+    enum evq_status status;
+    const char *words[3];
+};
+
+static inline void copy_model(const struct fixture_folder *folder, const struct edit *edit)
+{
+    char path[256];
+    size_t bytes = 0;
+
+    (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/models/%s/model.safetensors", edit->family);
+    uint8_t *weights = fixture_file_load(path, &bytes);
+    fixture_folder_write(folder, "model.safetensors", weights, bytes);
+    free(weights);
+    (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/models/%s/config.json", edit->family);
+    char *config = (char *)fixture_file_load(path, &bytes);
+    config = realloc(config, bytes + 1);
+    assert_non_null(config);
+    config[bytes] = '\0';
+    char *at = strstr(config, edit->from);
+    if (at == NULL) {
+        fail_msg("%s holds no '%s'", path, edit->from);
+    }
+    const size_t before = (size_t)(at - config);
+    const size_t more = strlen(edit->to);
+    char *edited = malloc(bytes + more + 1);
+    assert_non_null(edited);
+    (void)snprintf(edited, bytes + more + 1, "%.*s%s%s", (int)before, config, edit->to,
+                   at + strlen(edit->from));
+    fixture_folder_write(folder, "config.json", edited, strlen(edited));
+    free(edited);
+    free(config);
+}
+
 #endif

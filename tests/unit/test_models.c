@@ -72,42 +72,6 @@ static void models_agree_with_transformers_in_float64(void **state)
     }
 }
 
-/* One text replaced in a copy of a family's config.json. */
-struct edit {
-    const char *family, *from, *to;
-    enum evq_status status;
-    const char *words[3];
-};
-
-static void copy_model(const struct fixture_folder *folder, const struct edit *edit)
-{
-    char path[256];
-    size_t bytes = 0;
-
-    (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/models/%s/model.safetensors", edit->family);
-    uint8_t *weights = fixture_file_load(path, &bytes);
-    fixture_folder_write(folder, "model.safetensors", weights, bytes);
-    free(weights);
-    (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/models/%s/config.json", edit->family);
-    char *config = (char *)fixture_file_load(path, &bytes);
-    config = realloc(config, bytes + 1);
-    assert_non_null(config);
-    config[bytes] = '\0';
-    char *at = strstr(config, edit->from);
-    if (at == NULL) {
-        fail_msg("%s holds no '%s'", path, edit->from);
-    }
-    const size_t before = (size_t)(at - config);
-    const size_t more = strlen(edit->to);
-    char *edited = malloc(bytes + more + 1);
-    assert_non_null(edited);
-    (void)snprintf(edited, bytes + more + 1, "%.*s%s%s", (int)before, config, edit->to,
-                   at + strlen(edit->from));
-    fixture_folder_write(folder, "config.json", edited, strlen(edited));
-    free(edited);
-    free(config);
-}
-
 static const struct edit edits[] = {
     {"llama",
      "LlamaForCausalLM",
@@ -400,41 +364,6 @@ static void models_options_go_before_the_configuration(void **state)
     scored_close(&scored);
 }
 
-/* The user's word for a type that evalq does not know; of some it knows that they differ. */
-static void models_forced_family_is_checked_against_the_type(void **state)
-{
-    static const struct {
-        const char *type, *family, *words; // words "": accepted.
-    } cases[] = {
-        {"own_llama", "llama", ""},
-        {"smollm3", "llama", ""},
-        {"own_llama", "gemma", "own_llama, which computes otherwise than gemma"},
-        {"helium", "llama", "helium, which computes otherwise than llama, as its rotary"},
-        {"ernie4_5", "mistral", "ernie4_5, which computes otherwise than mistral"},
-        {"qwen3", "llama", "of type qwen3, not llama: leave out"},
-    };
-    const struct fixture_folder *folder = *state;
-
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct evq_pair options[] = {{"family", cases[i].family}};
-        struct edit edit = {.family = "llama", .from = "\"model_type\": \"llama\""};
-        struct evq_error err = {0};
-        struct scored scored;
-        char to[80];
-        (void)snprintf(to, sizeof(to), "\"model_type\": \"%s\", \"architectures\": [\"Own\"]",
-                       cases[i].type);
-        edit.to = to;
-        copy_model(folder, &edit);
-        const enum evq_status status =
-            scored_build(&scored, folder->path, ".", options, 1, 0, &err);
-        scored_close(&scored);
-        if ((status == EVQ_OK) != (cases[i].words[0] == '\0') ||
-            strstr(err.message, cases[i].words) == NULL) {
-            fail_msg("case %zu: \"%s\" lacks \"%s\"", i, err.message, cases[i].words);
-        }
-    }
-}
-
 static void models_check_reads_options_without_a_checkpoint(void **state)
 {
     static const struct {
@@ -560,7 +489,6 @@ int main(void)
         cmocka_unit_test(models_agree_with_transformers_in_float64),
         IN_FOLDER(models_refuse_what_they_are_not),
         IN_FOLDER(models_options_go_before_the_configuration),
-        IN_FOLDER(models_forced_family_is_checked_against_the_type),
         cmocka_unit_test(models_check_reads_options_without_a_checkpoint),
         IN_FOLDER(models_with_nan_weights_give_nan),
         IN_FOLDER(models_turn_by_the_frequencies_of_transformers),

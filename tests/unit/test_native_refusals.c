@@ -136,6 +136,27 @@ static void native_mlp_asks_for_the_order_of_unnumbered_layers(void **state)
     }
 }
 
+/* The result says which tensors it leaves aside. */
+static void native_notes_the_tensors_that_it_ignores(void **state)
+{
+    struct fixture *fx = *state;
+    static float zeros[784 * 10];
+    const struct fixture_tensor tensors[] = {MATRIX("net.weight", 10, 784, zeros),
+                                             MATRIX("other.weight", 3, 4, zeros)};
+    static const struct evq_pair prefix[] = {{"prefix", "net."}};
+    static const struct evq_pair ignore[] = {{"ignore.0", "oth"}};
+
+    write_model(fx, tensors, 2);
+    expect_words(fx, prefix, 1, "");
+    assert_string_equal(fx->seen.result->note,
+                        "tensors of the checkpoint that were ignored: other.weight");
+    expect_words(fx, ignore, 1, "");
+    assert_non_null(strstr(fx->seen.result->note, "ignored: other.weight"));
+    write_model(fx, tensors, 1);
+    expect_words(fx, NULL, 0, "");
+    assert_string_equal(fx->seen.result->note, "");
+}
+
 static void native_model_options_are_read_strictly(void **state)
 {
     struct fixture *fx = *state;
@@ -189,6 +210,7 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(native_mlp_asks_for_the_order_of_unnumbered_layers, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(native_notes_the_tensors_that_it_ignores, setup, teardown),
         cmocka_unit_test_setup_teardown(native_model_options_are_read_strictly, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

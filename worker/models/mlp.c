@@ -13,6 +13,7 @@
 
 #include "worker/models/model.h"
 #include "worker/models/natural.h"
+#include "worker/models/weights.h"
 #include "worker/tasks/pairs.h"
 
 #define MODULES_MAX 4096
@@ -43,8 +44,9 @@ struct mlp { // While it is inferred.
     size_t op_count, slot_count;
 };
 
-static const char *const option_keys[] = {"family", "activation", "prefix", "key",           "base",
-                                          "layers", "layers.#",   "norm",   "batchnorm_eps", NULL};
+static const char *const option_keys[] = {"family", "activation", "prefix",        "key",
+                                          "base",   "layers",     "layers.#",      "norm",
+                                          "ignore", "ignore.#",   "batchnorm_eps", NULL};
 
 static const struct {
     const char *name;
@@ -130,7 +132,7 @@ static enum evq_status take_tensor(struct mlp *mlp, const struct evq_tensor *ten
         return evq_error_set(
             err, EVQ_E_UNSUPPORTED,
             "tensor '%s' has no place in a plain MLP: expected names that end in weight, bias, "
-            "running_mean or running_var (model: {prefix: ...} leaves others aside)",
+            "running_mean or running_var (model: {ignore: [NAME]} leaves it out)",
             tensor->name);
     }
     if (!evq_dtype_is_float(tensor->dtype)) {
@@ -213,11 +215,15 @@ static enum evq_status collect(struct mlp *mlp, struct evq_error *err)
     const struct evq_checkpoint *checkpoint = mlp->request->checkpoint;
     const char *prefix = option(mlp, "prefix", "");
     const size_t prefix_bytes = strlen(prefix);
+    struct evq_ignored ignored = {.arena = mlp->model->arena, .text = ""};
     enum evq_status status = EVQ_OK;
 
     for (size_t i = 0; i < checkpoint->tensor_count && status == EVQ_OK; i++) {
         const struct evq_tensor *tensor = &checkpoint->tensors[i];
-        if (strncmp(tensor->name, prefix, prefix_bytes) == 0) {
+        if (strncmp(tensor->name, prefix, prefix_bytes) != 0 ||
+            evq_weights_told_to_ignore(mlp->request->task, tensor->name)) {
+            evq_weights_ignore(&ignored, tensor);
+        } else {
             status = take_tensor(mlp, tensor, tensor->name + prefix_bytes, err);
         }
     }
@@ -225,6 +231,10 @@ static enum evq_status collect(struct mlp *mlp, struct evq_error *err)
         status = check_module(&mlp->modules[i], err);
         mlp->linears += !mlp->modules[i].norm;
     }
+    if (status == EVQ_OK && ignored.text == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "names of %zu tensors", ignored.count);
+    }
+    mlp->model->ignored = ignored.text;
     if (status == EVQ_OK && mlp->linears == 0) {
         return evq_error_set(err, EVQ_E_INVALID,
                              "'%s' holds no matrix%s%s%s: nothing to make an MLP of",

@@ -240,6 +240,7 @@ enum evq_status evq_model_build(const struct evq_model_request *request,
     }
     model->arena = arena;
     model->family = family->name;
+    model->ignored = "";
     status = family->build(family, request, model, err);
     if (status != EVQ_OK) {
         evq_model_free(model);

@@ -40,9 +40,10 @@ struct evq_model {
     // A tensor of the checkpoint that the model does not use, for it takes `tied` in its place;
     // their values ought to be the same. NULL: none.
     const struct evq_tensor *unused, *tied;
-    int32_t inputs;  // Values of a sample; 1 where it reads tokens.
-    int32_t outputs; // Classes, values, or the vocabulary.
-    int32_t context; // Longest sequence of tokens that it takes; 0: it reads samples.
+    const char *ignored; // The other tensors that it does not use, "a, b, c"; "": there are none.
+    int32_t inputs;      // Values of a sample; 1 where it reads tokens.
+    int32_t outputs;     // Classes, values, or the vocabulary.
+    int32_t context;     // Longest sequence of tokens that it takes; 0: it reads samples.
 };
 
 struct evq_model_request {

@@ -4,6 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "worker/tasks/pairs.h"
+
+#define IGNORED_BYTES_MAX 1500 // Of the text that names them, about.
+#define NAME_BYTES        160
+
 struct weights { // While they are found.
     const struct evq_model_request *request;
     const struct evq_checkpoint *checkpoint;
@@ -153,23 +158,110 @@ static bool is_buffer(const char *name, const char *const *buffers)
     return false;
 }
 
-static enum evq_status check_surplus(const struct weights *weights, const char *const *buffers,
+bool evq_weights_told_to_ignore(const struct evq_task_config *task, const char *name)
+{
+    const char *item = NULL;
+    size_t bytes = 0;
+
+    for (size_t i = 0; evq_pairs_item(task->model, task->model_count, "ignore", i, &item, &bytes);
+         i++) {
+        if (strncmp(name, item, bytes) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void evq_weights_ignore(struct evq_ignored *ignored, const struct evq_tensor *tensor)
+{
+    char name[NAME_BYTES];
+
+    evq_error_escape(tensor->name, strlen(tensor->name), name, sizeof(name));
+    if (ignored->text != NULL && strlen(ignored->text) < IGNORED_BYTES_MAX) {
+        ignored->text = evq_arena_printf(ignored->arena, "%s%s%s", ignored->text,
+                                         ignored->count > 0 ? ", " : "", name);
+    } else if (ignored->text != NULL && ignored->count > 0 &&
+               strcmp(ignored->text + strlen(ignored->text) - 3, "...") != 0) {
+        ignored->text = evq_arena_printf(ignored->arena, "%s, ...", ignored->text);
+    }
+    ignored->count++;
+}
+
+/* TRL's value head stands beside the model's own head and changes none of its scores. */
+static bool is_value_head(const char *name)
+{
+    const char *at = strstr(name, "v_head.");
+
+    return at != NULL && (at == name || at[-1] == '.');
+}
+
+/* Whether the tensor belongs to another copy of the model, such as averages or a teacher: the same
+ * name under another prefix, under which the embedding is, too. */
+static bool is_of_a_copy(const struct weights *weights, const char *head_name, const char *name)
+{
+    char prefix[EVQ_CHECKPOINT_PREFIX_BYTES];
+    const size_t bytes = strlen(name);
+
+    for (size_t i = 0; i <= weights->count; i++) {
+        const char *own = i < weights->count ? weights->wanted[i].name : head_name;
+        const size_t own_bytes = own != NULL ? strlen(own) : bytes + 1;
+        if (own_bytes > bytes || bytes - own_bytes >= sizeof(prefix) ||
+            strcmp(name + bytes - own_bytes, own) != 0) {
+            continue;
+        }
+        (void)snprintf(prefix, sizeof(prefix), "%.*s", (int)(bytes - own_bytes), name);
+        if (evq_checkpoint_find_prefixed(weights->checkpoint, prefix, weights->wanted[0].name) !=
+            NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A matrix or vector as long as the vocabulary gives scores of its own, so this model's head is not
+ * what was trained. */
+static bool may_be_a_head(const struct weights *weights, const struct evq_tensor *tensor)
+{
+    const int64_t vocabulary = weights->wanted[0].rows;
+
+    return (tensor->rank == 1 || tensor->rank == 2) &&
+           (tensor->shape[0] == vocabulary || tensor->shape[tensor->rank - 1] == vocabulary);
+}
+
+static enum evq_status check_surplus(const struct weights *weights, const char *head_name,
+                                     const char *const *buffers, struct evq_model *model,
                                      struct evq_error *err)
 {
     const size_t prefix_bytes = strlen(weights->prefix);
+    struct evq_ignored ignored = {.arena = model->arena, .text = ""};
 
     for (size_t i = 0; i < weights->checkpoint->tensor_count; i++) {
         const struct evq_tensor *tensor = &weights->checkpoint->tensors[i];
-        if (weights->used[i] || strncmp(tensor->name, weights->prefix, prefix_bytes) != 0 ||
-            is_buffer(tensor->name, buffers)) {
-            continue; // Beside the prefix stand parts of something else.
+        if (weights->used[i] || is_buffer(tensor->name, buffers)) {
+            continue;
         }
-        return evq_error_set(err, EVQ_E_INVALID,
-                             "tensor '%s' in '%s' has no place in the model that its configuration "
-                             "describes (%zu tensors were expected)",
-                             tensor->name, file_of(weights, tensor), weights->count);
+        const bool inside = strncmp(tensor->name, weights->prefix, prefix_bytes) == 0;
+        if (is_value_head(tensor->name) ||
+            evq_weights_told_to_ignore(weights->request->task, tensor->name) ||
+            (!inside &&
+             (!may_be_a_head(weights, tensor) || is_of_a_copy(weights, head_name, tensor->name)))) {
+            evq_weights_ignore(&ignored, tensor);
+            continue;
+        }
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            inside ? "tensor '%s' in '%s' has no place in the model that its configuration "
+                     "describes (%zu tensors were expected; model: {ignore: [NAME]} leaves one out)"
+                   : "tensor '%s' in '%s' stands outside the model of %zu tensors that was found, "
+                     "and is as long as its vocabulary: a head of its own would give other scores. "
+                     "Evaluate the checkpoint with a command or persistent evaluator, or leave the "
+                     "tensor out (model: {ignore: [NAME]})",
+            tensor->name, file_of(weights, tensor), weights->count);
     }
-    return EVQ_OK;
+    model->ignored = ignored.text;
+    return ignored.text != NULL
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_NOMEM, "names of %zu tensors", ignored.count);
 }
 
 enum evq_status evq_weights_find(const struct evq_model_request *request,
@@ -201,7 +293,7 @@ enum evq_status evq_weights_find(const struct evq_model_request *request,
         }
     }
     if (status == EVQ_OK) {
-        status = check_surplus(&weights, buffers, err);
+        status = check_surplus(&weights, head_name, buffers, model, err);
     }
     if (status == EVQ_OK) {
         model->sources = sources;

@@ -16,12 +16,24 @@ struct evq_wanted { // One tensor, and the rows of a slot that it fills.
     enum evq_source_kind kind; // TENSOR or ONE_PLUS.
 };
 
+/* Tensors that a model leaves aside, as text for its user. */
+struct evq_ignored {
+    struct evq_arena *arena;
+    const char *text; // "" at first; NULL: out of memory.
+    size_t count;
+};
+
+/* Whether the option `ignore` names the tensor, or a beginning of its name. */
+bool evq_weights_told_to_ignore(const struct evq_task_config *task, const char *name);
+void evq_weights_ignore(struct evq_ignored *ignored, const struct evq_tensor *tensor);
+
 /*
  * Finds all wanted under one prefix (the option `prefix`, else evq_checkpoint_match()) and makes
  * them the model's sources. Where `head_name` is not NULL it may be there beside them: the model
  * takes wanted[0] for it. buffers: ends of names that are no weights (".attn.bias"),
  * NULL-terminated. EVQ_E_NOT_FOUND: a tensor is missing; EVQ_E_INVALID: another shape, or one too
- * many; EVQ_E_UNSUPPORTED: not floating point. Each names tensor, file and what was expected.
+ * many, or one outside the prefix that may be the model's own head;
+ * EVQ_E_UNSUPPORTED: not floating point. Each names tensor, file and what was expected.
  */
 enum evq_status evq_weights_find(const struct evq_model_request *request,
                                  const struct evq_wanted *wanted, size_t count,

@@ -116,14 +116,23 @@ bool evq_native_close(struct evq_native *native)
     return whole;
 }
 
-/* "" unless memory made the batches smaller. */
-static const char *batch_note(const struct evq_native_run *run, struct evq_arena *arena)
+/* What a reader of the numbers must know of how they came about; "": nothing. NULL: out of memory.
+ */
+static const char *result_note(const struct evq_native_run *run, struct evq_arena *arena)
 {
-    if (run->rows_wanted == 0) {
-        return "";
+    const char *ignored = run->native->model->ignored;
+    const char *batches = "";
+
+    if (run->rows_wanted > 0) {
+        batches =
+            evq_arena_printf(arena, "batches of %d rows instead of %d: there is no memory for more",
+                             (int)run->rows, (int)run->rows_wanted);
     }
-    return evq_arena_printf(arena, "batches of %d rows instead of %d: there is no memory for more",
-                            (int)run->rows, (int)run->rows_wanted);
+    if (batches == NULL || ignored[0] == '\0') {
+        return batches;
+    }
+    return evq_arena_printf(arena, "%s%stensors of the checkpoint that were ignored: %s", batches,
+                            batches[0] != '\0' ? "; " : "", ignored);
 }
 
 static enum evq_status publish(struct evq_native_run *run, const struct evq_task_sum *sums,
@@ -147,7 +156,7 @@ static enum evq_status publish(struct evq_native_run *run, const struct evq_task
     result->data_digest = run->data_digest;
     result->backend = run->native->backend.name;
     result->device = run->native->caps.device;
-    result->note = batch_note(run, result->arena);
+    result->note = result_note(run, result->arena);
     result->attempt = request->attempt;
     if (result->note == NULL) {
         evq_result_free(result);

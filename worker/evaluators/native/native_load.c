@@ -162,6 +162,10 @@ enum evq_status evq_native_load(struct evq_native_run *run, struct evq_model *mo
     if (status == EVQ_OK) {
         run->loaded = model;
     }
+    if (status == EVQ_OK && model->ignored[0] != '\0') {
+        evq_log(EVQ_LOG_WARN, "tensors_ignored", "checkpoint=%s task=%s tensors=%s",
+                run->checkpoint->path, run->config->name, model->ignored);
+    }
     return status;
 }
 
