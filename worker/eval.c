@@ -112,8 +112,9 @@ static enum evq_status printer_task(void *context, const struct evq_result *resu
         if (result->n >= 0) { // Else the evaluator does not say of how many.
             evq_buffer_printf(&printer->out, "%lld samples, ", (long long)result->n);
         }
-        evq_buffer_printf(&printer->out, "%.3f s, %s\n", seconds,
-                          result->device != NULL ? result->device : "");
+        evq_buffer_printf(&printer->out, "%.3f s, %s%s%s\n", seconds,
+                          result->device != NULL ? result->device : "",
+                          result->compute[0] != '\0' ? ", " : "", result->compute);
     }
     printer->task_count++;
     return stop_signal != 0 ? evq_error_set(err, EVQ_E_STOPPED, "stopped by a signal") : EVQ_OK;

@@ -241,6 +241,7 @@ static const struct evq_schema_field result_fields[] = {
     TEXT(evq_result, data_digest),
     TEXT(evq_result, backend),
     TEXT(evq_result, device),
+    TEXT(evq_result, compute),
     TEXT(evq_result, note),
     TEXT(evq_result, worker),
     TEXT(evq_result, evalq_version),

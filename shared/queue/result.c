@@ -24,6 +24,7 @@ static const struct evq_result defaults = {
     .data_digest = "",
     .backend = "",
     .device = "",
+    .compute = "",
     .note = "",
     .worker = "",
     .evalq_version = "",
@@ -275,6 +276,9 @@ static void json_provenance(const struct evq_result *result, struct evq_buffer *
     json_text(out, ",\"data_digest\":", result->data_digest);
     json_text(out, ",\"backend\":", result->backend);
     json_text(out, ",\"device\":", result->device);
+    if (result->compute[0] != '\0') {
+        json_text(out, ",\"compute\":", result->compute);
+    }
     json_text(out, ",\"note\":", result->note);
     json_text(out, ",\"worker\":", result->worker);
     json_text(out, ",\"evalq_version\":", result->evalq_version);

@@ -63,6 +63,8 @@ struct evq_result {
     const char *data_digest;
     const char *backend; // "cpu", "cuda", "command", "persistent".
     const char *device;
+    const char
+        *compute;     // Of the native evaluator: "fp32", "bf16"; "mixed": shards differed. Else "".
     const char *note; // "" or a sentence on how it was computed: a batch that had to be smaller.
     const char *worker;
     const char *evalq_version;

@@ -86,6 +86,7 @@ static inline enum evq_status on_task(void *context, const struct evq_result *re
     seen->result->data_digest = evq_arena_strdup(arena, result->data_digest);
     seen->result->backend = evq_arena_strdup(arena, result->backend);
     seen->result->device = evq_arena_strdup(arena, result->device);
+    seen->result->compute = evq_arena_strdup(arena, result->compute);
     seen->result->note = evq_arena_strdup(arena, result->note);
     return EVQ_OK;
 }

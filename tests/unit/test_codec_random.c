@@ -161,6 +161,7 @@ static struct evq_result *random_result(void)
     result->weights_digest = "0123456789abcdef0123456789abcdef";
     result->backend = random_text(arena, 3);
     result->device = random_text(arena, 9);
+    result->compute = random_text(arena, 9);
     result->note = random_text(arena, 40);
     result->worker = random_name(arena, 30);
     result->attempt = (int32_t)random_below(100);
@@ -255,6 +256,7 @@ static void assert_same_result(const struct evq_result *a, const struct evq_resu
     assert_string_equal(a->weights_digest, b->weights_digest);
     assert_string_equal(a->backend, b->backend);
     assert_string_equal(a->device, b->device);
+    assert_string_equal(a->compute, b->compute);
     assert_string_equal(a->note, b->note);
     assert_string_equal(a->worker, b->worker);
     assert_int_equal(a->attempt, b->attempt);

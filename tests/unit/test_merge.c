@@ -46,6 +46,7 @@ static void part_add(struct parts *parts, size_t shard, const char *task, int64_
     result->sum_count = 5;
     result->weights_digest = weights;
     result->data_digest = "";
+    result->compute = shard == 1 && strcmp(task, "more") == 0 ? "bf16" : "fp32";
     result->timing.load_us = 100 + (int64_t)shard;
     result->timing.compute_us = 10;
     if (shard >= parts->count) {
@@ -99,6 +100,8 @@ static void merge_adds_the_sums_and_forms_the_metrics_once(void **state)
     assert_near(metric_of(results.items[0], "cross_entropy"), 0.25, 1e-15);
     assert_near(metric_of(results.items[1], "accuracy"), 0.5, 1e-15);
     assert_string_equal(results.items[0]->weights_digest, "aa");
+    assert_string_equal(results.items[0]->compute, "fp32");
+    assert_string_equal(results.items[1]->compute, "mixed");
     assert_int_equal(results.items[0]->timing.load_us, 102);
     assert_int_equal(results.items[0]->timing.compute_us, 30);
     evq_results_free(&results);

@@ -2,6 +2,7 @@
 #include "model_fixture.h"
 
 #include "tests/fixture/safetensors.h"
+#include "worker/evaluators/native/native_model.h"
 
 /* The user's word for a type that evalq does not know; of some it knows that they differ. */
 static void models_forced_family_is_checked_against_the_type(void **state)
@@ -121,6 +122,51 @@ static void models_name_the_tensors_that_they_ignore(void **state)
     }
 }
 
+/* compute: auto is bf16 for half weights on a GPU, and fp32 else. */
+static void models_compute_by_their_weights_and_the_device(void **state)
+{
+    static const struct {
+        const char *model, *compute; // compute NULL: the default.
+        bool fast_bf16;
+        enum evq_compute expected;
+    } cases[] = {
+        {"qwen2", NULL, true, EVQ_COMPUTE_BF16},      // bf16
+        {"llama_yarn", NULL, true, EVQ_COMPUTE_BF16}, // fp16
+        {"llama", NULL, true, EVQ_COMPUTE_F32},       // fp32
+        {"qwen2", NULL, false, EVQ_COMPUTE_F32},      {"qwen2", "auto", true, EVQ_COMPUTE_BF16},
+        {"qwen2", "fp32", true, EVQ_COMPUTE_F32},     {"llama", "bf16", false, EVQ_COMPUTE_BF16},
+    };
+    const int root_fd = open(EVQ_TEST_DATA "/models", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    (void)state;
+    assert_true(root_fd >= 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct evq_pair option = {"compute", cases[i].compute};
+        const struct evq_task_config config = {.name = "t",
+                                               .type = "perplexity",
+                                               .options = &option,
+                                               .option_count = cases[i].compute != NULL ? 1 : 0};
+        const struct evq_task *task = NULL;
+        struct evq_checkpoint *checkpoint = NULL;
+        struct evq_model *model = NULL;
+        struct evq_error err;
+        int32_t length = 0;
+        assert_status_err(evq_task_find(&config, &task, &err), EVQ_OK, &err);
+        assert_status_err(evq_checkpoint_open(root_fd, cases[i].model, NULL, &checkpoint, &err),
+                          EVQ_OK, &err);
+        assert_status_err(evq_native_model_build(task, &config, checkpoint, cases[i].fast_bf16,
+                                                 &length, &model, &err),
+                          EVQ_OK, &err);
+        if (model->plan.compute != cases[i].expected) {
+            fail_msg("case %zu computes in %s", i,
+                     model->plan.compute == EVQ_COMPUTE_BF16 ? "bf16" : "fp32");
+        }
+        evq_model_free(model);
+        evq_checkpoint_close(checkpoint);
+    }
+    (void)close(root_fd);
+}
+
 int main(void)
 {
 #define IN_FOLDER(test)                                                                            \
@@ -128,6 +174,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(models_forced_family_is_checked_against_the_type),
         IN_FOLDER(models_name_the_tensors_that_they_ignore),
+        cmocka_unit_test(models_compute_by_their_weights_and_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

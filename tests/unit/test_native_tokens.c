@@ -193,7 +193,9 @@ static void tasks_may_compute_in_turn_in_fp32_and_bf16(void **state)
     }
     assert_runs(fx, &made[0].task);
     const double alone = metric(fx, "loss");
+    assert_string_equal(fx->seen.result->compute, "fp32");
     assert_runs(fx, &made[1].task);
+    assert_string_equal(fx->seen.result->compute, "bf16");
     assert_near(metric(fx, "loss"), alone, 0.02 * alone);
     assert_true(metric(fx, "loss") != alone);
     if (eval(fx, fx->root_fd, "gpt", tasks, 3, -1, 0, &err) != EVQ_OK) {
@@ -305,7 +307,7 @@ static void tokens_are_refused_in_a_sentence(void **state)
     assert_fault(fx, lm(fx, &made, "perplexity", "data.txt", "stride", "3", NULL), EVQ_E_INVALID,
                  "stride is for mode strided, not for rolling");
     assert_fault(fx, lm(fx, &made, "perplexity", "data.txt", "compute", "fp8", NULL), EVQ_E_INVALID,
-                 "compute 'fp8' is not known; known: fp32, bf16");
+                 "compute 'fp8' is not known; known: auto, fp32, bf16");
     (void)unlinkat(fx->root_fd, "gpt/tokenizer.json", 0);
     assert_fault(
         fx, lm(fx, &made, "perplexity", "data.txt", NULL), EVQ_E_NOT_FOUND,

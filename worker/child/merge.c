@@ -95,12 +95,16 @@ static enum evq_status provenance_join(struct evq_result *into, const struct evq
         into->data_digest = text_copy(into, part->data_digest);
         into->backend = text_copy(into, part->backend);
         into->device = text_copy(into, part->device);
+        into->compute = text_copy(into, part->compute);
         into->note = text_copy(into, part->note);
         if (into->weights_digest == NULL || into->data_digest == NULL || into->backend == NULL ||
-            into->device == NULL || into->note == NULL) {
+            into->device == NULL || into->compute == NULL || into->note == NULL) {
             return evq_error_set(err, EVQ_E_NOMEM, "task '%s'", into->task);
         }
         return EVQ_OK;
+    }
+    if (strcmp(into->compute, part->compute) != 0) {
+        into->compute = "mixed";
     }
     if (strcmp(into->weights_digest, part->weights_digest) != 0) {
         return evq_error_set(err, EVQ_E_CHANGED, "the shards saw different weights (%s and %s)",

@@ -6,22 +6,28 @@
 
 #include "worker/tasks/pairs.h"
 
-enum evq_status evq_task_token_options(const struct evq_task_config *config, int32_t *ret_length,
-                                       enum evq_compute *ret_compute, struct evq_error *err)
+enum evq_status evq_task_token_options(const struct evq_task_config *config,
+                                       struct evq_token_options *ret_options, struct evq_error *err)
 {
-    static const char *const names[EVQ_COMPUTE_COUNT] = {"fp32", "bf16"};
+    static const char *const names[] = {"auto", "fp32", "bf16"};
     const char *word = evq_pair_get(config->options, config->option_count, "compute", names[0]);
+    size_t at = 0;
     int64_t length = 0;
 
-    if (strcmp(word, names[0]) != 0 && strcmp(word, names[1]) != 0) {
-        return evq_pairs_unknown("compute", word, names, EVQ_COMPUTE_COUNT, err);
+    while (at < sizeof(names) / sizeof(names[0]) && strcmp(word, names[at]) != 0) {
+        at++;
+    }
+    if (at == sizeof(names) / sizeof(names[0])) {
+        return evq_pairs_unknown("compute", word, names, at, err);
     }
     const enum evq_status status =
         evq_pairs_integer(config->options, config->option_count, "length", config->type, 1,
                           EVQ_TASK_LENGTH_MAX, 0, &length, err);
     if (status == EVQ_OK) {
-        *ret_length = (int32_t)length;
-        *ret_compute = strcmp(word, names[1]) == 0 ? EVQ_COMPUTE_BF16 : EVQ_COMPUTE_F32;
+        *ret_options =
+            (struct evq_token_options){.length = (int32_t)length,
+                                       .compute_auto = at == 0,
+                                       .compute = at == 2 ? EVQ_COMPUTE_BF16 : EVQ_COMPUTE_F32};
     }
     return status;
 }
@@ -29,10 +35,9 @@ enum evq_status evq_task_token_options(const struct evq_task_config *config, int
 enum evq_status evq_task_score_head(const struct evq_task_config *config, struct evq_op *ret_head,
                                     struct evq_error *err)
 {
-    enum evq_compute compute = EVQ_COMPUTE_F32;
-    int32_t length = 0;
+    struct evq_token_options options;
 
-    const enum evq_status status = evq_task_token_options(config, &length, &compute, err);
+    const enum evq_status status = evq_task_token_options(config, &options, err);
     if (status == EVQ_OK) {
         *ret_head = (struct evq_op){.kind = EVQ_OP_SCORE};
     }

@@ -85,11 +85,15 @@ const struct evq_sum *evq_task_sum_of(const struct evq_result *result, const cha
 /* For the tasks over tokens: the scoring head; checks `length` and `compute`. EVQ_E_INVALID. */
 enum evq_status evq_task_score_head(const struct evq_task_config *config, struct evq_op *ret_head,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
-/* Of a task over tokens: rows of a sequence (0: as the model has it) and how matrix products are
- * formed. EVQ_E_INVALID. */
-enum evq_status evq_task_token_options(const struct evq_task_config *config, int32_t *ret_length,
-                                       enum evq_compute *ret_compute,
-                                       struct evq_error *err) EVQ_CHECK_RESULT;
+/* Options of a task over tokens. */
+struct evq_token_options {
+    int32_t length;    // Rows of a sequence; 0: as the model has it.
+    bool compute_auto; // By the weights and the device; else:
+    enum evq_compute compute;
+};
+enum evq_status evq_task_token_options(const struct evq_task_config *config,
+                                       struct evq_token_options *ret_options,
+                                       struct evq_error *err) EVQ_CHECK_RESULT; // EVQ_E_INVALID.
 /* For the tasks: appends a metric to result->metrics, which has room. std_error NAN: none. */
 void evq_task_metric_add(struct evq_metric *metrics, size_t *count, const char *name, double value,
                          int32_t higher_is_better, double std_error);

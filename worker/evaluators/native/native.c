@@ -58,7 +58,7 @@ void evq_native_load_ahead(struct evq_native *native, struct evq_job *job,
                            const struct evq_eval_request *request)
 {
     if (native->ahead != NULL) {
-        evq_native_ahead_begin(native->ahead, job, request);
+        evq_native_ahead_begin(native->ahead, job, request, evq_native_fast_bf16(native));
         return;
     }
     evq_job_free(job);
@@ -156,6 +156,7 @@ static enum evq_status publish(struct evq_native_run *run, const struct evq_task
     result->data_digest = run->data_digest;
     result->backend = run->native->backend.name;
     result->device = run->native->caps.device;
+    result->compute = run->native->model->plan.compute == EVQ_COMPUTE_BF16 ? "bf16" : "fp32";
     result->note = result_note(run, result->arena);
     result->attempt = request->attempt;
     if (result->note == NULL) {

@@ -34,6 +34,7 @@ struct evq_native_ahead {
     void *state; // The second set's; NULL: there is none yet.
     struct evq_loader *loader;
     struct evq_job *job;
+    bool fast_bf16;                  // As for evq_native_model_build().
     struct evq_eval_request request; // Its; root_fd is ours, -1: none.
     struct evq_checkpoint *checkpoint;
     struct evq_model *model;
@@ -141,8 +142,8 @@ static enum evq_status open_model(struct evq_native_ahead *ahead)
         ahead->request.path = evq_placement_pick(ahead->request.root_fd, ahead->job);
         status = evq_native_checkpoint_open(&ahead->request, config, &ahead->checkpoint, NULL);
     }
-    return status == EVQ_OK ? evq_native_model_build(task, config, ahead->checkpoint, &length,
-                                                     &ahead->model, NULL)
+    return status == EVQ_OK ? evq_native_model_build(task, config, ahead->checkpoint,
+                                                     ahead->fast_bf16, &length, &ahead->model, NULL)
                             : status;
 }
 
@@ -259,7 +260,7 @@ static bool thread_start(struct evq_native_ahead *ahead)
 }
 
 void evq_native_ahead_begin(struct evq_native_ahead *ahead, struct evq_job *job,
-                            const struct evq_eval_request *request)
+                            const struct evq_eval_request *request, bool fast_bf16)
 {
     if (!ahead->taking) {
         forget_within(ahead, ahead->patience_ms / TURN_SHARE);
@@ -269,6 +270,7 @@ void evq_native_ahead_begin(struct evq_native_ahead *ahead, struct evq_job *job,
         return;
     }
     ahead->job = job;
+    ahead->fast_bf16 = fast_bf16;
     ahead->request = *request;
     ahead->request.root_fd = -1;
     ahead->loaded = (struct evq_loaded){.bytes = 0};

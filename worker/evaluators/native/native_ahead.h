@@ -26,9 +26,10 @@ bool evq_native_ahead_free(struct evq_native_ahead *ahead);
 
 /* As evq_native_load_ahead(), in place of what was loaded for another job; for the first task of
  * the suite. What cannot be loaded is not missed; nor is what comes while the load before it,
- * told to stop, does not end within a twentieth of patience. */
+ * told to stop, does not end within a twentieth of patience. fast_bf16: as for
+ * evq_native_model_build(). */
 void evq_native_ahead_begin(struct evq_native_ahead *ahead, struct evq_job *job,
-                            const struct evq_eval_request *request);
+                            const struct evq_eval_request *request, bool fast_bf16);
 
 /* What is loaded for another job than the request's is given up. Does not wait. */
 void evq_native_ahead_meet(struct evq_native_ahead *ahead, const struct evq_eval_request *request);

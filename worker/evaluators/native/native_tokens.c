@@ -328,8 +328,8 @@ enum evq_status evq_native_tokens(struct evq_native_run *run, struct evq_task_su
 
     enum evq_status status = find_corpus(run, &windows.corpus, err);
     if (status == EVQ_OK) {
-        status =
-            evq_native_model_build(run->task, run->config, run->checkpoint, &length, &model, err);
+        status = evq_native_model_build(run->task, run->config, run->checkpoint,
+                                        evq_native_fast_bf16(run->native), &length, &model, err);
     }
     if (status == EVQ_OK) {
         status = cut_windows(run, model, length, &windows, err);
