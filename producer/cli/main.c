@@ -3,8 +3,10 @@
  * into an exit code.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "producer/cli/cli.h"
 #include "shared/base/json_memory.h"
@@ -15,6 +17,14 @@ static int fail(const struct evq_error *err, int exit_code)
     (void)fprintf(stderr, "evalq: %s\n",
                   evq_error_escape(err->message, strlen(err->message), shown, sizeof shown));
     return exit_code;
+}
+
+/* Whether whoever read our output has closed it, as `head` does after its last line. */
+static bool reader_left(void)
+{
+    struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+
+    return poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0;
 }
 
 /* Global options, the verb, its options. *ret_done: --help or --version has been answered. */
@@ -88,6 +98,9 @@ int main(int argc, char **argv)
     }
     int exit_code = cli.exit_code != 0 ? cli.exit_code : (int)evq_status_exit(status);
     if (fflush(stdout) != 0 || ferror(stdout)) {
+        if (reader_left()) {
+            return exit_code; // It has read all that it wanted.
+        }
         (void)evq_error_set(&err, EVQ_E_IO, "write to standard output: %s", strerror(errno));
         return fail(&err, EVQ_EXIT_ERROR);
     }
