@@ -164,6 +164,11 @@ static void wait_says_how_it_ended(void **state)
     fixture_user_one_line(site);
     EXPECT(site, 124, "wait", "r/1/regular/quick", "--timeout", "0");
     fixture_user_one_line(site);
+    static const char blocked[] = "r/1/regular/quick waits: no worker offers suite quick\n";
+    EXPECT(site, 124, "wait", "r", "--timeout", "2");
+    assert_non_null(strstr(site->output.err, blocked));
+    EXPECT(site, 124, "wait", "r/1/regular/quick", "--timeout", "2");
+    assert_non_null(strstr(site->output.err, blocked));
     pid_t pid =
         fixture_program_start(&site->program, "wait", "wait", "r", "--timeout", "30", (char *)NULL);
     struct evq_claim *claim = fixture_claim(fx);

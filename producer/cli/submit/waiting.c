@@ -11,11 +11,20 @@
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
 
+#define QUIET_MS 1000 // A job that is blocked for this long says why.
+
 struct waited {
     const char *id;
     enum evq_job_state state;
     char reason[256];
     bool ended;
+    char blocked[256]; // What the job waits for other than its turn; "": nothing.
+};
+
+/* Says once why a job cannot run, and again if the reason changes. */
+struct notice {
+    int64_t since_ms; // When the wait began.
+    char said[256];
 };
 
 struct collected { // The results of the waited-for jobs.
@@ -43,9 +52,42 @@ static enum evq_status look_at(struct evq_cli *cli, struct waited *job, struct e
     } else {
         job->ended = job->state >= EVQ_JOB_DONE;
         (void)snprintf(job->reason, sizeof job->reason, "%s", evq_json_text(hash, "reason", ""));
+        (void)snprintf(
+            job->blocked, sizeof job->blocked, "%s",
+            json_is_true(json_object_get(view, "blocked")) ? evq_json_text(view, "why", "") : "");
     }
     json_decref(view);
     return status;
+}
+
+static void notice_say(const struct evq_cli *cli, struct notice *notice, const struct waited *job)
+{
+    char shown[512];
+
+    if (evq_clock_mono_ms() - notice->since_ms < QUIET_MS ||
+        strcmp(notice->said, job->blocked) == 0) {
+        return;
+    }
+    (void)snprintf(notice->said, sizeof notice->said, "%s", job->blocked);
+    if (job->blocked[0] != '\0') {
+        evq_cli_say(cli, "evalq: %s waits: %s", job->id,
+                    evq_error_escape(job->blocked, strlen(job->blocked), shown, sizeof shown));
+    }
+}
+
+/* The same for a run: its newest queued job speaks for all. */
+static void notice_run(struct evq_cli *cli, struct notice *notice, const char *run)
+{
+    json_t *jobs = json_array();
+
+    if (jobs != NULL && evq_clock_mono_ms() - notice->since_ms >= QUIET_MS &&
+        evq_view_jobs(cli, "queued", run, 1, &jobs, NULL) == EVQ_OK && json_array_size(jobs) > 0) {
+        struct waited job = {.id = evq_json_text(json_array_get(jobs, 0), "id", "")};
+        if (look_at(cli, &job, NULL) == EVQ_OK) {
+            notice_say(cli, notice, &job);
+        }
+    }
+    json_decref(jobs);
 }
 
 bool evq_waiting_passes(enum evq_status status, uint32_t looks)
@@ -154,6 +196,7 @@ enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, si
     enum evq_status status = EVQ_OK;
     int64_t deadline = timeout_s >= 0 ? evq_clock_mono_ms() + 1000 * timeout_s : 0;
     uint32_t looks = 0;
+    struct notice notice = {.since_ms = evq_clock_mono_ms()};
     struct waited *jobs = calloc(id_count, sizeof *jobs);
     if (jobs == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for %zu jobs", id_count);
@@ -166,6 +209,9 @@ enum evq_status evq_waiting_jobs(struct evq_cli *cli, const char *const *ids, si
         if (status == EVQ_OK && jobs[i].ended) {
             i++;
             continue;
+        }
+        if (status == EVQ_OK) {
+            notice_say(cli, &notice, &jobs[i]);
         }
         if (status != EVQ_OK && !evq_waiting_passes(status, looks)) {
             break;
@@ -223,6 +269,7 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
     int64_t deadline = timeout_s >= 0 ? evq_clock_mono_ms() + 1000 * timeout_s : 0;
     uint32_t looks = 0;
     struct evq_run_counts counts = {0};
+    struct notice notice = {.since_ms = evq_clock_mono_ms()};
     for (;;) {
         enum evq_status status = evq_queue_run_counts(cli->queue, run, &counts, err);
         if (status != EVQ_OK && !evq_waiting_passes(status, looks)) {
@@ -230,6 +277,9 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
         }
         if (status == EVQ_OK && counts.open == 0) {
             break;
+        }
+        if (status == EVQ_OK) {
+            notice_run(cli, &notice, run);
         }
         if (deadline > 0 && evq_clock_mono_ms() >= deadline) {
             return evq_error_set(err, EVQ_E_TIMEOUT,

@@ -137,6 +137,9 @@ function L.record_remove(id)
     call('UNLINK', P .. 'job:' .. id, P .. 'msg:' .. id, P .. 'log:' .. id, P .. 'res:' .. id, P .. 'part:' .. id)
 end
 
+-- Rows of a run's index that are looked at for each record removed: more than a job of a few tasks has.
+local INDEX_ROWS = 16
+
 -- Removes ended jobs past their age or number, and those set aside, at most budget of them; returns how many.
 function L.retain(budget)
     local meta = Q.meta()
@@ -155,6 +158,7 @@ function L.retain(budget)
             end
             pcall(L.record_remove, ids[i])
             call('ZREM', key, ids[i])
+            Q.keys.tried(R.index_trim, ids[i]:match('^[^/]*'), INDEX_ROWS)
             removed, kept, over = removed + 1, kept - 1, over - 1
         end
         if removed >= budget then
@@ -203,10 +207,13 @@ end
 function L.retention(budget)
     local removed = L.retain(budget)
     Q.keys.tried(flows_expire, math.min(budget, FEW))
+    -- Rows that became free behind one that was kept longer, or under an earlier build.
+    local run = Q.keys.tried(call, 'ZRANDMEMBER', P .. 'runs')
+    local trimmed = run and Q.keys.tried(R.index_trim, run, SLICE) or 0
     Q.mended('workers', call, 'ZREMRANGEBYSCORE', P .. 'workers', '-inf', text_of(NOW - DAY_MS))
     Q.keys.tried(V.tickets_retain)
     R.cap()
-    return removed
+    return removed > 0 and removed or trimmed
 end
 
 local function supersede_on()

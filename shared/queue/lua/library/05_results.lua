@@ -104,6 +104,33 @@ function R.indexed(row)
     return R.end_record(j), ms, id, task
 end
 
+-- The rows of a run's index are numbered from 0. Those before `index_first` were trimmed with their jobs.
+local function index_first(run)
+    return tonumber(Q.keys.tried(call, 'HGET', P .. 'run:' .. run, 'index_first')) or 0
+end
+
+-- At most count rows from number cursor on, and the number of the row after them.
+function R.index_rows(run, cursor, count)
+    local first = index_first(run)
+    local from = math.max(cursor - first, 0)
+    local rows = call('LRANGE', P .. 'index:' .. run, from, from + count - 1)
+    return rows, text_of(math.max(cursor, first + from + #rows))
+end
+
+-- Removes rows at the front of a run's index whose records are gone, at most count of them. Returns how many.
+function R.index_trim(run, count)
+    local rows = call('LRANGE', P .. 'index:' .. run, 0, count - 1)
+    local gone = 0
+    while rows[gone + 1] and not R.indexed(rows[gone + 1]) do
+        gone = gone + 1
+    end
+    if gone > 0 then
+        call('LTRIM', P .. 'index:' .. run, gone, -1)
+        call('HINCRBY', P .. 'run:' .. run, 'index_first', gone)
+    end
+    return gone
+end
+
 local function id_next(id)
     local ms, sequence = id:match('^(%d+)-(%d+)$')
     return ms .. '-' .. text_of(tonumber(sequence) + 1)

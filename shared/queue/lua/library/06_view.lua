@@ -190,11 +190,13 @@ local function seconds(ms)
     return ms < 10000 and string.format('%.1f s', ms / 1000) or string.format('%.0f s', ms / 1000)
 end
 
+-- Why a job is where it is, and whether it waits for something other than its turn, its time or its end.
 function W.why(j, workers)
     if j.state == 'delayed' then
         local due = tonumber(call('ZSCORE', P .. 'delayed', j.id)) or NOW
-        local word = (j.attempts > 0 or (j.last and j.last ~= '')) and 'retry in ' or 'due in '
-        return word .. seconds(due - NOW)
+        local retried = j.attempts > 0 or (j.last and j.last ~= '')
+        local reason = retried and call('HGET', P .. 'job:' .. j.id, 'reason') or ''
+        return (retried and 'retry in ' or 'due in ') .. seconds(due - NOW) .. (reason ~= '' and ': ' .. reason or '')
     elseif j.state == 'running' then
         if call('ZSCORE', P .. 'sharded', j.id) then
             return call('HLEN', P .. 'part:' .. j.id) .. ' of ' .. (j.shards or '?') .. ' shards are in'
@@ -207,11 +209,11 @@ function W.why(j, workers)
     local reason = W.class_waits(j.class, suite, needs, workers)
     local run = F.run(j.run)
     if reason then
-        return reason
+        return reason, true
     elseif run.paused then
-        return 'paused (run)'
+        return 'paused (run)', true
     elseif F.blocked(run) then
-        return 'cap of run reached'
+        return 'cap of run reached', true
     end
     local policy = call('HGET', P .. 'flow:' .. j.flow, 'policy')
     local before = call('ZRANK', J.wait_key(j), j.tag) or 0

@@ -3,7 +3,7 @@ gc: one slice of retention: records of ended jobs past their age or number, flow
 
 KEYS[1] prefix "evalq:{queue}:"
 
-Returns the number of records removed; 0: nothing is left to do.
+Returns the number of records removed, or of rows trimmed from indexes if no record was; 0: nothing was left to do.
 Cost    at most 100 records.
 --]]
 verb('gc', 'drain', function(args)

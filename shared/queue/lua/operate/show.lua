@@ -4,7 +4,8 @@ show: all that is known of one job, for people.
 KEYS[1] prefix "evalq:{queue}:"
 ARGV[1] id     job or shard
 
-Returns JSON {"id", "job": {hash}, "why", "message", "detail", "tasks": {task: result}, "parts"}, or nil.
+Returns JSON {"id", "job": {hash}, "why", "blocked", "message", "detail", "tasks": {task: result}, "parts"}, or nil.
+        blocked: the job waits for something other than its turn, its time or its end.
 Cost    O(tasks), and of a queued one O(workers), at most 256.
 --]]
 verb('show', 'ro', function(args)
@@ -27,8 +28,9 @@ verb('show', 'ro', function(args)
     local j = J.load(args[1])
     if J.sane(j) then
         -- All workers are read for one that waits alone: of what it evaluated many ask once it ended.
-        local known, why = pcall(W.why, j, j.state == 'queued' and W.workers() or {})
+        local known, why, blocked = pcall(W.why, j, j.state == 'queued' and W.workers() or {})
         view.why = known and why or error_text(why, j.id) -- A key of another type is a reason, too.
+        view.blocked = not known or blocked or false
         view.class = known and { W.class_of(j.class) } or { j.suite, '' }
     end
     local record = call('GET', P .. 'msg:' .. (key.parent or args[1]))

@@ -48,11 +48,11 @@ verb('republish', 'drain', function(args)
     local cursor = integer_arg(args, 2, 0, 9007199254740992, 'cursor')
     local from = integer_arg(args, 3, 0, 9007199254740992, 'from_ms')
     local to = integer_arg(args, 4, 0, 9007199254740992, 'to_ms')
-    local rows = call('LRANGE', P .. 'index:' .. args[1], cursor, cursor + SLICE - 1)
+    local rows, next_cursor = R.index_rows(args[1], cursor, SLICE)
     local count = 0
     for _, row in ipairs(rows) do
         local ok, put = pcall(put_again, row, from, to)
         count = count + (ok and put or 0)
     end
-    return { text_of(cursor + #rows), text_of(count), #rows == SLICE and '1' or '0' }
+    return { next_cursor, text_of(count), #rows == SLICE and '1' or '0' }
 end)

@@ -17,8 +17,8 @@ verb('results', 'ro', function(args)
     end
     local from = integer_arg(args, 2, 0, 9007199254740992, 'cursor')
     local count = integer_arg(args, 3, 1, 1000, 'count')
-    local rows = call('LRANGE', P .. 'index:' .. args[1], from, from + count - 1)
-    local reply = { text_of(from + #rows) }
+    local rows, next_cursor = R.index_rows(args[1], from, count)
+    local reply = { next_cursor }
     for _, row in ipairs(rows) do
         local ok, record, ms = pcall(R.indexed, row)
         if ok and record then
