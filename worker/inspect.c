@@ -143,8 +143,11 @@ static enum evq_status inspect_open(const struct evq_options *options,
         (void)snprintf(path, sizeof(path), "%s/%s", strcmp(base.root, "/") == 0 ? "" : base.root,
                        base.path);
     }
-    const struct evq_checkpoint_options how = {
-        .key = "", .base = path, .root_fds = &base.root_fd, .root_count = base.root_fd >= 0};
+    const struct evq_checkpoint_options how = {.key = "",
+                                               .base = path,
+                                               .adapter = "apply",
+                                               .root_fds = &base.root_fd,
+                                               .root_count = base.root_fd >= 0};
     if (status == EVQ_OK) {
         status = evq_checkpoint_open(place->root_fd, place->path, &how, ret_checkpoint, err);
     }

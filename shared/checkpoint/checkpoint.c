@@ -75,15 +75,71 @@ static enum evq_status read_beneath(struct evq_checkpoint *checkpoint, int root_
     return read_file(checkpoint, root_fd, folder, slash + 1, fd, &info, options, err);
 }
 
+/* Opens and reads the file `name` of the directory path. */
+static enum evq_status read_inside(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
+                                   const char *name, const struct evq_checkpoint_options *options,
+                                   struct evq_error *err)
+{
+    // From the root again: a link inside the checkpoint may lead elsewhere beneath the root.
+    const char *full = evq_arena_printf(checkpoint->arena, "%s/%s", path, name);
+    char shown[EVQ_SHOWN_BYTES];
+
+    if (full == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "a path");
+    }
+    enum evq_status status = read_beneath(checkpoint, root_fd, full, options, err);
+    if (status == EVQ_E_GONE && strchr(name, '/') != NULL) {
+        status = evq_error_set(err, EVQ_E_INCOMPLETE, "it is not there (yet)");
+    }
+    if (status != EVQ_OK) {
+        evq_error_escape(name, strlen(name), shown, sizeof(shown));
+        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
+    }
+    return status;
+}
+
+/* A whole model and an adapter in one directory. Transformers applies the adapter, others do not:
+ * the user decides. The files of both count for completeness and fingerprint. */
+static enum evq_status read_both(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
+                                 const struct evq_layout *layout,
+                                 const struct evq_checkpoint_options *options,
+                                 struct evq_error *err)
+{
+    static const char config[] = "adapter_config.json";
+    struct evq_checkpoint_options onto = *options;
+    const bool told = options->adapter != NULL && options->adapter[0] != '\0';
+
+    if (options->files_only && layout->with_adapter) {
+        const enum evq_status status = read_inside(checkpoint, root_fd, path, config, options, err);
+        return status == EVQ_OK ? read_inside(checkpoint, root_fd, path, layout->name, options, err)
+                                : status;
+    }
+    if (!told && !options->files_only) {
+        return evq_error_set(
+            err, EVQ_E_INVALID,
+            "the directory holds both '%s' and an adapter, which Transformers applies%s: say which "
+            "counts, in a task as `model: {adapter: apply}` (the adapter on this model) or "
+            "`model: {adapter: ignore}`",
+            layout->name, layout->with_adapter ? "" : " if adapter_config.json is there");
+    }
+    if (!told || strcmp(options->adapter, "ignore") == 0) {
+        return read_inside(checkpoint, root_fd, path, layout->name, options, err);
+    }
+    if (options->base == NULL || options->base[0] == '\0') {
+        onto.base = path;
+        onto.adapter = "ignore"; // Of the base, which is this directory again.
+    }
+    return read_inside(checkpoint, root_fd, path, config, &onto, err);
+}
+
 static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int root_fd,
                                       const char *path, int directory_fd, const struct stat *info,
                                       const struct evq_checkpoint_options *options,
                                       struct evq_error *err)
 {
-    char name[512];
+    struct evq_layout layout;
     bool ranks = false;
-    enum evq_status status =
-        evq_layout_find(directory_fd, options->variant, name, sizeof(name), err);
+    enum evq_status status = evq_layout_find(directory_fd, options->variant, &layout, err);
 
     if ((status == EVQ_E_UNSUPPORTED || status == EVQ_E_GONE) && options->files_only) {
         const enum evq_status read =
@@ -95,25 +151,12 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
     if (status == EVQ_OK) {
         status = evq_directory_add_folder(checkpoint, root_fd, path, err);
     }
-    if (status != EVQ_OK) {
-        return status;
+    if (status == EVQ_OK && (layout.with_adapter || layout.stray_adapter)) {
+        status = read_both(checkpoint, root_fd, path, &layout, options, err);
+    } else if (status == EVQ_OK) {
+        status = read_inside(checkpoint, root_fd, path, layout.name, options, err);
     }
-    // From the root again: a link inside the checkpoint may lead elsewhere beneath the root.
-    const char *full = evq_arena_printf(checkpoint->arena, "%s/%s", path, name);
-    if (full == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "a path");
-    }
-    status = read_beneath(checkpoint, root_fd, full, options, err);
-    if (status == EVQ_E_GONE && strchr(name, '/') != NULL) {
-        status = evq_error_set(err, EVQ_E_INCOMPLETE, "it is not there (yet)");
-    }
-    if (status != EVQ_OK) {
-        char shown[EVQ_SHOWN_BYTES];
-        evq_error_escape(name, strlen(name), shown, sizeof(shown));
-        (void)evq_error_prefix(err, "'%s'", shown); // The status stays what it is.
-        return status;
-    }
-    return check_same_directory(root_fd, path, info, err);
+    return status == EVQ_OK ? check_same_directory(root_fd, path, info, err) : status;
 }
 
 static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd, const char *path,

@@ -101,6 +101,9 @@ struct evq_checkpoint_options {
                       // the adapter says.
     const int *root_fds; // Further directories beneath which base is looked for.
     size_t root_count;
+    // Of a directory with a model and an adapter: "apply" merges the adapter onto the model,
+    // "ignore" leaves it out; NULL or "": such a directory is refused.
+    const char *adapter;
     bool files_only; // Checks the files; the tensors of a torch file are not looked for.
 };
 

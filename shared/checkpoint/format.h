@@ -67,11 +67,17 @@ enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, co
                               const struct evq_checkpoint_options *options,
                               evq_read_path_fn read_base, struct evq_error *err) EVQ_CHECK_RESULT;
 
-/* Which file of a directory to read for a variant (NULL: regular): its path in it, copied to
- * ret_name. It ends in ".index.json" when the weights are sharded, in ".metadata" when they are
- * distributed. */
-enum evq_status evq_layout_find(int directory_fd, const char *variant, char *ret_name,
-                                size_t name_bytes, struct evq_error *err) EVQ_CHECK_RESULT;
+struct evq_layout {
+    char name[512];     // Of the file to read, in the directory.
+    bool with_adapter;  // adapter_config.json lies beside a whole model.
+    bool stray_adapter; // The same without adapter_config.json: weights of an adapter alone.
+};
+
+/* Which file of a directory to read for a variant (NULL: regular). Its name ends in ".index.json"
+ * when the weights are sharded, in ".metadata" when they are distributed. */
+enum evq_status evq_layout_find(int directory_fd, const char *variant,
+                                struct evq_layout *ret_layout,
+                                struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Adds the files of each rank of FSDP2 in the directory path beneath root_fd, which directory_fd
  * is, in its folders for regular weights and for averages: whole or EVQ_E_INCOMPLETE. *ret_found

@@ -14,6 +14,7 @@ static const char *const preferred[] = {"model.safetensors",   "model.safetensor
                                         "pytorch_model.bin",   "pytorch_model.bin.index.json",
                                         "adapter_config.json", ".metadata"};
 #define PREFERRED_COUNT (sizeof(preferred) / sizeof(preferred[0]))
+#define ADAPTER         4 // In preferred: before it come whole models.
 
 /* Entries that tell a layout whose weights cannot be told from its files alone, or of others. */
 static const struct {
@@ -269,19 +270,25 @@ static enum evq_status find_fsdp(int directory_fd, const struct scan *scan, bool
     return status;
 }
 
-enum evq_status evq_layout_find(int directory_fd, const char *variant, char *ret_name,
-                                size_t name_bytes, struct evq_error *err)
+enum evq_status evq_layout_find(int directory_fd, const char *variant,
+                                struct evq_layout *ret_layout, struct evq_error *err)
 {
     const bool ema = variant != NULL && strcmp(variant, "ema") == 0;
     struct scan scan = {.weights_count = 0};
+    const size_t name_bytes = sizeof(ret_layout->name);
     const char *name = NULL;
     enum evq_status status = scan_directory(directory_fd, &scan, err);
 
     if (status != EVQ_OK) {
         return status;
     }
+    *ret_layout = (struct evq_layout){.with_adapter = false};
     for (size_t i = 0; i < PREFERRED_COUNT && name == NULL && !(ema && scan.fsdp_ema); i++) {
         name = scan.found[i] ? preferred[i] : NULL;
+        if (name != NULL && i < ADAPTER) {
+            ret_layout->with_adapter = scan.found[ADAPTER];
+            ret_layout->stray_adapter = scan.adapter && !scan.found[ADAPTER];
+        }
     }
     if (name == NULL && (scan.fsdp || scan.fsdp_ema)) {
         status = find_fsdp(directory_fd, &scan, ema, &name, err);
@@ -297,7 +304,7 @@ enum evq_status evq_layout_find(int directory_fd, const char *variant, char *ret
                              "the directory holds an adapter, but not yet adapter_config.json");
     }
     if (name == NULL && scan.latest && scan.step) {
-        return find_deepspeed(directory_fd, ret_name, name_bytes, err);
+        return find_deepspeed(directory_fd, ret_layout->name, name_bytes, err);
     }
     if (name == NULL && scan.step) {
         return evq_error_set(err, EVQ_E_INCOMPLETE,
@@ -313,7 +320,7 @@ enum evq_status evq_layout_find(int directory_fd, const char *variant, char *ret
         status = evq_error_set(err, EVQ_E_INVALID, "a file name of %zu bytes", strlen(name));
     }
     if (status == EVQ_OK) {
-        (void)snprintf(ret_name, name_bytes, "%s", name);
+        (void)snprintf(ret_layout->name, name_bytes, "%s", name);
     }
     return status;
 }

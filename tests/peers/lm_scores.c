@@ -197,7 +197,8 @@ int main(int argc, char **argv)
         .name = "scores", .model = pairs, .model_count = (size_t)argc - 3};
     const struct evq_checkpoint_options options = {
         .key = evq_pair_get(pairs, (size_t)argc - 3, "key", ""),
-        .base = evq_pair_get(pairs, (size_t)argc - 3, "base", "")};
+        .base = evq_pair_get(pairs, (size_t)argc - 3, "base", ""),
+        .adapter = evq_pair_get(pairs, (size_t)argc - 3, "adapter", "")};
     char *slash = strrchr(argv[1], '/');
     if (slash != NULL) {
         *slash = '\0';

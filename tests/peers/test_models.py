@@ -437,6 +437,20 @@ class EveryLayout(Scenes):
                 model.save_pretrained(self.path(name))
                 self.agree(model.eval(), self.path(name), base=f"{name}-base")
 
+    def test_adapter_in_the_directory_of_its_model(self) -> None:
+        self.requires("peft")
+        import peft
+
+        base = randomized(MODELS["llama"]())
+        base.save_pretrained(self.path("both"))
+        settings = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+        peft.get_peft_model(base, settings).save_pretrained(self.path("both"))
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(self.path("both"), dtype=torch.float32).eval()
+        self.assertTrue(any("lora_A" in name for name, _ in loaded.named_parameters()))  # Transformers applies it.
+        self.refused(self.path("both"), "holds both", "adapter: apply")
+        self.agree(loaded, self.path("both"), adapter="apply")
+        self.agree(randomized(MODELS["llama"]()), self.path("both"), adapter="ignore")
+
     def test_adapter_of_a_tied_embedding(self) -> None:
         self.requires("peft")
         import peft

@@ -435,6 +435,83 @@ static void adapter_finds_its_base_by_option_in_other_roots_and_by_absolute_path
 #define TEST(function)                                                                             \
     cmocka_unit_test_setup_teardown(function, fixture_folder_setup, fixture_folder_teardown)
 
+static void copy_file(const struct fixture_folder *folder, const char *from, const char *to)
+{
+    char path[160];
+    size_t bytes = 0;
+
+    (void)snprintf(path, sizeof(path), EVQ_TEST_DATA "/checkpoints/made/lora/%s", from);
+    uint8_t *data = fixture_file_load(path, &bytes);
+    fixture_folder_write(folder, to, data, bytes);
+    free(data);
+}
+
+static void digest_of(int root_fd, const char *path, const char *adapter, char out[33])
+{
+    const struct evq_checkpoint_options options = {.key = "", .adapter = adapter};
+    struct evq_checkpoint *checkpoint = NULL;
+    struct evq_error err;
+
+    assert_status_err(evq_checkpoint_open(root_fd, path, &options, &checkpoint, &err), EVQ_OK,
+                      &err);
+    assert_status(evq_checkpoint_digest(checkpoint, out, NULL), EVQ_OK);
+    evq_checkpoint_close(checkpoint);
+}
+
+/* As a complete model with an embedded adapter, which Transformers applies. */
+static void adapter_beside_a_model_is_applied_or_ignored_as_told(void **state)
+{
+    const struct fixture_folder *folder = *state;
+    const struct evq_checkpoint_options nested = {.key = "", .adapter = "apply", .base = "both"};
+    struct evq_checkpoint *checkpoint = NULL;
+    struct evq_error err = {0};
+    const int lora_fd = lora_root();
+    char found[2][33];
+    char wanted[2][33];
+    char fingerprints[2][33];
+
+    fixture_folder_mkdir(folder, "both");
+    copy_file(folder, "gpt2/model.safetensors", "both/model.safetensors");
+    copy_file(folder, "gpt2/config.json", "both/config.json");
+    copy_file(folder, "plain/adapter_model.safetensors", "both/adapter_model.safetensors");
+    assert_status(evq_checkpoint_open(folder->fd, "both", NULL, &checkpoint, &err), EVQ_E_INVALID);
+    assert_holds(err.message, "if adapter_config.json is there");
+    copy_file(folder, "plain/adapter_config.json", "both/adapter_config.json");
+    assert_status(evq_checkpoint_open(folder->fd, "both", NULL, &checkpoint, &err), EVQ_E_INVALID);
+    assert_holds(err.message, "holds both 'model.safetensors' and an adapter");
+    assert_holds(err.message, "model: {adapter: apply}");
+
+    digest_of(folder->fd, "both", "apply", found[0]);
+    digest_of(folder->fd, "both", "ignore", found[1]);
+    digest_of(lora_fd, "plain", NULL, wanted[0]);
+    digest_of(lora_fd, "gpt2", NULL, wanted[1]);
+    assert_string_equal(found[0], wanted[0]);
+    assert_string_equal(found[1], wanted[1]);
+    fixture_folder_mkdir(folder, "more");
+    copy_file(folder, "plain/adapter_model.safetensors", "more/adapter_model.safetensors");
+    copy_file(folder, "plain/adapter_config.json", "more/adapter_config.json");
+    assert_status(evq_checkpoint_open(folder->fd, "more", &nested, &checkpoint, &err),
+                  EVQ_E_UNSUPPORTED);
+    assert_holds(err.message, "is an adapter itself");
+
+    // Both files count: a training that changes the adapter alone has a new checkpoint.
+    assert_status(evq_checkpoint_complete(folder->fd, "both", &err), EVQ_OK);
+    assert_status(evq_checkpoint_fingerprint(folder->fd, "both", fingerprints[0], NULL, &err),
+                  EVQ_OK);
+    size_t bytes = 0;
+    uint8_t *weights = fixture_file_load(
+        EVQ_TEST_DATA "/checkpoints/made/lora/plain/adapter_model.safetensors", &bytes);
+    weights[bytes - 1] ^= 1;
+    fixture_folder_write(folder, "both/adapter_model.safetensors", weights, bytes);
+    assert_status(evq_checkpoint_fingerprint(folder->fd, "both", fingerprints[1], NULL, &err),
+                  EVQ_OK);
+    assert_string_not_equal(fingerprints[0], fingerprints[1]);
+    fixture_folder_write(folder, "both/adapter_model.safetensors", weights, bytes / 2);
+    assert_status(evq_checkpoint_complete(folder->fd, "both", &err), EVQ_E_INCOMPLETE);
+    free(weights);
+    (void)close(lora_fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -443,6 +520,7 @@ int main(void)
         cmocka_unit_test(adapter_has_the_files_beside_it_and_those_beside_its_base),
         TEST(adapter_refuses_every_config_that_is_not_a_plain_lora),
         TEST(adapter_refuses_every_file_that_does_not_fit_its_base),
+        TEST(adapter_beside_a_model_is_applied_or_ignored_as_told),
         TEST(adapter_finds_its_base_by_option_in_other_roots_and_by_absolute_path),
     };
 

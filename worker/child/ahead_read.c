@@ -238,6 +238,7 @@ static enum evq_status checkpoint_open(const struct evq_job *job, const struct e
         const struct evq_task_config *task = &suite->tasks[0];
         options.key = evq_pair_get(task->model, task->model_count, "key", "");
         options.base = evq_pair_get(task->model, task->model_count, "base", "");
+        options.adapter = evq_pair_get(task->model, task->model_count, "adapter", "");
     }
     return evq_checkpoint_open(root_fd, evq_placement_pick(root_fd, job), &options, ret_checkpoint,
                                err);

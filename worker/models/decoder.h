@@ -49,7 +49,8 @@ struct evq_decoder { // The shape of one model. Zero: the feature is not there.
 };
 
 /* Model options that every decoder has, for the list of its family. */
-#define EVQ_DECODER_OPTIONS "family", "key", "base", "prefix", "config_path", "ignore", "ignore.#"
+#define EVQ_DECODER_OPTIONS                                                                        \
+    "family", "key", "base", "adapter", "prefix", "config_path", "ignore", "ignore.#"
 
 struct evq_decoder_kind {
     const struct evq_decoder_names *names;

@@ -44,9 +44,9 @@ struct mlp { // While it is inferred.
     size_t op_count, slot_count;
 };
 
-static const char *const option_keys[] = {"family", "activation", "prefix",        "key",
-                                          "base",   "layers",     "layers.#",      "norm",
-                                          "ignore", "ignore.#",   "batchnorm_eps", NULL};
+static const char *const option_keys[] = {"family",   "activation",    "prefix",   "key",  "base",
+                                          "adapter",  "layers",        "layers.#", "norm", "ignore",
+                                          "ignore.#", "batchnorm_eps", NULL};
 
 static const struct {
     const char *name;

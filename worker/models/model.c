@@ -198,8 +198,13 @@ static enum evq_status check_keys(const struct evq_task_config *task, struct evq
 enum evq_status evq_model_check(const struct evq_task_config *task, struct evq_error *err)
 {
     const char *name = evq_pair_get(task->model, task->model_count, "family", NULL);
+    const char *adapter = evq_pair_get(task->model, task->model_count, "adapter", "apply");
     const struct evq_model_family *family = NULL;
 
+    if (strcmp(adapter, "apply") != 0 && strcmp(adapter, "ignore") != 0) {
+        return evq_error_set(err, EVQ_E_INVALID, "model: adapter is '%s', expected apply or ignore",
+                             adapter);
+    }
     if (name != NULL) {
         enum evq_status status = find_named(name, &family, err);
         if (status == EVQ_OK) {

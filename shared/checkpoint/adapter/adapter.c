@@ -400,6 +400,9 @@ enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd,
     if (status == EVQ_OK) {
         status = load_config(&adapter, file);
     }
+    if (status == EVQ_E_UNSUPPORTED && options->files_only) {
+        status = EVQ_OK; // Other evaluators than the native one may know this kind.
+    }
     if (status == EVQ_OK && !options->files_only) {
         status = evq_base_read(checkpoint, root_fd, adapter.config.base, options, read_base, err);
     }

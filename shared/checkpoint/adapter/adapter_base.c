@@ -38,8 +38,8 @@ enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, co
                               const struct evq_checkpoint_options *options,
                               evq_read_path_fn read_base, struct evq_error *err)
 {
-    const struct evq_checkpoint_options plain = {.key = "",
-                                                 .header_bytes_max = options->header_bytes_max};
+    const struct evq_checkpoint_options plain = {
+        .key = "", .adapter = options->adapter, .header_bytes_max = options->header_bytes_max};
     const char *path = options->base != NULL && options->base[0] != '\0' ? options->base : named;
     char shown[EVQ_SHOWN_BYTES];
     enum evq_status status = EVQ_E_GONE;

@@ -338,12 +338,11 @@ static bool await(struct evq_native_ahead *ahead, const struct evq_progress *pro
     return ended;
 }
 
-enum evq_status evq_native_ahead_take(struct evq_native_ahead *ahead,
-                                      const struct evq_eval_request *request, const char *key,
-                                      const char *base, const struct evq_progress *progress,
-                                      void *state, struct evq_checkpoint **checkpoint,
-                                      struct evq_model **ret_model, struct evq_loaded *ret_loaded,
-                                      struct evq_error *err)
+enum evq_status
+evq_native_ahead_take(struct evq_native_ahead *ahead, const struct evq_eval_request *request,
+                      const struct evq_task_config *config, const struct evq_progress *progress,
+                      void *state, struct evq_checkpoint **checkpoint, struct evq_model **ret_model,
+                      struct evq_loaded *ret_loaded, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -358,12 +357,9 @@ enum evq_status evq_native_ahead_take(struct evq_native_ahead *ahead,
         evq_log(EVQ_LOG_WARN, "load_ahead_hangs", "checkpoint=%s ms=%lld", (*checkpoint)->path,
                 (long long)ahead->patience_ms);
     }
-    const struct evq_task_config *config = &ahead->request.suite->tasks[0];
-    const bool fits =
-        ended && status == EVQ_OK && ahead->status == EVQ_OK &&
-        strcmp(key, evq_pair_get(config->model, config->model_count, "key", "")) == 0 &&
-        strcmp(base, evq_pair_get(config->model, config->model_count, "base", "")) == 0 &&
-        evq_checkpoint_same_files(*checkpoint, ahead->checkpoint);
+    const bool fits = ended && status == EVQ_OK && ahead->status == EVQ_OK &&
+                      evq_native_checkpoint_same(config, &ahead->request.suite->tasks[0]) &&
+                      evq_checkpoint_same_files(*checkpoint, ahead->checkpoint);
     if (fits) {
         status = ahead->backend.ops->exchange(state, ahead->state, err);
     }

@@ -37,17 +37,16 @@ void evq_native_ahead_meet(struct evq_native_ahead *ahead, const struct evq_eval
 /*
  * Waits until the weights of the request's job are there, telling `progress` as they come, but no
  * longer than patience where nothing moves; where
- * they are those of the checkpoint just opened with this key and base, exchanges them for those of
+ * they are those of the checkpoint just opened for the task of config, exchanges them for those of
  * `state`, and this checkpoint for the one they were loaded from: *checkpoint is that one then,
  * *ret_model (whose plan is not prepared) and *ret_loaded say what `state` holds, the caller's.
  * Else *ret_model is NULL. EVQ_E_STOPPED as progress says; EVQ_E_DEVICE.
  */
-enum evq_status evq_native_ahead_take(struct evq_native_ahead *ahead,
-                                      const struct evq_eval_request *request, const char *key,
-                                      const char *base, const struct evq_progress *progress,
-                                      void *state, struct evq_checkpoint **checkpoint,
-                                      struct evq_model **ret_model, struct evq_loaded *ret_loaded,
-                                      struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status
+evq_native_ahead_take(struct evq_native_ahead *ahead, const struct evq_eval_request *request,
+                      const struct evq_task_config *config, const struct evq_progress *progress,
+                      void *state, struct evq_checkpoint **checkpoint, struct evq_model **ret_model,
+                      struct evq_loaded *ret_loaded, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The present job lacks memory: frees the second set, for good. False: there was none, or a load
  * that hangs has it. */

@@ -49,6 +49,7 @@ enum evq_status evq_native_checkpoint_open(const struct evq_eval_request *reques
         .key = evq_pair_get(config->model, config->model_count, "key", ""),
         .variant = evq_eval_variant(request),
         .base = evq_pair_get(config->model, config->model_count, "base", ""),
+        .adapter = evq_pair_get(config->model, config->model_count, "adapter", ""),
         .root_fds = root_fds,
     };
 
@@ -58,4 +59,16 @@ enum evq_status evq_native_checkpoint_open(const struct evq_eval_request *reques
         (void)close(root_fds[i]); // Directories: nothing to lose.
     }
     return status;
+}
+
+bool evq_native_checkpoint_same(const struct evq_task_config *a, const struct evq_task_config *b)
+{
+    static const char *const keys[] = {"key", "base", "adapter"};
+    bool same = true;
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]) && same; i++) {
+        same = strcmp(evq_pair_get(a->model, a->model_count, keys[i], ""),
+                      evq_pair_get(b->model, b->model_count, keys[i], "")) == 0;
+    }
+    return same;
 }

@@ -11,4 +11,7 @@ enum evq_status evq_native_checkpoint_open(const struct evq_eval_request *reques
                                            struct evq_checkpoint **ret_checkpoint,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Whether both tasks read the same weights of a checkpoint: the same key, base and adapter. */
+bool evq_native_checkpoint_same(const struct evq_task_config *a, const struct evq_task_config *b);
+
 #endif

@@ -66,7 +66,7 @@ static enum evq_status take_ahead(struct evq_native_run *run, struct evq_error *
 
     enum evq_status status =
         native->ahead != NULL
-            ? evq_native_ahead_take(native->ahead, run->request, run->key, run->base, &progress,
+            ? evq_native_ahead_take(native->ahead, run->request, run->opened, &progress,
                                     native->state, &run->checkpoint, &model, &loaded, err)
             : EVQ_OK;
     if (model != NULL) {
@@ -81,18 +81,13 @@ static enum evq_status take_ahead(struct evq_native_run *run, struct evq_error *
 
 enum evq_status evq_native_open_checkpoint(struct evq_native_run *run, struct evq_error *err)
 {
-    const struct evq_task_config *config = run->config;
-    const char *key = evq_pair_get(config->model, config->model_count, "key", "");
-    const char *base = evq_pair_get(config->model, config->model_count, "base", "");
-
-    if (run->checkpoint != NULL && strcmp(run->key, key) == 0 && strcmp(run->base, base) == 0) {
+    if (run->checkpoint != NULL && evq_native_checkpoint_same(run->opened, run->config)) {
         return EVQ_OK;
     }
     evq_native_close_checkpoint(run);
-    run->key = key;
-    run->base = base;
+    run->opened = run->config;
     const enum evq_status status =
-        evq_native_checkpoint_open(run->request, config, &run->checkpoint, err);
+        evq_native_checkpoint_open(run->request, run->config, &run->checkpoint, err);
     return status == EVQ_OK ? take_ahead(run, err) : status;
 }
 

@@ -28,8 +28,7 @@ struct evq_native_run {
     const struct evq_eval_request *request;
     const struct evq_eval_report *report;
     struct evq_checkpoint *checkpoint;
-    const char *key;                      // What it was opened with.
-    const char *base;                     // The same: where an adapter's base lies.
+    const struct evq_task_config *opened; // The task that the checkpoint was opened for.
     const struct evq_task_config *config; // The task at work.
     const struct evq_task *task;
     struct evq_model *loaded; // Whose weights the backend holds, of this checkpoint; NULL: none.
