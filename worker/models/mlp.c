@@ -231,10 +231,9 @@ static enum evq_status collect(struct mlp *mlp, struct evq_error *err)
         status = check_module(&mlp->modules[i], err);
         mlp->linears += !mlp->modules[i].norm;
     }
-    if (status == EVQ_OK && ignored.text == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "names of %zu tensors", ignored.count);
+    if (status == EVQ_OK) {
+        status = evq_weights_tell_ignored(&ignored, mlp->model, err);
     }
-    mlp->model->ignored = ignored.text;
     if (status == EVQ_OK && mlp->linears == 0) {
         return evq_error_set(err, EVQ_E_INVALID,
                              "'%s' holds no matrix%s%s%s: nothing to make an MLP of",

@@ -180,11 +180,25 @@ void evq_weights_ignore(struct evq_ignored *ignored, const struct evq_tensor *te
     if (ignored->text != NULL && strlen(ignored->text) < IGNORED_BYTES_MAX) {
         ignored->text = evq_arena_printf(ignored->arena, "%s%s%s", ignored->text,
                                          ignored->count > 0 ? ", " : "", name);
-    } else if (ignored->text != NULL && ignored->count > 0 &&
-               strcmp(ignored->text + strlen(ignored->text) - 3, "...") != 0) {
-        ignored->text = evq_arena_printf(ignored->arena, "%s, ...", ignored->text);
+        ignored->named += ignored->text != NULL;
     }
     ignored->count++;
+}
+
+enum evq_status evq_weights_tell_ignored(const struct evq_ignored *ignored, struct evq_model *model,
+                                         struct evq_error *err)
+{
+    const char *text = ignored->text;
+
+    if (text != NULL && ignored->named < ignored->count) {
+        text = evq_arena_printf(ignored->arena, "%s and %zu more", text,
+                                ignored->count - ignored->named);
+    }
+    if (text == NULL) {
+        return evq_error_set(err, EVQ_E_NOMEM, "names of %zu tensors", ignored->count);
+    }
+    model->ignored = text;
+    return EVQ_OK;
 }
 
 /* TRL's value head stands beside the model's own head and changes none of its scores. */
@@ -258,10 +272,7 @@ static enum evq_status check_surplus(const struct weights *weights, const char *
                      "tensor out (model: {ignore: [NAME]})",
             tensor->name, file_of(weights, tensor), weights->count);
     }
-    model->ignored = ignored.text;
-    return ignored.text != NULL
-               ? EVQ_OK
-               : evq_error_set(err, EVQ_E_NOMEM, "names of %zu tensors", ignored.count);
+    return evq_weights_tell_ignored(&ignored, model, err);
 }
 
 enum evq_status evq_weights_find(const struct evq_model_request *request,

@@ -19,13 +19,16 @@ struct evq_wanted { // One tensor, and the rows of a slot that it fills.
 /* Tensors that a model leaves aside, as text for its user. */
 struct evq_ignored {
     struct evq_arena *arena;
-    const char *text; // "" at first; NULL: out of memory.
-    size_t count;
+    const char *text;    // "" at first; NULL: out of memory.
+    size_t named, count; // In text; of all.
 };
 
 /* Whether the option `ignore` names the tensor, or a beginning of its name. */
 bool evq_weights_told_to_ignore(const struct evq_task_config *task, const char *name);
 void evq_weights_ignore(struct evq_ignored *ignored, const struct evq_tensor *tensor);
+/* Sets model->ignored; EVQ_E_NOMEM. */
+enum evq_status evq_weights_tell_ignored(const struct evq_ignored *ignored, struct evq_model *model,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
  * Finds all wanted under one prefix (the option `prefix`, else evq_checkpoint_match()) and makes
