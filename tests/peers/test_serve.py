@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import traceback
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -145,6 +146,8 @@ class PeerTest(SceneTest):
                 difference = abs(found[step][metric] - wanted[min(step, 6)][metric])
                 self.assertTrue(difference <= 1e-5, f"step {step} {metric}: {found[step][metric]} off by {difference}")
         self.assertNotEqual(found[2]["eval_loss"], found[6]["eval_loss"])
+        self.assertNotIn("eval_model_preparation_time", found[2])
+        self.assertEqual(sorted(found[2]), sorted(set(wanted[2]) - {"epoch"}))  # The metrics of this Trainer, and no others.
         self.assertLessEqual(self.made() - made, 1)  # Model, data and imports are kept.
 
     def test_state_dict_of_a_trainer_gives_the_same(self) -> None:
@@ -327,6 +330,40 @@ class TensorTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "holds more than tensors and plain values"):
                 load_weights(path)
         self.assertEqual(HARMED, [])
+
+    def test_a_damaged_file_is_said_to_be_damaged(self) -> None:
+        """PyTorch's advice, to load it with weights_only=False, would run whatever the file says."""
+        state = {"state_dict": {f"layer{n}.weight": torch.randn(64, 64) for n in range(4)}}
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "x.pt")
+            whole = {}
+            for zipped in (True, False):
+                torch.save(state, path, _use_new_zipfile_serialization=zipped)
+                with open(path, "rb") as file:
+                    whole[zipped] = file.read()
+            pickle_at = whole[True].index(b"state_dict")
+            damaged = {
+                "empty": b"",
+                "noise": bytes(range(1, 256)) * 40,
+                "text": b"<html>404 Not Found</html>",
+                "cut": whole[True][: len(whole[True]) // 2],
+                "old and cut": whole[False][: len(whole[False]) // 2],
+                "old, cut in the pickle": whole[False][:300],
+                "zeros in the pickle": whole[True][:pickle_at] + bytes(200) + whole[True][pickle_at + 200 :],
+            }
+            for name, content in damaged.items():
+                with self.subTest(damage=name):
+                    with open(path, "wb") as file:
+                        file.write(content)
+                    with self.assertRaisesRegex(ValueError, "x.pt' is damaged: ") as raised:
+                        load_weights(path)
+                    told = "".join(traceback.format_exception(None, raised.exception, None))
+                    self.assertNotIn("weights_only", told)
+            torch.save({"state_dict": {}, "harm": Harm()}, path, _use_new_zipfile_serialization=False)
+            with self.assertRaises(ValueError) as raised:
+                load_weights(path)
+            self.assertIn("holds more than tensors", str(raised.exception))
+            self.assertNotIn("weights_only", "".join(traceback.format_exception(None, raised.exception, None)))
 
 
 if __name__ == "__main__":

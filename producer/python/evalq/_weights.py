@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import pickle
+import re
 import sys
+import zipfile
 from importlib.util import find_spec
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
@@ -81,12 +83,50 @@ def load_torch(path: str) -> Any:
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except MemoryError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise  # It is EINVAL where PyTorch seeks beyond the ends of a cut file.
+        # PyTorch takes a damaged file for an unsafe one and advises weights_only=False, which runs what the file says.
+        # So its text goes no further, not even as the cause of this error.
+        refused = re.search(r"GLOBAL ([\w.]+)|class ([\w.]+)", str(error))
+        zipped = zipfile.is_zipfile(path)
+    if zipped and _is_torchscript(path):
+        raise ValueError(f"'{path}' is a TorchScript program, not a state dict: save model.state_dict()")
+    if refused and not zipped:
+        name = refused.group(1) or refused.group(2)
+        raise ValueError(f"'{path}' holds more than tensors and plain values ({name}); {_ADVICE}")
+    try:
         loaded = load_inert(path)
-        if loaded is None:
-            first = str(error).strip().splitlines()[0]
-            raise ValueError(f"'{path}' holds more than tensors and plain values ({first}); {_ADVICE}") from error
-        return loaded
+    except (OSError, MemoryError):
+        raise
+    except Exception:
+        loaded = None
+    if loaded is None:
+        raise ValueError(f"'{path}' is damaged: {_damage(path)}; save the checkpoint again")
+    return loaded
+
+
+def _is_torchscript(path: str) -> bool:
+    with zipfile.ZipFile(path) as file:
+        return any(name.endswith("/constants.pkl") for name in file.namelist())
+
+
+def _damage(path: str) -> str:
+    """What is wrong with a file that torch.load() cannot read."""
+    with open(path, "rb") as file:
+        first = file.read(4)
+    if not first:
+        return "it is empty"
+    if not zipfile.is_zipfile(path):
+        return "its end is missing" if first == b"PK\x03\x04" else "it is neither a zip archive nor a whole pickle"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+    except Exception:
+        return "its list of parts cannot be read"
+    return f"the checksum of its part {bad} is wrong" if bad else "its pickle cannot be read"
 
 
 def _is_state(value: Any) -> bool:
