@@ -185,7 +185,11 @@ static void board_finds_the_best_and_nan_never_wins(void **state)
     add(board, "r/100/regular/s", 100, "t", "accuracy", 0.5, 1);
     add(board, "r/100/regular/s", 100, "t", "cross_entropy", 2.0, -1); // Lower, by its name.
     add(board, "r/200/regular/s", 200, "t", "cross_entropy", 1.0, -1);
-    add(board, "r/200/regular/s", 200, "t", "eval_runtime", 1.0, -1); // Neither.
+    add(board, "r/200/regular/s", 200, "t", "nan_tokens", 1.0, -1); // Neither.
+    // Times and rates of the evaluation are not shown.
+    add(board, "r/200/regular/s", 200, "t", "eval_runtime", 1.0, -1);
+    add(board, "r/200/regular/s", 200, "t", "eval_samples_per_second", 1.0, -1);
+    add(board, "r/200/regular/s", 200, "t", "tokens_per_second", 1.0, 1);
     add(board, "r/200/regular/s", 200, "", NULL, 0.0, 0);
     assert_int_equal(board->row_count, 3);
     assert_int_equal(board->metric_count, 3);

@@ -122,9 +122,27 @@ static void note_shape(struct evq_result_table *board, const struct evq_result_t
     }
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t bytes = strlen(text);
+    size_t end_bytes = strlen(end);
+    return bytes >= end_bytes && strcmp(text + bytes - end_bytes, end) == 0;
+}
+
+/* Frameworks report how long an evaluation took among its metrics. It says nothing about a model,
+ * and TOOK says it already. */
+static bool is_time_or_rate(const char *name)
+{
+    return strcmp(name, "runtime") == 0 || ends_with(name, "_runtime") ||
+           ends_with(name, "_per_second") || ends_with(name, "_preparation_time");
+}
+
 static size_t metric_of(struct evq_result_table *board, const struct evq_result *result,
                         const struct evq_metric *metric)
 {
+    if (is_time_or_rate(metric->name)) {
+        return SIZE_MAX;
+    }
     char key[sizeof board->metrics[0].key];
     evq_result_metric_key(result, metric, key, sizeof key);
     for (size_t i = 0; i < board->metric_count; i++) {

@@ -8,7 +8,7 @@
 #include "producer/cli/table.h"
 #include "shared/queue/result.h"
 
-// Further metrics are left out of tables; --json and --csv have all.
+// Tables leave out further metrics, and those of time and rate; --json and --csv have all.
 #define EVQ_BOARD_METRICS_MAX 32
 
 struct evq_result_table_metric {

@@ -48,7 +48,7 @@ class TrainerFunction:
             metrics = self._evaluate(task)
         finally:
             self._report = None
-        return {name: value for name, value in metrics.items() if name != "epoch" and _is_number(value)}
+        return {name: value for name, value in metrics.items() if not _is_ours(name) and _is_number(value)}
 
     def _load(self, checkpoint: Checkpoint) -> None:
         model = self._trainer.model
@@ -90,6 +90,11 @@ def _load_adapter(model: Any, values: Mapping[str, Any], path: str) -> None:
         raise ValueError(
             f"adapter misfits: {len(missing)} missing, {len(result.unexpected_keys)} unexpected: {names} in '{path}'"
         )
+
+
+def _is_ours(name: str) -> bool:
+    """Whether only the worker's Trainer reports it: a Trainer that trains has prepared its model long before."""
+    return name == "epoch" or name.endswith("_model_preparation_time")
 
 
 def _is_number(value: Any) -> bool:
