@@ -35,8 +35,14 @@ class Regression(pl.LightningModule):
     def validation_step(self, batch, at):
         self.log("val_loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]))
 
+    plateau = None  # Options of ReduceLROnPlateau.
+
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=0.01)
+        adam = torch.optim.Adam(self.parameters(), lr=0.01)
+        if self.plateau is None:
+            return adam
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, **self.plateau)
+        return {"optimizer": adam, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}
 
     def train_dataloader(self):
         return torch.utils.data.DataLoader(data(320, 1), batch_size=32)
@@ -123,6 +129,9 @@ def train(
     logger_alone=False,
     tensorboard=False,
     limit_val_batches=0,
+    checkpoint=None,
+    stopping=None,
+    plateau=None,
     **settings,
 ):
     callbacks = [Paced(Pace(output_dir, pace, hold))] if pace or hold else []
@@ -133,9 +142,12 @@ def train(
         callbacks.append(EvalqCallback(**evalq))
     if top_k is not None:
         folder = os.path.join(output_dir, "checkpoints")
-        callbacks.append(pl.callbacks.ModelCheckpoint(dirpath=folder, save_top_k=top_k, save_last=last, filename=filename))
+        options = {"dirpath": folder, "save_top_k": top_k, "save_last": last, "filename": filename, **(checkpoint or {})}
+        callbacks.append(pl.callbacks.ModelCheckpoint(**options))
     else:
         settings["enable_checkpointing"] = False
+    if stopping is not None:  # Before and after EvalqCallback is the same.
+        callbacks.insert(0, pl.callbacks.EarlyStopping(**stopping))
     loggers = [CSVLogger(output_dir, name="csv")]
     if tensorboard:
         loggers.append(importlib.import_module(pl.__name__ + ".loggers").TensorBoardLogger(output_dir, name="tensorboard"))
@@ -160,6 +172,7 @@ def train(
         **settings,
     )
     module = Sharded() if sharded else Regression()
+    module.plateau = plateau
     trainer.fit(module, ckpt_path=resume)
     best = next((each.best for each in callbacks if hasattr(each, "best")), None)
     outcome = {
@@ -168,11 +181,25 @@ def train(
         "step": trainer.global_step,
         "log_dir": trainer.logger.log_dir,
         "loggers": len(trainer.loggers),
+        "lr": trainer.optimizers[0].param_groups[0]["lr"],
+        "val_loss": float(trainer.callback_metrics.get("val_loss", "nan")),
+        **monitored(trainer),
     }
     if trainer.is_global_zero:
         with open(os.path.join(output_dir, "outcome.json"), "w") as file:
             json.dump(outcome, file)
     return trainer
+
+
+def monitored(trainer):
+    """What Lightning's own callbacks made of the metric."""
+    saved, stopper = trainer.checkpoint_callback, trainer.early_stopping_callback
+    scores = getattr(saved, "best_k_models", {})
+    return {
+        "kept": {os.path.basename(path): float(score) for path, score in scores.items()},
+        "files": sorted(os.listdir(saved.dirpath)) if saved and os.path.isdir(saved.dirpath) else [],
+        "stopper": stopper and {"best": float(stopper.best_score), "bad": stopper.wait_count, "epoch": stopper.stopped_epoch},
+    }
 
 
 def main(argv):

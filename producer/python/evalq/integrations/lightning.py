@@ -10,16 +10,13 @@ reach the trainer's loggers at its step. See docs/lightning.md.
 
 from __future__ import annotations
 
-import glob
 import importlib
 import importlib.util
 import logging
 import math
 import os
-import re
 import sys
 import time
-import zipfile
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from .._trackers import open_trackers
@@ -29,6 +26,8 @@ from .best import beats
 from .feed import default_run
 from .guard import guarded
 from .ledger import Evaluation
+from .lightning_files import own_file
+from .monitors import Monitors, News, said_before
 from .options import refused, suite_names
 from .watch import Watch
 
@@ -340,6 +339,14 @@ class EvalqLogger(_LoggerBase):  # type: ignore[misc]
         """Not ours."""
 
     @guarded
+    def log_graph(self, *args: Any, **kwargs: Any) -> None:
+        """Lightning calls it before training: the last moment to say what a logger alone cannot do."""
+        trainer = _calling_trainer()
+        if trainer is not None and not any(isinstance(each, EvalqCallback) for each in trainer.callbacks):
+            for text in said_before(trainer, has_callback=False):
+                log.warning("%s", text)
+
+    @guarded
     def finalize(self, status: str) -> None:
         """The end of fit."""
         if not self._owned and self._training.watch is not None:
@@ -387,6 +394,8 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         self._refused = refused("EvalqCallback", options)
         self._training = _Training({**options, "suites": None} if self._refused else options)
         self._patience = patience
+        self._monitors: Optional[Monitors] = None  # On every rank, during fit.
+        self._news: List[News] = []  # On rank 0: what came since the ranks met.
         self._met_at = -1  # The step at which the ranks met last.
         self._failed: Set[str] = set()
         self._kept: Dict[str, Any] = {}
@@ -397,24 +406,25 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
 
     @guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.fast_dev_run or not trainer.is_global_zero:
+        if trainer.fast_dev_run:
             return
         kept, self._kept = self._kept, {}
         resumed = kept if trainer.global_step > 0 else {}
+        self._news = []
+        self._monitors = Monitors(trainer, self._training.suites, resumed.get("monitors", {}))
+        if not trainer.is_global_zero:
+            return
         again = str(trainer.ckpt_path) if resumed and trainer.ckpt_path else ""
         if again:  # What it says was written before it was complete, and submitted after.
-            again = _own_file(os.path.realpath(again), trainer.global_step)
+            again = own_file(os.path.realpath(again), trainer.global_step)
             step, epoch = trainer.global_step, _epoch(trainer)
             due = [[step, suite, self._training.options["variant"], epoch] for suite in self._training.suites]
             resumed = {**resumed, "pending": [*resumed.get("pending", ()), *due]}
             resumed["paths"] = {**resumed.get("paths", {}), step: again}
         self._training.begin(str(trainer.default_root_dir), resumed)
         self._listen(trainer)
-        if any(_never_saves(trainer, checkpoint) for checkpoint in trainer.checkpoint_callbacks):
-            log.warning(
-                "ModelCheckpoint saves nothing: with limit_val_batches=0 it waits for a validation that never comes; give it"
-                " save_on_train_epoch_end=True (and every_n_epochs), or every_n_train_steps"
-            )
+        for text in said_before(trainer, has_callback=True):
+            log.warning("%s", text)
         self._training.submit_again(trainer.global_step)
         if self._training.watch is not None and not trainer.checkpoint_callbacks:
             self._training.watch.reserve_state_dict(pl_module.state_dict())
@@ -426,7 +436,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
             self._look(trainer)
         finally:  # The other ranks wait for a word.
             if trainer.world_size == 1 or self._ranks_meet(trainer):
-                self._stop(trainer)
+                self._meet(trainer)
 
     @guarded
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -440,7 +450,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
                 watch.submit_state_dict(pl_module.state_dict(), trainer.global_step, _epoch(trainer), **options)
             self._look(trainer, now=True)
         finally:  # As above.
-            self._stop(trainer)
+            self._meet(trainer)
 
     @guarded
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
@@ -453,11 +463,17 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         done = False
         while not done:
             done = self._last(trainer, began)
-            done = bool(trainer.strategy.broadcast(done)) if trainer.world_size > 1 else done
+            news, self._news = self._news, []
+            done, news = trainer.strategy.broadcast((done, news)) if trainer.world_size > 1 else (done, news)
+            if self._monitors is not None:
+                self._monitors.take(news, ended=True)
         self._hand_on_best(trainer)
 
     @guarded
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if self._monitors is not None:
+            self._monitors.end()
+            self._monitors = None
         if self._loggers_before is not None:
             trainer.loggers = self._loggers_before
             self._loggers_before = None
@@ -466,7 +482,8 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
 
     def state_dict(self) -> Dict[str, Any]:
         """Goes into the checkpoint."""
-        return self._training.keep()
+        kept = self._training.keep()
+        return {**kept, "monitors": self._monitors.keep()} if self._monitors is not None else kept
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Comes before on_train_start."""
@@ -503,7 +520,15 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
     def _look(self, trainer: Any, now: bool = False) -> None:
         if self._training.watch is not None:
             self._training.submit_written()
-            self._training.arrived(trainer, self._training.watch.look(now))
+            self._arrived(trainer, self._training.watch.look(now))
+
+    def _arrived(self, trainer: Any, evaluations: Sequence[Evaluation]) -> None:
+        """On rank 0; the callbacks of all ranks hear of it when the ranks meet."""
+        watch = self._training.watch
+        for each in evaluations:
+            complete = watch is None or not watch.is_pending(each.step)
+            self._news.append(News(each.step, each.suite, each.state, dict(each.metrics), complete))
+        self._training.arrived(trainer, evaluations)
 
     def _ranks_meet(self, trainer: Any) -> bool:
         """At steps that all ranks come to; an epoch may be the whole training."""
@@ -511,19 +536,22 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         self._met_at = step
         return bool(step != before and step % max(1, trainer.log_every_n_steps) == 0)
 
-    def _stop(self, trainer: Any) -> None:
-        """Where patience is at its end."""
-        if self._patience is not None:
-            stop = self._training.bad >= self._patience
-            stop = bool(trainer.strategy.broadcast(stop)) if trainer.world_size > 1 else stop
-            trainer.should_stop = trainer.should_stop or stop
+    def _meet(self, trainer: Any) -> None:
+        """All ranks hear of what came, and stop where patience is at its end."""
+        news, self._news = self._news, []
+        stop = self._patience is not None and self._training.bad >= self._patience
+        if trainer.world_size > 1 and (self._patience is not None or self._monitors):
+            news, stop = trainer.strategy.broadcast((news, stop))
+        if self._monitors is not None:
+            self._monitors.take(news)
+        trainer.should_stop = trainer.should_stop or stop
 
     def _last(self, trainer: Any, began: float) -> bool:
         if self._training.watch is None:
             return True
         try:
             evaluations, done = self._training.watch.last(began, _SLICE_SECONDS)
-            self._training.arrived(trainer, evaluations)
+            self._arrived(trainer, evaluations)
             return done
         except Exception as error:  # The other ranks wait for a word.
             log.warning("results were lost to the trainer: %s: %s", type(error).__name__, error)
@@ -545,33 +573,3 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
 
             checkpoint.best_model_path = best[2]
             checkpoint.best_model_score = torch.tensor(best[0])
-
-
-def _never_saves(trainer: Any, checkpoint: Any) -> bool:
-    """With check_val_every_n_epoch and the like it saves when validation here has ended."""
-    after_epochs = getattr(checkpoint, "_should_save_on_train_epoch_end", None)
-    if getattr(trainer, "limit_val_batches", None) != 0 or after_epochs is None:
-        return False
-    return bool(getattr(checkpoint, "_every_n_epochs", 0) >= 1 and not after_epochs(trainer))
-
-
-def _own_file(path: str, step: int) -> str:
-    """last.ckpt has the tensors of a file with the step in its name: the queue knows that one."""
-    if not os.path.basename(path).startswith("last") or not os.path.isfile(path):
-        return path
-    tensors = _tensors(path)
-    for other in glob.glob(os.path.join(glob.escape(os.path.dirname(path)), f"*step={step}*.ckpt")):
-        # Other steps begin with the same digits, and another run may have left a file of the same name and size.
-        if tensors and re.search(rf"step={step}(?!\d)", os.path.basename(other)) and _tensors(other) == tensors:
-            return other
-    return path
-
-
-def _tensors(path: str) -> List[Tuple[str, int, int]]:
-    """Place, size and checksum of each tensor in what torch.save() wrote; [] where it is of another kind."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            names = [(info.filename.partition("/")[2], info) for info in file.infolist()]
-    except (OSError, zipfile.BadZipFile):
-        return []
-    return sorted((name, info.file_size, info.CRC) for name, info in names if name.startswith("data/"))
