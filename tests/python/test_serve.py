@@ -580,6 +580,19 @@ suites:
                     with self.assertRaisesRegex(ValueError, refused):
                         _load_adapter(model, {}, path)
 
+    def test_trainer_refuses_a_directory_of_model_and_adapter(self) -> None:
+        function = TrainerFunction.__new__(TrainerFunction)
+        function._trainer = SimpleNamespace(model=SimpleNamespace())
+        with tempfile.TemporaryDirectory() as path, mock.patch("evalq._trainer.load_into") as copied:
+            checkpoint = SimpleNamespace(path=path, load=mock.Mock())
+            open(os.path.join(path, "model.safetensors"), "w", encoding="utf-8").close()
+            function._load(checkpoint)
+            copied.assert_called_once()
+            open(os.path.join(path, "adapter_config.json"), "w", encoding="utf-8").close()
+            with self.assertRaisesRegex(ValueError, "holds both 'model.safetensors' and an adapter"):
+                function._load(checkpoint)
+            copied.assert_called_once()
+
     def test_a_factory_that_cannot_be_called_again_is_named(self) -> None:
         for second, raised, text in (
             (ValueError("one data set"), RuntimeError, "the factory cannot be called again, .* ValueError: one data set"),

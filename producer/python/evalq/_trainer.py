@@ -7,7 +7,10 @@ import os
 from typing import Any, Callable, Dict, Mapping, Optional
 
 from ._serving import Checkpoint, Function, Metrics, Report, Task, renewed, serve
+from ._tensors import HUB_TORCH
 from ._weights import load_into
+
+_WHOLE = ("model.safetensors", "model.safetensors.index.json")  # Files of a whole model, beside HUB_TORCH.
 
 
 def serve_trainer(factory: Callable[[], Any]) -> None:
@@ -53,7 +56,14 @@ class TrainerFunction:
     def _load(self, checkpoint: Checkpoint) -> None:
         model = self._trainer.model
         path = checkpoint.path
-        if os.path.isfile(os.path.join(path, "adapter_config.json")) and hasattr(model, "peft_config"):
+        adapter = os.path.isfile(os.path.join(path, "adapter_config.json"))
+        whole = [name for name in (*_WHOLE, *HUB_TORCH) if os.path.isfile(os.path.join(path, name))]
+        if adapter and whole:
+            raise ValueError(
+                f"'{path}' holds both '{whole[0]}' and an adapter, and transformers would apply the adapter: save them in "
+                "two directories, or evaluate it with a function of your own (evalq.serve)"
+            )
+        if adapter and hasattr(model, "peft_config"):
             _load_adapter(model, checkpoint.load(), path)
             return
         load_into(model, checkpoint.load(), path)
