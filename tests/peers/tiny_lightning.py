@@ -93,20 +93,28 @@ def counted(trainer):
 
 
 class Validated(pl.Callback):
-    """What trainer.validate() says of each epoch's weights, synchronously."""
+    """What trainer.validate() says of each epoch's weights, or each step's, synchronously."""
 
-    def __init__(self):
+    def __init__(self, each_step=False):
         self.found = {}
+        self.each_step = each_step
+
+    def on_train_batch_end(self, trainer, module, *args):
+        if self.each_step:
+            self.validate(trainer, module)
 
     def on_train_epoch_end(self, trainer, module):
+        self.validate(trainer, module)
+
+    def validate(self, trainer, module):
         other = Regression()
         other.load_state_dict(module.state_dict())
         validator = make_trainer(logger=False, enable_checkpointing=False)
         self.found[trainer.global_step] = validator.validate(other, verbose=False)[0]["val_loss"]
 
 
-def reference(output_dir, max_epochs):
-    validated = Validated()
+def reference(output_dir, max_epochs, each_step=False):
+    validated = Validated(each_step)
     trainer = make_trainer(
         callbacks=[validated], logger=False, enable_checkpointing=False, limit_val_batches=0, max_epochs=max_epochs
     )

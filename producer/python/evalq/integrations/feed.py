@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Set
 
-from ..client import Client
+from ..client import Client, StateDict
 from ..result import Result
 
 log = logging.getLogger("evalq")
@@ -60,8 +60,8 @@ class Feed:
             self._say("submit", "step %d was not submitted: %s", step, error)
             return False
 
-    def submit_state_dict(self, state: Mapping[str, Any], step: int, suites: Sequence[str], **options: Any) -> bool:
-        """Holds this thread for one copy to host memory."""
+    def submit_state_dict(self, state: StateDict, step: int, suites: Sequence[str], **options: Any) -> bool:
+        """Holds this thread for one copy to host memory. False: nothing was taken."""
         try:
             return self._client is not None and self._client.submit_state_dict(
                 state, step=step, suites=list(suites), **options

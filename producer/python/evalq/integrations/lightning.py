@@ -26,7 +26,7 @@ from .best import beats
 from .feed import default_run
 from .guard import guarded
 from .ledger import Evaluation
-from .lightning_files import own_file
+from .lightning_files import own_file, saves_later
 from .monitors import Monitors, News, said_before
 from .options import refused, suite_names
 from .watch import Watch
@@ -131,7 +131,7 @@ class _Training:
         if "://" in path:
             log.warning("step %d was not submitted: evalq evaluates local paths, not %s", step, path)
             return
-        if path in self.paths.values() and _saves_later(trainer):
+        if path in self.paths.values() and saves_later(trainer):
             self._refuse_overwritten(self.watch, path, step)
             return
         self._last_step = step
@@ -207,7 +207,8 @@ class _Training:
                             log.warning(
                                 "step %d: %s: %s: %s", evaluation.step, type(logger).__name__, type(error).__name__, error
                             )
-                self._judge(evaluation)
+                if self.watch is None or not self.watch.is_between(evaluation.step):
+                    self._judge(evaluation)
             if self.watch is not None:
                 self.watch.settle(evaluation.step, keep=self.best is not None and self.best[1] == evaluation.step)
 
@@ -252,9 +253,9 @@ def _logger_step(trainer: Any) -> int:
     return int(loop.epoch_loop._batches_that_stepped) - int(epoch.processed > epoch.completed)
 
 
-def _saves_later(trainer: Any) -> bool:
-    kinds = type(getattr(getattr(trainer, "strategy", None), "checkpoint_io", None)).__mro__
-    return any(kind.__name__ == "AsyncCheckpointIO" for kind in kinds)
+def _whole_weights(trainer: Any) -> bool:
+    """Whether rank 0 has all weights."""
+    return bool(trainer.world_size == 1 or "DDP" in type(trainer.strategy).__name__)
 
 
 def _calling_trainer() -> Any:
@@ -366,6 +367,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
     wait      Seconds at most that the end of fit waits for results. 0: leaves at once.
     names     Function from evalq.Result to the name in the loggers, None to leave it out. Default: val_loss.
     policy    "all" (default), "latest" or "backfill", for evaluation that is slower than training.
+    newest    True: a worker that has nothing else to do evaluates the newest weights, again and again.
     """
 
     def __init__(
@@ -380,6 +382,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         wait: float = 600.0,
         names: _Names = None,
         policy: Optional[str] = None,
+        newest: bool = False,
         priority: Optional[str] = None,
         variant: str = "regular",
         params: Optional[Mapping[str, Any]] = None,
@@ -394,6 +397,7 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         self._refused = refused("EvalqCallback", options)
         self._training = _Training({**options, "suites": None} if self._refused else options)
         self._patience = patience
+        self._newest = False  # Whether this fit submits the newest weights, on rank 0.
         self._monitors: Optional[Monitors] = None  # On every rank, during fit.
         self._news: List[News] = []  # On rank 0: what came since the ranks met.
         self._met_at = -1  # The step at which the ranks met last.
@@ -426,8 +430,24 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         for text in said_before(trainer, has_callback=True):
             log.warning("%s", text)
         self._training.submit_again(trainer.global_step)
-        if self._training.watch is not None and not trainer.checkpoint_callbacks:
+        newest = bool(self._training.options["newest"])
+        self._newest = newest and _whole_weights(trainer)
+        if newest and not self._newest:
+            log.warning(
+                "newest=True is ignored: %s shards the weights, so rank 0 alone cannot take them; let ModelCheckpoint save"
+                " more often instead",
+                type(trainer.strategy).__name__,
+            )
+        if self._training.watch is not None and (self._newest or not trainer.checkpoint_callbacks):
             self._training.watch.reserve_state_dict(pl_module.state_dict())
+
+    @guarded
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
+        # What the step before made due is submitted by now.
+        if self._newest and self._training.watch is not None:
+            options = self._training.submit_options()
+            options["policy"] = options["policy"] or "latest"
+            self._training.watch.submit_newest(pl_module.state_dict, trainer.global_step, _epoch(trainer), **options)
 
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
@@ -526,6 +546,8 @@ class EvalqCallback(_CallbackBase):  # type: ignore[misc]
         """On rank 0; the callbacks of all ranks hear of it when the ranks meet."""
         watch = self._training.watch
         for each in evaluations:
+            if watch is not None and watch.is_between(each.step):
+                continue
             complete = watch is None or not watch.is_pending(each.step)
             self._news.append(News(each.step, each.suite, each.state, dict(each.metrics), complete))
         self._training.arrived(trainer, evaluations)

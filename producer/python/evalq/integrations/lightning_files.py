@@ -1,4 +1,4 @@
-"""Tells which of Lightning's checkpoint files hold the same tensors."""
+"""Lightning's checkpoint files: which hold the same tensors, and whether a thread writes them later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import glob
 import os
 import re
 import zipfile
-from typing import List, Tuple
+from typing import Any, List, Tuple
 
 
 def own_file(path: str, step: int) -> str:
@@ -29,3 +29,9 @@ def _tensors(path: str) -> List[Tuple[str, int, int]]:
     except (OSError, zipfile.BadZipFile):
         return []
     return sorted((name, info.file_size, info.CRC) for name, info in names if name.startswith("data/"))
+
+
+def saves_later(trainer: Any) -> bool:
+    """Whether AsyncCheckpointIO returns before the file is written."""
+    kinds = type(getattr(getattr(trainer, "strategy", None), "checkpoint_io", None)).__mro__
+    return any(kind.__name__ == "AsyncCheckpointIO" for kind in kinds)

@@ -47,6 +47,7 @@ _KINDS: Dict[str, Callable[[str, Any], Any]] = {
     "patience": _count,
     "wait": _checked.seconds,
     "saves": _flag,
+    "newest": _flag,
     "names": _callable,
     "policy": _checked.optional_text,
     "priority": _checked.optional_text,

@@ -75,6 +75,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
     saves     Also evaluate every saved checkpoint. Default: only with eval_strategy="no", where nothing else is due.
     names     Function from evalq.Result to the name in the Trainer's logs, None to leave it out. Default: eval_loss.
     policy    "all" (default), "latest" or "backfill", for evaluation that is slower than training.
+    newest    True: a worker that has nothing else to do evaluates the newest weights, again and again.
     hold_seconds  How long a result waits for those of earlier steps, so that they are logged in order.
     snapshots How many due steps without a save may lie in shared memory at once.
     """
@@ -91,6 +92,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         saves: Optional[bool] = None,
         names: Optional[Callable[[Result], Optional[str]]] = None,
         policy: Optional[str] = None,
+        newest: bool = False,
         priority: Optional[str] = None,
         variant: str = "regular",
         params: Optional[Mapping[str, Any]] = None,
@@ -129,6 +131,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         self._watch: Optional[Watch] = None  # On rank 0 alone.
         self._best = BestSoFar()
         self._look_at = 0.0
+        self._newest = False
         self._due_step = -1
         self._saved_step = -1
         self._eval_on_start = False
@@ -157,7 +160,13 @@ class EvalqCallback(TrainerCallback, ExportableState):
             self._eval_on_start = True
             self._due(args, state, control, kwargs.get("model"))
         model = kwargs.get("model")
-        if self._watch is not None and model is not None and _due_without_save(args, state) and not self._sharded():
+        self._newest = bool(self._options["newest"]) and not self._sharded()
+        if self._watch is not None and self._options["newest"] and not self._newest:
+            log.warning(
+                "newest=True is ignored: the weights are sharded, so rank 0 alone cannot take them; lower save_steps instead"
+            )
+        from_memory = self._newest or _due_without_save(args, state)
+        if self._watch is not None and model is not None and from_memory and not self._sharded():
             self._watch.reserve_state_dict(model.state_dict())
 
     @guarded
@@ -165,6 +174,14 @@ class EvalqCallback(TrainerCallback, ExportableState):
         if self._eval_on_start:
             args.eval_on_start = True
             self._eval_on_start = False
+
+    @guarded
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # What the step before made due is submitted by now.
+        if self._newest and self._watch is not None and kwargs.get("model") is not None:
+            options = self._submit_options()
+            options["policy"] = options["policy"] or "latest"
+            self._watch.submit_newest(kwargs["model"].state_dict, state.global_step, state.epoch, **options)
 
     @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -368,6 +385,8 @@ class EvalqCallback(TrainerCallback, ExportableState):
             return done
         import torch.distributed
 
+        if self._watch is not None:  # Rank 0 alone logs these; nothing follows from them.
+            ready = [each for each in ready if not self._watch.is_between(each.step)]
         best = (state.best_metric, getattr(state, "best_global_step", None), state.best_model_checkpoint)
         message = [(ready, best, bool(control.should_training_stop), done)]
         torch.distributed.broadcast_object_list(message, src=0)
@@ -384,6 +403,11 @@ class EvalqCallback(TrainerCallback, ExportableState):
     def _apply(self, args: Any, state: Any, control: Any, evaluation: Evaluation) -> None:
         """As if the Trainer had evaluated here, at that step."""
         if not evaluation.metrics:
+            self._settle(evaluation)
+            return
+        if self._watch is not None and self._watch.is_between(evaluation.step):
+            with self._at(state, control, evaluation):
+                self._log(state, evaluation)
             self._settle(evaluation)
             return
         wanted = args.metric_for_best_model

@@ -56,6 +56,8 @@ class Watch:
         self._hinted = False
         self._reached_at = 0.0
         self._said_waiting = False
+        self._last_due = -1
+        self._between: Set[int] = set()  # Steps that only submit_newest() submitted.
 
     # -- out
 
@@ -69,6 +71,8 @@ class Watch:
 
     def due(self, step: int, epoch: Optional[float]) -> None:
         """A submit of this step follows."""
+        self._last_due = step
+        self._between.discard(step)
         self._ledger.due(step, self.suites, self.variant, epoch)
         self._due_at[step] = time.monotonic()
         self._submitted_at = math.inf
@@ -90,6 +94,23 @@ class Watch:
         )
         return self._submitted(step, taken)
 
+    def submit_newest(self, state: Callable[[], Mapping[str, Any]], step: int, epoch: Optional[float], **options: Any) -> None:
+        """The weights of a step that is not due, once for each worker that has nothing else to do; microseconds if there is
+        none. state is called only then."""
+        if step <= 0 or step == self._last_due:
+            return
+        for suite in self.suites:  # A worker may be free for one suite alone.
+            if self._feed.submit_state_dict(
+                state, step, [suite], when="idle", variant=self.variant, epoch=epoch, **options
+            ):
+                self._between.add(step)
+                self._ledger.due(step, [suite], self.variant, epoch)
+
+    def is_between(self, step: int) -> bool:
+        """Whether only submit_newest() submitted it: its metrics are logged, and decide on nothing, because how many such
+        evaluations there are depends on the workers."""
+        return step in self._between
+
     def reserve_state_dict(self, state: Mapping[str, Any]) -> None:
         """Weights like these will be submitted: the first time is to take no longer than later ones."""
         self._feed.reserve_state_dict(state)
@@ -107,7 +128,7 @@ class Watch:
 
     def pending(self) -> List[Tuple[int, str, str, Optional[float]]]:
         """(step, suite, variant, epoch) of what is due and has not come; goes through JSON."""
-        return self._ledger.pending()
+        return [each for each in self._ledger.pending() if not self.is_between(each[0])]
 
     def pending_steps(self) -> List[int]:
         """The steps of it."""
