@@ -209,23 +209,19 @@ const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32"
 /*
  * XXH3-128 over names, sizes and sampled blocks (first, last and 14 spread 4 KiB blocks) of every
  * file that holds weights; no times. The same for a renamed or copied checkpoint. Cost:
- * milliseconds. Complete checkpoints only: else as evq_checkpoint_complete(), which need not be
- * asked first.
+ * milliseconds. If evalq does not read the format, every file at path counts, and the checkpoint is
+ * taken as complete. Errors: those of evq_checkpoint_complete() and evq_inventory_take().
  */
 enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
                                            struct evq_buffer *manifest,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same over every file at path, whatever its format. Errors: those of evq_inventory_take(). */
+enum evq_status evq_checkpoint_files_fingerprint(int root_fd, const char *path, char out[33],
+                                                 struct evq_error *err) EVQ_CHECK_RESULT;
 /* Whether path beneath the directory root is what had this fingerprint: EVQ_E_CHANGED, with a
  * sentence, where other weights have its name by now; else as evq_checkpoint_fingerprint(). */
 enum evq_status evq_checkpoint_same(const char *root, const char *path, const char *fingerprint,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
-/*
- * The same over every regular file beneath path, or of the one file that path is, whatever its
- * format: nothing is said of completeness. Symbolic links are not followed, nor counted.
- * EVQ_E_LIMIT: over 16 folders deep or 16 MiB of names.
- */
-enum evq_status evq_checkpoint_tree_fingerprint(int root_fd, const char *path, char out[33],
-                                                struct evq_error *err) EVQ_CHECK_RESULT;
 /* XXH3-128 over every tensor's name, dtype, shape and values in name order, as digest.h says. Reads
  * everything; then looks for changed files. */
 enum evq_status evq_checkpoint_digest(const struct evq_checkpoint *checkpoint, char out[33],

@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,11 +11,10 @@
 #include "shared/base/hex.h"
 #include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/inventory.h"
 
-#define BLOCK_BYTES      4096u
-#define BLOCK_COUNT      16u
-#define TREE_DEPTH_MAX   16
-#define TREE_NAMES_BYTES ((size_t)16 << 20)
+#define BLOCK_BYTES 4096u
+#define BLOCK_COUNT 16u
 
 /* 16 blocks spread evenly from the first to the last; a small file as a whole. */
 static enum evq_status hash_blocks(XXH3_state_t *state, int fd, uint64_t bytes, uint8_t *block,
@@ -91,24 +89,50 @@ static enum evq_status hash_files(XXH3_state_t *state, const struct evq_checkpoi
     return status;
 }
 
-enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
-                                           struct evq_buffer *manifest, struct evq_error *err)
+/* Every file of a checkpoint whose format evalq does not read. */
+static enum evq_status hash_any(XXH3_state_t *state, int root_fd, const char *path,
+                                struct evq_buffer *manifest, uint8_t *block, struct evq_error *err)
+{
+    struct evq_inventory inventory = {0};
+    enum evq_status status = evq_inventory_take(root_fd, path, &inventory, err);
+
+    if (status == EVQ_OK && inventory.count == 0) {
+        status = evq_error_set(err, EVQ_E_INCOMPLETE, "checkpoint '%s' holds no file yet", path);
+    }
+    for (size_t i = 0; i < inventory.count && status == EVQ_OK; i++) {
+        const struct evq_inventory_file *file = &inventory.files[i];
+        int fd = -1;
+        status = evq_beneath_open(root_fd, file->path, false, &fd, err);
+        if (status == EVQ_OK) {
+            (void)XXH3_128bits_update(state, file->name, strlen(file->name) + 1);
+            hash_size(state, file->bytes);
+            status = hash_blocks(state, fd, file->bytes, block, err);
+        }
+        if (status == EVQ_OK && manifest != NULL) {
+            evq_buffer_printf(manifest, "%s\t%llu\n", file->name, (unsigned long long)file->bytes);
+        }
+        evq_file_close(&fd);
+    }
+    if (status == EVQ_OK) {
+        status = evq_inventory_check(&inventory, root_fd, err);
+    }
+    evq_inventory_free(&inventory);
+    return status;
+}
+
+/* The files that hold the weights, of a checkpoint whose format evalq reads. EVQ_E_UNSUPPORTED: it
+ * has another format. */
+static enum evq_status hash_weights(XXH3_state_t *state, int root_fd, const char *path,
+                                    struct evq_buffer *manifest, uint8_t *block,
+                                    struct evq_error *err)
 {
     static const struct evq_checkpoint_options options = {.files_only = true};
     struct evq_checkpoint *checkpoint = NULL;
-    uint8_t *block = malloc(BLOCK_BYTES);
-    XXH3_state_t *state = XXH3_createState();
-    enum evq_status status;
+    enum evq_status status = evq_checkpoint_open(root_fd, path, &options, &checkpoint, err);
 
-    if (block == NULL || state == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "a fingerprint");
-        goto out;
-    }
-    status = evq_checkpoint_open(root_fd, path, &options, &checkpoint, err);
     if (status != EVQ_OK) {
-        goto out;
+        return status;
     }
-    (void)XXH3_128bits_reset(state); // Fails for a NULL state only.
     status = hash_files(state, checkpoint, manifest, block, err);
     if (status == EVQ_OK) {
         status = evq_checkpoint_verify_unchanged(checkpoint, err);
@@ -117,15 +141,49 @@ enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char o
         char shown[EVQ_SHOWN_BYTES];
         evq_error_escape(path, strlen(path), shown, sizeof(shown));
         (void)evq_error_prefix(err, "checkpoint '%s'", shown); // The status stays what it is.
+    }
+    evq_checkpoint_close(checkpoint);
+    return status;
+}
+
+static enum evq_status fingerprint(bool any, int root_fd, const char *path, char out[33],
+                                   struct evq_buffer *manifest, struct evq_error *err)
+{
+    uint8_t *block = malloc(BLOCK_BYTES);
+    XXH3_state_t *state = XXH3_createState();
+    enum evq_status status = EVQ_E_UNSUPPORTED;
+
+    if (block == NULL || state == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "a fingerprint");
         goto out;
     }
-    XXH128_hash_t hash = XXH3_128bits_digest(state);
-    evq_hex_128(hash.high64, hash.low64, out);
+    (void)XXH3_128bits_reset(state); // Fails for a NULL state only.
+    if (!any) {
+        status = hash_weights(state, root_fd, path, manifest, block, err);
+    }
+    if (status == EVQ_E_UNSUPPORTED) {
+        status = hash_any(state, root_fd, path, manifest, block, err);
+    }
+    if (status == EVQ_OK) {
+        const XXH128_hash_t hash = XXH3_128bits_digest(state);
+        evq_hex_128(hash.high64, hash.low64, out);
+    }
 out:
-    evq_checkpoint_close(checkpoint);
     (void)XXH3_freeState(state);
     free(block);
     return status;
+}
+
+enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
+                                           struct evq_buffer *manifest, struct evq_error *err)
+{
+    return fingerprint(false, root_fd, path, out, manifest, err);
+}
+
+enum evq_status evq_checkpoint_files_fingerprint(int root_fd, const char *path, char out[33],
+                                                 struct evq_error *err)
+{
+    return fingerprint(true, root_fd, path, out, NULL, err);
 }
 
 enum evq_status evq_checkpoint_same(const char *root, const char *path, const char *fingerprint,
@@ -142,138 +200,5 @@ enum evq_status evq_checkpoint_same(const char *root, const char *path, const ch
         status = evq_error_set(err, EVQ_E_CHANGED, "other weights have its name by now");
     }
     (void)close(fd); // Opened for reading.
-    return status;
-}
-
-/* Adds the regular files beneath a directory to names, each "PREFIXNAME", NUL. Takes over fd. */
-static enum evq_status tree_list(int fd, const char *prefix, int depth, struct evq_buffer *names,
-                                 struct evq_error *err)
-{
-    enum evq_status status = EVQ_OK;
-    DIR *stream = fdopendir(fd);
-    const struct dirent *entry = NULL;
-    char inner[4096];
-    struct stat info;
-
-    if (stream == NULL) {
-        (void)close(fd); // Never read from.
-        return evq_error_set(err, EVQ_E_IO, "list '%s': %s", prefix, strerror(errno));
-    }
-    while (status == EVQ_OK && (errno = 0, entry = readdir(stream)) != NULL) {
-        const char *name = entry->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
-            continue;
-        }
-        const int bytes = snprintf(inner, sizeof(inner), "%s%s", prefix, name);
-        if (bytes < 0 || (size_t)bytes + 1 >= sizeof(inner) || depth >= TREE_DEPTH_MAX) {
-            status = evq_error_set(err, EVQ_E_LIMIT, "'%s' lies deeper than %d folders", prefix,
-                                   TREE_DEPTH_MAX);
-        } else if (fstatat(fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
-            status = evq_error_set(err, EVQ_E_CHANGED, "'%s': %s", inner, strerror(errno));
-        } else if (S_ISREG(info.st_mode)) {
-            evq_buffer_append(names, inner, (size_t)bytes + 1);
-        } else if (S_ISDIR(info.st_mode)) {
-            const int folder = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-            inner[bytes] = '/';
-            inner[bytes + 1] = '\0';
-            status = folder >= 0 ? tree_list(folder, inner, depth + 1, names, err)
-                                 : evq_error_set(err, EVQ_E_IO, "'%s': %s", inner, strerror(errno));
-        }
-    }
-    if (status == EVQ_OK && errno != 0) {
-        status = evq_error_set(err, EVQ_E_IO, "list '%s': %s", prefix, strerror(errno));
-    }
-    (void)closedir(stream); // Opened for reading: a failed close loses nothing.
-    return status;
-}
-
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* What lies beneath a directory, in the order of names. */
-static enum evq_status tree_hash(XXH3_state_t *state, int fd, const struct evq_buffer *names,
-                                 uint8_t *block, struct evq_error *err)
-{
-    enum evq_status status = EVQ_OK;
-    size_t count = 0;
-    struct stat info;
-
-    for (size_t at = 0; at < names->bytes; at++) {
-        count += names->data[at] == '\0';
-    }
-    const char **order = calloc(count == 0 ? 1 : count, sizeof(*order));
-    if (order == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "%zu files", count);
-    }
-    const char *name = (const char *)names->data;
-    for (size_t i = 0; i < count; i++, name += strlen(name) + 1) {
-        order[i] = name;
-    }
-    qsort(order, count, sizeof(*order), by_text);
-    for (size_t i = 0; i < count && status == EVQ_OK; i++) {
-        int file = -1;
-        status = evq_beneath_open(fd, order[i], false, &file, err);
-        if (status == EVQ_OK && fstat(file, &info) != 0) {
-            status = evq_error_set(err, EVQ_E_IO, "'%s': %s", order[i], strerror(errno));
-        }
-        if (status == EVQ_OK) {
-            (void)XXH3_128bits_update(state, order[i], strlen(order[i]) + 1);
-            hash_size(state, (uint64_t)info.st_size);
-            status = hash_blocks(state, file, (uint64_t)info.st_size, block, err);
-        }
-        evq_file_close(&file);
-    }
-    free(order);
-    return status;
-}
-
-enum evq_status evq_checkpoint_tree_fingerprint(int root_fd, const char *path, char out[33],
-                                                struct evq_error *err)
-{
-    uint8_t *block = malloc(BLOCK_BYTES);
-    XXH3_state_t *state = XXH3_createState();
-    struct evq_buffer names;
-    struct stat info;
-    int fd = -1;
-
-    evq_buffer_init(&names, TREE_NAMES_BYTES);
-    enum evq_status status = evq_beneath_open_any(root_fd, path, &fd, &info, err);
-    if (status != EVQ_OK) {
-        goto out;
-    }
-    if (block == NULL || state == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "a fingerprint");
-        goto out;
-    }
-    (void)XXH3_128bits_reset(state); // Fails for a NULL state only.
-    if (S_ISDIR(info.st_mode)) {
-        const int listed = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        status = listed >= 0 ? tree_list(listed, "", 0, &names, err)
-                             : evq_error_set(err, EVQ_E_IO, "'%s': %s", path, strerror(errno));
-        if (status == EVQ_OK && names.failed) {
-            status = names.full
-                         ? evq_error_set(err, EVQ_E_LIMIT,
-                                         "the names of files in '%s' are over %zu bytes", path,
-                                         TREE_NAMES_BYTES)
-                         : evq_error_set(err, EVQ_E_NOMEM, "the names of files in '%s'", path);
-        }
-        if (status == EVQ_OK) {
-            status = tree_hash(state, fd, &names, block, err);
-        }
-    } else {
-        hash_size(state, (uint64_t)info.st_size);
-        status = hash_blocks(state, fd, (uint64_t)info.st_size, block, err);
-    }
-    if (status == EVQ_OK) {
-        const XXH128_hash_t hash = XXH3_128bits_digest(state);
-        evq_hex_128(hash.high64, hash.low64, out);
-    }
-out:
-    evq_file_close(&fd);
-    evq_buffer_free(&names);
-    (void)XXH3_freeState(state);
-    free(block);
     return status;
 }

@@ -11,9 +11,12 @@ static const struct evq_format *const formats[] = {&evq_format_torch_zip, &evq_f
                                                    &evq_format_unsupported,
                                                    &evq_format_safetensors};
 
-static enum evq_status unknown(const uint8_t *head, size_t head_bytes, uint64_t file_bytes,
-                               struct evq_error *err)
+/* A file of an unknown format. One with an extension that evalq reads is damaged; any other may be
+ * of a format that the user's own evaluator reads. */
+static enum evq_status unknown(const char *name, const uint8_t *head, size_t head_bytes,
+                               uint64_t file_bytes, struct evq_error *err)
 {
+    const bool torch = evq_file_ends_with(name, ".pt") || evq_file_ends_with(name, ".pth");
     static const uint8_t zip_magic[4] = {'P', 'K', 3, 4};
     char hex[3 * 8 + 1] = "";
 
@@ -30,7 +33,7 @@ static enum evq_status unknown(const uint8_t *head, size_t head_bytes, uint64_t 
         hex[3 * i + 3] = '\0';
     }
     return evq_error_set(
-        err, EVQ_E_CORRUPT,
+        err, torch ? EVQ_E_CORRUPT : EVQ_E_UNSUPPORTED,
         "no checkpoint, but %llu bytes that begin with%s; expected safetensors or a "
         "file of torch.save",
         (unsigned long long)file_bytes, hex);
@@ -61,7 +64,7 @@ static enum evq_status read_known(struct evq_checkpoint *checkpoint, const char 
         format = &evq_format_safetensors; // It can say what is wrong better than "unknown".
     }
     if (format == NULL) {
-        return unknown(head, head_bytes, bytes, err);
+        return unknown(name, head, head_bytes, bytes, err);
     }
     checkpoint->format = format->name;
     return format->open(checkpoint, file, options, err);

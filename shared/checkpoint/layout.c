@@ -68,6 +68,7 @@ struct scan {
     bool fsdp;      // FSDP_FOLDER is there.
     bool fsdp_ema;  // FSDP_EMA_FOLDER is.
     bool adapter;   // Weights of an adapter.
+    bool pieces;    // Files of a distributed checkpoint.
     bool latest;    // DeepSpeed's name of the newest step.
     bool step;      // A folder global_stepN.
     bool deepspeed; // DEEPSPEED_FILE is there.
@@ -114,6 +115,7 @@ static void scan_entry(struct scan *scan, const char *name, bool directory)
     }
     scan->fsdp = scan->fsdp || strcmp(name, FSDP_FOLDER) == 0;
     scan->fsdp_ema = scan->fsdp_ema || strcmp(name, FSDP_EMA_FOLDER) == 0;
+    scan->pieces = scan->pieces || evq_file_ends_with(name, ".distcp");
     scan->adapter = scan->adapter || starts_with(name, "adapter_model.");
     scan->latest = scan->latest || strcmp(name, "latest") == 0;
     scan->step = scan->step || starts_with(name, "global_step");
@@ -162,8 +164,15 @@ static enum evq_status scan_directory(int directory_fd, struct scan *scan, struc
 static enum evq_status find_only(const struct scan *scan, const char **ret_name,
                                  struct evq_error *err)
 {
+    if (scan->pieces) {
+        return evq_error_set(err, EVQ_E_INCOMPLETE,
+                             "the directory holds pieces of a distributed checkpoint, but not yet "
+                             "'.metadata'");
+    }
     if (scan->weights_count == 0) {
-        return evq_error_set(err, EVQ_E_INCOMPLETE, "the directory holds no weights file yet");
+        return evq_error_set(err, EVQ_E_UNSUPPORTED,
+                             "the directory holds no weights file that evalq reads (safetensors or "
+                             "torch)");
     }
     if (scan->shard) {
         return evq_error_set(err, EVQ_E_INCOMPLETE,
@@ -174,7 +183,7 @@ static enum evq_status find_only(const struct scan *scan, const char **ret_name,
         evq_error_escape(scan->weights[0], strlen(scan->weights[0]), shown[0], sizeof(shown[0]));
         evq_error_escape(scan->weights[1], strlen(scan->weights[1]), shown[1], sizeof(shown[1]));
         return evq_error_set(
-            err, EVQ_E_INVALID,
+            err, EVQ_E_UNSUPPORTED,
             "the directory holds %zu weights files ('%s', '%s', ...): name the one to evaluate",
             scan->weights_count, shown[0], shown[1]);
     }

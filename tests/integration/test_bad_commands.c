@@ -58,6 +58,7 @@ static const struct {
     TEXT("ckpt/2.safetensors", 0644, WEIGHTS),
     TEXT("ckpt/final.safetensors", 0644, WEIGHTS),
     TEXT("ckpt/words.txt", 0644, "words\n"),
+    TEXT("ckpt/torn.pt", 0644, "words\n"),
     TEXT("ckpt/empty.safetensors", 0644, ""),
     TEXT("ckpt/long.safetensors", 0644, "\xff\xff\xff\xff\xff\xff\xff\xff{}"),
     {"ckpt/cut.safetensors", 0644, WEIGHTS, 20},

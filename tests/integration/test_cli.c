@@ -340,7 +340,7 @@ static void scan_submits_all_and_the_incomplete_one_when_it_is_complete(void **s
     EXPECT(site, 0, "scan", "out", "--run", "p", "--suite", "quick", "--pattern", "ckpt-*");
     fixture_assert_state(site->fx, "p/300/regular/quick", "queued");
     EXPECT(site, 3, "show", "p/100/regular/quick");
-    fixture_file_write(site->dir, "out/step-900.ckpt",
+    fixture_file_write(site->dir, "out/step-900.pt",
                        "this is not a checkpoint of any kind, but long enough");
     EXPECT(site, 9, "scan", "out", "--run", "s", "--suite", "quick");
     assert_holds(site->output.out, "refused");

@@ -305,7 +305,7 @@ static const struct {
     {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"junk.safetensors\"}}", 0, EVQ_E_INCOMPLETE,
      "'junk.safetensors'"},
     {"{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"model.safetensors.index.json\"}}", 0,
-     EVQ_E_CORRUPT, "no checkpoint"},
+     EVQ_E_UNSUPPORTED, "no checkpoint"},
 };
 
 static void index_refuses_every_hostile_file_with_the_fault(void **state)
@@ -341,15 +341,15 @@ static void layout_refuses_what_is_not_a_checkpoint_of_its_kind(void **state)
         const char *holds;
         enum evq_status status;
     } cases[] = {
-        {"config.json", "no weights file yet", EVQ_E_INCOMPLETE},
-        {"optimizer.pt", "no weights file yet", EVQ_E_INCOMPLETE},
-        {".model.safetensors", "no weights file yet", EVQ_E_INCOMPLETE},
+        {"config.json", "no weights file that evalq reads", EVQ_E_UNSUPPORTED},
+        {"optimizer.pt", "no weights file that evalq reads", EVQ_E_UNSUPPORTED},
+        {".model.safetensors", "no weights file that evalq reads", EVQ_E_UNSUPPORTED},
         {"model-00001-of-00002.safetensors", "not yet their index", EVQ_E_INCOMPLETE},
     };
     const struct fixture_folder *folder = *state;
 
     fixture_folder_mkdir(folder, "step");
-    refuse(folder, "step", "empty", EVQ_E_INCOMPLETE, "no weights file yet");
+    refuse(folder, "step", "empty", EVQ_E_UNSUPPORTED, "no weights file that evalq reads");
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char path[128];
         (void)snprintf(path, sizeof(path), "step/%s", cases[i].name);

@@ -153,7 +153,7 @@ static void tree_of(const struct fixture_folder *folder, const char *name, char 
 {
     struct evq_error err;
 
-    assert_status_err(evq_checkpoint_tree_fingerprint(folder->fd, name, out, &err), EVQ_OK, &err);
+    assert_status_err(evq_checkpoint_files_fingerprint(folder->fd, name, out, &err), EVQ_OK, &err);
     assert_int_equal(strspn(out, "0123456789abcdef"), 32);
 }
 
@@ -182,8 +182,8 @@ static void tree_fingerprint_is_of_every_file_and_its_name(void **state)
     tree_of(folder, "cut", other);
     assert_string_not_equal(first, other);
     tree_of(folder, "cut/latest", other); // One file.
-    assert_status(evq_checkpoint_tree_fingerprint(folder->fd, "gone", other, NULL), EVQ_E_GONE);
-    assert_status(evq_checkpoint_tree_fingerprint(folder->fd, "../x", other, NULL), EVQ_E_INVALID);
+    assert_status(evq_checkpoint_files_fingerprint(folder->fd, "gone", other, NULL), EVQ_E_GONE);
+    assert_status(evq_checkpoint_files_fingerprint(folder->fd, "../x", other, NULL), EVQ_E_INVALID);
 }
 
 static void tree_fingerprint_goes_16_folders_deep(void **state)
@@ -196,8 +196,9 @@ static void tree_fingerprint_goes_16_folders_deep(void **state)
         assert_int_equal(mkdirat(folder->fd, path, 0755), 0);
         (void)strcat(path, "/d");
     }
-    assert_status(evq_checkpoint_tree_fingerprint(folder->fd, "d", out, NULL), EVQ_E_LIMIT);
-    tree_of(folder, "d/d/d", out);
+    assert_status(evq_checkpoint_files_fingerprint(folder->fd, "d", out, NULL), EVQ_E_LIMIT);
+    assert_status(evq_checkpoint_files_fingerprint(folder->fd, "d/d/d", out, NULL),
+                  EVQ_E_INCOMPLETE); // Folders without a file are no checkpoint yet.
 }
 
 #define TEST(function)                                                                             \

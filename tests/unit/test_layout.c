@@ -54,7 +54,7 @@ static const struct {
     enum evq_status status;
     const char *holds;
 } cases[] = {
-    {{{"latest", "global_step3"}}, EVQ_E_INCOMPLETE, "no weights file yet"},
+    {{{"latest", "global_step3"}}, EVQ_E_UNSUPPORTED, "no weights file that evalq reads"},
     {{{"global_step3", NULL}}, EVQ_E_INCOMPLETE, "not yet 'latest'"},
     {{{"latest", ""}, {"global_step3", NULL}}, EVQ_E_INCOMPLETE, "'latest' is empty"},
     {{{"latest", "\n"}, {"global_step3", NULL}}, EVQ_E_INCOMPLETE, "'latest' is empty"},
@@ -118,7 +118,8 @@ static const struct {
      "holds an adapter, but not yet adapter_config.json"},
     {{{"tf_model.h5", "x"}}, EVQ_E_UNSUPPORTED, "TensorFlow"},
     {{{"flax_model.msgpack", "x"}}, EVQ_E_UNSUPPORTED, "Flax"},
-    {{{"a.pt", "x"}, {"b.pt", "x"}}, EVQ_E_INVALID, "holds 2 weights files"},
+    {{{"__0_0.distcp", "x"}}, EVQ_E_INCOMPLETE, "but not yet '.metadata'"},
+    {{{"a.pt", "x"}, {"b.pt", "x"}}, EVQ_E_UNSUPPORTED, "holds 2 weights files"},
     {{{"pytorch_model_fsdp_0", NULL}}, EVQ_E_INCOMPLETE, "it is not there (yet)"},
     {{{"pytorch_model_fsdp_0", NULL}, {"pytorch_model_fsdp_0/.metadata", ""}},
      EVQ_E_INCOMPLETE,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/checkpoint.h"
+#include "shared/checkpoint/inventory.h"
 #include "shared/queue/job_log.h"
 #include "worker/child/scratch.h"
 #include "worker/evaluators/command.h"
@@ -25,7 +26,8 @@ struct relay {
     const struct evq_eval_report *report;
     const struct evq_eval_request *request;
     bool native;
-    const char *fingerprint; // As it was before.
+    const char *fingerprint;               // Before the evaluation, like the files.
+    const struct evq_inventory *inventory; // Of the checkpoint's files; not for native evaluations.
 };
 
 enum evq_status evq_runner_open(const struct evq_runner_config *config,
@@ -133,27 +135,18 @@ void evq_runner_ahead(struct evq_runner *runner, const struct evq_suite *suite, 
     evq_job_free(job);
 }
 
-/*
- * What a program evaluates is known by its fingerprint alone. A format evalq cannot read may be one
- * the program can: then the fingerprint is "" and only the path's existence was checked.
+/* The fingerprint of what is evaluated. A program may read what evalq cannot: then all files count.
  */
 static enum evq_status fingerprint_take(const struct evq_eval_request *request, bool native,
                                         char out[33], struct evq_error *err)
 {
-    struct evq_error fault;
+    const int root_fd = request->root_fd;
+    const enum evq_status status =
+        evq_checkpoint_fingerprint(root_fd, request->path, out, NULL, err);
 
-    out[0] = '\0';
-    enum evq_status status =
-        evq_checkpoint_fingerprint(request->root_fd, request->path, out, NULL, &fault);
-    if (!native &&
-        (status == EVQ_E_UNSUPPORTED || status == EVQ_E_CORRUPT || status == EVQ_E_INVALID)) {
-        out[0] = '\0';
-        return EVQ_OK;
-    }
-    if (status != EVQ_OK && err != NULL) {
-        *err = fault;
-    }
-    return status;
+    return !native && (status == EVQ_E_CORRUPT || status == EVQ_E_INVALID)
+               ? evq_checkpoint_files_fingerprint(root_fd, request->path, out, err)
+               : status;
 }
 
 static enum evq_status relay_progress(void *context, int64_t done, int64_t total,
@@ -170,19 +163,42 @@ static enum evq_status changed_error(const struct evq_eval_request *request, con
     return evq_error_set(err, EVQ_E_CHANGED, "checkpoint '%s' %s", request->path, when);
 }
 
-/* A program's own reading is beyond us: what lies there afterwards must be what lay there before.
+/*
+ * Whether the checkpoint is still the one that the evaluation began with. evalq does not see what a
+ * program reads, so every file must be there as it was. EVQ_E_GONE, EVQ_E_CHANGED: it is not.
  */
+static enum evq_status check_unchanged(const struct relay *relay, struct evq_error *err)
+{
+    const struct evq_eval_request *request = relay->request;
+    struct evq_error fault = {0};
+    char now[33];
+
+    enum evq_status status = evq_inventory_check(relay->inventory, request->root_fd, &fault);
+    if (status == EVQ_OK) {
+        status = fingerprint_take(request, false, now, &fault);
+    }
+    if (status == EVQ_E_GONE) {
+        return evq_error_set(err, EVQ_E_GONE, "checkpoint '%s' vanished while it was evaluated",
+                             request->path);
+    }
+    if (status != EVQ_OK || strcmp(relay->fingerprint, now) != 0) {
+        return changed_error(request, "changed while it was evaluated", err);
+    }
+    return EVQ_OK;
+}
+
 static enum evq_status relay_task(void *context, const struct evq_result *result,
                                   struct evq_error *err)
 {
     struct relay *relay = context;
     struct evq_result copy = *result;
     char id[EVQ_JOB_ID_BYTES_MAX];
-    char now[33];
 
-    if (!relay->native && fingerprint_take(relay->request, false, now, NULL) == EVQ_OK &&
-        strcmp(relay->fingerprint, now) != 0) {
-        return changed_error(relay->request, "changed while it was evaluated", err);
+    if (!relay->native) {
+        const enum evq_status status = check_unchanged(relay, err);
+        if (status != EVQ_OK) {
+            return status;
+        }
     }
     if (copy.weights_digest == NULL || copy.weights_digest[0] == '\0') {
         copy.weights_digest = relay->fingerprint;
@@ -227,88 +243,63 @@ static enum evq_status native_eval(struct evq_runner *runner,
     return status == EVQ_OK ? evq_native_eval(runner->native, request, report, err) : status;
 }
 
-/* A program that failed may have failed because the checkpoint went from under it: then that is the
+/* A program may have failed because its checkpoint was removed or rewritten: then that is the
  * reason. */
 static enum evq_status program_reason(const struct relay *relay, enum evq_status status,
                                       struct evq_error *err)
 {
     struct evq_error fault;
-    char now[33];
 
     if (status == EVQ_OK || status == EVQ_E_STOPPED || status == EVQ_E_TIMEOUT) {
         return status;
     }
-    const enum evq_status present = fingerprint_take(relay->request, false, now, &fault);
-    if (present == EVQ_E_GONE || present == EVQ_E_INCOMPLETE) {
-        return evq_error_set(err, present == EVQ_E_GONE ? EVQ_E_GONE : EVQ_E_CHANGED, "%s",
-                             fault.message);
+    const enum evq_status unchanged = check_unchanged(relay, &fault);
+    if (unchanged == EVQ_OK) {
+        return status;
     }
-    if (present == EVQ_OK && strcmp(relay->fingerprint, now) != 0) {
-        return changed_error(relay->request, "changed while it was evaluated", err);
+    if (err != NULL) {
+        *err = fault;
     }
-    return status;
+    return unchanged;
 }
 
-/*
- * What names the content that a command prepares: the fingerprint, and where the format is not one
- * of ours, what all its files hold.
- */
-static enum evq_status prepare_key(const struct evq_eval_request *request, const char *fingerprint,
-                                   char *key, size_t key_bytes, struct evq_error *err)
-{
-    char tree[33] = "";
-    enum evq_status status = EVQ_OK;
-
-    if (fingerprint[0] == '\0') {
-        status = evq_checkpoint_tree_fingerprint(request->root_fd, request->path, tree, err);
-    }
-    if (status == EVQ_OK) {
-        (void)snprintf(key, key_bytes, "%s-%s-%s", tree[0] != '\0' ? tree : fingerprint,
-                       evq_eval_variant(request), request->suite->prepare);
-    }
-    return status;
-}
-
-/* fingerprint: of the checkpoint as it lies there, "" when its format is not one of ours. */
 static enum evq_status prepared_eval(struct evq_runner *runner,
-                                     const struct evq_command_place *place, const char *fingerprint,
-                                     const struct evq_eval_request *request,
+                                     const struct evq_command_place *place,
+                                     const struct relay *relay,
                                      const struct evq_eval_report *report,
                                      struct evq_failure *failure, struct evq_error *err)
 {
+    const struct evq_eval_request *request = relay->request;
     const struct evq_suite *suite = request->suite;
     struct evq_eval_request mine = *request;
     struct evq_prepared prepared = {.lock_fd = -1};
     char key[256];
-    char after[256];
-    enum evq_status status = EVQ_OK;
 
     mine.prepared = "";
     if (suite->prepare[0] != '\0') {
-        status = prepare_key(request, fingerprint, key, sizeof(key), err);
-        if (status != EVQ_OK) {
-            return status;
-        }
         char log_path[EVQ_SCRATCH_PATH_BYTES];
+        (void)snprintf(key, sizeof(key), "%s-%s-%s", relay->fingerprint, evq_eval_variant(request),
+                       suite->prepare);
         (void)snprintf(log_path, sizeof(log_path), "%s.prepare", place->log_path);
         const struct evq_command_place prepare_place = {.devices = place->devices,
                                                         .log_path = log_path};
-        status = evq_prepare_open(evq_config_evaluator(request->config, suite->prepare),
-                                  &prepare_place, key, &mine, report, &prepared, failure, err);
+        enum evq_status status =
+            evq_prepare_open(evq_config_evaluator(request->config, suite->prepare), &prepare_place,
+                             key, &mine, report, &prepared, failure, err);
         if (status != EVQ_OK) {
             (void)evq_error_prefix(err, "prepare");
             return status;
         }
-        status = prepare_key(request, fingerprint, after, sizeof(after), err);
-        if (status != EVQ_OK || strcmp(key, after) != 0) {
+        status = check_unchanged(relay, err);
+        if (status != EVQ_OK) {
             evq_prepare_close(&prepared);
-            return status != EVQ_OK ? status
-                                    : changed_error(request, "changed while it was prepared", err);
+            return status;
         }
         mine.prepared = prepared.path;
     }
-    status = suite_is_native(suite) ? native_eval(runner, &mine, report, err)
-                                    : program_eval(runner, place, &mine, report, failure, err);
+    const enum evq_status status = suite_is_native(suite)
+                                       ? native_eval(runner, &mine, report, err)
+                                       : program_eval(runner, place, &mine, report, failure, err);
     evq_prepare_close(&prepared);
     return status;
 }
@@ -331,6 +322,37 @@ static bool all_tasks_done(const struct evq_eval_request *request)
     return request->suite->task_count > 0 && request->shard < 0;
 }
 
+static enum evq_status watched_eval(struct evq_runner *runner, const char *id, struct relay *relay,
+                                    struct evq_failure *failure, struct evq_error *err)
+{
+    const struct evq_eval_request *request = relay->request;
+    const struct evq_eval_report relayed = {
+        .context = relay, .progress = relay_progress, .task = relay_task};
+    char log_path[EVQ_SCRATCH_PATH_BYTES];
+    char before[33];
+
+    enum evq_status status = fingerprint_take(request, relay->native, before, err);
+    if (status != EVQ_OK) {
+        return status;
+    }
+    if (request->job != NULL && request->job->fingerprint != NULL &&
+        request->job->fingerprint[0] != '\0' && strcmp(request->job->fingerprint, before) != 0) {
+        return changed_error(request, "is not the one that was submitted: its content changed",
+                             err);
+    }
+    relay->fingerprint = before;
+    if (!evq_job_log_path(request->config->worker.scratch,
+                          request->epoch != NULL ? request->epoch : "", id, request->attempt,
+                          log_path, sizeof(log_path))) {
+        return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long for the log of '%s'",
+                             id);
+    }
+    const struct evq_command_place place = {.devices = runner->config.devices,
+                                            .log_path = log_path};
+    status = prepared_eval(runner, &place, relay, &relayed, failure, err);
+    return relay->native ? status : program_reason(relay, status, err);
+}
+
 enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
                                 const struct evq_eval_request *request,
                                 const struct evq_eval_report *report, struct evq_failure *failure,
@@ -338,38 +360,22 @@ enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
 {
     // What a command prepares is what evalq's own tasks read: the checkpoint itself they need not.
     const bool native = suite_is_native(request->suite) && request->suite->prepare[0] == '\0';
-    char log_path[EVQ_SCRATCH_PATH_BYTES];
-    char before[33];
+    struct evq_inventory inventory = {0};
+    struct relay relay = {
+        .report = report, .request = request, .native = native, .inventory = &inventory};
 
     *failure = (struct evq_failure){0};
     enum evq_status status = evq_runner_suite_check(request->config, request->suite, err);
     if (status == EVQ_OK && all_tasks_done(request)) {
         return EVQ_OK;
     }
+    if (status == EVQ_OK && !native) {
+        // Also refuses what a program must not be led to: links that leave the root, devices.
+        status = evq_inventory_take(request->root_fd, request->path, &inventory, err);
+    }
     if (status == EVQ_OK) {
-        status = fingerprint_take(request, native, before, err);
+        status = watched_eval(runner, id, &relay, failure, err);
     }
-    if (status != EVQ_OK) {
-        return status;
-    }
-    if (request->job != NULL && request->job->fingerprint != NULL &&
-        request->job->fingerprint[0] != '\0' && before[0] != '\0' &&
-        strcmp(request->job->fingerprint, before) != 0) {
-        return changed_error(request, "is not the one that was submitted: its content changed",
-                             err);
-    }
-    if (!evq_job_log_path(request->config->worker.scratch,
-                          request->epoch != NULL ? request->epoch : "", id, request->attempt,
-                          log_path, sizeof(log_path))) {
-        return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long for the log of '%s'",
-                             id);
-    }
-    struct relay relay = {
-        .report = report, .request = request, .native = native, .fingerprint = before};
-    const struct evq_eval_report relayed = {
-        .context = &relay, .progress = relay_progress, .task = relay_task};
-    const struct evq_command_place place = {.devices = runner->config.devices,
-                                            .log_path = log_path};
-    status = prepared_eval(runner, &place, before, request, &relayed, failure, err);
-    return native ? status : program_reason(&relay, status, err);
+    evq_inventory_free(&inventory);
+    return status;
 }

@@ -195,10 +195,8 @@ static enum evq_status inspect(const struct located *at, char fingerprint[33],
         return evq_error_set(err, EVQ_E_IO, "open the root '%s' at '%s': %s", at->root->name,
                              at->root->path, strerror(errno));
     }
-    enum evq_status status = evq_checkpoint_complete(fd, at->path, err);
-    if (status == EVQ_OK) {
-        status = evq_checkpoint_fingerprint(fd, at->path, fingerprint, manifest, err);
-    }
+    const enum evq_status status =
+        evq_checkpoint_fingerprint(fd, at->path, fingerprint, manifest, err);
     (void)close(fd); // Opened for reading: a failed close loses nothing.
     return status;
 }

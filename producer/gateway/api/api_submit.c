@@ -26,10 +26,8 @@ static enum evq_status look(const struct evq_config *config, struct evq_job *job
         return EVQ_OK;
     }
     evq_buffer_init(&manifest, 32768); // A longer one would not fit into a message.
-    enum evq_status status = evq_checkpoint_complete(fd, job->path, err);
-    if (status == EVQ_OK) {
-        status = evq_checkpoint_fingerprint(fd, job->path, fingerprint, &manifest, err);
-    }
+    const enum evq_status status =
+        evq_checkpoint_fingerprint(fd, job->path, fingerprint, &manifest, err);
     const char *text = status == EVQ_OK ? evq_buffer_string(&manifest) : NULL;
     if (status == EVQ_OK) {
         job->fingerprint = fingerprint;

@@ -13,6 +13,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "shared/base/buffer.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint.h"
@@ -168,26 +169,33 @@ static enum evq_status root_find(const struct evq_config *config, struct evq_lmm
     return EVQ_OK;
 }
 
+/* The fingerprint of what lies at the place; "": it cannot be read from here. */
+static void fingerprint_find(const struct evq_config *config, struct evq_lmms_paths *place)
+{
+    const struct evq_root *root = evq_config_root_find(config, place->root);
+    const int fd = root != NULL ? open(root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    char fingerprint[33];
+
+    place->fingerprint[0] = '\0';
+    if (fd < 0) {
+        return;
+    }
+    if (evq_checkpoint_fingerprint(fd, place->path, fingerprint, NULL, NULL) == EVQ_OK) {
+        (void)snprintf(place->fingerprint, sizeof place->fingerprint, "%s", fingerprint);
+    }
+    (void)close(fd); // Opened for reading: a failed close loses nothing.
+}
+
 /* What it holds, as far as it can be seen from here: a worker looks again. */
 static void look(const struct evq_config *config, bool wanted, struct evq_lmms_paths *place)
 {
     const bool regular = is_directory(place->absolute, SHARDS_REGULAR);
     const bool ema = is_directory(place->absolute, SHARDS_EMA);
-    const struct evq_root *root = evq_config_root_find(config, place->root);
-    char fingerprint[33];
 
     place->both = regular && ema;
     place->merge = regular || ema ? !has_weights(place->absolute) || wanted
                                   : wanted && !has_weights(place->absolute);
-    place->fingerprint[0] = '\0';
-    const int fd = root != NULL ? open(root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (fd >= 0) {
-        if (evq_checkpoint_complete(fd, place->path, NULL) == EVQ_OK &&
-            evq_checkpoint_fingerprint(fd, place->path, fingerprint, NULL, NULL) == EVQ_OK) {
-            (void)snprintf(place->fingerprint, sizeof place->fingerprint, "%s", fingerprint);
-        }
-        (void)close(fd); // Opened for reading: a failed close loses nothing.
-    }
+    fingerprint_find(config, place);
 }
 
 /* NAME-HASH of the directory that the checkpoint lies in, and of what is asked of it: the same
@@ -212,8 +220,9 @@ static void run_name(struct evq_lmms_paths *place, const char *settings)
     (void)snprintf(place->run, sizeof place->run, "%s-%08x", name, (unsigned)(hash & 0xffffffffU));
 }
 
-/* Weights that come from elsewhere: the job's checkpoint is a file with the request. Two requests
- * are never the same, since what the hub gives may have changed. */
+/* Weights that come from elsewhere: the job's checkpoint is a file with the request and a random
+ * number. Two requests are never the same, because the hub's weights may have changed between them.
+ */
 static enum evq_status hub_write(const struct evq_config *config, const char *results,
                                  const struct evq_lmms_request *request, const char *settings,
                                  struct evq_lmms_paths *place, struct evq_error *err)
@@ -221,18 +230,18 @@ static enum evq_status hub_write(const struct evq_config *config, const char *re
     char directory[PATH_MAX];
     char name[EVQ_JOB_RUN_BYTES_MAX - 9 + 1];
     const uint64_t hash = XXH3_64bits(settings, strlen(settings));
+    const unsigned long long nonce = evq_clock_random();
+    struct evq_buffer text;
 
     place->hub = true;
     evq_job_map_name(request->model_dir, sizeof name - 1, name);
     (void)snprintf(place->run, sizeof place->run, "%s-%08x", name, (unsigned)(hash & 0xffffffffU));
-    (void)snprintf(place->fingerprint, sizeof place->fingerprint, "%016llx%016llx",
-                   (unsigned long long)evq_clock_random(), (unsigned long long)evq_clock_random());
-    if (snprintf(directory, sizeof directory, "%s/requests", results) >= PATH_MAX - 80) {
+    if (snprintf(directory, sizeof directory, "%s/requests", results) >= PATH_MAX - 100) {
         return evq_error_set(err, EVQ_E_LIMIT, "the directory of results '%s' is too long",
                              results);
     }
-    (void)snprintf(place->absolute, sizeof place->absolute, "%.*s/%s.json", PATH_MAX - 80,
-                   directory, place->run);
+    (void)snprintf(place->absolute, sizeof place->absolute, "%.*s/%s-%016llx.json", PATH_MAX - 100,
+                   directory, place->run, nonce);
     const enum evq_status status = root_find(config, place, err);
     if (status != EVQ_OK) {
         return evq_error_set(err, EVQ_E_NOT_FOUND,
@@ -250,9 +259,17 @@ static enum evq_status hub_write(const struct evq_config *config, const char *re
     if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "create '%s': %s", place->absolute, strerror(errno));
     }
-    enum evq_status written = evq_file_write(fd, settings, strlen(settings), place->absolute, err);
+    evq_buffer_init(&text, 0);
+    evq_buffer_printf(&text, "%s\n%016llx\n", settings, nonce);
+    enum evq_status written = text.failed
+                                  ? evq_error_set(err, EVQ_E_NOMEM, "'%s'", place->absolute)
+                                  : evq_file_write(fd, text.data, text.bytes, place->absolute, err);
+    evq_buffer_free(&text);
     if (close(fd) != 0 && written == EVQ_OK) {
         written = evq_error_set(err, EVQ_E_IO, "write '%s': %s", place->absolute, strerror(errno));
+    }
+    if (written == EVQ_OK) {
+        fingerprint_find(config, place);
     }
     return written;
 }

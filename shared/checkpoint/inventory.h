@@ -1,0 +1,49 @@
+/*
+ * The files of a checkpoint at one moment, whatever its format: names, sizes, change times. It
+ * tells whether somebody rewrote or removed a file while an evaluation ran. Any thread.
+ */
+#ifndef EVQ_SHARED_CHECKPOINT_INVENTORY_H
+#define EVQ_SHARED_CHECKPOINT_INVENTORY_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "shared/base/error.h"
+
+struct evq_inventory_file {
+    const char *path; // Relative to the root.
+    const char *name; // The part of it below the checkpoint; "" if the checkpoint is this file.
+    uint64_t bytes;
+    int64_t modified_ns;
+    ino_t inode;
+};
+
+struct evq_inventory {
+    struct evq_inventory_file *files; // In the order of their names.
+    size_t count;
+    struct evq_arena *arena;
+};
+
+/*
+ * Lists every regular file at path beneath root_fd. A symbolic link to a file counts as that file,
+ * if the file is beneath the root as well. `.evalq` folders are left out.
+ * Errors: EVQ_E_GONE (path is not there); EVQ_E_INVALID (a symbolic link that leaves the root, a
+ * device, a pipe or a socket); EVQ_E_CHANGED (a file went away meanwhile); EVQ_E_LIMIT (over 16
+ * folders deep, or 64 MiB of names).
+ */
+enum evq_status evq_inventory_take(int root_fd, const char *path, struct evq_inventory *ret,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_inventory_free(struct evq_inventory *inventory);
+
+/*
+ * Compares every listed file with what is there now: EVQ_E_GONE if one is missing, EVQ_E_CHANGED if
+ * one has another size, change time or inode. Files that were added are not looked for: of a format
+ * that evalq does not read, they change the fingerprint; of any other, they are not the weights.
+ */
+enum evq_status evq_inventory_check(const struct evq_inventory *inventory, int root_fd,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* A hash over names and sizes: it differs while files are added or grow. */
+uint64_t evq_inventory_stamp(const struct evq_inventory *inventory);
+
+#endif
