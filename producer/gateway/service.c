@@ -61,6 +61,8 @@ static enum evq_status open_gate(struct service *service, const struct evq_optio
     gate->has_tokens = options->tokens != NULL;
     gate->loopback = loopback;
     gate->lmms_open = options->lmms_open;
+    gate->hosts = service->config->gateway.hosts;
+    gate->host_count = service->config->gateway.host_count;
     gate->rate = evq_rate_new(options->rate, 2 * options->rate);
     if (gate->rate == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for the rates");

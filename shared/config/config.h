@@ -130,10 +130,12 @@ struct evq_config {
         const char *directory; // Default EVQ_CONFIG_RESULTS_DEFAULT.
     } logger;
     struct {
-        bool given;                   // The file has the section: `evalq up` starts the gateway.
-        const char *listen;           // Default "127.0.0.1:8000".
-        const char *tokens;           // "" or the file of tokens.
-        bool lmms_open;               // LMMS-Eval's endpoints need no token; default false.
+        bool given;               // The file has the section: `evalq up` starts the gateway.
+        const char *listen;       // Default "127.0.0.1:8000".
+        const char *tokens;       // "" or the file of tokens.
+        bool lmms_open;           // LMMS-Eval's endpoints need no token; default false.
+        const char *const *hosts; // Names under which clients reach the gateway.
+        size_t host_count;
         struct {                      // LMMS-Eval's endpoints.
             const char *suite;        // Evaluates a checkpoint as it lies there; default lmms.
             const char *merged_suite; // One of shards, merged by its `prepare`: lmms-merged.

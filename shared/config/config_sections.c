@@ -6,7 +6,8 @@
 
 #include "shared/config/config_read.h"
 
-#define ROOTS_MAX 64
+#define HOST_BYTES_MAX 253 // Of a DNS name.
+#define ROOTS_MAX      64
 
 static enum evq_status read_roots(const struct evq_config_reader *reader,
                                   const struct evq_node *node, const char *where, void *base)
@@ -303,6 +304,14 @@ static enum evq_status read_lmms_open(const struct evq_config_reader *reader,
     return evq_read_bool(reader, node, where, &config->gateway.lmms_open);
 }
 
+static enum evq_status read_hosts(const struct evq_config_reader *reader,
+                                  const struct evq_node *node, const char *where, void *base)
+{
+    struct evq_config *config = base;
+    return evq_read_texts(reader, node, where, HOST_BYTES_MAX, &config->gateway.hosts,
+                          &config->gateway.host_count);
+}
+
 static enum evq_status read_gateway(const struct evq_config_reader *reader,
                                     const struct evq_node *node, const char *where, void *base)
 {
@@ -310,6 +319,7 @@ static enum evq_status read_gateway(const struct evq_config_reader *reader,
         {"listen", EVQ_KEY_TEXT, offsetof(struct evq_config, gateway.listen), 0, 0, NULL},
         {"tokens", EVQ_KEY_PATH, offsetof(struct evq_config, gateway.tokens), 0, 0, NULL},
         {"lmms_open", EVQ_KEY_CALL, 0, 0, 0, read_lmms_open},
+        {"hosts", EVQ_KEY_CALL, 0, 0, 0, read_hosts},
         {"lmms", EVQ_KEY_CALL, 0, 0, 0, evq_read_lmms},
     };
     ((struct evq_config *)base)->gateway.given = true;

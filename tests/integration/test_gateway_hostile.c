@@ -187,8 +187,8 @@ static int post_of(const struct fixture_gateway *gateway, const char *headers, c
                    size_t bytes)
 {
     const int fd = fixture_http_connect(gateway);
-    send_text(fd, "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
-                  "" FIXTURE_TOKEN_WRITE "\r\n");
+    send_text(fd, "POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                  "Authorization: Bearer " FIXTURE_TOKEN_WRITE "\r\n");
     send_text(fd, headers);
     send_text(fd, "\r\n");
     fixture_http_send(fd, body, bytes);
@@ -225,7 +225,8 @@ static void bodies_are_bounded(void **state)
     // A refused one is read to its end, so that the client gets to read why.
     (void)snprintf(headers, sizeof headers, "Content-Length: %d\r\n", 900000);
     fd = fixture_http_connect(gateway);
-    send_text(fd, "POST /v1/jobs HTTP/1.1\r\nHost: x\r\n");
+    send_text(fd, "POST /v1/jobs HTTP/1.1\r\nHost: [::1]:80\r\n"
+                  "Content-Type: application/json\r\n");
     send_text(fd, headers);
     send_text(fd, "\r\n");
     fixture_http_send(fd, body, 900000);
@@ -233,6 +234,31 @@ static void bodies_are_bounded(void **state)
     assert_int_equal(reply.code, 401);
     (void)close(fd);
     free(body);
+    assert_serves(gateway);
+}
+
+/* A proxy may see another end of such a request: no byte behind it may be answered. */
+static void length_said_twice_is_refused_and_the_connection_closed(void **state)
+{
+    struct fixture_gateway *gateway = *state;
+    static const char *const lengths[] = {
+        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+        "Content-Length: 4\r\nContent-Length: 4\r\n",
+        "Content-Length: 0\r\nContent-Length: 40\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+    };
+    static const char rest[] = "0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        const int fd = post_of(gateway, lengths[i], rest, sizeof rest - 1);
+        assert_true(fixture_http_read(fd, &reply));
+        assert_int_equal(reply.code, 400);
+        assert_holds(reply.body, "given more than once");
+        if (fixture_http_read(fd, &reply)) {
+            fail_msg("the rest of a request was answered with %d: %s", reply.code, lengths[i]);
+        }
+        (void)close(fd);
+    }
     assert_serves(gateway);
 }
 
@@ -477,6 +503,8 @@ int main(void)
                                         teardown),
         cmocka_unit_test_setup_teardown(heads_are_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(bodies_are_bounded, setup, teardown),
+        cmocka_unit_test_setup_teardown(length_said_twice_is_refused_and_the_connection_closed,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_no_http_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(random_bytes_change_nothing, setup_impatient, teardown),
         cmocka_unit_test_setup_teardown(pipelined_requests_are_answered_in_order, setup, teardown),

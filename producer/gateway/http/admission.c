@@ -23,6 +23,84 @@ static bool host_is_here(const char *host)
     return numeric || local || memchr(host, '.', bytes) == NULL;
 }
 
+/* Bytes of the name or address in "NAME:PORT" or "[ADDRESS]:PORT". */
+static size_t name_bytes(const char *host)
+{
+    return host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+}
+
+/* Whether the text begins with a numeric address, with localhost, or with one of our names. */
+static bool is_our_host(const struct evq_admission *gate, const char *host)
+{
+    const size_t bytes = name_bytes(host);
+
+    if (host[0] == '[' || (bytes > 0 && strspn(host, "0123456789.") == bytes) ||
+        (bytes == 9 && strncasecmp(host, "localhost", 9) == 0)) {
+        return true;
+    }
+    for (size_t i = 0; i < gate->host_count; i++) {
+        if (strlen(gate->hosts[i]) == bytes && strncasecmp(gate->hosts[i], host, bytes) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * A page that somebody opens in a browser must not act on the queue. A browser names the page's
+ * Origin in every such request; a page whose own name leads to our address shows in Host. Programs
+ * send no Origin, and a Host that is empty or one of ours.
+ */
+static bool comes_from_elsewhere(const struct evq_admission *gate,
+                                 const struct evq_http_request *request,
+                                 struct evq_http_reply *reply)
+{
+    const char *scheme_end = strstr(request->origin, "://");
+    const char *origin_host = scheme_end != NULL ? scheme_end + 3 : "";
+
+    if (request->host[0] != '\0' && !is_our_host(gate, request->host)) {
+        evq_http_reply_error(reply, 403, "forbidden",
+                             "the Host header names '%.100s', which is neither an address nor in "
+                             "gateway.hosts",
+                             request->host);
+        return true;
+    }
+    if (request->origin[0] != '\0' && strcasecmp(origin_host, request->host) != 0) {
+        evq_http_reply_error(reply, 403, "forbidden",
+                             "the Origin header names another site than this gateway");
+        return true;
+    }
+    return false;
+}
+
+static bool is_json(const char *content_type)
+{
+    static const char json[] = "application/json";
+    const size_t bytes = sizeof json - 1;
+
+    return strncasecmp(content_type, json, bytes) == 0 &&
+           (content_type[bytes] == '\0' || content_type[bytes] == ';' ||
+            content_type[bytes] == ' ');
+}
+
+/* Checks that hold for every request that may change something, with or without a token. */
+static bool may_change(const struct evq_admission *gate, const struct evq_http_request *request,
+                       struct evq_http_reply *reply)
+{
+    if (strcmp(request->method, "GET") == 0) {
+        return true;
+    }
+    if (comes_from_elsewhere(gate, request, reply)) {
+        return false;
+    }
+    if (request->has_body && !is_json(request->content_type)) {
+        evq_http_reply_error(reply, 415, "unsupported_media_type",
+                             "a body needs the header Content-Type: application/json");
+        return false;
+    }
+    return true;
+}
+
 /* Who asks. false: a token was given that does not hold. */
 static bool identify(struct evq_admission *gate, struct evq_http_request *request)
 {
@@ -93,5 +171,9 @@ const struct evq_route *evq_admission_pass(struct evq_admission *gate,
     reply->detail_alone = strncmp(request->path, "/v1/", 4) != 0; // Of what there is not.
     const struct evq_route *route = evq_route_find(request, target, reply);
     reply->detail_alone = route != NULL && route->right == EVQ_HTTP_LMMS;
-    return route != NULL && may(gate, request, route, token_good, reply) ? route : NULL;
+    if (route == NULL || !may_change(gate, request, reply) ||
+        !may(gate, request, route, token_good, reply)) {
+        return NULL;
+    }
+    return route;
 }

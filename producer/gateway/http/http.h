@@ -42,9 +42,12 @@ struct evq_http_request {
     size_t param_count;
     struct evq_pair query[EVQ_HTTP_QUERY_MAX];
     size_t query_count;
-    const char *host; // "" when it was not said; so the two below.
+    const char *host; // "" when it was not said; so the four below.
+    const char *origin;
+    const char *content_type;
     const char *authorization;
     const char *last_event_id;
+    bool has_body;    // The head announces one.
     const char *body; // NUL-terminated past body_len.
     size_t body_len;
     char peer[EVQ_HTTP_PEER_BYTES]; // Numeric address of the client or of its proxy.

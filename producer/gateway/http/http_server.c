@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "producer/gateway/http/http_length.h"
 #include "producer/gateway/http/listen.h"
 #include "shared/base/clock.h"
 #include "shared/base/json_memory.h"
@@ -326,6 +327,9 @@ static bool begin(struct call *call, const char *method)
 
     request->method = strcmp(method, "HEAD") == 0 ? "GET" : method;
     request->host = header_of(call, "Host");
+    request->origin = header_of(call, "Origin");
+    request->content_type = header_of(call, "Content-Type");
+    request->has_body = evq_http_length_announced(call->connection);
     request->authorization = header_of(call, "Authorization");
     request->last_event_id = header_of(call, "Last-Event-ID");
     request->body = "";
@@ -340,12 +344,14 @@ static bool begin(struct call *call, const char *method)
     return call->exchange.route != NULL;
 }
 
-/* Whether Content-Length says at once that the body is too long. */
-static bool body_announced_too_long(const struct call *call)
+/* Answers before the body is read: the library closes the connection after it. */
+static enum MHD_Result answer_at_once(struct call *call, int code, const char *word,
+                                      const char *sentence)
 {
-    const char *text = header_of(call, "Content-Length");
-    const size_t digits = strspn(text, "0123456789");
-    return digits > 18 || strtoull(digits > 0 ? text : "0", NULL, 10) > EVQ_HTTP_BODY_MAX;
+    evq_http_reply_free(&call->exchange.reply);
+    evq_http_reply_error(&call->exchange.reply, code, word, "%s", sentence);
+    evq_http_reply_header(&call->exchange.reply, "Connection", "close");
+    return answer(call);
 }
 
 static enum MHD_Result on_head(struct call *call, const char *method)
@@ -358,11 +364,16 @@ static enum MHD_Result on_head(struct call *call, const char *method)
     }
     atomic_fetch_add(&call->server->busy, 1);
     call->progress = begin(call, method) ? BODY : DROP;
-    if (body_announced_too_long(call)) {
-        evq_http_reply_free(&call->exchange.reply);
-        evq_http_reply_error(&call->exchange.reply, 413, "limit",
-                             "the body is longer than %zu bytes", EVQ_HTTP_BODY_MAX);
-        return answer(call); // Before the body: the library closes the connection after it.
+    if (evq_http_length_is_ambiguous(call->connection)) {
+        return answer_at_once(call, 400, "invalid",
+                              "the length of the body is given more than once, by Content-Length "
+                              "or Transfer-Encoding");
+    }
+    if (evq_http_length_over(call->connection, EVQ_HTTP_BODY_MAX)) {
+        char sentence[64];
+        (void)snprintf(sentence, sizeof sentence, "the body is longer than %zu bytes",
+                       (size_t)EVQ_HTTP_BODY_MAX);
+        return answer_at_once(call, 413, "limit", sentence);
     }
     return MHD_YES;
 }
