@@ -145,8 +145,8 @@ static void process_takes_over_when_its_guard_is_killed(void **state)
     evq_output_close(&run.output);
 }
 
-/* The one who started the program is killed: the guard ends the group. */
-static void process_ends_with_the_one_who_started_it(void **state)
+/* The one who started the program is killed: the guard ends the group, even if it was stopped. */
+static void assert_ends_with_its_parent(const struct fixture_folder *folder, bool stop_guard)
 {
     static const char *const argv[] = {"sh", "-c", "echo $$; while :; do sleep 1; done", NULL};
     struct evq_output output;
@@ -157,9 +157,9 @@ static void process_ends_with_the_one_who_started_it(void **state)
     assert_status_err(evq_output_open(NULL, 0, &output, &err), EVQ_OK, &err);
     const pid_t pid = fork();
     if (pid == 0) {
-        run_start(&run, *state, argv);
+        run_start(&run, folder, argv);
         const pid_t program = run_number(&run);
-        (void)dprintf(output.write_fd, "%d\n", (int)program);
+        (void)dprintf(output.write_fd, "%d %d\n", (int)program, (int)run.process.guard);
         for (;;) {
             (void)pause();
         }
@@ -167,12 +167,27 @@ static void process_ends_with_the_one_who_started_it(void **state)
     assert_true(pid > 0);
     FIXTURE_UNTIL(
         (evq_output_read(&output), evq_output_line(&output, line, sizeof(line)), line[0] != '\0'));
-    const pid_t program = (pid_t)atoi(line);
+    char *rest = NULL;
+    const pid_t program = (pid_t)strtol(line, &rest, 10);
+    const pid_t guard = (pid_t)strtol(rest, NULL, 10);
     assert_int_equal(kill(program, 0), 0);
+    if (stop_guard) {
+        assert_int_equal(kill(guard, SIGSTOP), 0);
+    }
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
-    FIXTURE_UNTIL(kill(program, 0) != 0);
+    FIXTURE_UNTIL(kill(program, 0) != 0 && kill(guard, 0) != 0);
     evq_output_close(&output);
+}
+
+static void process_ends_with_the_one_who_started_it(void **state)
+{
+    assert_ends_with_its_parent(*state, false);
+}
+
+static void process_ends_with_its_parent_when_its_guard_is_stopped(void **state)
+{
+    assert_ends_with_its_parent(*state, true);
 }
 
 static void output_keeps_its_end_and_bounds_its_file(void **state)
@@ -291,6 +306,7 @@ int main(void)
         TEST(process_sweeps_the_group_when_the_leader_ends),
         TEST(process_takes_over_when_its_guard_is_killed),
         TEST(process_ends_with_the_one_who_started_it),
+        TEST(process_ends_with_its_parent_when_its_guard_is_stopped),
         TEST(output_keeps_its_end_and_bounds_its_file),
         TEST(output_makes_its_file_when_there_is_something_to_write),
         TEST(environment_holds_what_was_named_and_no_more),

@@ -115,7 +115,10 @@ static bool program_ended(pid_t pid)
     return false;
 }
 
-/* Waits for the program, kills what is left of it, says how it ended. SIGTERM: our parent died. */
+/*
+ * Waits for the program, kills what is left of it, says how it ended. SIGTERM asks it to end the
+ * program. When our parent dies, the kernel sends SIGCONT, which a stopped guard receives too.
+ */
 static void guard_run(const struct evq_process_config *config, int status_fd, pid_t parent)
 {
     sigset_t all;
@@ -123,7 +126,7 @@ static void guard_run(const struct evq_process_config *config, int status_fd, pi
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, NULL);
     (void)signal(SIGCHLD, SIG_DFL); // Ignored, children would be reaped unseen.
-    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    (void)prctl(PR_SET_PDEATHSIG, SIGCONT);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (getppid() != parent) {
         _exit(0);
@@ -141,7 +144,7 @@ static void guard_run(const struct evq_process_config *config, int status_fd, pi
     (void)close_range(1, ~0U, 0);
     for (;;) {
         const int got = sigwaitinfo(&all, NULL);
-        if (got == SIGTERM) {
+        if (got == SIGTERM || getppid() != parent) {
             group_kill(pid);
         }
         if (program_ended(pid)) {
