@@ -6,6 +6,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "logger/directory_lock.h"
 #include "logger/forward.h"
 #include "logger/options.h"
 #include "shared/base/clock.h"
@@ -13,8 +14,9 @@
 #include "shared/base/log.h"
 #include "shared/base/program.h"
 
-#define TICK_MS 200
-#define TRIM_MS 60000
+#define LOCK_NAME ".logger.lock"
+#define TICK_MS   200
+#define TRIM_MS   60000
 
 /* What a burst of results took and gave back returns to the system: the allocator would keep it. */
 static void memory_trim(int64_t *due_ms)
@@ -83,10 +85,20 @@ static enum evq_status sinks_run(const struct evq_config *config, const sigset_t
 static int logger_run(const struct evq_config *config, const sigset_t *signals,
                       struct evq_error *err)
 {
+    int lock_fd = -1;
+
     if (evq_file_make_directories(config->logger.directory, 0755, err) != EVQ_OK) {
         return EVQ_EXIT_CONFIG;
     }
-    return evq_program_exit(sinks_run(config, signals, err));
+    // One lock for all sinks: with a lock each, two loggers could hold some of them and both give
+    // up.
+    enum evq_status status =
+        evq_directory_lock_take(config->logger.directory, LOCK_NAME, &lock_fd, err);
+    if (status == EVQ_OK) {
+        status = sinks_run(config, signals, err);
+    }
+    evq_file_close(&lock_fd);
+    return evq_program_exit(status);
 }
 
 int main(int argc, char **argv)

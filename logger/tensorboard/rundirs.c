@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "logger/directory_lock.h"
 #include "shared/base/file.h"
 #include "shared/queue/job.h"
 
@@ -33,39 +33,6 @@ struct evq_rundirs {
     struct rundir *first;
 };
 
-static enum evq_status lock_take(struct evq_rundirs *dirs, struct evq_error *err)
-{
-    char path[PATH_MAX];
-    char text[64] = "";
-
-    if (snprintf(path, sizeof(path), "%s/%s", dirs->base, dirs->lock_name) >= (int)sizeof(path)) {
-        return evq_error_set(err, EVQ_E_LIMIT, "path of lock file in '%s' is too long", dirs->base);
-    }
-    const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
-    }
-    const int refused = flock(fd, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
-    if (refused != 0 && refused != EWOULDBLOCK) { // NFS or Lustre, mounted without locks.
-        (void)close(fd);                          // Nothing was written.
-        return evq_error_set(err, EVQ_E_IO, "lock '%s': %s (a file system with locks is needed)",
-                             path, strerror(refused));
-    }
-    if (refused != 0) {
-        ssize_t got = pread(fd, text, sizeof(text) - 1, 0);
-        text[got > 0 ? strcspn(text, "\n") : 0] = '\0';
-        (void)close(fd); // Not ours.
-        return evq_error_set(err, EVQ_E_CONFLICT, "'%s' is held by another logger (pid %s)", path,
-                             text[0] != '\0' ? text : "unknown");
-    }
-    dirs->lock_fd = fd;
-    int length = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)length, 0) != length) {
-        return evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
-    }
-    return EVQ_OK;
-}
-
 /* The directory and the lock in it are there; both anew where they were removed. */
 static enum evq_status base_hold(struct evq_rundirs *dirs, struct evq_error *err)
 {
@@ -76,7 +43,9 @@ static enum evq_status base_hold(struct evq_rundirs *dirs, struct evq_error *err
     }
     evq_file_close(&dirs->lock_fd); // A file that nobody can find holds nobody off.
     const enum evq_status status = evq_file_make_directories(dirs->base, 0755, err);
-    return status == EVQ_OK ? lock_take(dirs, err) : status;
+    return status == EVQ_OK
+               ? evq_directory_lock_take(dirs->base, dirs->lock_name, &dirs->lock_fd, err)
+               : status;
 }
 
 enum evq_status evq_rundirs_open(const char *base, const char *leaf, const char *lock_name,
