@@ -66,6 +66,9 @@ static void tensorboard_close(void *state)
     struct tensorboard *sink = state;
 
     if (sink != NULL) {
+        if (sink->dirs != NULL) {
+            evq_rundirs_visit(sink->dirs, evq_tfrun_is_unsorted); // Of loggers that were killed.
+        }
         evq_rundirs_close(sink->dirs);
         free(sink);
     }

@@ -1,5 +1,6 @@
 #include "logger/tensorboard/rundirs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -203,6 +204,28 @@ enum evq_status evq_rundirs_flush(struct evq_rundirs *dirs, struct evq_error *er
         dir->dirty = false;
     }
     return EVQ_OK;
+}
+
+void evq_rundirs_visit(struct evq_rundirs *dirs, bool (*wanted)(const char *directory))
+{
+    const struct dirent *entry = NULL;
+    DIR *stream = opendir(dirs->base);
+
+    while (stream != NULL && (entry = readdir(stream)) != NULL) {
+        char path[PATH_MAX];
+        struct evq_error ignored;
+        void *run = NULL;
+        const int length = snprintf(path, sizeof(path), "%s/%s%s%s", dirs->base, entry->d_name,
+                                    dirs->leaf[0] != '\0' ? "/" : "", dirs->leaf);
+        if (length > 0 && length < (int)sizeof(path) && evq_rundirs_name_valid(entry->d_name) &&
+            wanted(path)) {
+            const enum evq_status status = evq_rundirs_get(dirs, entry->d_name, &run, &ignored);
+            (void)status; // Tried again at the next stop.
+        }
+    }
+    if (stream != NULL) {
+        (void)closedir(stream); // Opened for reading.
+    }
 }
 
 void evq_rundirs_close(struct evq_rundirs *dirs)

@@ -42,6 +42,9 @@ void evq_rundirs_wrote(struct evq_rundirs *dirs, const void *run, enum evq_statu
  * may be ahead of its files, or these were removed; the next write opens it anew, with its
  * directory. */
 enum evq_status evq_rundirs_flush(struct evq_rundirs *dirs, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Opens each run whose directory is wanted. Their close() then finishes what an earlier process,
+ * which was killed, left undone. A run that cannot be opened is left for the next time. */
+void evq_rundirs_visit(struct evq_rundirs *dirs, bool (*wanted)(const char *directory));
 void evq_rundirs_close(struct evq_rundirs *dirs); // Accepts NULL; gives the lock up.
 
 #endif

@@ -8,15 +8,8 @@
 
 enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
-enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
-enum {
-    TENSOR_DTYPE = 1,
-    TENSOR_SHAPE = 2,
-    TENSOR_FLOAT_VAL = 5,
-    TENSOR_CONTENT = 4,
-    DTYPE_FLOAT = 1
-};
-enum { METADATA_PLUGIN = 1, METADATA_CLASS = 4, PLUGIN_NAME = 1, CLASS_SCALAR = 1 };
+enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_TENSOR = 8 };
+enum { TENSOR_CONTENT = 4, TENSOR_FLOAT_VAL = 5 }; // Read only: files of evalq's earlier builds.
 
 uint32_t evq_tfevent_crc32c(const void *data, size_t bytes)
 {
@@ -160,13 +153,9 @@ void evq_tfevent_version(struct evq_buffer *out, double wall_seconds)
 void evq_tfevent_scalar(struct evq_buffer *out, double wall_seconds, int64_t step, const char *tag,
                         float value)
 {
-    static const char plugin[] = "scalars";
     const size_t tag_bytes = strlen(tag);
     // From the inside out, since each message begins with its length.
-    const size_t tensor = 2 + field_bytes(0) + field_bytes(sizeof(float));
-    const size_t plugin_data = field_bytes(sizeof(plugin) - 1);
-    const size_t metadata = field_bytes(plugin_data) + 2;
-    const size_t body = field_bytes(tag_bytes) + field_bytes(tensor) + field_bytes(metadata);
+    const size_t body = field_bytes(tag_bytes) + 1 + sizeof(float);
     const size_t summary = field_bytes(body);
     const size_t event = event_bytes(step, summary);
 
@@ -175,17 +164,8 @@ void evq_tfevent_scalar(struct evq_buffer *out, double wall_seconds, int64_t ste
     put_head(out, EVENT_SUMMARY, summary);
     put_head(out, SUMMARY_VALUE, body);
     put_bytes(out, VALUE_TAG, tag, tag_bytes);
-    put_head(out, VALUE_TENSOR, tensor);
-    put_key(out, TENSOR_DTYPE, WIRE_VARINT);
-    put_varint(out, DTYPE_FLOAT);
-    put_bytes(out, TENSOR_SHAPE, "", 0); // Rank 0.
-    put_head(out, TENSOR_FLOAT_VAL, sizeof(float));
+    put_key(out, VALUE_SIMPLE, WIRE_FIXED32);
     put_float(out, value);
-    put_head(out, VALUE_METADATA, metadata);
-    put_head(out, METADATA_PLUGIN, plugin_data);
-    put_bytes(out, PLUGIN_NAME, plugin, sizeof(plugin) - 1);
-    put_key(out, METADATA_CLASS, WIRE_VARINT);
-    put_varint(out, CLASS_SCALAR);
     record_end(out, event);
 }
 

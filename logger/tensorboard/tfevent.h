@@ -18,7 +18,8 @@
 /* Appends the record every file begins with. wall_seconds: unix time. */
 void evq_tfevent_version(struct evq_buffer *out, double wall_seconds);
 
-/* Appends one scalar: tag, step, value, as a scalars-plugin tensor (TensorFlow 2's form). */
+/* Appends one scalar as a `simple_value`, as PyTorch's SummaryWriter does. Programs read it with
+ * TensorBoard's EventAccumulator.Scalars(). */
 void evq_tfevent_scalar(struct evq_buffer *out, double wall_seconds, int64_t step, const char *tag,
                         float value);
 

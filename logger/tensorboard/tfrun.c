@@ -17,6 +17,7 @@
 #define NAME_PREFIX "events.out.tfevents."
 #define NAME_SUFFIX ".evalq"
 #define TEMPORARY   ".evalq-compact.tmp"
+#define UNSORTED    ".evalq-unsorted"
 #define FILES_MAX   4096
 #define WRITE_BYTES ((size_t)1 << 20) // At a time.
 
@@ -335,6 +336,37 @@ static enum evq_status rest_write(struct evq_tfrun *run, struct evq_error *err)
     return status;
 }
 
+static void marker_path(const char *directory, char *out, size_t out_bytes)
+{
+    (void)snprintf(out, out_bytes, "%s/%s", directory, UNSORTED);
+}
+
+/* Left beside the files until they are compacted, so that a later logger knows of them. */
+static void marker_put(const struct evq_tfrun *run)
+{
+    char path[PATH_MAX + sizeof(UNSORTED)];
+
+    marker_path(run->directory, path, sizeof(path));
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    evq_file_close(&fd); // Without it the files are only compacted by the next write to the run.
+}
+
+static void marker_remove(const struct evq_tfrun *run)
+{
+    char path[PATH_MAX + sizeof(UNSORTED)];
+
+    marker_path(run->directory, path, sizeof(path));
+    (void)unlink(path); // One that stays costs a look at the next stop.
+}
+
+bool evq_tfrun_is_unsorted(const char *directory)
+{
+    char path[PATH_MAX + sizeof(UNSORTED)];
+
+    marker_path(directory, path, sizeof(path));
+    return access(path, F_OK) == 0;
+}
+
 enum evq_status evq_tfrun_flush(struct evq_tfrun *run, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
@@ -350,6 +382,7 @@ enum evq_status evq_tfrun_flush(struct evq_tfrun *run, struct evq_error *err)
         return EVQ_OK;
     }
     if (run->fd < 0) {
+        marker_put(run);
         status = file_begin(run, err);
     }
     if (status == EVQ_OK) {
@@ -405,8 +438,12 @@ enum evq_status evq_tfrun_compact(struct evq_tfrun *run, struct evq_error *err)
     size_t count = 0;
 
     enum evq_status status = evq_tfrun_flush(run, err);
-    if (status != EVQ_OK || (run->file_count <= 1 && !run->disordered)) {
+    if (status != EVQ_OK) {
         return status;
+    }
+    if (run->file_count <= 1 && !run->disordered) {
+        marker_remove(run);
+        return EVQ_OK;
     }
     status = names_list(run->directory, &names, &count, err);
     if (status == EVQ_OK) {
@@ -423,6 +460,7 @@ enum evq_status evq_tfrun_compact(struct evq_tfrun *run, struct evq_error *err)
         run->file_count = 1;
         run->disordered = false;
         evq_file_close(&run->fd); // The file was removed: its content is in the sorted one.
+        marker_remove(run);
     }
     return status;
 }

@@ -25,6 +25,9 @@ enum evq_status evq_tfrun_flush(struct evq_tfrun *run, struct evq_error *err) EV
 /* One sorted file in place of several or of one with points out of order, so that any reader finds
  * ascending steps. */
 enum evq_status evq_tfrun_compact(struct evq_tfrun *run, struct evq_error *err) EVQ_CHECK_RESULT;
+/* Whether the files of a run may need evq_tfrun_compact(), because a logger wrote to them and has
+ * not compacted them since: it is still at work, or it was killed. */
+bool evq_tfrun_is_unsorted(const char *directory);
 /* All points, flushed or not; to be read, valid until the next call. */
 struct evq_point_buffer_set *evq_tfrun_series(struct evq_tfrun *run);
 void evq_tfrun_close(struct evq_tfrun *run); // Accepts NULL. Drops what was not flushed.
