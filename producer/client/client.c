@@ -19,9 +19,10 @@
 #define SPOOL_BYTES_DEFAULT ((int64_t)64 << 20)
 #define PIN_BYTES_DEFAULT   ((int64_t)64 << 30)
 #define SESSION_MS_MAX      INT64_C(253402300800000) // The year 10000.
-#define CLOSE_MS            1000
-#define CLOSE_SEND_MS       700 // Of which for sending what is ready.
-#define CLOSE_LOOK_MS       150 // And for releasing pins.
+#define CLOSE_MS            10000                    // Default time for sending what is ready.
+#define CLOSE_SAVE_MS       700                      // For a save that ends just before the close.
+#define CLOSE_LOOK_MS       150                      // For releasing pins.
+#define CLOSE_END_MS        300                      // For the thread to end.
 
 static const char *text_or(const char *text, const char *fallback)
 {
@@ -263,6 +264,7 @@ int evalq_client_open(const struct evalq_options *options, struct evalq_client *
     }
     standard_hold();
     client->fork_depth = evq_fork_depth();
+    client->close_ms = options->close_ms > 0 ? options->close_ms : CLOSE_MS;
     client->session_ms = options->session_ms > 0 ? options->session_ms : process_started_ms();
     if (client_start(client, options, &error) != EVQ_OK) {
         client_free(client);
@@ -291,13 +293,14 @@ void evalq_client_close(struct evalq_client *client)
     if (client == NULL || client->fork_depth != evq_fork_depth()) {
         return; // A forked child's copy: its thread and locks are not here to be ended.
     }
-    int64_t start = evq_clock_mono_ms();
-    if (evq_sender_flush(client->sender, start + CLOSE_SEND_MS, false) == EVQ_OK) {
+    const int64_t start = evq_clock_mono_ms();
+    if (evq_sender_flush(client->sender, start + client->close_ms, start + CLOSE_SAVE_MS, false) ==
+        EVQ_OK) {
         evq_sender_look(client->sender, evq_clock_mono_ms() + CLOSE_LOOK_MS);
     } else {
         unsent_tell(client->sender);
     }
-    evq_sender_stop(client->sender, start + CLOSE_MS);
+    evq_sender_stop(client->sender, evq_clock_mono_ms() + CLOSE_END_MS);
     evq_client_results_close(client);
     client_free(client);
 }
@@ -375,7 +378,7 @@ int evalq_client_flush(struct evalq_client *client, int timeout_ms)
         return usable;
     }
     int64_t deadline = timeout_ms < 0 ? INT64_MAX : evq_clock_mono_ms() + timeout_ms;
-    enum evq_status status = evq_sender_flush(client->sender, deadline, true);
+    enum evq_status status = evq_sender_flush(client->sender, deadline, INT64_MAX, true);
     if (status == EVQ_OK) {
         return EVALQ_OK;
     }

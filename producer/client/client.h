@@ -11,6 +11,7 @@ struct evalq_client {
     uint32_t fork_depth; // Of evq_fork_depth(): another one, and this is the parent's.
     struct evq_sender *sender;
     int64_t session_ms;
+    int64_t close_ms; // How long close() waits for what is ready.
     atomic_uint_fast64_t submitted;
     atomic_uint_fast64_t dropped;
     atomic_int_fast64_t submit_ns_total;

@@ -71,7 +71,9 @@ struct evalq_options { // Zero, NULL and "" mean the default.
     // memory (the root shm). Default: $EVALQ_SNAPSHOT_HOST, else the address by which it reaches
     // Redis. "none": nobody fetches.
     const char *snapshot_host;
-    uint64_t reserved[7]; // Zero.
+    // How long evalq_client_close() waits at most until what is ready was sent. Default 10,000 ms.
+    int64_t close_ms;
+    uint64_t reserved[6]; // Zero.
 };
 
 struct evalq_pair {
@@ -142,9 +144,12 @@ struct evalq_stats {         // Submits, except where it says jobs (a submit has
  */
 EVALQ_API int evalq_client_open(const struct evalq_options *options,
                                 struct evalq_client **ret_client);
-/* Gives the background thread up to 1 s to send what is ready, then stops it. What is not sent
- * stays in the ring file for the next open of the run, or for `evalq scan`, and a warning says so.
- * Accepts NULL. */
+/*
+ * Waits until everything that is ready was sent, at most options.close_ms, then stops the
+ * background thread. An outage of Redis ends the wait early, and a checkpoint that is still being
+ * written is waited for at most 0.7 s. What is not sent stays in the ring file for the next open of
+ * the run, or for `evalq scan`; a warning says how much it is. Accepts NULL.
+ */
 EVALQ_API void evalq_client_close(struct evalq_client *client);
 /* Copies the request into the ring and returns: microseconds, no lock, no system call that can
  * block, nothing kept of the caller's. Pinning, fingerprint and sending happen on the client's own

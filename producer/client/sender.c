@@ -16,6 +16,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
+#define ASK_AGAIN_MS   50
 #define LOOK_MS        10
 #define SPOOL_AGAIN_MS 1000
 #define LEFT_KEPT_MS                                                                               \
@@ -65,9 +66,11 @@ static bool settled_note(struct evq_sender *sender)
     uint64_t settled = evq_source_settled(&sender->sources[0]);
     uint64_t adopted = 0;
     uint64_t parked = 0;
+    uint64_t urgent = 0;
 
     for (const struct evq_item *item = sender->sources[0].first; item != NULL; item = item->next) {
         parked += item->parked;
+        urgent += !item->done && !item->parked && (item->ready || item->try_count == 0);
     }
     for (size_t at = 1; at < sender->source_count; at++) {
         const struct evq_source *source = &sender->sources[at];
@@ -78,6 +81,8 @@ static bool settled_note(struct evq_sender *sender)
         atomic_load(&sender->settled) != settled || atomic_load(&sender->adopted) != adopted;
     pthread_mutex_lock(&sender->progress_lock); // evq_sender_through() sees them of one moment.
     atomic_store(&sender->parked, parked);
+    atomic_store(&sender->urgent, urgent);
+    atomic_store(&sender->taken, sender->sources[0].cursor);
     atomic_store(&sender->settled, settled);
     atomic_store(&sender->adopted, adopted);
     pthread_mutex_unlock(&sender->progress_lock);
@@ -390,7 +395,15 @@ static void progress_wait(struct evq_sender *sender, int64_t until_ms)
     (void)pthread_cond_timedwait(&sender->progress, &sender->progress_lock, &until);
 }
 
-enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms, bool patient)
+/* Whether all that is left waits for its checkpoint, and not for us. */
+static bool is_idle(struct evq_sender *sender, uint64_t ring_position)
+{
+    return atomic_load(&sender->taken) >= ring_position && atomic_load(&sender->urgent) == 0 &&
+           atomic_load(&sender->spooled) == 0;
+}
+
+enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms, int64_t ready_ms,
+                                 bool patient)
 {
     enum evq_status status = EVQ_OK;
     uint64_t position = evq_ring_tail(sender->ring);
@@ -400,11 +413,15 @@ enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms,
     pthread_mutex_lock(&sender->progress_lock);
     uint64_t failures = sender->failures;
     while (!sender->ended && !is_through(sender, position)) {
-        if (evq_clock_mono_ms() >= deadline_ms || (!patient && sender->failures > failures)) {
+        const int64_t now_ms = evq_clock_mono_ms();
+        if (now_ms >= deadline_ms || (!patient && sender->failures > failures) ||
+            (now_ms >= ready_ms && is_idle(sender, position))) {
             status = atomic_load(&sender->away) ? EVQ_E_IO : EVQ_E_TIMEOUT;
             break;
         }
-        progress_wait(sender, deadline_ms);
+        // The thread tells of what it sent, not of what it found incomplete: ask again.
+        const int64_t again_ms = ready_ms == INT64_MAX ? INT64_MAX : now_ms + ASK_AGAIN_MS;
+        progress_wait(sender, again_ms < deadline_ms ? again_ms : deadline_ms);
     }
     pthread_mutex_unlock(&sender->progress_lock);
     atomic_fetch_sub(&sender->flushing, 1);

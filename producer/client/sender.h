@@ -100,6 +100,8 @@ struct evq_sender {
     struct evq_ring *ring;
     atomic_uint_fast64_t settled; // In that ring, all before it is in Redis, or parked.
     atomic_uint_fast64_t parked;  // Submits in that ring that no root holds.
+    atomic_uint_fast64_t taken;   // Up to here its submits were taken out, or could not be.
+    atomic_uint_fast64_t urgent;  // Of these, so many can be sent now, or were never looked at.
     uint64_t inherited;           // What the ring held up to here was there before this client.
     pthread_mutex_t progress_lock;
     pthread_cond_t progress; // Something was sent, or a try to send failed.
@@ -153,9 +155,13 @@ enum evq_status evq_sender_start(const struct evq_sender_options *options, struc
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* All before it is in Redis, or parked: how many, of the same moment. */
 bool evq_sender_through(struct evq_sender *sender, uint64_t ring_position, uint64_t *ret_parked);
-/* EVQ_OK, EVQ_E_TIMEOUT, EVQ_E_IO (Redis was away). deadline_ms monotonic, INT64_MAX: none. Any
- * thread. patient: an outage does not end it early. */
-enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms,
+/*
+ * Waits until everything that was submitted before is in Redis. Any thread. deadline_ms and
+ * ready_ms are monotonic; INT64_MAX: none. From ready_ms on, a submit whose checkpoint is not
+ * complete is waited for no longer. patient: an outage of Redis does not end the wait early.
+ * EVQ_E_TIMEOUT; EVQ_E_IO: Redis is away.
+ */
+enum evq_status evq_sender_flush(struct evq_sender *sender, int64_t deadline_ms, int64_t ready_ms,
                                  bool patient) EVQ_CHECK_RESULT;
 /* Has the thread look at the pins once, if Redis is there, and waits for it until deadline_ms. */
 void evq_sender_look(struct evq_sender *sender, int64_t deadline_ms);

@@ -50,7 +50,8 @@ class Options(ctypes.Structure):
         ("log_path", ctypes.c_char_p),
         ("quiet", ctypes.c_int),
         ("snapshot_host", ctypes.c_char_p),
-        ("reserved", ctypes.c_uint64 * 7),
+        ("close_ms", ctypes.c_int64),
+        ("reserved", ctypes.c_uint64 * 6),
     ]
 
 

@@ -53,6 +53,7 @@ class Client:
               Default: $EVALQ_SNAPSHOT_HOST, else the address by which Redis is reached; "none": nobody fetches.
     session_ms    When this life of the run began, unix ms. Default: this process's start.
     ring_directory    Where submits not yet sent are kept; a local disk. Default: ~/.local/state/evalq.
+    close_seconds How long close() waits at most until everything that is ready was sent.
 
     A wrong configuration never stops training: it is logged once, and every submit returns False.
     """
@@ -77,6 +78,7 @@ class Client:
         snapshot_host: Optional[str] = None,
         session_ms: Optional[int] = None,
         ring_directory: Optional[Path] = None,
+        close_seconds: float = 10.0,
     ) -> None:
         self._options: Dict[str, Any] = {
             "url": url,
@@ -97,6 +99,7 @@ class Client:
             self._options["config"] = _checked.optional_path("config", config)
             self._options["ring_directory"] = _checked.optional_path("ring_directory", ring_directory)
             self._options["pin_disabled"] = 0 if pin else 1
+            self._options["close_ms"] = max(1, int(1000 * min(_checked.seconds("close_seconds", close_seconds), 86400.0)))
             self._snapshot_directory = _checked.optional_path("snapshot_directory", snapshot_directory)
             self._snapshot_limit = max(1, _checked.whole("snapshots", snapshots))
         except Exception as error:
@@ -357,8 +360,9 @@ class Client:
             return self._fail(error, "flush: ")
 
     def close(self) -> None:
-        """Gives the background thread a second to send what is ready, then stops. What is not sent stays on
-        disk for the next client of the run, or for ``evalq scan``. Snapshots that nobody claimed are dropped."""
+        """Waits until everything that is ready was sent, at most ``close_seconds``, then stops. A warning says how
+        many submits are left. They stay on disk for the next client of the run, or for ``evalq scan``. Snapshots that
+        nobody claimed are dropped."""
         self._closed = True
         self._arrivals.stop()
         with self._lock:
