@@ -50,7 +50,7 @@ class Reply(Trial):
 
     verb = ""
     by = ""
-    sinks = "{kind: jsonl}"
+    sinks = "{kind: jsonl}, {kind: best, enabled: false}"
     devices, needs = CPU, 0
     programs = ("evalq-worker", "evalq-logger", "evalq-gateway")
 

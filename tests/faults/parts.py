@@ -117,7 +117,7 @@ class Front:
         """Status and document; status 0: no answer, or half of one. method: None: POST with a body, GET without."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode() if body else None,
-            {"Authorization": f"Bearer {TOKEN}"}, method=method,
+            {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}, method=method,
         )  # fmt: skip
         try:
             with urllib.request.urlopen(request, timeout=DEADLINE) as reply:

@@ -44,7 +44,7 @@ class Planted(Stage):
     """Its Redis wants a password, and its connection gives it."""
 
     def __init__(self) -> None:
-        config = CONFIG.replace("{kind: jsonl}, {kind: csv}, {kind: tensorboard}", SINKS)
+        config = CONFIG.replace("{kind: jsonl}, {kind: csv}, {kind: tensorboard}, {kind: best, enabled: false}", SINKS + ", {kind: best, enabled: false}")
         super().__init__(config + REDIS)  # The password's file is beside that of configuration.
         self.authority = Authority(self.path("tls"))
         with open(self.authority.key, encoding="ascii") as file:

@@ -107,7 +107,7 @@ class Recorded(Reply):
     """Results reach the sinks once each."""
 
     by = "evalq-logger"
-    sinks = "{kind: jsonl}, {kind: csv}, {kind: tensorboard}"
+    sinks = "{kind: jsonl}, {kind: csv}, {kind: tensorboard}, {kind: best, enabled: false}"
 
     def prepare(self) -> None:
         self.done("run", [1, 2])

@@ -41,7 +41,7 @@ suites:
         data: {format: idx, inputs: $DATA/t10k-images-idx3-ubyte.gz, labels: $DATA/t10k-labels-idx1-ubyte.gz, limit: 20}
   echo: {evaluator: echo, tasks: [{name: one, type: any}]}
 worker: {scratch: $SITE/scratch, lease_ms: 300, heartbeat_ms: 60, drain_seconds: 1, devices: cpu, threads: 1}
-logger: {directory: $SITE/results, sinks: [{kind: jsonl}, {kind: csv}, {kind: tensorboard}]}
+logger: {directory: $SITE/results, sinks: [{kind: jsonl}, {kind: csv}, {kind: tensorboard}, {kind: best, enabled: false}]}
 """
 TASKS = {"native": "digits", "echo": "one"}
 

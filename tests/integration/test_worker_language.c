@@ -380,6 +380,7 @@ static void worker_says_what_prepares_layouts_that_are_cut(void **state)
         (void)snprintf(path, sizeof(path), "%s/ckpt/megatron%s", site->dir, folders[i]);
         assert_int_equal(mkdir(path, 0755), 0);
     }
+    fixture_file_write(site->dir, "ckpt/megatron/mp_rank_00/model_optim_rng.pt", "x");
     (void)fixture_site_worker(site, "--devices", "cpu", NULL);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         submit(site, cases[i].id, "ckpt", cases[i].path);

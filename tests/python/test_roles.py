@@ -346,7 +346,8 @@ class RolesTest(unittest.TestCase):
         request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Authorization": "Bearer " + token})
         with urllib.request.urlopen(request, timeout=DEADLINE) as reply:
             self.assertIn(b"evalq_redis_up", reply.read())
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/jobs/r/1/regular/heldout/retry", b"{}", headers=dict(request.headers))
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/jobs/r/1/regular/heldout/retry", b"{}",
+                                           headers={**request.headers, "Content-Type": "application/json"})
         with self.assertRaises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(request, timeout=DEADLINE)
         caught.exception.close()

@@ -241,7 +241,7 @@ static void sharded_is_incomplete_until_the_last_shard_is_there(void **state)
     assert_holds(err.message, "not yet their index");
     assert_int_equal(unlinkat(folder->fd, "step-1/model-00001-of-00003.safetensors", 0), 0);
     assert_int_equal(unlinkat(folder->fd, "step-1/model-00003-of-00003.safetensors", 0), 0);
-    assert_status(evq_checkpoint_complete(folder->fd, "step-1", &err), EVQ_E_INCOMPLETE);
+    assert_status(evq_checkpoint_complete(folder->fd, "step-1", &err), EVQ_E_UNSUPPORTED);
     assert_holds(err.message, "no weights file");
 }
 
@@ -261,7 +261,7 @@ static void layout_takes_the_one_weights_file_and_leaves_the_trainer_state(void 
     assert_string_equal(checkpoint->files[0].name, "weights.safetensors");
     evq_checkpoint_close(checkpoint);
     put(folder, "step-2/other.safetensors", "{}", 0);
-    assert_status(open_named(folder, "step-2", &checkpoint, &err), EVQ_E_INVALID);
+    assert_status(open_named(folder, "step-2", &checkpoint, &err), EVQ_E_UNSUPPORTED);
     assert_holds(err.message, "name the one to evaluate");
     put(folder, "step-2/model.safetensors", "{}", 0); // The name Transformers looks for decides.
     assert_status_err(open_named(folder, "step-2", &checkpoint, &err), EVQ_OK, &err);
