@@ -94,7 +94,7 @@ static int logger_run(const struct evq_config *config, const sigset_t *signals,
     // up.
     enum evq_status status =
         evq_directory_lock_take(config->logger.directory, LOCK_NAME, &lock_fd, err);
-    if (status == EVQ_OK) {
+    if (status != EVQ_E_CONFLICT) { // On a full or read-only disk the sinks wait, and say why.
         status = sinks_run(config, signals, err);
     }
     evq_file_close(&lock_fd);
