@@ -24,7 +24,7 @@ static struct sockaddr_un address = {.sun_family = AF_UNIX};
 static struct evq_config *config;
 
 /* A request that the server hands on. A submit goes as far as it can without Redis. */
-bool evq_pool_add(struct evq_pool *pool, struct evq_exchange *exchange)
+bool evq_thread_pool_add(struct evq_thread_pool *pool, struct evq_exchange *exchange)
 {
     struct evq_http_request *request = &exchange->request;
     struct evq_http_reply *reply = &exchange->reply;
