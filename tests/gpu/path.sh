@@ -23,7 +23,10 @@ printf "$tokens" >"$dir/tokens.bin"
 cat >"$dir/evalq.yaml" <<YAML
 roots: {models: $models}
 suites:
-  gpu: {needs: {gpus: 1}, tasks: [{name: file, type: perplexity, data: {format: tokens, tokens: $dir/tokens.bin, dtype: u16}}]}
+  gpu:
+    needs: {gpus: 1}
+    tasks: # fp32: on a GPU, auto would take bf16 for some of the models, which is another number than the CPU's.
+      - {name: file, type: perplexity, compute: fp32, data: {format: tokens, tokens: $dir/tokens.bin, dtype: u16}}
   cpu: {tasks: [{name: file, type: perplexity, data: {format: tokens, tokens: $dir/tokens.bin, dtype: u16}}]}
 YAML
 names=$(cd "$models" && for name in */config.json; do dirname "$name"; done)
