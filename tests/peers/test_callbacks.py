@@ -150,7 +150,8 @@ class HooksTest(SceneTest):
                 checkpoint = lightning_adapter._FRAMEWORKS[0].callbacks.ModelCheckpoint(**given)
                 trainer = SimpleNamespace(
                     fast_dev_run=False, is_global_zero=True, global_step=0, ckpt_path=None, default_root_dir=self.out, loggers=[],
-                    checkpoint_callbacks=[checkpoint], limit_val_batches=limit, check_val_every_n_epoch=every,
+                    checkpoint_callbacks=[checkpoint], callbacks=[checkpoint], enable_validation=limit != 0,
+                    lr_scheduler_configs=[], callback_metrics={}, world_size=1, limit_val_batches=limit, check_val_every_n_epoch=every,
                     val_check_interval=1.0, num_val_batches=[] if limit == 0 else [4],
                 )  # fmt: skip
                 callback = lightning_adapter.EvalqCallback(**self.good)

@@ -69,7 +69,8 @@ class PageTest(StackTest):
                 path = os.path.join(self.stack.directory, name)
                 training = Training(self.stack, [sys.executable, path], self.stack.environment(EVALQ_RUN=run))
                 training.wait()
-                self.assertEqual(training.warnings(), [])
+                said = [line for line in training.warnings() if "training is done; waiting" not in line]  # A busy machine.
+                self.assertEqual(said, [])
                 self.stack.evalq("wait", run)
                 done = [line for line in self.stack.evalq("results", run).splitlines() if "done" in line]
                 self.assertGreaterEqual(len(done), 1, self.stack.evalq("results", run))

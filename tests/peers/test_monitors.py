@@ -55,8 +55,9 @@ class MonitorsTest(StackTest):
         # The validation loss of this data rises from the first epoch on.
         settings: Dict[str, Any] = {"max_epochs": 60, "plateau": {"patience": 0, "factor": 0.5}}
         settings["stopping"] = {"monitor": "val_loss", "patience": 2, "verbose": True}
-        training = self.stack.start(PROGRAM, *words(evalq={}, pace=0.05, hold=35, **settings))
-        until(lambda: len(self.stack.evaluations()) == 3, "three epochs are evaluated")
+        training = self.stack.start(PROGRAM, *words(evalq={}, pace=0.05, hold=45, **settings))
+        # More results than its patience come at once; those after its decision change nothing.
+        until(lambda: len(self.stack.evaluations()) == 4, "four epochs are evaluated")
         go_on(self.stack.out)
         training.wait()
         found, wanted = self.stack.outcome(), self.synchronous(**settings)

@@ -42,6 +42,7 @@ class Monitors:
         self._suites = set(suites)
         self._checkpoints: List[Any] = []
         self._stoppers: Dict[Any, List[Callable[..., Any]]] = {}  # With the hooks that check.
+        self._stopped: Set[Any] = set()  # Stoppers that have decided; a later metric changes nothing they report.
         self._schedulers: List[Any] = []
         self._waiting: Dict[str, Dict[str, int]] = {}  # By state_key: saved files without a metric yet, and their steps.
         self._known: Dict[str, Set[str]] = {}  # By state_key: all of best_k_models.
@@ -179,13 +180,18 @@ class Monitors:
         trainer = self._trainer
         logged = trainer.callback_metrics
         for stopper, hooks in self._stoppers.items():
-            if stopper.monitor in news.metrics and stopper.monitor not in logged:
-                logged[stopper.monitor] = _tensor(news.metrics[stopper.monitor])
-                try:
-                    for hook in hooks:  # One of them checks, by check_on_train_epoch_end; the other returns.
-                        hook(trainer, trainer.lightning_module)
-                finally:
-                    logged.pop(stopper.monitor, None)
+            if stopper in self._stopped or stopper.monitor not in news.metrics or stopper.monitor in logged:
+                continue
+            logged[stopper.monitor] = _tensor(news.metrics[stopper.monitor])
+            asked_before, trainer.should_stop = trainer.should_stop, False
+            try:
+                for hook in hooks:  # One of them checks, by check_on_train_epoch_end; the other returns.
+                    hook(trainer, trainer.lightning_module)
+                if trainer.should_stop:  # All ranks decide together, whatever one of them was asked before.
+                    self._stopped.add(stopper)
+            finally:
+                logged.pop(stopper.monitor, None)
+                trainer.should_stop = trainer.should_stop or asked_before
         for config in self._schedulers:
             if config.monitor in news.metrics and config.monitor not in logged:
                 trainer.lightning_module.lr_scheduler_step(config.scheduler, _tensor(news.metrics[config.monitor]))
