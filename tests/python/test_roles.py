@@ -21,14 +21,52 @@ import yaml
 from scene import BIN, DATA, DEADLINE, SOURCE, free_port, until
 
 ROLES = ("init", "producer", "worker", "logger", "gateway", "viewer", "admin")
-QUEUE = ("producer", "worker", "logger", "gateway", "admin")  # Who changes the queue's state, through functions.
+QUEUE = ("producer", "worker", "logger", "gateway", "admin")  # Who changes the queue's state.
+FUNCTIONS = {  # That change it, and the roles beside admin that may call them.
+    "adopt": ("worker",),
+    "bad": ("logger",),
+    "best_put": ("logger",),
+    "cancel": ("producer", "gateway"),
+    "claim": ("worker",),
+    "complete": ("worker",),
+    "complete_claim": ("worker",),
+    "complete_many": ("worker",),
+    "fail": ("worker",),
+    "forget": (),
+    "gc": (),
+    "gpus": ("worker",),
+    "heartbeat": ("worker",),
+    "idle": ("producer",),
+    "init": (),
+    "leave": ("worker",),
+    "limit": (),
+    "loss_forget": (),
+    "pause": (),
+    "publish": ("worker",),
+    "put": ("producer", "gateway"),
+    "release": ("worker",),
+    "republish": (),
+    "retry": ("gateway",),
+    "sink_ack": ("logger",),
+    "sink_open": ("logger",),
+    "sink_remove": (),
+    "sink_replay": (),
+    "sink_serve": ("logger",),
+    "split": ("worker",),
+    "submit": ("producer", "gateway"),
+    "submit_batch": ("producer", "gateway"),
+    "suite": ("worker",),
+    "ticket_cancel": ("gateway",),
+    "ticket_put": ("gateway",),
+    "tickets": ("gateway",),
+}
 
 # Commands, and the roles that get another answer than NOPERM.
 TABLE: List[Tuple[Tuple[str, ...], Tuple[str, ...]]] = [
     (("PING",), ROLES),
     (("TIME",), ROLES),
     (("FCALL_RO", "evalq_v1_stats", "1", "evalq:{main}:"), ROLES),
-    (("FCALL", "evalq_v1_pause", "1", "evalq:{main}:", "queue", "", "0"), QUEUE),
+    (("FCALL", "evalq_v1_pause", "1", "evalq:{main}:", "queue", "", "0"), ("admin",)),
     (("HGET", "evalq:{main}:meta", "epoch"), ROLES),
     (("HSET", "evalq:{main}:meta", "of-a-test", "1"), QUEUE),
     (("FUNCTION", "LIST"), ROLES),
@@ -38,7 +76,8 @@ TABLE: List[Tuple[Tuple[str, ...], Tuple[str, ...]]] = [
     (("XREADGROUP", "GROUP", "g", "c", "STREAMS", "evalq:{main}:none", ">"), ("logger", "admin")),
     (("XAUTOCLAIM", "evalq:{main}:none", "g", "c", "0", "0"), ("logger", "admin")),
     (("XREAD", "COUNT", "1", "STREAMS", "evalq:{main}:none", "0"), ("gateway",)),
-    (("CONFIG", "GET", "maxmemory"), ("viewer", "admin")),
+    (("CONFIG", "GET", "maxmemory"), ("admin",)),
+    (("CONFIG", "GET", "masterauth"), ("admin",)),
     (("CONFIG", "SET", "maxmemory-samples", "5"), ("admin",)),
     (("CLIENT", "KILL", "ID", "4294967295"), ("admin",)),
     (("ACL", "LIST"), ("admin",)),
@@ -224,6 +263,24 @@ class RolesTest(unittest.TestCase):
                 if refused == (role in allowed):
                     wrong.append(f"{role}: {' '.join(words)}: {answer!r:.200}")
         admin.call("HDEL", "evalq:{main}:meta", "of-a-test")
+        self.assertFalse(wrong, "\n".join(wrong))
+
+    def test_each_role_calls_the_functions_of_its_program_and_no_other(self) -> None:
+        listed = self.wire("admin").call("FUNCTION", "LIST", "LIBRARYNAME", "evalq_v1")
+        functions = [dict(zip(entry[::2], entry[1::2])) for entry in dict(zip(listed[0][::2], listed[0][1::2]))["functions"]]
+        self.assertEqual({f["name"][len("evalq_v1_") :] for f in functions if "+no-writes" not in f["flags"]}, set(FUNCTIONS))
+        wrong = []
+        for role in ROLES:
+            wire = self.wire(role)
+            for function in functions:
+                name, reads = function["name"], "+no-writes" in function["flags"]
+                if reads and role == "init":
+                    continue  # It may read the version and little else: the commands that a function uses are checked too.
+                may = reads or role == "admin" or role in FUNCTIONS[name[len("evalq_v1_") :]]
+                # More arguments than any function takes: one that may be called refuses them before it changes anything.
+                answer = wire.call("FCALL_RO" if reads else "FCALL", name, "1", "evalq:{main}:", *["\x01"] * 200)
+                if (isinstance(answer, str) and "NOPERM" in answer) == may:
+                    wrong.append(f"{role}: {name}: {answer!r:.200}")
         self.assertFalse(wrong, "\n".join(wrong))
 
     def test_nobody_comes_in_without_a_password(self) -> None:

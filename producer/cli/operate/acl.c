@@ -20,19 +20,27 @@ struct commands {
 
 struct role {
     const char *name;
-    const char *keys;     // "~": its queue's; "%R~": those for reading.
-    bool library;         // Every command that some function uses.
-    const char *commands; // More, separated by blanks.
+    const char *keys;      // "~": its queue's; "%R~": those for reading.
+    bool library;          // Every command that some function uses.
+    const char *functions; // That change the queue and that it may call, separated by blanks.
+    const char *commands;  // More, separated by blanks.
 };
 
 static const struct role roles[] = {
-    {"init", "%R~", false, "fcall_ro hget hmget function|load function|list function|delete info"},
-    {"producer", "~", true, "fcall fcall_ro function|list"},
-    {"worker", "~", true, "fcall fcall_ro function|list bzpopmin"},
-    {"logger", "~", true, "fcall fcall_ro function|list xreadgroup xautoclaim"},
-    {"gateway", "~", true, "fcall fcall_ro function|list xread xinfo|stream"},
-    {"viewer", "%R~", true, "fcall_ro function|list info config|get"},
-    {"admin", "~", true,
+    {"init", "%R~", false, "",
+     "fcall_ro hget hmget function|load function|list function|delete info"},
+    {"producer", "~", true, "cancel idle put submit submit_batch", "fcall_ro function|list"},
+    {"worker", "~", true,
+     "adopt claim complete complete_claim complete_many fail gpus heartbeat leave publish release "
+     "split suite",
+     "fcall_ro function|list bzpopmin"},
+    {"logger", "~", true, "bad best_put sink_ack sink_open sink_serve",
+     "fcall_ro function|list xreadgroup xautoclaim"},
+    {"gateway", "~", true,
+     "cancel put retry submit submit_batch ticket_cancel ticket_put tickets",
+     "fcall_ro function|list xread xinfo|stream"},
+    {"viewer", "%R~", true, "", "fcall_ro function|list info"},
+    {"admin", "~", true, "",
      "fcall fcall_ro function|load function|list function|delete function|dump function|restore "
      "info config|get config|set del scan type object|encoding memory|usage slowlog|get "
      "client|list client|kill acl|list acl|log acl|whoami xinfo|stream xreadgroup bzpopmin dbsize "
@@ -73,6 +81,20 @@ static bool add_words(struct commands *list, const char *words)
         size_t bytes = strcspn(words, " ");
         good = add(list, words, bytes) && good;
         words += bytes + strspn(words + bytes, " ");
+    }
+    return good;
+}
+
+/* Redis lets a user call FCALL with the first arguments that it names: "fcall|evalq_v1_submit". */
+static bool add_functions(struct commands *list, const char *functions)
+{
+    bool good = true;
+    while (*functions != '\0') {
+        const size_t bytes = strcspn(functions, " ");
+        char word[WORD_MAX];
+        const int used = snprintf(word, sizeof word, "fcall|evalq_v1_%.*s", (int)bytes, functions);
+        good = used < WORD_MAX && add(list, word, (size_t)used) && good;
+        functions += bytes + strspn(functions + bytes, " ");
     }
     return good;
 }
@@ -122,7 +144,9 @@ static enum evq_status known_to_server(struct evq_cli *cli, const char *word, bo
                                        struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
-    enum evq_status status = evq_cli_call(cli, &reply, err, 3, "COMMAND", "INFO", word);
+    // A function is an argument of FCALL, not a command.
+    const char *asked = strncmp(word, "fcall|", 6) == 0 ? "fcall" : word;
+    enum evq_status status = evq_cli_call(cli, &reply, err, 3, "COMMAND", "INFO", asked);
     if (status == EVQ_OK) {
         *ret_known = reply->type == EVQ_REPLY_ARRAY && reply->item_count == 1 &&
                      reply->items[0]->type == EVQ_REPLY_ARRAY && reply->items[0]->item_count > 0;
@@ -232,7 +256,8 @@ static enum evq_status print_role(struct evq_cli *cli, const struct role *role,
     char hash[66];
     // The library belongs to the server: whoever installs it looks whatever the queue.
     const char *queue = role->library ? evq_queue_name(cli->queue) : "*";
-    bool good = add_words(&list, common) && add_words(&list, role->commands);
+    bool good = add_words(&list, common) && add_words(&list, role->commands) &&
+                add_functions(&list, role->functions);
     good = good && (!role->library || add_library(&list));
     enum evq_status status =
         good ? hash_of(password_file, role->name, hash, err)
