@@ -310,6 +310,31 @@ static void pin_of_a_dead_job_stays_for_its_retry_unless_told_otherwise(void **s
     assert_int_equal(pins_of(site), 0);
 }
 
+static void gc_keeps_the_newest_four_pins_of_dead_jobs_of_a_run(void **state)
+{
+    struct site *site = *state;
+    enum evq_job_state ended = EVQ_JOB_QUEUED;
+    char path[64];
+
+    for (int step = 1; step <= 7; step++) {
+        (void)snprintf(path, sizeof path, "out/step-%d.safetensors", step);
+        fixture_user_checkpoint(site, path, step);
+        EXPECT(site, 0, "submit", path, "--run", step == 1 ? "other" : "r", "--suite", "quick",
+               "--pin");
+        struct evq_claim *claim = fixture_claim(site->fx);
+        assert_status(evq_queue_fail(site->fx->queue, claim->id, claim->token, EVQ_FAIL_FATAL,
+                                     "broken", "", &ended, NULL),
+                      EVQ_OK);
+        evq_claim_free(claim);
+    }
+    EXPECT(site, 0, "gc");
+    assert_holds(site->output.out, "2 pins released, 5 pins still needed");
+    assert_int_equal(pins_of(site), 5);
+    EXPECT(site, 0, "retry", "r/4/regular/quick"); // The oldest of those that were kept.
+    EXPECT(site, 0, "gc");
+    assert_int_equal(pins_of(site), 5);
+}
+
 static void scan_submits_all_and_the_incomplete_one_when_it_is_complete(void **state)
 {
     struct site *site = *state;
@@ -499,6 +524,8 @@ int main(void)
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(pin_of_a_dead_job_stays_for_its_retry_unless_told_otherwise,
                                         setup, fixture_user_teardown),
+        cmocka_unit_test_setup_teardown(gc_keeps_the_newest_four_pins_of_dead_jobs_of_a_run, setup,
+                                        fixture_user_teardown),
         cmocka_unit_test_setup_teardown(pin_goes_by_gc_when_its_job_has_ended, setup,
                                         fixture_user_teardown),
         cmocka_unit_test_setup_teardown(scan_submits_all_and_the_incomplete_one_when_it_is_complete,

@@ -18,13 +18,69 @@
 // A pin whose submit never reached Redis is kept so long.
 #define UNSENT_MS ((int64_t)7 * 86400 * 1000)
 
+// A run that has pins left, in whatever directories.
+struct run_pins {
+    char *run;
+    struct evq_pin_releaser releaser;
+};
+
 struct collection {
     struct evq_cli *cli;
+    struct run_pins *runs;
+    size_t run_count;
     int64_t records;
     int64_t pins_released;
     int64_t pins_left;
     struct evq_pin_releaser_ask ask; // Once a question about a job failed, nothing is released.
 };
+
+/* Notes a pin that is left, with the others of its run. Without memory it stays until the next gc.
+ */
+static void note_left(void *context, const struct evq_pin_info *pin)
+{
+    struct collection *gc = context;
+    size_t at = 0;
+
+    if (strcmp(pin->queue, evq_queue_name(gc->cli->queue)) != 0) {
+        return;
+    }
+    while (at < gc->run_count && strcmp(gc->runs[at].run, pin->run) != 0) {
+        at++;
+    }
+    if (at == gc->run_count) {
+        struct run_pins *runs = realloc(gc->runs, (at + 1) * sizeof(runs[0]));
+        char *run = strdup(pin->run);
+        if (runs != NULL) {
+            gc->runs = runs;
+        }
+        if (runs == NULL || run == NULL) {
+            free(run);
+            return;
+        }
+        runs[gc->run_count++] = (struct run_pins){.run = run};
+    }
+    evq_pin_releaser_add(&gc->runs[at].releaser, pin->directory, pin->copied_bytes);
+}
+
+/* Of each run, the pins of dead jobs but for the newest. */
+static void trim_dead(struct collection *gc, const struct evq_queue_info *info)
+{
+    for (size_t at = 0; at < gc->run_count; at++) {
+        const size_t gone =
+            evq_pin_releaser_trim_dead(&gc->runs[at].releaser, gc->cli->queue, info);
+        gc->pins_released += (int64_t)gone;
+        gc->pins_left -= (int64_t)gone;
+    }
+}
+
+static void runs_free(struct collection *gc)
+{
+    for (size_t at = 0; at < gc->run_count; at++) {
+        evq_pin_releaser_free(&gc->runs[at].releaser);
+        free(gc->runs[at].run);
+    }
+    free(gc->runs);
+}
 
 /* Pins of one output directory. */
 static void collect_pins(struct collection *gc, const char *output_dir)
@@ -40,6 +96,9 @@ static void collect_pins(struct collection *gc, const char *output_dir)
     }
     gc->pins_released += released;
     gc->pins_left += left;
+    if (status == EVQ_OK && left > 0 && gc->ask.keep_dead) {
+        (void)!evq_pin_list(output_dir, note_left, gc, NULL); // It was readable just now.
+    }
 }
 
 /* Walks a root; pins lie in DIR/.evalq/pins, and nothing else hidden is entered. */
@@ -142,7 +201,12 @@ static enum evq_status gc_run(struct evq_cli *cli, struct evq_error *err)
     if (status == EVQ_OK && gc.ask.failed) {
         status = evq_error_set(err, gc.ask.error.status, "%s", gc.ask.error.message);
     }
-    return status == EVQ_OK ? print_collected(&gc, err) : status;
+    if (status == EVQ_OK) {
+        trim_dead(&gc, &info);
+        status = print_collected(&gc, err);
+    }
+    runs_free(&gc);
+    return status;
 }
 
 static const struct evq_option options[] = {
@@ -161,8 +225,8 @@ const struct evq_verb evq_verb_gc = {
         "are looked for in .evalq/pins directories at most 8 levels below each DIR, or "
         "below the configured "
         "roots that are on this machine. A pin whose submit never reached Redis, or was "
-        "lost with its data, is kept for 7 days, and one whose job is dead for a day, for "
-        "`evalq retry`.",
+        "lost with its data, is kept for 7 days. Of a run, the newest four pins of dead jobs are "
+        "kept for a day, for `evalq retry`.",
     .options = options,
     .arg_min = 0,
     .arg_max = -1,

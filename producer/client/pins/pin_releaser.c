@@ -273,6 +273,20 @@ bool evq_pin_releaser_spare(struct evq_pin_releaser *keeper, struct evq_queue *q
     return dead_trim(keeper, &ask, 0);
 }
 
+size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *keeper, struct evq_queue *queue,
+                                  const struct evq_queue_info *info)
+{
+    struct evq_pin_releaser_ask ask = {
+        .queue = queue, .epoch = info->epoch, .now_ms = info->now_ms, .keep_dead = true};
+    const size_t before = keeper->pin_count;
+
+    for (size_t at = 0; at < keeper->pin_count && !ask.failed;) {
+        at += !pin_look(keeper, at, &ask); // Another pin takes the place of a released one.
+    }
+    (void)dead_trim(keeper, &ask, EVQ_KEEPER_DEAD_PINS_MAX);
+    return before - keeper->pin_count;
+}
+
 bool evq_pin_releaser_look(struct evq_pin_releaser *keeper, struct evq_queue *queue,
                            struct evq_queue_info *info, struct evq_error *err)
 {

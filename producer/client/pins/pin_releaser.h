@@ -48,6 +48,11 @@ bool evq_pin_releaser_look(struct evq_pin_releaser *keeper, struct evq_queue *qu
  */
 bool evq_pin_releaser_spare(struct evq_pin_releaser *keeper, struct evq_queue *queue,
                             const struct evq_queue_info *info);
+/* Of the pins that are kept for a retry alone, releases all but the newest
+ * EVQ_KEEPER_DEAD_PINS_MAX. One question to Redis for each job that wants a pin. Returns how many
+ * pins are gone. */
+size_t evq_pin_releaser_trim_dead(struct evq_pin_releaser *keeper, struct evq_queue *queue,
+                                  const struct evq_queue_info *info);
 /*
  * Notes in a pin what became of a job that wants it, and keeps the job's message beside it for the
  * case that Redis loses its data. sent: the queue's answer; NULL: the job is not in the queue.
