@@ -318,8 +318,8 @@ int evalq_client_best_metric(struct evalq_client *client, const char *metric, do
     }
     status = results_open(client, deadline, &error);
     if (status == EVQ_OK) {
-        status = evq_queue_best_get(client->redis, client->sender->run,
-                                    metric == NULL ? "" : metric, &best, &error);
+        status = evq_queue_best_find(client->redis, client->sender->run,
+                                     metric == NULL ? "" : metric, &best, &error);
     }
     (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
     if (status == EVQ_OK) {

@@ -465,5 +465,11 @@ enum evq_status evq_queue_best_put(struct evq_queue *queue, const struct evq_bes
 enum evq_status evq_queue_best_get(struct evq_queue *queue, const char *run, const char *metric,
                                    struct evq_best *ret_best,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
+/* The same for people. metric may be a part of a name between slashes, such as accuracy, if one of
+ * the run's metrics alone has it. EVQ_E_NOT_FOUND: *err says which of run, sink, result and metric
+ * there is not, and which metrics there are. */
+enum evq_status evq_queue_best_find(struct evq_queue *queue, const char *run, const char *metric,
+                                    struct evq_best *ret_best,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

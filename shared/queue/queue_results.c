@@ -323,37 +323,110 @@ enum evq_status evq_queue_best_put(struct evq_queue *queue, const struct evq_bes
     return evq_queue_call_send_ok(queue, err);
 }
 
+/* The reply {metric, value, step, job, checkpoint}. */
+static enum evq_status best_read(struct evq_queue *queue, const struct evq_reply *reply,
+                                 const char *run, struct evq_best *ret_best, struct evq_error *err)
+{
+    struct evq_best best;
+
+    memset(&best, 0, sizeof best);
+    if (!evq_queue_reply_copy(evq_queue_reply_item(reply, 0), best.metric, sizeof best.metric) ||
+        !evq_queue_reply_double(evq_queue_reply_item(reply, 1), &best.value) ||
+        !evq_queue_reply_number(evq_queue_reply_item(reply, 2), &best.step) ||
+        !evq_queue_reply_copy(evq_queue_reply_item(reply, 3), best.job, sizeof best.job) ||
+        !evq_queue_reply_copy(evq_queue_reply_item(reply, 4), best.checkpoint,
+                              sizeof best.checkpoint)) {
+        return evq_queue_call_shape(queue, err);
+    }
+    (void)snprintf(best.run, sizeof best.run, "%s", run);
+    *ret_best = best;
+    return EVQ_OK;
+}
+
 enum evq_status evq_queue_best_get(struct evq_queue *queue, const char *run, const char *metric,
                                    struct evq_best *ret_best, struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
-    struct evq_best best;
 
-    memset(&best, 0, sizeof best);
     evq_queue_call_begin(queue, "best_get", true);
     evq_queue_call_text(queue, run);
     evq_queue_call_text(queue, metric);
     enum evq_status status = evq_queue_call_send(queue, &reply, err);
-    if (status != EVQ_OK) {
-        return status;
+    if (status == EVQ_OK) {
+        status = reply->type == EVQ_REPLY_NIL
+                     ? evq_error_set(err, EVQ_E_NOT_FOUND, "run '%s' has no best checkpoint", run)
+                     : best_read(queue, reply, run, ret_best, err);
     }
-    if (reply->type == EVQ_REPLY_NIL) {
-        status = evq_error_set(err, EVQ_E_NOT_FOUND,
-                               "no result%s%s of run '%s' has passed through a logger yet: its "
-                               "sink `best` keeps the best",
-                               metric != NULL && *metric != '\0' ? " of " : "",
-                               metric != NULL ? metric : "", run);
-    } else if (!evq_queue_reply_copy(evq_queue_reply_item(reply, 0), best.metric,
-                                     sizeof best.metric) ||
-               !evq_queue_reply_double(evq_queue_reply_item(reply, 1), &best.value) ||
-               !evq_queue_reply_number(evq_queue_reply_item(reply, 2), &best.step) ||
-               !evq_queue_reply_copy(evq_queue_reply_item(reply, 3), best.job, sizeof best.job) ||
-               !evq_queue_reply_copy(evq_queue_reply_item(reply, 4), best.checkpoint,
-                                     sizeof best.checkpoint)) {
-        status = evq_queue_call_shape(queue, err);
-    } else {
-        (void)snprintf(best.run, sizeof best.run, "%s", run);
-        *ret_best = best;
+    evq_reply_free(reply);
+    return status;
+}
+
+/* The names in the reply {"", why, name...}, separated by ", ", as many as fit. */
+static void names_join(const struct evq_reply *reply, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (size_t i = 2; i < reply->item_count; i++) {
+        const char *name = reply->items[i]->text;
+        if (name == NULL || used + strlen(name) + 8 > out_bytes) {
+            (void)snprintf(out + used, out_bytes - used, ", ...");
+            return;
+        }
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", i > 2 ? ", " : "", name);
+    }
+}
+
+/* Says why a run has no best checkpoint by a metric: the reply {"", why, name...}. */
+static enum evq_status best_none(struct evq_queue *queue, const struct evq_reply *reply,
+                                 const char *run, const char *metric, struct evq_error *err)
+{
+    char why[16];
+    char names[400];
+
+    if (!evq_queue_reply_copy(evq_queue_reply_item(reply, 1), why, sizeof why)) {
+        return evq_queue_call_shape(queue, err);
+    }
+    names_join(reply, names, sizeof names);
+    if (strcmp(why, "run") == 0) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "queue '%s' has no run '%s'",
+                             evq_queue_name(queue), run);
+    }
+    if (strcmp(why, "sink") == 0) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND,
+                             "no logger of queue '%s' ever had a sink `best`, which keeps the best "
+                             "checkpoints: start evalq-logger, without `enabled: false` for it",
+                             evq_queue_name(queue));
+    }
+    if (strcmp(why, "metric") == 0) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND, "run '%s' has no best by '%s', only by: %s", run,
+                             metric, names);
+    }
+    if (strcmp(why, "several") == 0) {
+        return evq_error_set(err, EVQ_E_NOT_FOUND,
+                             "'%s' is part of several metrics of run '%s', name one: %s", metric,
+                             run, names);
+    }
+    return evq_error_set(err, EVQ_E_NOT_FOUND,
+                         "no result of run '%s' has reached a logger's sink `best` yet", run);
+}
+
+enum evq_status evq_queue_best_find(struct evq_queue *queue, const char *run, const char *metric,
+                                    struct evq_best *ret_best, struct evq_error *err)
+{
+    struct evq_reply *reply = NULL;
+
+    metric = metric != NULL ? metric : "";
+    evq_queue_call_begin(queue, "best_get", true);
+    evq_queue_call_text(queue, run);
+    evq_queue_call_text(queue, metric);
+    evq_queue_call_text(queue, "find");
+    enum evq_status status = evq_queue_call_send(queue, &reply, err);
+    if (status == EVQ_OK) {
+        const struct evq_reply *first = evq_queue_reply_item(reply, 0);
+        const bool none = first != NULL && first->text != NULL && first->text[0] == '\0';
+        status = none ? best_none(queue, reply, run, metric, err)
+                      : best_read(queue, reply, run, ret_best, err);
     }
     evq_reply_free(reply);
     return status;

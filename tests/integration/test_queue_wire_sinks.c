@@ -214,7 +214,7 @@ static void queue_best_keeps_seventeen_digits(void **state)
     struct evq_best got;
 
     assert_status(evq_queue_best_get(fx->queue, "r", NULL, &got, &err), EVQ_E_NOT_FOUND);
-    assert_holds(err.message, "no result of run 'r' has passed through a logger yet");
+    assert_holds(err.message, "run 'r' has no best checkpoint");
     assert_status_err(evq_queue_best_put(fx->queue, &best, &err), EVQ_OK, &err);
     assert_status_err(evq_queue_best_get(fx->queue, "r", "eval/t/accuracy", &got, &err), EVQ_OK,
                       &err);
@@ -225,6 +225,47 @@ static void queue_best_keeps_seventeen_digits(void **state)
     assert_string_equal(got.checkpoint, best.checkpoint);
     assert_status_err(evq_queue_best_get(fx->queue, "r", "", &got, &err), EVQ_OK, &err);
     assert_string_equal(got.metric, "eval/t/accuracy");
+}
+
+static void says_why(struct fixture *fx, const char *metric, const char *why)
+{
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_best got;
+
+    assert_status(evq_queue_best_find(fx->queue, "r", metric, &got, &err), EVQ_E_NOT_FOUND);
+    assert_string_equal(err.message, why);
+}
+
+static void queue_best_find_takes_a_part_of_a_name_and_says_why_there_is_none(void **state)
+{
+    struct fixture *fx = *state;
+    struct evq_error err = {EVQ_OK, ""};
+    struct evq_best best = {.run = "r", .value = 1.0, .step = 1, .job = "r/1/regular/quick"};
+    struct evq_best got;
+
+    says_why(fx, "", "queue 'main' has no run 'r'");
+    (void)fixture_submit(fx, "r/1/regular/quick");
+    says_why(fx, "",
+             "no logger of queue 'main' ever had a sink `best`, which keeps the best checkpoints: "
+             "start evalq-logger, without `enabled: false` for it");
+    assert_status_err(evq_queue_sink_open(fx->queue, "best", &err), EVQ_OK, &err);
+    says_why(fx, "", "no result of run 'r' has reached a logger's sink `best` yet");
+    static const char *const names[] = {"eval/a/accuracy", "eval/a/loss", "eval/b/loss"};
+    for (size_t i = 0; i < 3; i++) {
+        (void)snprintf(best.metric, sizeof best.metric, "%s", names[i]);
+        assert_status_err(evq_queue_best_put(fx->queue, &best, &err), EVQ_OK, &err);
+    }
+    says_why(fx, "acc",
+             "run 'r' has no best by 'acc', only by: eval/a/accuracy, eval/a/loss, eval/b/loss");
+    says_why(fx, "loss",
+             "'loss' is part of several metrics of run 'r', name one: eval/a/loss, eval/b/loss");
+    static const char *const given[] = {"accuracy", "a/accuracy", "eval/a/accuracy", ""};
+    for (size_t i = 0; i < 4; i++) {
+        assert_status_err(evq_queue_best_find(fx->queue, "r", given[i], &got, &err), EVQ_OK, &err);
+        assert_string_equal(got.metric, "eval/a/accuracy");
+    }
+    assert_status_err(evq_queue_best_find(fx->queue, "r", "b", &got, &err), EVQ_OK, &err);
+    assert_string_equal(got.metric, "eval/b/loss");
 }
 
 /* One with a decimal comma, of the system or made here; false: nothing to make it of. */
@@ -270,6 +311,8 @@ int main(void)
         cmocka_unit_test_setup(queue_sink_reads_acknowledges_and_replays, fixture_fresh),
         cmocka_unit_test(queue_sink_tells_who_serves_it),
         cmocka_unit_test_setup(queue_sink_read_sets_aside_what_is_no_result, fixture_fresh),
+        cmocka_unit_test_setup(queue_best_find_takes_a_part_of_a_name_and_says_why_there_is_none,
+                               fixture_fresh),
         cmocka_unit_test_setup(queue_best_keeps_seventeen_digits, fixture_fresh),
         cmocka_unit_test_setup(queue_best_reads_the_same_whatever_the_locale, fixture_fresh),
     };

@@ -308,9 +308,11 @@ static enum evq_status metric_choose(struct retention *retention, const char *ru
     retention->keep.direction = strcmp(direction, "max") == 0   ? 1
                                 : strcmp(direction, "min") == 0 ? 0
                                                                 : -1;
-    if (given == NULL) {
-        status = evq_queue_best_get(retention->cli->queue, run, "", &best, err);
+    status = evq_queue_best_find(retention->cli->queue, run, given, &best, err);
+    if (status == EVQ_OK) {
         given = best.metric;
+    } else if (status == EVQ_E_NOT_FOUND && given != NULL) {
+        status = EVQ_OK; // A time or a rate has no best of its own; --direction makes it one.
     }
     if (status == EVQ_OK) {
         (void)snprintf(retention->keep.metric, sizeof retention->keep.metric, "%s", given);

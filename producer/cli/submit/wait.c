@@ -68,7 +68,7 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     enum evq_status status = evq_cli_open(cli, err);
     if (status == EVQ_OK) {
         status =
-            evq_queue_best_get(cli->queue, evq_cli_arg(cli, 0), evq_cli_arg(cli, 1), &best, err);
+            evq_queue_best_find(cli->queue, evq_cli_arg(cli, 0), evq_cli_arg(cli, 1), &best, err);
     }
     if (status != EVQ_OK) {
         return status;
@@ -102,11 +102,11 @@ const struct evq_verb evq_verb_best = {
     .arguments = "RUN [METRIC]",
     .summary = "Print the best checkpoint of a run so far",
     .description =
-        "METRIC is a key such as eval/digits/accuracy; without it, the run's first one. "
-        "The logger keeps "
-        "the best: it says so only of results that have passed through it. No checkpoint "
-        "is named (--json: null) where a training saved other weights there since. Exit "
-        "code 3: no result yet.",
+        "METRIC is a key such as eval/digits/accuracy, or a part of it between slashes that no "
+        "other metric of the run has, such as accuracy; without it, the run's first by name. The "
+        "logger's sink `best` keeps the best, so a result counts once it has reached the logger. "
+        "No checkpoint is named (--json: null) if a training has saved other weights there since. "
+        "Exit code 3: there is no such run, sink, result or metric; the message says which.",
     .arg_min = 1,
     .arg_max = 2,
     .takes = EVQ_TAKES_RUN,

@@ -87,7 +87,7 @@ void evq_api_run_best(struct evq_api *api, struct evq_http_request *request,
     if (!evq_http_run_valid(RUN_OF(request), reply)) {
         return;
     }
-    const enum evq_status status = evq_queue_best_get(
+    const enum evq_status status = evq_queue_best_find(
         api->queue, RUN_OF(request), evq_http_query(request, "metric", ""), &best, &err);
     if (status != EVQ_OK) {
         evq_http_reply_fail(reply, status, &err);
