@@ -3,8 +3,9 @@
  * on disk, DIRECTORY/RUN/best (the sink's option `metric`, else the run's first metric by name) and
  * RUN/best-METRIC. Direction as the metric says, else by its name; a time or rate has none. NaN and
  * infinities never win, a model flagged for NaN neither; of equal values the earlier step wins.
- * A link goes where other weights have the checkpoint's name by now, as far as a look tells when a
- * result comes: at a new best, and when another job's checkpoint lay in its place.
+ * A link is made only to weights that exist. It is removed if they are gone or other weights have
+ * their name. The sink looks when a result comes: at a new best, and if another job's checkpoint
+ * had the same place.
  * Redelivery changes nothing: the state is Redis's own and the comparison strict.
  */
 #include <errno.h>
@@ -28,7 +29,7 @@ struct best {
     const char *metric; // "" : the first by name.
     int direction;      // Of that metric: 1 higher is better, 0 lower, -1 as it says itself.
     char looked[EVQ_JOB_ID_BYTES_MAX]; // Whose place was looked at in this write; "": none.
-    bool lost;                         // Other weights have its name.
+    bool lost;                         // The weights that gave its number are not there.
 };
 
 static enum evq_status best_open(const struct evq_sink_context *context, void **ret_state,
@@ -93,7 +94,7 @@ static enum evq_status link_point(const char *directory, const char *name, const
     return EVQ_OK;
 }
 
-/* Whether the best one's place holds other weights: looked at once for all metrics of a result. */
+/* Whether the best one's weights are still there: looked at once for all metrics of a result. */
 static enum evq_status lost_find(struct best *sink, const struct evq_best *best,
                                  struct evq_error *err)
 {
@@ -103,10 +104,10 @@ static enum evq_status lost_find(struct best *sink, const struct evq_best *best,
     const enum evq_status status =
         evq_weights_verify(sink->context->queue, sink->context->config, sink->looker, best->job,
                            best->checkpoint, err);
-    if (status != EVQ_OK && status != EVQ_E_CHANGED) {
+    if (status != EVQ_OK && !evq_weights_lost(status)) {
         return status;
     }
-    sink->lost = status == EVQ_E_CHANGED;
+    sink->lost = evq_weights_lost(status);
     (void)snprintf(sink->looked, sizeof(sink->looked), "%s", best->job);
     return EVQ_OK;
 }

@@ -58,5 +58,5 @@ enum evq_status evq_weights_verify(struct evq_queue *queue, const struct evq_con
     if (status == EVQ_E_INCOMPLETE || status == EVQ_E_CORRUPT) { // What was evaluated was whole.
         status = evq_error_set(err, EVQ_E_CHANGED, "it is no whole checkpoint any more");
     }
-    return status == EVQ_E_CHANGED || status == EVQ_E_NOMEM ? status : EVQ_OK;
+    return evq_weights_lost(status) || status == EVQ_E_NOMEM ? status : EVQ_OK;
 }

@@ -11,14 +11,22 @@
 #include "shared/queue/queue.h"
 
 /*
- * checkpoint is "root:path", as the training saved it. EVQ_E_CHANGED, with a sentence: other
- * weights have its name on this machine, or are being written there. EVQ_OK: its own, none, or it
- * cannot be told from here: the root is not known, cannot be read or does not answer in time, or
- * the job's fingerprint is not known. Else the queue cannot answer: see evq_conn_passes(), and
- * EVQ_E_NOMEM. looker: by which it is looked at; NULL: here, however long that takes.
+ * checkpoint is "root:path", as the training saved it. Returns, with a sentence unless EVQ_OK:
+ *   EVQ_OK         the weights are still there, or this machine cannot tell: it does not have the
+ *                  root, cannot read it in time, or does not know the job's fingerprint;
+ *   EVQ_E_CHANGED  other weights have the name on this machine, or are being written there;
+ *   EVQ_E_GONE     this machine has the root, and nothing has that name in it;
+ *   EVQ_E_NOMEM, or one that evq_conn_passes() knows: the queue cannot answer.
+ * looker: the thread that reads the checkpoint; NULL: the caller's own, however long that takes.
  */
 enum evq_status evq_weights_verify(struct evq_queue *queue, const struct evq_config *config,
                                    struct evq_checkpoint_watcher *looker, const char *job,
                                    const char *checkpoint, struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Whether that answer means that the weights which gave the number are no longer there. */
+static inline bool evq_weights_lost(enum evq_status status)
+{
+    return status == EVQ_E_CHANGED || status == EVQ_E_GONE;
+}
 
 #endif

@@ -193,11 +193,11 @@ class KeepTest(unittest.TestCase):
         self.assertEqual((best["step"], best["job"], best["checkpoint"]), (5, "digits/5/regular/one", None))
         self.assertEqual([link for link in links if os.path.lexists(link)], [])
         text = self.scene.evalq("best", "digits").stdout
-        self.assertEqual(text, "step 5  eval/one/accuracy 0.2  (other weights have the name here:last.safetensors by now)\n")
+        self.assertEqual(text, "step 5  eval/one/accuracy 0.2  here:last.safetensors  (its weights were not kept: others have this name)\n")
         self.assertEqual(self.scene.evalq("best", "digits", "--plain").stdout, f"5\t{0.2:.17g}\teval/one/accuracy\t\n")
         plan = json.loads(self.scene.evalq("keep", "digits", "--top", "2", "--metric", "eval/one/accuracy", "--dry-run", "--json").stdout)
         why = {one["step"]: one["why"] for one in plan["checkpoints"]}
-        self.assertEqual(why, {5: "number 1, but other weights have its name by now", 10: "number 2"})
+        self.assertEqual(why, {5: "number 1, but its weights were not kept", 10: "number 2"})
         self.scene.redis_call("DEL", "evalq:{main}:job:digits/5/regular/one")  # What it evaluated is known no more.
         self.evaluate("last.safetensors", 15, 15)
         all_taken(self.scene)
@@ -213,8 +213,22 @@ class KeepTest(unittest.TestCase):
         with open(os.path.join(self.out, "own.safetensors"), "r+b") as file:
             file.truncate(100)  # Saved again at this moment.
         self.assertIsNone(self.best(gateway)["checkpoint"])
-        os.remove(os.path.join(self.out, "own.safetensors"))  # What is not there is not mistaken for another.
-        self.assertEqual(self.best(gateway)["checkpoint"], "here:own.safetensors")
+        os.remove(os.path.join(self.out, "own.safetensors"))
+        self.assertIsNone(self.best(gateway)["checkpoint"])
+        text = self.scene.evalq("best", "digits").stdout
+        self.assertEqual(text, "step 2  eval/one/accuracy 0.5  here:own.safetensors  (its weights were not kept)\n")
+
+    def test_a_link_leads_only_to_what_exists(self) -> None:
+        """The checkpoint is removed after its evaluation and before the logger takes the result."""
+        self.start_worker()
+        self.evaluate("soon.safetensors", 3, 3)
+        os.remove(os.path.join(self.out, "soon.safetensors"))
+        results = os.path.join(self.scene.directory, "results")
+        Logger(self.scene, results)
+        all_taken(self.scene)
+        self.assertEqual(self.scene.evalq("best", "digits").stdout.split()[:2], ["step", "3"])
+        links = os.listdir(os.path.join(results, "digits"))
+        self.assertEqual([name for name in links if name.startswith("best")], [])
 
     def test_a_run_without_results_is_said(self) -> None:
         self.keep("--own", self.out, "--yes", code=3)

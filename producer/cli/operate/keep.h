@@ -33,7 +33,7 @@ struct evq_keep_one { // A checkpoint.
     char value_job[EVQ_JOB_ID_BYTES_MAX]; // of this job.
     enum evq_keep_why why;
     size_t rank; // With EVQ_KEEP_TOP: from 1.
-    bool lost;   // With EVQ_KEEP_TOP: other weights have its name by now.
+    bool lost;   // With EVQ_KEEP_TOP: its weights are gone, or others have its name.
 };
 
 struct evq_keep {

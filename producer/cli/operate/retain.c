@@ -107,7 +107,7 @@ static enum evq_status own_find(const struct retention *retention, const struct 
     return status;
 }
 
-/* Marks one of the best whose number leads to other weights. */
+/* Marks one of the best whose weights are gone, or whose name other weights have. */
 static enum evq_status lost_mark(const struct retention *retention, struct evq_keep_one *one,
                                  struct evq_error *err)
 {
@@ -116,7 +116,7 @@ static enum evq_status lost_mark(const struct retention *retention, struct evq_k
     (void)snprintf(checkpoint, sizeof checkpoint, "%s:%s", one->root, one->path);
     const enum evq_status status = evq_weights_verify(retention->cli->queue, retention->cli->config,
                                                       NULL, one->value_job, checkpoint, err);
-    one->lost = status == EVQ_E_CHANGED;
+    one->lost = evq_weights_lost(status);
     return one->lost ? EVQ_OK : status;
 }
 
@@ -172,7 +172,7 @@ static const char *why_text(const struct evq_keep_one *one, char *out, size_t ou
 
     if (one->why == EVQ_KEEP_TOP) {
         (void)snprintf(out, out_bytes, "number %zu%s", one->rank,
-                       one->lost ? ", but other weights have its name by now" : "");
+                       one->lost ? ", but its weights were not kept" : "");
         return out;
     }
     return words[one->why];

@@ -74,7 +74,7 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
         return status;
     }
     status = evq_weights_verify(cli->queue, cli->config, NULL, best.job, best.checkpoint, err);
-    const bool lost = status == EVQ_E_CHANGED;
+    const bool lost = evq_weights_lost(status);
     if (status != EVQ_OK && !lost) {
         return status;
     }
@@ -90,9 +90,11 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     if (cli->terminal.plain) {
         (void)printf("%s\t%.17g\t%s\t%s\n", step, best.value, metric, lost ? "" : checkpoint);
     } else {
-        (void)printf("step %s  %s %.8g  %s%s%s\n", step, metric, best.value,
-                     lost ? "(other weights have the name " : "", checkpoint,
-                     lost ? " by now)" : "");
+        (void)printf("step %s  %s %.8g  %s%s\n", step, metric, best.value, checkpoint,
+                     status == EVQ_OK ? ""
+                     : status == EVQ_E_CHANGED
+                         ? "  (its weights were not kept: others have this name)"
+                         : "  (its weights were not kept)");
     }
     return EVQ_OK;
 }
