@@ -60,7 +60,7 @@ def evaluate(checkpoint, task, report):
     if what == "many":
         return {f"m{number}": number for number in range(257)}
     if what == "most":
-        return {"n": 5, **{f"m{i}": i for i in range(256)}, **{f"m{i}_stderr": 0.1 for i in range(256)}}
+        return {"n": 5, **{f"m{i}": i for i in range(256)}, **{f"m{i}_stderr_clt": 0.1 for i in range(256)}}
     if what == "named":
         return {"a\\nb": 1}
     if what == "long":

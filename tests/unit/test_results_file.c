@@ -64,6 +64,30 @@ static void results_reads_flat_metrics_of_the_only_task(void **state)
     evq_results_free(&results);
 }
 
+static void results_takes_no_standard_error_for_a_metric(void **state)
+{
+    struct evq_results results = {0};
+    struct evq_error err;
+
+    assert_status_err(read_text(*state, &one,
+                                "{\"acc,none\": 0.5, \"acc_stderr_clustered,none\": 0.3, "
+                                "\"acc_stderr_clt,none\": 0.1, \"acc_stderr,none\": \"N/A\", "
+                                "\"acc,strict\": 0.4, \"acc_stderr_bootstrap,strict\": 0.2, "
+                                "\"f1\": 0.9, \"f1_stderr_\": 0.05, \"gone_stderr_x\": 7, "
+                                "\"_stderr\": 3, \"my_stderror\": 4, \"a,b_stderr\": 5}",
+                                &results, &err),
+                      EVQ_OK, &err);
+    const struct evq_result *result = results.items[0];
+    assert_int_equal(result->metric_count, 6);
+    assert_near(metric(result, "acc,none")->std_error, 0.1, 0.0); // The shortest that is a number.
+    assert_near(metric(result, "acc,strict")->std_error, 0.2, 0.0);
+    assert_near(metric(result, "f1")->std_error, 0.05, 0.0);
+    assert_near(metric(result, "_stderr")->value, 3, 0.0);
+    assert_near(metric(result, "my_stderror")->value, 4, 0.0);
+    assert_near(metric(result, "a,b_stderr")->value, 5, 0.0); // Behind the comma is a filter.
+    evq_results_free(&results);
+}
+
 static void results_reads_python_words_for_what_is_no_number(void **state)
 {
     struct evq_results results = {0};
@@ -295,6 +319,7 @@ int main(void)
     cmocka_unit_test_setup_teardown(name, fixture_folder_setup, fixture_folder_teardown)
     const struct CMUnitTest tests[] = {
         TEST(results_reads_flat_metrics_of_the_only_task),
+        TEST(results_takes_no_standard_error_for_a_metric),
         TEST(results_reads_python_words_for_what_is_no_number),
         TEST(results_reads_integers_that_no_64_bits_hold),
         TEST(results_reads_tasks_by_name_and_leaves_out_what_was_done),

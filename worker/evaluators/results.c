@@ -30,45 +30,56 @@ static bool name_valid(const char *name)
            evq_metric_name_printable(name) == bytes;
 }
 
-/* "acc_stderr" belongs to "acc", "acc_stderr,none" to "acc,none". Returns whether name is such a
- * name. */
-static bool name_of_std_error(const char *name, char out[EVQ_METRIC_NAME_BYTES_MAX + 1])
+/* Where name is that of a standard error: NAME_stderr, NAME_stderr_KIND, and either with ",FILTER"
+ * behind it, as lm-eval and lmms-eval write them ("acc_stderr_clt,none" is of "acc,none"). Returns
+ * where "_stderr" begins, NULL if name is a metric's. */
+static const char *std_error_suffix(const char *name)
 {
-    const char *comma = strchr(name, ',');
-    const size_t head = comma != NULL ? (size_t)(comma - name) : strlen(name);
-    const size_t suffix = strlen(STD_ERROR_SUFFIX);
+    const char *comma = name + strcspn(name, ",");
+    const size_t bytes = strlen(STD_ERROR_SUFFIX);
 
-    if (head <= suffix || strlen(name) > EVQ_METRIC_NAME_BYTES_MAX ||
-        memcmp(name + head - suffix, STD_ERROR_SUFFIX, suffix) != 0) {
-        return false;
+    for (const char *at = strstr(name, STD_ERROR_SUFFIX); at != NULL && at < comma;
+         at = strstr(at + 1, STD_ERROR_SUFFIX)) {
+        if (at > name && (at + bytes == comma || at[bytes] == '_')) {
+            return at;
+        }
     }
-    memcpy(out, name, head - suffix);
-    memcpy(out + head - suffix, name + head, strlen(name + head) + 1);
-    return true;
+    return NULL;
 }
 
+static bool std_error_is_of(const char *name, const char *suffix, const char *metric)
+{
+    const size_t head = (size_t)(suffix - name);
+
+    return strncmp(name, metric, head) == 0 &&
+           strcmp(metric + head, suffix + strcspn(suffix, ",")) == 0;
+}
+
+/* The shortest name counts if there are several kinds: NAME_stderr before NAME_stderr_clt. */
 static double std_error_find(const json_t *metrics, const char *metric)
 {
-    char owner[EVQ_METRIC_NAME_BYTES_MAX + 1];
+    double found = (double)NAN;
+    size_t shortest = SIZE_MAX;
     const char *key;
     json_t *value;
     double number;
 
     json_object_foreach((json_t *)(uintptr_t)metrics, key, value)
     {
-        if (name_of_std_error(key, owner) && strcmp(owner, metric) == 0 &&
+        const char *suffix = std_error_suffix(key);
+        if (suffix != NULL && std_error_is_of(key, suffix, metric) && strlen(key) < shortest &&
             evq_json_number(value, &number)) {
-            return number;
+            found = number;
+            shortest = strlen(key);
         }
     }
-    return (double)NAN;
+    return found;
 }
 
 static enum evq_status metric_add(struct evq_result *result, struct evq_metric *metrics,
                                   const json_t *all, const char *key, const json_t *value,
                                   const char *where, struct evq_error *err)
 {
-    char owner[EVQ_METRIC_NAME_BYTES_MAX + 1];
     double number;
 
     if (!name_valid(key)) {
@@ -80,8 +91,8 @@ static enum evq_status metric_add(struct evq_result *result, struct evq_metric *
             where, result->task, evq_error_escape(key, strlen(key), shown, sizeof(shown)),
             strlen(key), EVQ_METRIC_NAME_BYTES_MAX);
     }
-    if (name_of_std_error(key, owner) && json_object_get(all, owner) != NULL) {
-        return EVQ_OK; // Told with its metric.
+    if (std_error_suffix(key) != NULL) {
+        return EVQ_OK; // Published with its metric, and never a metric of its own.
     }
     if (!evq_json_number(value, &number)) {
         return evq_error_set(err, EVQ_E_INVALID, "%s: metric '%s' of task '%s' is not a number",

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ _REPORT_SECONDS = 0.2  # At most so often is progress told.
 _MESSAGE_BYTES = 2000
 _NAME_BYTES = 128  # Of a metric.
 _METRICS = 256  # Of a task.
+_STD_ERROR = re.compile(r"[^,]+_stderr(_[^,]*)?(,|\Z)")  # The worker has the same rule: worker/evaluators/results.c.
 
 
 class EvalRetry(Exception):
@@ -173,9 +175,7 @@ def _check_names(task: str, numbers: Mapping[str, Any]) -> None:
                 f"task '{task}' returned a metric named {name[:60]!r} ({size} bytes), expected 1 to {_NAME_BYTES} bytes"
                 " without control characters"
             )
-        head, comma, rest = name.partition(",")
-        of_another = head.endswith("_stderr") and head[: -len("_stderr")] + comma + rest in numbers
-        own += name != "n" and not of_another
+        own += name != "n" and not _STD_ERROR.match(name)
     if own > _METRICS:
         raise ValueError(f"task '{task}' returned {own} metrics, allowed {_METRICS}: make them tasks of their own")
 
