@@ -239,12 +239,15 @@ static enum evq_status wandb_write(void *state, const struct evq_result *result,
     }
     sink->turns += turned ? 1 : 0;
     (void)snprintf(sink->run, sizeof(sink->run), "%s", result->run);
-    evq_buffer_text(&sink->lines, "{\"prefix\":");
     char key[512];
-    struct evq_metric none = {.name = ""};
-    evq_result_metric_key(result, &none, key, sizeof(key));
-    evq_buffer_json_text(&sink->lines, key);
-    evq_buffer_text(&sink->lines, ",\"result\":");
+    for (size_t i = 0; i < result->metric_count; i++) {
+        evq_result_metric_key(result, &result->metrics[i], key, sizeof(key));
+        evq_buffer_text(&sink->lines, i == 0 ? "{\"keys\":{" : ",");
+        evq_buffer_json_text(&sink->lines, result->metrics[i].name);
+        evq_buffer_text(&sink->lines, ":");
+        evq_buffer_json_text(&sink->lines, key);
+    }
+    evq_buffer_text(&sink->lines, "},\"result\":");
     evq_result_json(result, &sink->lines);
     evq_buffer_text(&sink->lines, "}\n");
     if (sink->lines.failed) {

@@ -169,13 +169,29 @@ void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES
                    evq_job_state_name(result->state), result->attempt, retries);
 }
 
+/* rest: the metric's name without its "eval_". */
+static void trainer_key(const struct evq_result *result, const char *rest, char *out,
+                        size_t out_bytes)
+{
+    const bool regular = strcmp(result->variant, "regular") == 0;
+    const size_t task = strlen(result->task);
+    const bool known = strcmp(result->task, "eval") == 0 ||
+                       (strncmp(rest, result->task, task) == 0 && rest[task] == '_');
+
+    (void)snprintf(out, out_bytes, "eval%s%s/%s%s%s", regular ? "" : "_",
+                   regular ? "" : result->variant, known ? "" : result->task, known ? "" : "_",
+                   rest);
+}
+
 void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric,
                            char *out, size_t out_bytes)
 {
     const char *prefix = result->metric_prefix;
     const bool regular = strcmp(result->variant, "regular") == 0;
 
-    if (prefix[0] != '\0' && regular) {
+    if (prefix[0] == '\0' && strncmp(metric->name, "eval_", 5) == 0 && metric->name[5] != '\0') {
+        trainer_key(result, metric->name + 5, out, out_bytes);
+    } else if (prefix[0] != '\0' && regular) {
         (void)snprintf(out, out_bytes, "%s%s", prefix, metric->name);
     } else if (prefix[0] != '\0') { // All variants of a suite have it; each is a curve of its own.
         const char *rest = prefix + strcspn(prefix, "/");

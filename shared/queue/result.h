@@ -91,7 +91,16 @@ enum evq_status evq_result_check(const struct evq_result *result,
  * JOB#=STATE.ATTEMPT.RETRIES. Sinks deduplicate by it. */
 void evq_result_id(const struct evq_result *result, char out[EVQ_RESULT_ID_BYTES_MAX]);
 
-/* "eval/<task>/<metric>", or with the variant or prefix of the record. Cut to out_bytes. */
+/*
+ * The name of a metric's curve, the same for all sinks, `evalq best` and `results`:
+ *   eval/TASK/METRIC          in general;
+ *   eval/METRIC               a metric eval_METRIC of the task "eval", as a Trainer of Transformers
+ *                             writes its metrics to trackers;
+ *   eval/TASK_METRIC          eval_METRIC or eval_TASK_METRIC of another task, as the Trainer does
+ *                             for one of several data sets.
+ * With a variant other than "regular", eval_VARIANT/ stands for eval/. A metric_prefix of the
+ * result replaces all before the metric's own name. Cut to out_bytes.
+ */
 void evq_result_metric_key(const struct evq_result *result, const struct evq_metric *metric,
                            char *out, size_t out_bytes);
 

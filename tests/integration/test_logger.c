@@ -368,8 +368,8 @@ static void logger_links_the_best_of_each_metric_but_of_times(void **state)
     job_finish_with(scene, claim, metrics, 5);
     evq_claim_free(claim);
     FIXTURE_UNTIL(all_acknowledged(scene, 3));
-    assert_false(is_linked(scene, "best-eval.digits.eval_runtime"));
-    assert_false(is_linked(scene, "best-eval.digits.eval_steps_per_second"));
+    assert_false(is_linked(scene, "best-eval.digits_runtime"));
+    assert_false(is_linked(scene, "best-eval.digits_steps_per_second"));
     assert_true(is_linked(scene, "best-eval.digits.loss"));
     assert_true(is_linked(scene, "best-eval-digits-a.b-c-3d8a2b60")); // With dots they are one.
     assert_true(is_linked(scene, "best-eval-digits-a-b.c-6ce63313"));

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import unittest
-from typing import List
+from typing import Any, List
 
 from pace import go_on
 from peers import STEPS, TrainerStackTest, evaluated, needs, until, words
@@ -120,6 +121,21 @@ class TransformersTest(TrainerStackTest):
         settings = {"save_strategy": "steps", "save_steps": 10, "max_steps": 30, "logging_steps": 10}
         self.stack.start(PROGRAM, *words(evalq={"suites": "eval"}, **settings)).wait()
         self.assertEqual(sorted(evaluated(self.stack.outcome())), [10, 20, 30])
+
+    def test_a_curve_has_the_name_that_the_trainer_itself_writes(self) -> None:
+        from transformers.integrations.integration_utils import rewrite_logs
+
+        settings = {"save_strategy": "steps", "save_steps": 10, "max_steps": 10, "logging_steps": 10}
+        self.stack.start(PROGRAM, *words(evalq={"suites": "eval", "run": "named"}, **settings)).wait()
+        for name in rewrite_logs({"eval_loss": 0.0, "eval_accuracy": 0.0}):
+            best = until(lambda: self.best("named", name), f"{name} has a best checkpoint")
+            self.assertEqual((best["metric"], best["step"]), (name, 10))
+
+    def best(self, run: str, metric: str) -> Any:
+        try:
+            return json.loads(self.stack.evalq("best", run, metric, "--json"))
+        except AssertionError:
+            return None  # No result has passed through the logger yet.
 
     def test_ranks_submit_once_and_stop_together(self) -> None:
         # Nothing improves at a learning rate of nearly nothing by the accuracy.

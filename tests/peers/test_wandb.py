@@ -108,7 +108,7 @@ class WandbTest(unittest.TestCase):
         """As after `evalq forget`; what comes again is known by the next helper too. And a star in a name is no pattern."""
         opened = {"open": {"queue": "main", "directory": os.path.join(self.results, "wandb"), "mode": "offline"}}
         result = {"run": "digits", "step": 7, "result_id": "digits/7/regular/quick#t"}
-        rows = [{"prefix": "eval/t/", "result": {**result, "metrics": {"a*b": value}}} for value in (0.5, "NaN", -0.0)]
+        rows = [{"keys": {"a*b": "eval/t/a*b"}, "result": {**result, "metrics": {"a*b": value}}} for value in (0.5, "NaN", -0.0)]
         lines = [opened, *rows, {"flush": 1}, *rows, {"flush": 2}]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         variables = {**os.environ, **self.environment}

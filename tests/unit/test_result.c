@@ -55,6 +55,25 @@ static void result_id_and_keys_are_deterministic(void **state)
     evq_result_metric_key(result, &metric, key, sizeof key);
     assert_string_equal(key, "eval_ema_accuracy");
     result->variant = "regular";
+    result->metric_prefix = "";
+    static const char *const trainers[][4] = {
+        {"eval", "regular", "eval_accuracy", "eval/accuracy"},
+        {"eval", "ema", "eval_accuracy", "eval_ema/accuracy"},
+        {"wiki", "regular", "eval_wiki_accuracy", "eval/wiki_accuracy"},
+        {"wiki", "regular", "eval_accuracy", "eval/wiki_accuracy"},
+        {"wiki", "ema", "eval_wiki_accuracy", "eval_ema/wiki_accuracy"},
+        {"wiki", "regular", "eval_wikipedia", "eval/wiki_wikipedia"},
+        {"eval", "regular", "eval_", "eval/eval/eval_"},
+        {"eval", "regular", "accuracy", "eval/eval/accuracy"},
+    };
+    for (size_t i = 0; i < sizeof trainers / sizeof *trainers; i++) {
+        const struct evq_metric one = {trainers[i][2], 1, -1, NAN};
+        result->task = trainers[i][0];
+        result->variant = trainers[i][1];
+        evq_result_metric_key(result, &one, key, sizeof key);
+        assert_string_equal(key, trainers[i][3]);
+    }
+    result->variant = "regular";
     result->task = "";
     evq_result_id(result, id);
     assert_string_equal(id, "digits/100/regular/quick#=done.1");

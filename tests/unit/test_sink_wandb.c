@@ -126,7 +126,9 @@ static void sink_wandb_gives_settings_once_then_results_and_waits_for_its_answer
     assert_int_equal(lines_of(&scene, "got", text), 2);
     json_t *line = json_loads(text, 0, NULL);
     assert_non_null(line);
-    assert_string_equal(json_string_value(json_object_get(line, "prefix")), "eval_ema/t/");
+    const json_t *keys = json_object_get(line, "keys");
+    assert_string_equal(json_string_value(json_object_get(keys, "accuracy")),
+                        "eval_ema/t/accuracy");
     assert_int_equal(json_integer_value(json_object_get(json_object_get(line, "result"), "step")),
                      200);
     json_decref(line);

@@ -1,6 +1,7 @@
 """evalq-wandb: what evalq-logger starts to forward results to Weights & Biases by its own SDK.
 
-Lines of JSON on standard input: first {"open": settings}, then one {"prefix", "result"} for each result, and {"flush": N}.
+Lines of JSON on standard input: first {"open": settings}, then one {"keys", "result"} for each result, and {"flush": N}.
+"keys" maps the name of each metric to the name of its curve.
 The answer to a flush, {"flushed": N}, comes once the SDK's own file on this disk holds every result given before; what
 the file holds is known by its result_id and its numbers when a result comes again, also to the next process. {"error": ...}
 says that nothing more can be done here; the logger then starts another process.
@@ -160,16 +161,16 @@ class Run:
         self._run.define_metric(ID, hidden=True)
         self._tail = Tail(self._run.settings.sync_file)
 
-    def log(self, prefix: str, result: Dict[str, Any]) -> None:
+    def log(self, keys: Dict[str, str], result: Dict[str, Any]) -> None:
         row: Dict[str, Any] = {STEP: int(result["step"]), ID: result["result_id"]}
-        row.update((prefix + name, _number(value)) for name, value in result["metrics"].items())
+        row.update((keys[name], _number(value)) for name, value in result["metrics"].items())
         key = _key(row)
         if key in self._held or key in self._waiting:
             return
         if self._run is None:
             self._begin()
         for name in result["metrics"]:
-            self._define(prefix + name, result.get("metrics_detail", {}).get(name, {}).get("higher_is_better"))
+            self._define(keys[name], result.get("metrics_detail", {}).get(name, {}).get("higher_is_better"))
         self._run.log(row)
         self._waiting.add(key)
 
@@ -222,7 +223,7 @@ class Sink:
             self._runs[key] = Run(self._wandb, self._settings, result["run"], trackers)
         self._runs.move_to_end(key)
         self._dirty.add(key)
-        self._runs[key].log(line["prefix"], result)
+        self._runs[key].log(line["keys"], result)
 
     def _close_oldest(self) -> None:
         key, run = self._runs.popitem(last=False)
