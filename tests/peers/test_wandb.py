@@ -118,6 +118,18 @@ class WandbTest(unittest.TestCase):
             self.assertEqual([json.loads(line) for line in done.stdout.splitlines()], [{"flushed": 1}, {"flushed": 2}])
         self.assertEqual([repr(float(row["eval/t/a*b"])) for row in self.history()], ["0.5", "nan", "0.0"])
 
+    def test_a_run_has_one_directory_for_each_session_of_the_logger(self) -> None:
+        publisher = Publisher(self.scene, "digits", 24, seed())
+        for session in (1, 2):
+            logger = Logger(self.scene, self.results, **self.environment)
+            for _ in range(6):  # Each pair is flushed by itself, and may be late.
+                publisher.publish(2)
+                all_taken(self.scene)
+            logger.stop()
+            left = glob.glob(os.path.join(self.results, "wandb", "wandb", "offline-run-*"))
+            self.assertEqual(len(left), session, left)
+        publisher.close()
+
     def test_each_result_is_there_once_when_the_logger_is_killed(self) -> None:
         number = seed()
         publisher = Publisher(self.scene, "digits", COUNT, number)
