@@ -6,7 +6,8 @@
 
 #include "shared/base/arena.h"
 
-#define CELL_BYTES_MAX 1024
+#define CELL_BYTES_MAX    1024
+#define CAUSE_COLUMNS_MIN 40 // Optional columns give way to this much of the last one.
 
 struct cell {
     const char *text;
@@ -154,7 +155,9 @@ static void print_line(const struct evq_table *table, const struct cell *cells, 
     for (size_t i = 0; i < cell_count; i++) {
         const struct cell *cell = &cells[i];
         size_t pad = table->widths[i] - cell->columns;
-        size_t bytes = strlen(cell->text);
+        const char *text = cell->text;
+        char reordered[CELL_BYTES_MAX];
+        size_t bytes = strlen(text);
         size_t columns = cell->columns;
         bool last = i + 1 == table->column_count;
         if (table->hidden[i]) {
@@ -162,7 +165,10 @@ static void print_line(const struct evq_table *table, const struct cell *cells, 
         }
         if (terminal->width > 0 && used + columns > (size_t)terminal->width && !table->right[i]) {
             size_t room = (size_t)terminal->width > used ? (size_t)terminal->width - used : 0;
-            bytes = bytes_for_columns(cell->text, room);
+            if (last) {
+                text = evq_error_cause_first(text, reordered, sizeof reordered);
+            }
+            bytes = bytes_for_columns(text, room);
             columns = room < columns ? room : columns;
         }
         enum evq_colour colour = all != EVQ_COLOUR_NONE ? all : cell->colour;
@@ -172,7 +178,7 @@ static void print_line(const struct evq_table *table, const struct cell *cells, 
         if (colour != EVQ_COLOUR_NONE) {
             (void)fputs(evq_terminal_colour(terminal, colour), out);
         }
-        (void)fwrite(cell->text, 1, bytes, out);
+        (void)fwrite(text, 1, bytes, out);
         if (colour != EVQ_COLOUR_NONE) {
             (void)fputs(evq_terminal_colour(terminal, EVQ_COLOUR_NONE), out);
         }
@@ -185,7 +191,7 @@ static void print_line(const struct evq_table *table, const struct cell *cells, 
 }
 
 /* Hides optional columns, the last one first, until a row fits. The last column, when it is text,
- * is cut anyhow: only its title must fit. */
+ * can be cut: only its first CAUSE_COLUMNS_MIN columns must fit. */
 static void fit(struct evq_table *table, const struct evq_terminal *terminal, int indent)
 {
     size_t total = (size_t)indent;
@@ -193,7 +199,11 @@ static void fit(struct evq_table *table, const struct evq_terminal *terminal, in
         bool last = i + 1 == table->column_count;
         bool cut = last && !table->right[i];
         table->hidden[i] = false;
-        total += (cut ? table->titles[i].columns : table->widths[i]) + (last ? 0 : 2);
+        size_t wanted = table->widths[i];
+        if (cut && wanted > CAUSE_COLUMNS_MIN) {
+            wanted = CAUSE_COLUMNS_MIN;
+        }
+        total += wanted + (last ? 0 : 2);
     }
     for (size_t i = table->column_count; i > 0 && total > (size_t)terminal->width; i--) {
         if (table->optional[i - 1]) {

@@ -28,8 +28,8 @@ void evq_table_cell(struct evq_table *table, enum evq_colour colour, const char 
     __attribute__((format(printf, 3, 4)));
 size_t evq_table_rows(const struct evq_table *table);
 
-/* Plain terminals get tabs and no header; others aligned columns, the last one cut to the width.
- * indent: spaces before each line. */
+/* Plain terminals get tabs and no header; others aligned columns, the last one cut to the width,
+ * with the cause of a failure before its paths. indent: spaces before each line. */
 enum evq_status evq_table_print(struct evq_table *table, const struct evq_terminal *terminal,
                                 int indent, FILE *out, struct evq_error *err) EVQ_CHECK_RESULT;
 

@@ -94,6 +94,19 @@ enum evq_exit evq_status_exit(enum evq_status status)
     return (unsigned)status < EVQ_STATUS_COUNT ? statuses[status].code : EVQ_EXIT_ERROR;
 }
 
+/* U+061C, U+200E, U+200F, U+202A to U+202E and U+2066 to U+2069: the text after them runs in
+ * another direction, so that a reader sees a message in another order than it was written. */
+static bool turns_direction(const unsigned char *from, size_t length)
+{
+    if (length == 2) {
+        return from[0] == 0xd8 && from[1] == 0x9c;
+    }
+    return length == 3 && from[0] == 0xe2 &&
+           ((from[1] == 0x80 && (from[2] == 0x8e || from[2] == 0x8f)) ||
+            (from[1] == 0x80 && from[2] >= 0xaa && from[2] <= 0xae) ||
+            (from[1] == 0x81 && from[2] >= 0xa6 && from[2] <= 0xa9));
+}
+
 char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t out_bytes)
 {
     static const char digits[] = "0123456789abcdef";
@@ -108,7 +121,8 @@ char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t ou
         size_t length = evq_buffer_utf8(from, text_bytes - at);
         // U+0080 to U+009F are control characters too: terminals take U+009B for ESC [.
         bool plain = length > 0 && !(length == 1 && (from[0] < 0x20 || from[0] == 0x7f)) &&
-                     !(length == 2 && from[0] == 0xc2 && from[1] < 0xa0);
+                     !(length == 2 && from[0] == 0xc2 && from[1] < 0xa0) &&
+                     !turns_direction(from, length);
         if (plain) {
             if (used + length >= out_bytes) {
                 break;
@@ -128,6 +142,57 @@ char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t ou
         at += 1;
     }
     out[used] = '\0';
+    return out;
+}
+
+/* Bytes of the path that begins here, with its quotes; 0: none does. */
+static size_t path_bytes(const char *at)
+{
+    if (*at == '/') {
+        size_t bytes = strcspn(at, " ");
+        return at[bytes - 1] == ':' || at[bytes - 1] == ',' ? bytes - 1 : bytes;
+    }
+    if (*at != '\'') {
+        return 0;
+    }
+    size_t bytes = 1 + strcspn(at + 1, "'");
+    return at[bytes] == '\'' && memchr(at, '/', bytes) != NULL ? bytes + 1 : 0;
+}
+
+char *evq_error_cause_first(const char *text, char *out, size_t out_bytes)
+{
+    char rest[1024];  // The sentence without its paths.
+    char paths[1024]; // The paths, with commas between them.
+    size_t rest_used = 0;
+    size_t paths_used = 0;
+
+    for (size_t at = 0; text[at] != '\0' && rest_used + 1 < sizeof rest;) {
+        const bool starts = at == 0 || text[at - 1] == ' ' || text[at - 1] == '(';
+        const size_t bytes = starts ? path_bytes(text + at) : 0;
+        if (bytes == 0 || paths_used + bytes + 3 > sizeof paths) {
+            rest[rest_used++] = text[at++];
+            continue;
+        }
+        if (paths_used > 0) {
+            paths[paths_used++] = ',';
+            paths[paths_used++] = ' ';
+        }
+        memcpy(paths + paths_used, text + at, bytes);
+        paths_used += bytes;
+        at += bytes;
+        if (rest_used == 0) {
+            at += strspn(text + at, ":, ");
+        } else if (rest[rest_used - 1] == ' ') {
+            rest_used--; // The mark or space behind the path stays.
+        }
+    }
+    rest[rest_used] = '\0';
+    paths[paths_used] = '\0';
+    if (rest_used == 0 || paths_used == 0) {
+        (void)snprintf(out, out_bytes, "%s", text);
+    } else {
+        (void)snprintf(out, out_bytes, "%s (%s)", rest, paths);
+    }
     return out;
 }
 

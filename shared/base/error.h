@@ -69,9 +69,13 @@ enum evq_exit {
 
 enum evq_exit evq_status_exit(enum evq_status status);
 
-/* Writes text into out (cut to fit, always terminated) with control bytes, ESC and DEL as \xNN.
- * Returns out. */
+/* Writes text into out (cut to fit, always terminated) with control bytes, ESC, DEL and characters
+ * that change the direction of text (U+202E and its like) as \xNN. Returns out. */
 char *evq_error_escape(const char *text, size_t text_bytes, char *out, size_t out_bytes);
+
+/* Writes a sentence into out (cut to fit, always terminated) so that a later cut takes a path
+ * first: "open '/a/b': no such file" becomes "open: no such file ('/a/b')". Returns out. */
+char *evq_error_cause_first(const char *text, char *out, size_t out_bytes);
 
 /* Which byte of text, counted from 1, is the first control byte or DEL; 0: none is. */
 size_t evq_error_control(const char *text);

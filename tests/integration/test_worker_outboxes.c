@@ -153,6 +153,29 @@ static void outbox_waits_while_a_function_may_not_do_its_work(void **state)
     fixture_audit(fx);
 }
 
+/* The job's hash keeps 64 bytes of a reason: the cause is among them, the path behind it is cut. */
+static void outbox_keeps_the_cause_of_a_long_reason(void **state)
+{
+    struct fixture *fx = *state;
+    const char *id = "r/1/regular/quick";
+    struct evq_supervisor supervisor = {.draining = true};
+
+    supervisor.link.conn = fx->conn;
+    supervisor.link.queue = fx->queue;
+    (void)fixture_submit(fx, id);
+    struct evq_lease *lease = evq_lease_new(fixture_claim(fx), &suite, fx->worker);
+    assert_non_null(lease);
+    assert_true(evq_lease_fail(
+        lease, EVQ_FAIL_FATAL,
+        "open '/checkpoints/of/a/long/name/step-100/weights.bin': permission denied", NULL));
+    supervisor.leases = lease;
+    assert_true(evq_outboxes_flush(&supervisor));
+    fixture_assert_state(fx, id, "dead");
+    assert_int_equal(strncmp(fixture_job_field(fx, id, "reason").text,
+                             "open: permission denied ('/checkpoints/", 39),
+                     0);
+}
+
 int main(void)
 {
 #define OUTBOX_TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
@@ -160,6 +183,7 @@ int main(void)
         OUTBOX_TEST(outbox_waits_while_the_library_is_missing),
         OUTBOX_TEST(outbox_waits_while_the_permission_is_missing),
         OUTBOX_TEST(outbox_waits_while_a_function_may_not_do_its_work),
+        OUTBOX_TEST(outbox_keeps_the_cause_of_a_long_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,6 +42,11 @@ large = {1: 1.7e308, 2: -1.7e308}.get(step, -0.0)
 none = {1: 0.5, 2: float("nan")}.get(step, float("-inf"))
 json.dump({"close": close, "large": large, "none": none}, open(os.environ["EVALQ_RESULT"], "w"))
 """
+# Names that turn the direction of the text around them: an override, and a word that is written from right to left.
+TURNED = """
+import json, os
+json.dump({"a\\u202eb": 0.5, "\\u05d3\\u05d9\\u05d5\\u05e7": 0.25}, open(os.environ["EVALQ_RESULT"], "w"))
+"""
 TOKEN = "a-token-that-may-write-0123456789"
 LIVE = "document.getElementById('live')?.className === 'badge on'"
 
@@ -166,6 +171,27 @@ class PageTest(unittest.TestCase):
         places = "[...document.querySelectorAll('.point')].flatMap((point) => [point.cx, point.cy]).map((one) => one.baseVal.value)"
         self.assertTrue(page.ask(f"{places}.every(Number.isFinite)"))
         self.assertNotIn("NaN", page.ask("[...document.querySelectorAll('path')].map((path) => path.getAttribute('d')).join()"))
+
+    def test_no_text_turns_the_text_around_it(self) -> None:
+        queue = Queue(evaluate=TURNED)
+        queue.scene.start_worker()
+        queue.submit(1)
+        page = self.open(queue)
+        page.wait("document.querySelectorAll('#charts article').length === 2", "there is a chart for each metric")
+        titles = page.ask("[...document.querySelectorAll('#charts h3')].map((one) => one.textContent)")
+        self.assertEqual(sorted(titles), ["a\\u202eb, digits (heldout)", "\u2068\u05d3\u05d9\u05d5\u05e7\u2069, digits (heldout)"])
+        order = (
+            "[...document.querySelectorAll('#charts h3')].map((one) => ['heldout', 'digits'].map((word) => { const range = document.createRange(),"
+            " from = one.textContent.indexOf(word); range.setStart(one.firstChild, from); range.setEnd(one.firstChild, from + 1);"
+            " return range.getBoundingClientRect().x; }))"
+        )
+        for suite, task in page.ask(order):
+            self.assertLess(task, suite)
+        # An event of the stream is read as well as the list of results.
+        queue.submit(2)
+        page.wait("document.querySelectorAll('.point').length === 4", "the second results are drawn")
+        self.assertEqual(page.ask("document.querySelectorAll('#charts article').length"), 2)
+        self.assertNotIn("\u202e", page.ask("document.documentElement.outerHTML"))
 
     def test_of_a_long_run_what_is_kept_is_shown(self) -> None:
         queue = Queue()

@@ -299,6 +299,29 @@ static void table_leaves_out_optional_columns_that_do_not_fit(void **state)
     evq_table_free(rows);
 }
 
+static void table_keeps_the_cause_of_a_failure_when_it_cuts(void **state)
+{
+    struct evq_table *rows = evq_table_new();
+    (void)state;
+    assert_non_null(rows);
+    evq_table_column(rows, "JOB", false);
+    evq_table_column(rows, "WORKER", false);
+    evq_table_optional(rows);
+    evq_table_column(rows, "REASON", false);
+    evq_table_row(rows);
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "r/1");
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "host-0123456789");
+    evq_table_cell(rows, EVQ_COLOUR_NONE, "open '/data/of/a/long/path/w.bin': permission denied");
+    char *text = printed(rows, &(struct evq_terminal){.width = 200});
+    assert_non_null(strstr(text, "  open '/data/of/a/long/path/w.bin': permission denied\n"));
+    free(text);
+    text = printed(rows, &(struct evq_terminal){.width = 48});
+    assert_string_equal(text, "JOB  REASON\n"
+                              "r/1  open: permission denied ('/data/of/a/long/p\n");
+    free(text);
+    evq_table_free(rows);
+}
+
 static void board_keeps_rows_apart_when_there_are_many(void **state)
 {
     struct evq_result_table *board = evq_result_table_new();
@@ -368,6 +391,7 @@ int main(void)
         cmocka_unit_test(board_has_a_line_per_task_and_a_column_per_name),
         cmocka_unit_test(terminal_number_shows_whole_numbers_in_full),
         cmocka_unit_test(table_leaves_out_optional_columns_that_do_not_fit),
+        cmocka_unit_test(table_keeps_the_cause_of_a_failure_when_it_cuts),
         cmocka_unit_test(board_keeps_rows_apart_when_there_are_many),
         cmocka_unit_test(durations_and_sizes_are_short),
         cmocka_unit_test(health_keeps_a_check_whose_text_is_cut),

@@ -93,6 +93,11 @@ static void error_escape_disarms_control_bytes(void **state)
         {"\xc2\x9b"
          "2J",
          "\\xc2\\x9b2J"}, // U+009B is CSI.
+        {"a\xe2\x80\xae"
+         "b",
+         "a\\xe2\\x80\\xaeb"}, // U+202E: what follows runs from right to left.
+        {"\xe2\x81\xa9\xd8\x9c", "\\xe2\\x81\\xa9\\xd8\\x9c"},
+        {"\xe2\x80\xa6", "\xe2\x80\xa6"}, // U+2026 turns nothing.
         {"\xff\xfe", "\\xff\\xfe"},
         {"\xed\xa0\x80", "\\xed\\xa0\\x80"}, // A surrogate.
         {"\xf0\x9f\x98\x80", "\xf0\x9f\x98\x80"},
@@ -122,6 +127,30 @@ static void error_escape_cuts_between_characters(void **state)
     }
 }
 
+static void error_cause_first_moves_paths_to_the_end(void **state)
+{
+    (void)state;
+    const struct {
+        const char *text;
+        const char *want;
+    } cases[] = {
+        {"open '/a/b/c': No such file", "open: No such file ('/a/b/c')"},
+        {"'/a/b' has no weights file yet", "has no weights file yet ('/a/b')"},
+        {"'/a/b': permission denied", "permission denied ('/a/b')"},
+        {"fatal: open /a/b: denied", "fatal: open: denied (/a/b)"},
+        {"link '/a/b' to '/c/d' failed", "link to failed ('/a/b', '/c/d')"},
+        {"task 'x' is not known", "task 'x' is not known"},
+        {"it's in 'a/b'", "it's in ('a/b')"},
+        {"'/a/b'", "'/a/b'"},
+        {"'/a/b is open", "'/a/b is open"},
+        {"", ""},
+    };
+    char out[64];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_string_equal(evq_error_cause_first(cases[i].text, out, sizeof out), cases[i].want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -132,6 +161,7 @@ int main(void)
         cmocka_unit_test(error_names_and_exits_cover_every_status),
         cmocka_unit_test(error_escape_disarms_control_bytes),
         cmocka_unit_test(error_escape_cuts_between_characters),
+        cmocka_unit_test(error_cause_first_moves_paths_to_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include "worker/child/merge.h"
 
 #define DETAIL_BYTES_MAX 8191  // What evq_queue_fail() takes.
+#define REASON_BYTES     52    // What the job's hash keeps of a reason behind its kind.
 #define PART_BYTES_MAX   65536 // What evq_queue_complete_shard() takes.
 
 struct evq_lease *evq_lease_new(struct evq_claim *claim, const struct evq_suite *suite,
@@ -112,11 +113,15 @@ bool evq_lease_fail(struct evq_lease *lease, enum evq_fail_kind fail, const char
         return false;
     }
     item->fail = fail;
-    (void)snprintf(item->reason, sizeof(item->reason), "%s", reason);
-    // The hash of the job keeps 64 bytes of the reason: all of it stands before the detail.
+    // The job's hash keeps the beginning of the reason; all of it stands before the detail.
+    if (strlen(reason) > REASON_BYTES) {
+        evq_error_cause_first(reason, item->reason, sizeof(item->reason));
+    } else {
+        (void)snprintf(item->reason, sizeof(item->reason), "%s", reason);
+    }
     item->detail = malloc(DETAIL_BYTES_MAX + 1); // Without it the reason still tells.
     if (item->detail != NULL) {
-        (void)snprintf(item->detail, DETAIL_BYTES_MAX + 1, "%s\n%s", item->reason,
+        (void)snprintf(item->detail, DETAIL_BYTES_MAX + 1, "%s\n%s", reason,
                        detail != NULL ? detail : "");
     }
     return true;

@@ -22,7 +22,9 @@ static enum evq_status print_table(const struct evq_cli *cli, const json_t *jobs
     evq_table_column(table, "JOB", false);
     evq_table_column(table, "ENDED", true);
     evq_table_column(table, "ATTEMPTS", true);
+    evq_table_optional(table);
     evq_table_column(table, "WORKER", false);
+    evq_table_optional(table);
     evq_table_column(table, "REASON", false);
     json_array_foreach(jobs, index, job)
     {

@@ -19,10 +19,27 @@ export class Refused extends Error {
   }
 }
 
+const TURNS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // Characters that change the direction of text.
+const RIGHT_TO_LEFT = /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}\p{Script=Adlam}]/u;
+
+/**
+ * A reply in which no text can reorder the text around it. Characters that change the direction become visible escapes; a text
+ * written from right to left gets an isolate of its own. Ids and names of runs have neither, so calls may use them.
+ */
+export function isolated(value) {
+  if (typeof value === "string") {
+    const text = value.replace(TURNS, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+    return RIGHT_TO_LEFT.test(text) ? `\u2068${text}\u2069` : text;
+  }
+  if (Array.isArray(value)) return value.map(isolated);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([name, one]) => [isolated(name), isolated(one)]));
+}
+
 const pause = (ms) => new Promise((resume) => setTimeout(resume, ms));
 
 async function refusal(reply) {
-  const body = await reply.json().catch(() => ({}));
+  const body = isolated(await reply.json().catch(() => ({})));
   return new Refused(reply.status, body.detail || `${reply.status} ${reply.statusText}`);
 }
 
@@ -49,7 +66,7 @@ export async function call(path, body) {
     return call(path, body);
   }
   if (!reply.ok) throw await refusal(reply);
-  return reply.json();
+  return isolated(await reply.json());
 }
 
 /** Path of a job's resource: the four parts of its id are segments. */
@@ -109,7 +126,7 @@ export async function follow({ onEvent, onState, onOpen }) {
       tries = 0;
       await read(reply.body, (event) => {
         if (event.id) last = event.id;
-        onEvent(event.kind, event.data ? JSON.parse(event.data) : {});
+        onEvent(event.kind, event.data ? isolated(JSON.parse(event.data)) : {});
       }, alive);
       onState("off", "connection ended");
     } catch (error) {
