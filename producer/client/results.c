@@ -262,9 +262,9 @@ int evalq_client_wait(struct evalq_client *client, evalq_metric_fn on_metric, vo
             // A question that the timeout cut short says nothing of what was waited for.
             if (status == EVQ_OK || (status == EVQ_E_TIMEOUT && open >= 0)) {
                 (void)evq_error_set(&error, EVQ_E_TIMEOUT,
-                                    "the timeout passed with %lld jobs of the run still open: "
+                                    "the timeout passed with %lld job%s of the run still open: "
                                     "`evalq status` says why",
-                                    (long long)open);
+                                    (long long)open, open == 1 ? "" : "s");
             }
             return evq_client_fail(&error);
         }

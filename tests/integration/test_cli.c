@@ -166,8 +166,14 @@ static void submit_queues_once_and_names_what_is_wrong(void **state)
            "--suite", "quick,other", "--variant", "ema");
     assert_string_equal(site->output.out,
                         "r/100/ema/quick\tqueued\tqueued\nr/100/ema/other\tqueued\tqueued\n");
-    assert_holds(site->output.err, "no worker has offered a suite 'other' so far");
-    assert_null(strstr(site->output.err, "suite 'quick'"));
+    assert_holds(site->output.err,
+                 "evalq: warning: r/100/ema/other waits: no worker offers suite other\n");
+    assert_holds(site->output.err, "evalq: start a worker that has the suite 'quick'\n");
+    EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "slip", "--step", "1", "--suite",
+           "quikc");
+    assert_holds(site->output.err,
+                 "evalq: warning: slip/1/regular/quikc waits: no worker offers suite quikc\n"
+                 "evalq: no suite is called 'quikc': did you mean 'quick'?");
     EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "l", "--step", "2", "--suite",
            "quick", "--policy", "latest");
     EXPECT(site, 0, "submit", "out/step-100.safetensors", "--run", "l", "--step", "1", "--suite",
@@ -177,6 +183,12 @@ static void submit_queues_once_and_names_what_is_wrong(void **state)
            "--needs", "gpus=2,gpu_memory=24GiB");
     EXPECT(site, 0, "show", "n/100/regular/quick", "--json");
     assert_holds(site->output.out, "gpus=2,gpu_memory=25769803776");
+    evq_reply_free(fixture_call(site->fx->raw, "HSET",
+                                fixture_key(site->fx, "job:n/100/regular/quick"), "status", "start",
+                                NULL));
+    EXPECT(site, 0, "show", "n/100/regular/quick");
+    assert_null(strstr(site->output.out, "class"));  // A number without a meaning.
+    assert_null(strstr(site->output.out, "status")); // What an evaluator did; none has the job now.
     EXPECT(site, 2, "submit", "out/step-100.safetensors", "--run", "n", "--suite", "quick",
            "--needs", "gpus=2GiB");
     fixture_user_one_line(site);
@@ -287,7 +299,7 @@ static void pin_goes_by_gc_when_its_job_has_ended(void **state)
     assert_int_equal(pins_of(site), 1);
     EXPECT(site, 0, "cancel", "r/7/regular/quick");
     EXPECT(site, 0, "gc");
-    assert_holds(site->output.out, "1 pins released");
+    assert_holds(site->output.out, "1 pin released");
     assert_int_equal(pins_of(site), 0);
 }
 
@@ -303,10 +315,10 @@ static void pin_of_a_dead_job_stays_for_its_retry_unless_told_otherwise(void **s
                   EVQ_OK);
     evq_claim_free(claim);
     EXPECT(site, 0, "gc");
-    assert_holds(site->output.out, "1 pins still needed");
+    assert_holds(site->output.out, "1 pin still needed");
     assert_int_equal(pins_of(site), 1);
     EXPECT(site, 0, "gc", "--dead");
-    assert_holds(site->output.out, "1 pins released");
+    assert_holds(site->output.out, "1 pin released");
     assert_int_equal(pins_of(site), 0);
 }
 

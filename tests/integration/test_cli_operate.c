@@ -50,7 +50,7 @@ static void limits_hold_until_they_are_lifted(void **state)
     (void)fixture_submit(fx, "r/2/regular/quick");
     for (size_t i = 0; i < 2; i++) {
         EXPECT(site, 0, "admin", "limit", kinds[i][0], kinds[i][1], "--cap", "1");
-        assert_holds(site->output.err, "at most 1 jobs");
+        assert_holds(site->output.err, "at most 1 job of");
         struct evq_claim *claim = fixture_claim(fx);
         fixture_claim_none(fx);
         EXPECT(site, 0, "admin", "limit", kinds[i][0], kinds[i][1], "--cap", "0");

@@ -356,6 +356,19 @@ static void up_starts_again_what_dies(void **state)
     assert_all_gone(place);
 }
 
+/* A slip in the command's name costs a second, not a start of everything. */
+static void up_starts_nothing_for_a_command_that_is_not_there(void **state)
+{
+    struct place *place = *state;
+    RUN(place, 3, "up", "--", "pyhton", "train.py");
+    assert_string_equal(place->output.err,
+                        "evalq: the command 'pyhton' is not in $PATH: nothing was started\n");
+    assert_false(has(place->dir, ".evalq"));
+    RUN(place, 3, "up", "--", "./train.sh");
+    assert_holds(place->output.err, "the command './train.sh' cannot be run: No such file");
+    assert_false(has(place->dir, ".evalq"));
+}
+
 static void up_says_why_a_worker_cannot_run(void **state)
 {
     struct place *place = *state;
@@ -493,7 +506,7 @@ static void up_waits_for_the_jobs_of_its_own_command(void **state)
     RUN(place, 124, "up", "--workers", "1", "--wait", "0", "--", EVQ_TEST_BIN "/evalq", "submit",
         "step-1.safetensors", "--run", "r", "--step", "1", "--suite", "unoffered");
     assert_holds(place->output.err, "evalq: 1 job waits: no worker offers suite unoffered\n");
-    assert_holds(place->output.err, "1 jobs were still open");
+    assert_holds(place->output.err, "1 job was still open");
     assert_all_gone(place);
     RUN(place, 0, "up", "--workers", "1", "--wait", "60", "--", "/bin/true");
     assert_all_gone(place);
@@ -528,6 +541,7 @@ int main(void)
         UP_TEST(up_dies_with_all_its_children_when_killed),
         UP_TEST(up_stops_its_command_too),
         UP_TEST(up_starts_again_what_dies),
+        UP_TEST(up_starts_nothing_for_a_command_that_is_not_there),
         UP_TEST(up_says_why_a_worker_cannot_run),
         UP_TEST(up_refuses_devices_that_are_not_there),
         UP_TEST(up_says_that_auto_found_no_gpu),

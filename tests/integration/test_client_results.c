@@ -259,7 +259,7 @@ static void client_wait_tells_what_it_knew_when_its_last_question_is_cut_short(v
     assert_flushed(client);
     assert_int_equal(pthread_create(&thread, NULL, suspend_after_a_round, scene), 0);
     assert_int_equal(evalq_client_wait(client, NULL, NULL, 5000), EVALQ_TIMEOUT);
-    assert_holds(evalq_client_error(client), "with 1 jobs of the run still open");
+    assert_holds(evalq_client_error(client), "with 1 job of the run still open");
     assert_int_equal(pthread_join(thread, NULL), 0);
     fixture_redis_resume(scene->fx->redis);
     evalq_client_close(client);

@@ -51,6 +51,12 @@ class ClientTest(SceneTest):
             first = client.best()  # Of no metric that was named: it says which it is.
             assert first is not None
             self.assertEqual((first.metric, first.step, first.value), ("eval/digits/accuracy", 100, 0.5))
+            for mode in (None, "max"):
+                with self.assertLogs("evalq", "WARNING") as logs:
+                    self.assertIsNone(client.best("eval/digits/acuracy", mode))
+                self.assertIn("'eval/digits/acuracy'", logs.output[0])
+                self.assertIn("only", logs.output[0])
+                self.assertIn("eval/digits/accuracy", logs.output[0])
 
     def test_results_come_without_waiting_for_them(self) -> None:
         with self.scene.client("arrivals") as client:
@@ -156,7 +162,7 @@ class ClientTest(SceneTest):
                 self.assertFalse(client.wait(1))
         said = [line.split("evalq:", 1)[1] for line in logs.output]
         self.assertEqual(said[0], "wait: jobs of run 'nobody' are still open: `evalq status` says why")
-        self.assertEqual(said[-1], "wait: the timeout passed with 1 jobs of the run still open: `evalq status` says why")
+        self.assertEqual(said[-1], "wait: the timeout passed with 1 job of the run still open: `evalq status` says why")
 
     def test_wait_ends_with_a_question_that_has_time_for_its_answer(self) -> None:
         asked: List[int] = []

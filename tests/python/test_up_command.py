@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -153,6 +154,32 @@ class UpCommandTest(unittest.TestCase):
         self.assertEqual(process.wait(DEADLINE), 8, self.said())
         self.assertIn("1 job is still open, and no worker is left for it; the next `evalq up` goes on: worker-1 exited with status 8: ", self.said())
         self.assertIn('unknown key "nonsense"', self.said().splitlines()[-1])
+
+    def test_a_taken_port_of_the_gateway_is_said_with_what_to_do(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.write("evalq.yaml", CONFIG + f"gateway: {{listen: '127.0.0.1:{taken.getsockname()[1]}'}}\n")
+            process = self.start("/bin/echo", "it ran")
+            self.assertEqual(process.wait(DEADLINE), 8, self.said())
+        self.assertIn("Address already in use; stop the program that listens there, or choose another port", self.said())
+        self.assertNotIn("it ran", self.said())
+
+    def test_a_missing_gateway_is_said_with_what_to_do(self) -> None:
+        self.write("evalq.yaml", CONFIG + "gateway: {listen: '127.0.0.1:0'}\n")
+        programs = os.path.join(self.directory, "bin")
+        os.mkdir(programs)
+        for name in ("evalq", "evalq-worker", "evalq-logger"):
+            shutil.copy2(os.path.join(BIN, name), programs)
+        done = subprocess.run(
+            [os.path.join(programs, "evalq"), "up", "--", "/bin/echo", "it ran"],
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("'evalq-gateway' is neither beside evalq nor in $PATH: install it, or remove the section `gateway` from ", done.stderr)
 
     def test_a_command_may_have_many_words(self) -> None:
         process = self.start("/bin/sh", "-c", "echo $# words", "sh", *(str(i) for i in range(300)))

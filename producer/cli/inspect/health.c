@@ -381,11 +381,12 @@ static void check_sinks(const json_t *stats, json_t *checks)
         char span[EVQ_TERMINAL_SPAN_BYTES];
         if (error[0] != '\0') {
             evq_health_add(checks, "sinks", EVQ_HEALTH_WARN, "look at the log of evalq-logger",
-                           "the sink '%s' fails, %" PRId64 " results behind: %s", name, lag, error);
+                           "the sink '%s' fails, %" PRId64 " result%s behind: %s", name, lag,
+                           lag == 1 ? "" : "s", error);
         } else if (lag > 0 && age > 60000) {
             evq_health_add(checks, "sinks", EVQ_HEALTH_WARN, "is evalq-logger running?",
-                           "the sink '%s' is %" PRId64 " results behind and silent for %s", name,
-                           lag, evq_terminal_span(age, span));
+                           "the sink '%s' is %" PRId64 " result%s behind and silent for %s", name,
+                           lag, lag == 1 ? "" : "s", evq_terminal_span(age, span));
         } else {
             evq_health_add(checks, "sinks", EVQ_HEALTH_OK, "", "%s: %" PRId64 " behind", name, lag);
         }
@@ -394,7 +395,8 @@ static void check_sinks(const json_t *stats, json_t *checks)
     int64_t length = evq_json_integer(results, "length", 0);
     if (json_array_size(sinks) == 0 && length > 0) {
         evq_health_add(checks, "sinks", EVQ_HEALTH_WARN, "start evalq-logger",
-                       "%" PRId64 " results wait in the stream and no sink was ever there", length);
+                       "%" PRId64 " %s in the stream and no sink was ever there", length,
+                       length == 1 ? "result waits" : "results wait");
     }
     if (length > evq_json_integer(results, "max", INT64_MAX) / 10 * 9) {
         evq_health_add(checks, "results", EVQ_HEALTH_WARN, "which sink is behind?",

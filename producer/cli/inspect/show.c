@@ -48,10 +48,12 @@ static bool is_time(const char *key)
 
 static void print_hash(const struct evq_terminal *terminal, json_t *hash)
 {
-    static const char *const hidden[] = {"run",    "step",  "variant", "suite", "state",
-                                         "reason", "token", "last",    "place", "hb"};
+    static const char *const hidden[] = {
+        "run",   "step", "variant", "suite", "state", "reason",
+        "token", "last", "place",   "hb",    "class"}; // Its number says nothing to people.
     const char *key = NULL;
     json_t *value = NULL;
+    const bool running = strcmp(evq_json_text(hash, "state", ""), "running") == 0;
     int64_t now = evq_clock_unix_ms();
     json_object_foreach(hash, key, value)
     {
@@ -59,7 +61,11 @@ static void print_hash(const struct evq_terminal *terminal, json_t *hash)
         for (size_t i = 0; i < sizeof hidden / sizeof hidden[0]; i++) {
             skip = skip || strcmp(hidden[i], key) == 0;
         }
-        if (skip) {
+        if (skip || (strcmp(key, "status") == 0 && !running)) {
+            continue;
+        }
+        if (strcmp(key, "status") == 0) {
+            print_pair(terminal, "doing", json_string_value(value));
             continue;
         }
         int64_t at = evq_json_integer(hash, key, -1);

@@ -102,8 +102,8 @@ static enum evq_status watch_loop(struct evq_cli *cli, struct evq_feed *feed, st
         }
         if (over) {
             return evq_error_set(err, EVQ_E_TIMEOUT,
-                                 "%" PRId64 " jobs were still open after %" PRId64 " s",
-                                 counts->open, to->timeout_s);
+                                 "%" PRId64 " %s still open after %" PRId64 " s", counts->open,
+                                 counts->open == 1 ? "job was" : "jobs were", to->timeout_s);
         }
         uint32_t steady = 4; // A look every 320 ms.
         evq_pause(&steady, deadline);

@@ -154,7 +154,8 @@ static enum evq_status limit(struct evq_cli *cli, const char *what, const char *
         status = evq_queue_limit(cli->queue, "weight", mapped, weight, err);
     }
     if (status == EVQ_OK && cap > 0) {
-        evq_cli_say(cli, "evalq: at most %" PRId64 " jobs of %s %s run at once", cap, what, mapped);
+        evq_cli_say(cli, "evalq: at most %" PRId64 " job%s of %s %s at once", cap,
+                    cap == 1 ? "" : "s", what, mapped);
     } else if (status == EVQ_OK && cap == 0) {
         evq_cli_say(cli, "evalq: %s %s has no cap", what, mapped);
     }

@@ -153,9 +153,10 @@ static enum evq_status print_collected(struct collection *gc, struct evq_error *
         json_decref(doc);
         return status;
     }
-    (void)printf("%" PRId64 " records removed, %" PRId64 " pins released, %" PRId64
-                 " pins still needed\n",
-                 gc->records, gc->pins_released, gc->pins_left);
+    (void)printf("%" PRId64 " record%s removed, %" PRId64 " pin%s released, %" PRId64
+                 " pin%s still needed\n",
+                 gc->records, gc->records == 1 ? "" : "s", gc->pins_released,
+                 gc->pins_released == 1 ? "" : "s", gc->pins_left, gc->pins_left == 1 ? "" : "s");
     return EVQ_OK;
 }
 

@@ -125,9 +125,9 @@ enum evq_status evq_replay(struct evq_cli *cli, const char *sink, struct evq_err
                 sink);
     if (any) {
         evq_cli_say(cli,
-                    "evalq: and %" PRId64 " results that the stream had lost; those past retention "
-                    "are gone",
-                    total);
+                    "evalq: and %" PRId64 " result%s that the stream had lost, except those past "
+                    "retention",
+                    total, total == 1 ? "" : "s");
     }
     return EVQ_OK;
 }

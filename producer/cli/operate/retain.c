@@ -258,13 +258,13 @@ static enum evq_status plan_and_do(struct retention *retention, struct evq_error
     }
     evq_table_free(table);
     if (status == EVQ_OK && count > 0 && !evq_option_flag(&cli->options, "dry-run")) {
-        (void)snprintf(question, sizeof question, "Remove %zu of %zu checkpoints?", count,
-                       retention->keep.count);
+        (void)snprintf(question, sizeof question, "Remove %zu of %zu checkpoint%s?", count,
+                       retention->keep.count, retention->keep.count == 1 ? "" : "s");
         status = evq_cli_confirm(cli, question, err);
         if (status == EVQ_OK) {
             status = targets_remove(retention, err);
-            evq_cli_say(cli, "evalq: %zu of %zu checkpoints removed", retention->removed,
-                        retention->keep.count);
+            evq_cli_say(cli, "evalq: %zu of %zu checkpoint%s removed", retention->removed,
+                        retention->keep.count, retention->keep.count == 1 ? "" : "s");
         }
     }
     return status;

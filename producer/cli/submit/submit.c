@@ -84,37 +84,57 @@ static enum evq_status find_step(struct evq_cli *cli, int64_t *ret_step, struct 
     return EVQ_OK;
 }
 
-/* A suite that neither this configuration nor any worker so far has may be a slip: the job waits.
- */
-static void note_unknown_suites(struct evq_cli *cli, const struct evq_submission *s)
+/* Says what to do about a suite that neither the configuration nor any worker so far has. */
+static void suggest_suite(const struct evq_cli *cli, const char *name, const json_t *stats)
 {
     const char *known[SUITES_SHOWN_MAX];
     char choice[256];
+    size_t count = 0;
+    size_t index = 0;
+    const json_t *suite = NULL;
+
+    for (size_t i = 0; i < cli->config->suite_count && count < SUITES_SHOWN_MAX; i++) {
+        known[count++] = cli->config->suites[i].name;
+    }
+    json_array_foreach(json_object_get(stats, "suites"), index, suite)
+    {
+        const char *offered = evq_json_text(suite, "name", "");
+        if (evq_config_suite(cli->config, offered) == NULL && count < SUITES_SHOWN_MAX) {
+            known[count++] = offered;
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(known[i], name) == 0) {
+            evq_cli_say(cli, "evalq: start a worker that has the suite '%s'", name);
+            return;
+        }
+    }
+    evq_cli_say(cli, "evalq: no suite is called '%s': %s", name,
+                evq_config_choice(name, known, count, choice, sizeof choice));
+}
+
+/* Warns of jobs that cannot run now, and why: the suite's name may be a slip. */
+static void warn_of_blocked(struct evq_cli *cli, const struct evq_submission *s,
+                            const struct evq_submission_sent *sent)
+{
     json_t *stats = NULL;
     for (size_t i = 0; i < s->suite_count; i++) {
-        if (evq_config_suite(cli->config, s->suites[i]) != NULL) {
-            continue;
+        const struct evq_submitted *one = &sent->submitted[i];
+        json_t *view = NULL;
+        if (one->state != EVQ_JOB_QUEUED || evq_view_job(cli, one->id, &view, NULL) != EVQ_OK) {
+            continue; // It was submitted: that is what counts.
         }
-        if (stats == NULL && evq_view_stats(cli, &stats, NULL) != EVQ_OK) {
-            return; // It was submitted: that is what counts.
-        }
-        size_t count = 0;
-        size_t index = 0;
-        bool offered = false;
-        const json_t *suite = NULL;
-        json_array_foreach(json_object_get(stats, "suites"), index, suite)
-        {
-            const char *name = evq_json_text(suite, "name", "");
-            offered = offered || strcmp(name, s->suites[i]) == 0;
-            if (count < SUITES_SHOWN_MAX) {
-                known[count++] = name;
+        const char *why = evq_json_text(view, "why", "");
+        if (json_is_true(json_object_get(view, "blocked"))) {
+            char shown[512];
+            evq_cli_say(cli, "evalq: warning: %s waits: %s", one->id,
+                        evq_error_escape(why, strlen(why), shown, sizeof shown));
+            if (strncmp(why, "no worker offers", 16) == 0 &&
+                (stats != NULL || evq_view_stats(cli, &stats, NULL) == EVQ_OK)) {
+                suggest_suite(cli, s->suites[i], stats);
             }
         }
-        if (!offered) {
-            evq_cli_say(
-                cli, "evalq: no worker has offered a suite '%s' so far: its job waits for one (%s)",
-                s->suites[i], evq_config_choice(s->suites[i], known, count, choice, sizeof choice));
-        }
+        json_decref(view);
     }
     json_decref(stats);
 }
@@ -148,7 +168,7 @@ static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
         (void)fflush(stdout);
     }
     if (status == EVQ_OK) {
-        note_unknown_suites(cli, &submission);
+        warn_of_blocked(cli, &submission, &sent);
     }
     if (status == EVQ_OK && evq_option_flag(&cli->options, "wait")) {
         const char *ids[EVQ_SUBMISSION_SUITES_MAX];

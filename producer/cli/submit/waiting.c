@@ -283,8 +283,9 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
         }
         if (deadline > 0 && evq_clock_mono_ms() >= deadline) {
             return evq_error_set(err, EVQ_E_TIMEOUT,
-                                 "%" PRId64 " jobs of '%s' were still open after %" PRId64 " s",
-                                 counts.open, run, timeout_s);
+                                 "%" PRId64 " job%s of '%s' %s still open after %" PRId64 " s",
+                                 counts.open, counts.open == 1 ? "" : "s", run,
+                                 counts.open == 1 ? "was" : "were", timeout_s);
         }
         evq_pause(&looks, deadline);
     }
@@ -294,8 +295,9 @@ enum evq_status evq_waiting_run(struct evq_cli *cli, const char *run, int64_t ti
     }
     print_counts(cli, run, &counts);
     if (counts.by_state[EVQ_JOB_DEAD] > 0) {
-        evq_cli_say(cli, "evalq: %" PRId64 " jobs are dead; `evalq dead` says why",
-                    counts.by_state[EVQ_JOB_DEAD]);
+        evq_cli_say(cli, "evalq: %" PRId64 " %s dead; `evalq dead` says why",
+                    counts.by_state[EVQ_JOB_DEAD],
+                    counts.by_state[EVQ_JOB_DEAD] == 1 ? "job is" : "jobs are");
         cli->exit_code = EVQ_EXIT_JOB_FAILED;
     }
     return EVQ_OK;

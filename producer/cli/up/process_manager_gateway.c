@@ -42,6 +42,10 @@ enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *fl
     }
     status = evq_service_program("evalq-gateway", fleet->gateway_program,
                                  sizeof fleet->gateway_program, err);
+    if (status == EVQ_E_NOT_FOUND) {
+        return evq_error_set(err, status, "%s: install it, or remove the section `gateway` from %s",
+                             err->message, config->file);
+    }
     if (status == EVQ_OK) {
         status = evq_server_path(fleet->directory, "gateway.log", fleet->gateway_log, err);
     }

@@ -223,6 +223,21 @@ enum evq_status evq_service_program(const char *name, char *out, size_t out_byte
                          "the program '%s' is neither beside evalq nor in $PATH", name);
 }
 
+enum evq_status evq_service_command_check(const char *command, struct evq_error *err)
+{
+    char path[4096];
+    if (strchr(command, '/') != NULL) {
+        return access(command, X_OK) == 0
+                   ? EVQ_OK
+                   : evq_error_set(err, EVQ_E_NOT_FOUND, "the command '%s' cannot be run: %s",
+                                   command, strerror(errno));
+    }
+    return find_in_path(command, path, sizeof path)
+               ? EVQ_OK
+               : evq_error_set(err, EVQ_E_NOT_FOUND,
+                               "the command '%s' is not in $PATH: nothing was started", command);
+}
+
 void evq_service_reap_all(void)
 {
     char path[64];

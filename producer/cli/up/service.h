@@ -48,6 +48,10 @@ bool evq_service_ended_for_good(const struct evq_service *service);
 /* The last line of its log, "": none. */
 void evq_service_last_line(const struct evq_service *service, char *out, size_t out_bytes);
 
+/* Whether the user's command can be started: a file that may be run, or a name in $PATH.
+ * EVQ_E_NOT_FOUND: it cannot. */
+enum evq_status evq_service_command_check(const char *command,
+                                          struct evq_error *err) EVQ_CHECK_RESULT;
 /* Absolute path of a program of evalq: beside the running one, else as found in $PATH.
  * EVQ_E_NOT_FOUND. */
 enum evq_status evq_service_program(const char *name, char *out, size_t out_bytes,

@@ -304,11 +304,11 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
                 return look(training, err); // What was published between its two questions.
             }
             if (status == EVQ_OK && ended && evq_clock_mono_ms() >= deadline) {
-                return evq_error_set(
-                    err, EVQ_E_TIMEOUT,
-                    "%" PRId64 " jobs were still open %" PRId64
-                    " s after the command ended; the next `evalq up` goes on with them",
-                    training->open, wait_ms / 1000);
+                return evq_error_set(err, EVQ_E_TIMEOUT,
+                                     "%" PRId64 " %s still open %" PRId64
+                                     " s after the command ended; the next `evalq up` goes on",
+                                     training->open, training->open == 1 ? "job was" : "jobs were",
+                                     wait_ms / 1000);
             }
             if (status == EVQ_OK && ended && training->open > 0) {
                 status = workers_left(training, err);

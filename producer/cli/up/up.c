@@ -178,8 +178,11 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
     if (evq_option_text(&cli->options, "url", NULL) != NULL) {
         return evq_cli_usage(cli, err, "up starts a redis-server of its own: --url is not for it");
     }
-    enum evq_status status =
-        resolve_directory(evq_option_text(&cli->options, "dir", ".evalq"), directory, err);
+    enum evq_status status = command != NULL ? evq_service_command_check(command[0], err) : EVQ_OK;
+    if (status != EVQ_OK) {
+        return status;
+    }
+    status = resolve_directory(evq_option_text(&cli->options, "dir", ".evalq"), directory, err);
     if (status == EVQ_OK && (fleet = calloc(1, sizeof *fleet)) == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the fleet");
     }

@@ -102,8 +102,11 @@ enum evq_status evq_listen_open(const struct evq_listen *listen_at, int *ret_fd,
         listen(fd, BACKLOG) != 0 || getsockname(fd, (struct sockaddr *)&bound, &bound_bytes) != 0) {
         const int why = errno;
         evq_file_close(&fd);
-        return evq_error_set(err, EVQ_E_IO, "listen on %s port %u: %s", host, (unsigned)wanted,
-                             strerror(why));
+        return evq_error_set(err, EVQ_E_IO, "listen on %s port %u: %s%s", host, (unsigned)wanted,
+                             strerror(why),
+                             why == EADDRINUSE ? "; stop the program that listens there, or choose "
+                                                 "another port (--listen, gateway.listen)"
+                                               : "");
     }
     const uint16_t port = ntohs(six ? ((struct sockaddr_in6 *)&bound)->sin6_port
                                     : ((struct sockaddr_in *)&bound)->sin_port);

@@ -131,6 +131,11 @@ class Arrivals:
             path = self._paths.get((step, self._variants[metric]), path)
         return self.still_there(Best(metric, value, step, path))
 
+    def metrics(self) -> List[str]:
+        """The names of all that arrived."""
+        with self._lock:
+            return sorted(self._values)
+
     def still_there(self, best: Best) -> Best:
         """Without its path, where another step was saved since."""
         with self._lock:

@@ -279,7 +279,8 @@ class Client:
     def best(
         self, metric: Optional[str] = None, mode: Optional[str] = None, *, timeout: float = 2.0
     ) -> Optional[Best]:
-        """The best checkpoint so far; None: no result yet, or it cannot be asked now.
+        """The best checkpoint so far; None: no result yet, or it cannot be asked now. A metric that the run does not
+        have is an error that names those it has.
 
         metric  "eval/digits/accuracy"; None: the first that the logger keeps.
         mode    "max" or "min": decided here, over all results of the run that arrived; regular weights count,
@@ -291,7 +292,12 @@ class Client:
             mode = _checked.optional_text("mode", mode)
             limit_ms = int(1000 * min(_checked.seconds("timeout", timeout), _LIMIT_SECONDS))
             if mode is None:
-                kept = self._open().best(metric, limit_ms)
+                handle = self._open()
+                kept = handle.best(metric, limit_ms)
+                if kept is None and metric:
+                    missing = handle.failure(_library.NOT_FOUND)
+                    if handle.best(None, limit_ms) is not None:  # The run has a best, but not by this metric.
+                        raise missing
                 return self._arrivals.still_there(kept) if kept is not None else None
             if mode not in ("max", "min") or not metric:
                 raise EvalqError("mode is 'max' or 'min', and needs the name of a metric")
@@ -300,7 +306,11 @@ class Client:
             self._arrivals.log()
             if code != _library.OK:
                 raise handle.failure(code)
-            return self._arrivals.best(metric, mode)
+            found = self._arrivals.best(metric, mode)
+            names = self._arrivals.metrics()
+            if found is None and names and metric not in names:
+                raise EvalqError(f"run '{self.run}' has no metric '{metric}' so far, only: {', '.join(names)}")
+            return found
         except Exception as error:  # Whatever it is, training goes on.
             self._fail(error, "best: ")
             return None

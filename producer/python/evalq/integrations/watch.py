@@ -207,9 +207,10 @@ class Watch:
             steps = sorted({each[0] for each in left})
             log.log(
                 logging.INFO if self._feed.unsent else logging.WARNING,  # Else libevalq has warned, and said why.
-                "%d evaluations have not come (%s): steps %s. To see why: evalq show %s. evalq-logger records what still"
+                "%d evaluation%s not come (%s): steps %s. To see why: evalq show %s. evalq-logger records what still"
                 " comes; see `evalq results %s`",
                 len(left),
+                " has" if len(left) == 1 else "s have",
                 why,
                 ", ".join(map(str, steps[:8])) + ("..." if len(steps) > 8 else ""),
                 self._job(left[0]),
@@ -236,10 +237,11 @@ class Watch:
         if not self._said_waiting and now - began > _WAITING_SECONDS:
             self._said_waiting = True
             log.warning(
-                "training is done; waiting at most %.0f s for %d evaluations (wait=0 leaves them to evalq-logger)."
-                " To see why: evalq show %s",
-                deadline - now,
+                "training is done; %d evaluation%s still open. This process ends as soon as they have, or after another"
+                " %.0f s (wait=0 leaves them to evalq-logger). To see why: evalq show %s",
                 left,
+                " is" if left == 1 else "s are",
+                deadline - now,
                 self._job(self._ledger.pending()[0]),
             )
 
