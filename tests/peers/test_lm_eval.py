@@ -44,7 +44,15 @@ evaluators:
     argv: [$PYTHON, -m, evalq.lm_eval, --tasks, tiny_choice, --include-path, $OUT/tasks, --bootstrap-iters, "10"]
     directory: $OUT
     env: {{PYTHONPATH: {PACKAGE}, OMP_NUM_THREADS: 1, HF_HOME: $OUT/hf, HF_HUB_OFFLINE: 1}}
+  other:
+    kind: persistent
+    argv: [$PYTHON, -m, evalq.lm_eval, --model, dummy, --include-path, $OUT/tasks, --bootstrap-iters, "10"]
+    directory: $OUT
+    env: {{PYTHONPATH: {PACKAGE}, OMP_NUM_THREADS: 1, HF_HOME: $OUT/hf, HF_HUB_OFFLINE: 1}}
 suites:
+  other:
+    evaluator: other
+    tasks: [{{name: choice, source: tiny_choice}}]
   lm:
     evaluator: harness
     tasks: [{{name: choice, source: tiny_choice}}]""",
@@ -66,7 +74,7 @@ suites:
         transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", unk_token="<unk>").save_pretrained(path)
         return path
 
-    def test_gives_what_the_harness_gives(self) -> None:
+    def task(self) -> str:
         tasks = os.path.join(self.scene.out, "tasks")
         os.makedirs(tasks, exist_ok=True)
         data = os.path.join(tasks, "tiny.jsonl")
@@ -76,6 +84,21 @@ suites:
                 file.write(json.dumps({"question": f"w{at} w{at + 1}", "choices": choices, "answer": at % 4}) + "\n")
         with open(os.path.join(tasks, "tiny.yaml"), "w", encoding="utf-8") as file:
             file.write(TASK.format(data=data))
+        return tasks
+
+    def test_a_backend_without_a_torch_module_is_made_anew(self) -> None:
+        """The harness's own backend `dummy`, which holds no model that weights could be copied into."""
+        self.task()
+        self.scene.start_worker()
+        with self.scene.client("dummy", raise_errors=True) as client:
+            for step in (1, 2, 3):
+                client.submit(self.checkpoint(step), step=step, suites="other")
+            self.assertTrue(client.wait(DEADLINE))
+            ends = {result.step: (result.state, result.reason) for result in client.results() if result.is_end}
+        self.assertEqual(ends, dict.fromkeys((1, 2, 3), ("done", "")))
+
+    def test_gives_what_the_harness_gives(self) -> None:
+        tasks = self.task()
         self.scene.start_worker()
         paths = {step: self.checkpoint(step) for step in (1, 2, 3)}
         found, took = {}, {}

@@ -7,14 +7,16 @@
         evaluator: harness
         tasks: [{name: hellaswag}, {name: arc, source: arc_easy}]
 
-The harness, its tasks and their data stay loaded. The model stays too, with its tokenizer: a checkpoint of the same
-config.json and tokenizer only has its weights copied into it. A task of the suite is the harness's task or group of its name, or of
+The harness, its tasks and their data stay loaded. A model that is a torch module (--model hf and the like) stays too,
+with its tokenizer: a checkpoint of the same config.json and tokenizer only has its weights copied into it. A model of
+another kind (vllm, sglang, an API) is made anew for each checkpoint. A task of the suite is the harness's task or group of its name, or of
 its option `source`; metrics have the harness's names ("acc,none"). --tasks loads tasks before the first job.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -86,11 +88,16 @@ class Harness:
         return metrics_of(results, name)
 
     def _load(self, checkpoint: Checkpoint) -> None:
+        import torch
+
         made_of = _made_of(checkpoint.path)
-        if self._lm is not None and made_of == self._made_of and _CONFIG in made_of and _ADAPTER not in made_of:
-            load_into(self._lm.model, checkpoint.load("torch"), checkpoint.path)
+        model = getattr(self._lm, "model", None)
+        same = made_of == self._made_of and _CONFIG in made_of and _ADAPTER not in made_of
+        if same and isinstance(model, torch.nn.Module):
+            load_into(model, checkpoint.load("torch"), checkpoint.path)
             return
-        self._lm = None  # Its memory is what the next one needs.
+        self._lm = model = None  # The next one needs its memory.
+        gc.collect()
         from lm_eval.api.registry import get_model  # type: ignore[import-untyped,import-not-found,unused-ignore]
         from lm_eval.utils import simple_parse_args_string  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
