@@ -107,3 +107,17 @@ size_t evq_terminal_columns(const char *text, size_t bytes)
     }
     return columns;
 }
+
+const char *evq_terminal_last_state(const char *line, size_t *bytes)
+{
+    size_t end = *bytes;
+    while (end > 0 && line[end - 1] == '\r') {
+        end--; // A return at the end overwrites nothing.
+    }
+    size_t begin = end;
+    while (begin > 0 && line[begin - 1] != '\r') {
+        begin--;
+    }
+    *bytes = end - begin;
+    return line + begin;
+}

@@ -49,4 +49,8 @@ char *evq_terminal_number(double value, char out[EVQ_TERMINAL_NUMBER_BYTES]);
 /* Columns that UTF-8 text takes, a code point being one. */
 size_t evq_terminal_columns(const char *text, size_t bytes);
 
+/* What a terminal shows of a line that was overwritten with carriage returns, such as a progress
+ * bar: its last state, within the line. *bytes: of the line, then of what is returned. */
+const char *evq_terminal_last_state(const char *line, size_t *bytes);
+
 #endif

@@ -27,7 +27,7 @@ static void job_verbs_act_on_jobs(void **state)
     struct site *site = *state;
     struct fixture *fx = site->fx;
     fixture_user_fail(site, "r/1/regular/quick", "the evaluator \033[31mfailed",
-                      "first line\nsecond \033]0;title\a line");
+                      "first line\nsecond \033]0;title\a line\n 10%\r 50%\r100%\r\nlast line");
     EXPECT(site, 0, "dead");
     assert_holds(site->output.out, "r/1/regular/quick");
     assert_null(strchr(site->output.out, '\033'));
@@ -37,6 +37,7 @@ static void job_verbs_act_on_jobs(void **state)
     json_decref(doc);
     EXPECT(site, 0, "logs", "r/1/regular/quick");
     assert_holds(site->output.out, "first line\n");
+    assert_holds(site->output.out, " line\n100%\nlast line\n"); // As a terminal shows it.
     assert_null(strchr(site->output.out, '\033'));
     EXPECT(site, 0, "show", "r/1/regular/quick");
     assert_holds(site->output.out, "dead");

@@ -5,3 +5,4 @@ foreach(test test_cli test_cli_health test_cli_operate test_cli_up test_bad_comm
     endif()
 endforeach()
 evq_test_link(test_cli_parts evq_cli)
+evq_test_link(test_command_output evq_cli)

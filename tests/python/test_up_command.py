@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -122,6 +123,28 @@ class UpCommandTest(unittest.TestCase):
         terminal.wait_for(b"x" * 100)
         terminal.wait_for(b"stopping")
         until(lambda: self.has("saved"), "the command has saved")
+
+    def test_results_do_not_tear_a_progress_bar_apart(self) -> None:
+        shutil.copy(os.path.join(DATA, os.pardir, "checkpoints", "safetensors", "a.safetensors"), self.directory)
+        metric = "a_metric_of_a_long_name"
+        self.write("evaluate.sh", f"echo '{{\"{metric}\": 0.5}}' >$EVALQ_RESULT\n")
+        self.write("evalq.yaml", CONFIG.replace("[/bin/true]", f"[/bin/sh, {self.directory}/evaluate.sh]") + "worker: {scratch: ./scratch}\n")
+        command = (
+            f"printf '\\rbar 1'; {BIN}/evalq submit a.safetensors --run named --step 7 --suite quick >submitted"
+            f" && {BIN}/evalq wait named >ended; printf '\\rbar 2'; while ! [ -e go ]; do sleep 0.01; done; printf '\\rbar 3\\n'"
+        )
+        terminal = Terminal(self.environment, "up", "--workers", "1", "--", "/bin/sh", "-c", command, cwd=self.directory)
+        self.addCleanup(terminal.close)
+        seen = terminal.wait_for(b"run named: `evalq results named`")
+        seen += terminal.wait_for(b"STEP")
+        title = terminal.wait_for(b"WAIT")
+        self.assertIn(metric[:13].encode(), title)
+        seen += terminal.wait_for(b"bar 2")
+        self.write("go", "")
+        seen += terminal.wait_for(b"Summary")
+        self.assertIn(b"bar 3\r\n", seen)
+        self.assertNotIn(b"run named", seen)
+        self.assertIsNone(re.search(rb"bar [123][^\r\n]+\S", seen), seen)
 
     def test_under_nohup_a_hangup_stops_nothing(self) -> None:
         process = self.train(before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))

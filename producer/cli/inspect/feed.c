@@ -13,6 +13,7 @@ struct followed {
     struct evq_run_counts counts;   // As the last look saw them.
     struct evq_run_counts baseline; // As the skipping poll saw them.
     bool moved;                     // Differ from the baseline, or did.
+    bool returned;                  // By evq_feed_new_run().
     bool fresh; // Something may have been published since its results were read.
 };
 
@@ -177,4 +178,16 @@ enum evq_status evq_feed_counts(struct evq_feed *feed, struct evq_run_counts *re
     }
     *ret_counts = sum;
     return EVQ_OK;
+}
+
+const char *evq_feed_new_run(struct evq_feed *feed)
+{
+    for (size_t i = 0; i < feed->count; i++) {
+        struct followed *one = &feed->runs[i];
+        if (one->moved && !one->returned) {
+            one->returned = true;
+            return one->run;
+        }
+    }
+    return NULL;
 }

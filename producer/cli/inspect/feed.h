@@ -26,4 +26,8 @@ enum evq_status evq_feed_poll(struct evq_feed *feed, evq_result_fn on_result, vo
 enum evq_status evq_feed_counts(struct evq_feed *feed, struct evq_run_counts *ret_counts,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* The next run in which something moved since the baseline and that no earlier call returned; NULL:
+ * none. Valid until the next poll. */
+const char *evq_feed_new_run(struct evq_feed *feed);
+
 #endif

@@ -24,6 +24,7 @@ void evq_live_erase(struct evq_live *live)
     if (live->footer_lines > 0) {
         // Up over the footer, then clear from there to the end of the screen.
         (void)printf("\033[%zuA\r\033[J", live->footer_lines);
+        (void)fflush(stdout); // Before what comes next on standard error.
         live->footer_lines = 0;
     }
 }
@@ -45,18 +46,14 @@ static size_t cut(const char *text, size_t width)
     return bytes;
 }
 
-/* A text cut to width, the rest shown by its end: the end of a metric's name tells it apart. */
+/* A text on the right of width columns, cut at its end. */
 static void print_right(const char *text, size_t width)
 {
     char shown[512];
     evq_error_escape(text, strlen(text), shown, sizeof shown);
-    size_t columns = evq_terminal_columns(shown, strlen(shown));
-    const char *at = shown;
-    while (columns > width) {
-        at++;
-        columns -= ((unsigned char)*at & 0xC0) != 0x80;
-    }
-    (void)printf("%*s%s", (int)(width - columns), "", at);
+    size_t bytes = cut(shown, width);
+    (void)printf("%*s%.*s", (int)(width - evq_terminal_columns(shown, bytes)), "", (int)bytes,
+                 shown);
 }
 
 /* A text padded or cut to width. */
@@ -225,7 +222,7 @@ void evq_live_footer_line(struct evq_live *live, const char *format, ...)
     if (live->footer_count == EVQ_LIVE_FOOTER_LINES_MAX) {
         return;
     }
-    char raw[512];
+    char raw[EVQ_LIVE_LINE_BYTES];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(raw, sizeof raw, format, args);
@@ -234,29 +231,53 @@ void evq_live_footer_line(struct evq_live *live, const char *format, ...)
     live->footer_count++;
 }
 
+void evq_live_bars_clear(struct evq_live *live)
+{
+    live->bar_count = 0;
+}
+
+void evq_live_bar(struct evq_live *live, const char *text)
+{
+    if (live->bar_count < EVQ_LIVE_BARS_MAX) {
+        evq_error_escape(text, strlen(text), live->bars[live->bar_count], sizeof live->bars[0]);
+        live->bar_count++;
+    }
+}
+
+static const char *line_at(const struct evq_live *live, size_t at)
+{
+    return at < live->bar_count ? live->bars[at] : live->footer[at - live->bar_count];
+}
+
 void evq_live_redraw(struct evq_live *live)
 {
+    const size_t count = live->bar_count + live->footer_count;
     if (!live->terminal->is_tty || live->terminal->json) {
         (void)fflush(stdout);
         return;
     }
-    bool same = live->footer_lines > 0 && live->footer_count == live->drawn_count;
-    for (size_t i = 0; same && i < live->footer_count; i++) {
-        same = strcmp(live->footer[i], live->drawn[i]) == 0;
+    bool same = live->footer_lines > 0 && count == live->drawn_count;
+    for (size_t i = 0; same && i < count; i++) {
+        same = strcmp(line_at(live, i), live->drawn[i]) == 0;
     }
     if (same) {
         return; // Repeating it would only flicker.
     }
-    memcpy(live->drawn, live->footer, sizeof live->drawn);
-    live->drawn_count = live->footer_count;
     evq_live_erase(live);
+    live->drawn_count = count;
     size_t width = live->terminal->width > 1 ? (size_t)live->terminal->width - 1 : 79;
     size_t room = live->terminal->height > 2 ? (size_t)live->terminal->height - 1 : 1;
-    for (size_t i = 0; i < live->footer_count && i < room; i++) {
-        (void)printf("%s%.*s%s\n", evq_terminal_colour(live->terminal, EVQ_COLOUR_DIM),
-                     (int)cut(live->footer[i], width), live->footer[i],
-                     evq_terminal_colour(live->terminal, EVQ_COLOUR_NONE));
-        live->footer_lines++;
+    for (size_t i = 0; i < count; i++) {
+        const char *line = line_at(live, i);
+        const bool bar = i < live->bar_count;
+        memcpy(live->drawn[i], line, strlen(line) + 1);
+        if (i < room) {
+            (void)printf("%s%.*s%s\n",
+                         bar ? "" : evq_terminal_colour(live->terminal, EVQ_COLOUR_DIM),
+                         (int)cut(line, width), line,
+                         bar ? "" : evq_terminal_colour(live->terminal, EVQ_COLOUR_NONE));
+            live->footer_lines++;
+        }
     }
     (void)fflush(stdout);
 }

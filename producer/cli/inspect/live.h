@@ -9,16 +9,20 @@
 #include "producer/cli/inspect/result_table.h"
 
 #define EVQ_LIVE_FOOTER_LINES_MAX 8
+#define EVQ_LIVE_BARS_MAX         6
+#define EVQ_LIVE_LINE_BYTES       1024
 
 struct evq_live {
     const struct evq_terminal *terminal;
     struct evq_result_table *board;      // Borrowed.
     struct evq_result_table_shape shape; // Of the header last printed.
     bool header_done;
-    size_t footer_lines; // On the screen now.
-    char footer[EVQ_LIVE_FOOTER_LINES_MAX][512];
-    size_t footer_count;                        // Wanted.
-    char drawn[EVQ_LIVE_FOOTER_LINES_MAX][512]; // What footer_lines show.
+    size_t footer_lines;                               // On the screen now.
+    char bars[EVQ_LIVE_BARS_MAX][EVQ_LIVE_LINE_BYTES]; // Lines of other output above the footer.
+    size_t bar_count;
+    char footer[EVQ_LIVE_FOOTER_LINES_MAX][EVQ_LIVE_LINE_BYTES];
+    size_t footer_count;                                                            // Wanted.
+    char drawn[EVQ_LIVE_BARS_MAX + EVQ_LIVE_FOOTER_LINES_MAX][EVQ_LIVE_LINE_BYTES]; // On screen.
     size_t drawn_count;
 };
 
@@ -31,6 +35,9 @@ void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row)
 void evq_live_footer_clear(struct evq_live *live);
 void evq_live_footer_line(struct evq_live *live, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* The same for lines above the footer that are rewritten in place, such as progress bars. */
+void evq_live_bars_clear(struct evq_live *live);
+void evq_live_bar(struct evq_live *live, const char *text);
 void evq_live_redraw(struct evq_live *live);
 /* Removes the footer from the screen, before other output or at the end. */
 void evq_live_erase(struct evq_live *live);

@@ -15,25 +15,24 @@
 
 #define FILE_BYTES_MAX 65536
 
-/* Prints text line by line, made harmless. */
+/* Prints text line by line, made harmless; of a line that was overwritten, its last state. */
 static void print_lines(const char *text, size_t bytes)
 {
     size_t at = 0;
     while (at < bytes) {
         const char *end = memchr(text + at, '\n', bytes - at);
-        size_t line = end != NULL ? (size_t)(end - (text + at)) : bytes - at;
-        for (size_t from = 0; from < line || from == 0;) {
+        const size_t line = end != NULL ? (size_t)(end - (text + at)) : bytes - at;
+        size_t left = line;
+        const char *state = evq_terminal_last_state(text + at, &left);
+        while (left > 0) {
             char shown[4100];
-            size_t part = line - from < 1000 ? line - from : 1000;
-            while (part > 900 && from + part < line &&
-                   ((unsigned char)text[at + from + part] & 0xC0) == 0x80) {
+            size_t part = left < 1000 ? left : 1000;
+            while (part > 900 && part < left && ((unsigned char)state[part] & 0xC0) == 0x80) {
                 part--; // Not through the middle of a character.
             }
-            (void)fputs(evq_error_escape(text + at + from, part, shown, sizeof shown), stdout);
-            from += part;
-            if (part == 0) {
-                break;
-            }
+            (void)fputs(evq_error_escape(state, part, shown, sizeof shown), stdout);
+            state += part;
+            left -= part;
         }
         (void)fputc('\n', stdout);
         at += line + 1;

@@ -13,6 +13,7 @@
 #include "producer/cli/inspect/feed.h"
 #include "producer/cli/inspect/live.h"
 #include "producer/cli/json.h"
+#include "producer/cli/up/command_output.h"
 #include "producer/cli/view.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
@@ -29,9 +30,9 @@ struct training {
     struct evq_result_table *board;
     struct evq_live live;
     int output_fd; // The command's output on a terminal; -1: it writes by itself.
-    bool partial;  // Its last byte was no newline.
-    int64_t open;  // Jobs, at the last look.
-    json_t *said;  // Reasons for which jobs wait, as keys.
+    struct evq_command_output output;
+    int64_t open; // Jobs, at the last look.
+    json_t *said; // Reasons for which jobs wait, as keys.
     int64_t next_why_ms;
     uint32_t told; // A bit for each status of a look that was said.
     int64_t begin_ms;
@@ -87,29 +88,56 @@ static enum evq_status start_command(struct training *training, char *const *arg
     return status;
 }
 
-/* Passes on what the command wrote; whole lines only while it runs, so that the footer never splits
- * one. */
+/* Prints the command's complete lines above the footer, and its bars as the footer's first lines.
+ */
+static void show_output(struct training *training)
+{
+    struct evq_command_output *output = &training->output;
+    struct evq_live *live = &training->live;
+    char bar[EVQ_LIVE_LINE_BYTES];
+
+    if (output->lines.bytes > 0) {
+        evq_live_erase(live);
+        (void)fwrite(output->lines.data, 1, output->lines.bytes, stdout);
+        evq_buffer_clear(&output->lines);
+    }
+    evq_live_bars_clear(live);
+    for (size_t i = 0; i < output->row_count; i++) {
+        evq_command_output_plain(&output->rows[i], bar, sizeof bar);
+        if (bar[strspn(bar, " ")] != '\0') {
+            evq_live_bar(live, bar);
+        }
+    }
+    evq_live_redraw(live);
+}
+
+/* Takes what the command wrote. */
 static void pass_output(struct training *training)
 {
     char bytes[65536];
     ssize_t got = read(training->output_fd, bytes, sizeof bytes);
-    if (got <= 0) {
-        if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
-            return;
-        }
-        (void)close(training->output_fd); // EIO: its last holder is gone.
-        training->output_fd = -1;
-        if (training->partial) {
-            (void)fputc('\n', stdout);
-        }
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
         return;
     }
-    if (!training->partial) {
-        evq_live_erase(&training->live);
+    if (got <= 0) {
+        (void)close(training->output_fd); // EIO: its last holder is gone.
+        training->output_fd = -1;
+        evq_command_output_end(&training->output);
+    } else {
+        evq_command_output_take(&training->output, bytes, (size_t)got);
     }
-    (void)fwrite(bytes, 1, (size_t)got, stdout);
-    training->partial = bytes[got - 1] != '\n';
-    (void)fflush(stdout);
+    show_output(training);
+}
+
+/* Names each run once: no other line says what `evalq results` is to be asked for. */
+static void say_runs(struct training *training)
+{
+    const char *run = NULL;
+    while ((run = evq_feed_new_run(training->feed)) != NULL) {
+        evq_live_erase(&training->live);
+        evq_cli_say(training->fleet->cli, "evalq: run %s: `evalq results %s` shows its results",
+                    run, run);
+    }
 }
 
 static void on_result(void *context, const struct evq_result *result)
@@ -117,6 +145,7 @@ static void on_result(void *context, const struct evq_result *result)
     struct training *training = context;
     struct evq_result_table_row *row = evq_result_table_add(training->board, result);
     if (row != NULL && row->ended && result->task[0] == '\0') {
+        say_runs(training); // Before its first row.
         evq_live_row(&training->live, row);
     }
 }
@@ -192,6 +221,7 @@ static enum evq_status look(struct training *training, struct evq_error *err)
     struct evq_run_counts counts;
     enum evq_status status = evq_feed_poll(training->feed, on_result, training, err);
     if (status == EVQ_OK) {
+        say_runs(training);
         status = evq_feed_counts(training->feed, &counts, err);
     }
     if (status != EVQ_OK && look_passes(training, status, err)) {
@@ -200,10 +230,9 @@ static enum evq_status look(struct training *training, struct evq_error *err)
     }
     if (status == EVQ_OK) {
         training->open = counts.open;
-        if (!training->partial) {
-            footer(training, &counts);
-            evq_live_redraw(&training->live);
-        }
+        footer(training, &counts);
+        evq_command_output_tick(&training->output);
+        show_output(training);
     }
     return status;
 }
@@ -441,6 +470,7 @@ enum evq_status evq_training_run(struct evq_process_manager *fleet, char *const 
                                  int64_t wait_ms, struct evq_error *err)
 {
     struct training training = {.fleet = fleet, .output_fd = -1, .begin_ms = evq_clock_mono_ms()};
+    evq_command_output_init(&training.output);
     training.feed = evq_feed_new(fleet->cli->queue, NULL);
     training.board = evq_result_table_new();
     training.said = json_object();
@@ -457,8 +487,11 @@ enum evq_status evq_training_run(struct evq_process_manager *fleet, char *const 
     }
     if (status == EVQ_OK) {
         status = follow(&training, wait_ms, err);
-        evq_live_erase(&training.live);
+        evq_live_footer_clear(&training.live);
         end_command(&training);
+        evq_command_output_end(&training.output);
+        show_output(&training);
+        evq_live_erase(&training.live);
     }
     int64_t deadline = evq_clock_mono_ms() + SINKS_MS;
     while (status == EVQ_OK && fleet->stop_count == 0 && sinks_lag(&training, false) &&
@@ -474,6 +507,7 @@ enum evq_status evq_training_run(struct evq_process_manager *fleet, char *const 
     }
 out:
     evq_file_close(&training.output_fd);
+    evq_command_output_free(&training.output);
     json_decref(training.said);
     evq_result_table_free(training.board);
     evq_feed_free(training.feed);
