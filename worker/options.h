@@ -34,6 +34,7 @@ struct evq_options {
     int64_t idle_exit_s; // -1: never.
     int64_t deadline_s;  // Unix seconds; 0: none.
     int32_t threads;     // child, eval: CPU threads; -1: the configuration's.
+    bool warm;           // run, child: start persistent evaluators before the first job.
     bool json;
     bool digest;
 };

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Sequence
 
 from scene import BIN, DATA, DEADLINE, until
 from terminal import Terminal
@@ -37,6 +37,26 @@ suites:
 evaluators:
   script: {kind: command, argv: [/bin/true]}
 """
+PERSISTENT = f"""
+roots: {{work: .}}
+worker: {{slots: 1, scratch: ./scratch}}
+suites:
+  quick: {{evaluator: script, tasks: [{{name: t, type: any}}]}}
+evaluators:
+  script: {{kind: persistent, directory: ., command: [{sys.executable}, warm.py]}}
+"""
+EVALUATOR = """
+import json, os, sys, time
+with open("started", "a") as file:
+    file.write("once\\n")
+while not os.path.exists("go"):
+    time.sleep(0.01)
+print(json.dumps({"type": "ready"}), flush=True)
+for line in sys.stdin:
+    if json.loads(line)["type"] == "job":
+        print(json.dumps({"type": "task", "task": "t", "metrics": {"loss": 0.5}}), flush=True)
+        print(json.dumps({"type": "done"}), flush=True)
+"""
 
 
 class UpCommandTest(unittest.TestCase):
@@ -57,11 +77,13 @@ class UpCommandTest(unittest.TestCase):
         with open(os.path.join(self.directory, "said"), encoding="utf-8", errors="replace") as file:
             return file.read()
 
-    def start(self, *command: str, before: Callable[[], Any] = lambda: None) -> "subprocess.Popen[bytes]":
+    def start(
+        self, *command: str, before: Callable[[], Any] = lambda: None, options: Sequence[str] = ()
+    ) -> "subprocess.Popen[bytes]":
         """Its output goes to the file `said`."""
         with open(os.path.join(self.directory, "said"), "wb") as said:
             process = subprocess.Popen(
-                [os.path.join(BIN, "evalq"), "up", "--workers", "1", "--", *command],
+                [os.path.join(BIN, "evalq"), "up", "--workers", "1", *options, "--", *command],
                 cwd=self.directory,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -203,6 +225,37 @@ class UpCommandTest(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("'evalq-gateway' is neither beside evalq nor in $PATH: install it, or remove the section `gateway` from ", done.stderr)
+
+    def test_the_command_begins_when_its_evaluators_are_ready(self) -> None:
+        self.write("evalq.yaml", PERSISTENT)
+        self.write("warm.py", EVALUATOR)
+        shutil.copy(os.path.join(DATA, os.pardir, "checkpoints", "safetensors", "a.safetensors"), self.directory)
+        submit = f"echo it ran; {BIN}/evalq submit a.safetensors --run r --step 1 --suite quick --wait"
+        process = self.start("/bin/sh", "-c", submit)
+        until(lambda: self.has("started") or process.poll() is not None, "the evaluator starts")
+        until(lambda: "the evaluators start; " in self.said(), "it is said")
+        self.assertNotIn("it ran", self.said())
+        self.write("go", "")
+        self.assertEqual(process.wait(DEADLINE), 0, self.said())
+        self.assertLess(self.said().index("the evaluators are ready after"), self.said().index("it ran"))
+        with open(os.path.join(self.directory, "started"), encoding="ascii") as file:
+            self.assertEqual(file.read(), "once\n")  # The job had the one that was started before.
+
+    def test_the_command_need_not_wait_for_evaluators(self) -> None:
+        self.write("evalq.yaml", PERSISTENT)
+        self.write("warm.py", EVALUATOR)
+        process = self.start("/bin/sh", "-c", "while ! [ -e started ]; do sleep 0.01; done; echo it ran", options=["--at-once"])
+        self.assertEqual(process.wait(DEADLINE), 0, self.said())
+        self.assertIn("it ran", self.said())
+        self.assertNotIn("evaluators are ready", self.said())
+
+    def test_an_evaluator_that_does_not_start_is_said_before_the_command(self) -> None:
+        self.write("evalq.yaml", PERSISTENT)
+        self.write("warm.py", "raise SystemExit(3)")
+        process = self.start("/bin/echo", "it ran")
+        self.assertEqual(process.wait(DEADLINE), 0, self.said())
+        self.assertIn("evalq: warning: evaluator 'script' died: exit status 3; the first job tries again", self.said())
+        self.assertIn("it ran", self.said())
 
     def test_a_command_may_have_many_words(self) -> None:
         process = self.start("/bin/sh", "-c", "echo $# words", "sh", *(str(i) for i in range(300)))

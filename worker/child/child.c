@@ -288,6 +288,14 @@ static enum evq_status child_open(struct child *child, const struct evq_options 
     if (status == EVQ_OK && natives_served(child->config)) {
         status = evq_runner_warm(child->runner, note, sizeof(note), err);
     }
+    if (status == EVQ_OK && options->warm) {
+        const struct evq_eval_report report = {.context = child, .progress = child_progress};
+        char lack[sizeof(note)];
+        status = evq_runner_start(child->runner, &report, lack, sizeof(lack), err);
+        if (lack[0] != '\0') {
+            memcpy(note, lack, sizeof(note)); // More urgent than what the native engine notes.
+        }
+    }
     if (status != EVQ_OK) {
         return status;
     }

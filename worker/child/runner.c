@@ -120,6 +120,55 @@ enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_
                            &runner->native, ret_note, note_bytes, err);
 }
 
+static enum evq_status persistent_have(struct evq_runner *runner,
+                                       const struct evq_evaluator *evaluator,
+                                       struct evq_persistent **ret_persistent,
+                                       struct evq_error *err)
+{
+    const struct evq_config *config = runner->config.config;
+    struct evq_persistent **persistent = &runner->persistents[evaluator - config->evaluators];
+    enum evq_status status = EVQ_OK;
+
+    if (*persistent == NULL) {
+        status = evq_persistent_new(evaluator, runner->config.devices, config->worker.scratch,
+                                    persistent, err);
+    }
+    if (status == EVQ_OK) {
+        *ret_persistent = *persistent;
+    }
+    return status;
+}
+
+enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eval_report *report,
+                                 char *ret_note, size_t note_bytes, struct evq_error *err)
+{
+    const struct evq_config *config = runner->config.config;
+    struct evq_error fault;
+
+    ret_note[0] = '\0';
+    for (size_t i = 0; i < config->suite_count; i++) {
+        const struct evq_suite *suite = &config->suites[i];
+        const struct evq_evaluator *evaluator = evq_config_evaluator(config, suite->evaluator);
+        struct evq_persistent *persistent = NULL;
+        if (evaluator == NULL || evaluator->kind != EVQ_EVALUATOR_PERSISTENT ||
+            suite->needs.gpus > gpu_count(runner->config.devices) ||
+            runner->persistents[evaluator - config->evaluators] != NULL) {
+            continue;
+        }
+        enum evq_status status = persistent_have(runner, evaluator, &persistent, &fault);
+        if (status == EVQ_OK) {
+            status = evq_persistent_warm(persistent, config, suite, report, &fault);
+        }
+        if (status == EVQ_E_STOPPED) {
+            return evq_error_set(err, status, "%s", fault.message);
+        }
+        if (status != EVQ_OK && ret_note[0] == '\0') {
+            (void)snprintf(ret_note, note_bytes, "%s", fault.message);
+        }
+    }
+    return EVQ_OK;
+}
+
 void evq_runner_ahead(struct evq_runner *runner, const struct evq_suite *suite, struct evq_job *job,
                       const char *root_path)
 {
@@ -222,15 +271,11 @@ static enum evq_status program_eval(struct evq_runner *runner,
     if (evaluator->kind == EVQ_EVALUATOR_COMMAND) {
         return evq_command_eval(evaluator, place, request, report, failure, err);
     }
-    struct evq_persistent **persistent = &runner->persistents[evaluator - config->evaluators];
-    if (*persistent == NULL) {
-        const enum evq_status status = evq_persistent_new(evaluator, runner->config.devices,
-                                                          config->worker.scratch, persistent, err);
-        if (status != EVQ_OK) {
-            return status;
-        }
-    }
-    return evq_persistent_eval(*persistent, place->log_path, request, report, failure, err);
+    struct evq_persistent *persistent = NULL;
+    const enum evq_status status = persistent_have(runner, evaluator, &persistent, err);
+    return status == EVQ_OK
+               ? evq_persistent_eval(persistent, place->log_path, request, report, failure, err)
+               : status;
 }
 
 static enum evq_status native_eval(struct evq_runner *runner,

@@ -28,6 +28,12 @@ bool evq_runner_close(struct evq_runner *runner);
 enum evq_status evq_runner_warm(struct evq_runner *runner, char *ret_note, size_t note_bytes,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
+/* Starts the persistent evaluators of all suites that can run here, and waits until they are ready.
+ * ret_note: why one is not, "": all are. The first job of that one tries again. EVQ_E_STOPPED. */
+enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eval_report *report,
+                                 char *ret_note, size_t note_bytes,
+                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
 /* The job that may come next: where evalq's own evaluator can, it loads its weights beside the
  * present ones. Takes job over; root_path, the directory of its root, is the configuration's. Waits
  * for no file. */

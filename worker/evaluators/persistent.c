@@ -510,6 +510,22 @@ static enum evq_status job_hand(struct evq_persistent *persistent,
     return status;
 }
 
+enum evq_status evq_persistent_warm(struct evq_persistent *persistent,
+                                    const struct evq_config *config, const struct evq_suite *suite,
+                                    const struct evq_eval_report *report, struct evq_error *err)
+{
+    const struct evq_eval_request request = {.config = config, .suite = suite};
+    const struct evq_eval_report no_tasks = {
+        .context = report->context, .progress = report->progress, .task = silent_task};
+    struct evq_failure failure = {0};
+
+    enum evq_status status = tasks_begin(persistent, &request, err);
+    if (status == EVQ_OK) {
+        status = persistent_start(persistent, NULL, config, err);
+    }
+    return status == EVQ_OK ? ready_wait(persistent, &request, &no_tasks, &failure, err) : status;
+}
+
 enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const char *log_path,
                                     const struct evq_eval_request *request,
                                     const struct evq_eval_report *report,

@@ -15,6 +15,12 @@ struct evq_persistent;
 enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const char *devices,
                                    const char *scratch, struct evq_persistent **ret_persistent,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
+/* Starts the program ahead of the first job of suite and waits until it is ready. After a failure
+ * the first job tries again. EVQ_E_STOPPED: report->progress said so. */
+enum evq_status evq_persistent_warm(struct evq_persistent *persistent,
+                                    const struct evq_config *config, const struct evq_suite *suite,
+                                    const struct evq_eval_report *report,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 /* Asks it to exit, then kills it. Accepts NULL. */
 void evq_persistent_free(struct evq_persistent *persistent);
 

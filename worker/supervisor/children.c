@@ -295,6 +295,9 @@ static void note_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
                 "child_ready", "slot=%u pid=%ld devices=%s note=%s", slot->number, (long)slot->pid,
                 slot->devices, slot->note);
         supervisor->claim_due = true;
+        if (supervisor->options->warm) {
+            supervisor->beat_due_ms = 0; // Somebody waits until the slot is said to be ready.
+        }
     } else if (strcmp(note->type, "progress") == 0 && slot->lease != NULL) {
         slot->lease->done = evq_channel_get_integer(note, "done", -1);
         slot->lease->total = evq_channel_get_integer(note, "total", -1);

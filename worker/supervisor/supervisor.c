@@ -71,6 +71,9 @@ static const char **spawn_make(const struct evq_supervisor *supervisor, const ch
     }
     argv[count++] = "--threads";
     argv[count++] = threads;
+    if (supervisor->options->warm && strcmp(command, "child") == 0) {
+        argv[count++] = "--warm";
+    }
     argv[count] = NULL;
     return argv;
 }

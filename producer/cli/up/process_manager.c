@@ -239,6 +239,7 @@ enum evq_status evq_process_manager_start_workers(struct evq_process_manager *fl
         argv[count++] = "--threads";
         argv[count++] = fleet->threads;
     }
+    argv[count++] = "--warm";
     while (status == EVQ_OK && index < (size_t)workers && index < EVQ_FLEET_WORKERS_MAX) {
         char name[32];
         (void)snprintf(name, sizeof name, "worker-%zu", index + 1);

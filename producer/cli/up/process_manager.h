@@ -49,6 +49,10 @@ enum evq_status evq_process_manager_start_server(struct evq_process_manager *fle
 enum evq_status evq_process_manager_start_workers(struct evq_process_manager *fleet, int workers,
                                                   int slots,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
+/* Waits until the persistent evaluators that the workers start have said that they are ready, and
+ * says so. A failure is said, and is no error: the first job tries again. */
+enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager *fleet,
+                                                     struct evq_error *err) EVQ_CHECK_RESULT;
 /* Until each worker has registered with the queue, or asked to stop, or 30 s passed. A worker that
  * cannot run, as for a GPU that is not there, is the error of evq_process_manager_step(). */
 enum evq_status evq_process_manager_await_workers(struct evq_process_manager *fleet,

@@ -82,6 +82,77 @@ enum evq_status evq_process_manager_await_workers(struct evq_process_manager *fl
     return EVQ_OK;
 }
 
+static bool has_persistent(const struct evq_config *config)
+{
+    for (size_t i = 0; i < config->suite_count; i++) {
+        const struct evq_evaluator *evaluator =
+            evq_config_evaluator(config, config->suites[i].evaluator);
+        if (evaluator != NULL && evaluator->kind == EVQ_EVALUATOR_PERSISTENT) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* How many slots start their evaluators; *ret_note: why one of them failed, "": none did. */
+static size_t slots_starting(const struct evq_process_manager *fleet, size_t workers,
+                             char ret_note[256])
+{
+    json_t *stats = NULL;
+    size_t starting = 0;
+    ret_note[0] = '\0';
+    if (evq_view_stats(fleet->cli, &stats, NULL) != EVQ_OK) {
+        return workers; // Not known now.
+    }
+    for (size_t i = 0; i < workers; i++) {
+        size_t index = 0;
+        const json_t *slot = NULL;
+        const json_t *info = worker_of(stats, fleet->services[i].pid);
+        starting += info == NULL && !evq_service_ended_for_good(&fleet->services[i]);
+        json_array_foreach(json_object_get(info, "slots"), index, slot)
+        {
+            const char *state = evq_json_text(slot, "state", "");
+            const char *note = evq_json_text(slot, "note", "");
+            starting +=
+                strcmp(state, "starting") == 0 ||
+                (strcmp(state, "down") == 0 && note[0] == '\0' && !evq_json_true(slot, "waits"));
+            if (strncmp(note, "evaluator ", 10) == 0) {
+                evq_error_escape(note, strlen(note), ret_note, 256);
+            }
+        }
+    }
+    json_decref(stats);
+    return starting;
+}
+
+enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager *fleet,
+                                                     struct evq_error *err)
+{
+    const size_t workers = fleet->service_count - 1; // The last is the logger.
+    const int64_t began_ms = evq_clock_mono_ms();
+    char note[256] = "";
+    char took[EVQ_TERMINAL_SPAN_BYTES];
+
+    if (workers == 0 || !has_persistent(fleet->cli->config)) {
+        return EVQ_OK;
+    }
+    evq_cli_say(fleet->cli, "evalq: the evaluators start; the command follows when they are ready "
+                            "(--at-once does not wait for them)");
+    while (slots_starting(fleet, workers, note) > 0) {
+        const enum evq_status status = evq_process_manager_step(fleet, -1, LOOK_MS, NULL, err);
+        if (status != EVQ_OK || fleet->stop_count > 0) {
+            return status;
+        }
+    }
+    if (note[0] != '\0') {
+        evq_cli_say(fleet->cli, "evalq: warning: %s; the first job tries again", note);
+    } else {
+        evq_cli_say(fleet->cli, "evalq: the evaluators are ready after %s",
+                    evq_terminal_span(evq_clock_mono_ms() - began_ms, took));
+    }
+    return EVQ_OK;
+}
+
 /* Whether some worker serves the queue; so it is while that cannot be asked. */
 static bool any_alive(const struct evq_process_manager *fleet)
 {

@@ -199,6 +199,11 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
         }
         if (status == EVQ_OK && fleet->stop_count == 0) {
             say_ready(fleet, command != NULL);
+            if (command != NULL && !evq_option_flag(&cli->options, "at-once")) {
+                status = evq_process_manager_await_evaluators(fleet, err);
+            }
+        }
+        if (status == EVQ_OK && fleet->stop_count == 0) {
             int64_t wait_ms = 1000 * evq_option_integer(&cli->options, "wait", 3600);
             status = command != NULL ? evq_training_run(fleet, command, wait_ms, err)
                                      : serve(fleet, err);
@@ -226,6 +231,8 @@ static const struct evq_option options[] = {
      "evaluations at a time in each worker; default as configured", 1, 1024},
     {"parent", 0, EVQ_OPTION_INTEGER, "PID",
      "the process that starts it: stop when it ends, however it does", 1, INT_MAX},
+    {"at-once", 0, EVQ_OPTION_FLAG, NULL,
+     "with COMMAND: start it before the persistent evaluators are ready", 0, 0},
     {"wait", 0, EVQ_OPTION_INTEGER, "SECONDS",
      "with COMMAND: how long to wait for its open jobs after it ended; default 3600", 0, 10000000},
     {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
@@ -234,7 +241,8 @@ static const struct evq_option options[] = {
 const struct evq_verb evq_verb_up = {
     .name = "up",
     .arguments =
-        "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [--parent PID] [-- COMMAND "
+        "[--dir DIR] [--workers N] [--slots N] [--devices LIST] [--parent PID] [--at-once] "
+        "[-- COMMAND "
         "[ARGUMENT...]]",
     .summary = "Start Redis, workers and logger here, and stop them all on Ctrl-C",
     .description =
@@ -248,7 +256,9 @@ const struct evq_verb evq_verb_up = {
         "working directory as its only root. A process that dies is started again. Ctrl-C or "
         "SIGTERM lets "
         "running evaluations finish, then stops everything; a second Ctrl-C does not wait.\n\n"
-        "With a COMMAND, such as a training program, it runs the command with $EVALQ_URL and "
+        "With a COMMAND, such as a training program, it waits until the persistent evaluators of "
+        "the configured suites are ready (not with --at-once), runs the command with $EVALQ_URL "
+        "and "
         "$EVALQ_CONFIG set, shows results as they arrive, waits for the jobs that the command "
         "submitted, unless no worker is left that can run, "
         "prints a summary and stops everything. Ctrl-C and SIGTERM are passed on to it, and it has "
