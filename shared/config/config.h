@@ -40,6 +40,7 @@ struct evq_suite {
     const char *name;
     const char *evaluator; // "native" or a name of the evaluators section.
     const char *prepare;   // "" or a name of the evaluators section (kind command).
+    const char *ready; // "" or the file that a trainer writes last into a checkpoint's directory.
     struct evq_needs needs;
     int64_t limit_seconds; // Time limit of one attempt; default 3600.
     uint32_t shards;       // Default 1.

@@ -274,6 +274,7 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
     static const struct evq_key keys[] = {
         {"evaluator", EVQ_KEY_TEXT, offsetof(struct evq_suite, evaluator), 0, 0, NULL},
         {"prepare", EVQ_KEY_TEXT, offsetof(struct evq_suite, prepare), 0, 0, NULL},
+        {"ready", EVQ_KEY_TEXT, offsetof(struct evq_suite, ready), 0, 0, NULL},
         {"needs", EVQ_KEY_CALL, 0, 0, 0, read_needs},
         {"limits", EVQ_KEY_CALL, 0, 0, 0, read_limits},
         {"shards", EVQ_KEY_INT32, offsetof(struct evq_suite, shards), 1, 1024, NULL},
@@ -286,6 +287,7 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
     *suite = (struct evq_suite){.name = node->key,
                                 .evaluator = "native",
                                 .prepare = "",
+                                .ready = "",
                                 .limit_seconds = 3600,
                                 .shards = 1,
                                 .every = 1};
@@ -300,6 +302,12 @@ static enum evq_status read_suite(const struct evq_config_reader *reader,
     if (status == EVQ_OK && suite->prepare[0] != '\0') {
         (void)snprintf(inner, sizeof inner, "%s.prepare", where);
         status = check_evaluator(reader, entry_of(node, "prepare"), inner, suite->prepare, true);
+    }
+    if (status == EVQ_OK && (suite->ready[0] == '/' || strstr(suite->ready, "..") != NULL)) {
+        status = evq_read_fail(reader, entry_of(node, "ready"),
+                               "%s.ready is \"%.60s\", expected the name of a file in the "
+                               "checkpoint's directory",
+                               where, suite->ready);
     }
     const struct evq_node *tasks = status == EVQ_OK ? entry_of(node, "tasks") : NULL;
     if (tasks != NULL && tasks->kind != EVQ_NODE_NULL) {

@@ -40,6 +40,7 @@ if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" !=
         install "a tracker" mlflow==3.17.2 wandb==0.31.0 tensorboard==2.21.0
         install lm_eval lm_eval==0.4.13
         install schemathesis schemathesis==4.32.5
+        install "writers of other formats" orbax-checkpoint==0.12.8 jax==0.10.2 flax==0.12.8 keras==3.15.1 gguf==0.19.0 h5py==3.16.0
         # With what the tests use of it: its full list is of every model and task.
         install lmms_eval --no-deps lmms_eval==0.7.3
         install "what lmms_eval needs" fastapi==0.165.0 pydantic==2.14.3 httpx==0.28.1 uvicorn loguru python-dotenv jsonlines \

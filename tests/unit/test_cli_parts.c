@@ -50,6 +50,9 @@ static void found_step_reads_names_by_the_rules(void **state)
         {"tmp-checkpoint-5", true, NULL, -1},
         {"step-99999999999999999999.pt", false, NULL, -1},
         {"training_7.log", false, NULL, -1},
+        {"step-8.gguf", false, NULL, 8},
+        {"model_9.npz", false, NULL, 9},
+        {"state-10.msgpack", false, NULL, 10},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

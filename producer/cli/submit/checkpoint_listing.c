@@ -29,7 +29,9 @@ static bool has_word(const char *name)
 /* Bytes of name without an extension of weights; the whole name when it has none. */
 static size_t stem_bytes(const char *name)
 {
-    static const char *const ends[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt"};
+    static const char *const ends[] = {".safetensors", ".pt",   ".pth",  ".bin",    ".ckpt",
+                                       ".gguf",        ".npz",  ".onnx", ".h5",     ".hdf5",
+                                       ".keras",       ".nemo", ".npy",  ".msgpack"};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         if (evq_file_ends_with(name, ends[i])) {
             return strlen(name) - strlen(ends[i]);

@@ -16,6 +16,7 @@
 
 #define WATCH_PAUSE_US 1000000
 #define LEFTOVERS_MS   10000 // For all runs.
+#define CLOCK_MS       50    // usleep() and the monotonic clock may differ by this.
 #define INSIDE_LOOKS   64    // Directories that a pass looks into though they are settled.
 
 struct settled { // What needs no second look until it changes.
@@ -25,10 +26,17 @@ struct settled { // What needs no second look until it changes.
     int64_t bytes;
 };
 
+enum pass {
+    PASS_FIRST, // Tells of each checkpoint what became of it.
+    PASS_AGAIN, // Of a scan that does not watch: those that had to stay the same for a while.
+    PASS_LATER, // With --watch: tells what is new.
+};
+
 struct scan {
     struct evq_cli *cli;
     struct evq_submission submission;
     const char *directory;
+    struct evq_ready ready;
     struct settled *settled;
     size_t settled_count;
     size_t settled_capacity;
@@ -124,10 +132,11 @@ static void refuse(struct scan *scan, const struct evq_checkpoint_listing *found
 
 /* One checkpoint. Only faults that concern every checkpoint are returned. */
 static enum evq_status scan_one(struct scan *scan, const struct evq_checkpoint_listing *found,
-                                bool first_look, struct evq_error *err)
+                                enum pass pass, struct evq_error *err)
 {
     char path[PATH_MAX];
     struct evq_submission_sent sent;
+    const size_t waiting = scan->ready.waiting;
     const int64_t inside_ns =
         found->is_directory ? evq_checkpoint_listing_inside_ns(scan->directory, found->name) : 0;
     int bytes = snprintf(path, sizeof path, "%s/%s", scan->directory, found->name);
@@ -146,7 +155,7 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_checkpoint_l
             bool duplicate = one->answer == EVQ_SUBMIT_DUPLICATE;
             scan->duplicates += duplicate;
             scan->submitted += !duplicate;
-            if (first_look || !duplicate) {
+            if (pass != PASS_LATER || !duplicate) {
                 report(scan, found, one->id, evq_submission_answer(one->answer));
             }
         }
@@ -156,7 +165,7 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_checkpoint_l
     case EVQ_E_GONE:
     case EVQ_E_CHANGED:
         scan->incomplete++;
-        if (first_look) {
+        if (pass != PASS_LATER && (pass == PASS_AGAIN || scan->ready.waiting == waiting)) {
             report(scan, found, "",
                    status == EVQ_E_INCOMPLETE ? "incomplete" : evq_status_name(status));
         }
@@ -184,12 +193,14 @@ static enum evq_status scan_one(struct scan *scan, const struct evq_checkpoint_l
     }
 }
 
-static enum evq_status scan_pass(struct scan *scan, bool first_look, struct evq_error *err)
+static enum evq_status scan_pass(struct scan *scan, enum pass pass, struct evq_error *err)
 {
+    const bool first_look = pass == PASS_FIRST;
     struct evq_checkpoint_listing_list list = {0};
     const char *pattern = evq_option_text(&scan->cli->options, "pattern", NULL);
     enum evq_status status = evq_checkpoint_listing_read(scan->directory, pattern, &list, err);
-    scan->incomplete = 0;
+    scan->incomplete = pass == PASS_AGAIN ? scan->incomplete - scan->ready.waiting : 0;
+    scan->ready.waiting = 0;
     scan->unread.status = EVQ_OK;
     for (size_t i = 0; status == EVQ_OK && i < list.count; i++) {
         if (i > 0 && list.items[i].step == list.items[i - 1].step) {
@@ -201,10 +212,13 @@ static enum evq_status scan_pass(struct scan *scan, bool first_look, struct evq_
             }
             continue;
         }
+        if (pass == PASS_AGAIN && !evq_ready_waits(&scan->ready, list.items[i].name)) {
+            continue;
+        }
         const bool look_inside =
             (i + list.count - scan->turn % list.count) % list.count < INSIDE_LOOKS;
         if (!is_settled(scan, &list.items[i], look_inside)) {
-            status = scan_one(scan, &list.items[i], first_look, err);
+            status = scan_one(scan, &list.items[i], pass, err);
         }
     }
     if (status == EVQ_OK && first_look && list.count == 0) {
@@ -235,7 +249,7 @@ static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
     for (;;) {
         unread_tell(scan);
         (void)usleep(WATCH_PAUSE_US);
-        enum evq_status status = scan_pass(scan, false, err);
+        enum evq_status status = scan_pass(scan, PASS_LATER, err);
         bool passing = evq_conn_passes(status);
         if (status != EVQ_OK && !passing) {
             return status;
@@ -298,6 +312,18 @@ static enum evq_status send_leftovers(struct evq_cli *cli, struct evq_error *err
     return status;
 }
 
+static void suites_find(struct scan *scan)
+{
+    for (size_t i = 0; i < scan->submission.suite_count; i++) {
+        const struct evq_suite *suite =
+            evq_config_suite(scan->cli->config, scan->submission.suites[i]);
+        if (suite != NULL) {
+            scan->ready.suites[scan->ready.suite_count++] = suite;
+        }
+    }
+    scan->submission.ready = &scan->ready;
+}
+
 static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
 {
     struct scan scan = {.cli = cli, .directory = evq_cli_arg(cli, 0), .jobs = json_array()};
@@ -311,10 +337,15 @@ static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
         status = evq_cli_open(cli, err);
     }
     if (status == EVQ_OK) {
+        suites_find(&scan);
         status = send_leftovers(cli, err);
     }
     if (status == EVQ_OK) {
-        status = scan_pass(&scan, true, err);
+        status = scan_pass(&scan, PASS_FIRST, err);
+    }
+    if (status == EVQ_OK && !watch && scan.ready.waiting > 0) {
+        (void)usleep((EVQ_READY_MS + CLOCK_MS) * 1000); // Their files must stay the same so long.
+        status = scan_pass(&scan, PASS_AGAIN, err);
     }
     if (status == EVQ_OK && watch) {
         status = scan_watch(&scan, err);
@@ -328,6 +359,7 @@ static enum evq_status scan_run(struct evq_cli *cli, struct evq_error *err)
         free(scan.settled[i].name);
     }
     free(scan.settled);
+    evq_ready_free(&scan.ready);
     json_decref(scan.jobs);
     evq_submission_free(&scan.submission);
     return status;
@@ -368,6 +400,10 @@ const struct evq_verb evq_verb_scan = {
         "success; those still "
         "being written are left for the next scan, or with --watch for the next look, and one that "
         "is written again is submitted again.\n\n"
+        "A checkpoint is complete when it holds the file that the suite's key `ready` names. "
+        "Without "
+        "that key, the content decides if evalq reads the format; any other file or directory must "
+        "stay the same for 2 seconds, for which scan waits once.\n\n"
         "Exit code 9: a checkpoint was refused as damaged or of an unknown format; the others were "
         "submitted.",
     .options = options,

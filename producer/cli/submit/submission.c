@@ -187,16 +187,19 @@ static enum evq_status locate(struct evq_cli *cli, const char *path, struct loca
     return evq_config_root_match(cli->config, ret->absolute, &ret->root, &ret->path, err);
 }
 
-static enum evq_status inspect(const struct located *at, char fingerprint[33],
-                               struct evq_buffer *manifest, struct evq_error *err)
+static enum evq_status inspect(const struct located *at, struct evq_ready *ready,
+                               char fingerprint[33], struct evq_buffer *manifest,
+                               struct evq_error *err)
 {
     int fd = open(at->root->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "open the root '%s' at '%s': %s", at->root->name,
                              at->root->path, strerror(errno));
     }
-    const enum evq_status status =
-        evq_checkpoint_fingerprint(fd, at->path, fingerprint, manifest, err);
+    enum evq_status status = ready != NULL ? evq_ready_check(ready, fd, at->path, err) : EVQ_OK;
+    if (status == EVQ_OK) {
+        status = evq_checkpoint_fingerprint(fd, at->path, fingerprint, manifest, err);
+    }
     (void)close(fd); // Opened for reading: a failed close loses nothing.
     return status;
 }
@@ -292,7 +295,7 @@ enum evq_status evq_submission_send(struct evq_cli *cli, const struct evq_submis
     enum evq_status status = job == NULL ? evq_error_set(err, EVQ_E_NOMEM, "no memory for a job")
                                          : locate(cli, path, &at, err);
     if (status == EVQ_OK) {
-        status = inspect(&at, ret_sent->fingerprint, &manifest, err);
+        status = inspect(&at, s->ready, ret_sent->fingerprint, &manifest, err);
     }
     const char *manifest_text = status == EVQ_OK ? evq_buffer_string(&manifest) : NULL;
     for (size_t i = 0; status == EVQ_OK && i < s->suite_count; i++) {

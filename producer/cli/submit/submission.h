@@ -5,8 +5,9 @@
 #define EVQ_CLI_SUBMISSION_H
 
 #include "producer/cli/cli.h"
+#include "producer/cli/submit/ready.h"
 
-#define EVQ_SUBMISSION_SUITES_MAX 32
+#define EVQ_SUBMISSION_SUITES_MAX EVQ_READY_SUITES_MAX
 
 struct evq_submission { // Checkpoint and wishes, read from the options of submit and scan.
     char run[EVQ_JOB_RUN_BYTES_MAX + 1];
@@ -21,6 +22,7 @@ struct evq_submission { // Checkpoint and wishes, read from the options of submi
     const char *needs; // "": as the suite says.
     int64_t session_ms;
     int64_t delay_ms;
+    struct evq_ready *ready; // Of scan: when a checkpoint is complete. NULL: it is, if whole.
     struct evq_pair *params; // Owned.
     size_t param_count;
     char host[256];
