@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 
-FATAL = 100  # The exit status that says: trying again is of no use.
+FINAL = os.EX_DATAERR  # The exit status that says: trying again is of no use.
 FOLDERS = {"regular": "pytorch_model_fsdp_0", "ema": "pytorch_ema_model_fsdp_0"}
 RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 BESIDE = (".json", ".txt", ".model", ".jinja", ".py", ".tiktoken", ".spm")
@@ -257,7 +257,7 @@ def main():
             parser.error("SOURCE VARIANT OUTPUT are needed, or a worker that runs it")
     except Refused as fault:
         print(f"fsdp2_merge: {fault}", file=sys.stderr)
-        return FATAL
+        return FINAL
     return 0
 
 

@@ -10,11 +10,22 @@ own lie in $EVALQ_LMMS_INCLUDE.
 """
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
-FATAL = 100  # The exit status that says: trying again is of no use.
+FINAL = os.EX_DATAERR  # The exit status that says: trying again is of no use.
+
+# What lmms-eval prints of a request that it can never carry out, whatever the machine does.
+FINAL_ERRORS = (
+    re.compile(r"^ValueError: (Tasks not found: [^.]*)"),
+    re.compile(r"^ValueError: (Model '.*' not found)"),
+    re.compile(r"^(?:ModuleNotFoundError|ImportError): (.*)"),
+    re.compile(r"^TypeError: (.*got an unexpected keyword argument.*)"),
+    re.compile(r"^\S+: error: (.*)"),  # Of argparse: an option or its value.
+)
+SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)S?$|_PROXY$", re.IGNORECASE)
 
 
 class Refused(Exception):
@@ -121,16 +132,44 @@ def publish(results, request, job):
     os.replace(partial, os.path.join(directory, name))
 
 
+def secrets():
+    """Values of the environment that no log may show."""
+    return [value.encode() for name, value in os.environ.items() if SECRET.search(name) and len(value) >= 8]
+
+
+def run(words):
+    """Runs lmms-eval, with its output in our log. Returns its exit status and why no retry would help, or ""."""
+    hidden, why = secrets(), ""
+    process = subprocess.Popen(words, env=dict(os.environ, PYTHONUNBUFFERED="1"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    rest = b""
+    while True:
+        data = process.stdout.read1(65536)
+        # Whole lines, so that no secret is cut in two; a progress bar ends its states with carriage returns.
+        parts = re.split(rb"(?<=[\r\n])", rest + data)
+        rest = parts.pop() if data and len(parts[-1]) < 1 << 20 else b""
+        for line in parts:
+            for value in hidden:
+                line = line.replace(value, b"***")
+            sys.stdout.buffer.write(line)
+            text = line.decode(errors="replace").strip()
+            why = next((found.group(1) for found in (rule.match(text) for rule in FINAL_ERRORS) if found), why)
+        sys.stdout.flush()
+        if not data:
+            return process.wait(), why
+
+
 def evaluate():
     job, request = read_request(os.environ["EVALQ_JOB"])
     output = os.environ["EVALQ_RESULT"]
     words = command_of(request, job["checkpoint"], output)
     print("lmms_eval_run:", json.dumps(words), flush=True)
-    status = subprocess.run(words, env=dict(os.environ, PYTHONUNBUFFERED="1"), check=False).returncode
+    status, why = run(words)
+    results = newest_results(output) if status == 0 else None
+    if results is None and why:
+        raise Refused(f"lmms-eval: {why}")
     if status != 0:
         print(f"lmms_eval_run: lmms-eval ended with status {status}", file=sys.stderr)
         return 1
-    results = newest_results(output)
     if results is None:  # It catches its own exceptions and still exits 0.
         print("lmms_eval_run: lmms-eval ended with status 0 and left no results", file=sys.stderr)
         return 1
@@ -163,8 +202,8 @@ def main():
     try:
         return evaluate()
     except Refused as fault:
-        print(f"lmms_eval_run: {fault}", file=sys.stderr)
-        return FATAL
+        print(fault, file=sys.stderr)
+        return FINAL
 
 
 if __name__ == "__main__":

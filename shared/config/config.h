@@ -60,7 +60,8 @@ struct evq_evaluator {
     size_t argc;
     const struct evq_pair *env; // Added to the clean environment.
     size_t env_count;
-    const char *const *env_pass; // Names passed through from the worker's environment.
+    const char *const *env_pass; // Names passed through from the worker's environment; "AZURE_*":
+                                 // all that begin so.
     size_t env_pass_count;
     const char *directory; // Working directory; "" : the attempt's scratch directory.
     const char *results; // "" : $EVALQ_RESULT as flat JSON; "lm-eval" or "lmms-eval": their results

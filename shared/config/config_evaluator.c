@@ -99,10 +99,14 @@ static enum evq_status read_env_pass(const struct evq_config_reader *reader,
     enum evq_status status =
         evq_read_texts(reader, node, where, 0, &evaluator->env_pass, &evaluator->env_pass_count);
     for (size_t i = 0; status == EVQ_OK && i < evaluator->env_pass_count; i++) {
-        if (!variable_valid(evaluator->env_pass[i])) {
-            return evq_read_fail(reader, node,
-                                 "%s: \"%.60s\" is no name of an environment variable", where,
-                                 evaluator->env_pass[i]);
+        char name[256];
+        const char *text = evaluator->env_pass[i];
+        const size_t bytes = strlen(text);
+        const bool star = bytes > 1 && text[bytes - 1] == '*'; // All that begin so: "AZURE_*".
+        (void)snprintf(name, sizeof name, "%.*s", (int)(star ? bytes - 1 : bytes), text);
+        if (bytes >= sizeof name || !variable_valid(name)) {
+            return evq_read_fail(
+                reader, node, "%s: \"%.60s\" is no name of an environment variable", where, text);
         }
     }
     return status;

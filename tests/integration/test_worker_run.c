@@ -60,7 +60,7 @@ static const char ok_sh[] =
     "size=$(stat -c %s \"$(find \"$EVALQ_CHECKPOINT\" -type f | head -n 1)\")\n"
     "printf '{\"bytes\": %s, \"n\": 7}' \"$size\" > \"$EVALQ_RESULT\"\n";
 static const char empty_sh[] = "#!/bin/sh\necho the last words of empty\nexit 0\n";
-static const char fatal_sh[] = "#!/bin/sh\necho it never works >&2\nexit 100\n";
+static const char fatal_sh[] = "#!/bin/sh\necho it never works >&2\nexit 65\n";
 static const char gone_sh[] =
     "#!/bin/sh\nrm \"$EVALQ_CHECKPOINT\"\ncat \"$EVALQ_CHECKPOINT\" > /dev/null\n";
 static const char swap_sh[] =
@@ -240,8 +240,8 @@ static void worker_ends_a_job_whose_command_says_fatal(void **state)
     (void)fixture_site_worker(site, "--suites", "fatal", NULL);
     SITE_STATE_UNTIL(site, id, "dead");
     char *json = show(site, id);
-    assert_holds(json, "exit status 100");
-    assert_holds(json, "it never works");
+    assert_holds(json, "it never works (evaluator 'fatal' failed for good, exit status 65)");
+    assert_holds(json, "\"attempts\":\"1\",");
     free(json);
 }
 

@@ -51,7 +51,7 @@ import json, os, sys
 step = json.load(open(os.environ["EVALQ_JOB"]))["step"]
 print("step", step, flush=True)
 if step == 3:
-    sys.exit(100)
+    sys.exit(65)
 json.dump({"accuracy": 0.5 + 0.1 * step, "loss": float("nan") if step == 2 else 1.0 / step}, open(os.environ["EVALQ_RESULT"], "w"))
 """
 TOKENS = {"reader": "read", "writer": "write", "trainer": "lmms"}

@@ -30,7 +30,7 @@ import json, os, sys
 step = json.load(open(os.environ["EVALQ_JOB"]))["step"]
 print("<img src=x onerror='document.title=1'> step", step, flush=True)
 if step == 3:
-    sys.exit(100)
+    sys.exit(65)
 json.dump({"accuracy": 0.5 + 0.1 * (step % 5), "loss": 2.0 / step}, open(os.environ["EVALQ_RESULT"], "w"))
 """
 # Numbers that differ in their last bit, that are too large for a difference, and that are none.
@@ -150,7 +150,7 @@ class PageTest(unittest.TestCase):
             " document.querySelector('.chart svg').dispatchEvent(new PointerEvent('pointermove',"
             " {clientX: line.x, clientY: line.y + 3, bubbles: true})); })()"
         )
-        self.assertIn("step 3: dead, evaluator 'script' ended with exit status 100", page.ask("document.getElementById('tip').textContent"))
+        self.assertIn("step 3: dead, <img src=x onerror='document.title=1'> step 3 (evaluator 'script' failed for good, exit status 65)", page.ask("document.getElementById('tip').textContent"))
         page.ask("[...document.querySelectorAll('#job-table tbody tr')].find((row) => row.textContent.includes('dead')).click()")
         page.wait("document.getElementById('job-log').textContent.includes('<img src=x')", "the log is shown as it is")
         self.assertEqual(page.ask("document.querySelectorAll('#job img').length"), 0)

@@ -21,6 +21,7 @@ RUN = os.path.join(SOURCE, "deploy", "suites", "lmms_eval_run.py")
 KEEP = os.path.join(SOURCE, "deploy", "suites", "fsdp2_merge.py")
 SHARD = os.path.join(SOURCE, "tests", "data", "checkpoints", "torch_zip", "bfloat16.pt")
 
+KEY = "sk-0123456789abcdef"
 CONFIG = f"""
 roots:
   out: $OUT
@@ -32,7 +33,7 @@ evaluators:
   lmms-eval:
     argv: [$PYTHON, {RUN}]
     results: lmms-eval
-    env: {{EVALQ_LMMS_OUTPUT: $OUT, PYTHONPATH: {PEER}, PYTHONDONTWRITEBYTECODE: "1"}}
+    env: {{EVALQ_LMMS_OUTPUT: $OUT, PYTHONPATH: {PEER}, PYTHONDONTWRITEBYTECODE: "1", OPENAI_API_KEY: {KEY}, AZURE_ENDPOINT: here}}
   join: {{argv: [$PYTHON, $OUT/../join.py]}}
   keep: {{argv: [$PYTHON, {KEEP}, --keep], env: {{EVALQ_LMMS_OUTPUT: $OUT}}}}
 worker: {{slots: 4, devices: cpu, threads: 1}}
@@ -200,6 +201,21 @@ class LmmsTest(SceneTest):
         failed = self.client.get_job(job["job_id"])
         self.assertEqual((failed["status"], failed["result"]), ("failed", None))
         self.assertIn("lmms-eval ended with status 3", failed["error"])
+
+    def test_a_final_failure_is_tried_once(self) -> None:
+        job = self.client.evaluate("m", ["unknown"], {"pretrained": self.save("final/checkpoint-3")})
+        until(lambda: self.client.get_job(job["job_id"])["status"] == "failed", "the job has failed")  # No attempt is made due here.
+        error = self.client.get_job(job["job_id"])["error"]
+        self.assertIn("lmms-eval: Tasks not found: unknown (evaluator 'lmms-eval' failed for good, exit status 65)", error)
+
+    def test_a_key_reaches_the_harness_and_no_log(self) -> None:
+        job = self.client.evaluate("m", ["key"], {"pretrained": self.save("key/checkpoint-3")})
+        done = self.client.wait_for_job(job["job_id"], timeout=DEADLINE)
+        entry = next(iter(done["result"].values()))
+        self.assertEqual(entry["metrics"]["key"]["letters,none"] if "key" in entry["metrics"] else entry["metrics"], len(KEY))
+        log = self.scene.evalq("logs", entry["job"]).stdout
+        self.assertIn("the key is ***, of here", log)
+        self.assertNotIn(KEY, log)
 
     def dead(self, job_id: str) -> None:
         """Its attempts are used up, without the waits between them: each failure is made due at once."""

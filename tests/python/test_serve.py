@@ -201,7 +201,7 @@ class ProtocolTest(unittest.TestCase):
         ):
             self.peer.job(1, what=what)
             last = self.answer()[-1]
-            self.assertEqual((last["type"], last["retry"]), ("error", retry), last)
+            self.assertEqual((last["type"], last["final"]), ("error", not retry), last)
             self.assertIn(message, last["message"])
         self.peer.job(1, what="most")
         self.assertEqual(self.answer()[-1], {"type": "done"})
@@ -622,6 +622,36 @@ suites:
                     for _ in range(2):
                         harness._load(checkpoint)  # type: ignore[arg-type]
                     self.assertEqual((made.create_from_arg_obj.call_count, copied.call_count), (count, count), name)
+
+
+class FinalTest(SceneTest):
+    """An evaluator that can never start is tried once, and the reason is one sentence."""
+
+    config = f"""
+roots: {{out: $OUT}}
+evaluators:
+  absent: {{kind: persistent, argv: [$PYTHON, -m, evalq.serve, "no_such_module:evaluate"], env: {{PYTHONPATH: {PACKAGE}}}}}
+  unnamed: {{kind: persistent, argv: [$PYTHON, -m, evalq.serve, "json:no_such_name"], env: {{PYTHONPATH: {PACKAGE}}}}}
+suites:
+  absent: {{evaluator: absent}}
+  unnamed: {{evaluator: unnamed}}
+"""
+
+    def test_a_missing_module_is_final(self) -> None:
+        path = self.scene.checkpoint("1.safetensors")
+        with self.scene.client("final", raise_errors=True) as client:
+            client.submit(path, step=1, suites=["absent", "unnamed"])
+            self.assertTrue(client.wait(DEADLINE))
+            ends = {result.suite: (result.state, result.reason) for result in client.results() if result.is_end}
+        for suite, reason in (
+            ("absent", "a module cannot be imported: No module named 'no_such_module'"),
+            ("unnamed", "the module 'json' has no 'no_such_name'"),
+        ):
+            wanted = f"{reason} (evaluator '{suite}' failed for good, exit status 65)"
+            self.assertEqual(ends[suite], ("dead", wanted[:64]))  # The record holds so much of it.
+            shown = json.loads(self.scene.evalq("show", f"final/1/regular/{suite}", "--json").stdout)
+            self.assertEqual(int(shown["job"]["attempts"]), 1, shown)
+            self.assertIn(wanted, shown["detail"])
 
 
 if __name__ == "__main__":

@@ -122,6 +122,8 @@ static const struct {
     {E ", env: [a]}}", "evaluators.e.env is a list, expected a map"},
     {E ", env: {\"A B\": 1}}}", "\"A B\" is no name of an environment variable"},
     {E ", env_pass: [\"A=B\"]}}", "\"A=B\" is no name of an environment variable"},
+    {E ", env_pass: [\"*\"]}}", "\"*\" is no name of an environment variable"},
+    {E ", env_pass: [\"A*B\"]}}", "\"A*B\" is no name of an environment variable"},
     {E ", results: csv}}", "evaluators.e.results is \"csv\""},
     {E ", start_seconds: 0}}", "evaluators.e.start_seconds is \"0\""},
     {E ", evn: {}}}", "unknown key \"evn\" in evaluators.e, did you mean \"env\"?"},

@@ -73,6 +73,17 @@ static void num_gpus_and_batch_size_are_taken_from_where_they_stand(void **state
         {"{\"model\":\"m\",\"tasks\":[],\"num_gpus\":2,\"model_args\":{\"num_gpus\":8}}", 2,
          "null"},
         {"{\"model\":\"m\",\"tasks\":[],\"model_args\":\"num_gpus=8,batch_size=2\"}", 8, "\"2\""},
+        // As released clients send it: 1 at the top level says nothing.
+        {"{\"model\":\"m\",\"tasks\":[],\"num_gpus\":1,\"batch_size\":1,"
+         "\"model_args\":{\"num_gpus\":8,\"batch_size\":256}}",
+         8, "256"},
+        {"{\"model\":\"m\",\"tasks\":[],\"num_gpus\":1,\"batch_size\":\"1\","
+         "\"model_args\":\"num_gpus=4,batch_size=auto\"}",
+         4, "\"auto\""},
+        {"{\"model\":\"m\",\"tasks\":[],\"num_gpus\":1,\"batch_size\":1}", 1, "1"},
+        {"{\"model\":\"m\",\"tasks\":[],\"num_gpus\":2,\"batch_size\":16,"
+         "\"model_args\":{\"num_gpus\":8,\"batch_size\":256}}",
+         2, "16"},
         {"{\"model\":\"m\",\"tasks\":[],\"num_gpus\":-3}", 1, "null"},
         {"{\"model\":\"m\",\"tasks\":[],\"num_gpus\":\" 3.0 \"}", 3, "null"},
         {"{\"model\":\"m\",\"tasks\":[],\"num_gpus\":2.0}", 2, "null"}};

@@ -267,17 +267,18 @@ static const char *value_of(char *const *envp, const char *name)
 static void environment_holds_what_was_named_and_no_more(void **state)
 {
     static const char *const pass[] = {"EVQ_TEST_PASSED", "SLURM_JOB_ID", "RANK",
-                                       "EVQ_TEST_ABSENT"};
+                                       "EVQ_TEST_ABSENT", "EVQ_MANY_*",   "SLURM*"};
     static const struct evq_pair given[] = {{"LANG", "C"}, {"MASTER_ADDR", "10.0.0.1"}, {"X", "1"}};
     static const struct evq_pair extra[] = {{"EVALQ_JOB", "/j"}, {"X", "2"}};
     const struct evq_evaluator evaluator = {
-        .env_pass = pass, .env_pass_count = 4, .env = given, .env_count = 3};
+        .env_pass = pass, .env_pass_count = 6, .env = given, .env_count = 3};
     struct evq_arena *arena = evq_arena_new(0);
 
     (void)state;
     assert_int_equal(setenv("EVQ_TEST_PASSED", "yes", 1) | setenv("SLURM_JOB_ID", "7", 1) |
                          setenv("RANK", "3", 1) | setenv("EVALQ_REDIS_PASSWORD", "secret", 1) |
-                         setenv("LANG", "de_DE", 1),
+                         setenv("LANG", "de_DE", 1) | setenv("EVQ_MANY_A", "a", 1) |
+                         setenv("EVQ_MANY_", "b", 1) | setenv("EVQ_MAN", "c", 1),
                      0);
     char *const *envp = evq_environment_build(&evaluator, "2,3", extra, 2, arena);
     assert_non_null(envp);
@@ -286,6 +287,9 @@ static void environment_holds_what_was_named_and_no_more(void **state)
     assert_null(value_of(envp, "RANK"));
     assert_null(value_of(envp, "EVQ_TEST_ABSENT"));
     assert_null(value_of(envp, "EVALQ_REDIS_PASSWORD"));
+    assert_string_equal(value_of(envp, "EVQ_MANY_A"), "a");
+    assert_string_equal(value_of(envp, "EVQ_MANY_"), "b");
+    assert_null(value_of(envp, "EVQ_MAN"));
     assert_string_equal(value_of(envp, "LANG"), "C");
     assert_string_equal(value_of(envp, "X"), "2");
     assert_string_equal(value_of(envp, "CUDA_VISIBLE_DEVICES"), "2,3");

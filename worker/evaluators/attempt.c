@@ -81,7 +81,8 @@ static void output_drain(struct evq_output *output)
 }
 
 static enum evq_status process_judge(const struct evq_attempt *attempt,
-                                     const struct evq_process *process, const char *how,
+                                     const struct evq_process *process,
+                                     const struct evq_output *output, const char *how,
                                      struct evq_failure *failure, struct evq_error *err)
 {
     const char *name = attempt->evaluator->name;
@@ -98,8 +99,24 @@ static enum evq_status process_judge(const struct evq_attempt *attempt,
     if (code == 0) {
         return EVQ_OK;
     }
-    return evq_error_set(err, code == EVQ_ATTEMPT_EXIT_FATAL ? EVQ_E_INVALID : EVQ_E_RETRY,
-                         "evaluator '%s' ended with %s", name, how);
+    return code == EVQ_ATTEMPT_EXIT_FINAL
+               ? evq_attempt_final(name, output, err)
+               : evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' ended with %s", name, how);
+}
+
+enum evq_status evq_attempt_final(const char *name, const struct evq_output *output,
+                                  struct evq_error *err)
+{
+    char line[400];
+
+    evq_output_line(output, line, sizeof(line));
+    // The cause first: the job's record and tables keep only the beginning.
+    return line[0] != '\0' ? evq_error_set(err, EVQ_E_INVALID,
+                                           "%s (evaluator '%s' failed for good, exit status %d)",
+                                           line, name, EVQ_ATTEMPT_EXIT_FINAL)
+                           : evq_error_set(err, EVQ_E_INVALID,
+                                           "evaluator '%s' failed for good (exit status %d)", name,
+                                           EVQ_ATTEMPT_EXIT_FINAL);
 }
 
 enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_failure *failure,
@@ -129,7 +146,7 @@ enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_fa
         output_drain(&output);
         evq_process_describe(&process, how, sizeof(how));
         if (!killed) {
-            status = process_judge(attempt, &process, how, failure, err);
+            status = process_judge(attempt, &process, &output, how, failure, err);
         }
         evq_output_tail(&output, tail, sizeof(tail));
         (void)snprintf(failure->detail, sizeof(failure->detail), "%s%slog: %s\n%s",

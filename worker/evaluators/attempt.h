@@ -7,8 +7,9 @@
 
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/failure.h"
+#include "worker/evaluators/output.h"
 
-#define EVQ_ATTEMPT_EXIT_FATAL 100  // By this exit status a program says that a retry is of no use.
+#define EVQ_ATTEMPT_EXIT_FINAL 65   // EX_DATAERR: a program says that a retry is of no use.
 #define EVQ_ATTEMPT_GRACE_MS   5000 // From SIGTERM to SIGKILL.
 
 struct evq_attempt {
@@ -25,11 +26,16 @@ struct evq_attempt {
 
 /*
  * EVQ_OK: exit status 0. EVQ_E_TIMEOUT, EVQ_E_STOPPED (report said so): the group was killed.
- * EVQ_E_INVALID: exit status EVQ_ATTEMPT_EXIT_FATAL, or the program cannot be executed.
+ * EVQ_E_INVALID: exit status EVQ_ATTEMPT_EXIT_FINAL, or the program cannot be executed.
  * EVQ_E_RETRY: any other end; failure->crash for a signal. failure->detail: the tail of its
  * log, also on EVQ_OK, and what err does not say of its end.
  */
 enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_failure *failure,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Of a program that ended with EVQ_ATTEMPT_EXIT_FINAL: EVQ_E_INVALID, and the last line of its log
+ * as the reason. */
+enum evq_status evq_attempt_final(const char *name, const struct evq_output *output,
+                                  struct evq_error *err);
 
 #endif

@@ -98,6 +98,37 @@ static void list_pass(struct list *list, const char *name)
     }
 }
 
+/* name: a variable, or all whose names begin as it does up to its '*'. */
+static void list_pass_matching(struct list *list, const char *name)
+{
+    const char *star = strchr(name, '*');
+    const size_t bytes = star != NULL ? (size_t)(star - name) : strlen(name);
+    char found[256];
+
+    if (star == NULL && !is_scrubbed(name)) {
+        list_pass(list, name);
+    }
+    for (size_t i = 0; star != NULL && environ[i] != NULL; i++) {
+        const size_t length = strcspn(environ[i], "=");
+        if (length < sizeof(found) && strncmp(environ[i], name, bytes) == 0) {
+            (void)snprintf(found, sizeof(found), "%.*s", (int)length, environ[i]);
+            if (!is_scrubbed(found)) {
+                list_pass(list, found);
+            }
+        }
+    }
+}
+
+static size_t environ_count(void)
+{
+    size_t count = 0;
+
+    while (environ != NULL && environ[count] != NULL) {
+        count++;
+    }
+    return count;
+}
+
 char *const *evq_environment_build(const struct evq_evaluator *evaluator, const char *devices,
                                    const struct evq_pair *extra, size_t extra_count,
                                    struct evq_arena *arena)
@@ -105,10 +136,9 @@ char *const *evq_environment_build(const struct evq_evaluator *evaluator, const 
     struct list list = {.arena = arena};
     char port[16];
 
-    list.items = evq_arena_array(arena,
-                                 BASE_COUNT + FIXED_COUNT + evaluator->env_pass_count +
-                                     evaluator->env_count + extra_count,
-                                 sizeof(*list.items));
+    list.items = evq_arena_array(
+        arena, BASE_COUNT + FIXED_COUNT + environ_count() + evaluator->env_count + extra_count,
+        sizeof(*list.items));
     if (list.items == NULL) {
         return NULL;
     }
@@ -116,9 +146,7 @@ char *const *evq_environment_build(const struct evq_evaluator *evaluator, const 
         list_pass(&list, base_names[i]);
     }
     for (size_t i = 0; i < evaluator->env_pass_count; i++) {
-        if (!is_scrubbed(evaluator->env_pass[i])) {
-            list_pass(&list, evaluator->env_pass[i]);
-        }
+        list_pass_matching(&list, evaluator->env_pass[i]);
     }
     const int number = port_free();
     if (number > 0) {

@@ -11,6 +11,7 @@
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
+#include "worker/evaluators/attempt.h"
 #include "worker/evaluators/environment.h"
 #include "worker/evaluators/jobfile.h"
 #include "worker/evaluators/json.h"
@@ -176,6 +177,12 @@ static enum evq_status persistent_crash(struct evq_persistent *persistent,
         return evq_error_set(err, EVQ_E_INVALID, "evaluator '%s': '%s' %s",
                              persistent->evaluator->name, persistent->evaluator->argv[0], how);
     }
+    if (ended && !persistent->process.lost && WIFEXITED(persistent->process.wait_status) &&
+        WEXITSTATUS(persistent->process.wait_status) == EVQ_ATTEMPT_EXIT_FINAL) {
+        failure->crash = false;
+        (void)evq_output_read(&persistent->errors);
+        return evq_attempt_final(persistent->evaluator->name, &persistent->errors, err);
+    }
     if (ended) {
         return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' died: %s",
                              persistent->evaluator->name, how);
@@ -282,11 +289,11 @@ static enum evq_status line_take(struct evq_persistent *persistent, const char *
         *ret_said = SAID_DONE;
     } else if (strcmp(type, "error") == 0) {
         const char *words = json_string_value(json_object_get(line, "message"));
-        const bool retry = json_is_true(json_object_get(line, "retry"));
+        const bool final = json_is_true(json_object_get(line, "final"));
         char escaped[400];
         words = words != NULL ? words : "no message";
         *ret_said = SAID_ERROR;
-        status = evq_error_set(err, retry ? EVQ_E_RETRY : EVQ_E_INVALID, "evaluator '%s': %s",
+        status = evq_error_set(err, final ? EVQ_E_INVALID : EVQ_E_RETRY, "evaluator '%s': %s",
                                persistent->evaluator->name,
                                evq_error_escape(words, strlen(words), escaped, sizeof(escaped)));
     } else {

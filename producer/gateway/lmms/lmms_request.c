@@ -125,9 +125,19 @@ static int64_t gpus_of(const json_t *value)
     return gpus < 1 ? 1 : gpus; // As the server has it: anything below is one process.
 }
 
-/* num_gpus and batch_size as the public guide writes them, within model_args: there no model knows
- * them, and above it they would be missed. What stands above goes first. */
-static enum evq_status args_read(struct evq_lmms_request *request, const json_t *body)
+static bool is_one(const json_t *value)
+{
+    const char *text = json_string_value(value);
+
+    return json_integer_value(value) == 1 || (text != NULL && strcmp(text, "1") == 0);
+}
+
+/*
+ * num_gpus and batch_size may stand at the top level and, as the public guide writes them, within
+ * model_args. Released clients always send 1 at the top level. So a value other than 1 at the top
+ * level wins, then the value in model_args counts, then 1 (of batch_size: what was sent).
+ */
+static enum evq_status args_read(struct evq_lmms_request *request)
 {
     const json_t *given = json_object_get(request->echo, "model_args");
 
@@ -139,15 +149,17 @@ static enum evq_status args_read(struct evq_lmms_request *request, const json_t 
     }
     const json_t *above = json_object_get(request->echo, "batch_size");
     const json_t *inside = json_object_get(request->args, "batch_size");
-    const bool taken = json_is_null(above) && (json_is_integer(inside) || json_is_string(inside));
+    const bool taken = (json_is_null(above) || is_one(above)) &&
+                       (json_is_integer(inside) || json_is_string(inside));
     request->batch = json_deep_copy(taken ? inside : above);
     if (request->batch == NULL) {
         return EVQ_E_NOMEM;
     }
     (void)json_object_del(request->args, "batch_size"); // -1: it is not there.
-    request->gpus = gpus_of(json_object_get(body, "num_gpus") != NULL
-                                ? json_object_get(request->echo, "num_gpus")
-                                : json_object_get(request->args, "num_gpus"));
+    request->gpus = gpus_of(json_object_get(request->echo, "num_gpus"));
+    if (request->gpus == 1) {
+        request->gpus = gpus_of(json_object_get(request->args, "num_gpus"));
+    }
     (void)json_object_del(request->args, "num_gpus"); // -1: it is not there.
     return EVQ_OK;
 }
@@ -238,7 +250,7 @@ enum evq_status evq_lmms_request_read(const char *body, size_t bytes,
         status = fields_take(&fields, &request->echo, ret_fault);
     }
     if (status == EVQ_OK) {
-        status = args_read(request, value);
+        status = args_read(request);
     }
     if (status == EVQ_OK) {
         model_find(request);

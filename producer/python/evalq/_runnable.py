@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import types
 from importlib import import_module
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from ._serving import Function, serve
 
@@ -16,7 +17,7 @@ def run(what: str, make: Callable[[Any], Function]) -> None:
     arguments = sys.argv[1:]
     if len(arguments) != 1 or arguments[0].startswith("-"):
         name = getattr(sys.modules["__main__"].__spec__, "name", sys.argv[0])
-        raise SystemExit(f"usage: python -m {name} {what}")
+        refuse(f"usage: python -m {name} {what}")
     serve(quietly(lambda: make(_resolve(arguments[0]))))
 
 
@@ -26,10 +27,19 @@ def quietly(make: Callable[[], Function]) -> Function:
     os.dup2(2, 1)
     try:
         return make()
+    except ImportError as error:
+        traceback.print_exc()
+        refuse(f"a module cannot be imported: {error}")
     finally:
         sys.stdout.flush()
         os.dup2(out_fd, 1)
         os.close(out_fd)
+
+
+def refuse(message: str) -> NoReturn:
+    """Ends an evaluator that can never start: the worker takes the last line of the log as the reason, and tries no more."""
+    print(message, file=sys.stderr, flush=True)
+    raise SystemExit(os.EX_DATAERR)
 
 
 def also_function(module: str, function: Callable[[Any], None]) -> None:
@@ -46,10 +56,12 @@ def _resolve(name: str) -> Any:
     """The working directory is looked into first."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise SystemExit(f"expected MODULE:NAME, got '{name}'")
+        refuse(f"expected MODULE:NAME, got '{name}'")
     if sys.path[:1] != [os.getcwd()]:
         sys.path.insert(0, os.getcwd())
     value: Any = import_module(module)
     for part in attribute.split("."):
+        if not hasattr(value, part):
+            refuse(f"the module '{module}' has no '{attribute}'")
         value = getattr(value, part)
     return value

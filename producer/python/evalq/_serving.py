@@ -264,7 +264,7 @@ class Server:
             try:
                 answer, sick = self._work(job)
             except _Cancelled:  # It came when the work was just over.
-                answer, sick = {"type": "error", "message": "cancelled", "retry": False}, False
+                answer, sick = {"type": "error", "message": "cancelled", "final": True}, False
             self._send_of(job, answer)
             if sick:
                 sys.exit("evalq.serve: this process is not used any further; the worker starts another")
@@ -280,13 +280,13 @@ class Server:
                 self._task(job, checkpoint, Task._of(line))
             return {"type": "done"}, False
         except _Cancelled:
-            return {"type": "error", "message": "cancelled", "retry": False}, False
+            return {"type": "error", "message": "cancelled", "final": True}, False
         except Exception as error:
             traceback.print_exc()
-            return {"type": "error", "message": _message(error), "retry": _retry(error)}, _sick(error)
+            return {"type": "error", "message": _message(error), "final": not _retry(error)}, _sick(error)
         except SystemExit as error:
             traceback.print_exc()
-            return {"type": "error", "message": f"the function ended the program: {error}", "retry": False}, True
+            return {"type": "error", "message": f"the function ended the program: {error}", "final": True}, True
         finally:
             with self._lock:
                 job.running = False

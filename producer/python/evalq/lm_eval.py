@@ -18,9 +18,9 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
-from ._runnable import quietly
+from ._runnable import quietly, refuse
 from ._serving import Checkpoint, Metrics, Report, Task, serve
 from ._weights import load_into
 
@@ -88,12 +88,10 @@ class Harness:
         return metrics_of(results, name)
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        import torch
-
         made_of = _made_of(checkpoint.path)
         model = getattr(self._lm, "model", None)
         same = made_of == self._made_of and _CONFIG in made_of and _ADAPTER not in made_of
-        if same and isinstance(model, torch.nn.Module):
+        if same and hasattr(model, "state_dict"):  # A torch module.
             load_into(model, checkpoint.load("torch"), checkpoint.path)
             return
         self._lm = model = None  # The next one needs its memory.
@@ -149,8 +147,13 @@ def _number(text: str) -> float:
     return int(value) if value >= 1 else value
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        refuse(f"{self.prog}: {message}")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m evalq.lm_eval", description=__doc__.split("\n")[0])
+    parser = _Parser(prog="python -m evalq.lm_eval", description=__doc__.split("\n")[0])
     parser.add_argument("--tasks", default="", help="load these before the first job: a,b")
     parser.add_argument("--model", default="hf", help="the harness's kind of model; default hf")
     parser.add_argument("--model-args", default="", help="further arguments of the model: dtype=bfloat16,...")

@@ -1,7 +1,7 @@
 """python -m lmms_eval: writes OUTPUT/MODEL/TIME_results.json and its samples as the real one does, of what it really finds.
 
 Tasks: `size` (bytes of the weights), `count` (files), `ranks` (processes that met at the master's port), `wrong` (an exception, and
-exit status 0, as the real one), `crash` (exit status 3). --gen_kwargs until=PATH waits for a file first.
+exit status 0, as the real one), `unknown` (what the real one says of a task that it does not know), `key` (prints a key), `crash` (exit status 3). --gen_kwargs until=PATH waits for a file first.
 """
 import argparse
 import datetime
@@ -66,6 +66,12 @@ def evaluate(task, path, ranks):
         return {"alias": task, "processes,none": ranks}
     if task == "wrong":
         raise ValueError("no such image")
+    if task == "unknown":
+        print("Traceback (most recent call last):\nValueError: Tasks not found: unknown. Try `lmms-eval --tasks list`", file=sys.stderr)
+        raise ValueError("Tasks not found: unknown. Try `lmms-eval --tasks list`")
+    if task == "key":
+        print(f"the key is {os.environ['OPENAI_API_KEY']}, of {os.environ['AZURE_ENDPOINT']}", flush=True)
+        return {"alias": task, "letters,none": len(os.environ["OPENAI_API_KEY"])}
     sys.exit(3)
 
 
