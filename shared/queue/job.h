@@ -12,12 +12,15 @@
 #include "shared/base/arena.h"
 #include "shared/queue/snapshot.h"
 
-#define EVQ_JOB_BYTES_MAX         65536 // An encoded message is at most this long.
-#define EVQ_JOB_RUN_BYTES_MAX     64    // Names of runs.
-#define EVQ_JOB_NAME_BYTES_MAX    32    // Names of variants, suites, tasks.
-#define EVQ_JOB_ID_BYTES_MAX      192   // RUN/STEP/VARIANT/SUITE[~G][@SHARD] and the NUL.
-#define EVQ_JOB_FINGERPRINT_CHARS 32    // XXH3-128 in lower-case hex.
-#define EVQ_JOB_BANDS             4     // 0 urgent, 1 high, 2 normal, 3 backfill.
+#define EVQ_JOB_BYTES_MAX     65536 // An encoded message is at most this long.
+#define EVQ_JOB_RUN_BYTES_MAX 64    // Names of runs.
+#define EVQ_JOB_RUN_INTERNAL                                                                       \
+    ".evalq-"                         // Names of runs that begin so are reserved: the queue
+                                      // lists no such run, and no sink gets its results.
+#define EVQ_JOB_NAME_BYTES_MAX    32  // Names of variants, suites, tasks.
+#define EVQ_JOB_ID_BYTES_MAX      192 // RUN/STEP/VARIANT/SUITE[~G][@SHARD] and the NUL.
+#define EVQ_JOB_FINGERPRINT_CHARS 32  // XXH3-128 in lower-case hex.
+#define EVQ_JOB_BANDS             4   // 0 urgent, 1 high, 2 normal, 3 backfill.
 #define EVQ_JOB_STEP_MAX          ((int64_t)1 << 40)
 #define EVQ_JOB_PAIRS_MAX         256 // Of each: params, trackers, tags.
 #define EVQ_JOB_PATH_BYTES_MAX    4095

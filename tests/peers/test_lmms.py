@@ -126,7 +126,7 @@ class MergeTest(unittest.TestCase):
         folder = os.path.join(path, "pytorch_model_fsdp_0")
         os.rename(os.path.join(folder, "model_world_size_2_rank_1.pt"), os.path.join(self.directory, "kept.pt"))
         done = merge(path, "regular", output)
-        self.assertEqual((done.returncode, "lacks rank 1 of 2" in done.stderr), (100, True), done.stderr)
+        self.assertEqual((done.returncode, "lacks rank 1 of 2" in done.stderr), (os.EX_DATAERR, True), done.stderr)
         done = merge(self.directory, "ema", output)
         self.assertEqual((done.returncode, "Checkpoint type 'ema' not found" in done.stderr), (100, True), done.stderr)
 

@@ -526,6 +526,17 @@ class LmmsTest(SceneTest):
         plain = self.save("merge-plain/checkpoint-1")
         self.assertIn("Checkpoint type 'ema' not found", self.refused(400, self.client.merge_checkpoint, plain, None, "ema")["detail"])
 
+    def test_a_merge_is_no_run_and_has_no_results(self) -> None:
+        path = self.save_shards("merge-inside/checkpoint-10")
+        done = self.client.merge_checkpoint(path)
+        self.assertTrue(done["success"])
+        self.assertIn(b"job:.evalq-merge-", self.scene.redis_call("KEYS", "*"))
+        runs = json.loads(self.scene.redis_call("FCALL_RO", "evalq_v1_runs", "1", "evalq:{main}:"))["runs"]
+        self.assertEqual([one["run"] for one in runs if "merge-" in one["run"] and one["run"].startswith(".")], [])
+        self.assertNotIn(b".evalq-merge-", self.scene.redis_call("XRANGE", "evalq:{main}:results", "-", "+"))
+        audit = json.loads(self.scene.redis_call("FCALL_RO", "evalq_v1_audit", "1", "evalq:{main}:", ""))
+        self.assertEqual(audit["problems"], [])
+
     def test_merge_waits_while_redis_is_away(self) -> None:
         """As it asks for its job, and as it looks for its end: its client hears of the merge alone."""
         path = self.save_shards("merge-away/checkpoint-10")
@@ -545,9 +556,9 @@ class LmmsTest(SceneTest):
 
         evalq = [os.path.join(BIN, "evalq")]
         subprocess.run([*evalq, "pause", "suite", "lmms-merge"], env=self.scene.environment(), check=True, capture_output=True)
-        before = self.scene.redis_call("KEYS", "*").count(b"job:merge-")
+        before = self.scene.redis_call("KEYS", "*").count(b"job:.evalq-merge-")
         merges = [ask()]
-        until(lambda: self.scene.redis_call("KEYS", "*").count(b"job:merge-") > before, "the merge is queued")
+        until(lambda: self.scene.redis_call("KEYS", "*").count(b"job:.evalq-merge-") > before, "the merge is queued")
         away(lambda: merges.append(ask()))
         subprocess.run([*evalq, "resume", "suite", "lmms-merge"], env=self.scene.environment(), check=True, capture_output=True)
         for merge in merges:

@@ -261,7 +261,7 @@ enum evq_status evq_lmms_submit_merge(const struct evq_config *config, struct ev
         uuid_make(merging->id);
     }
     // Each is a job of its own: what an earlier one put there may have been removed since.
-    (void)snprintf(place.run, sizeof place.run, "merge-%s", merging->id);
+    (void)snprintf(place.run, sizeof place.run, EVQ_JOB_RUN_INTERNAL "merge-%s", merging->id);
     json_t *record = json_pack("{s:s}", "output", merging->output);
     text = evq_json_memory_dumps(record, JSON_COMPACT);
     json_decref(record);

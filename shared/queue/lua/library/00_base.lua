@@ -103,6 +103,12 @@ local function integer_arg(args, at, low, high, what)
     return number
 end
 
+-- A run of evalq's own, as of a merge that the gateway was asked for: it is not listed, and the stream of results,
+-- which the sinks read, has nothing of it.
+local function run_is_internal(run)
+    return run:sub(1, 7) == '.evalq-'
+end
+
 local NAMES, names_count = {}, 0 -- Texts that were found to be names: at most 1,000, then anew.
 
 local function name_ok(text, bytes_max)

@@ -9,6 +9,9 @@ local ENTRY_OWN = { job = true, task = true, run = true, step = true, variant = 
 
 -- One entry of the stream: text that people can read, and the record. extra: further fields, or nil.
 function R.add(j, task, state, reason, extra, record)
+    if run_is_internal(j.run) then
+        return
+    end
     if not extra then
         Q.mended('results', call, 'XADD', P .. 'results', '*', 'job', j.id, 'task', task, 'run', j.run, 'step', j.step,
             'variant', j.variant, 'suite', j.suite, 'state', state, 'reason', reason, 'finished_ms', NOW_TEXT, 'record', record)

@@ -9,6 +9,18 @@ Returns JSON {"cursor", "runs": [{"run", "last_submit_ms", "counts": {state: n},
 Cost    O(log N + runs of the page).
 --]]
 local RUNS_PAGE = 1000
+
+local function view_of(name, last_submit_ms)
+    local counts = {}
+    local run = Q.keys.tried(F.run, name) or { paused = false, cap = 0, weight = 100, active = 0 }
+    local numbers = Q.keys.tried(V.counts, name) or {}
+    for k, state in ipairs(STATES) do
+        counts[state] = tonumber(numbers[k]) or 0
+    end
+    return { run = name, last_submit_ms = last_submit_ms, counts = counts, paused = run.paused, cap = run.cap,
+        weight = run.weight, active = run.active, flows = Q.keys.tried(call, 'SCARD', P .. 'runflows:' .. name) or 0 }
+end
+
 verb('runs', 'ro', function(args)
     local cursor = args[1] or ''
     if #args > 1 or not cursor:find('^%d*$') or #cursor > 9 then
@@ -19,14 +31,9 @@ verb('runs', 'ro', function(args)
     local rows = call('ZREVRANGE', P .. 'runs', from, from + RUNS_PAGE, 'WITHSCORES') -- One more: whether there is.
     local more = #rows > 2 * RUNS_PAGE
     for i = 1, math.min(#rows, 2 * RUNS_PAGE), 2 do
-        local name, counts = rows[i], {}
-        local run = Q.keys.tried(F.run, name) or { paused = false, cap = 0, weight = 100, active = 0 }
-        local numbers = Q.keys.tried(V.counts, name) or {}
-        for k, state in ipairs(STATES) do
-            counts[state] = tonumber(numbers[k]) or 0
+        if not run_is_internal(rows[i]) then
+            list[#list + 1] = view_of(rows[i], tonumber(rows[i + 1]))
         end
-        list[#list + 1] = { run = name, last_submit_ms = tonumber(rows[i + 1]), counts = counts, paused = run.paused,
-            cap = run.cap, weight = run.weight, active = run.active, flows = Q.keys.tried(call, 'SCARD', P .. 'runflows:' .. name) or 0 }
     end
     return W.json({ cursor = more and text_of(from + RUNS_PAGE) or '', runs = W.array(list) })
 end)
