@@ -206,6 +206,23 @@ void evq_file_close(int *fd)
     }
 }
 
+bool evq_file_program_find(const char *name, char *out, size_t out_bytes)
+{
+    if (strchr(name, '/') != NULL) {
+        (void)snprintf(out, out_bytes, "%s", name);
+        return access(name, X_OK) == 0;
+    }
+    for (const char *path = getenv("PATH"); path != NULL && *path != '\0';) {
+        const size_t bytes = strcspn(path, ":");
+        const int used = snprintf(out, out_bytes, "%.*s/%s", (int)bytes, path, name);
+        if (bytes > 0 && used > 0 && (size_t)used < out_bytes && access(out, X_OK) == 0) {
+            return true;
+        }
+        path += bytes + (path[bytes] == ':');
+    }
+    return false;
+}
+
 bool evq_file_ends_with(const char *path, const char *ending)
 {
     const size_t bytes = strlen(path);

@@ -51,6 +51,10 @@ bool evq_file_unchanged(const struct stat *before, const struct stat *now);
  * or a sync, or a failure that is reported already. */
 void evq_file_close(int *fd);
 
+/* Where execvp() would find a program: a name with a slash as it stands, any other in $PATH. False:
+ * it is not there, or must not be executed. */
+bool evq_file_program_find(const char *name, char *out, size_t out_bytes);
+
 bool evq_file_ends_with(const char *path, const char *ending); // ".json"
 
 /* An empty file without a name, on the file system of directory: it goes with its descriptor, also

@@ -68,7 +68,7 @@ class MergeTest(unittest.TestCase):
         with open(path, "wb") as file:
             pickle.dump(index, file)
         done = run(self.source, "regular", self.output)
-        self.assertEqual((done.returncode, "does not hold" in done.stderr), (100, True), done.stderr)
+        self.assertEqual((done.returncode, "does not hold" in done.stderr), (os.EX_DATAERR, True), done.stderr)
         self.assertFalse(os.path.exists(called))
 
     def test_regular_weights_are_those_of_no_other_variant(self) -> None:
@@ -76,7 +76,7 @@ class MergeTest(unittest.TestCase):
         torch.save(self.weights, self.folder + "/model_world_size_1_rank_0.pt")
         self.merged()
         done = run(self.source, "swa", self.output)
-        self.assertEqual((done.returncode, "'swa', expected regular or ema" in done.stderr), (100, True), done.stderr)
+        self.assertEqual((done.returncode, "'swa', expected regular or ema" in done.stderr), (os.EX_DATAERR, True), done.stderr)
 
     def keep(self, **options: Any) -> "subprocess.CompletedProcess[str]":
         """As the worker runs it, once what was prepared lies in checkpoint-1."""
@@ -111,7 +111,7 @@ class MergeTest(unittest.TestCase):
         self.leave(self.source, *PARTS, "config.json")
         os.symlink(self.source, self.output)
         done = self.keep()
-        self.assertEqual((done.returncode, "is the checkpoint itself" in done.stderr), (100, True), done.stderr)
+        self.assertEqual((done.returncode, "is the checkpoint itself" in done.stderr), (os.EX_DATAERR, True), done.stderr)
         self.assertEqual(set(os.listdir(self.source)), {*PARTS, "config.json"})
 
     def test_nothing_is_left_of_attempts_that_failed(self) -> None:

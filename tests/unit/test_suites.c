@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -90,9 +91,12 @@ static void suites_of_lmms_are_those_that_the_gateway_asks_for(void **state)
                         merged->prepare);
     assert_int_equal(config->evaluator_count, 3);
     for (size_t i = 0; i < config->evaluator_count; i++) {
-        const char *program = config->evaluators[i].argv[0];
-        if (access(program, X_OK) != 0) {
-            fail_msg("no program '%s'", program);
+        const char *program = config->evaluators[i].argv[1]; // Behind its Python.
+        char path[512];
+        (void)snprintf(path, sizeof path, "%s/deploy/suites%s", EVQ_TEST_SOURCE,
+                       strrchr(program, '/'));
+        if (access(path, R_OK) != 0) {
+            fail_msg("no program '%s'", path);
         }
     }
     evq_config_free(config);

@@ -1,9 +1,12 @@
 #include "worker/supervisor/offer.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shared/base/file.h"
+#include "shared/base/log.h"
 #include "worker/child/runner.h"
 
 static bool list_holds(const char *list, const char *name)
@@ -38,9 +41,30 @@ static enum evq_status list_check(const struct evq_config *config, const char *l
     return EVQ_OK;
 }
 
+/* Whether the programs that a suite needs can be started here. False: *why says which cannot. */
+static bool programs_are_there(const struct evq_config *config, const struct evq_suite *suite,
+                               struct evq_error *why)
+{
+    const char *const names[] = {suite->evaluator, suite->prepare};
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const struct evq_evaluator *evaluator = evq_config_evaluator(config, names[i]);
+        if (evaluator != NULL && !evq_file_program_find(evaluator->argv[0], path, sizeof(path))) {
+            (void)evq_error_set(why, EVQ_E_INVALID,
+                                "suite '%s' cannot be served: the program '%s' of evaluator '%s' "
+                                "is not there or cannot be executed",
+                                suite->name, evaluator->argv[0], evaluator->name);
+            return false;
+        }
+    }
+    return true;
+}
+
 enum evq_status evq_offer_open(struct evq_offer *offer, const struct evq_config *config,
                                const char *list, const char *host, struct evq_error *err)
 {
+    struct evq_error why = {0};
     size_t count = 0;
 
     memset(offer, 0, sizeof(*offer));
@@ -57,12 +81,18 @@ enum evq_status evq_offer_open(struct evq_offer *offer, const struct evq_config 
     enum evq_status status = list_check(config, list, err);
     for (size_t i = 0; i < config->suite_count && status == EVQ_OK; i++) {
         offer->suites[i] = list == NULL || list_holds(list, config->suites[i].name);
+        if (offer->suites[i] && !programs_are_there(config, &config->suites[i], &why)) {
+            evq_log(EVQ_LOG_ERROR, "suite_not_offered", "reason=%s", why.message);
+            offer->suites[i] = false;
+        }
         if (offer->suites[i]) {
             count++;
             status = evq_runner_suite_check(config, &config->suites[i], err);
         }
     }
-    if (status == EVQ_OK && count == 0) {
+    if (status == EVQ_OK && count == 0 && why.status != EVQ_OK) {
+        status = evq_error_set(err, EVQ_E_INVALID, "no suites to serve: %s", why.message);
+    } else if (status == EVQ_OK && count == 0) {
         status = evq_error_set(err, EVQ_E_INVALID, "no suites to serve: %s",
                                config->file[0] != '\0' ? "the configuration has no suites"
                                                        : "there is no evalq.yaml (see --config)");

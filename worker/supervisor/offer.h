@@ -18,8 +18,9 @@ struct evq_offer {
     int64_t version; // Of classes; -1: never read.
 };
 
-/* list: "a,b", NULL: all suites. EVQ_E_NOT_FOUND: no such suite; EVQ_E_INVALID: one cannot be
- * served as configured. */
+/* list: "a,b", NULL: all suites. A suite whose program is not on this machine is logged and not
+ * offered. EVQ_E_NOT_FOUND: no such suite; EVQ_E_INVALID: one cannot be served as configured, or
+ * none can. */
 enum evq_status evq_offer_open(struct evq_offer *offer, const struct evq_config *config,
                                const char *list, const char *host,
                                struct evq_error *err) EVQ_CHECK_RESULT;

@@ -17,6 +17,7 @@
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 #include "shared/base/clock.h"
+#include "shared/base/file.h"
 #include "shared/queue/function_library.h"
 
 #define DISK_LOW_BYTES ((uint64_t)1 << 30)
@@ -55,32 +56,16 @@ static void check_roots(const struct evq_config *config, json_t *checks)
     }
 }
 
-static bool program_exists(const char *program)
-{
-    char path[PATH_MAX];
-    if (strchr(program, '/') != NULL) {
-        return access(program, X_OK) == 0;
-    }
-    for (const char *at = getenv("PATH"); at != NULL && *at != '\0';) {
-        size_t bytes = strcspn(at, ":");
-        int used = snprintf(path, sizeof path, "%.*s/%s", (int)bytes, at, program);
-        if (used > 0 && used < (int)sizeof path && access(path, X_OK) == 0) {
-            return true;
-        }
-        at += bytes + (at[bytes] == ':');
-    }
-    return false;
-}
-
 static void check_evaluators(const struct evq_config *config, json_t *checks)
 {
     for (size_t i = 0; i < config->evaluator_count; i++) {
         const struct evq_evaluator *evaluator = &config->evaluators[i];
-        bool good = evaluator->argc > 0 && program_exists(evaluator->argv[0]);
+        char path[PATH_MAX];
+        bool good = evq_file_program_find(evaluator->argv[0], path, sizeof path);
         evq_health_add(checks, "evaluators", good ? EVQ_HEALTH_OK : EVQ_HEALTH_FAIL,
                        good ? "" : "install it, or correct its command in the configuration",
                        good ? "%s: %s" : "%s: the program '%s' is not there or cannot be run",
-                       evaluator->name, evaluator->argc > 0 ? evaluator->argv[0] : "");
+                       evaluator->name, evaluator->argv[0]);
     }
 }
 

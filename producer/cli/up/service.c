@@ -186,20 +186,6 @@ void evq_service_last_line(const struct evq_service *service, char *out, size_t 
     }
 }
 
-static bool find_in_path(const char *name, char *out, size_t out_bytes)
-{
-    const char *path = getenv("PATH");
-    while (path != NULL && *path != '\0') {
-        size_t bytes = strcspn(path, ":");
-        int used = snprintf(out, out_bytes, "%.*s/%s", (int)bytes, path, name);
-        if (bytes > 0 && used > 0 && (size_t)used < out_bytes && access(out, X_OK) == 0) {
-            return true;
-        }
-        path += bytes + (path[bytes] == ':');
-    }
-    return false;
-}
-
 enum evq_status evq_service_program(const char *name, char *out, size_t out_bytes,
                                     struct evq_error *err)
 {
@@ -216,7 +202,7 @@ enum evq_status evq_service_program(const char *name, char *out, size_t out_byte
             }
         }
     }
-    if (find_in_path(name, out, out_bytes)) {
+    if (evq_file_program_find(name, out, out_bytes)) {
         return EVQ_OK;
     }
     return evq_error_set(err, EVQ_E_NOT_FOUND,
@@ -232,7 +218,7 @@ enum evq_status evq_service_command_check(const char *command, struct evq_error 
                    : evq_error_set(err, EVQ_E_NOT_FOUND, "the command '%s' cannot be run: %s",
                                    command, strerror(errno));
     }
-    return find_in_path(command, path, sizeof path)
+    return evq_file_program_find(command, path, sizeof path)
                ? EVQ_OK
                : evq_error_set(err, EVQ_E_NOT_FOUND,
                                "the command '%s' is not in $PATH: nothing was started", command);
