@@ -43,6 +43,7 @@ if [ -z "${EVALQ_PEERS_VENV:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" !=
         install "writers of other formats" orbax-checkpoint==0.12.8 jax==0.10.2 flax==0.12.8 keras==3.15.1 gguf==0.19.0 h5py==3.16.0
         # With what the tests use of it: its full list is of every model and task.
         install lmms_eval --no-deps lmms_eval==0.7.3
+        install lmms-engine --no-deps lmms-engine==0.1.4
         install "what lmms_eval needs" fastapi==0.165.0 pydantic==2.14.3 httpx==0.28.1 uvicorn loguru python-dotenv jsonlines \
             pytablewriter sacrebleu evaluate datasets numexpr tenacity einops sympy tqdm-multiprocess latex2sympy2 zstandard pillow \
             nltk openai opencv-python-headless 'av<16' tiktoken scikit-learn

@@ -4,6 +4,7 @@ processes of FSDP2 wrote."""
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import math
 import os
@@ -48,6 +49,22 @@ def shipped_suite() -> str:
 
 CONFIG = shipped_suite()
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")  # They pass to the harness.
+
+# Two checkpoints of a training; argv: address, checkpoint. Prints how many were submitted, and what was logged by step.
+ENGINE = """
+import json, sys, time
+FIXED
+from lmms_engine.eval.backends import EvalServerBackend
+config = {"model": "dummy", "tasks": ["tiny_sum"], "model_args": {"response": "yes"}}
+backend = EvalServerBackend(sys.argv[1], poll_interval=0.5, eval_config=config)
+jobs = [backend.submit_eval(sys.argv[2], step, "", checkpoint_type="regular" if step == 5 else None) for step in (5, 6)]
+logged = {}
+while len(backend.pending_evals) > 0:
+    for step, metrics in backend.check_and_get_completed():
+        logged[step] = metrics["eval/tiny_sum_exact_match"]
+    time.sleep(backend.poll_interval)
+print(json.dumps([sum(job is not None for job in jobs), logged]))
+"""
 
 TASK = """
 task: tiny_sum
@@ -207,6 +224,22 @@ class LmmsEvalTest(SceneTest):
         for job in jobs:
             done = self.client.wait_for_job(job, poll_interval=0.2, timeout=DEADLINE * 10, verbose=False)
             self.assertEqual(metrics_of(done)["eval/tiny_sum_exact_match"], 0.75)
+
+    @unittest.skipIf(importlib.util.find_spec("lmms_engine") is None, "lmms_engine is not installed")
+    def test_lmms_engine_loses_evaluations_and_its_fixes_do_not(self) -> None:
+        """The backend of the released LMMs-Engine, with the closing wait of its trainer; and the same with lmms_engine_fixed.py."""
+        path = self.save("engine-released/checkpoint-5")
+        for fixed in ("", "import lmms_engine_fixed"):
+            words = [sys.executable, "-c", ENGINE.replace("FIXED", fixed), self.url, path]
+            environment = {**os.environ, "PYTHONPATH": SUITES}
+            done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=DEADLINE * 10, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            submitted, logged = json.loads(done.stdout.splitlines()[-1])
+            if fixed:
+                self.assertEqual((submitted, logged), (2, {"5": 0.75, "6": 0.75}), done.stderr)
+            else:
+                self.assertEqual((submitted, logged), (0, {}))
+                self.assertIn("unexpected keyword argument 'lmms_engine_kwargs'", done.stderr)
 
     def test_failure_has_the_words_of_lmms_eval(self) -> None:
         job = self.client.evaluate("dummy", ["no_such_task"], {"pretrained": self.save("bad/checkpoint-1")})
