@@ -64,29 +64,36 @@ MUTANTS = {
 
 
 class Storm:
-    """Faults at random points until told otherwise: actions by weight, every few milliseconds. The first of them is of what may soon be done."""
+    """Faults at random points until told otherwise: actions by weight, every few milliseconds. An action says whether anything happened.
+    Each happens once before chance decides; the first of the list comes first, because what it hits may soon be done."""
 
-    def __init__(self, site: Site, random_: random.Random, actions: List[Tuple[float, Callable[[], None]]], pause_s: Tuple[float, float]) -> None:
+    def __init__(self, site: Site, random_: random.Random, actions: List[Tuple[float, Callable[[], bool]]], pause_s: Tuple[float, float]) -> None:
         self.site, self.random, self.actions, self.pause_s = site, random_, actions, pause_s
+        self.waiting = [actions[0], *random_.sample(actions[1:], len(actions) - 1)]
 
-    def run(self, over: Callable[[], bool], seconds: float, enough: Callable[[], bool]) -> None:
-        """Until all is over, or for so long; and, where the machine is so slow that not enough has happened by then, longer."""
+    def act(self) -> None:
+        for action in self.waiting:
+            if action[1]():
+                self.waiting.remove(action)
+                return
+        self.random.choices(self.actions, [weight for weight, _ in self.actions])[0][1]()
+
+    def run(self, over: Callable[[], bool], seconds: float, enough: Callable[[], bool], more: Callable[[], None]) -> None:
+        """Ends when all jobs ended or the time is over, but not before enough has happened: a fast machine gets more jobs then, and a slow
+        one more time."""
         end = time.monotonic() + seconds
         last = end + STORM_MORE_S
         looked = 0.0
-        weights = [weight for weight, _ in self.actions]
-        first = [*self.random.sample(self.actions[1:], len(self.actions) - 1), self.actions[0]]  # Each once, the last of these first; then by chance.
-        while True:
+        while time.monotonic() < last:
             self.site.tend()
-            if time.monotonic() >= end:
-                if time.monotonic() >= last or enough():
-                    return
-                end = time.monotonic() + 2
             if time.monotonic() > looked + 0.3:
                 looked = time.monotonic()
-                if over():
+                finished = over()
+                if (finished or looked >= end) and enough():
                     return
-            (first.pop() if first else self.random.choices(self.actions, weights)[0])[1]()
+                if finished:
+                    more()
+            self.act()
             time.sleep(self.random.uniform(*self.pause_s))
 
 
@@ -96,17 +103,18 @@ def pick(site: Site, random_: random.Random, kind: str) -> Optional[Member]:
     return random_.choice(members) if members else None
 
 
-def act(site: Site, random_: random.Random, kind: str, what: str, lease_ms: int = LEASE_MS) -> Callable[[], None]:
-    def action() -> None:
+def act(site: Site, random_: random.Random, kind: str, what: str, lease_ms: int = LEASE_MS) -> Callable[[], bool]:
+    def action() -> bool:
         member = pick(site, random_, kind)
         if member is None or member.process.poll() is not None:
-            return
+            return False
         if what == "kill":
             member.kill()
         elif what == "drain":
             member.drain()
         else:
             member.pause(random_.uniform(1.7, 3) * lease_ms / 1000)  # A lease is given up after 1.4 times its length.
+        return True
 
     return action
 
@@ -212,8 +220,15 @@ def round_load(site: Site, random_: random.Random, size: int, seconds: float, tr
     site.add("logger", "logger", [site.program("evalq-logger"), "--url", site.url, "--config", config])
     for i in range(6 if size < 10000 else 12):
         site.add("worker", f"worker{i}", [load, "work", *word(f"worker{i}"), str(lease_ms)])
-    submitters = [site.add("submitter", f"submitter{i}", [load, "submit", *word(f"submitter{i}"), f"run{i}", str(size // 4), "20", str(30 * (thin - 1))], ends=True)
-                  for i in range(4)]
+    submitters: List[Member] = []
+
+    def submit() -> None:
+        i = len(submitters)
+        words = [load, "submit", *word(f"submitter{i}"), f"run{i}", str(size // 4), "20", str(30 * (thin - 1))]
+        submitters.append(site.add("submitter", f"submitter{i}", words, ends=True))
+
+    for _ in range(4):
+        submit()
     site.add("operator", "operator", [load, "operate", *word("operator"), "run0", str(size // 4)])
     done = lambda: all(member.done for member in submitters)
     storm = Storm(site, random_, [(5, act(site, random_, "submitter", "kill")), (12, act(site, random_, "worker", "kill")),
@@ -221,7 +236,7 @@ def round_load(site: Site, random_: random.Random, size: int, seconds: float, tr
                                   (0.4, act(site, random_, "logger", "pause")), (1, act(site, random_, "operator", "kill")),
                                   (0.12 if thin == 1 else 0.04, site.redis_kill)],  # It reads a crowd's file for half a minute.
                   (0.005 * thin, 0.04 * thin))
-    storm.run(lambda: ended(site, done), seconds, lambda: bool(mutant) or enough("load", site))
+    storm.run(lambda: ended(site, done), seconds, lambda: bool(mutant) or enough("load", site), submit)
     return calm_and_check(site, done, ["jsonl", "tensorboard"], VERBS["load"], Sleeper(site, random_, lease_ms))
 
 
@@ -261,18 +276,22 @@ class Children:
         except ProcessLookupError:
             return False
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
         self.wake()
         pid = self.one()
-        if pid is not None and self.send(pid, signal.SIGKILL):
-            self.site.counts["kill child"] += 1
+        if pid is None or not self.send(pid, signal.SIGKILL):
+            return False
+        self.site.counts["kill child"] += 1
+        return True
 
-    def pause(self) -> None:
+    def pause(self) -> bool:
         self.wake()
         pid = self.one()
-        if pid is not None and self.send(pid, signal.SIGSTOP):
-            self.asleep[pid] = time.monotonic() + self.random.uniform(0.5, 0.9)
-            self.site.counts["pause child"] += 1
+        if pid is None or not self.send(pid, signal.SIGSTOP):
+            return False
+        self.asleep[pid] = time.monotonic() + self.random.uniform(0.5, 0.9)
+        self.site.counts["pause child"] += 1
+        return True
 
     def wake(self, all_: bool = False) -> None:
         for pid in [pid for pid, at in self.asleep.items() if all_ or time.monotonic() >= at]:
@@ -355,11 +374,16 @@ def round_programs(site: Site, random_: random.Random, size: int, seconds: float
     site.add("gateway", "gateway", [site.program("evalq-gateway"), *common, "--listen", f"127.0.0.1:{port}", "--tokens", tokens, "--rate", "0"])
     for i in range(3):
         site.add("worker", f"evalq-worker{i}", [site.program("evalq-worker"), "run", *common, "--slots", "2", "--devices", "cpu"])
-    trainers = []
-    for run, suite in (("a", "warm"), ("b", "once")):
+    trainers: List[Member] = []
+
+    def train() -> None:
+        run, suite = f"t{len(trainers)}", ("warm", "once")[len(trainers) % 2]
         os.mkdir(site.path("ckpt/" + run))
         words = [site.program("fault_trainer"), config, site.url, run, str(size // 3), site.path(f"trainer-{run}.history"), site.path("ckpt/" + run), suite]
         trainers.append(site.add("trainer", "trainer-" + run, words, ends=True, environment=environment))
+
+    train()
+    train()
     poster = Poster(site, port, size // 3)
     poster.start()
     below = Children(site, random_)
@@ -372,7 +396,7 @@ def round_programs(site: Site, random_: random.Random, size: int, seconds: float
     storm = Storm(site, random_, [(4, act(site, random_, "trainer", "kill")), (2, act(site, random_, "worker", "kill")), (3, act(site, random_, "worker", "pause")),
                                   (0.5, act(site, random_, "worker", "drain")), (3, below.kill), (3, below.pause), (1.5, act(site, random_, "logger", "kill")),
                                   (1, act(site, random_, "logger", "pause")), (2, act(site, random_, "gateway", "kill")), (0.4, site.redis_kill)], (0.02, 0.1))
-    storm.run(lambda: ended(site, done), seconds, lambda: enough("programs", site))
+    storm.run(lambda: ended(site, done), seconds, lambda: enough("programs", site), train)
     below.wake(True)
     site.counts["posts repeated"] = poster.again
     for member in site.members:  # One on which several jobs crashed claims no more.

@@ -193,11 +193,12 @@ class Site:
         except (OSError, RuntimeError):
             return False
 
-    def redis_kill(self) -> None:
+    def redis_kill(self) -> bool:
         self.redis.kill()
         self.redis.wait()
         self.counts["kill redis"] += 1
         self.redis_start()
+        return True
 
     def ask(self, *words: Any) -> Any:
         """A command beside the proxy; None while Redis is away."""
