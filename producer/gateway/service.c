@@ -28,7 +28,7 @@
 
 struct service {
     const struct evq_config *config;
-    struct evq_admission gate;
+    struct evq_admission admission;
     struct evq_api direct;
     struct evq_events *events;
     _Atomic(struct evq_http_server *) server;
@@ -57,23 +57,23 @@ static uint32_t connections_allowed(void)
 static enum evq_status open_gate(struct service *service, const struct evq_options *options,
                                  bool loopback, struct evq_error *err)
 {
-    struct evq_admission *gate = &service->gate;
-    gate->has_tokens = options->tokens != NULL;
-    gate->loopback = loopback;
-    gate->lmms_open = options->lmms_open;
-    gate->hosts = service->config->gateway.hosts;
-    gate->host_count = service->config->gateway.host_count;
-    gate->rate = evq_rate_new(options->rate, 2 * options->rate);
-    if (gate->rate == NULL) {
+    struct evq_admission *admission = &service->admission;
+    admission->has_tokens = options->tokens != NULL;
+    admission->loopback = loopback;
+    admission->lmms_open = options->lmms_open;
+    admission->hosts = service->config->gateway.hosts;
+    admission->host_count = service->config->gateway.host_count;
+    admission->rate = evq_rate_new(options->rate, 2 * options->rate);
+    if (admission->rate == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for the rates");
     }
-    if (!loopback && !gate->has_tokens && !gate->lmms_open) {
+    if (!loopback && !admission->has_tokens && !admission->lmms_open) {
         return evq_error_set(err, EVQ_E_INVALID,
                              "other machines can reach this address: give --tokens FILE, or "
                              "--lmms-open for LMMS-Eval's endpoints alone");
     }
-    const enum evq_status status = evq_tokens_open(options->tokens, &gate->tokens, err);
-    if (status == EVQ_OK && gate->lmms_open) {
+    const enum evq_status status = evq_tokens_open(options->tokens, &admission->tokens, err);
+    if (status == EVQ_OK && admission->lmms_open) {
         evq_log(EVQ_LOG_WARN, "lmms_open", "warning=%s loopback=%s",
                 "whoever reaches the address may submit evaluations", loopback ? "yes" : "no");
     }
@@ -140,7 +140,7 @@ static enum evq_status start_threads(struct service *service, const struct evq_o
         return status;
     }
     const struct evq_http_server_config server = {.listen_fd = fd,
-                                                  .gate = &service->gate,
+                                                  .admission = &service->admission,
                                                   .direct = &service->direct,
                                                   .connections_max = connections_allowed(),
                                                   .streams_max = STREAMS_MAX,
@@ -179,7 +179,7 @@ static void reload_tokens(struct service *service)
 {
     struct evq_error err = {EVQ_OK, ""};
     size_t count = 0;
-    if (evq_tokens_reload(service->gate.tokens, &count, &err) == EVQ_OK) {
+    if (evq_tokens_reload(service->admission.tokens, &count, &err) == EVQ_OK) {
         evq_log(EVQ_LOG_INFO, "tokens_read", "count=%zu", count);
     } else {
         evq_log(EVQ_LOG_WARN, "tokens_kept", "error=%s", err.message);
@@ -199,7 +199,7 @@ static void serve(struct service *service, int signal_fd)
             reload = info.ssi_signo == SIGHUP;
             stop = !reload;
         }
-        if (reload || evq_tokens_changed(service->gate.tokens)) {
+        if (reload || evq_tokens_changed(service->admission.tokens)) {
             reload_tokens(service);
         }
         evq_http_server_sweep(service->server);
@@ -231,7 +231,7 @@ enum evq_status evq_service_run(const struct evq_config *config, const struct ev
                                            : start_all(&service, options, err);
     if (status == EVQ_OK) {
         evq_log(EVQ_LOG_INFO, "gateway_started", "address=%s queue=%s tokens=%s", service.where,
-                config->redis.queue, service.gate.has_tokens ? "yes" : "no");
+                config->redis.queue, service.admission.has_tokens ? "yes" : "no");
         serve(&service, signal_fd);
         const uint32_t cut_off = drain(&service, signal_fd);
         evq_log(EVQ_LOG_INFO, "gateway_stopped", "address=%s cut_off=%" PRIu32, service.where,
@@ -242,8 +242,8 @@ enum evq_status evq_service_run(const struct evq_config *config, const struct ev
     evq_pins_stop(service.pins);
     evq_http_server_stop(service.server);
     evq_events_free(service.events);
-    evq_tokens_free(service.gate.tokens);
-    evq_rate_free(service.gate.rate);
+    evq_tokens_free(service.admission.tokens);
+    evq_rate_free(service.admission.rate);
     evq_file_close(&signal_fd);
     return status;
 }

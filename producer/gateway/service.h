@@ -1,6 +1,6 @@
 /*
- * The gateway as a whole: gate, pool and server, started in order, run until a signal, and stopped.
- * One thread.
+ * The gateway as a whole: admission, pool and server, started in order, run until a signal, and
+ * stopped. One thread.
  */
 #ifndef EVQ_GATEWAY_SERVICE_H
 #define EVQ_GATEWAY_SERVICE_H

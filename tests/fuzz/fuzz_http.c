@@ -64,7 +64,7 @@ static void start(void)
     check(fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0);
     check(listen(fd, 16) == 0);
     const struct evq_http_server_config server_config = {.listen_fd = fd,
-                                                         .gate = &gate,
+                                                         .admission = &gate,
                                                          .direct = &direct,
                                                          .connections_max = 64,
                                                          .streams_max = 4,

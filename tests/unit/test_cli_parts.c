@@ -1,6 +1,6 @@
 /*
- * The parts of evalq that need no Redis: names of checkpoints, options, tables, boards, SHA-256,
- * durations.
+ * The parts of evalq that need no Redis: names of checkpoints, options, tables, result tables,
+ * SHA-256, durations.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -157,7 +157,7 @@ static void table_aligns_cuts_and_escapes(void **state)
     evq_table_free(rows);
 }
 
-static void add(struct evq_result_table *board, const char *job, int64_t step, const char *task,
+static void add(struct evq_result_table *results, const char *job, int64_t step, const char *task,
                 const char *metric, double value, int32_t higher)
 {
     struct evq_result *result = evq_result_new();
@@ -173,93 +173,93 @@ static void add(struct evq_result_table *board, const char *job, int64_t step, c
     result->state = EVQ_JOB_DONE;
     result->metrics = &one;
     result->metric_count = metric != NULL ? 1 : 0;
-    assert_non_null(evq_result_table_add(board, result));
+    assert_non_null(evq_result_table_add(results, result));
     evq_result_free(result);
 }
 
-static void board_finds_the_best_and_nan_never_wins(void **state)
+static void result_table_finds_the_best_and_nan_never_wins(void **state)
 {
-    struct evq_result_table *board = evq_result_table_new();
+    struct evq_result_table *results = evq_result_table_new();
     char title[64];
     (void)state;
-    assert_non_null(board);
-    add(board, "r/300/regular/s", 300, "t", "accuracy", NAN, 1);
-    add(board, "r/200/regular/s", 200, "t", "accuracy", 0.5, 1);
-    add(board, "r/100/regular/s", 100, "t", "accuracy", 0.5, 1);
-    add(board, "r/100/regular/s", 100, "t", "cross_entropy", 2.0, -1); // Lower, by its name.
-    add(board, "r/200/regular/s", 200, "t", "cross_entropy", 1.0, -1);
-    add(board, "r/200/regular/s", 200, "t", "nan_tokens", 1.0, -1); // Neither.
+    assert_non_null(results);
+    add(results, "r/300/regular/s", 300, "t", "accuracy", NAN, 1);
+    add(results, "r/200/regular/s", 200, "t", "accuracy", 0.5, 1);
+    add(results, "r/100/regular/s", 100, "t", "accuracy", 0.5, 1);
+    add(results, "r/100/regular/s", 100, "t", "cross_entropy", 2.0, -1); // Lower, by its name.
+    add(results, "r/200/regular/s", 200, "t", "cross_entropy", 1.0, -1);
+    add(results, "r/200/regular/s", 200, "t", "nan_tokens", 1.0, -1); // Neither.
     // Times and rates of the evaluation are not shown.
-    add(board, "r/200/regular/s", 200, "t", "eval_runtime", 1.0, -1);
-    add(board, "r/200/regular/s", 200, "t", "eval_samples_per_second", 1.0, -1);
-    add(board, "r/200/regular/s", 200, "t", "tokens_per_second", 1.0, 1);
-    add(board, "r/200/regular/s", 200, "", NULL, 0.0, 0);
-    assert_int_equal(board->row_count, 3);
-    assert_int_equal(board->metric_count, 3);
-    evq_result_table_sort(board);
-    assert_true(board->metrics[2].best == SIZE_MAX);
-    assert_int_equal(board->rows[board->metrics[0].best].step,
+    add(results, "r/200/regular/s", 200, "t", "eval_runtime", 1.0, -1);
+    add(results, "r/200/regular/s", 200, "t", "eval_samples_per_second", 1.0, -1);
+    add(results, "r/200/regular/s", 200, "t", "tokens_per_second", 1.0, 1);
+    add(results, "r/200/regular/s", 200, "", NULL, 0.0, 0);
+    assert_int_equal(results->row_count, 3);
+    assert_int_equal(results->metric_count, 3);
+    evq_result_table_sort(results);
+    assert_true(results->metrics[2].best == SIZE_MAX);
+    assert_int_equal(results->rows[results->metrics[0].best].step,
                      100); // The tie goes to the lower step.
-    assert_int_equal(board->rows[board->metrics[1].best].step, 200);
-    assert_true(board->rows[1].ended);
-    assert_false(board->rows[2].ended);
-    evq_result_table_title(board, 0, title, sizeof title);
+    assert_int_equal(results->rows[results->metrics[1].best].step, 200);
+    assert_true(results->rows[1].ended);
+    assert_false(results->rows[2].ended);
+    evq_result_table_title(results, 0, title, sizeof title);
     assert_string_equal(title, "accuracy");
-    add(board, "r/100/regular/s", 100, "other", "accuracy", 0.1, 1);
-    evq_result_table_title(board, 0, title, sizeof title);
+    add(results, "r/100/regular/s", 100, "other", "accuracy", 0.1, 1);
+    evq_result_table_title(results, 0, title, sizeof title);
     assert_string_equal(title, "t/accuracy");
-    add(board, "r/100/ema/s", 100, "t", "accuracy", 0.9, 1); // Two would be called t/accuracy.
-    evq_result_table_title(board, 0, title, sizeof title);
+    add(results, "r/100/ema/s", 100, "t", "accuracy", 0.9, 1); // Two would be called t/accuracy.
+    evq_result_table_title(results, 0, title, sizeof title);
     assert_string_equal(title, "eval/t/accuracy");
-    evq_result_table_title(board, board->metric_count - 1, title, sizeof title);
+    evq_result_table_title(results, results->metric_count - 1, title, sizeof title);
     assert_string_equal(title, "eval_ema/t/accuracy");
-    evq_result_table_free(board);
+    evq_result_table_free(results);
 }
 
 /* The later one below the earlier, also the tenth; what is no generation is not shown: it may hold
  * what a terminal obeys. */
-static void board_tells_generations_of_a_step_apart(void **state)
+static void result_table_tells_generations_of_a_step_apart(void **state)
 {
     static const char *const jobs[] = {"r/50/regular/s~10", "r/50/regular/s~2", "r/50/regular/s",
                                        "r/60/regular/s~\x1b[2J"};
     static const char *const steps[] = {"50", "50~2", "50~10", "60"};
-    struct evq_result_table *board = evq_result_table_new();
-    char step[EVQ_BOARD_STEP_BYTES];
+    struct evq_result_table *results = evq_result_table_new();
+    char step[EVQ_RESULT_TABLE_STEP_BYTES];
     (void)state;
-    assert_non_null(board);
+    assert_non_null(results);
     for (size_t i = 0; i < 4; i++) {
-        add(board, jobs[i], i < 3 ? 50 : 60, "t", "accuracy", 0.5, 1);
+        add(results, jobs[i], i < 3 ? 50 : 60, "t", "accuracy", 0.5, 1);
     }
-    evq_result_table_sort(board);
+    evq_result_table_sort(results);
     for (size_t i = 0; i < 4; i++) {
-        evq_result_table_step(board->rows[i].job, board->rows[i].step, step);
+        evq_result_table_step(results->rows[i].job, results->rows[i].step, step);
         assert_string_equal(step, steps[i]);
     }
-    evq_result_table_free(board);
+    evq_result_table_free(results);
 }
 
 /* Metrics of the same name share a column however many tasks report them: a terminal is narrow. */
-static void board_has_a_line_per_task_and_a_column_per_name(void **state)
+static void result_table_has_a_line_per_task_and_a_column_per_name(void **state)
 {
-    struct evq_result_table *board = evq_result_table_new();
-    const char *tasks[EVQ_BOARD_METRICS_MAX];
+    struct evq_result_table *results = evq_result_table_new();
+    const char *tasks[EVQ_RESULT_TABLE_METRICS_MAX];
     (void)state;
-    assert_non_null(board);
-    add(board, "r/100/regular/s", 100, "a", "accuracy", 0.5, 1);
-    add(board, "r/100/regular/s", 100, "a", "loss", 1.5, -1);
-    assert_false(board->shape.task);
-    add(board, "r/100/regular/s", 100, "b", "accuracy", 0.7, 1);
-    assert_true(board->shape.task);
-    assert_false(board->shape.suite);
-    assert_int_equal(board->shape.name_count, 2);
-    assert_int_equal(evq_result_table_tasks(board, &board->rows[0], tasks), 2);
+    assert_non_null(results);
+    add(results, "r/100/regular/s", 100, "a", "accuracy", 0.5, 1);
+    add(results, "r/100/regular/s", 100, "a", "loss", 1.5, -1);
+    assert_false(results->shape.task);
+    add(results, "r/100/regular/s", 100, "b", "accuracy", 0.7, 1);
+    assert_true(results->shape.task);
+    assert_false(results->shape.suite);
+    assert_int_equal(results->shape.name_count, 2);
+    assert_int_equal(evq_result_table_tasks(results, &results->rows[0], tasks), 2);
     assert_string_equal(tasks[0], "a");
     assert_string_equal(tasks[1], "b");
-    size_t metric = evq_result_table_metric(board, &board->rows[0], "b", "accuracy");
-    assert_true(metric < board->metric_count);
-    assert_true(!(fabs(board->rows[0].values[metric] - 0.7) > 1e-12));
-    assert_true(evq_result_table_metric(board, &board->rows[0], "b", "loss") == SIZE_MAX);
-    evq_result_table_free(board);
+    size_t metric = evq_result_table_metric(results, &results->rows[0], "b", "accuracy");
+    assert_true(metric < results->metric_count);
+    assert_true(!(fabs(results->rows[0].values[metric] - 0.7) > 1e-12));
+    assert_true(evq_result_table_metric(results, &results->rows[0], "b", "loss") == SIZE_MAX);
+    evq_result_table_free(results);
 }
 
 static void terminal_number_shows_whole_numbers_in_full(void **state)
@@ -325,32 +325,32 @@ static void table_keeps_the_cause_of_a_failure_when_it_cuts(void **state)
     evq_table_free(rows);
 }
 
-static void board_keeps_rows_apart_when_there_are_many(void **state)
+static void result_table_keeps_rows_apart_when_there_are_many(void **state)
 {
-    struct evq_result_table *board = evq_result_table_new();
+    struct evq_result_table *results = evq_result_table_new();
     (void)state;
-    assert_non_null(board);
+    assert_non_null(results);
     for (int64_t step = 5000; step > 0; step--) {
         char job[64];
         (void)snprintf(job, sizeof job, "r/%lld/regular/s", (long long)step);
-        add(board, job, step, "t", "loss", (double)(step % 997), 0);
+        add(results, job, step, "t", "loss", (double)(step % 997), 0);
         if (step == 2500) {
-            evq_result_table_sort(board); // What comes later still finds its row.
+            evq_result_table_sort(results); // What comes later still finds its row.
         }
     }
     for (int64_t step = 1; step <= 5000; step++) {
         char job[64];
         (void)snprintf(job, sizeof job, "r/%lld/regular/s", (long long)step);
-        add(board, job, step, "", NULL, 0.0, 0);
+        add(results, job, step, "", NULL, 0.0, 0);
     }
-    assert_int_equal(board->row_count, 5000);
-    evq_result_table_sort(board);
+    assert_int_equal(results->row_count, 5000);
+    evq_result_table_sort(results);
     for (size_t i = 0; i < 5000; i++) {
-        assert_int_equal(board->rows[i].step, (int64_t)i + 1);
-        assert_true(board->rows[i].ended && board->rows[i].has[0]);
+        assert_int_equal(results->rows[i].step, (int64_t)i + 1);
+        assert_true(results->rows[i].ended && results->rows[i].has[0]);
     }
-    assert_int_equal(board->rows[board->metrics[0].best].step, 997);
-    evq_result_table_free(board);
+    assert_int_equal(results->rows[results->metrics[0].best].step, 997);
+    evq_result_table_free(results);
 }
 
 static void durations_and_sizes_are_short(void **state)
@@ -389,13 +389,13 @@ int main(void)
         cmocka_unit_test(found_step_reads_names_by_the_rules),
         cmocka_unit_test(option_parse_takes_what_the_table_says),
         cmocka_unit_test(table_aligns_cuts_and_escapes),
-        cmocka_unit_test(board_finds_the_best_and_nan_never_wins),
-        cmocka_unit_test(board_tells_generations_of_a_step_apart),
-        cmocka_unit_test(board_has_a_line_per_task_and_a_column_per_name),
+        cmocka_unit_test(result_table_finds_the_best_and_nan_never_wins),
+        cmocka_unit_test(result_table_tells_generations_of_a_step_apart),
+        cmocka_unit_test(result_table_has_a_line_per_task_and_a_column_per_name),
         cmocka_unit_test(terminal_number_shows_whole_numbers_in_full),
         cmocka_unit_test(table_leaves_out_optional_columns_that_do_not_fit),
         cmocka_unit_test(table_keeps_the_cause_of_a_failure_when_it_cuts),
-        cmocka_unit_test(board_keeps_rows_apart_when_there_are_many),
+        cmocka_unit_test(result_table_keeps_rows_apart_when_there_are_many),
         cmocka_unit_test(durations_and_sizes_are_short),
         cmocka_unit_test(health_keeps_a_check_whose_text_is_cut),
     };

@@ -141,7 +141,7 @@ static enum evq_status print_table(const struct comparison *to, struct evq_error
     for (size_t i = 0; i < to->count; i++) {
         const struct seen *one = &to->all[i];
         char number[EVQ_TERMINAL_NUMBER_BYTES];
-        char step[EVQ_BOARD_STEP_BYTES];
+        char step[EVQ_RESULT_TABLE_STEP_BYTES];
         const bool best = is_best(to, i);
         evq_table_row(table);
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", one->key);

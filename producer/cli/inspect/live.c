@@ -12,11 +12,11 @@
 #define WHERE_COLUMNS_MIN 5
 
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
-                   struct evq_result_table *board)
+                   struct evq_result_table *results)
 {
     memset(live, 0, sizeof *live);
     live->terminal = terminal;
-    live->board = board;
+    live->results = results;
 }
 
 void evq_live_erase(struct evq_live *live)
@@ -115,7 +115,7 @@ static void print_header(struct evq_live *live)
     print_names(live, "VARIANT", "SUITE", "TASK");
     for (size_t n = 0; n < live->shape.name_count; n++) {
         (void)putchar(' ');
-        print_right(live->board->metrics[live->shape.names[n]].name, METRIC_COLUMNS);
+        print_right(live->results->metrics[live->shape.names[n]].name, METRIC_COLUMNS);
         (void)putchar(' '); // Where the star of the best stands.
     }
     if (room.times) {
@@ -129,15 +129,15 @@ static void print_header(struct evq_live *live)
 static void print_values(const struct evq_live *live, const struct evq_result_table_row *row,
                          const char *task)
 {
-    const struct evq_result_table *board = live->board;
+    const struct evq_result_table *results = live->results;
     for (size_t n = 0; n < live->shape.name_count; n++) {
-        const char *name = board->metrics[live->shape.names[n]].name;
-        size_t m = evq_result_table_metric(board, row, task, name);
+        const char *name = results->metrics[live->shape.names[n]].name;
+        size_t m = evq_result_table_metric(results, row, task, name);
         if (m == SIZE_MAX) {
             (void)printf(" %*s ", METRIC_COLUMNS, "-");
             continue;
         }
-        bool best = board->metrics[m].best == (size_t)(row - board->rows);
+        bool best = results->metrics[m].best == (size_t)(row - results->rows);
         char number[EVQ_TERMINAL_NUMBER_BYTES];
         (void)printf("%s %*s%s%s",
                      best ? evq_terminal_colour(live->terminal, EVQ_COLOUR_GREEN) : "",
@@ -149,7 +149,7 @@ static void print_values(const struct evq_live *live, const struct evq_result_ta
 static void print_begin(const struct evq_live *live, const struct evq_result_table_row *row,
                         const char *task)
 {
-    char step[EVQ_BOARD_STEP_BYTES];
+    char step[EVQ_RESULT_TABLE_STEP_BYTES];
     evq_result_table_step(row->job, row->step, step);
     (void)printf("%*s", STEP_COLUMNS, step);
     print_names(live, row->variant, row->suite, task);
@@ -188,14 +188,14 @@ static bool shape_changed(const struct evq_result_table_shape *a,
 void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row)
 {
     char text[512];
-    const char *tasks[EVQ_BOARD_METRICS_MAX];
+    const char *tasks[EVQ_RESULT_TABLE_METRICS_MAX];
 
     evq_live_erase(live);
-    if (!live->header_done || shape_changed(&live->board->shape, &live->shape)) {
-        live->shape = live->board->shape;
+    if (!live->header_done || shape_changed(&live->results->shape, &live->shape)) {
+        live->shape = live->results->shape;
         print_header(live);
     }
-    size_t count = evq_result_table_tasks(live->board, row, tasks);
+    size_t count = evq_result_table_tasks(live->results, row, tasks);
     if (row->state != EVQ_JOB_DONE || count == 0) {
         print_begin(live, row, "");
         evq_error_escape(row->reason, strlen(row->reason), text, sizeof text);

@@ -14,7 +14,7 @@
 
 struct evq_live {
     const struct evq_terminal *terminal;
-    struct evq_result_table *board;      // Borrowed.
+    struct evq_result_table *results;    // Borrowed.
     struct evq_result_table_shape shape; // Of the header last printed.
     bool header_done;
     size_t footer_lines;                               // On the screen now.
@@ -27,7 +27,7 @@ struct evq_live {
 };
 
 void evq_live_init(struct evq_live *live, const struct evq_terminal *terminal,
-                   struct evq_result_table *board);
+                   struct evq_result_table *results);
 
 /* Prints the row of a job that has ended. */
 void evq_live_row(struct evq_live *live, const struct evq_result_table_row *row);

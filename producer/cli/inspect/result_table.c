@@ -14,12 +14,12 @@ struct evq_result_table *evq_result_table_new(void)
     return calloc(1, sizeof(struct evq_result_table));
 }
 
-void evq_result_table_free(struct evq_result_table *board)
+void evq_result_table_free(struct evq_result_table *results)
 {
-    if (board != NULL) {
-        free(board->rows);
-        free(board->index);
-        free(board);
+    if (results != NULL) {
+        free(results->rows);
+        free(results->index);
+        free(results);
     }
 }
 
@@ -33,64 +33,65 @@ static void copy(char *out, size_t out_bytes, const char *text)
 }
 
 /* Where in the index a job is, or belongs. FNV-1a; the table is at most half full. */
-static size_t index_place(const struct evq_result_table *board, const char *job)
+static size_t index_place(const struct evq_result_table *results, const char *job)
 {
     uint32_t hash = 2166136261U;
     for (const char *at = job; *at != '\0'; at++) {
         hash = (hash ^ (unsigned char)*at) * 16777619U;
     }
-    size_t places = 2 * board->row_capacity;
+    size_t places = 2 * results->row_capacity;
     size_t place = hash % places;
-    while (board->index[place] != 0 && strcmp(board->rows[board->index[place] - 1].job, job) != 0) {
+    while (results->index[place] != 0 &&
+           strcmp(results->rows[results->index[place] - 1].job, job) != 0) {
         place = (place + 1) % places;
     }
     return place;
 }
 
-static void index_rebuild(struct evq_result_table *board)
+static void index_rebuild(struct evq_result_table *results)
 {
-    memset(board->index, 0, 2 * board->row_capacity * sizeof *board->index);
-    for (size_t i = 0; i < board->row_count; i++) {
-        board->index[index_place(board, board->rows[i].job)] = (uint32_t)i + 1;
+    memset(results->index, 0, 2 * results->row_capacity * sizeof *results->index);
+    for (size_t i = 0; i < results->row_count; i++) {
+        results->index[index_place(results, results->rows[i].job)] = (uint32_t)i + 1;
     }
 }
 
-static bool grow(struct evq_result_table *board)
+static bool grow(struct evq_result_table *results)
 {
-    size_t capacity = board->row_capacity == 0 ? 64 : 2 * board->row_capacity;
+    size_t capacity = results->row_capacity == 0 ? 64 : 2 * results->row_capacity;
     if (capacity > ROWS_MAX) {
         return false;
     }
-    struct evq_result_table_row *rows = realloc(board->rows, capacity * sizeof *rows);
+    struct evq_result_table_row *rows = realloc(results->rows, capacity * sizeof *rows);
     if (rows == NULL) {
         return false;
     }
-    board->rows = rows;
-    uint32_t *index = realloc(board->index, 2 * capacity * sizeof *index);
+    results->rows = rows;
+    uint32_t *index = realloc(results->index, 2 * capacity * sizeof *index);
     if (index == NULL) {
         return false; // The rows keep their larger block; row_capacity still tells the index's
                       // size.
     }
-    board->index = index;
-    board->row_capacity = capacity;
-    index_rebuild(board);
+    results->index = index;
+    results->row_capacity = capacity;
+    index_rebuild(results);
     return true;
 }
 
-static struct evq_result_table_row *row_of(struct evq_result_table *board,
+static struct evq_result_table_row *row_of(struct evq_result_table *results,
                                            const struct evq_result *result)
 {
-    if (board->row_count > 0) {
-        uint32_t found = board->index[index_place(board, result->job)];
+    if (results->row_count > 0) {
+        uint32_t found = results->index[index_place(results, result->job)];
         if (found != 0) {
-            return &board->rows[found - 1];
+            return &results->rows[found - 1];
         }
     }
-    if (board->row_count == board->row_capacity && !grow(board)) {
-        board->failed = true;
+    if (results->row_count == results->row_capacity && !grow(results)) {
+        results->failed = true;
         return NULL;
     }
-    struct evq_result_table_row *row = &board->rows[board->row_count];
+    struct evq_result_table_row *row = &results->rows[results->row_count];
     memset(row, 0, sizeof *row);
     copy(row->job, sizeof row->job, result->job);
     copy(row->run, sizeof row->run, result->run);
@@ -98,27 +99,28 @@ static struct evq_result_table_row *row_of(struct evq_result_table *board,
     copy(row->suite, sizeof row->suite, result->suite);
     row->step = result->step;
     row->timing.queued_ms = -1;
-    board->shape.variant = board->shape.variant || strcmp(row->variant, "regular") != 0;
-    board->shape.suite = board->shape.suite || strcmp(row->suite, board->rows[0].suite) != 0;
-    board->row_count++;
-    board->index[index_place(board, row->job)] = (uint32_t)board->row_count;
+    results->shape.variant = results->shape.variant || strcmp(row->variant, "regular") != 0;
+    results->shape.suite = results->shape.suite || strcmp(row->suite, results->rows[0].suite) != 0;
+    results->row_count++;
+    results->index[index_place(results, row->job)] = (uint32_t)results->row_count;
     return row;
 }
 
 /* What a new metric changes: a column of its name; a suite with another task before has several. */
-static void note_shape(struct evq_result_table *board, const struct evq_result_table_metric *added)
+static void note_shape(struct evq_result_table *results,
+                       const struct evq_result_table_metric *added)
 {
-    struct evq_result_table_shape *shape = &board->shape;
+    struct evq_result_table_shape *shape = &results->shape;
     bool known = false;
     for (size_t n = 0; n < shape->name_count; n++) {
-        known = known || strcmp(board->metrics[shape->names[n]].name, added->name) == 0;
+        known = known || strcmp(results->metrics[shape->names[n]].name, added->name) == 0;
     }
     if (!known) {
-        shape->names[shape->name_count++] = board->metric_count;
+        shape->names[shape->name_count++] = results->metric_count;
     }
-    for (size_t m = 0; m < board->metric_count; m++) {
-        shape->task = shape->task || (strcmp(board->metrics[m].suite, added->suite) == 0 &&
-                                      strcmp(board->metrics[m].task, added->task) != 0);
+    for (size_t m = 0; m < results->metric_count; m++) {
+        shape->task = shape->task || (strcmp(results->metrics[m].suite, added->suite) == 0 &&
+                                      strcmp(results->metrics[m].task, added->task) != 0);
     }
 }
 
@@ -137,39 +139,39 @@ static bool is_time_or_rate(const char *name)
            ends_with(name, "_per_second") || ends_with(name, "_preparation_time");
 }
 
-static size_t metric_of(struct evq_result_table *board, const struct evq_result *result,
+static size_t metric_of(struct evq_result_table *results, const struct evq_result *result,
                         const struct evq_metric *metric)
 {
     if (is_time_or_rate(metric->name)) {
         return SIZE_MAX;
     }
-    char key[sizeof board->metrics[0].key];
+    char key[sizeof results->metrics[0].key];
     evq_result_metric_key(result, metric, key, sizeof key);
-    for (size_t i = 0; i < board->metric_count; i++) {
-        if (strcmp(board->metrics[i].key, key) == 0) {
+    for (size_t i = 0; i < results->metric_count; i++) {
+        if (strcmp(results->metrics[i].key, key) == 0) {
             return i;
         }
     }
-    if (board->metric_count == EVQ_BOARD_METRICS_MAX) {
-        board->metrics_left_out++;
+    if (results->metric_count == EVQ_RESULT_TABLE_METRICS_MAX) {
+        results->metrics_left_out++;
         return SIZE_MAX;
     }
-    struct evq_result_table_metric *added = &board->metrics[board->metric_count];
+    struct evq_result_table_metric *added = &results->metrics[results->metric_count];
     memcpy(added->key, key, sizeof key);
     copy(added->task, sizeof added->task, result->task);
     copy(added->name, sizeof added->name, metric->name);
     copy(added->suite, sizeof added->suite, result->suite);
-    note_shape(board, added);
+    note_shape(results, added);
     added->direction = evq_metric_direction(metric);
     added->best = SIZE_MAX;
-    return board->metric_count++;
+    return results->metric_count++;
 }
 
 /* Ties go to the lower step; NaN never wins. */
-static void note_best(struct evq_result_table *board, size_t row, size_t metric)
+static void note_best(struct evq_result_table *results, size_t row, size_t metric)
 {
-    struct evq_result_table_metric *column = &board->metrics[metric];
-    double value = board->rows[row].values[metric];
+    struct evq_result_table_metric *column = &results->metrics[metric];
+    double value = results->rows[row].values[metric];
     if (isnan(value) || column->direction < 0) {
         return;
     }
@@ -177,37 +179,37 @@ static void note_best(struct evq_result_table *board, size_t row, size_t metric)
         column->best = row;
         return;
     }
-    double best = board->rows[column->best].values[metric];
+    double best = results->rows[column->best].values[metric];
     bool better = column->direction ? value > best : value < best;
-    if (better || (value == best && board->rows[row].step < board->rows[column->best].step)) {
+    if (better || (value == best && results->rows[row].step < results->rows[column->best].step)) {
         column->best = row;
     }
 }
 
-size_t evq_result_table_tasks(const struct evq_result_table *board,
+size_t evq_result_table_tasks(const struct evq_result_table *results,
                               const struct evq_result_table_row *row,
-                              const char *tasks[EVQ_BOARD_METRICS_MAX])
+                              const char *tasks[EVQ_RESULT_TABLE_METRICS_MAX])
 {
     size_t count = 0;
-    for (size_t m = 0; m < board->metric_count; m++) {
+    for (size_t m = 0; m < results->metric_count; m++) {
         bool known = !row->has[m];
         for (size_t t = 0; t < count; t++) {
-            known = known || strcmp(tasks[t], board->metrics[m].task) == 0;
+            known = known || strcmp(tasks[t], results->metrics[m].task) == 0;
         }
         if (!known) {
-            tasks[count++] = board->metrics[m].task;
+            tasks[count++] = results->metrics[m].task;
         }
     }
     return count;
 }
 
-size_t evq_result_table_metric(const struct evq_result_table *board,
+size_t evq_result_table_metric(const struct evq_result_table *results,
                                const struct evq_result_table_row *row, const char *task,
                                const char *name)
 {
-    for (size_t m = 0; m < board->metric_count; m++) {
-        if (row->has[m] && strcmp(board->metrics[m].task, task) == 0 &&
-            strcmp(board->metrics[m].name, name) == 0) {
+    for (size_t m = 0; m < results->metric_count; m++) {
+        if (row->has[m] && strcmp(results->metrics[m].task, task) == 0 &&
+            strcmp(results->metrics[m].name, name) == 0) {
             return m;
         }
     }
@@ -221,7 +223,7 @@ size_t evq_result_table_worker_bytes(const char *worker)
     return digits == 16 && dash[17] == '\0' ? (size_t)(dash - worker) + 5 : strlen(worker);
 }
 
-static void add_task(struct evq_result_table *board, struct evq_result_table_row *row,
+static void add_task(struct evq_result_table *results, struct evq_result_table_row *row,
                      const struct evq_result *result)
 {
     const struct evq_timing *timing = &result->timing;
@@ -242,28 +244,28 @@ static void add_task(struct evq_result_table *board, struct evq_result_table_row
         copy(row->checkpoint, sizeof row->checkpoint, result->checkpoint);
     }
     for (size_t i = 0; i < result->metric_count; i++) {
-        size_t metric = metric_of(board, result, &result->metrics[i]);
+        size_t metric = metric_of(results, result, &result->metrics[i]);
         if (metric != SIZE_MAX) {
             row->has[metric] = true;
             row->values[metric] = result->metrics[i].value;
-            note_best(board, (size_t)(row - board->rows), metric);
+            note_best(results, (size_t)(row - results->rows), metric);
         }
     }
-    if (!board->shape.task) {
-        const char *tasks[EVQ_BOARD_METRICS_MAX];
-        board->shape.task = evq_result_table_tasks(board, row, tasks) > 1;
+    if (!results->shape.task) {
+        const char *tasks[EVQ_RESULT_TABLE_METRICS_MAX];
+        results->shape.task = evq_result_table_tasks(results, row, tasks) > 1;
     }
 }
 
-struct evq_result_table_row *evq_result_table_add(struct evq_result_table *board,
+struct evq_result_table_row *evq_result_table_add(struct evq_result_table *results,
                                                   const struct evq_result *result)
 {
-    struct evq_result_table_row *row = row_of(board, result);
+    struct evq_result_table_row *row = row_of(results, result);
     if (row == NULL) {
         return NULL;
     }
     if (result->task != NULL && result->task[0] != '\0') {
-        add_task(board, row, result);
+        add_task(results, row, result);
     } else {
         row->ended = true;
         row->state = result->state;
@@ -292,44 +294,44 @@ static int compare(const void *a, const void *b)
     return order != 0 ? order : strcmp(x->job, y->job);
 }
 
-void evq_result_table_sort(struct evq_result_table *board)
+void evq_result_table_sort(struct evq_result_table *results)
 {
-    if (board->row_count == 0) {
+    if (results->row_count == 0) {
         return;
     }
-    qsort(board->rows, board->row_count, sizeof *board->rows, compare);
-    index_rebuild(board);
-    for (size_t m = 0; m < board->metric_count; m++) {
-        board->metrics[m].best = SIZE_MAX;
-        for (size_t r = 0; r < board->row_count; r++) {
-            if (board->rows[r].has[m]) {
-                note_best(board, r, m);
+    qsort(results->rows, results->row_count, sizeof *results->rows, compare);
+    index_rebuild(results);
+    for (size_t m = 0; m < results->metric_count; m++) {
+        results->metrics[m].best = SIZE_MAX;
+        for (size_t r = 0; r < results->row_count; r++) {
+            if (results->rows[r].has[m]) {
+                note_best(results, r, m);
             }
         }
     }
 }
 
-void evq_result_table_step(const char *job, int64_t step, char out[EVQ_BOARD_STEP_BYTES])
+void evq_result_table_step(const char *job, int64_t step, char out[EVQ_RESULT_TABLE_STEP_BYTES])
 {
     const char *generation = strchr(job, '~'); // No name in an id has one.
     const size_t digits = generation != NULL ? strspn(generation + 1, "0123456789") : 0;
     const int shown = digits > 0 && digits < 11 ? (int)digits + 1 : 0; // Else it is none.
-    (void)snprintf(out, EVQ_BOARD_STEP_BYTES, "%" PRId64 "%.*s", step, shown,
+    (void)snprintf(out, EVQ_RESULT_TABLE_STEP_BYTES, "%" PRId64 "%.*s", step, shown,
                    shown > 0 ? generation : "");
 }
 
-void evq_result_table_title(const struct evq_result_table *board, size_t metric, char *out,
+void evq_result_table_title(const struct evq_result_table *results, size_t metric, char *out,
                             size_t out_bytes)
 {
-    const struct evq_result_table_metric *column = &board->metrics[metric];
+    const struct evq_result_table_metric *column = &results->metrics[metric];
     bool alone = true;
-    for (size_t i = 0; i < board->metric_count; i++) {
-        alone = alone && strcmp(board->metrics[i].task, column->task) == 0;
+    for (size_t i = 0; i < results->metric_count; i++) {
+        alone = alone && strcmp(results->metrics[i].task, column->task) == 0;
     }
     // A variant has keys of its own: then task and name alone would stand over two columns.
-    for (size_t i = 0; i < board->metric_count; i++) {
-        if (i != metric && strcmp(board->metrics[i].task, column->task) == 0 &&
-            strcmp(board->metrics[i].name, column->name) == 0) {
+    for (size_t i = 0; i < results->metric_count; i++) {
+        if (i != metric && strcmp(results->metrics[i].task, column->task) == 0 &&
+            strcmp(results->metrics[i].name, column->name) == 0) {
             copy(out, out_bytes, column->key);
             return;
         }
@@ -342,14 +344,14 @@ void evq_result_table_title(const struct evq_result_table *board, size_t metric,
 }
 
 /* One line: a task of a row, or, with task NULL, a row that has no results. */
-static void print_row(const struct evq_result_table *board, size_t at, const char *task,
+static void print_row(const struct evq_result_table *results, size_t at, const char *task,
                       struct evq_table *table, bool show_run)
 {
-    const struct evq_result_table_shape *shape = &board->shape;
-    const struct evq_result_table_row *row = &board->rows[at];
+    const struct evq_result_table_shape *shape = &results->shape;
+    const struct evq_result_table_row *row = &results->rows[at];
     char wait[EVQ_TERMINAL_SPAN_BYTES];
     char took[EVQ_TERMINAL_SPAN_BYTES];
-    char step[EVQ_BOARD_STEP_BYTES];
+    char step[EVQ_RESULT_TABLE_STEP_BYTES];
     evq_table_row(table);
     if (show_run) {
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", row->run);
@@ -366,15 +368,15 @@ static void print_row(const struct evq_result_table *board, size_t at, const cha
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", task != NULL ? task : "");
     }
     for (size_t n = 0; n < shape->name_count; n++) {
-        size_t m = task != NULL ? evq_result_table_metric(board, row, task,
-                                                          board->metrics[shape->names[n]].name)
+        size_t m = task != NULL ? evq_result_table_metric(results, row, task,
+                                                          results->metrics[shape->names[n]].name)
                                 : SIZE_MAX;
         if (m == SIZE_MAX) {
             evq_table_cell(table, EVQ_COLOUR_DIM, "- ");
             continue;
         }
         char number[EVQ_TERMINAL_NUMBER_BYTES];
-        bool best = board->metrics[m].best == at;
+        bool best = results->metrics[m].best == at;
         evq_table_cell(table, best ? EVQ_COLOUR_GREEN : EVQ_COLOUR_NONE, "%s%s",
                        evq_terminal_number(row->values[m], number), best ? "*" : " ");
     }
@@ -388,10 +390,10 @@ static void print_row(const struct evq_result_table *board, size_t at, const cha
                    row->reason[0] != '\0' ? ": " : "", row->reason);
 }
 
-static void add_columns(const struct evq_result_table *board, struct evq_table *table,
+static void add_columns(const struct evq_result_table *results, struct evq_table *table,
                         bool show_run)
 {
-    const struct evq_result_table_shape *shape = &board->shape;
+    const struct evq_result_table_shape *shape = &results->shape;
     if (show_run) {
         evq_table_column(table, "RUN", false);
     }
@@ -408,7 +410,7 @@ static void add_columns(const struct evq_result_table *board, struct evq_table *
     for (size_t n = 0; n < shape->name_count; n++) {
         char title[160];
         (void)snprintf(title, sizeof title, "%s ",
-                       board->metrics[shape->names[n]].name); // With the place of the star.
+                       results->metrics[shape->names[n]].name); // With the place of the star.
         evq_table_column(table, title, true);
     }
     evq_table_column(table, "WAIT", true);
@@ -418,7 +420,7 @@ static void add_columns(const struct evq_result_table *board, struct evq_table *
     evq_table_column(table, "STATE", false);
 }
 
-enum evq_status evq_result_table_print(const struct evq_result_table *board,
+enum evq_status evq_result_table_print(const struct evq_result_table *results,
                                        const struct evq_terminal *terminal, bool show_run,
                                        struct evq_error *err)
 {
@@ -426,22 +428,22 @@ enum evq_status evq_result_table_print(const struct evq_result_table *board,
     if (table == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
     }
-    add_columns(board, table, show_run);
-    for (size_t i = 0; i < board->row_count; i++) {
-        const char *tasks[EVQ_BOARD_METRICS_MAX];
-        size_t count = evq_result_table_tasks(board, &board->rows[i], tasks);
+    add_columns(results, table, show_run);
+    for (size_t i = 0; i < results->row_count; i++) {
+        const char *tasks[EVQ_RESULT_TABLE_METRICS_MAX];
+        size_t count = evq_result_table_tasks(results, &results->rows[i], tasks);
         for (size_t t = 0; t < count; t++) {
-            print_row(board, i, tasks[t], table, show_run);
+            print_row(results, i, tasks[t], table, show_run);
         }
         if (count == 0) {
-            print_row(board, i, NULL, table, show_run);
+            print_row(results, i, NULL, table, show_run);
         }
     }
     enum evq_status status = evq_table_print(table, terminal, 0, stdout, err);
     evq_table_free(table);
-    if (status == EVQ_OK && board->failed) {
+    if (status == EVQ_OK && results->failed) {
         status =
-            evq_error_set(err, EVQ_E_NOMEM, "no memory for more than %zu rows", board->row_count);
+            evq_error_set(err, EVQ_E_NOMEM, "no memory for more than %zu rows", results->row_count);
     }
     return status;
 }

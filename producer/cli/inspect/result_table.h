@@ -2,14 +2,14 @@
  * The results of runs as rows (one checkpoint and suite) and columns (one metric each), grown entry
  * by entry. One thread.
  */
-#ifndef EVQ_CLI_BOARD_H
-#define EVQ_CLI_BOARD_H
+#ifndef EVQ_CLI_RESULT_TABLE_H
+#define EVQ_CLI_RESULT_TABLE_H
 
 #include "producer/cli/table.h"
 #include "shared/queue/result.h"
 
 // Tables leave out further metrics, and those of time and rate; --json and --csv have all.
-#define EVQ_BOARD_METRICS_MAX 32
+#define EVQ_RESULT_TABLE_METRICS_MAX 32
 
 struct evq_result_table_metric {
     char key[320]; // "eval/<task>/<metric>"
@@ -32,23 +32,23 @@ struct evq_result_table_row {
     char where[96];           // Worker and backend, as far as known.
     char checkpoint[512];     // "root:path"
     struct evq_timing timing; // Sums over tasks; queued_ms of the first.
-    bool has[EVQ_BOARD_METRICS_MAX];
-    double values[EVQ_BOARD_METRICS_MAX];
+    bool has[EVQ_RESULT_TABLE_METRICS_MAX];
+    double values[EVQ_RESULT_TABLE_METRICS_MAX];
 };
 
-/* Which columns tell the lines of a board apart: one line is one task of one row. Only grows. */
+/* Which columns tell the lines of a results apart: one line is one task of one row. Only grows. */
 struct evq_result_table_shape {
     bool variant;
     bool suite;
     bool task; // Some suite has several.
     // Of metrics, each name once, as the first metric that has it.
-    size_t names[EVQ_BOARD_METRICS_MAX];
+    size_t names[EVQ_RESULT_TABLE_METRICS_MAX];
     size_t name_count;
 };
 
 struct evq_result_table {
     struct evq_result_table_shape shape;
-    struct evq_result_table_metric metrics[EVQ_BOARD_METRICS_MAX];
+    struct evq_result_table_metric metrics[EVQ_RESULT_TABLE_METRICS_MAX];
     size_t metric_count;
     size_t metrics_left_out;
     struct evq_result_table_row *rows;
@@ -58,23 +58,23 @@ struct evq_result_table {
     bool failed;     // Out of memory: rows are missing.
 };
 
-struct evq_result_table *evq_result_table_new(void);        // NULL when out of memory.
-void evq_result_table_free(struct evq_result_table *board); // Accepts NULL.
+struct evq_result_table *evq_result_table_new(void);          // NULL when out of memory.
+void evq_result_table_free(struct evq_result_table *results); // Accepts NULL.
 
 /* Takes in one entry; returns its row, valid until the next add, or NULL when out of memory. */
-struct evq_result_table_row *evq_result_table_add(struct evq_result_table *board,
+struct evq_result_table_row *evq_result_table_add(struct evq_result_table *results,
                                                   const struct evq_result *result);
 
 /* By run, step, variant, suite, generation; `best` of the metrics follows. */
-void evq_result_table_sort(struct evq_result_table *board);
+void evq_result_table_sort(struct evq_result_table *results);
 
-/* The tasks of a row that have results, borrowed from the board; returns how many. */
-size_t evq_result_table_tasks(const struct evq_result_table *board,
+/* The tasks of a row that have results, borrowed from the results; returns how many. */
+size_t evq_result_table_tasks(const struct evq_result_table *results,
                               const struct evq_result_table_row *row,
-                              const char *tasks[EVQ_BOARD_METRICS_MAX]);
+                              const char *tasks[EVQ_RESULT_TABLE_METRICS_MAX]);
 
 /* The metric of that task and name which the row has, or SIZE_MAX. */
-size_t evq_result_table_metric(const struct evq_result_table *board,
+size_t evq_result_table_metric(const struct evq_result_table *results,
                                const struct evq_result_table_row *row, const char *task,
                                const char *name);
 
@@ -83,16 +83,16 @@ size_t evq_result_table_metric(const struct evq_result_table *board,
 size_t evq_result_table_worker_bytes(const char *worker);
 
 /* "50", or "50~2" of a later generation: who reads two rows of one step must tell them apart. */
-#define EVQ_BOARD_STEP_BYTES 32
-void evq_result_table_step(const char *job, int64_t step, char out[EVQ_BOARD_STEP_BYTES]);
+#define EVQ_RESULT_TABLE_STEP_BYTES 32
+void evq_result_table_step(const char *job, int64_t step, char out[EVQ_RESULT_TABLE_STEP_BYTES]);
 
 /* "accuracy", or "task/accuracy" when there are several tasks. */
-void evq_result_table_title(const struct evq_result_table *board, size_t metric, char *out,
+void evq_result_table_title(const struct evq_result_table *results, size_t metric, char *out,
                             size_t out_bytes);
 
 /* A line per task of each row; the best of each metric is green and starred. show_run: with a
  * column for the run. */
-enum evq_status evq_result_table_print(const struct evq_result_table *board,
+enum evq_status evq_result_table_print(const struct evq_result_table *results,
                                        const struct evq_terminal *terminal, bool show_run,
                                        struct evq_error *err) EVQ_CHECK_RESULT;
 

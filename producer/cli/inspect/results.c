@@ -13,8 +13,8 @@
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
 
-struct output {                     // Where the results of a feed go.
-    struct evq_result_table *board; // For a table; NULL: text.
+struct output {                       // Where the results of a feed go.
+    struct evq_result_table *results; // For a table; NULL: text.
     size_t count;
     bool failed;
 };
@@ -22,7 +22,7 @@ struct output {                     // Where the results of a feed go.
 static void on_table(void *context, const struct evq_result *result)
 {
     struct output *to = context;
-    (void)evq_result_table_add(to->board, result); // A failure is reported when printing.
+    (void)evq_result_table_add(to->results, result); // A failure is reported when printing.
     to->count++;
 }
 
@@ -96,7 +96,7 @@ static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
     bool csv = evq_option_flag(&cli->options, "csv");
     const char *sink = evq_option_text(&cli->options, "replay", NULL);
     struct evq_feed *feed = NULL;
-    struct output to = {.board = NULL};
+    struct output to = {.results = NULL};
 
     if (csv && cli->terminal.json) {
         return evq_cli_usage(cli, err, "results: --csv and --json exclude each other");
@@ -106,8 +106,8 @@ static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
         return status == EVQ_OK ? evq_replay(cli, sink, err) : status;
     }
     feed = evq_feed_new(cli->queue, run);
-    to.board = evq_result_table_new();
-    if (feed == NULL || to.board == NULL) {
+    to.results = evq_result_table_new();
+    if (feed == NULL || to.results == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
         goto out;
     }
@@ -132,12 +132,12 @@ static enum evq_status results_run(struct evq_cli *cli, struct evq_error *err)
         if (to.count == 0) {
             evq_cli_say(cli, "evalq: no results yet");
         } else {
-            evq_result_table_sort(to.board);
-            status = evq_result_table_print(to.board, &cli->terminal, run == NULL, err);
+            evq_result_table_sort(to.results);
+            status = evq_result_table_print(to.results, &cli->terminal, run == NULL, err);
         }
     }
 out:
-    evq_result_table_free(to.board);
+    evq_result_table_free(to.results);
     evq_feed_free(feed);
     return status;
 }

@@ -14,7 +14,7 @@
 #include "shared/base/clock.h"
 
 struct watched {
-    struct evq_result_table *board;
+    struct evq_result_table *results;
     struct evq_live live;
     bool json; // A line each, and nothing else.
     bool follow;
@@ -40,7 +40,7 @@ static void on_result(void *context, const struct evq_result *result)
         print_line(result);
         return;
     }
-    struct evq_result_table_row *row = evq_result_table_add(to->board, result);
+    struct evq_result_table_row *row = evq_result_table_add(to->results, result);
     if (row != NULL && row->ended && result->task[0] == '\0') {
         evq_live_row(&to->live, row);
     }
@@ -56,15 +56,15 @@ static void watch_footer(struct evq_live *live, const struct evq_run_counts *cou
     evq_live_redraw(live);
 }
 
-static void print_best(const struct evq_result_table *board, const struct evq_terminal *terminal)
+static void print_best(const struct evq_result_table *results, const struct evq_terminal *terminal)
 {
-    for (size_t m = 0; m < board->metric_count; m++) {
+    for (size_t m = 0; m < results->metric_count; m++) {
         char title[320];
         char shown[640];
-        char step[EVQ_BOARD_STEP_BYTES];
-        if (board->metrics[m].best != SIZE_MAX && !terminal->plain) {
-            const struct evq_result_table_row *row = &board->rows[board->metrics[m].best];
-            evq_result_table_title(board, m, title, sizeof title);
+        char step[EVQ_RESULT_TABLE_STEP_BYTES];
+        if (results->metrics[m].best != SIZE_MAX && !terminal->plain) {
+            const struct evq_result_table_row *row = &results->rows[results->metrics[m].best];
+            evq_result_table_title(results, m, title, sizeof title);
             evq_result_table_step(row->job, row->step, step);
             (void)printf(
                 "%sbest%s %s %.8g at step %s\n", evq_terminal_colour(terminal, EVQ_COLOUR_GREEN),
@@ -125,12 +125,12 @@ static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
         return status;
     }
     feed = evq_feed_new(cli->queue, run);
-    to.board = evq_result_table_new();
-    if (feed == NULL || to.board == NULL) {
+    to.results = evq_result_table_new();
+    if (feed == NULL || to.results == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
         goto out;
     }
-    evq_live_init(&to.live, &cli->terminal, to.board);
+    evq_live_init(&to.live, &cli->terminal, to.results);
     status = watch_loop(cli, feed, &to, &counts, err);
     if (!to.json) {
         evq_live_erase(&to.live);
@@ -138,12 +138,12 @@ static enum evq_status watch_run(struct evq_cli *cli, struct evq_error *err)
     if (status == EVQ_OK) {
         status = evq_cli_check_run(cli, run, &counts, err);
         if (!to.json) {
-            print_best(to.board, &cli->terminal);
+            print_best(to.results, &cli->terminal);
         }
         cli->exit_code = counts.by_state[EVQ_JOB_DEAD] > 0 ? EVQ_EXIT_JOB_FAILED : 0;
     }
 out:
-    evq_result_table_free(to.board);
+    evq_result_table_free(to.results);
     evq_feed_free(feed);
     return status;
 }

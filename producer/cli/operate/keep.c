@@ -1,197 +1,405 @@
-#include "producer/cli/operate/keep.h"
-
-#include <errno.h>
-#include <fcntl.h>
+/*
+ * evalq keep: the best checkpoints of a run stay, of the others goes what evalq pinned and what it
+ * was told to own.
+ */
+#include <inttypes.h>
 #include <limits.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "producer/client/pins/tree_copy.h"
+#include "producer/cli/inspect/feed.h"
+#include "producer/cli/json.h"
+#include "producer/cli/operate/retention.h"
+#include "producer/cli/table.h"
+#include "producer/cli/verbs.h"
+#include "producer/cli/view.h"
+#include "producer/client/pins/pin.h"
+#include "shared/checkpoint/checkpoint.h"
+#include "shared/queue/weights_check.h"
 
-/* The checkpoint that a result is of, made when it is new; NULL: it has none, or no memory. */
-static struct evq_keep_one *one_of(struct evq_keep *keep, const struct evq_result *result)
+#define OPEN_JOBS_MAX 100000
+#define OWN_MAX       64
+
+struct pruning {
+    struct evq_cli *cli;
+    struct evq_retention retention;
+    const char *own[OWN_MAX];
+    size_t own_count;
+    char (*targets)[PATH_MAX]; // Of each checkpoint: what goes; "": nothing.
+    size_t removed;
+};
+
+static void on_result(void *context, const struct evq_result *result)
 {
-    struct evq_keep_one fresh = {.step = result->step, .why = EVQ_KEEP_UNKNOWN};
-    const char *colon = strchr(result->checkpoint, ':');
+    evq_retention_add(context, result);
+}
 
-    if (colon == NULL || (size_t)(colon - result->checkpoint) >= sizeof fresh.root ||
-        strlen(colon + 1) >= sizeof fresh.path) {
-        return NULL;
+/* Marks the checkpoints whose jobs are not all done: by step, whatever the variant and suite. */
+static enum evq_status open_mark(struct pruning *pruning, const char *run, struct evq_error *err)
+{
+    static const char *const states[] = {"queued", "delayed", "running", NULL};
+    json_t *jobs = NULL;
+    enum evq_status status = EVQ_OK;
+    size_t index = 0;
+    const json_t *job = NULL;
+
+    for (size_t i = 0; states[i] != NULL && status == EVQ_OK; i++) {
+        status = evq_view_jobs(pruning->cli, states[i], run, OPEN_JOBS_MAX, &jobs, err);
     }
-    (void)snprintf(fresh.root, sizeof fresh.root, "%.*s", (int)(colon - result->checkpoint),
-                   result->checkpoint);
-    (void)snprintf(fresh.job, sizeof fresh.job, "%s", result->job);
-    if (evq_job_saved_path(colon + 1, fresh.path, sizeof fresh.path)) {
-        (void)snprintf(fresh.pinned, sizeof fresh.pinned, "%s", colon + 1);
+    if (status == EVQ_OK && json_array_size(jobs) >= OPEN_JOBS_MAX) {
+        status =
+            evq_error_set(err, EVQ_E_LIMIT, "run '%s' has over %d open jobs", run, OPEN_JOBS_MAX);
     }
-    for (size_t i = 0; i < keep->count; i++) {
-        struct evq_keep_one *one = &keep->ones[i];
-        if (one->step == fresh.step && strcmp(one->root, fresh.root) == 0 &&
-            strcmp(one->path, fresh.path) == 0) {
-            if (fresh.pinned[0] != '\0') {
-                memcpy(one->pinned, fresh.pinned, sizeof one->pinned);
+    json_array_foreach(jobs, index, job)
+    {
+        const int64_t step = evq_json_integer(job, "step", -1);
+        for (size_t i = 0; i < pruning->retention.count; i++) {
+            if (pruning->retention.checkpoints[i].step == step) {
+                pruning->retention.checkpoints[i].why = EVQ_RETENTION_IN_USE;
             }
-            return one;
         }
     }
-    if (keep->count == keep->room) {
-        const size_t room = keep->room == 0 ? 64 : 2 * keep->room;
-        struct evq_keep_one *ones = reallocarray(keep->ones, room, sizeof *ones);
-        if (ones == NULL) {
-            keep->failed = true;
-            return NULL;
-        }
-        keep->ones = ones;
-        keep->room = room;
-    }
-    keep->ones[keep->count] = fresh;
-    return &keep->ones[keep->count++];
-}
-
-static bool is_better(const struct evq_keep *keep, double a, double b)
-{
-    return keep->direction == 0 ? a < b : a > b;
-}
-
-void evq_keep_add(struct evq_keep *keep, const struct evq_result *result)
-{
-    char key[sizeof keep->metric];
-    struct evq_keep_one *one = one_of(keep, result);
-
-    for (size_t i = 0; one != NULL && i < result->metric_count; i++) {
-        const struct evq_metric *metric = &result->metrics[i];
-        evq_result_metric_key(result, metric, key, sizeof key);
-        if (strcmp(key, keep->metric) != 0) {
-            continue;
-        }
-        keep->direction = keep->direction >= 0 ? keep->direction : evq_metric_direction(metric);
-        if (isfinite(metric->value) &&
-            (!one->has_value || is_better(keep, metric->value, one->value))) {
-            one->has_value = true;
-            one->value = metric->value;
-            (void)snprintf(one->value_job, sizeof one->value_job, "%s", result->job);
-        }
-    }
-}
-
-/* Whether a goes before b among the best. */
-static bool goes_before(const struct evq_keep *keep, const struct evq_keep_one *a,
-                        const struct evq_keep_one *b)
-{
-    if (a->value != b->value) {
-        return is_better(keep, a->value, b->value);
-    }
-    return a->step < b->step;
-}
-
-void evq_keep_rank(struct evq_keep *keep, size_t top, size_t last)
-{
-    for (size_t i = 0; i < keep->count; i++) {
-        struct evq_keep_one *one = &keep->ones[i];
-        size_t better = 0;
-        size_t newer = 0;
-        for (size_t j = 0; j < keep->count; j++) {
-            const struct evq_keep_one *other = &keep->ones[j];
-            better += other->has_value && one->has_value && j != i && goes_before(keep, other, one);
-            newer += other->step > one->step;
-        }
-        if (one->has_value && better < top) {
-            one->why = EVQ_KEEP_TOP;
-            one->rank = better + 1;
-        } else if (newer < last) {
-            one->why = EVQ_KEEP_NEWEST;
-        } else if (one->why != EVQ_KEEP_IN_USE && one->why != EVQ_KEEP_MILESTONE) {
-            one->why = one->has_value ? EVQ_KEEP_NOT : EVQ_KEEP_UNKNOWN;
-        }
-    }
-}
-
-void evq_keep_free(struct evq_keep *keep)
-{
-    free(keep->ones);
-    keep->ones = NULL;
-    keep->count = keep->room = 0;
-}
-
-enum evq_status evq_keep_owned(const char *root, const char *relative, const char *const *owned,
-                               size_t owned_count, char *out, size_t out_bytes,
-                               struct evq_error *err)
-{
-    char path[PATH_MAX];
-    char real[PATH_MAX];
-    struct stat info;
-
-    if (snprintf(path, sizeof path, "%s/%s", root, relative) >= (int)sizeof path) {
-        return evq_error_set(err, EVQ_E_INVALID, "its path is too long");
-    }
-    if (lstat(path, &info) != 0 || realpath(path, real) == NULL) {
-        return evq_error_set(err,
-                             errno == ENOENT || errno == ENOTDIR ? EVQ_E_NOT_FOUND : EVQ_E_INVALID,
-                             "%s", strerror(errno));
-    }
-    if (!S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode)) {
-        return evq_error_set(err, EVQ_E_INVALID, "it is neither a file nor a directory");
-    }
-    for (size_t i = 0; i < owned_count; i++) {
-        char directory[PATH_MAX];
-        if (realpath(owned[i], directory) == NULL) {
-            continue;
-        }
-        const size_t bytes = strlen(directory);
-        if (strncmp(real, directory, bytes) == 0 && real[bytes] == '/' && real[bytes + 1] != '\0') {
-            (void)snprintf(out, out_bytes, "%s", real);
-            return EVQ_OK;
-        }
-    }
-    return evq_error_set(err, EVQ_E_INVALID, "it lies in no directory given by --own");
-}
-
-static bool lies_within(const char *path, const char *directory)
-{
-    const size_t bytes = strlen(directory);
-    return strncmp(path, directory, bytes) == 0 && (path[bytes] == '/' || path[bytes] == '\0');
-}
-
-const struct evq_keep_one *evq_keep_sharer(const struct evq_keep *keep,
-                                           const struct evq_keep_one *one)
-{
-    for (size_t i = 0; i < keep->count; i++) {
-        const struct evq_keep_one *other = &keep->ones[i];
-        if (other->why != EVQ_KEEP_NOT && strcmp(other->root, one->root) == 0 &&
-            lies_within(other->path, one->path)) {
-            return other;
-        }
-    }
-    return NULL;
-}
-
-enum evq_status evq_keep_remove(const char *path, struct evq_error *err)
-{
-    char parent[PATH_MAX];
-    char hidden[NAME_MAX + 1];
-    const char *name = strrchr(path, '/');
-
-    if (name == NULL || name == path ||
-        snprintf(parent, sizeof parent, "%.*s", (int)(name - path), path) >= (int)sizeof parent ||
-        snprintf(hidden, sizeof hidden, ".%s.evalq-removed", name + 1) >= (int)sizeof hidden) {
-        return evq_error_set(err, EVQ_E_LIMIT, "'%s' has too long a name to be removed", path);
-    }
-    const int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        return evq_error_set(err, EVQ_E_IO, "open '%s': %s", parent, strerror(errno));
-    }
-    // What an earlier call left half-removed has that name.
-    enum evq_status status = evq_tree_remove(fd, hidden, err);
-    if (status == EVQ_OK && renameat(fd, name + 1, fd, hidden) != 0) {
-        status = evq_error_set(err, EVQ_E_IO, "rename '%s': %s", path, strerror(errno));
-    }
-    if (status == EVQ_OK) {
-        status = evq_tree_remove(fd, hidden, err);
-    }
-    (void)close(fd); // Opened for reading.
+    json_decref(jobs);
     return status;
 }
+
+/* A message marked keep is a milestone: its checkpoint stays. One whose record is gone is not known
+ * to be none, and stays, too. What else the record tells: which weights were evaluated. */
+static enum evq_status milestone_mark(struct pruning *pruning, struct evq_retention_checkpoint *one,
+                                      struct evq_error *err)
+{
+    json_t *job = NULL;
+    enum evq_status status = evq_view_job(pruning->cli, one->job, &job, err);
+
+    if (status == EVQ_E_NOT_FOUND) {
+        one->why = EVQ_RETENTION_UNKNOWN;
+        return EVQ_OK;
+    }
+    const json_t *message = json_object_get(job, "message");
+    if (status == EVQ_OK && !json_is_object(message)) {
+        one->why = EVQ_RETENTION_UNKNOWN;
+    } else if (status == EVQ_OK && evq_json_true(message, "keep")) {
+        one->why = EVQ_RETENTION_MILESTONE;
+    }
+    (void)snprintf(one->fingerprint, sizeof one->fingerprint, "%s",
+                   evq_json_text(message, "fingerprint", ""));
+    json_decref(job);
+    return status;
+}
+
+/* The training's own, where we own it, it is still what was evaluated and nothing that stays needs
+ * it: a training may save every step under one name. */
+static enum evq_status own_find(const struct pruning *pruning,
+                                const struct evq_retention_checkpoint *one, const char *root,
+                                char target[PATH_MAX], struct evq_error *err)
+{
+    const struct evq_retention_checkpoint *other = evq_retention_sharer(&pruning->retention, one);
+    enum evq_status status = evq_retention_owned(root, one->path, pruning->own, pruning->own_count,
+                                                 target, PATH_MAX, err);
+
+    if (status == EVQ_OK && other != NULL) {
+        status = evq_error_set(err, EVQ_E_CONFLICT, "step %" PRId64 " stays, and has it too",
+                               other->step);
+    }
+    if (status == EVQ_OK && one->fingerprint[0] != '\0') {
+        status = evq_checkpoint_same(root, one->path, one->fingerprint, err);
+    }
+    return status;
+}
+
+/* Marks one of the best whose weights are gone, or whose name other weights have. */
+static enum evq_status lost_mark(const struct pruning *pruning,
+                                 struct evq_retention_checkpoint *one, struct evq_error *err)
+{
+    char checkpoint[sizeof one->root + sizeof one->path];
+
+    (void)snprintf(checkpoint, sizeof checkpoint, "%s:%s", one->root, one->path);
+    const enum evq_status status = evq_weights_verify(pruning->cli->queue, pruning->cli->config,
+                                                      NULL, one->value_job, checkpoint, err);
+    one->lost = evq_weights_lost(status);
+    return one->lost ? EVQ_OK : status;
+}
+
+/* What goes of a checkpoint: the training's own where we own it, else our pin of it. */
+static void target_find(const struct pruning *pruning, const struct evq_retention_checkpoint *one,
+                        char target[PATH_MAX], char *why, size_t why_bytes)
+{
+    const struct evq_root *root = evq_config_root_find(pruning->cli->config, one->root);
+    struct evq_error err = {0};
+
+    target[0] = '\0';
+    if (root == NULL) {
+        (void)snprintf(why, why_bytes, "this machine has no root '%s'", one->root);
+        return;
+    }
+    if (own_find(pruning, one, root->path, target, &err) == EVQ_OK) {
+        (void)snprintf(why, why_bytes, "goes");
+        return;
+    }
+    target[0] = '\0';
+    (void)snprintf(why, why_bytes, "%s", err.status == EVQ_E_NOT_FOUND ? "is gone" : err.message);
+    if (one->pinned[0] == '\0') {
+        return;
+    }
+    const char *const roots[] = {root->path};
+    if (evq_retention_owned(root->path, one->pinned, roots, 1, target, PATH_MAX, &err) == EVQ_OK) {
+        target[evq_job_pin_bytes(target)] = '\0'; // The pin is the directory that holds it.
+        (void)snprintf(why, why_bytes, "its pin goes");
+    } else {
+        target[0] = '\0';
+    }
+}
+
+/* What is the checkpoint of two steps that both go is removed once. */
+static void target_once(const struct pruning *pruning, size_t at, char *why, size_t why_bytes)
+{
+    char *target = pruning->targets[at];
+
+    for (size_t i = 0; target[0] != '\0' && i < at; i++) {
+        if (strcmp(pruning->targets[i], target) == 0) {
+            (void)snprintf(why, why_bytes, "goes with step %" PRId64,
+                           pruning->retention.checkpoints[i].step);
+            target[0] = '\0';
+        }
+    }
+}
+
+static const char *why_text(const struct evq_retention_checkpoint *one, char *out, size_t out_bytes)
+{
+    static const char *const words[] = {[EVQ_RETENTION_NEWEST] = "newest",
+                                        [EVQ_RETENTION_IN_USE] = "in use: a job is not done",
+                                        [EVQ_RETENTION_MILESTONE] = "submitted with keep",
+                                        [EVQ_RETENTION_UNKNOWN] = "too little is known of it"};
+
+    if (one->why == EVQ_RETENTION_TOP) {
+        (void)snprintf(out, out_bytes, "number %zu%s", one->rank,
+                       one->lost ? ", but its weights were not kept" : "");
+        return out;
+    }
+    return words[one->why];
+}
+
+static enum evq_status decide(struct pruning *pruning, struct evq_table *table, size_t *ret_count,
+                              struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+    char why[600];
+
+    *ret_count = 0;
+    for (size_t i = 0; i < pruning->retention.count && status == EVQ_OK; i++) {
+        struct evq_retention_checkpoint *one = &pruning->retention.checkpoints[i];
+        if (one->why == EVQ_RETENTION_NOT) {
+            status = milestone_mark(pruning, one, err);
+        } else if (one->why == EVQ_RETENTION_TOP) {
+            status = lost_mark(pruning, one, err);
+        }
+    }
+    for (size_t i = 0; i < pruning->retention.count && status == EVQ_OK; i++) {
+        const struct evq_retention_checkpoint *one = &pruning->retention.checkpoints[i];
+        const char *text = why;
+        if (one->why == EVQ_RETENTION_NOT) {
+            target_find(pruning, one, pruning->targets[i], why, sizeof why);
+            target_once(pruning, i, why, sizeof why);
+        } else {
+            text = why_text(one, why, sizeof why);
+        }
+        const bool goes = pruning->targets[i][0] != '\0';
+        *ret_count += goes;
+        evq_table_row(table);
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, one->step);
+        if (one->has_value) {
+            evq_table_cell(table, EVQ_COLOUR_NONE, "%.8g", one->value);
+        } else {
+            evq_table_cell(table, EVQ_COLOUR_DIM, "-");
+        }
+        evq_table_cell(table, goes ? EVQ_COLOUR_RED : EVQ_COLOUR_NONE, "%s",
+                       goes ? "remove" : "keep");
+        evq_table_cell(table, EVQ_COLOUR_DIM, "%s", text);
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", one->path);
+    }
+    return status;
+}
+
+static enum evq_status targets_remove(struct pruning *pruning, struct evq_error *err)
+{
+    enum evq_status status = EVQ_OK;
+
+    for (size_t i = 0; i < pruning->retention.count && status == EVQ_OK; i++) {
+        const char *target = pruning->targets[i];
+        if (target[0] == '\0') {
+            continue;
+        }
+        const bool pin = strstr(target, "/.evalq/pins/") != NULL;
+        status = pin ? evq_pin_release(target, err) : evq_retention_remove(target, err);
+        pruning->removed += status == EVQ_OK;
+    }
+    return status;
+}
+
+static enum evq_status plan_and_do(struct pruning *pruning, struct evq_error *err)
+{
+    struct evq_cli *cli = pruning->cli;
+    char question[128];
+    size_t count = 0;
+    struct evq_table *table = evq_table_new();
+
+    pruning->targets = calloc(pruning->retention.count, sizeof *pruning->targets);
+    if (table == NULL || pruning->targets == NULL) {
+        evq_table_free(table);
+        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
+    }
+    evq_table_column(table, "STEP", true);
+    evq_table_column(table, "VALUE", true);
+    evq_table_column(table, "", false);
+    evq_table_column(table, "WHY", false);
+    evq_table_column(table, "CHECKPOINT", false);
+    enum evq_status status = decide(pruning, table, &count, err);
+    if (status == EVQ_OK && !cli->terminal.json) {
+        status = evq_table_print(table, &cli->terminal, 0, stdout, err);
+    }
+    evq_table_free(table);
+    if (status == EVQ_OK && count > 0 && !evq_option_flag(&cli->options, "dry-run")) {
+        (void)snprintf(question, sizeof question, "Remove %zu of %zu checkpoint%s?", count,
+                       pruning->retention.count, pruning->retention.count == 1 ? "" : "s");
+        status = evq_cli_confirm(cli, question, err);
+        if (status == EVQ_OK) {
+            status = targets_remove(pruning, err);
+            evq_cli_say(cli, "evalq: %zu of %zu checkpoint%s removed", pruning->removed,
+                        pruning->retention.count, pruning->retention.count == 1 ? "" : "s");
+        }
+    }
+    return status;
+}
+
+static enum evq_status json_print(const struct pruning *pruning, struct evq_error *err)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < pruning->retention.count; i++) {
+        const struct evq_retention_checkpoint *one = &pruning->retention.checkpoints[i];
+        const char *target = pruning->targets[i];
+        char why[64];
+        json_t *row =
+            json_pack("{s:I, s:s, s:b, s:s}", "step", (json_int_t)one->step, "checkpoint",
+                      one->path, "keep", target[0] == '\0', "why",
+                      one->why == EVQ_RETENTION_NOT ? "" : why_text(one, why, sizeof why));
+        if (one->has_value) {
+            (void)json_object_set_new(row, "value", json_real(one->value)); // Finite.
+        }
+        if (target[0] != '\0') {
+            (void)json_object_set_new(row, "removes", json_string(target));
+        }
+        (void)json_array_append_new(list, row);
+    }
+    json_t *doc = json_pack("{s:s, s:I, s:o}", "metric", pruning->retention.metric, "removed",
+                            (json_int_t)pruning->removed, "checkpoints", list);
+    const enum evq_status status = evq_json_print(doc, err);
+    json_decref(doc);
+    return status;
+}
+
+/* The metric by which is ranked: --metric, else the run's first by name. */
+static enum evq_status metric_choose(struct pruning *pruning, const char *run,
+                                     struct evq_error *err)
+{
+    const char *given = evq_option_text(&pruning->cli->options, "metric", NULL);
+    const char *direction = evq_option_text(&pruning->cli->options, "direction", "");
+    struct evq_best best;
+    enum evq_status status = EVQ_OK;
+
+    pruning->retention.direction = strcmp(direction, "max") == 0   ? 1
+                                   : strcmp(direction, "min") == 0 ? 0
+                                                                   : -1;
+    status = evq_queue_best_find(pruning->cli->queue, run, given, &best, err);
+    if (status == EVQ_OK) {
+        given = best.metric;
+    } else if (status == EVQ_E_NOT_FOUND && given != NULL) {
+        status = EVQ_OK; // A time or a rate has no best of its own; --direction makes it one.
+    }
+    if (status == EVQ_OK) {
+        (void)snprintf(pruning->retention.metric, sizeof pruning->retention.metric, "%s", given);
+    }
+    return status;
+}
+
+static enum evq_status keep_run(struct evq_cli *cli, struct evq_error *err)
+{
+    struct pruning pruning = {.cli = cli};
+    const char *run = evq_cli_arg(cli, 0);
+    struct evq_feed *feed = NULL;
+
+    for (size_t i = 0; i < OWN_MAX; i++) {
+        pruning.own[i] = evq_option_item(&cli->options, "own", i);
+        pruning.own_count += pruning.own[i] != NULL;
+    }
+    enum evq_status status = evq_cli_open(cli, err);
+    if (status == EVQ_OK) {
+        status = metric_choose(&pruning, run, err);
+    }
+    if (status == EVQ_OK && (feed = evq_feed_new(cli->queue, run)) == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
+    }
+    if (status == EVQ_OK) {
+        status = evq_feed_poll(feed, on_result, &pruning.retention, err);
+    }
+    if (status == EVQ_OK && pruning.retention.failed) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
+    }
+    if (status == EVQ_OK && pruning.retention.direction < 0) {
+        status = evq_error_set(err, EVQ_E_NOT_FOUND,
+                               "run '%s' has no result of '%s' that is better one way: give "
+                               "--metric, and --direction for a time or a rate",
+                               run, pruning.retention.metric);
+    }
+    if (status == EVQ_OK) {
+        status = open_mark(&pruning, run, err);
+    }
+    if (status == EVQ_OK) {
+        evq_retention_rank(&pruning.retention, (size_t)evq_option_integer(&cli->options, "top", 3),
+                           (size_t)evq_option_integer(&cli->options, "last", 1));
+        status = plan_and_do(&pruning, err);
+    }
+    if (status == EVQ_OK && cli->terminal.json) {
+        status = json_print(&pruning, err);
+    }
+    evq_feed_free(feed);
+    free(pruning.targets);
+    evq_retention_free(&pruning.retention);
+    return status;
+}
+
+static const struct evq_option options[] = {
+    {"top", 'k', EVQ_OPTION_INTEGER, "K", "the best K stay; default 3", 1, 1000000},
+    {"last", 0, EVQ_OPTION_INTEGER, "N", "so do the newest N; default 1", 0, 1000000},
+    {"metric", 'm', EVQ_OPTION_TEXT, "KEY",
+     "such as eval/digits/accuracy; default: the run's first", 0, 0},
+    {"direction", 0, EVQ_OPTION_CHOICE, "max|min", "what is better; default: as the metric says", 0,
+     0},
+    {"own", 0, EVQ_OPTION_LIST, "DIR", "checkpoints within DIR may be removed", 0, 0},
+    {"dry-run", 'n', EVQ_OPTION_FLAG, NULL, "only say what would go", 0, 0},
+    {"yes", 'y', EVQ_OPTION_FLAG, NULL, "do not ask", 0, 0},
+    {NULL, 0, EVQ_OPTION_FLAG, NULL, NULL, 0, 0},
+};
+
+const struct evq_verb evq_verb_keep = {
+    .name = "keep",
+    .arguments = "RUN [--top K] [--last N] [--metric KEY] [--own DIR]...",
+    .summary = "Keep a run's best checkpoints and remove others that evalq owns",
+    .description =
+        "Of the checkpoints that were evaluated, the best K by the metric and the newest N stay; "
+        "so do those with a "
+        "job that is not done, those submitted with keep, and those without a number of the "
+        "metric. Of the others "
+        "goes what lies within a directory given by --own, and otherwise only evalq's own pin of "
+        "it. Without --own "
+        "nothing of the training's is ever touched; nor is what was saved again under its name. "
+        "Ties: the earlier step.\n\n"
+        "Results are known as long as they are retained (7 days by default); older checkpoints "
+        "stay. Let the "
+        "training keep all of its checkpoints (no save_total_limit) where this removes them.",
+    .options = options,
+    .arg_min = 1,
+    .arg_max = 1,
+    .takes = EVQ_TAKES_RUN,
+    .run = keep_run,
+};

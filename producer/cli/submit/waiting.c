@@ -30,7 +30,7 @@ struct notice {
 struct collected { // The results of the waited-for jobs.
     const struct waited *jobs;
     size_t job_count;
-    struct evq_result_table *board;
+    struct evq_result_table *results;
     struct evq_buffer json;
     size_t json_count;
 };
@@ -123,7 +123,7 @@ static void collect(void *context, const struct evq_result *result)
     struct collected *to = context;
     for (size_t i = 0; i < to->job_count; i++) {
         if (strcmp(to->jobs[i].id, result->job) == 0) {
-            (void)evq_result_table_add(to->board, result); // A failure shows when printing.
+            (void)evq_result_table_add(to->results, result); // A failure shows when printing.
             if (result->task[0] != '\0') {
                 evq_buffer_text(&to->json, to->json_count++ > 0 ? "," : "");
                 evq_result_json(result, &to->json);
@@ -165,12 +165,12 @@ static enum evq_status print_json(const struct waited *jobs, size_t job_count,
 static enum evq_status print_results(struct evq_cli *cli, const struct waited *jobs,
                                      size_t job_count, struct evq_error *err)
 {
-    struct collected to = {.jobs = jobs, .job_count = job_count, .board = evq_result_table_new()};
+    struct collected to = {.jobs = jobs, .job_count = job_count, .results = evq_result_table_new()};
     enum evq_status status = EVQ_OK;
     char scratch[EVQ_JOB_ID_BYTES_MAX];
     struct evq_job_name name;
     evq_buffer_init(&to.json, 0);
-    if (to.board == NULL) {
+    if (to.results == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the results");
     }
     if (status == EVQ_OK) {
@@ -182,11 +182,12 @@ static enum evq_status print_results(struct evq_cli *cli, const struct waited *j
         status = evq_queue_run_results(cli->queue, name.run, &cursor, collect, &to, err);
     }
     if (status == EVQ_OK) {
-        status = cli->terminal.json ? print_json(jobs, job_count, &to.json, err)
-                                    : evq_result_table_print(to.board, &cli->terminal, false, err);
+        status = cli->terminal.json
+                     ? print_json(jobs, job_count, &to.json, err)
+                     : evq_result_table_print(to.results, &cli->terminal, false, err);
     }
     evq_buffer_free(&to.json);
-    evq_result_table_free(to.board);
+    evq_result_table_free(to.results);
     return status;
 }
 

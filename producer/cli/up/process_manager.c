@@ -25,11 +25,11 @@
 #define SERVER_STOP_MS 15000
 #define PORT_TRIES     5
 
-static enum evq_status refuse_second(struct evq_process_manager *fleet, const char *path,
+static enum evq_status refuse_second(struct evq_process_manager *manager, const char *path,
                                      struct evq_error *err)
 {
     char text[32] = "";
-    ssize_t got = pread(fleet->lock_fd, text, sizeof text - 1, 0);
+    ssize_t got = pread(manager->lock_fd, text, sizeof text - 1, 0);
     text[got > 0 ? got : 0] = '\0';
     long pid = strtol(text, NULL, 10);
     return evq_error_set(
@@ -39,56 +39,56 @@ static enum evq_status refuse_second(struct evq_process_manager *fleet, const ch
         pid, path);
 }
 
-static enum evq_status take_lock(struct evq_process_manager *fleet, struct evq_error *err)
+static enum evq_status take_lock(struct evq_process_manager *manager, struct evq_error *err)
 {
     char path[EVQ_SERVER_PATH_MAX];
     int64_t deadline = evq_clock_mono_ms() + LOCK_WAIT_MS;
-    enum evq_status status = evq_server_path(fleet->directory, "lock", path, err);
+    enum evq_status status = evq_server_path(manager->directory, "lock", path, err);
     if (status != EVQ_OK) {
         return status;
     }
-    fleet->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fleet->lock_fd < 0) {
+    manager->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (manager->lock_fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "open '%s': %s", path, strerror(errno));
     }
-    while (flock(fleet->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+    while (flock(manager->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         char text[32] = "";
         if (errno != EWOULDBLOCK && errno != EINTR) {
             return evq_error_set(err, EVQ_E_IO, "lock '%s': %s", path, strerror(errno));
         }
         // Its owner is gone, and only the server it left behind, told to end, still holds the lock?
-        bool read_it = pread(fleet->lock_fd, text, sizeof text - 1, 0) > 0;
+        bool read_it = pread(manager->lock_fd, text, sizeof text - 1, 0) > 0;
         long pid = read_it ? strtol(text, NULL, 10) : 0;
         bool gone = pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
         if (!gone || evq_clock_mono_ms() > deadline) {
-            return refuse_second(fleet, fleet->directory, err);
+            return refuse_second(manager, manager->directory, err);
         }
         (void)usleep(20000);
     }
     char text[32];
     int bytes = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    if (ftruncate(fleet->lock_fd, 0) != 0 ||
-        pwrite(fleet->lock_fd, text, (size_t)bytes, 0) != bytes) {
+    if (ftruncate(manager->lock_fd, 0) != 0 ||
+        pwrite(manager->lock_fd, text, (size_t)bytes, 0) != bytes) {
         return evq_error_set(err, EVQ_E_IO, "write '%s': %s", path, strerror(errno));
     }
     return EVQ_OK;
 }
 
-enum evq_status evq_process_manager_open(struct evq_process_manager *fleet, struct evq_cli *cli,
+enum evq_status evq_process_manager_open(struct evq_process_manager *manager, struct evq_cli *cli,
                                          const char *directory, struct evq_error *err)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGWINCH};
     struct sigaction hangup;
     sigset_t set;
 
-    memset(fleet, 0, sizeof *fleet);
-    fleet->cli = cli;
-    fleet->signal_fd = -1;
-    fleet->lock_fd = -1;
-    fleet->command.keep_fd = -1;
-    fleet->command.output_fd = -1;
-    (void)snprintf(fleet->directory, sizeof fleet->directory, "%s", directory);
-    enum evq_status status = take_lock(fleet, err);
+    memset(manager, 0, sizeof *manager);
+    manager->cli = cli;
+    manager->signal_fd = -1;
+    manager->lock_fd = -1;
+    manager->command.keep_fd = -1;
+    manager->command.output_fd = -1;
+    (void)snprintf(manager->directory, sizeof manager->directory, "%s", directory);
+    enum evq_status status = take_lock(manager, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -109,7 +109,7 @@ enum evq_status evq_process_manager_open(struct evq_process_manager *fleet, stru
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGCHLD, SIG_DFL); // Ignored by who started us, no death would be told.
     if (sigprocmask(SIG_BLOCK, &set, NULL) != 0 ||
-        (fleet->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
+        (manager->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
         return evq_error_set(err, EVQ_E_IO, "take signals: %s", strerror(errno));
     }
     // Grandchildren whose parent dies come to us, so that none is left at the end.
@@ -117,11 +117,11 @@ enum evq_status evq_process_manager_open(struct evq_process_manager *fleet, stru
     return EVQ_OK;
 }
 
-enum evq_status evq_process_manager_start_server(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_start_server(struct evq_process_manager *manager,
                                                  struct evq_error *err)
 {
-    struct evq_server *server = &fleet->server;
-    enum evq_status status = evq_server_prepare(server, fleet->directory, err);
+    struct evq_server *server = &manager->server;
+    enum evq_status status = evq_server_prepare(server, manager->directory, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -137,14 +137,14 @@ enum evq_status evq_process_manager_start_server(struct evq_process_manager *fle
         .name = "evalq-up",
         .call_timeout_ms = 2000,
     };
-    status = evq_conn_open(&config, &fleet->cli->conn, err);
-    server->service.keep_fd = fleet->lock_fd;
+    status = evq_conn_open(&config, &manager->cli->conn, err);
+    server->service.keep_fd = manager->lock_fd;
     for (int i = 0; status == EVQ_OK && i < PORT_TRIES; i++) {
         status = evq_service_start(&server->service, err);
         if (status != EVQ_OK) {
             return status;
         }
-        status = evq_server_await(server, fleet->cli->conn, err);
+        status = evq_server_await(server, manager->cli->conn, err);
         if (status == EVQ_OK || strstr(err->message, "ddress already in use") == NULL) {
             break;
         }
@@ -152,42 +152,42 @@ enum evq_status evq_process_manager_start_server(struct evq_process_manager *fle
     }
     if (status == EVQ_OK) {
         int64_t build = 0;
-        status = evq_function_library_install(fleet->cli->conn, &build, err);
+        status = evq_function_library_install(manager->cli->conn, &build, err);
     }
     return status;
 }
 
-static enum evq_status start_one(struct evq_process_manager *fleet, size_t index, const char *name,
-                                 const char *const *argv, struct evq_error *err)
+static enum evq_status start_one(struct evq_process_manager *manager, size_t index,
+                                 const char *name, const char *const *argv, struct evq_error *err)
 {
-    struct evq_service *service = &fleet->services[index];
+    struct evq_service *service = &manager->services[index];
     char log[64];
     memset(service, 0, sizeof *service);
     (void)snprintf(service->name, sizeof service->name, "%s", name);
     (void)snprintf(log, sizeof log, "%s.log", name);
-    enum evq_status status = evq_server_path(fleet->directory, log, fleet->logs[index], err);
+    enum evq_status status = evq_server_path(manager->directory, log, manager->logs[index], err);
     for (size_t i = 0; argv[i] != NULL && i + 1 < EVQ_SERVICE_ARGS_MAX; i++) {
         service->argv[i] = argv[i];
     }
-    service->log_path = fleet->logs[index];
+    service->log_path = manager->logs[index];
     service->keep_fd = -1;
     service->output_fd = -1;
     (void)unlink(service->log_path); // One life of `up`, one log.
     if (status == EVQ_OK) {
         status = evq_service_start(service, err);
     }
-    fleet->service_count = index + 1;
+    manager->service_count = index + 1;
     return status;
 }
 
 /* All data in one directory, unless the configuration says where results go. */
-static enum evq_status place_results(struct evq_process_manager *fleet, struct evq_error *err)
+static enum evq_status place_results(struct evq_process_manager *manager, struct evq_error *err)
 {
-    const char *results = fleet->cli->config->logger.directory;
+    const char *results = manager->cli->config->logger.directory;
     if (strcmp(results, EVQ_CONFIG_RESULTS_DEFAULT) == 0) {
-        return evq_server_path(fleet->directory, "results", fleet->results, err);
+        return evq_server_path(manager->directory, "results", manager->results, err);
     }
-    (void)snprintf(fleet->results, sizeof fleet->results, "%s", results);
+    (void)snprintf(manager->results, sizeof manager->results, "%s", results);
     return EVQ_OK;
 }
 
@@ -205,59 +205,59 @@ static int threads_per_slot(const struct evq_cli *cli, int workers, int slots)
     return cores > all ? cores / all : 1;
 }
 
-enum evq_status evq_process_manager_start_workers(struct evq_process_manager *fleet, int workers,
+enum evq_status evq_process_manager_start_workers(struct evq_process_manager *manager, int workers,
                                                   int slots, struct evq_error *err)
 {
-    const char *config = fleet->cli->config->file;
-    const char *queue = fleet->cli->config->redis.queue;
+    const char *config = manager->cli->config->file;
+    const char *queue = manager->cli->config->redis.queue;
     size_t index = 0;
-    enum evq_status status = evq_service_program("evalq-worker", fleet->worker_program,
-                                                 sizeof fleet->worker_program, err);
+    enum evq_status status = evq_service_program("evalq-worker", manager->worker_program,
+                                                 sizeof manager->worker_program, err);
     if (status == EVQ_OK) {
-        status = evq_service_program("evalq-logger", fleet->logger_program,
-                                     sizeof fleet->logger_program, err);
+        status = evq_service_program("evalq-logger", manager->logger_program,
+                                     sizeof manager->logger_program, err);
     }
     if (status == EVQ_OK) {
-        status = place_results(fleet, err);
+        status = place_results(manager, err);
     }
-    const char *argv[EVQ_SERVICE_ARGS_MAX] = {fleet->worker_program,
+    const char *argv[EVQ_SERVICE_ARGS_MAX] = {manager->worker_program,
                                               "--config",
                                               config,
                                               "--queue",
                                               queue,
                                               "--devices",
-                                              fleet->devices != NULL ? fleet->devices : "cpu"};
+                                              manager->devices != NULL ? manager->devices : "cpu"};
     size_t count = 7;
-    int threads = fleet->devices != NULL ? 0 : threads_per_slot(fleet->cli, workers, slots);
+    int threads = manager->devices != NULL ? 0 : threads_per_slot(manager->cli, workers, slots);
     if (slots > 0) {
-        (void)snprintf(fleet->slots, sizeof fleet->slots, "%d", slots);
+        (void)snprintf(manager->slots, sizeof manager->slots, "%d", slots);
         argv[count++] = "--slots";
-        argv[count++] = fleet->slots;
+        argv[count++] = manager->slots;
     }
     if (threads > 0) {
-        (void)snprintf(fleet->threads, sizeof fleet->threads, "%d", threads);
+        (void)snprintf(manager->threads, sizeof manager->threads, "%d", threads);
         argv[count++] = "--threads";
-        argv[count++] = fleet->threads;
+        argv[count++] = manager->threads;
     }
     argv[count++] = "--warm";
-    while (status == EVQ_OK && index < (size_t)workers && index < EVQ_FLEET_WORKERS_MAX) {
+    while (status == EVQ_OK && index < (size_t)workers && index < EVQ_PROCESS_MANAGER_WORKERS_MAX) {
         char name[32];
         (void)snprintf(name, sizeof name, "worker-%zu", index + 1);
-        status = start_one(fleet, index, name, argv, err);
+        status = start_one(manager, index, name, argv, err);
         index++;
     }
     if (status == EVQ_OK) {
         const char *const logger[] = {
-            fleet->logger_program, "--config",     config, "--queue", queue,
-            "--directory",         fleet->results, NULL};
-        status = start_one(fleet, index, "logger", logger, err);
+            manager->logger_program, "--config",       config, "--queue", queue,
+            "--directory",           manager->results, NULL};
+        status = start_one(manager, index, "logger", logger, err);
     }
     return status;
 }
 
 /* Says that a service ended; a fault that another start cannot mend ends everything, but no command
  * that runs: that fault is then said ever less often. */
-static enum evq_status service_ended(struct evq_process_manager *fleet,
+static enum evq_status service_ended(struct evq_process_manager *manager,
                                      const struct evq_service *service, struct evq_error *err)
 {
     char end[64];
@@ -266,40 +266,40 @@ static enum evq_status service_ended(struct evq_process_manager *fleet,
     evq_service_end_text(service->wait_status, end, sizeof end);
     evq_service_last_line(service, line, sizeof line);
     const bool for_good = evq_service_ended_for_good(service);
-    const bool command_runs = fleet->command.pid != 0;
+    const bool command_runs = manager->command.pid != 0;
     if (for_good && command_runs && (service->restarts & (service->restarts - 1)) != 0) {
         return EVQ_OK;
     }
     if (for_good && !command_runs && service->restarts <= 3) {
-        fleet->cli->exit_code = WEXITSTATUS(service->wait_status);
+        manager->cli->exit_code = WEXITSTATUS(service->wait_status);
         return evq_error_set(err, EVQ_E_INVALID, "%s %s: %s", service->name, end, line);
     }
-    evq_cli_say(fleet->cli, "evalq: %s %s; starting it again in %" PRId64 " ms (%s)", service->name,
-                end, service->restart_at_ms - evq_clock_mono_ms(),
+    evq_cli_say(manager->cli, "evalq: %s %s; starting it again in %" PRId64 " ms (%s)",
+                service->name, end, service->restart_at_ms - evq_clock_mono_ms(),
                 evq_error_escape(line, strlen(line), shown, sizeof shown));
     return EVQ_OK;
 }
 
-static enum evq_status reap(struct evq_process_manager *fleet, struct evq_error *err)
+static enum evq_status reap(struct evq_process_manager *manager, struct evq_error *err)
 {
     int wait_status = 0;
     pid_t pid = 0;
     enum evq_status status = EVQ_OK;
     while ((pid = waitpid(-1, &wait_status, WNOHANG)) > 0) {
-        if (evq_service_reaped(&fleet->command, pid, wait_status)) {
+        if (evq_service_reaped(&manager->command, pid, wait_status)) {
             continue;
         }
-        struct evq_service *const lone[] = {&fleet->server.service, &fleet->gateway};
+        struct evq_service *const lone[] = {&manager->server.service, &manager->gateway};
         for (size_t i = 0; i < sizeof lone / sizeof lone[0]; i++) {
-            if (evq_service_reaped(lone[i], pid, wait_status) && fleet->stop_count == 0) {
-                enum evq_status one = service_ended(fleet, lone[i], err);
+            if (evq_service_reaped(lone[i], pid, wait_status) && manager->stop_count == 0) {
+                enum evq_status one = service_ended(manager, lone[i], err);
                 status = one != EVQ_OK ? one : status;
             }
         }
-        for (size_t i = 0; i < fleet->service_count; i++) {
-            if (evq_service_reaped(&fleet->services[i], pid, wait_status) &&
-                fleet->stop_count == 0) {
-                enum evq_status one = service_ended(fleet, &fleet->services[i], err);
+        for (size_t i = 0; i < manager->service_count; i++) {
+            if (evq_service_reaped(&manager->services[i], pid, wait_status) &&
+                manager->stop_count == 0) {
+                enum evq_status one = service_ended(manager, &manager->services[i], err);
                 status = one != EVQ_OK ? one : status;
             }
         }
@@ -307,7 +307,7 @@ static enum evq_status reap(struct evq_process_manager *fleet, struct evq_error 
     return status;
 }
 
-static void restart_due(struct evq_process_manager *fleet, struct evq_service *service)
+static void restart_due(struct evq_process_manager *manager, struct evq_service *service)
 {
     struct evq_error err = {0};
     int64_t now = evq_clock_mono_ms();
@@ -316,31 +316,31 @@ static void restart_due(struct evq_process_manager *fleet, struct evq_service *s
     }
     if (evq_service_start(service, &err) != EVQ_OK) {
         service->restart_at_ms = now + 10000;
-        evq_cli_say(fleet->cli, "evalq: %s", err.message);
+        evq_cli_say(manager->cli, "evalq: %s", err.message);
     }
 }
 
-static void take_signals(struct evq_process_manager *fleet)
+static void take_signals(struct evq_process_manager *manager)
 {
     struct signalfd_siginfo info;
-    while (read(fleet->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+    while (read(manager->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGWINCH) {
-            evq_terminal_resize(&fleet->cli->terminal);
+            evq_terminal_resize(&manager->cli->terminal);
         } else if (info.ssi_signo != SIGCHLD) {
-            fleet->stop_signal = (int)info.ssi_signo;
-            fleet->stop_count++;
+            manager->stop_signal = (int)info.ssi_signo;
+            manager->stop_count++;
         }
     }
-    if (fleet->parent != 0 && getppid() != fleet->parent && fleet->stop_count == 0) {
-        fleet->stop_signal = SIGTERM;
-        fleet->stop_count++;
+    if (manager->parent != 0 && getppid() != manager->parent && manager->stop_count == 0) {
+        manager->stop_signal = SIGTERM;
+        manager->stop_count++;
     }
 }
 
-enum evq_status evq_process_manager_step(struct evq_process_manager *fleet, int extra_fd,
+enum evq_status evq_process_manager_step(struct evq_process_manager *manager, int extra_fd,
                                          int timeout_ms, bool *ret_readable, struct evq_error *err)
 {
-    struct pollfd fds[2] = {{.fd = fleet->signal_fd, .events = POLLIN},
+    struct pollfd fds[2] = {{.fd = manager->signal_fd, .events = POLLIN},
                             {.fd = extra_fd, .events = POLLIN}};
     if (poll(fds, extra_fd >= 0 ? 2 : 1, timeout_ms) < 0 && errno != EINTR) {
         return evq_error_set(err, EVQ_E_IO, "poll: %s", strerror(errno));
@@ -348,13 +348,13 @@ enum evq_status evq_process_manager_step(struct evq_process_manager *fleet, int 
     if (ret_readable != NULL) {
         *ret_readable = extra_fd >= 0 && (fds[1].revents & (POLLIN | POLLHUP | POLLERR)) != 0;
     }
-    take_signals(fleet);
-    enum evq_status status = reap(fleet, err);
-    if (status == EVQ_OK && fleet->stop_count == 0) {
-        restart_due(fleet, &fleet->server.service);
-        restart_due(fleet, &fleet->gateway);
-        for (size_t i = 0; i < fleet->service_count; i++) {
-            restart_due(fleet, &fleet->services[i]);
+    take_signals(manager);
+    enum evq_status status = reap(manager, err);
+    if (status == EVQ_OK && manager->stop_count == 0) {
+        restart_due(manager, &manager->server.service);
+        restart_due(manager, &manager->gateway);
+        for (size_t i = 0; i < manager->service_count; i++) {
+            restart_due(manager, &manager->services[i]);
         }
     }
     return status;
@@ -362,10 +362,10 @@ enum evq_status evq_process_manager_step(struct evq_process_manager *fleet, int 
 
 /* Sends signal_number to all of services and waits until they end; SIGKILL at the deadline or the
  * next stop. */
-static void stop_services(struct evq_process_manager *fleet, struct evq_service *services,
+static void stop_services(struct evq_process_manager *manager, struct evq_service *services,
                           size_t count, int signal_number, int64_t limit_ms)
 {
-    int asked = fleet->stop_count;
+    int asked = manager->stop_count;
     int64_t deadline = evq_clock_mono_ms() + limit_ms;
     for (size_t i = 0; i < count; i++) {
         evq_service_signal(&services[i], signal_number);
@@ -378,35 +378,35 @@ static void stop_services(struct evq_process_manager *fleet, struct evq_service 
         if (running == 0) {
             return;
         }
-        if (evq_clock_mono_ms() > deadline || fleet->stop_count > asked) {
+        if (evq_clock_mono_ms() > deadline || manager->stop_count > asked) {
             for (size_t i = 0; i < count; i++) {
                 evq_service_signal(&services[i], SIGKILL);
             }
         }
-        enum evq_status ignored = evq_process_manager_step(fleet, -1, 100, NULL, NULL);
+        enum evq_status ignored = evq_process_manager_step(manager, -1, 100, NULL, NULL);
         (void)ignored; // What ends now was told to.
     }
 }
 
-void evq_process_manager_stop(struct evq_process_manager *fleet)
+void evq_process_manager_stop(struct evq_process_manager *manager)
 {
-    fleet->stop_count++; // From here an end is no accident.
-    if (fleet->signal_fd >= 0) {
-        stop_services(fleet, &fleet->gateway, 1, SIGTERM, GATEWAY_MS);
-        size_t workers = fleet->service_count > 0 ? fleet->service_count - 1 : 0;
-        bool has_logger = fleet->service_count > 0 &&
-                          strcmp(fleet->services[fleet->service_count - 1].name, "logger") == 0;
-        workers += fleet->service_count > 0 && !has_logger;
-        stop_services(fleet, fleet->services, workers, SIGTERM, DRAIN_MS);
-        stop_services(fleet, fleet->services + workers, fleet->service_count - workers, SIGTERM,
-                      DRAIN_MS);
-        stop_services(fleet, &fleet->server.service, 1, SIGTERM, SERVER_STOP_MS);
+    manager->stop_count++; // From here an end is no accident.
+    if (manager->signal_fd >= 0) {
+        stop_services(manager, &manager->gateway, 1, SIGTERM, GATEWAY_MS);
+        size_t workers = manager->service_count > 0 ? manager->service_count - 1 : 0;
+        bool has_logger = manager->service_count > 0 &&
+                          strcmp(manager->services[manager->service_count - 1].name, "logger") == 0;
+        workers += manager->service_count > 0 && !has_logger;
+        stop_services(manager, manager->services, workers, SIGTERM, DRAIN_MS);
+        stop_services(manager, manager->services + workers, manager->service_count - workers,
+                      SIGTERM, DRAIN_MS);
+        stop_services(manager, &manager->server.service, 1, SIGTERM, SERVER_STOP_MS);
         evq_service_reap_all();
-        (void)close(fleet->signal_fd);
-        fleet->signal_fd = -1;
+        (void)close(manager->signal_fd);
+        manager->signal_fd = -1;
     }
-    if (fleet->server.directory[0] != '\0') {
-        evq_server_withdraw(&fleet->server);
+    if (manager->server.directory[0] != '\0') {
+        evq_server_withdraw(&manager->server);
     }
-    evq_file_close(&fleet->lock_fd); // Gives the lock back.
+    evq_file_close(&manager->lock_fd); // Gives the lock back.
 }

@@ -1,15 +1,15 @@
 /*
  * The processes of `evalq up`: redis-server, workers, logger, perhaps a gateway and a command,
- * watched from one loop that also takes the signals of the terminal. One thread; one fleet per
+ * watched from one loop that also takes the signals of the terminal. One thread; one manager per
  * process, because it owns the process's children.
  */
-#ifndef EVQ_CLI_FLEET_H
-#define EVQ_CLI_FLEET_H
+#ifndef EVQ_CLI_PROCESS_MANAGER_H
+#define EVQ_CLI_PROCESS_MANAGER_H
 
 #include "producer/cli/cli.h"
 #include "producer/cli/up/server.h"
 
-#define EVQ_FLEET_WORKERS_MAX 64
+#define EVQ_PROCESS_MANAGER_WORKERS_MAX 64
 
 struct evq_process_manager {
     struct evq_cli *cli;
@@ -20,11 +20,11 @@ struct evq_process_manager {
     int stop_signal;
     pid_t parent; // Its end is a stop, too; 0: whoever that is may end.
     struct evq_server server;
-    struct evq_service services[EVQ_FLEET_WORKERS_MAX + 1]; // Workers, then the logger.
+    struct evq_service services[EVQ_PROCESS_MANAGER_WORKERS_MAX + 1]; // Workers, then the logger.
     size_t service_count;
     char worker_program[EVQ_SERVER_PATH_MAX];
     char logger_program[EVQ_SERVER_PATH_MAX];
-    char logs[EVQ_FLEET_WORKERS_MAX + 1][EVQ_SERVER_PATH_MAX];
+    char logs[EVQ_PROCESS_MANAGER_WORKERS_MAX + 1][EVQ_SERVER_PATH_MAX];
     const char *devices; // GPUs of the workers as evalq-worker takes them; NULL: none.
     char slots[16];
     char threads[16];
@@ -39,44 +39,44 @@ struct evq_process_manager {
 
 /* Takes the lock of directory and blocks the signals. EVQ_E_CONFLICT: another `evalq up` works
  * there. */
-enum evq_status evq_process_manager_open(struct evq_process_manager *fleet, struct evq_cli *cli,
+enum evq_status evq_process_manager_open(struct evq_process_manager *manager, struct evq_cli *cli,
                                          const char *directory,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 /* Starts redis-server and installs the functions; cli then talks to it. */
-enum evq_status evq_process_manager_start_server(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_start_server(struct evq_process_manager *manager,
                                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* Starts workers, each with slots (0: as configured), and the logger. */
-enum evq_status evq_process_manager_start_workers(struct evq_process_manager *fleet, int workers,
+enum evq_status evq_process_manager_start_workers(struct evq_process_manager *manager, int workers,
                                                   int slots,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
 /* Waits until the persistent evaluators that the workers start have said that they are ready, and
  * says so. A failure is said, and is no error: the first job tries again. */
-enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager *manager,
                                                      struct evq_error *err) EVQ_CHECK_RESULT;
 /* Until each worker has registered with the queue, or asked to stop, or 30 s passed. A worker that
  * cannot run, as for a GPU that is not there, is the error of evq_process_manager_step(). */
-enum evq_status evq_process_manager_await_workers(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_await_workers(struct evq_process_manager *manager,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
 /* EVQ_E_INVALID, with the program's exit code: none of the workers can run, by its own last line,
  * nor is there another that serves this queue. */
-enum evq_status evq_process_manager_workers_left(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_workers_left(struct evq_process_manager *manager,
                                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* Starts the gateway where the configuration has a section for it, and waits until it listens, or
  * asked to stop, or 30 s passed. */
-enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_start_gateway(struct evq_process_manager *manager,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_process_manager_await_gateway(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_await_gateway(struct evq_process_manager *manager,
                                                   struct evq_error *err) EVQ_CHECK_RESULT;
 /*
  * Waits up to timeout_ms for signals or for extra_fd to be readable (-1: none), reaps and restarts.
  * On EVQ_OK looks at stop_count and command.ended tell what happened. EVQ_E_INVALID, EVQ_E_VERSION,
  * ...: a service cannot run, the message is its own last line.
  */
-enum evq_status evq_process_manager_step(struct evq_process_manager *fleet, int extra_fd,
+enum evq_status evq_process_manager_step(struct evq_process_manager *manager, int extra_fd,
                                          int timeout_ms, bool *ret_readable,
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 /* After the command's end: drains workers and logger, ends redis-server, removes url and socket;
  * kills what does not obey. */
-void evq_process_manager_stop(struct evq_process_manager *fleet);
+void evq_process_manager_stop(struct evq_process_manager *manager);
 
 #endif

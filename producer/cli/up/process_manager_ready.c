@@ -30,17 +30,17 @@ static const json_t *worker_of(const json_t *stats, pid_t pid)
 }
 
 /* Whether all workers have registered; counts the GPUs that they have. */
-static bool all_registered(const struct evq_process_manager *fleet, size_t workers,
+static bool all_registered(const struct evq_process_manager *manager, size_t workers,
                            int64_t *ret_gpus)
 {
     json_t *stats = NULL;
     size_t registered = 0;
-    if (evq_view_stats(fleet->cli, &stats, NULL) != EVQ_OK) {
+    if (evq_view_stats(manager->cli, &stats, NULL) != EVQ_OK) {
         return false;
     }
     *ret_gpus = 0;
     for (size_t i = 0; i < workers; i++) {
-        const json_t *info = worker_of(stats, fleet->services[i].pid);
+        const json_t *info = worker_of(stats, manager->services[i].pid);
         size_t index = 0;
         const json_t *slot = NULL;
         registered += info != NULL;
@@ -55,29 +55,29 @@ static bool all_registered(const struct evq_process_manager *fleet, size_t worke
     return registered == workers;
 }
 
-enum evq_status evq_process_manager_await_workers(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_await_workers(struct evq_process_manager *manager,
                                                   struct evq_error *err)
 {
-    const size_t workers = fleet->service_count - 1; // The last is the logger.
+    const size_t workers = manager->service_count - 1; // The last is the logger.
     const int64_t deadline = evq_clock_mono_ms() + READY_MS;
     enum evq_status status = EVQ_OK;
     int64_t gpus = 0;
 
-    while (workers > 0 && !all_registered(fleet, workers, &gpus)) {
-        status = evq_process_manager_step(fleet, -1, LOOK_MS, NULL, err);
-        if (status != EVQ_OK || fleet->stop_count > 0) {
+    while (workers > 0 && !all_registered(manager, workers, &gpus)) {
+        status = evq_process_manager_step(manager, -1, LOOK_MS, NULL, err);
+        if (status != EVQ_OK || manager->stop_count > 0) {
             return status;
         }
         if (evq_clock_mono_ms() > deadline) {
-            evq_cli_say(fleet->cli, "evalq: not every worker has registered within %d s; see %s",
-                        READY_MS / 1000, fleet->logs[0]);
+            evq_cli_say(manager->cli, "evalq: not every worker has registered within %d s; see %s",
+                        READY_MS / 1000, manager->logs[0]);
             return EVQ_OK;
         }
     }
-    if (fleet->devices != NULL && workers > 0 && gpus == 0) {
-        evq_cli_say(fleet->cli,
+    if (manager->devices != NULL && workers > 0 && gpus == 0) {
+        evq_cli_say(manager->cli,
                     "evalq: --devices %s found no GPU here: the workers evaluate on the CPU",
-                    fleet->devices);
+                    manager->devices);
     }
     return EVQ_OK;
 }
@@ -95,20 +95,20 @@ static bool has_persistent(const struct evq_config *config)
 }
 
 /* How many slots start their evaluators; *ret_note: why one of them failed, "": none did. */
-static size_t slots_starting(const struct evq_process_manager *fleet, size_t workers,
+static size_t slots_starting(const struct evq_process_manager *manager, size_t workers,
                              char ret_note[256])
 {
     json_t *stats = NULL;
     size_t starting = 0;
     ret_note[0] = '\0';
-    if (evq_view_stats(fleet->cli, &stats, NULL) != EVQ_OK) {
+    if (evq_view_stats(manager->cli, &stats, NULL) != EVQ_OK) {
         return workers; // Not known now.
     }
     for (size_t i = 0; i < workers; i++) {
         size_t index = 0;
         const json_t *slot = NULL;
-        const json_t *info = worker_of(stats, fleet->services[i].pid);
-        starting += info == NULL && !evq_service_ended_for_good(&fleet->services[i]);
+        const json_t *info = worker_of(stats, manager->services[i].pid);
+        starting += info == NULL && !evq_service_ended_for_good(&manager->services[i]);
         json_array_foreach(json_object_get(info, "slots"), index, slot)
         {
             const char *state = evq_json_text(slot, "state", "");
@@ -125,42 +125,43 @@ static size_t slots_starting(const struct evq_process_manager *fleet, size_t wor
     return starting;
 }
 
-enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_await_evaluators(struct evq_process_manager *manager,
                                                      struct evq_error *err)
 {
-    const size_t workers = fleet->service_count - 1; // The last is the logger.
+    const size_t workers = manager->service_count - 1; // The last is the logger.
     const int64_t began_ms = evq_clock_mono_ms();
     char note[256] = "";
     char took[EVQ_TERMINAL_SPAN_BYTES];
 
-    if (workers == 0 || !has_persistent(fleet->cli->config)) {
+    if (workers == 0 || !has_persistent(manager->cli->config)) {
         return EVQ_OK;
     }
-    evq_cli_say(fleet->cli, "evalq: the evaluators start; the command follows when they are ready "
-                            "(--at-once does not wait for them)");
-    while (slots_starting(fleet, workers, note) > 0) {
-        const enum evq_status status = evq_process_manager_step(fleet, -1, LOOK_MS, NULL, err);
-        if (status != EVQ_OK || fleet->stop_count > 0) {
+    evq_cli_say(manager->cli,
+                "evalq: the evaluators start; the command follows when they are ready "
+                "(--at-once does not wait for them)");
+    while (slots_starting(manager, workers, note) > 0) {
+        const enum evq_status status = evq_process_manager_step(manager, -1, LOOK_MS, NULL, err);
+        if (status != EVQ_OK || manager->stop_count > 0) {
             return status;
         }
     }
     if (note[0] != '\0') {
-        evq_cli_say(fleet->cli, "evalq: warning: %s; the first job tries again", note);
+        evq_cli_say(manager->cli, "evalq: warning: %s; the first job tries again", note);
     } else {
-        evq_cli_say(fleet->cli, "evalq: the evaluators are ready after %s",
+        evq_cli_say(manager->cli, "evalq: the evaluators are ready after %s",
                     evq_terminal_span(evq_clock_mono_ms() - began_ms, took));
     }
     return EVQ_OK;
 }
 
 /* Whether some worker serves the queue; so it is while that cannot be asked. */
-static bool any_alive(const struct evq_process_manager *fleet)
+static bool any_alive(const struct evq_process_manager *manager)
 {
     json_t *stats = NULL;
     size_t index = 0;
     const json_t *worker = NULL;
     bool alive = false;
-    if (evq_view_stats(fleet->cli, &stats, NULL) != EVQ_OK) {
+    if (evq_view_stats(manager->cli, &stats, NULL) != EVQ_OK) {
         return true;
     }
     json_array_foreach(json_object_get(stats, "workers"), index, worker)
@@ -171,25 +172,25 @@ static bool any_alive(const struct evq_process_manager *fleet)
     return alive;
 }
 
-enum evq_status evq_process_manager_workers_left(struct evq_process_manager *fleet,
+enum evq_status evq_process_manager_workers_left(struct evq_process_manager *manager,
                                                  struct evq_error *err)
 {
-    const size_t workers = fleet->service_count - 1; // The last is the logger.
-    const struct evq_service *first = &fleet->services[0];
+    const size_t workers = manager->service_count - 1; // The last is the logger.
+    const struct evq_service *first = &manager->services[0];
     char end[64];
     char line[384];
 
     for (size_t i = 0; i < workers; i++) {
-        const struct evq_service *worker = &fleet->services[i];
+        const struct evq_service *worker = &manager->services[i];
         if (worker->pid != 0 || !evq_service_ended_for_good(worker)) {
             return EVQ_OK;
         }
     }
-    if (workers == 0 || any_alive(fleet)) {
+    if (workers == 0 || any_alive(manager)) {
         return EVQ_OK;
     }
     evq_service_end_text(first->wait_status, end, sizeof end);
     evq_service_last_line(first, line, sizeof line);
-    fleet->cli->exit_code = WEXITSTATUS(first->wait_status);
+    manager->cli->exit_code = WEXITSTATUS(first->wait_status);
     return evq_error_set(err, EVQ_E_INVALID, "%s %s: %s", first->name, end, line);
 }

@@ -25,9 +25,9 @@
 #define LAST_WORDS_MS 1000  // For what it had written, and others go on to write.
 
 struct training {
-    struct evq_process_manager *fleet;
+    struct evq_process_manager *manager;
     struct evq_feed *feed;
-    struct evq_result_table *board;
+    struct evq_result_table *results;
     struct evq_live live;
     int output_fd; // The command's output on a terminal; -1: it writes by itself.
     struct evq_command_output output;
@@ -71,12 +71,12 @@ static enum evq_status open_pty(struct training *training, int *ret_slave, struc
 static enum evq_status start_command(struct training *training, char *const *argv,
                                      struct evq_error *err)
 {
-    struct evq_service *command = &training->fleet->command;
+    struct evq_service *command = &training->manager->command;
     int slave = -1;
     enum evq_status status = EVQ_OK;
     (void)snprintf(command->name, sizeof command->name, "command");
     command->command = argv;
-    if (training->fleet->cli->terminal.is_tty) {
+    if (training->manager->cli->terminal.is_tty) {
         status = open_pty(training, &slave, err);
     }
     command->output_fd = slave;
@@ -135,7 +135,7 @@ static void say_runs(struct training *training)
     const char *run = NULL;
     while ((run = evq_feed_new_run(training->feed)) != NULL) {
         evq_live_erase(&training->live);
-        evq_cli_say(training->fleet->cli, "evalq: run %s: `evalq results %s` shows its results",
+        evq_cli_say(training->manager->cli, "evalq: run %s: `evalq results %s` shows its results",
                     run, run);
     }
 }
@@ -143,7 +143,7 @@ static void say_runs(struct training *training)
 static void on_result(void *context, const struct evq_result *result)
 {
     struct training *training = context;
-    struct evq_result_table_row *row = evq_result_table_add(training->board, result);
+    struct evq_result_table_row *row = evq_result_table_add(training->results, result);
     if (row != NULL && row->ended && result->task[0] == '\0') {
         say_runs(training); // Before its first row.
         evq_live_row(&training->live, row);
@@ -174,7 +174,7 @@ static void footer_running(struct evq_live *live, const json_t *view)
 static void footer(struct training *training, const struct evq_run_counts *counts)
 {
     struct evq_live *live = &training->live;
-    struct evq_queue *queue = training->fleet->cli->queue;
+    struct evq_queue *queue = training->manager->cli->queue;
     char *text = NULL;
     json_t *view = NULL;
 
@@ -189,30 +189,30 @@ static void footer(struct training *training, const struct evq_run_counts *count
         footer_running(live, view);
         json_decref(view);
     }
-    const struct evq_service *command = &training->fleet->command;
+    const struct evq_service *command = &training->manager->command;
     evq_live_footer_line(live, "%s; evaluated %" PRId64 ", running %" PRId64 ", waiting %" PRId64,
                          command->pid != 0 ? "training" : "training has ended",
                          counts->by_state[EVQ_JOB_DONE], counts->by_state[EVQ_JOB_RUNNING],
                          counts->by_state[EVQ_JOB_QUEUED] + counts->by_state[EVQ_JOB_DELAYED]);
 }
 
-/* Whether a look may fail so and the next one be waited for: an outage always, for the fleet
+/* Whether a look may fail so and the next one be waited for: an outage always, for the manager
  * restarts the server, and while the command runs whatever it is, which is then said once. */
 static bool look_passes(struct training *training, enum evq_status status,
                         const struct evq_error *err)
 {
-    const struct evq_process_manager *fleet = training->fleet;
+    const struct evq_process_manager *manager = training->manager;
     const uint32_t kind = UINT32_C(1) << status;
 
     if (evq_conn_retryable(status)) {
         return true;
     }
-    if (fleet->command.pid != 0 && (training->told & kind) == 0) {
+    if (manager->command.pid != 0 && (training->told & kind) == 0) {
         training->told |= kind;
         evq_live_erase(&training->live);
-        evq_cli_say(fleet->cli, "evalq: %s; the command goes on", err->message);
+        evq_cli_say(manager->cli, "evalq: %s; the command goes on", err->message);
     }
-    return fleet->command.pid != 0;
+    return manager->command.pid != 0;
 }
 
 /* One look at the queue. */
@@ -244,7 +244,7 @@ static bool sinks_lag(struct training *training, bool say)
     bool lag = false;
     size_t index = 0;
     const json_t *sink = NULL;
-    if (evq_view_stats(training->fleet->cli, &view, NULL) != EVQ_OK) {
+    if (evq_view_stats(training->manager->cli, &view, NULL) != EVQ_OK) {
         return false;
     }
     json_array_foreach(json_object_get(view, "sinks"), index, sink)
@@ -255,7 +255,7 @@ static bool sinks_lag(struct training *training, bool say)
         if (say && behind > 0) {
             char shown[1024];
             (void)fflush(stdout); // After the summary, also where both go into one file.
-            evq_cli_say(training->fleet->cli,
+            evq_cli_say(training->manager->cli,
                         "evalq: the sink '%s' has yet to take %" PRId64
                         " result%s, which the queue keeps for the next `evalq up`%s%s",
                         evq_json_text(sink, "name", "?"), behind, behind == 1 ? "" : "s",
@@ -271,7 +271,7 @@ static bool sinks_lag(struct training *training, bool say)
  * long evaluation. */
 static void say_what_waits(struct training *training)
 {
-    struct evq_cli *cli = training->fleet->cli;
+    struct evq_cli *cli = training->manager->cli;
     json_t *view = NULL;
     const char *why = NULL;
     const json_t *count = NULL;
@@ -300,7 +300,7 @@ static void say_what_waits(struct training *training)
 /* Whether waiting for the open jobs makes sense. */
 static enum evq_status workers_left(const struct training *training, struct evq_error *err)
 {
-    const enum evq_status status = evq_process_manager_workers_left(training->fleet, err);
+    const enum evq_status status = evq_process_manager_workers_left(training->manager, err);
 
     return status == EVQ_OK
                ? status
@@ -314,14 +314,14 @@ static enum evq_status workers_left(const struct training *training, struct evq_
  * the command's end. */
 static enum evq_status follow(struct training *training, int64_t wait_ms, struct evq_error *err)
 {
-    struct evq_process_manager *fleet = training->fleet;
+    struct evq_process_manager *manager = training->manager;
     enum evq_status status = EVQ_OK;
     int64_t next_look = 0;
     int64_t deadline = INT64_MAX;
 
-    while (status == EVQ_OK && fleet->stop_count == 0) {
+    while (status == EVQ_OK && manager->stop_count == 0) {
         bool readable = false;
-        bool ended = fleet->command.ended && training->output_fd < 0;
+        bool ended = manager->command.ended && training->output_fd < 0;
         if (ended && deadline == INT64_MAX) {
             deadline = evq_clock_mono_ms() + wait_ms;
             next_look = 0;
@@ -346,7 +346,7 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
         }
         if (status == EVQ_OK) {
             status =
-                evq_process_manager_step(fleet, training->output_fd, POLL_MS / 3, &readable, err);
+                evq_process_manager_step(manager, training->output_fd, POLL_MS / 3, &readable, err);
         }
         if (readable) {
             pass_output(training);
@@ -359,8 +359,8 @@ static enum evq_status follow(struct training *training, int64_t wait_ms, struct
 static bool step(struct training *training, int timeout_ms)
 {
     bool readable = false;
-    enum evq_status ignored =
-        evq_process_manager_step(training->fleet, training->output_fd, timeout_ms, &readable, NULL);
+    enum evq_status ignored = evq_process_manager_step(training->manager, training->output_fd,
+                                                       timeout_ms, &readable, NULL);
 
     (void)ignored; // Whatever it is, the command has its time.
     if (readable) {
@@ -373,19 +373,20 @@ static bool step(struct training *training, int timeout_ms)
  * its last checkpoint. Only another stop kills it. */
 static void end_command(struct training *training)
 {
-    struct evq_process_manager *fleet = training->fleet;
-    const int asked = fleet->stop_count;
+    struct evq_process_manager *manager = training->manager;
+    const int asked = manager->stop_count;
     int64_t say_at_ms = evq_clock_mono_ms() + PATIENT_MS;
 
-    evq_service_signal(&fleet->command, fleet->stop_signal == SIGINT ? SIGINT : SIGTERM);
-    while (fleet->command.pid != 0) {
-        if (fleet->stop_count > asked) {
-            evq_service_signal(&fleet->command, SIGKILL);
+    evq_service_signal(&manager->command, manager->stop_signal == SIGINT ? SIGINT : SIGTERM);
+    while (manager->command.pid != 0) {
+        if (manager->stop_count > asked) {
+            evq_service_signal(&manager->command, SIGKILL);
         }
         if (evq_clock_mono_ms() > say_at_ms) {
             say_at_ms = INT64_MAX;
-            evq_cli_say(fleet->cli, "evalq: the command was told to end and has not yet; a second "
-                                    "Ctrl-C kills it");
+            evq_cli_say(manager->cli,
+                        "evalq: the command was told to end and has not yet; a second "
+                        "Ctrl-C kills it");
         }
         (void)step(training, POLL_MS);
     }
@@ -396,17 +397,17 @@ static void end_command(struct training *training)
 
 static void print_summary(struct training *training)
 {
-    struct evq_result_table *board = training->board;
-    struct evq_cli *cli = training->fleet->cli;
+    struct evq_result_table *results = training->results;
+    struct evq_cli *cli = training->manager->cli;
     const struct evq_terminal *terminal = &cli->terminal;
     size_t by_state[EVQ_JOB_STATE_COUNT] = {0};
     char took[EVQ_TERMINAL_SPAN_BYTES];
 
-    evq_result_table_sort(board);
-    for (size_t i = 0; i < board->row_count; i++) {
-        by_state[board->rows[i].ended ? board->rows[i].state : EVQ_JOB_RUNNING]++;
+    evq_result_table_sort(results);
+    for (size_t i = 0; i < results->row_count; i++) {
+        by_state[results->rows[i].ended ? results->rows[i].state : EVQ_JOB_RUNNING]++;
     }
-    const char *what = board->shape.suite || board->shape.variant ? "evaluation" : "checkpoint";
+    const char *what = results->shape.suite || results->shape.variant ? "evaluation" : "checkpoint";
     (void)printf("\n%sSummary%s  %zu %s%s %s in %s", evq_terminal_colour(terminal, EVQ_COLOUR_BOLD),
                  evq_terminal_colour(terminal, EVQ_COLOUR_NONE), by_state[EVQ_JOB_DONE], what,
                  by_state[EVQ_JOB_DONE] == 1 ? "" : "s", what[0] == 'e' ? "done" : "evaluated",
@@ -421,38 +422,38 @@ static void print_summary(struct training *training)
         (void)printf(", %" PRId64 " still open", training->open);
     }
     (void)fputc('\n', stdout);
-    for (size_t m = 0; m < board->metric_count; m++) {
+    for (size_t m = 0; m < results->metric_count; m++) {
         char title[320];
         char shown[640];
-        char step[EVQ_BOARD_STEP_BYTES];
-        if (board->metrics[m].best == SIZE_MAX) {
+        char step[EVQ_RESULT_TABLE_STEP_BYTES];
+        if (results->metrics[m].best == SIZE_MAX) {
             continue;
         }
-        const struct evq_result_table_row *row = &board->rows[board->metrics[m].best];
-        evq_result_table_title(board, m, title, sizeof title);
+        const struct evq_result_table_row *row = &results->rows[results->metrics[m].best];
+        evq_result_table_title(results, m, title, sizeof title);
         evq_result_table_step(row->job, row->step, step);
         (void)printf("  best %-24s %.8g at step %s%s\n",
                      evq_error_escape(title, strlen(title), shown, sizeof shown), row->values[m],
-                     step, board->metrics[m].direction ? "" : " (lower is better)");
+                     step, results->metrics[m].direction ? "" : " (lower is better)");
     }
     char directory[EVQ_SERVER_PATH_MAX];
-    const char *results = training->fleet->results;
-    evq_error_escape(results, strlen(results), directory, sizeof directory);
+    const char *path = training->manager->results;
+    evq_error_escape(path, strlen(path), directory, sizeof directory);
     // As a shell takes it: the line is made to be copied.
     const char *quote = strpbrk(directory, " \t\"$&()*;<>?[]`{|}~#!") != NULL ? "'" : "";
     (void)printf("Results in %s; look with `tensorboard --logdir %s%s%s`.\n", directory, quote,
                  directory, quote);
     (void)printf("The queue stays in %s: `evalq up`, then `evalq results` or `evalq status` show "
                  "it again.\n",
-                 training->fleet->directory);
+                 training->manager->directory);
 }
 
 static void judge(struct training *training)
 {
-    struct evq_cli *cli = training->fleet->cli;
-    const struct evq_service *command = &training->fleet->command;
-    for (size_t i = 0; i < training->board->row_count; i++) {
-        const struct evq_result_table_row *row = &training->board->rows[i];
+    struct evq_cli *cli = training->manager->cli;
+    const struct evq_service *command = &training->manager->command;
+    for (size_t i = 0; i < training->results->row_count; i++) {
+        const struct evq_result_table_row *row = &training->results->rows[i];
         if (row->ended && row->state == EVQ_JOB_DEAD) {
             cli->exit_code = EVQ_EXIT_JOB_FAILED;
         }
@@ -466,20 +467,21 @@ static void judge(struct training *training)
     }
 }
 
-enum evq_status evq_training_run(struct evq_process_manager *fleet, char *const *argv,
+enum evq_status evq_training_run(struct evq_process_manager *manager, char *const *argv,
                                  int64_t wait_ms, struct evq_error *err)
 {
-    struct training training = {.fleet = fleet, .output_fd = -1, .begin_ms = evq_clock_mono_ms()};
+    struct training training = {
+        .manager = manager, .output_fd = -1, .begin_ms = evq_clock_mono_ms()};
     evq_command_output_init(&training.output);
-    training.feed = evq_feed_new(fleet->cli->queue, NULL);
-    training.board = evq_result_table_new();
+    training.feed = evq_feed_new(manager->cli->queue, NULL);
+    training.results = evq_result_table_new();
     training.said = json_object();
     enum evq_status status = EVQ_OK;
-    if (training.feed == NULL || training.board == NULL || training.said == NULL) {
+    if (training.feed == NULL || training.results == NULL || training.said == NULL) {
         status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the live table");
         goto out;
     }
-    evq_live_init(&training.live, &fleet->cli->terminal, training.board);
+    evq_live_init(&training.live, &manager->cli->terminal, training.results);
     status = evq_feed_poll(training.feed, NULL, NULL,
                            err); // What was there before is not this command's.
     if (status == EVQ_OK) {
@@ -494,11 +496,11 @@ enum evq_status evq_training_run(struct evq_process_manager *fleet, char *const 
         evq_live_erase(&training.live);
     }
     int64_t deadline = evq_clock_mono_ms() + SINKS_MS;
-    while (status == EVQ_OK && fleet->stop_count == 0 && sinks_lag(&training, false) &&
+    while (status == EVQ_OK && manager->stop_count == 0 && sinks_lag(&training, false) &&
            evq_clock_mono_ms() < deadline) {
-        status = evq_process_manager_step(fleet, -1, 50, NULL, err);
+        status = evq_process_manager_step(manager, -1, 50, NULL, err);
     }
-    if (training.board->row_count > 0) {
+    if (training.results->row_count > 0) {
         print_summary(&training);
         (void)sinks_lag(&training, true);
     }
@@ -509,7 +511,7 @@ out:
     evq_file_close(&training.output_fd);
     evq_command_output_free(&training.output);
     json_decref(training.said);
-    evq_result_table_free(training.board);
+    evq_result_table_free(training.results);
     evq_feed_free(training.feed);
     return status;
 }

@@ -1,6 +1,6 @@
 /*
- * The command of `evalq up -- COMMAND`: run beside the fleet, its output above the live table, then
- * the wait for its jobs and the summary. One thread.
+ * The command of `evalq up -- COMMAND`: run beside the manager, its output above the live table,
+ * then the wait for its jobs and the summary. One thread.
  */
 #ifndef EVQ_CLI_TRAINING_H
 #define EVQ_CLI_TRAINING_H
@@ -9,7 +9,7 @@
 
 /* Runs argv (NULL-terminated) to its end, then waits at most wait_ms for the jobs that it left.
  * Sets the exit code of the program when the command or a job failed. */
-enum evq_status evq_training_run(struct evq_process_manager *fleet, char *const *argv,
+enum evq_status evq_training_run(struct evq_process_manager *manager, char *const *argv,
                                  int64_t wait_ms, struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

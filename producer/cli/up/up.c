@@ -103,69 +103,69 @@ static enum evq_status choose_config(struct evq_cli *cli, const char *directory,
     return status;
 }
 
-static void say_ready(const struct evq_process_manager *fleet, bool has_command)
+static void say_ready(const struct evq_process_manager *manager, bool has_command)
 {
-    const struct evq_cli *cli = fleet->cli;
-    size_t workers = fleet->service_count - 1;
+    const struct evq_cli *cli = manager->cli;
+    size_t workers = manager->service_count - 1;
     evq_cli_say(cli, "evalq: %zu worker%s and the logger are up; configuration %s", workers,
                 workers == 1 ? "" : "s", cli->config->file);
-    evq_cli_say(cli, "evalq: Redis at %s", fleet->server.url);
-    evq_cli_say(cli, "evalq: and at redis://127.0.0.1:%d, password in %s", fleet->server.port,
-                fleet->server.password_file);
-    if (fleet->gateway_address[0] != '\0') {
-        evq_cli_say(cli, "evalq: gateway at %s, tokens in %s", fleet->gateway_address,
-                    fleet->gateway_tokens);
+    evq_cli_say(cli, "evalq: Redis at %s", manager->server.url);
+    evq_cli_say(cli, "evalq: and at redis://127.0.0.1:%d, password in %s", manager->server.port,
+                manager->server.password_file);
+    if (manager->gateway_address[0] != '\0') {
+        evq_cli_say(cli, "evalq: gateway at %s, tokens in %s", manager->gateway_address,
+                    manager->gateway_tokens);
     }
     if (cli->config->suite_count == 0) {
         evq_cli_say(cli, "evalq: the configuration has no suites, so no worker was started: jobs "
                          "wait. Add suites to it, then start again");
     }
     if (!has_command) {
-        evq_cli_say(cli, "evalq: Ctrl-C stops everything; logs and data in %s", fleet->directory);
+        evq_cli_say(cli, "evalq: Ctrl-C stops everything; logs and data in %s", manager->directory);
     }
 }
 
 /* Until a signal comes or something cannot go on. */
-static enum evq_status serve(struct evq_process_manager *fleet, struct evq_error *err)
+static enum evq_status serve(struct evq_process_manager *manager, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
-    while (status == EVQ_OK && fleet->stop_count == 0) {
-        status = evq_process_manager_step(fleet, -1, 200, NULL, err);
+    while (status == EVQ_OK && manager->stop_count == 0) {
+        status = evq_process_manager_step(manager, -1, 200, NULL, err);
     }
     return status;
 }
 
-static enum evq_status start_all(struct evq_process_manager *fleet, struct evq_error *err)
+static enum evq_status start_all(struct evq_process_manager *manager, struct evq_error *err)
 {
-    struct evq_cli *cli = fleet->cli;
-    enum evq_status status = evq_process_manager_start_server(fleet, err);
+    struct evq_cli *cli = manager->cli;
+    enum evq_status status = evq_process_manager_start_server(manager, err);
     if (status == EVQ_OK) {
         status = evq_queue_open(cli->conn, cli->config->redis.queue, &cli->queue, err);
     }
     if (status == EVQ_OK) {
         const char *devices = evq_option_text(&cli->options, "devices", "cpu");
-        fleet->devices = strcmp(devices, "cpu") == 0 ? NULL : devices;
-        int workers = fleet->devices != NULL ? 1 : 2; // One has a slot for each of its GPUs.
+        manager->devices = strcmp(devices, "cpu") == 0 ? NULL : devices;
+        int workers = manager->devices != NULL ? 1 : 2; // One has a slot for each of its GPUs.
         workers = (int)evq_option_integer(&cli->options, "workers", workers);
         workers = cli->config->suite_count > 0 ? workers : 0; // They would have nothing to serve.
         // A suite that was changed since the last time would be refused to all of them.
         status = workers > 0 ? evq_offer_all(cli, err) : EVQ_OK;
         if (status == EVQ_OK) {
             status = evq_process_manager_start_workers(
-                fleet, workers, (int)evq_option_integer(&cli->options, "slots", 0), err);
+                manager, workers, (int)evq_option_integer(&cli->options, "slots", 0), err);
         }
     }
     if (status == EVQ_OK) {
-        status = evq_process_manager_start_gateway(fleet, err);
+        status = evq_process_manager_start_gateway(manager, err);
     }
     if (status == EVQ_OK) {
-        status = evq_process_manager_await_workers(fleet, err);
+        status = evq_process_manager_await_workers(manager, err);
     }
     if (status == EVQ_OK) {
-        status = evq_process_manager_await_gateway(fleet, err);
+        status = evq_process_manager_await_gateway(manager, err);
     }
     if (status == EVQ_OK) {
-        status = evq_server_announce(&fleet->server, err);
+        status = evq_server_announce(&manager->server, err);
     }
     return status;
 }
@@ -173,7 +173,7 @@ static enum evq_status start_all(struct evq_process_manager *fleet, struct evq_e
 static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
 {
     char directory[PATH_MAX];
-    struct evq_process_manager *fleet = NULL;
+    struct evq_process_manager *manager = NULL;
     char *const *command = cli->options.arg_count > 0 ? cli->options.args : NULL;
     if (evq_option_text(&cli->options, "url", NULL) != NULL) {
         return evq_cli_usage(cli, err, "up starts a redis-server of its own: --url is not for it");
@@ -183,40 +183,40 @@ static enum evq_status up_run(struct evq_cli *cli, struct evq_error *err)
         return status;
     }
     status = resolve_directory(evq_option_text(&cli->options, "dir", ".evalq"), directory, err);
-    if (status == EVQ_OK && (fleet = calloc(1, sizeof *fleet)) == NULL) {
-        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the fleet");
+    if (status == EVQ_OK && (manager = calloc(1, sizeof *manager)) == NULL) {
+        status = evq_error_set(err, EVQ_E_NOMEM, "no memory for the manager");
     }
     if (status != EVQ_OK) {
         cli->exit_code = EVQ_EXIT_ERROR; // Not that of a Redis that cannot be reached.
         return status;
     }
-    status = evq_process_manager_open(fleet, cli, directory, err);
+    status = evq_process_manager_open(manager, cli, directory, err);
     if (status == EVQ_OK) {
-        fleet->parent = (pid_t)evq_option_integer(&cli->options, "parent", 0);
+        manager->parent = (pid_t)evq_option_integer(&cli->options, "parent", 0);
         status = choose_config(cli, directory, err);
         if (status == EVQ_OK) {
-            status = start_all(fleet, err);
+            status = start_all(manager, err);
         }
-        if (status == EVQ_OK && fleet->stop_count == 0) {
-            say_ready(fleet, command != NULL);
+        if (status == EVQ_OK && manager->stop_count == 0) {
+            say_ready(manager, command != NULL);
             if (command != NULL && !evq_option_flag(&cli->options, "at-once")) {
-                status = evq_process_manager_await_evaluators(fleet, err);
+                status = evq_process_manager_await_evaluators(manager, err);
             }
         }
-        if (status == EVQ_OK && fleet->stop_count == 0) {
+        if (status == EVQ_OK && manager->stop_count == 0) {
             int64_t wait_ms = 1000 * evq_option_integer(&cli->options, "wait", 3600);
-            status = command != NULL ? evq_training_run(fleet, command, wait_ms, err)
-                                     : serve(fleet, err);
+            status = command != NULL ? evq_training_run(manager, command, wait_ms, err)
+                                     : serve(manager, err);
         }
     }
-    if (fleet->stop_signal != 0) {
+    if (manager->stop_signal != 0) {
         evq_cli_say(cli, "evalq: stopping");
         if (command != NULL && status == EVQ_OK) {
             cli->exit_code = EVQ_EXIT_INTERRUPTED;
         }
     }
-    evq_process_manager_stop(fleet);
-    free(fleet);
+    evq_process_manager_stop(manager);
+    free(manager);
     return status;
 }
 
@@ -224,7 +224,7 @@ static const struct evq_option options[] = {
     {"dir", 'd', EVQ_OPTION_TEXT, "DIR",
      "directory of all data, sockets and logs; default ./.evalq", 0, 0},
     {"workers", 'w', EVQ_OPTION_INTEGER, "N", "worker processes; default 2, or 1 with GPUs", 0,
-     EVQ_FLEET_WORKERS_MAX},
+     EVQ_PROCESS_MANAGER_WORKERS_MAX},
     {"devices", 0, EVQ_OPTION_TEXT, "LIST",
      "GPUs that evaluate: auto, or numbers such as 0,1; default cpu", 0, 0},
     {"slots", 's', EVQ_OPTION_INTEGER, "N",

@@ -94,7 +94,7 @@ void evq_api_run_best(struct evq_api *api, struct evq_http_request *request,
         return;
     }
     const enum evq_status same =
-        evq_weights_verify(api->queue, api->config, api->looker, best.job, best.checkpoint, &err);
+        evq_weights_verify(api->queue, api->config, api->watcher, best.job, best.checkpoint, &err);
     if (same != EVQ_OK && !evq_weights_lost(same)) {
         evq_http_reply_fail(reply, same, &err);
         return;

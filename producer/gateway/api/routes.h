@@ -18,7 +18,7 @@ struct evq_api {
     struct evq_queue *queue; // NULL for direct routes.
     struct evq_events *events;
     struct evq_pins *pins;
-    struct evq_checkpoint_watcher *looker; // Every thread's.
+    struct evq_checkpoint_watcher *watcher; // Every thread's.
 };
 
 /* Fills reply, which is initialised: 200, JSON, empty. Also called again for the same request:

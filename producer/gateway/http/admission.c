@@ -30,7 +30,7 @@ static size_t name_bytes(const char *host)
 }
 
 /* Whether the text begins with a numeric address, with localhost, or with one of our names. */
-static bool is_our_host(const struct evq_admission *gate, const char *host)
+static bool is_our_host(const struct evq_admission *admission, const char *host)
 {
     const size_t bytes = name_bytes(host);
 
@@ -38,8 +38,9 @@ static bool is_our_host(const struct evq_admission *gate, const char *host)
         (bytes == 9 && strncasecmp(host, "localhost", 9) == 0)) {
         return true;
     }
-    for (size_t i = 0; i < gate->host_count; i++) {
-        if (strlen(gate->hosts[i]) == bytes && strncasecmp(gate->hosts[i], host, bytes) == 0) {
+    for (size_t i = 0; i < admission->host_count; i++) {
+        if (strlen(admission->hosts[i]) == bytes &&
+            strncasecmp(admission->hosts[i], host, bytes) == 0) {
             return true;
         }
     }
@@ -51,14 +52,14 @@ static bool is_our_host(const struct evq_admission *gate, const char *host)
  * Origin in every such request; a page whose own name leads to our address shows in Host. Programs
  * send no Origin, and a Host that is empty or one of ours.
  */
-static bool comes_from_elsewhere(const struct evq_admission *gate,
+static bool comes_from_elsewhere(const struct evq_admission *admission,
                                  const struct evq_http_request *request,
                                  struct evq_http_reply *reply)
 {
     const char *scheme_end = strstr(request->origin, "://");
     const char *origin_host = scheme_end != NULL ? scheme_end + 3 : "";
 
-    if (request->host[0] != '\0' && !is_our_host(gate, request->host)) {
+    if (request->host[0] != '\0' && !is_our_host(admission, request->host)) {
         evq_http_reply_error(reply, 403, "forbidden",
                              "the Host header names '%.100s', which is neither an address nor in "
                              "gateway.hosts",
@@ -84,13 +85,13 @@ static bool is_json(const char *content_type)
 }
 
 /* Checks that hold for every request that may change something, with or without a token. */
-static bool may_change(const struct evq_admission *gate, const struct evq_http_request *request,
-                       struct evq_http_reply *reply)
+static bool may_change(const struct evq_admission *admission,
+                       const struct evq_http_request *request, struct evq_http_reply *reply)
 {
     if (strcmp(request->method, "GET") == 0) {
         return true;
     }
-    if (comes_from_elsewhere(gate, request, reply)) {
+    if (comes_from_elsewhere(admission, request, reply)) {
         return false;
     }
     if (request->has_body && !is_json(request->content_type)) {
@@ -102,19 +103,19 @@ static bool may_change(const struct evq_admission *gate, const struct evq_http_r
 }
 
 /* Who asks. false: a token was given that does not hold. */
-static bool identify(struct evq_admission *gate, struct evq_http_request *request)
+static bool identify(struct evq_admission *admission, struct evq_http_request *request)
 {
     char name[EVQ_TOKEN_NAME_BYTES] = "";
     unsigned rights = 0;
 
-    request->rights = gate->lmms_open ? EVQ_HTTP_LMMS : 0;
-    if (!gate->has_tokens && gate->loopback && host_is_here(request->host)) {
+    request->rights = admission->lmms_open ? EVQ_HTTP_LMMS : 0;
+    if (!admission->has_tokens && admission->loopback && host_is_here(request->host)) {
         request->rights |= EVQ_HTTP_READ;
     }
     if (request->authorization[0] == '\0') {
         return true;
     }
-    if (!evq_tokens_check(gate->tokens, request->authorization, &rights, name)) {
+    if (!evq_tokens_check(admission->tokens, request->authorization, &rights, name)) {
         return false;
     }
     request->rights |= rights;
@@ -123,13 +124,13 @@ static bool identify(struct evq_admission *gate, struct evq_http_request *reques
 }
 
 /* May it, with the rights that it has? */
-static bool may(const struct evq_admission *gate, const struct evq_http_request *request,
+static bool may(const struct evq_admission *admission, const struct evq_http_request *request,
                 const struct evq_route *route, bool token_good, struct evq_http_reply *reply)
 {
     if (route->right == EVQ_HTTP_OPEN || (request->rights & (unsigned)route->right) != 0) {
         return true;
     }
-    if (!gate->has_tokens) {
+    if (!admission->has_tokens) {
         const char *advice =
             route->right == EVQ_HTTP_LMMS ? "--lmms-open or --tokens FILE" : "--tokens FILE";
         evq_http_reply_error(reply, 403, "forbidden",
@@ -148,17 +149,17 @@ static bool may(const struct evq_admission *gate, const struct evq_http_request 
     return false;
 }
 
-const struct evq_route *evq_admission_pass(struct evq_admission *gate,
+const struct evq_route *evq_admission_pass(struct evq_admission *admission,
                                            struct evq_http_request *request, const char *target,
                                            struct evq_http_reply *reply)
 {
     struct evq_error err = {EVQ_OK, ""};
     const int64_t now = evq_clock_mono_ms();
     const enum evq_status status = evq_http_target(request, target, &err);
-    const bool token_good = identify(gate, request);
+    const bool token_good = identify(admission, request);
     const char *client = request->user[0] != '\0' ? request->user : request->peer;
 
-    if (!evq_rate_take(gate->rate, client, token_good ? 1 : WRONG_TOKEN_COST, now)) {
+    if (!evq_rate_take(admission->rate, client, token_good ? 1 : WRONG_TOKEN_COST, now)) {
         evq_http_reply_error(reply, 429, "too_many_requests",
                              "more requests than the gateway takes of one client");
         evq_http_reply_header(reply, "Retry-After", "1");
@@ -171,8 +172,8 @@ const struct evq_route *evq_admission_pass(struct evq_admission *gate,
     reply->detail_alone = strncmp(request->path, "/v1/", 4) != 0; // Of what there is not.
     const struct evq_route *route = evq_route_find(request, target, reply);
     reply->detail_alone = route != NULL && route->right == EVQ_HTTP_LMMS;
-    if (route == NULL || !may_change(gate, request, reply) ||
-        !may(gate, request, route, token_good, reply)) {
+    if (route == NULL || !may_change(admission, request, reply) ||
+        !may(admission, request, route, token_good, reply)) {
         return NULL;
     }
     return route;

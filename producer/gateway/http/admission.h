@@ -1,8 +1,8 @@
 /*
  * Who may pass: address, rate, route, right. On the library's thread alone.
  */
-#ifndef EVQ_GATEWAY_GATE_H
-#define EVQ_GATEWAY_GATE_H
+#ifndef EVQ_GATEWAY_ADMISSION_H
+#define EVQ_GATEWAY_ADMISSION_H
 
 #include "producer/gateway/api/routes.h"
 #include "producer/gateway/http/rate.h"
@@ -22,7 +22,7 @@ struct evq_admission {
  * Reads target into request, and says who asks (request's user and rights) and for what. NULL:
  * refused, with the reply made: 400, 401, 403, 404, 405, 307, 415 or 429.
  */
-const struct evq_route *evq_admission_pass(struct evq_admission *gate,
+const struct evq_route *evq_admission_pass(struct evq_admission *admission,
                                            struct evq_http_request *request, const char *target,
                                            struct evq_http_reply *reply);
 

@@ -340,7 +340,7 @@ static bool begin(struct call *call, const char *method)
         return false;
     }
     call->exchange.route =
-        evq_admission_pass(call->server->config.gate, request, call->target, reply);
+        evq_admission_pass(call->server->config.admission, request, call->target, reply);
     return call->exchange.route != NULL;
 }
 

@@ -1,5 +1,5 @@
 /*
- * The HTTP server: the sockets, their limits, and the way of a request through gate and pool.
+ * The HTTP server: the sockets, their limits, and the way of a request through admission and pool.
  * Started, swept and stopped by one thread; evq_http_server_wake() may come from any.
  *
  * Limits. Head of a request 32 KiB (431), body EVQ_HTTP_BODY_MAX (413), bodies in memory 64 MiB
@@ -16,9 +16,9 @@
 struct evq_http_server;
 
 struct evq_http_server_config {
-    int listen_fd;              // Taken over, also when starting fails.
-    struct evq_admission *gate; // Borrowed, as the next.
-    struct evq_api *direct;     // What handlers of direct routes get.
+    int listen_fd;                   // Taken over, also when starting fails.
+    struct evq_admission *admission; // Borrowed, as the next.
+    struct evq_api *direct;          // What handlers of direct routes get.
     uint32_t connections_max;
     uint32_t streams_max;
     int64_t receive_ms;

@@ -21,7 +21,7 @@ struct thread {
 
 struct evq_thread_pool {
     struct evq_thread_pool_config config;
-    struct evq_checkpoint_watcher *looker;
+    struct evq_checkpoint_watcher *watcher;
     pthread_mutex_t lock; // Over the lists and stop.
     pthread_cond_t more;
     struct evq_exchange *first; // Waiting, in order.
@@ -137,7 +137,7 @@ static bool handle(struct evq_thread_pool *pool, struct thread *thread,
                           .queue = thread->queue,
                           .events = pool->config.events,
                           .pins = pool->config.pins,
-                          .looker = pool->looker};
+                          .watcher = pool->watcher};
 
     if (evq_clock_mono_ms() - exchange->queued_ms > exchange->route->waits_ms) {
         answer_busy(exchange, "too many requests are waiting for Redis");
@@ -228,7 +228,7 @@ enum evq_status evq_thread_pool_start(const struct evq_thread_pool_config *confi
                    pthread_cond_init(&pool->more, &attributes) == 0;
     (void)pthread_condattr_destroy(&attributes); // Holds nothing on Linux.
     enum evq_status status = pool->opened
-                                 ? evq_checkpoint_watcher_open(LOOK_TIMEOUT_MS, &pool->looker, err)
+                                 ? evq_checkpoint_watcher_open(LOOK_TIMEOUT_MS, &pool->watcher, err)
                                  : evq_error_set(err, EVQ_E_NOMEM, "no lock");
     if (status == EVQ_OK) {
         status = open_threads(pool, err);
@@ -295,6 +295,6 @@ void evq_thread_pool_stop(struct evq_thread_pool *pool)
         (void)pthread_cond_destroy(&pool->more);
         (void)pthread_mutex_destroy(&pool->lock);
     }
-    evq_checkpoint_watcher_close(pool->looker);
+    evq_checkpoint_watcher_close(pool->watcher);
     free(pool);
 }

@@ -21,7 +21,7 @@ struct note { // A pin that the thread shall look after.
 };
 
 struct run {
-    struct evq_pin_releaser keeper;
+    struct evq_pin_releaser releaser;
     char name[EVQ_JOB_RUN_BYTES_MAX + 1];
 };
 
@@ -83,8 +83,8 @@ static void take_over(struct evq_pins *pins, struct note *note)
         struct run *run = run_of(pins, note->run);
         if (run != NULL) {
             output_of(note->directory, output);
-            evq_pin_releaser_visit(&run->keeper, output, evq_queue_name(pins->queue), note->run);
-            evq_pin_releaser_add(&run->keeper, note->directory, 0);
+            evq_pin_releaser_visit(&run->releaser, output, evq_queue_name(pins->queue), note->run);
+            evq_pin_releaser_add(&run->releaser, note->directory, 0);
         }
         free(note);
         note = next;
@@ -99,10 +99,10 @@ static void look(struct evq_pins *pins)
 
     for (size_t i = 0; i < pins->run_count; i++) {
         struct run *run = &pins->runs[i];
-        if (run->keeper.due_ms > evq_clock_mono_ms()) {
+        if (run->releaser.due_ms > evq_clock_mono_ms()) {
             continue;
         }
-        const bool well = evq_pin_releaser_look(&run->keeper, pins->queue, &info, &err);
+        const bool well = evq_pin_releaser_look(&run->releaser, pins->queue, &info, &err);
         if (!well) {
             const uint32_t kind = UINT32_C(1) << err.status;
             if ((pins->told & kind) == 0) { // One reason may follow upon another.
@@ -112,8 +112,8 @@ static void look(struct evq_pins *pins)
             return; // The others would wait for Redis as well.
         }
         pins->told = 0;
-        if (run->keeper.pin_count == 0) {
-            evq_pin_releaser_free(&run->keeper);
+        if (run->releaser.pin_count == 0) {
+            evq_pin_releaser_free(&run->releaser);
             *run = pins->runs[--pins->run_count];
             i--;
         }
@@ -202,7 +202,7 @@ void evq_pins_stop(struct evq_pins *pins)
         (void)pthread_join(pins->thread, NULL);
     }
     for (size_t i = 0; i < pins->run_count; i++) {
-        evq_pin_releaser_free(&pins->runs[i].keeper);
+        evq_pin_releaser_free(&pins->runs[i].releaser);
     }
     free(pins->runs);
     while (pins->notes != NULL) { // Only where the thread never started.
@@ -265,7 +265,7 @@ void evq_pins_note(struct evq_pins *pins, struct evq_queue *queue, const struct 
     struct note *note = calloc(1, sizeof *note);
 
     if (sent != NULL && evq_queue_info(queue, &info, NULL) != EVQ_OK) {
-        info.epoch[0] = '\0'; // Not known: the keeper asks for the job all the same.
+        info.epoch[0] = '\0'; // Not known: the releaser asks for the job all the same.
     }
     evq_pin_releaser_note(directory, job, sent, info.epoch);
     if (note == NULL) {

@@ -2,7 +2,7 @@
  * Pins of the checkpoints that requests of LMMS-Eval's clients name: their trainer rotates what
  * waits to be evaluated, and knows nothing of evalq. Made where a request is answered, by
  * producer/client/pins/pin.h; a thread of their own, with its own connection to Redis, looks after
- * them by producer/client/pins/pin_releaser.h, one keeper a run. What a gateway leaves behind is
+ * them by producer/client/pins/pin_releaser.h, one releaser a run. What a gateway leaves behind is
  * taken over by the next one that has a request of the same run, or removed by `evalq gc`.
  */
 #ifndef EVQ_GATEWAY_PINS_H
