@@ -56,10 +56,13 @@ static enum evq_status file_add(struct walk *walk, const char *path, const struc
         walk->capacity = capacity;
     }
     const char *copy = evq_arena_strdup(inventory->arena, path);
-    if (copy == NULL) {
+    const size_t bytes = strlen(path);
+    if (copy == NULL && evq_arena_used(inventory->arena) + PATH_BYTES > NAMES_BYTES_MAX) {
         return fail(walk, EVQ_E_LIMIT, path, "belongs to a checkpoint with too many files");
     }
-    const size_t bytes = strlen(copy);
+    if (copy == NULL) {
+        return evq_error_set(walk->err, EVQ_E_NOMEM, "the files of a checkpoint");
+    }
     inventory->files[inventory->count++] =
         (struct evq_inventory_file){.path = copy,
                                     .name = copy + (bytes > walk->below ? walk->below : bytes),
@@ -98,13 +101,21 @@ static enum evq_status link_walk(struct walk *walk, const char *path, int depth)
     return status;
 }
 
+/* error: why a listed entry cannot be looked at. */
+static enum evq_status entry_failed(const struct walk *walk, const char *path, int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == ELOOP
+               ? fail(walk, EVQ_E_CHANGED, path, "went away while the checkpoint was listed")
+               : fail(walk, EVQ_E_IO, path, strerror(error));
+}
+
 static enum evq_status entry_walk(struct walk *walk, int folder_fd, const char *path,
                                   const char *name, int depth)
 {
     struct stat info;
 
     if (fstatat(folder_fd, name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
-        return fail(walk, EVQ_E_CHANGED, path, "went away while the checkpoint was listed");
+        return entry_failed(walk, path, errno);
     }
     if (S_ISREG(info.st_mode)) {
         return file_add(walk, path, &info);
@@ -119,8 +130,7 @@ static enum evq_status entry_walk(struct walk *walk, int folder_fd, const char *
         return too_deep(walk, -1, path);
     }
     const int fd = openat(folder_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return fd >= 0 ? folder_walk(walk, fd, path, depth + 1)
-                   : fail(walk, EVQ_E_IO, path, strerror(errno));
+    return fd >= 0 ? folder_walk(walk, fd, path, depth + 1) : entry_failed(walk, path, errno);
 }
 
 /* Takes over fd. */
@@ -132,8 +142,10 @@ static enum evq_status folder_walk(struct walk *walk, int fd, const char *path, 
     DIR *stream = fdopendir(fd);
 
     if (stream == NULL) {
+        const int error = errno;
         (void)close(fd); // Never read from.
-        return fail(walk, EVQ_E_IO, path, strerror(errno));
+        return error == ENOMEM ? evq_error_set(walk->err, EVQ_E_NOMEM, "a list of files")
+                               : fail(walk, EVQ_E_IO, path, strerror(error));
     }
     while (status == EVQ_OK && (errno = 0, entry = readdir(stream)) != NULL) {
         const char *name = entry->d_name;

@@ -13,11 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
+#include "tests/fixture/memory.h"
 #include "tests/fixture/safetensors.h"
 #include "worker/child/runner.h"
 
@@ -40,6 +42,8 @@ static const char warm_sh[] =
     "  echo '{\"type\": \"done\"}'\n"
     "done\n";
 
+enum shortage { SHORT_OF_NOTHING, SHORT_OF_MEMORY, SHORT_OF_DESCRIPTORS };
+
 struct scene {
     const struct fixture_folder *folder;
     struct evq_config *config;
@@ -47,6 +51,7 @@ struct scene {
     int root_fd;
     int published;
     int attempts;
+    enum shortage shortage; // Begins when the evaluator reports progress.
 };
 
 /* Writes text with the folder's path in the place of $DIR. */
@@ -95,12 +100,36 @@ static void scene_close(struct scene *scene)
     evq_config_free(scene->config);
 }
 
+/* All descriptors below the limit are taken: the next file cannot be opened. Returns the limit that
+ * was in force. */
+static rlim_t descriptors_limit(rlim_t count)
+{
+    struct rlimit limit;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = count;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return before;
+}
+
 static enum evq_status on_progress(void *context, int64_t done, int64_t total, const char *status)
 {
-    (void)context;
+    const struct scene *scene = context;
+
     (void)done;
     (void)total;
-    (void)status;
+    if (status == NULL || strcmp(status, "now") != 0) {
+        return EVQ_OK;
+    }
+    if (scene->shortage == SHORT_OF_MEMORY) {
+        fixture_memory_refuse(2048, 5000); // Of these sizes are the blocks of a fingerprint.
+    } else if (scene->shortage == SHORT_OF_DESCRIPTORS) {
+        const int free_fd = dup(scene->root_fd);
+        assert_true(free_fd >= 0);
+        (void)close(free_fd);
+        (void)descriptors_limit((rlim_t)free_fd);
+    }
     return EVQ_OK;
 }
 
@@ -215,6 +244,38 @@ static void result_is_published_only_of_a_checkpoint_that_stayed_as_it_was(void 
     scene_close(&scene);
 }
 
+static void checkpoint_is_not_called_changed_when_this_machine_cannot_look(void **state)
+{
+    static const struct {
+        enum shortage shortage;
+        enum evq_status status;
+    } rows[] = {{SHORT_OF_NOTHING, EVQ_OK},
+                {SHORT_OF_MEMORY, EVQ_E_NOMEM},
+                {SHORT_OF_DESCRIPTORS, EVQ_E_IO}};
+    static const char *const paths[] = {"file.bin", "ck"};
+    const rlim_t limit = descriptors_limit(1024);
+    struct scene scene;
+
+    scene_open(&scene, *state);
+    checkpoint_write(&scene);
+    for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
+        struct evq_error err = {0};
+        scene.shortage = rows[i / 2].shortage;
+        const enum evq_status status =
+            evaluate(&scene, "warm", paths[i % 2],
+                     "echo '{\"type\": \"progress\", \"status\": \"now\"}'\n", &err);
+        (void)descriptors_limit(1024);
+        const uint32_t refused = fixture_memory_give();
+        if (status != rows[i / 2].status || scene.published != (status == EVQ_OK) ||
+            (scene.shortage == SHORT_OF_MEMORY && refused == 0)) {
+            fail_msg("shortage %d, %s: %s, %d results; %s", (int)scene.shortage, paths[i % 2],
+                     evq_status_name(status), scene.published, err.message);
+        }
+    }
+    (void)descriptors_limit(limit);
+    scene_close(&scene);
+}
+
 static void program_is_not_led_out_of_its_root(void **state)
 {
     static const char *const paths[] = {"absolute", "climbing", "inside", "pipe", "folder_link"};
@@ -259,6 +320,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(result_is_published_only_of_a_checkpoint_that_stayed_as_it_was),
+        TEST(checkpoint_is_not_called_changed_when_this_machine_cannot_look),
         TEST(program_is_not_led_out_of_its_root),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -212,9 +212,17 @@ static enum evq_status changed_error(const struct evq_eval_request *request, con
     return evq_error_set(err, EVQ_E_CHANGED, "checkpoint '%s' %s", request->path, when);
 }
 
+/* This machine ran out of memory or file descriptors, say. That tells nothing about the checkpoint.
+ */
+static bool could_not_look(enum evq_status status)
+{
+    return status == EVQ_E_NOMEM || status == EVQ_E_IO;
+}
+
 /*
  * Whether the checkpoint is still the one that the evaluation began with. evalq does not see what a
  * program reads, so every file must be there as it was. EVQ_E_GONE, EVQ_E_CHANGED: it is not.
+ * EVQ_E_NOMEM, EVQ_E_IO: it is not known, so the attempt fails and publishes nothing.
  */
 static enum evq_status check_unchanged(const struct relay *relay, struct evq_error *err)
 {
@@ -229,6 +237,10 @@ static enum evq_status check_unchanged(const struct relay *relay, struct evq_err
     if (status == EVQ_E_GONE) {
         return evq_error_set(err, EVQ_E_GONE, "checkpoint '%s' vanished while it was evaluated",
                              request->path);
+    }
+    if (could_not_look(status)) {
+        return evq_error_set(err, status, "whether checkpoint '%s' changed is not known: %s",
+                             request->path, fault.message);
     }
     if (status != EVQ_OK || strcmp(relay->fingerprint, now) != 0) {
         return changed_error(request, "changed while it was evaluated", err);
