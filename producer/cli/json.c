@@ -64,10 +64,12 @@ void evq_json_set_time(json_t *object, const char *key, int64_t unix_ms)
     }
 }
 
-enum evq_status evq_json_print(const json_t *document, struct evq_error *err)
+enum evq_status evq_json_print(json_t *document, struct evq_error *err)
 {
-    if (document == NULL || evq_json_memory_failed() ||
-        json_dumpf(document, stdout, JSON_INDENT(2)) != 0) {
+    const bool failed = document == NULL || evq_json_memory_failed() ||
+                        json_dumpf(document, stdout, JSON_INDENT(2)) != 0;
+    json_decref(document);
+    if (failed) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for the JSON document");
     }
     (void)fputc('\n', stdout);

@@ -7,11 +7,11 @@
 #include "shared/base/arena.h"
 
 #define CELL_BYTES_MAX    1024
-#define CAUSE_COLUMNS_MIN 40 // Optional columns give way to this much of the last one.
+#define CAUSE_COLUMNS_MIN 40 // Optional columns are hidden until this much of the last one fits.
 
 struct cell {
     const char *text;
-    size_t columns; // On a screen.
+    size_t columns; // Its width on a screen.
     enum evq_colour colour;
 };
 
@@ -26,7 +26,7 @@ struct evq_table {
     struct cell titles[EVQ_TABLE_COLUMNS_MAX];
     bool right[EVQ_TABLE_COLUMNS_MAX];
     bool optional[EVQ_TABLE_COLUMNS_MAX];
-    bool hidden[EVQ_TABLE_COLUMNS_MAX]; // Of the optional ones, when last printed.
+    bool hidden[EVQ_TABLE_COLUMNS_MAX]; // Optional columns that did not fit when last printed.
     size_t widths[EVQ_TABLE_COLUMNS_MAX];
     size_t column_count;
     struct row *first;
@@ -59,7 +59,7 @@ void evq_table_free(struct evq_table *table)
 
 void evq_table_column(struct evq_table *table, const char *title, bool right)
 {
-    if (table->column_count == EVQ_TABLE_COLUMNS_MAX) {
+    if (table == NULL || table->column_count == EVQ_TABLE_COLUMNS_MAX) {
         return;
     }
     size_t at = table->column_count++;
@@ -74,15 +74,18 @@ void evq_table_column(struct evq_table *table, const char *title, bool right)
 
 void evq_table_optional(struct evq_table *table)
 {
-    if (table->column_count > 0) {
+    if (table != NULL && table->column_count > 0) {
         table->optional[table->column_count - 1] = true;
     }
 }
 
 void evq_table_row(struct evq_table *table)
 {
-    struct row *row =
-        evq_arena_alloc(table->arena, sizeof *row + table->column_count * sizeof row->cells[0]);
+    struct row *row = NULL;
+    if (table == NULL) {
+        return;
+    }
+    row = evq_arena_alloc(table->arena, sizeof *row + table->column_count * sizeof row->cells[0]);
     if (row == NULL) {
         table->failed = true;
         return;
@@ -98,7 +101,7 @@ void evq_table_row(struct evq_table *table)
 
 void evq_table_cell(struct evq_table *table, enum evq_colour colour, const char *format, ...)
 {
-    struct row *row = table->last;
+    struct row *row = table != NULL ? table->last : NULL;
     if (row == NULL || table->failed || row->cell_count >= table->column_count) {
         return;
     }
@@ -124,12 +127,7 @@ void evq_table_cell(struct evq_table *table, enum evq_colour colour, const char 
     }
 }
 
-size_t evq_table_rows(const struct evq_table *table)
-{
-    return table->row_count;
-}
-
-/* Bytes of text that fill at most `columns` of a screen. */
+/* How many bytes of the text take at most `columns` columns of a screen. */
 static size_t bytes_for_columns(const char *text, size_t columns)
 {
     size_t bytes = 0;
@@ -224,9 +222,9 @@ static void print_plain(const struct row *row, FILE *out)
 enum evq_status evq_table_print(struct evq_table *table, const struct evq_terminal *terminal,
                                 int indent, FILE *out, struct evq_error *err)
 {
-    if (table->failed) {
+    if (table == NULL || table->failed) {
         return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table of %zu rows",
-                             table->row_count);
+                             table != NULL ? table->row_count : 0);
     }
     if (terminal->width > 0) {
         fit(table, terminal, indent);
@@ -243,4 +241,13 @@ enum evq_status evq_table_print(struct evq_table *table, const struct evq_termin
         }
     }
     return EVQ_OK;
+}
+
+enum evq_status evq_table_finish(struct evq_table *table, const struct evq_terminal *terminal,
+                                 int indent, FILE *out, struct evq_error *err)
+{
+    const enum evq_status status = evq_table_print(table, terminal, indent, out, err);
+
+    evq_table_free(table);
+    return status;
 }

@@ -1,5 +1,6 @@
 #include "producer/cli/view.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum evq_status evq_view_stats(struct evq_cli *cli, json_t **ret, struct evq_error *err)
@@ -75,4 +76,39 @@ enum evq_status evq_view_ids(struct evq_cli *cli, const char *state, const char 
                              struct evq_error *err)
 {
     return jobs_append(cli, state, run, SIZE_MAX, true, ret, err);
+}
+
+/* Visits one page of runs. cursor becomes that of the next page, "" after the last. */
+static enum evq_status visit_page(struct evq_cli *cli, char cursor[32], evq_view_run_fn on_run,
+                                  void *context, struct evq_error *err)
+{
+    char *text = NULL;
+    json_t *page = NULL;
+    size_t index = 0;
+    const json_t *row = NULL;
+    enum evq_status status = evq_queue_runs(cli->queue, cursor, &text, err);
+    if (status == EVQ_OK) {
+        status = evq_json_take(text, &page, err);
+    }
+    json_array_foreach(json_object_get(page, "runs"), index, row)
+    {
+        const char *run = evq_json_text(row, "run", NULL);
+        if (run != NULL && status == EVQ_OK) {
+            status = on_run(context, run, err);
+        }
+    }
+    (void)snprintf(cursor, 32, "%s", evq_json_text(page, "cursor", ""));
+    json_decref(page);
+    return status;
+}
+
+enum evq_status evq_view_each_run(struct evq_cli *cli, evq_view_run_fn on_run, void *context,
+                                  struct evq_error *err)
+{
+    char cursor[32] = "";
+    enum evq_status status = EVQ_OK;
+    do {
+        status = visit_page(cli, cursor, on_run, context, err);
+    } while (status == EVQ_OK && cursor[0] != '\0');
+    return status;
 }

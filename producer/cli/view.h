@@ -19,8 +19,13 @@ const json_t *evq_view_hash(const json_t *job);
  */
 enum evq_status evq_view_jobs(struct evq_cli *cli, const char *state, const char *run, size_t count,
                               json_t **ret, struct evq_error *err) EVQ_CHECK_RESULT;
-/* Their ids alone, as strings, and all of them. */
+/* The same for the ids of all such jobs, as strings. */
 enum evq_status evq_view_ids(struct evq_cli *cli, const char *state, const char *run, json_t **ret,
                              struct evq_error *err) EVQ_CHECK_RESULT;
+
+/* Called with each run of the queue. Anything but EVQ_OK ends the walk. */
+typedef enum evq_status (*evq_view_run_fn)(void *context, const char *run, struct evq_error *err);
+enum evq_status evq_view_each_run(struct evq_cli *cli, evq_view_run_fn on_run, void *context,
+                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -127,9 +127,6 @@ static enum evq_status print_table(const struct comparison *to, struct evq_error
 {
     struct evq_table *table = evq_table_new();
 
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
     evq_table_column(table, "METRIC", false);
     evq_table_column(table, "RUN", false);
     evq_table_column(table, "BEST ", true);
@@ -160,9 +157,7 @@ static enum evq_status print_table(const struct comparison *to, struct evq_error
         evq_table_cell(table, EVQ_COLOUR_NONE, "%s", step);
         evq_table_cell(table, EVQ_COLOUR_DIM, "%zu", one->count);
     }
-    const enum evq_status status = evq_table_print(table, &to->cli->terminal, 0, stdout, err);
-    evq_table_free(table);
-    return status;
+    return evq_table_finish(table, &to->cli->terminal, 0, stdout, err);
 }
 
 static json_t *number_json(double value)
@@ -191,10 +186,7 @@ static enum evq_status print_json(const struct comparison *to, struct evq_error 
         }
         (void)json_array_append_new(list, row);
     }
-    json_t *doc = json_pack("{s:o}", "metrics", list);
-    const enum evq_status status = evq_json_print(doc, err);
-    json_decref(doc);
-    return status;
+    return evq_json_print(json_pack("{s:o}", "metrics", list), err);
 }
 
 static enum evq_status read_runs(struct comparison *to, struct evq_error *none,

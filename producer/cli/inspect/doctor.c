@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "producer/cli/inspect/health.h"
-#include "producer/cli/table.h"
+#include "producer/cli/json_table.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 #include "shared/base/clock.h"
@@ -272,35 +272,36 @@ static enum evq_status check_server(struct evq_cli *cli, json_t *checks, struct 
     return status;
 }
 
-static enum evq_status print_checks(const struct evq_cli *cli, const json_t *checks,
-                                    struct evq_error *err)
+static void cell_level(struct evq_table *table, const json_t *check)
 {
     static const enum evq_colour colours[] = {EVQ_COLOUR_GREEN, EVQ_COLOUR_NONE, EVQ_COLOUR_YELLOW,
                                               EVQ_COLOUR_RED};
-    size_t index = 0;
-    const json_t *check = NULL;
-    struct evq_table *table = evq_table_new();
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
-    evq_table_column(table, "", false);
-    evq_table_column(table, "CHECK", false);
-    evq_table_column(table, "FOUND", false);
-    json_array_foreach(checks, index, check)
-    {
-        const char *advice = evq_json_text(check, "advice", "");
-        evq_table_row(table);
-        evq_table_cell(table, colours[evq_health_level(check)], "%s",
-                       evq_json_text(check, "level", "?"));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(check, "check", "?"));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s%s%s", evq_json_text(check, "text", "?"),
-                       advice[0] != '\0' ? " -> " : "", advice);
-    }
+
+    evq_table_cell(table, colours[evq_health_level(check)], "%s",
+                   evq_json_text(check, "level", "?"));
+}
+
+static void cell_found(struct evq_table *table, const json_t *check)
+{
+    const char *advice = evq_json_text(check, "advice", "");
+
+    evq_table_cell(table, EVQ_COLOUR_NONE, "%s%s%s", evq_json_text(check, "text", "?"),
+                   advice[0] != '\0' ? " -> " : "", advice);
+}
+
+static enum evq_status print_checks(const struct evq_cli *cli, const json_t *checks,
+                                    struct evq_error *err)
+{
+    static const struct evq_column columns[] = {
+        {"", .cell = cell_level},
+        {"CHECK", .key = "check"},
+        {"FOUND", .cell = cell_found},
+    };
+    static const struct evq_json_table table = {EVQ_COLUMNS(columns)};
     struct evq_terminal uncut = cli->terminal;
-    uncut.width = 0; // Advice that is cut is none.
-    enum evq_status status = evq_table_print(table, &uncut, 0, stdout, err);
-    evq_table_free(table);
-    return status;
+
+    uncut.width = 0; // Advice is useless if it is cut.
+    return evq_json_table_print(&table, checks, &uncut, err);
 }
 
 static enum evq_status doctor_run(struct evq_cli *cli, struct evq_error *err)
@@ -324,10 +325,9 @@ static enum evq_status doctor_run(struct evq_cli *cli, struct evq_error *err)
         }
     }
     if (status == EVQ_OK && cli->terminal.json) {
-        json_t *doc = json_pack("{s:i, s:i, s:O}", "failed", counts[EVQ_HEALTH_FAIL], "warned",
-                                counts[EVQ_HEALTH_WARN], "checks", checks);
-        status = evq_json_print(doc, err);
-        json_decref(doc);
+        status = evq_json_print(json_pack("{s:i, s:i, s:O}", "failed", counts[EVQ_HEALTH_FAIL],
+                                          "warned", counts[EVQ_HEALTH_WARN], "checks", checks),
+                                err);
     } else if (status == EVQ_OK) {
         status = print_checks(cli, checks, err);
         evq_cli_say(cli, "evalq: %d failed, %d warnings", counts[EVQ_HEALTH_FAIL],

@@ -425,9 +425,6 @@ enum evq_status evq_result_table_print(const struct evq_result_table *results,
                                        struct evq_error *err)
 {
     struct evq_table *table = evq_table_new();
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
     add_columns(results, table, show_run);
     for (size_t i = 0; i < results->row_count; i++) {
         const char *tasks[EVQ_RESULT_TABLE_METRICS_MAX];
@@ -439,8 +436,7 @@ enum evq_status evq_result_table_print(const struct evq_result_table *results,
             print_row(results, i, NULL, table, show_run);
         }
     }
-    enum evq_status status = evq_table_print(table, terminal, 0, stdout, err);
-    evq_table_free(table);
+    enum evq_status status = evq_table_finish(table, terminal, 0, stdout, err);
     if (status == EVQ_OK && results->failed) {
         status =
             evq_error_set(err, EVQ_E_NOMEM, "no memory for more than %zu rows", results->row_count);

@@ -153,7 +153,7 @@ static enum evq_status show_run(struct evq_cli *cli, struct evq_error *err)
     }
     if (terminal->json) {
         add_iso_times(view);
-        status = evq_json_print(view, err);
+        status = evq_json_print(json_incref(view), err);
     } else {
         json_t *hash = json_object_get(view, "job");
         const char *reason = evq_json_text(hash, "reason", "");

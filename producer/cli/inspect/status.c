@@ -6,55 +6,14 @@
 
 #include "producer/cli/inspect/health.h"
 #include "producer/cli/inspect/status.h"
-#include "producer/cli/table.h"
+#include "producer/cli/json_table.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 #include "shared/base/clock.h"
 
-#define WAITING_SHOWN 20
-#define ALIKE_SHOWN   5 // Warnings of one kind.
-
-static void begin(struct evq_table *table, const struct evq_terminal *terminal, const char *kind)
-{
-    evq_table_row(table);
-    if (terminal->plain) {
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", kind);
-    }
-}
-
-/* A table whose rows in --plain begin with their kind. */
-static struct evq_table *table_of(const struct evq_terminal *terminal, const char *const *titles,
-                                  size_t count, const char *right)
-{
-    struct evq_table *table = evq_table_new();
-    if (table == NULL) {
-        return NULL;
-    }
-    if (terminal->plain) {
-        evq_table_column(table, "KIND", false);
-    }
-    for (size_t i = 0; i < count; i++) {
-        evq_table_column(table, titles[i], right[i] == 'r');
-    }
-    return table;
-}
-
-static enum evq_status print_and_free(struct evq_table *table, const struct evq_terminal *terminal,
-                                      const char *title, struct evq_error *err)
-{
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
-    enum evq_status status = EVQ_OK;
-    if (evq_table_rows(table) > 0) {
-        if (!terminal->plain) {
-            (void)printf("\n%s\n", title);
-        }
-        status = evq_table_print(table, terminal, terminal->plain ? 0 : 2, stdout, err);
-    }
-    evq_table_free(table);
-    return status;
-}
+#define WAITING_SHOWN      20
+#define ALIKE_SHOWN        5 // Warnings of one kind.
+#define WORKER_BYTES_SHOWN 20
 
 static void print_warning(const struct evq_terminal *terminal, const json_t *check)
 {
@@ -148,75 +107,45 @@ static void print_counts(const struct evq_cli *cli, const json_t *stats)
     }
 }
 
-static enum evq_status print_running(const struct evq_cli *cli, const json_t *jobs, int64_t now,
-                                     struct evq_error *err)
+static void cell_done(struct evq_table *table, const json_t *job)
 {
-    static const char *const titles[] = {"JOB", "FOR", "DONE", "ATTEMPT", "WORKER", "DOING"};
-    size_t index = 0;
-    const json_t *job = NULL;
-    struct evq_table *table = table_of(&cli->terminal, titles, 6, "lrrrll");
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
+    const int64_t done = evq_json_integer(job, "progress", -1);
+    const int64_t total = evq_json_integer(job, "total", 0);
+
+    if (done >= 0 && total > 0) {
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64 "%%", 100 * done / total);
+    } else {
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", "");
     }
-    json_array_foreach(jobs, index, job)
-    {
-        char span[EVQ_TERMINAL_SPAN_BYTES];
-        int64_t started = evq_json_integer(job, "started", 0);
-        int64_t done = evq_json_integer(job, "progress", -1);
-        int64_t total = evq_json_integer(job, "total", 0);
-        const char *suspect = evq_json_text(job, "suspect", "");
-        const char *shards = evq_json_text(job, "shards", "");
-        begin(table, &cli->terminal, "running");
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(job, "id", "?"));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s",
-                       evq_terminal_span(started > 0 ? now - started : -1, span));
-        if (done >= 0 && total > 0) {
-            evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64 "%%", 100 * done / total);
-        } else {
-            evq_table_cell(table, EVQ_COLOUR_NONE, "%s", "");
-        }
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(job, "attempts", ""));
-        evq_table_cell(table, EVQ_COLOUR_DIM, "%.20s", evq_json_text(job, "worker", ""));
-        if (suspect[0] != '\0' && strcmp(suspect, "0") != 0) {
-            evq_table_cell(table, EVQ_COLOUR_YELLOW, "%s", "silent; goes to another worker soon");
-        } else {
-            evq_table_cell(table, EVQ_COLOUR_NONE, "%s%s%s", evq_json_text(job, "status", ""),
-                           shards[0] != '\0' ? "shards: " : "", shards);
-        }
-    }
-    return print_and_free(table, &cli->terminal, "Running", err);
 }
 
-static enum evq_status print_waiting(const struct evq_cli *cli, const json_t *jobs, int64_t now,
-                                     int64_t all, struct evq_error *err)
+static void cell_doing(struct evq_table *table, const json_t *job)
 {
-    static const char *const titles[] = {"JOB", "FOR", "STATE", "WHY"};
-    char title[64];
-    size_t index = 0;
-    const json_t *job = NULL;
-    struct evq_table *table = table_of(&cli->terminal, titles, 4, "lrll");
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
-    json_array_foreach(jobs, index, job)
-    {
-        char span[EVQ_TERMINAL_SPAN_BYTES];
-        int64_t since = evq_json_integer(job, "submitted", 0);
-        begin(table, &cli->terminal, "waiting");
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(job, "id", "?"));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s",
-                       evq_terminal_span(since > 0 ? now - since : -1, span));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(job, "state", ""));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(job, "why", ""));
-    }
-    if (all > (int64_t)json_array_size(jobs)) {
-        (void)snprintf(title, sizeof title, "Waiting (%zu of %" PRId64 ")", json_array_size(jobs),
-                       all);
+    const char *shards = evq_json_text(job, "shards", "");
+
+    if (evq_json_true(job, "suspect")) {
+        evq_table_cell(table, EVQ_COLOUR_YELLOW, "silent; goes to another worker soon");
     } else {
-        (void)snprintf(title, sizeof title, "Waiting");
+        evq_table_cell(table, EVQ_COLOUR_NONE, "%s%s%s", evq_json_text(job, "status", ""),
+                       shards[0] != '\0' ? "shards: " : "", shards);
     }
-    return print_and_free(table, &cli->terminal, title, err);
 }
+
+static const struct evq_column running_columns[] = {
+    {"JOB", .key = "id"},
+    {"FOR", "started", .kind = EVQ_COLUMN_SINCE},
+    {"DONE", NULL, .kind = EVQ_COLUMN_INTEGER, .cell = cell_done},
+    {"ATTEMPT", "attempts", .kind = EVQ_COLUMN_INTEGER},
+    {"WORKER", "worker", .colour = EVQ_COLOUR_DIM, .bytes_max = WORKER_BYTES_SHOWN},
+    {"DOING", .cell = cell_doing},
+};
+
+static const struct evq_column waiting_columns[] = {
+    {"JOB", .key = "id"},
+    {"FOR", "submitted", .kind = EVQ_COLUMN_SINCE},
+    {"STATE", .key = "state"},
+    {"WHY", .key = "why"},
+};
 
 /* A list of names or of objects with names, joined. */
 static void joined(const json_t *list, char *out, size_t out_bytes)
@@ -252,50 +181,67 @@ static const char *slot_wait(const json_t *slots)
     return "";
 }
 
-static enum evq_status print_workers(const struct evq_cli *cli, const json_t *stats,
-                                     struct evq_error *err)
+static const char *worker_state(const json_t *worker)
 {
-    static const char *const titles[] = {"WORKER", "HOST",    "STATE", "HEARTBEAT",
-                                         "SLOTS",  "VERSION", "SUITES"};
+    const json_t *info = json_object_get(worker, "info");
+    const char *state = evq_json_text(worker, "state", "?");
+
+    if (strcmp(state, "alive") != 0) {
+        return state;
+    }
+    return evq_json_true(info, "sick")       ? "sick"    // It claims nothing: jobs crash on it.
+           : evq_json_true(info, "no_room")  ? "no room" // Its disk or descriptor table is full.
+           : evq_json_true(info, "draining") ? "draining"
+                                             : state;
+}
+
+static void cell_state(struct evq_table *table, const json_t *worker)
+{
+    const char *state = evq_json_text(worker, "state", "?");
+
+    evq_table_cell(table, strcmp(state, "alive") == 0 ? EVQ_COLOUR_GREEN : EVQ_COLOUR_RED, "%s",
+                   state);
+}
+
+static const struct evq_column worker_columns[] = {
+    {"WORKER", "id", .bytes_max = WORKER_BYTES_SHOWN},
+    {"HOST", .key = "host"},
+    {"STATE", .cell = cell_state},
+    {"HEARTBEAT", "age", .kind = EVQ_COLUMN_AGE, .suffix = " ago"},
+    {"SLOTS", "slots", .kind = EVQ_COLUMN_INTEGER},
+    {"VERSION", "version", .colour = EVQ_COLOUR_DIM},
+    {"SUITES", .key = "suites"},
+};
+
+/* One row per worker. Workers that died over an hour ago are left out. */
+static json_t *worker_rows(const json_t *stats)
+{
+    json_t *rows = json_array();
     size_t index = 0;
     const json_t *worker = NULL;
-    struct evq_table *table = table_of(&cli->terminal, titles, 7, "lllrrll");
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
+
     json_array_foreach(json_object_get(stats, "workers"), index, worker)
     {
-        char span[EVQ_TERMINAL_SPAN_BYTES];
-        char suites[256];
         const json_t *info = json_object_get(worker, "info");
         const json_t *slots = json_object_get(info, "slots");
-        const char *state = evq_json_text(worker, "state", "?");
-        if (strcmp(state, "alive") == 0 && evq_json_true(info, "sick")) {
-            state = "sick"; // Jobs keep crashing on it: it claims none.
-        } else if (strcmp(state, "alive") == 0 && evq_json_true(info, "no_room")) {
-            state = "no room"; // A full disk, or no descriptors: its log says which.
-        } else if (strcmp(state, "alive") == 0 && evq_json_true(info, "draining")) {
-            state = "draining";
-        }
+        const int64_t age = evq_json_integer(worker, "heartbeat_age_ms", -1);
         const char *wait = slot_wait(slots);
-        int64_t age = evq_json_integer(worker, "heartbeat_age_ms", -1);
-        if (strcmp(state, "dead") == 0 && age > 3600000) {
-            continue; // It is no news any more.
+        char suites[256];
+        if (strcmp(evq_json_text(worker, "state", "?"), "dead") == 0 && age > 3600000) {
+            continue;
         }
         joined(json_object_get(info, "suites"), suites, sizeof suites);
-        begin(table, &cli->terminal, "worker");
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%.20s", evq_json_text(worker, "id", "?"));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(info, "host", ""));
-        evq_table_cell(table, strcmp(state, "alive") == 0 ? EVQ_COLOUR_GREEN : EVQ_COLOUR_RED, "%s",
-                       state);
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s ago", evq_terminal_span(age, span));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64,
-                       json_is_array(slots) ? (int64_t)json_array_size(slots)
-                                            : evq_json_integer(info, "slots", 0));
-        evq_table_cell(table, EVQ_COLOUR_DIM, "%s", evq_json_text(info, "version", ""));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s%s%s", suites, wait[0] != '\0' ? ": " : "", wait);
+        const json_int_t slot_count = json_is_array(slots) ? (json_int_t)json_array_size(slots)
+                                                           : evq_json_integer(info, "slots", 0);
+        (void)json_array_append_new(rows, json_pack("{s:s, s:s, s:s, s:I, s:I, s:s, s:s+++}", "id",
+                                                    evq_json_text(worker, "id", "?"), "host",
+                                                    evq_json_text(info, "host", ""), "state",
+                                                    worker_state(worker), "age", (json_int_t)age,
+                                                    "slots", slot_count, "version",
+                                                    evq_json_text(info, "version", ""), "suites",
+                                                    suites, wait[0] != '\0' ? ": " : "", wait, ""));
     }
-    return print_and_free(table, &cli->terminal, "Workers", err);
+    return rows;
 }
 
 /* "12 GiB of 80 GiB"; "" when it is not known. */
@@ -314,77 +260,60 @@ static const char *memory_text(const json_t *reading, char out[2 * EVQ_TERMINAL_
     return out;
 }
 
-static void cell_number(struct evq_table *table, int64_t value, const char *unit)
-{
-    if (value >= 0) {
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64 "%s", value, unit);
-    } else {
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", "");
-    }
-}
+static const struct evq_column gpu_columns[] = {
+    {"GPU", .key = "gpu"},
+    {"WORKER", "worker", .colour = EVQ_COLOUR_DIM, .bytes_max = WORKER_BYTES_SHOWN},
+    {"SLOT", "slot", .kind = EVQ_COLUMN_INTEGER},
+    {"BUSY", "busy_percent", .kind = EVQ_COLUMN_INTEGER, .suffix = "%"},
+    {"MEMORY", "memory", .right = true},
+    {"HEAT", "temperature_c", .kind = EVQ_COLUMN_INTEGER, .suffix = " C"},
+};
 
-/* What the workers' GPUs did when they last told. */
-static enum evq_status print_gpus(const struct evq_cli *cli, const json_t *stats,
-                                  struct evq_error *err)
+/* One row per GPU of each live worker, as the worker last reported it. */
+static json_t *gpu_rows(const json_t *stats)
 {
-    static const char *const titles[] = {"GPU", "WORKER", "SLOT", "BUSY", "MEMORY", "HEAT"};
+    json_t *rows = json_array();
     size_t at = 0;
     const json_t *worker = NULL;
-    struct evq_table *table = table_of(&cli->terminal, titles, 6, "llrrrr");
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
+
     json_array_foreach(json_object_get(stats, "workers"), at, worker)
     {
         size_t number = 0;
         const json_t *slot = NULL;
-        const json_t *info = json_object_get(worker, "info");
         if (strcmp(evq_json_text(worker, "state", "?"), "alive") != 0) {
-            continue; // Its GPUs may be doing something else by now.
+            continue; // What its GPUs do now is not known.
         }
-        json_array_foreach(json_object_get(info, "slots"), number, slot)
+        json_array_foreach(json_object_get(json_object_get(worker, "info"), "slots"), number, slot)
         {
             size_t i = 0;
-            const json_t *reading = NULL;
+            json_t *reading = NULL;
             json_array_foreach(json_object_get(slot, "readings"), i, reading)
             {
                 char memory[2 * EVQ_TERMINAL_SPAN_BYTES + 8];
-                begin(table, &cli->terminal, "gpu");
-                evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(reading, "gpu", "?"));
-                evq_table_cell(table, EVQ_COLOUR_DIM, "%.20s", evq_json_text(worker, "id", "?"));
-                cell_number(table, evq_json_integer(slot, "number", 0), "");
-                cell_number(table, evq_json_integer(reading, "busy_percent", -1), "%");
-                evq_table_cell(table, EVQ_COLOUR_NONE, "%s", memory_text(reading, memory));
-                cell_number(table, evq_json_integer(reading, "temperature_c", -1), " C");
+                json_t *row = json_copy(reading);
+                (void)json_object_set(row, "worker", json_object_get(worker, "id"));
+                (void)json_object_set(row, "slot", json_object_get(slot, "number"));
+                (void)json_object_set_new(row, "memory", json_string(memory_text(reading, memory)));
+                (void)json_array_append_new(rows, row);
             }
         }
     }
-    return print_and_free(table, &cli->terminal, "GPUs", err);
+    return rows;
 }
 
-static enum evq_status print_sinks(const struct evq_cli *cli, const json_t *stats,
-                                   struct evq_error *err)
+static void cell_behind(struct evq_table *table, const json_t *sink)
 {
-    static const char *const titles[] = {"SINK", "BEHIND", "SEEN", "ERROR"};
-    size_t index = 0;
-    const json_t *sink = NULL;
-    struct evq_table *table = table_of(&cli->terminal, titles, 4, "lrrl");
-    if (table == NULL) {
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
-    json_array_foreach(json_object_get(stats, "sinks"), index, sink)
-    {
-        char span[EVQ_TERMINAL_SPAN_BYTES];
-        int64_t behind = evq_json_integer(sink, "lag", 0) + evq_json_integer(sink, "pending", 0);
-        begin(table, &cli->terminal, "sink");
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(sink, "name", "?"));
-        evq_table_cell(table, behind > 0 ? EVQ_COLOUR_YELLOW : EVQ_COLOUR_NONE, "%" PRId64, behind);
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s ago",
-                       evq_terminal_span(evq_json_integer(sink, "seen_age_ms", -1), span));
-        evq_table_cell(table, EVQ_COLOUR_RED, "%s", evq_json_text(sink, "error", ""));
-    }
-    return print_and_free(table, &cli->terminal, "Sinks", err);
+    const int64_t behind = evq_json_integer(sink, "lag", 0) + evq_json_integer(sink, "pending", 0);
+
+    evq_table_cell(table, behind > 0 ? EVQ_COLOUR_YELLOW : EVQ_COLOUR_NONE, "%" PRId64, behind);
 }
+
+static const struct evq_column sink_columns[] = {
+    {"SINK", .key = "name"},
+    {"BEHIND", NULL, .kind = EVQ_COLUMN_INTEGER, .cell = cell_behind},
+    {"SEEN", "seen_age_ms", .kind = EVQ_COLUMN_AGE, .suffix = " ago"},
+    {"ERROR", "error", .colour = EVQ_COLOUR_RED},
+};
 
 /* Adds to each waiting job why it waits. */
 static enum evq_status add_reasons(struct evq_cli *cli, json_t *jobs, struct evq_error *err)
@@ -409,22 +338,37 @@ static enum evq_status print_all(struct evq_cli *cli, const json_t *stats, const
                                  const json_t *running, const json_t *waiting,
                                  struct evq_error *err)
 {
-    int64_t now = evq_json_integer(stats, "now_ms", 0);
+    const int64_t now = evq_json_integer(stats, "now_ms", 0);
     const json_t *states = json_object_get(stats, "states");
-    int64_t all = evq_json_integer(states, "queued", 0) + evq_json_integer(states, "delayed", 0);
+    const int64_t all =
+        evq_json_integer(states, "queued", 0) + evq_json_integer(states, "delayed", 0);
+    char title[64] = "Waiting";
+    json_t *workers = worker_rows(stats);
+    json_t *gpus = gpu_rows(stats);
+    enum evq_status status = EVQ_OK;
+
+    if (all > (int64_t)json_array_size(waiting)) {
+        (void)snprintf(title, sizeof title, "Waiting (%zu of %" PRId64 ")",
+                       json_array_size(waiting), all);
+    }
+    const struct {
+        struct evq_json_table table;
+        const json_t *rows;
+    } parts[] = {
+        {{EVQ_COLUMNS(running_columns), "Running", "running", now}, running},
+        {{EVQ_COLUMNS(waiting_columns), title, "waiting", now}, waiting},
+        {{EVQ_COLUMNS(worker_columns), "Workers", "worker", now}, workers},
+        {{EVQ_COLUMNS(gpu_columns), "GPUs", "gpu", now}, gpus},
+        {{EVQ_COLUMNS(sink_columns), "Sinks", "sink", now}, json_object_get(stats, "sinks")},
+    };
     print_warnings(&cli->terminal, checks);
     print_counts(cli, stats);
-    enum evq_status status = print_running(cli, running, now, err);
-    if (status == EVQ_OK) {
-        status = print_waiting(cli, waiting, now, all, err);
+    for (size_t i = 0; status == EVQ_OK && i < sizeof parts / sizeof parts[0]; i++) {
+        status = evq_json_table_print(&parts[i].table, parts[i].rows, &cli->terminal, err);
     }
-    if (status == EVQ_OK) {
-        status = print_workers(cli, stats, err);
-    }
-    if (status == EVQ_OK) {
-        status = print_gpus(cli, stats, err);
-    }
-    return status == EVQ_OK ? print_sinks(cli, stats, err) : status;
+    json_decref(workers);
+    json_decref(gpus);
+    return status;
 }
 
 enum evq_status evq_status_show(struct evq_cli *cli, struct evq_error *err)
@@ -459,7 +403,6 @@ enum evq_status evq_status_show(struct evq_cli *cli, struct evq_error *err)
                       "server", evq_conn_where(cli->conn), "now", now, "checks", checks, "stats",
                       stats, "running", running, "waiting", waiting);
         status = evq_json_print(doc, err);
-        json_decref(doc);
     } else if (status == EVQ_OK) {
         status = print_all(cli, stats, checks, running, waiting, err);
     }

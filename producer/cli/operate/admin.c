@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "producer/cli/json_table.h"
 #include "producer/cli/operate/acl.h"
 #include "producer/cli/operate/suite_definitions.h"
-#include "producer/cli/table.h"
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 #include "shared/queue/function_library.h"
@@ -21,11 +21,10 @@ static enum evq_status install(struct evq_cli *cli, struct evq_error *err)
             evq_function_library_install_for(cli->conn, evq_queue_prefix(cli->queue), &build, err);
     }
     if (status == EVQ_OK && cli->terminal.json) {
-        json_t *doc =
-            json_pack("{s:s, s:I, s:I}", "library", EVQ_FUNCTIONS_LIBRARY, "build",
-                      (json_int_t)build, "own_build", (json_int_t)evq_function_library_build);
-        status = evq_json_print(doc, err);
-        json_decref(doc);
+        status = evq_json_print(json_pack("{s:s, s:I, s:I}", "library", EVQ_FUNCTIONS_LIBRARY,
+                                          "build", (json_int_t)build, "own_build",
+                                          (json_int_t)evq_function_library_build),
+                                err);
     } else if (status == EVQ_OK) {
         evq_cli_say(cli, "evalq: " EVQ_FUNCTIONS_LIBRARY " build %" PRId64 " is installed at %s",
                     build, evq_conn_where(cli->conn));
@@ -53,56 +52,43 @@ static enum evq_status acl(struct evq_cli *cli, struct evq_error *err)
     return status;
 }
 
+static void cell_offered(struct evq_table *table, const json_t *suite)
+{
+    const bool offered = evq_json_true(suite, "offered");
+
+    evq_table_cell(table, offered ? EVQ_COLOUR_GREEN : EVQ_COLOUR_YELLOW, "%s%s",
+                   offered ? "yes" : "no", evq_json_true(suite, "paused") ? ", paused" : "");
+}
+
+static const struct evq_column suite_columns[] = {
+    {"SUITE", .key = "name"},
+    {"OFFERED", .cell = cell_offered},
+    {"SHARDS", "shards", .kind = EVQ_COLUMN_INTEGER},
+    {"EVERY", "every", .kind = EVQ_COLUMN_INTEGER},
+    {"NEEDS", .key = "needs"},
+    {"DIGEST", "digest", .colour = EVQ_COLOUR_DIM, .bytes_max = 12},
+    {"DEFINED IN", .key = "where"},
+};
+
 static enum evq_status suite_list(struct evq_cli *cli, struct evq_error *err)
 {
+    static const struct evq_json_table table = {EVQ_COLUMNS(suite_columns)};
     json_t *stats = NULL;
-    size_t index = 0;
-    const json_t *suite = NULL;
     enum evq_status status = evq_cli_open(cli, err);
     if (status == EVQ_OK) {
         status = evq_view_stats(cli, &stats, err);
     }
-    if (status != EVQ_OK) {
-        return status;
-    }
     json_t *suites = json_object_get(stats, "suites");
-    if (cli->terminal.json) {
-        json_t *doc = json_pack("{s:O}", "suites", suites);
-        status = evq_json_print(doc, err);
-        json_decref(doc);
-        json_decref(stats);
-        return status;
+    if (status == EVQ_OK && cli->terminal.json) {
+        status = evq_json_print(json_pack("{s:O}", "suites", suites), err);
+    } else if (status == EVQ_OK) {
+        status = evq_json_table_print(&table, suites, &cli->terminal, err);
     }
-    struct evq_table *table = evq_table_new();
-    if (table == NULL) {
-        json_decref(stats);
-        return evq_error_set(err, EVQ_E_NOMEM, "no memory for a table");
-    }
-    static const char *const titles[] = {"SUITE", "OFFERED", "SHARDS",    "EVERY",
-                                         "NEEDS", "DIGEST",  "DEFINED IN"};
-    for (size_t i = 0; i < sizeof titles / sizeof titles[0]; i++) {
-        evq_table_column(table, titles[i], i == 2 || i == 3);
-    }
-    json_array_foreach(suites, index, suite)
-    {
-        bool offered = evq_json_true(suite, "offered");
-        evq_table_row(table);
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(suite, "name", "?"));
-        evq_table_cell(table, offered ? EVQ_COLOUR_GREEN : EVQ_COLOUR_YELLOW, "%s%s",
-                       offered ? "yes" : "no", evq_json_true(suite, "paused") ? ", paused" : "");
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, evq_json_integer(suite, "shards", 1));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%" PRId64, evq_json_integer(suite, "every", 1));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(suite, "needs", ""));
-        evq_table_cell(table, EVQ_COLOUR_DIM, "%.12s", evq_json_text(suite, "digest", ""));
-        evq_table_cell(table, EVQ_COLOUR_NONE, "%s", evq_json_text(suite, "where", ""));
-    }
-    status = evq_table_print(table, &cli->terminal, 0, stdout, err);
-    evq_table_free(table);
     json_decref(stats);
     return status;
 }
 
-/* This configuration's definition takes the place of the one that the queue has. */
+/* Puts this configuration's definition in the place of the registered one. */
 static enum evq_status suite_replace(struct evq_cli *cli, const char *name, struct evq_error *err)
 {
     enum evq_status status = evq_cli_open(cli, err);

@@ -146,12 +146,11 @@ static enum evq_status collect_records(struct collection *gc, struct evq_error *
 static enum evq_status print_collected(struct collection *gc, struct evq_error *err)
 {
     if (gc->cli->terminal.json) {
-        json_t *doc = json_pack("{s:I, s:I, s:I}", "records_removed", (json_int_t)gc->records,
-                                "pins_released", (json_int_t)gc->pins_released, "pins_left",
-                                (json_int_t)gc->pins_left);
-        enum evq_status status = evq_json_print(doc, err);
-        json_decref(doc);
-        return status;
+        return evq_json_print(json_pack("{s:I, s:I, s:I}", "records_removed",
+                                        (json_int_t)gc->records, "pins_released",
+                                        (json_int_t)gc->pins_released, "pins_left",
+                                        (json_int_t)gc->pins_left),
+                              err);
     }
     (void)printf("%" PRId64 " record%s removed, %" PRId64 " pin%s released, %" PRId64
                  " pin%s still needed\n",

@@ -291,11 +291,9 @@ static enum evq_status json_print(const struct pruning *pruning, struct evq_erro
         }
         (void)json_array_append_new(list, row);
     }
-    json_t *doc = json_pack("{s:s, s:I, s:o}", "metric", pruning->retention.metric, "removed",
-                            (json_int_t)pruning->removed, "checkpoints", list);
-    const enum evq_status status = evq_json_print(doc, err);
-    json_decref(doc);
-    return status;
+    return evq_json_print(json_pack("{s:s, s:I, s:o}", "metric", pruning->retention.metric,
+                                    "removed", (json_int_t)pruning->removed, "checkpoints", list),
+                          err);
 }
 
 /* The metric by which is ranked: --metric, else the run's first by name. */

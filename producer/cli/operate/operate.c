@@ -77,12 +77,11 @@ static enum evq_status act_on(struct evq_cli *cli, const char *const *ids, size_
                     answered, count);
     }
     if (cli->terminal.json && json_array_size(done) + (first.status == EVQ_OK) > 0) {
-        json_t *doc = json_pack("{s:O}", "jobs", done);
         struct evq_error unprinted = {EVQ_OK, ""};
-        if (evq_json_print(doc, &unprinted) != EVQ_OK && first.status == EVQ_OK) {
+        if (evq_json_print(json_pack("{s:O}", "jobs", done), &unprinted) != EVQ_OK &&
+            first.status == EVQ_OK) {
             first = unprinted;
         }
-        json_decref(doc);
     }
     json_decref(done);
     free(changes);
@@ -254,11 +253,10 @@ static enum evq_status set_paused(struct evq_cli *cli, bool paused, struct evq_e
         status = evq_queue_pause(cli->queue, kind, name != NULL ? name : "", paused, err);
     }
     if (status == EVQ_OK && cli->terminal.json) {
-        json_t *doc =
-            json_pack("{s:s, s:s, s:b}", "kind", what, "name",
-                      name != NULL ? name : evq_queue_name(cli->queue), "paused", (int)paused);
-        status = evq_json_print(doc, err);
-        json_decref(doc);
+        status = evq_json_print(json_pack("{s:s, s:s, s:b}", "kind", what, "name",
+                                          name != NULL ? name : evq_queue_name(cli->queue),
+                                          "paused", (int)paused),
+                                err);
     } else if (status == EVQ_OK) {
         evq_cli_say(cli, "evalq: %s '%s' %s", what,
                     name != NULL ? name : evq_queue_name(cli->queue),
@@ -299,37 +297,28 @@ const struct evq_verb evq_verb_resume = {
     .run = resume_run,
 };
 
-/* Whether it is on this page of runs; moves the cursor to the next. */
-static enum evq_status page_find(struct evq_cli *cli, const char *run, char cursor[32],
-                                 bool *ret_listed, struct evq_error *err)
+struct search {
+    const char *run;
+    bool found;
+};
+
+static enum evq_status compare_run(void *context, const char *run, struct evq_error *err)
 {
-    char *text = NULL;
-    json_t *view = NULL;
-    size_t index = 0;
-    const json_t *one = NULL;
-    enum evq_status status = evq_queue_runs(cli->queue, cursor, &text, err);
-    if (status == EVQ_OK) {
-        status = evq_json_take(text, &view, err);
-    }
-    json_array_foreach(json_object_get(view, "runs"), index, one)
-    {
-        *ret_listed = *ret_listed || strcmp(evq_json_text(one, "run", ""), run) == 0;
-    }
-    (void)snprintf(cursor, 32, "%s", evq_json_text(view, "cursor", ""));
-    json_decref(view);
-    return status;
+    struct search *search = context;
+
+    (void)err;
+    search->found = search->found || strcmp(search->run, run) == 0;
+    return EVQ_OK;
 }
 
-/* A run whose jobs were all set aside has no counts, but is among those that the queue lists. */
+/* EVQ_E_NOT_FOUND if the queue does not list the run. A run whose records were all malformed has no
+ * counts, but the queue lists it. */
 static enum evq_status find_listed(struct evq_cli *cli, const char *run, struct evq_error *err)
 {
-    char cursor[32] = "";
-    bool listed = false;
-    enum evq_status status = EVQ_OK;
-    do {
-        status = page_find(cli, run, cursor, &listed, err);
-    } while (status == EVQ_OK && !listed && cursor[0] != '\0');
-    return status != EVQ_OK || listed ? status : evq_cli_find_run(cli, run, err);
+    struct search search = {.run = run};
+    const enum evq_status status = evq_view_each_run(cli, compare_run, &search, err);
+
+    return status != EVQ_OK || search.found ? status : evq_cli_find_run(cli, run, err);
 }
 
 static enum evq_status forget_run(struct evq_cli *cli, struct evq_error *err)
@@ -352,9 +341,8 @@ static enum evq_status forget_run(struct evq_cli *cli, struct evq_error *err)
         status = status == EVQ_OK ? evq_queue_forget(cli->queue, run, &left, err) : status;
     } while (status == EVQ_OK && left > 0);
     if (status == EVQ_OK && cli->terminal.json) {
-        json_t *doc = json_pack("{s:s, s:I}", "run", run, "forgotten", (json_int_t)all);
-        status = evq_json_print(doc, err);
-        json_decref(doc);
+        status =
+            evq_json_print(json_pack("{s:s, s:I}", "run", run, "forgotten", (json_int_t)all), err);
     } else if (status == EVQ_OK) {
         evq_cli_say(cli, "evalq: forgot '%s' with %" PRId64 " job%s", run, all,
                     all == 1 ? "" : "s");

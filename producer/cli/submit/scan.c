@@ -266,12 +266,12 @@ static enum evq_status finish(struct scan *scan, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
     if (scan->cli->terminal.json) {
-        json_t *doc = json_pack(
-            "{s:I, s:I, s:I, s:I, s:O}", "submitted", (json_int_t)scan->submitted, "duplicates",
-            (json_int_t)scan->duplicates, "incomplete", (json_int_t)scan->incomplete, "refused",
-            (json_int_t)scan->bad, "checkpoints", scan->jobs);
-        status = evq_json_print(doc, err);
-        json_decref(doc);
+        status = evq_json_print(json_pack("{s:I, s:I, s:I, s:I, s:O}", "submitted",
+                                          (json_int_t)scan->submitted, "duplicates",
+                                          (json_int_t)scan->duplicates, "incomplete",
+                                          (json_int_t)scan->incomplete, "refused",
+                                          (json_int_t)scan->bad, "checkpoints", scan->jobs),
+                                err);
     } else {
         evq_cli_say(scan->cli,
                     "evalq: %zu submitted, %zu were there already, %zu incomplete, %zu refused",

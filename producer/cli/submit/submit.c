@@ -160,9 +160,7 @@ static enum evq_status submit_run(struct evq_cli *cli, struct evq_error *err)
         }
     }
     if (status == EVQ_OK && cli->terminal.json && !evq_option_flag(&cli->options, "wait")) {
-        json_t *doc = document(&submission, &sent);
-        status = evq_json_print(doc, err);
-        json_decref(doc);
+        status = evq_json_print(document(&submission, &sent), err);
     } else if (status == EVQ_OK && !cli->terminal.json) {
         print_sent(cli, &submission, &sent);
         (void)fflush(stdout);

@@ -52,14 +52,11 @@ static enum evq_status best_print_json(const struct evq_best *best, bool lost,
                                           : json_string(isnan(best->value) ? "NaN"
                                                         : best->value > 0  ? "Infinity"
                                                                            : "-Infinity");
-    json_t *doc =
-        json_pack("{s:s, s:s, s:o, s:I, s:s, s:o}", "run", best->run, "metric", best->metric,
-                  "value", value, "step", (json_int_t)best->step, "job", best->job, "checkpoint",
-                  lost ? json_null() : json_string(best->checkpoint));
-    const enum evq_status status = evq_json_print(doc, err);
-
-    json_decref(doc);
-    return status;
+    return evq_json_print(json_pack("{s:s, s:s, s:o, s:I, s:s, s:o}", "run", best->run, "metric",
+                                    best->metric, "value", value, "step", (json_int_t)best->step,
+                                    "job", best->job, "checkpoint",
+                                    lost ? json_null() : json_string(best->checkpoint)),
+                          err);
 }
 
 static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)

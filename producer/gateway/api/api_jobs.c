@@ -197,11 +197,7 @@ void evq_api_job(struct evq_api *api, struct evq_http_request *request,
         return;
     }
     const enum evq_status status = evq_queue_show(api->queue, id, &json, &err);
-    if (status != EVQ_OK) {
-        evq_http_reply_fail(reply, status, &err);
-        return;
-    }
-    evq_http_reply_take(reply, json);
+    evq_http_reply_answer(reply, status, json, &err);
 }
 
 /* The end of the attempt's log: its file where it is on this host, else what its worker kept in

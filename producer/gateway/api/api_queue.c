@@ -46,11 +46,7 @@ void evq_api_queue(struct evq_api *api, struct evq_http_request *request,
     char *json = NULL;
     (void)request;
     const enum evq_status status = evq_queue_stats(api->queue, &json, &err);
-    if (status != EVQ_OK) {
-        evq_http_reply_fail(reply, status, &err);
-        return;
-    }
-    evq_http_reply_take(reply, json);
+    evq_http_reply_answer(reply, status, json, &err);
 }
 
 void evq_api_workers(struct evq_api *api, struct evq_http_request *request,

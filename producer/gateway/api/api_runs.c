@@ -14,11 +14,7 @@ void evq_api_runs(struct evq_api *api, struct evq_http_request *request,
     char *json = NULL;
     const char *cursor = evq_http_query(request, "cursor", "");
     const enum evq_status status = evq_queue_runs(api->queue, cursor, &json, &err);
-    if (status != EVQ_OK) {
-        evq_http_reply_fail(reply, status, &err);
-        return;
-    }
-    evq_http_reply_take(reply, json);
+    evq_http_reply_answer(reply, status, json, &err);
 }
 
 void evq_api_run(struct evq_api *api, struct evq_http_request *request,

@@ -94,6 +94,10 @@ void evq_http_reply_fail(struct evq_http_reply *reply, enum evq_status status,
                          const struct evq_error *err);
 /* Takes JSON text from malloc() as the whole body. */
 void evq_http_reply_take(struct evq_http_reply *reply, char *json);
+/* The answer of a call that gave JSON text or a status: evq_http_reply_take() or
+ * evq_http_reply_fail(). */
+void evq_http_reply_answer(struct evq_http_reply *reply, enum evq_status status, char *json,
+                           const struct evq_error *err);
 
 /* What a handler keeps between two calls for one request: zeroed at first. NULL: out of memory. */
 void *evq_http_memory(struct evq_http_request *request, size_t bytes);

@@ -99,3 +99,13 @@ void evq_http_reply_take(struct evq_http_reply *reply, char *json)
     evq_buffer_text(&reply->body, "\n");
     free(json);
 }
+
+void evq_http_reply_answer(struct evq_http_reply *reply, enum evq_status status, char *json,
+                           const struct evq_error *err)
+{
+    if (status == EVQ_OK) {
+        evq_http_reply_take(reply, json);
+    } else {
+        evq_http_reply_fail(reply, status, err);
+    }
+}

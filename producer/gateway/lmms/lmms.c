@@ -68,67 +68,69 @@ static bool answer_later(int64_t since_ms, enum evq_status status, int64_t patie
     return true;
 }
 
-void evq_lmms_health(struct evq_api *api, struct evq_http_request *request,
-                     struct evq_http_reply *reply)
+/* The open tickets; free() them. NULL: the reply says why there are none. */
+static struct evq_tickets *tickets_read(struct evq_api *api, struct evq_http_reply *reply)
 {
     struct evq_error err = {EVQ_OK, ""};
-    char now[EVQ_LMMS_TIME_BYTES];
-    int64_t waiting = 0;
-
-    (void)request;
     struct evq_tickets *tickets = malloc(sizeof *tickets);
     const enum evq_status status = tickets == NULL ? evq_error_set(&err, EVQ_E_NOMEM, "no memory")
                                                    : evq_queue_tickets(api->queue, tickets, &err);
     if (status != EVQ_OK) {
         free(tickets);
         evq_http_reply_fail(reply, status, &err);
-        return;
+        return NULL;
     }
-    waiting = tickets->open;
+    return tickets;
+}
+
+/* How many of the open tickets wait for a worker. */
+static json_int_t waiting_count(const struct evq_tickets *tickets)
+{
+    json_int_t waiting = tickets->open;
+
     for (size_t i = 0; i < tickets->count; i++) {
         waiting -= tickets->list[i].running ? 1 : 0;
     }
+    return waiting;
+}
+
+void evq_lmms_health(struct evq_api *api, struct evq_http_request *request,
+                     struct evq_http_reply *reply)
+{
+    char now[EVQ_LMMS_TIME_BYTES];
+    struct evq_tickets *tickets = tickets_read(api, reply);
+
+    (void)request;
+    if (tickets != NULL) {
+        evq_lmms_time(evq_clock_unix_ms(), now);
+        reply_json(reply, 200,
+                   json_pack("{s:s, s:s, s:I}", "status", "healthy", "timestamp", now, "queue_size",
+                             waiting_count(tickets)));
+    }
     free(tickets);
-    evq_lmms_time(evq_clock_unix_ms(), now);
-    reply_json(reply, 200,
-               json_pack("{s:s, s:s, s:I}", "status", "healthy", "timestamp", now, "queue_size",
-                         (json_int_t)waiting));
 }
 
 void evq_lmms_queue(struct evq_api *api, struct evq_http_request *request,
                     struct evq_http_reply *reply)
 {
-    struct evq_error err = {EVQ_OK, ""};
-    const char *running = NULL;
+    struct evq_tickets *tickets = tickets_read(api, reply);
 
     (void)request;
-    struct evq_tickets *tickets = malloc(sizeof *tickets);
-    const enum evq_status status = tickets == NULL ? evq_error_set(&err, EVQ_E_NOMEM, "no memory")
-                                                   : evq_queue_tickets(api->queue, tickets, &err);
-    if (status != EVQ_OK) {
-        free(tickets);
-        evq_http_reply_fail(reply, status, &err);
+    if (tickets == NULL) {
         return;
     }
     json_t *queued = json_array();
-    json_t *all =
-        json_array(); // More than one may run, which the server's own word has no room for.
-    int64_t waiting = tickets->open;
+    // The server's own field `running_job` has room for one name. Here several jobs may run.
+    json_t *running = json_array();
     for (size_t i = 0; i < tickets->count; i++) {
-        const char *name = tickets->list[i].name;
-        if (tickets->list[i].running) {
-            running = running != NULL ? running : name;
-            waiting--;
-            (void)json_array_append_new(all, json_string(name)); // Shown short, then.
-        } else {
-            (void)json_array_append_new(queued, json_string(name));
-        }
+        (void)json_array_append_new(tickets->list[i].running ? running : queued,
+                                    json_string(tickets->list[i].name));
     }
     reply_json(reply, 200,
-               json_pack("{s:I, s:s?, s:o, s:I, s:I, s:o}", "queue_size", (json_int_t)waiting,
-                         "running_job", running, "queued_jobs", queued, "completed_jobs",
-                         (json_int_t)tickets->done, "failed_jobs", (json_int_t)tickets->dead,
-                         "running_jobs", all));
+               json_pack("{s:I, s:s?, s:o, s:I, s:I, s:o}", "queue_size", waiting_count(tickets),
+                         "running_job", json_string_value(json_array_get(running, 0)),
+                         "queued_jobs", queued, "completed_jobs", (json_int_t)tickets->done,
+                         "failed_jobs", (json_int_t)tickets->dead, "running_jobs", running));
     free(tickets);
 }
 
