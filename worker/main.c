@@ -1,6 +1,6 @@
 #include "shared/base/program.h"
-#include "worker/child/ahead_read.h"
 #include "worker/child/child.h"
+#include "worker/child/prefetch_reader.h"
 #include "worker/eval.h"
 #include "worker/inspect.h"
 #include "worker/options.h"
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
     case EVQ_COMMAND_CHILD:
         return (int)evq_child_main(&options);
     case EVQ_COMMAND_AHEAD:
-        return (int)evq_ahead_read_main(&options);
+        return (int)evq_prefetch_reader_main(&options);
     default:
         return (int)evq_supervisor_main(&options);
     }

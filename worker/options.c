@@ -94,7 +94,7 @@ static enum evq_status words_take(struct evq_options *options, char **words, int
         options->command = EVQ_COMMAND_INSPECT;
     } else if (strcmp(command, "child") == 0) {
         options->command = EVQ_COMMAND_CHILD;
-    } else if (strcmp(command, "ahead") == 0) {
+    } else if (strcmp(command, "prefetch") == 0) {
         options->command = EVQ_COMMAND_AHEAD;
     } else {
         return evq_error_set(err, EVQ_E_INVALID,

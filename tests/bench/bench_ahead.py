@@ -89,7 +89,7 @@ def load_ms(ahead: bool) -> tuple[float, str]:
         took = ""
         if ahead:
             found = scenes.until(
-                lambda: re.search(r"read_ahead job=\S+ ms=(\d+) outcome=done", scene.log("evalq-worker")), "it is read ahead"
+                lambda: re.search(r"prefetch job=\S+ ms=(\d+) outcome=done", scene.log("evalq-worker")), "it is read ahead"
             )
             took = found.group(1)
         open(scene.out + "/go", "w").close()

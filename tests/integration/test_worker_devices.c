@@ -373,11 +373,11 @@ static void next_checkpoint_loads_while_this_one_computes(void **state)
             }
         }
         if (with == 0) {
-            assert_false(fixture_worker_logged(worker, "event=loaded_ahead"));
+            assert_false(fixture_worker_logged(worker, "event=prefetch_used"));
             continue;
         }
-        FIXTURE_UNTIL(fixture_worker_logged(worker, "event=read_ahead job=run1/"));
-        FIXTURE_UNTIL((gate_pass(gate), fixture_worker_logged(worker, "event=loaded_ahead")));
+        FIXTURE_UNTIL(fixture_worker_logged(worker, "event=prefetch job=run1/"));
+        FIXTURE_UNTIL((gate_pass(gate), fixture_worker_logged(worker, "event=prefetch_used")));
         gate_open(gate);
         for (int i = 0; i < 3; i++) {
             (void)snprintf(id, sizeof(id), "run%d/%d/regular/words", with, i);

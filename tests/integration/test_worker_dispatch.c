@@ -83,7 +83,7 @@ static int setup(void **state)
     supervisor->slot_count = 1;
     supervisor->suite_seconds = &scene->seconds;
     supervisor->rooms = &scene->room;
-    supervisor->ahead.refused = true;
+    supervisor->prefetch.refused = true;
     *state = scene;
     return 0;
 }

@@ -36,7 +36,7 @@ struct child {
 };
 
 /* A job that may come next; of a suite, a root or a record that is not known nothing is made. */
-static void ahead_take(struct child *child, const struct evq_note *note)
+static void prefetch_take(struct child *child, const struct evq_note *note)
 {
     const struct evq_suite *suite =
         evq_config_suite(child->config, evq_channel_get_text(note, "suite"));
@@ -53,7 +53,7 @@ static void ahead_take(struct child *child, const struct evq_note *note)
         evq_job_free(job);
         return;
     }
-    evq_runner_ahead(child->runner, suite, job, root->path);
+    evq_runner_prefetch(child->runner, suite, job, root->path);
 }
 
 /* The other side's words while a job runs: an end of it, or what may come next. */
@@ -65,8 +65,8 @@ static void control_take(struct child *child)
     while (evq_channel_next(&child->channel, &note, NULL) == EVQ_OK && note != NULL) {
         child->cancelled = child->cancelled || strcmp(note->type, "cancel") == 0;
         child->leaving = child->leaving || strcmp(note->type, "exit") == 0;
-        if (strcmp(note->type, "ahead") == 0) {
-            ahead_take(child, note);
+        if (strcmp(note->type, "prefetch") == 0) {
+            prefetch_take(child, note);
         }
         evq_codec_note_free(note);
     }
@@ -360,8 +360,8 @@ enum evq_exit evq_child_main(const struct evq_options *options)
             job_take(&child, note);
         } else if (strcmp(note->type, "exit") == 0) {
             child.leaving = true;
-        } else if (strcmp(note->type, "ahead") == 0) {
-            ahead_take(&child, note);
+        } else if (strcmp(note->type, "prefetch") == 0) {
+            prefetch_take(&child, note);
         } // A cancel that crossed the job's end is late: nothing to do.
         evq_codec_note_free(note);
     }

@@ -169,8 +169,8 @@ enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eva
     return EVQ_OK;
 }
 
-void evq_runner_ahead(struct evq_runner *runner, const struct evq_suite *suite, struct evq_job *job,
-                      const char *root_path)
+void evq_runner_prefetch(struct evq_runner *runner, const struct evq_suite *suite,
+                         struct evq_job *job, const char *root_path)
 {
     if (runner->native != NULL && suite_is_native(suite) && suite->prepare[0] == '\0') {
         const struct evq_eval_request request = {.config = runner->config.config,
@@ -178,7 +178,7 @@ void evq_runner_ahead(struct evq_runner *runner, const struct evq_suite *suite, 
                                                  .job = job,
                                                  .root_fd = -1,
                                                  .root_path = root_path};
-        evq_native_load_ahead(runner->native, job, &request);
+        evq_native_load_prefetch(runner->native, job, &request);
         return;
     }
     evq_job_free(job);

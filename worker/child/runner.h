@@ -37,8 +37,8 @@ enum evq_status evq_runner_start(struct evq_runner *runner, const struct evq_eva
 /* The job that may come next: where evalq's own evaluator can, it loads its weights beside the
  * present ones. Takes job over; root_path, the directory of its root, is the configuration's. Waits
  * for no file. */
-void evq_runner_ahead(struct evq_runner *runner, const struct evq_suite *suite, struct evq_job *job,
-                      const char *root_path);
+void evq_runner_prefetch(struct evq_runner *runner, const struct evq_suite *suite,
+                         struct evq_job *job, const char *root_path);
 
 /*
  * Checks that the checkpoint is there, complete and the one that was submitted, prepares it where

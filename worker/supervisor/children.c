@@ -94,7 +94,7 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
     slot->heard_ms = now_ms;
     slot->limit_ms = now_ms + job_limit_ms(supervisor, lease->suite);
     evq_slot_set(slot, EVQ_SLOT_RUNNING);
-    evq_ahead_begin(supervisor);
+    evq_prefetch_begin(supervisor);
     evq_log(EVQ_LOG_INFO, "job_start", "job=%s slot=%u attempt=%d alone=%d queued_ms=%lld",
             lease->claim->id, slot->number, lease->claim->attempt, lease->claim->alone,
             (long long)lease->claim->queued_ms);

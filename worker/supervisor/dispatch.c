@@ -330,7 +330,7 @@ static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
     return !supervisor->registered || reclass_is_due(supervisor, now_ms) || supervisor->adopt ||
            evq_outboxes_wait(supervisor) || now_ms >= supervisor->beat_due_ms ||
            (supervisor->claim_due && evq_claim_rules_allow(supervisor)) ||
-           now_ms >= evq_ahead_due_ms(supervisor) || supervisor->link.waiting == NULL;
+           now_ms >= evq_prefetch_due_ms(supervisor) || supervisor->link.waiting == NULL;
 }
 
 void evq_dispatch_round(struct evq_supervisor *supervisor)
@@ -376,7 +376,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
         }
     }
     evq_claims_start(supervisor);
-    if (evq_ahead_look(supervisor)) {
+    if (evq_prefetch_look(supervisor)) {
         wait_begin(supervisor);
     }
 }
@@ -404,9 +404,9 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
         supervisor->link.waiting == NULL) {
         due_ms = supervisor->claim_again_ms;
     }
-    const int64_t ahead_ms = evq_ahead_due_ms(supervisor);
+    const int64_t prefetch_ms = evq_prefetch_due_ms(supervisor);
     const int64_t room_ms = evq_disk_pause_due_ms(supervisor);
-    due_ms = ahead_ms < due_ms ? ahead_ms : due_ms;
+    due_ms = prefetch_ms < due_ms ? prefetch_ms : due_ms;
     due_ms = room_ms < due_ms ? room_ms : due_ms;
     return due_ms < supervisor->link.retry_ms ? supervisor->link.retry_ms : due_ms;
 }

@@ -81,8 +81,8 @@ static const char **spawn_make(const struct evq_supervisor *supervisor, const ch
 static enum evq_status spawns_make(struct evq_supervisor *supervisor, struct evq_error *err)
 {
     supervisor->spawn.argv = spawn_make(supervisor, "child");
-    supervisor->ahead.spawn.argv = spawn_make(supervisor, "ahead");
-    return supervisor->spawn.argv != NULL && supervisor->ahead.spawn.argv != NULL
+    supervisor->prefetch.spawn.argv = spawn_make(supervisor, "prefetch");
+    return supervisor->spawn.argv != NULL && supervisor->prefetch.spawn.argv != NULL
                ? EVQ_OK
                : evq_error_set(err, EVQ_E_NOMEM, "start of children");
 }
@@ -367,7 +367,7 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
     if (supervisor->bereft) {
         supervisor->bereft = false;
         evq_children_reap(supervisor);
-        evq_ahead_reap(supervisor);
+        evq_prefetch_reap(supervisor);
     }
     evq_dispatch_wake(supervisor, items[1].revents != 0);
 }
@@ -405,7 +405,7 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
     for (;;) {
         const int64_t now_ms = evq_clock_mono_ms();
         evq_children_tick(supervisor, now_ms);
-        evq_ahead_tick(supervisor);
+        evq_prefetch_tick(supervisor);
         evq_dispatch_round(supervisor);
         evq_drain_tick(supervisor, now_ms); // After the round, which may have ended the last job.
         if (evq_drain_over(supervisor, evq_clock_mono_ms())) {
@@ -414,8 +414,8 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
         loop_poll(supervisor, items);
     }
     supervisor_leave(supervisor);
-    evq_ahead_stop(supervisor);
-    evq_ahead_close(supervisor);
+    evq_prefetch_stop(supervisor);
+    evq_prefetch_close(supervisor);
     evq_children_stop(supervisor);
     evq_gpus_leave(supervisor);
     evq_log(EVQ_LOG_INFO, "stop", "worker=%s jobs=%lld", supervisor->name,

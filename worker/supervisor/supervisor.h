@@ -31,7 +31,7 @@
 #define EVQ_SUPERVISOR_SICK_JOBS 3
 
 /* What is read ahead of its claim. */
-struct evq_ahead {
+struct evq_prefetch {
     struct evq_slot_spawn spawn;
     pid_t pid;                     // Of the process that reads; 0: none.
     bool stopped;                  // By us, before its end.
@@ -72,7 +72,7 @@ struct evq_supervisor {
     struct evq_slot_spawn spawn;
     struct evq_lease *leases; // All jobs held, in the order of their claims.
 
-    struct evq_ahead ahead;
+    struct evq_prefetch prefetch;
     char request[33];        // Of the next claim, or of one whose answer was lost.
     uint64_t request_nonce;  // Of this process: the first half of each,
     uint64_t request_number; // and of the last one, the second.
@@ -195,18 +195,19 @@ void evq_disk_pause_tick(struct evq_supervisor *supervisor, int64_t now_ms);
 /* ---- ahead.c ---- */
 
 /* A job begins: what comes after it is looked for in a moment. */
-void evq_ahead_begin(struct evq_supervisor *supervisor);
+void evq_prefetch_begin(struct evq_supervisor *supervisor);
 /* Asks the queue, while all slots work, which job would be claimed next, and has its weights read
  * by a process of its own. False: Redis is away. */
-bool evq_ahead_look(struct evq_supervisor *supervisor);
+bool evq_prefetch_look(struct evq_supervisor *supervisor);
 /* The next monotonic ms at which to look; INT64_MAX: none. */
-int64_t evq_ahead_due_ms(const struct evq_supervisor *supervisor);
+int64_t evq_prefetch_due_ms(const struct evq_supervisor *supervisor);
 /* Frees what it holds. */
-void evq_ahead_close(struct evq_supervisor *supervisor);
+void evq_prefetch_close(struct evq_supervisor *supervisor);
 /* Reading ends when a slot is free: its claim decides what is needed. */
-void evq_ahead_tick(struct evq_supervisor *supervisor);
-void evq_ahead_stop(struct evq_supervisor *supervisor); // SIGKILL, without waiting for the death.
-void evq_ahead_reap(struct evq_supervisor *supervisor); // After SIGCHLD.
+void evq_prefetch_tick(struct evq_supervisor *supervisor);
+void evq_prefetch_stop(
+    struct evq_supervisor *supervisor); // SIGKILL, without waiting for the death.
+void evq_prefetch_reap(struct evq_supervisor *supervisor); // After SIGCHLD.
 
 /* ---- status.c ---- */
 

@@ -36,8 +36,8 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
     native->tokenizers.free = evq_native_tokenizer_free;
     enum evq_status status = evq_backend_load(0, gpus, &native->backend, ret_note, note_bytes, err);
     if (status == EVQ_OK) {
-        status =
-            evq_native_ahead_new(&native->backend, threads, AHEAD_PATIENCE_MS, &native->ahead, err);
+        status = evq_native_prefetch_new(&native->backend, threads, AHEAD_PATIENCE_MS,
+                                         &native->prefetch, err);
     }
     if (status == EVQ_OK) {
         status = evq_backend_open(&native->backend, threads, &native->state, err);
@@ -54,11 +54,11 @@ enum evq_status evq_native_open(int32_t gpus, int32_t threads, struct evq_native
     return EVQ_OK;
 }
 
-void evq_native_load_ahead(struct evq_native *native, struct evq_job *job,
-                           const struct evq_eval_request *request)
+void evq_native_load_prefetch(struct evq_native *native, struct evq_job *job,
+                              const struct evq_eval_request *request)
 {
-    if (native->ahead != NULL) {
-        evq_native_ahead_begin(native->ahead, job, request, evq_native_fast_bf16(native));
+    if (native->prefetch != NULL) {
+        evq_native_prefetch_begin(native->prefetch, job, request, evq_native_fast_bf16(native));
         return;
     }
     evq_job_free(job);
@@ -99,7 +99,7 @@ bool evq_native_close(struct evq_native *native)
     if (native == NULL) {
         return true;
     }
-    const bool whole = evq_native_ahead_free(native->ahead);
+    const bool whole = evq_native_prefetch_free(native->prefetch);
     if (native->inputs != NULL) {
         native->backend.ops->free(native->state, native->inputs);
     }
@@ -213,8 +213,8 @@ enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval
     if (request->suite->task_count == 0) {
         return evq_error_set(err, EVQ_E_INVALID, "suite '%s' has no tasks", request->suite->name);
     }
-    if (native->ahead != NULL) {
-        evq_native_ahead_meet(native->ahead, request);
+    if (native->prefetch != NULL) {
+        evq_native_prefetch_meet(native->prefetch, request);
     }
     for (size_t i = 0; i < request->suite->task_count && status == EVQ_OK; i++) {
         run.config = &request->suite->tasks[i];

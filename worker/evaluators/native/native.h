@@ -34,8 +34,8 @@ enum evq_status evq_native_eval(struct evq_native *native, const struct evq_eval
  * opened, and the job's path beneath it found, by the load. Its config, suite and root_path outlive
  * native. Does not wait for any file.
  */
-void evq_native_load_ahead(struct evq_native *native, struct evq_job *job,
-                           const struct evq_eval_request *request);
+void evq_native_load_prefetch(struct evq_native *native, struct evq_job *job,
+                              const struct evq_eval_request *request);
 
 /* Whether the suite's tasks can be understood: types, models, data, their options. No file is
  * opened. EVQ_E_INVALID names the task and the fault. */

@@ -57,7 +57,7 @@ static enum evq_status note_loaded(struct evq_native_run *run, const struct evq_
 }
 
 /* The weights may be on the device already. */
-static enum evq_status take_ahead(struct evq_native_run *run, struct evq_error *err)
+static enum evq_status take_prefetch(struct evq_native_run *run, struct evq_error *err)
 {
     struct evq_native *native = run->native;
     const struct evq_progress progress = {tell_loading, run};
@@ -65,14 +65,14 @@ static enum evq_status take_ahead(struct evq_native_run *run, struct evq_error *
     struct evq_loaded loaded;
 
     enum evq_status status =
-        native->ahead != NULL
-            ? evq_native_ahead_take(native->ahead, run->request, run->opened, &progress,
-                                    native->state, &run->checkpoint, &model, &loaded, err)
+        native->prefetch != NULL
+            ? evq_native_prefetch_take(native->prefetch, run->request, run->opened, &progress,
+                                       native->state, &run->checkpoint, &model, &loaded, err)
             : EVQ_OK;
     if (model != NULL) {
         evq_model_free(native->model); // The backend let its plan go.
         native->model = run->loaded = model;
-        evq_log(EVQ_LOG_INFO, "loaded_ahead", "checkpoint=%s bytes=%lld", run->checkpoint->path,
+        evq_log(EVQ_LOG_INFO, "prefetch_used", "checkpoint=%s bytes=%lld", run->checkpoint->path,
                 (long long)loaded.bytes);
         status = note_loaded(run, model, &loaded, err);
     }
@@ -88,7 +88,7 @@ enum evq_status evq_native_open_checkpoint(struct evq_native_run *run, struct ev
     run->opened = run->config;
     const enum evq_status status =
         evq_native_checkpoint_open(run->request, run->config, &run->checkpoint, err);
-    return status == EVQ_OK ? take_ahead(run, err) : status;
+    return status == EVQ_OK ? take_prefetch(run, err) : status;
 }
 
 static enum evq_status load_weights(struct evq_native_run *run, const struct evq_model *model,
@@ -119,7 +119,7 @@ static enum evq_status prepare(struct evq_native_run *run, const struct evq_mode
 {
     const enum evq_status status = prepare_once(run, model, load, err);
 
-    return status == EVQ_E_NOMEM && evq_native_ahead_drop(run->native->ahead)
+    return status == EVQ_E_NOMEM && evq_native_prefetch_drop(run->native->prefetch)
                ? prepare_once(run, model, load, err)
                : status;
 }
@@ -170,7 +170,7 @@ enum evq_status evq_native_shrink(struct evq_native_run *run, int32_t rows_least
     struct evq_model *model = run->native->model;
     const int32_t wanted = run->rows_wanted > 0 ? run->rows_wanted : run->rows;
 
-    if (evq_native_ahead_drop(run->native->ahead)) {
+    if (evq_native_prefetch_drop(run->native->prefetch)) {
         return EVQ_OK; // There is memory now for the batch as it was.
     }
     if (run->rows / 2 < rows_least) {

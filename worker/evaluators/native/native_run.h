@@ -5,7 +5,7 @@
 #define EVQ_WORKER_NATIVE_RUN_H
 
 #include "worker/evaluators/evaluator.h"
-#include "worker/evaluators/native/native_ahead.h"
+#include "worker/evaluators/native/native_prefetch.h"
 #include "worker/evaluators/native/native_warm.h"
 #include "worker/loader/loader.h"
 #include "worker/models/model.h"
@@ -16,7 +16,7 @@ struct evq_native {
     void *state;
     struct evq_backend_caps caps;
     struct evq_loader *loader;
-    struct evq_native_ahead *ahead; // NULL: nothing is loaded ahead.
+    struct evq_native_prefetch *prefetch; // NULL: nothing is loaded ahead.
     struct evq_warm datasets, corpora, tokenizers;
     struct evq_model *model; // Whose plan is prepared; NULL: none.
     void *inputs;            // One batch of samples, in the backend's host memory.

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "worker/evaluators/native/native_ahead.h"
+#include "worker/evaluators/native/native_prefetch.h"
 
 struct twin {
     void *cpu;
@@ -164,7 +164,7 @@ static void ahead_begin(struct scene *scene, int64_t step, const char *path)
     struct evq_job *job = job_new(step, path);
     const struct evq_eval_request request = {
         .suite = &scene->suite, .job = job, .root_fd = -1, .root_path = scene->fx->directory};
-    evq_native_load_ahead(scene->fx->native, job, &request);
+    evq_native_load_prefetch(scene->fx->native, job, &request);
 }
 
 /* As a child hears of the next job: in the middle of the present one. */
@@ -220,9 +220,9 @@ static void ahead_new(struct evq_native *native, int64_t patience_ms)
 {
     struct evq_error err = {0};
 
-    assert_status(evq_native_ahead_new(&native->backend, 2, patience_ms, &native->ahead, &err),
-                  EVQ_OK);
-    assert_non_null(native->ahead);
+    assert_status(
+        evq_native_prefetch_new(&native->backend, 2, patience_ms, &native->prefetch, &err), EVQ_OK);
+    assert_non_null(native->prefetch);
 }
 
 /* The evaluator of the fixture on the twins. */
@@ -428,7 +428,7 @@ static int setup_impatient(void **state)
         return -1;
     }
     const struct scene *scene = *state;
-    assert_true(evq_native_ahead_free(scene->fx->native->ahead));
+    assert_true(evq_native_prefetch_free(scene->fx->native->prefetch));
     ahead_new(scene->fx->native, 50);
     return 0;
 }
@@ -482,8 +482,8 @@ static void load_that_hangs_does_not_hold_the_end(void **state)
 
     hang(scene, 2, "next");
     assert_false(
-        evq_native_ahead_free(scene->fx->native->ahead)); // Who ends then may free nothing.
-    scene->fx->native->ahead = NULL;
+        evq_native_prefetch_free(scene->fx->native->prefetch)); // Who ends then may free nothing.
+    scene->fx->native->prefetch = NULL;
     assert_int_equal(atomic_load(&opens), 2);
     gate_open();
     FIXTURE_UNTIL(atomic_load(&opens) == 1); // It frees what it held.

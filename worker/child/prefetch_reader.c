@@ -1,4 +1,4 @@
-#include "worker/child/ahead_read.h"
+#include "worker/child/prefetch_reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -244,8 +244,8 @@ static enum evq_status checkpoint_open(const struct evq_job *job, const struct e
                                err);
 }
 
-static enum evq_status job_ahead(const struct evq_config *config, const struct evq_job *job,
-                                 struct evq_error *err)
+static enum evq_status job_prefetch(const struct evq_config *config, const struct evq_job *job,
+                                    struct evq_error *err)
 {
     const struct evq_root *root = evq_config_root_find(config, job->root);
     const struct evq_suite *suite = evq_config_suite(config, job->suite);
@@ -274,7 +274,7 @@ static enum evq_status job_ahead(const struct evq_config *config, const struct e
     return status;
 }
 
-enum evq_exit evq_ahead_read_main(const struct evq_options *options)
+enum evq_exit evq_prefetch_reader_main(const struct evq_options *options)
 {
     struct evq_config *config = NULL;
     struct evq_job *job = NULL;
@@ -286,10 +286,10 @@ enum evq_exit evq_ahead_read_main(const struct evq_options *options)
         status = job_read(&job, &err);
     }
     if (status == EVQ_OK) {
-        status = job_ahead(config, job, &err);
+        status = job_prefetch(config, job, &err);
     }
     if (status != EVQ_OK) {
-        (void)fprintf(stderr, "evalq-worker ahead: %s\n", err.message);
+        (void)fprintf(stderr, "evalq-worker prefetch: %s\n", err.message);
     }
     evq_job_free(job);
     evq_config_free(config);

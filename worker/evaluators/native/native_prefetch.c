@@ -1,4 +1,4 @@
-#include "worker/evaluators/native/native_ahead.h"
+#include "worker/evaluators/native/native_prefetch.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,12 +18,12 @@
 /* Of patience: so long the next load waits for the piece of the one before it. */
 #define TURN_SHARE 20
 
-struct evq_native_ahead {
+struct evq_native_prefetch {
     struct evq_backend backend; // Opened when something is loaded for the first time.
     int32_t threads;
     int64_t patience_ms;
     bool dropped;
-    bool taking; // Within evq_native_ahead_take(), which tells progress, who may begin the next.
+    bool taking; // Within evq_native_prefetch_take(), which tells progress, who may begin the next.
 
     // Of the latest job.
     bool begun; // There is a thread, which may have ended.
@@ -48,40 +48,41 @@ struct evq_native_ahead {
     int64_t done, total; // Bytes.
 };
 
-enum evq_status evq_native_ahead_new(const struct evq_backend *backend, int32_t threads,
-                                     int64_t patience_ms, struct evq_native_ahead **ret_ahead,
-                                     struct evq_error *err)
+enum evq_status evq_native_prefetch_new(const struct evq_backend *backend, int32_t threads,
+                                        int64_t patience_ms,
+                                        struct evq_native_prefetch **ret_prefetch,
+                                        struct evq_error *err)
 {
     pthread_condattr_t attributes;
 
-    *ret_ahead = NULL;
+    *ret_prefetch = NULL;
     if (backend->ops->reserve == NULL || backend->ops->exchange == NULL) {
         return EVQ_OK;
     }
-    struct evq_native_ahead *ahead = calloc(1, sizeof(*ahead));
-    if (ahead == NULL) {
+    struct evq_native_prefetch *prefetch = calloc(1, sizeof(*prefetch));
+    if (prefetch == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "loading ahead");
     }
     ahead->backend = *backend;
     ahead->threads = threads;
     ahead->patience_ms = patience_ms;
     ahead->request.root_fd = -1;
-    (void)pthread_mutex_init(&ahead->lock, NULL); // None of these fails on Linux.
+    (void)pthread_mutex_init(&prefetch->lock, NULL); // None of these fails on Linux.
     (void)pthread_condattr_init(&attributes);
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&ahead->changed, &attributes);
+    (void)pthread_cond_init(&prefetch->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    *ret_ahead = ahead;
+    *ret_prefetch = ahead;
     return EVQ_OK;
 }
 
 /* Of a job whose thread has ended, or never began; the memory stays for the next. */
-static void job_close(struct evq_native_ahead *ahead)
+static void job_close(struct evq_native_prefetch *prefetch)
 {
     evq_model_free(ahead->model);
     evq_checkpoint_close(ahead->checkpoint);
     evq_job_free(ahead->job);
-    evq_file_close(&ahead->request.root_fd);
+    evq_file_close(&prefetch->request.root_fd);
     ahead->model = NULL;
     ahead->checkpoint = NULL;
     ahead->job = NULL;
@@ -89,7 +90,7 @@ static void job_close(struct evq_native_ahead *ahead)
 }
 
 /* No thread works with it. */
-static void second_set_close(struct evq_native_ahead *ahead)
+static void second_set_close(struct evq_native_prefetch *prefetch)
 {
     evq_loader_free(ahead->loader);
     ahead->loader = NULL;
@@ -99,34 +100,34 @@ static void second_set_close(struct evq_native_ahead *ahead)
     ahead->state = NULL;
 }
 
-static void ahead_destroy(struct evq_native_ahead *ahead)
+static void prefetch_destroy(struct evq_native_prefetch *prefetch)
 {
-    job_close(ahead);
-    second_set_close(ahead);
-    (void)pthread_cond_destroy(&ahead->changed);
-    (void)pthread_mutex_destroy(&ahead->lock);
-    free(ahead);
+    job_close(prefetch);
+    second_set_close(prefetch);
+    (void)pthread_cond_destroy(&prefetch->changed);
+    (void)pthread_mutex_destroy(&prefetch->lock);
+    free(prefetch);
 }
 
 /* ---- the thread ---- */
 
 static enum evq_status tell(void *context, int64_t done, int64_t total)
 {
-    struct evq_native_ahead *ahead = context;
+    struct evq_native_prefetch *prefetch = context;
 
-    (void)pthread_mutex_lock(&ahead->lock); // Fails for a broken mutex only; so do all below.
+    (void)pthread_mutex_lock(&prefetch->lock); // Fails for a broken mutex only; so do all below.
     ahead->done = done;
     ahead->total = total;
     const bool stop = ahead->stop;
-    (void)pthread_cond_signal(&ahead->changed);
-    (void)pthread_mutex_unlock(&ahead->lock);
+    (void)pthread_cond_signal(&prefetch->changed);
+    (void)pthread_mutex_unlock(&prefetch->lock);
     return stop ? EVQ_E_STOPPED : EVQ_OK;
 }
 
 /* What the first task of the suite will compute with. */
-static enum evq_status open_model(struct evq_native_ahead *ahead)
+static enum evq_status open_model(struct evq_native_prefetch *prefetch)
 {
-    const struct evq_task_config *config = &ahead->request.suite->tasks[0];
+    const struct evq_task_config *config = &prefetch->request.suite->tasks[0];
     const struct evq_task *task = NULL;
     int32_t length = 0;
 
@@ -140,60 +141,62 @@ static enum evq_status open_model(struct evq_native_ahead *ahead)
     }
     if (status == EVQ_OK) {
         ahead->request.path = evq_placement_pick(ahead->request.root_fd, ahead->job);
-        status = evq_native_checkpoint_open(&ahead->request, config, &ahead->checkpoint, NULL);
+        status =
+            evq_native_checkpoint_open(&prefetch->request, config, &prefetch->checkpoint, NULL);
     }
-    return status == EVQ_OK ? evq_native_model_build(task, config, ahead->checkpoint,
-                                                     ahead->fast_bf16, &length, &ahead->model, NULL)
-                            : status;
+    return status == EVQ_OK
+               ? evq_native_model_build(task, config, ahead->checkpoint, ahead->fast_bf16, &length,
+                                        &prefetch->model, NULL)
+               : status;
 }
 
-static enum evq_status open_state(struct evq_native_ahead *ahead)
+static enum evq_status open_state(struct evq_native_prefetch *prefetch)
 {
     enum evq_status status = EVQ_OK;
 
     if (ahead->state == NULL) {
-        status = evq_backend_open(&ahead->backend, ahead->threads, &ahead->state, NULL);
+        status = evq_backend_open(&prefetch->backend, ahead->threads, &prefetch->state, NULL);
     }
     if (status == EVQ_OK && ahead->loader == NULL) {
-        status =
-            evq_loader_new(ahead->backend.ops, ahead->state, ahead->threads, &ahead->loader, NULL);
+        status = evq_loader_new(ahead->backend.ops, ahead->state, ahead->threads, &prefetch->loader,
+                                NULL);
     }
     return status;
 }
 
-static enum evq_status load(struct evq_native_ahead *ahead)
+static enum evq_status load(struct evq_native_prefetch *prefetch)
 {
     const struct evq_progress progress = {tell, ahead};
 
-    enum evq_status status = open_model(ahead);
+    enum evq_status status = open_model(prefetch);
     if (status == EVQ_OK) {
-        status = open_state(ahead);
+        status = open_state(prefetch);
     }
     if (status == EVQ_OK) {
-        status = ahead->backend.ops->reserve(ahead->state, &ahead->model->plan, NULL);
+        status = ahead->backend.ops->reserve(ahead->state, &prefetch->model->plan, NULL);
     }
     if (status == EVQ_OK) {
         evq_loader_watch(ahead->loader, &progress);
-        status =
-            evq_loader_fill(ahead->loader, ahead->checkpoint, ahead->model, &ahead->loaded, NULL);
+        status = evq_loader_fill(ahead->loader, ahead->checkpoint, ahead->model, &prefetch->loaded,
+                                 NULL);
         evq_loader_watch(ahead->loader, NULL);
     }
     return status;
 }
 
-static void *ahead_main(void *context)
+static void *prefetch_main(void *context)
 {
-    struct evq_native_ahead *ahead = context;
+    struct evq_native_prefetch *prefetch = context;
 
-    const enum evq_status status = load(ahead);
-    (void)pthread_mutex_lock(&ahead->lock);
+    const enum evq_status status = load(prefetch);
+    (void)pthread_mutex_lock(&prefetch->lock);
     ahead->status = status;
     ahead->ended = true;
     const bool left = ahead->left;
-    (void)pthread_cond_signal(&ahead->changed);
-    (void)pthread_mutex_unlock(&ahead->lock);
+    (void)pthread_cond_signal(&prefetch->changed);
+    (void)pthread_mutex_unlock(&prefetch->lock);
     if (left) {
-        ahead_destroy(ahead);
+        prefetch_destroy(prefetch);
     }
     return NULL;
 }
@@ -201,24 +204,24 @@ static void *ahead_main(void *context)
 /* ---- the evaluator's thread ---- */
 
 /* With the lock held; false: the time is over. */
-static bool wait_until(struct evq_native_ahead *ahead, int64_t end_ms)
+static bool wait_until(struct evq_native_prefetch *prefetch, int64_t end_ms)
 {
     const struct timespec end = {.tv_sec = end_ms / 1000, .tv_nsec = end_ms % 1000 * 1000000};
 
-    return pthread_cond_timedwait(&ahead->changed, &ahead->lock, &end) == 0;
+    return pthread_cond_timedwait(&prefetch->changed, &prefetch->lock, &end) == 0;
 }
 
 /* Tells it to stop. Whatever was loaded, or is being loaded, is nobody's; one that still reads may
  * hang, and is not waited for: until it ends there is no other. */
-static void forget(struct evq_native_ahead *ahead)
+static void forget(struct evq_native_prefetch *prefetch)
 {
     bool ended = true;
 
     if (ahead->begun) {
-        (void)pthread_mutex_lock(&ahead->lock);
+        (void)pthread_mutex_lock(&prefetch->lock);
         ahead->stop = true;
         ended = ahead->ended;
-        (void)pthread_mutex_unlock(&ahead->lock);
+        (void)pthread_mutex_unlock(&prefetch->lock);
     }
     if (!ended) {
         return;
@@ -227,43 +230,43 @@ static void forget(struct evq_native_ahead *ahead)
         (void)pthread_join(ahead->thread, NULL); // Fails for no thread of ours.
     }
     ahead->begun = ahead->hangs = false;
-    job_close(ahead);
+    job_close(prefetch);
 }
 
 /* As forget(), and waits a while for the piece that is being read; once for a load that hangs. */
-static void forget_within(struct evq_native_ahead *ahead, int64_t wait_ms)
+static void forget_within(struct evq_native_prefetch *prefetch, int64_t wait_ms)
 {
     const int64_t end_ms = evq_clock_mono_ms() + wait_ms;
 
-    forget(ahead);
+    forget(prefetch);
     if (ahead->begun && !ahead->hangs) {
-        (void)pthread_mutex_lock(&ahead->lock);
-        while (!ahead->ended && wait_until(ahead, end_ms)) {
+        (void)pthread_mutex_lock(&prefetch->lock);
+        while (!ahead->ended && wait_until(prefetch, end_ms)) {
         }
         ahead->hangs = !ahead->ended;
-        (void)pthread_mutex_unlock(&ahead->lock);
-        forget(ahead);
+        (void)pthread_mutex_unlock(&prefetch->lock);
+        forget(prefetch);
     }
 }
 
 /* Signals are for the threads of the program. */
-static bool thread_start(struct evq_native_ahead *ahead)
+static bool thread_start(struct evq_native_prefetch *prefetch)
 {
     sigset_t all;
     sigset_t before;
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&ahead->thread, NULL, ahead_main, ahead) == 0;
+    const bool started = pthread_create(&prefetch->thread, NULL, prefetch_main, prefetch) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return started;
 }
 
-void evq_native_ahead_begin(struct evq_native_ahead *ahead, struct evq_job *job,
-                            const struct evq_eval_request *request, bool fast_bf16)
+void evq_native_prefetch_begin(struct evq_native_prefetch *prefetch, struct evq_job *job,
+                               const struct evq_eval_request *request, bool fast_bf16)
 {
     if (!ahead->taking) {
-        forget_within(ahead, ahead->patience_ms / TURN_SHARE);
+        forget_within(prefetch, ahead->patience_ms / TURN_SHARE);
     }
     if (ahead->begun || ahead->dropped || request->suite->task_count == 0) {
         evq_job_free(job);
@@ -276,9 +279,9 @@ void evq_native_ahead_begin(struct evq_native_ahead *ahead, struct evq_job *job,
     ahead->loaded = (struct evq_loaded){.bytes = 0};
     ahead->ended = ahead->stop = false;
     ahead->done = ahead->total = 0;
-    ahead->begun = thread_start(ahead);
+    ahead->begun = thread_start(prefetch);
     if (!ahead->begun) {
-        job_close(ahead);
+        job_close(prefetch);
     }
 }
 
@@ -287,7 +290,8 @@ static bool same_text(const char *a, const char *b)
     return strcmp(a != NULL ? a : "", b != NULL ? b : "") == 0;
 }
 
-static bool is_job(const struct evq_native_ahead *ahead, const struct evq_eval_request *request)
+static bool is_job(const struct evq_native_prefetch *prefetch,
+                   const struct evq_eval_request *request)
 {
     char ours[EVQ_JOB_ID_BYTES_MAX];
     char theirs[EVQ_JOB_ID_BYTES_MAX];
@@ -302,63 +306,66 @@ static bool is_job(const struct evq_native_ahead *ahead, const struct evq_eval_r
            same_text(ahead->job->fingerprint, request->job->fingerprint);
 }
 
-void evq_native_ahead_meet(struct evq_native_ahead *ahead, const struct evq_eval_request *request)
+void evq_native_prefetch_meet(struct evq_native_prefetch *prefetch,
+                              const struct evq_eval_request *request)
 {
-    if (!is_job(ahead, request)) {
-        forget(ahead);
+    if (!is_job(prefetch, request)) {
+        forget(prefetch);
     }
 }
 
 /* Tells nothing where nothing moves: a load that hangs must not pass for one that goes on. False:
  * it has not ended, since it hangs or (status) one was told to stop. */
-static bool await(struct evq_native_ahead *ahead, const struct evq_progress *progress,
+static bool await(struct evq_native_prefetch *prefetch, const struct evq_progress *progress,
                   enum evq_status *status)
 {
     int64_t end_ms = evq_clock_mono_ms() + ahead->patience_ms;
     int64_t told = 0;
 
-    (void)pthread_mutex_lock(&ahead->lock);
+    (void)pthread_mutex_lock(&prefetch->lock);
     while (!ahead->ended && *status == EVQ_OK) {
         const int64_t done = ahead->done;
         const int64_t total = ahead->total;
         if (done == told) {
-            if (!wait_until(ahead, end_ms)) {
+            if (!wait_until(prefetch, end_ms)) {
                 break;
             }
             continue;
         }
         told = done;
-        (void)pthread_mutex_unlock(&ahead->lock);
+        (void)pthread_mutex_unlock(&prefetch->lock);
         *status = progress->tell(progress->context, done, total);
         end_ms = evq_clock_mono_ms() + ahead->patience_ms;
-        (void)pthread_mutex_lock(&ahead->lock);
+        (void)pthread_mutex_lock(&prefetch->lock);
     }
     const bool ended = ahead->ended;
-    (void)pthread_mutex_unlock(&ahead->lock);
+    (void)pthread_mutex_unlock(&prefetch->lock);
     return ended;
 }
 
-enum evq_status
-evq_native_ahead_take(struct evq_native_ahead *ahead, const struct evq_eval_request *request,
-                      const struct evq_task_config *config, const struct evq_progress *progress,
-                      void *state, struct evq_checkpoint **checkpoint, struct evq_model **ret_model,
-                      struct evq_loaded *ret_loaded, struct evq_error *err)
+enum evq_status evq_native_prefetch_take(struct evq_native_prefetch *prefetch,
+                                         const struct evq_eval_request *request,
+                                         const struct evq_task_config *config,
+                                         const struct evq_progress *progress, void *state,
+                                         struct evq_checkpoint **checkpoint,
+                                         struct evq_model **ret_model,
+                                         struct evq_loaded *ret_loaded, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
     *ret_model = NULL;
-    if (!is_job(ahead, request)) {
+    if (!is_job(prefetch, request)) {
         return EVQ_OK;
     }
     ahead->taking = true;
-    const bool ended = await(ahead, progress, &status);
+    const bool ended = await(prefetch, progress, &status);
     ahead->taking = false;
     if (!ended && status == EVQ_OK) {
-        evq_log(EVQ_LOG_WARN, "load_ahead_hangs", "checkpoint=%s ms=%lld", (*checkpoint)->path,
+        evq_log(EVQ_LOG_WARN, "prefetch_hangs", "checkpoint=%s ms=%lld", (*checkpoint)->path,
                 (long long)ahead->patience_ms);
     }
     const bool fits = ended && status == EVQ_OK && ahead->status == EVQ_OK &&
-                      evq_native_checkpoint_same(config, &ahead->request.suite->tasks[0]) &&
+                      evq_native_checkpoint_same(config, &prefetch->request.suite->tasks[0]) &&
                       evq_checkpoint_same_files(*checkpoint, ahead->checkpoint);
     if (fits) {
         status = ahead->backend.ops->exchange(state, ahead->state, err);
@@ -371,42 +378,42 @@ evq_native_ahead_take(struct evq_native_ahead *ahead, const struct evq_eval_requ
         ahead->checkpoint = NULL;
         ahead->model = NULL;
     }
-    forget(ahead);
+    forget(prefetch);
     return status;
 }
 
-bool evq_native_ahead_drop(struct evq_native_ahead *ahead)
+bool evq_native_prefetch_drop(struct evq_native_prefetch *prefetch)
 {
-    if (ahead == NULL || ahead->dropped) {
+    if (prefetch == NULL || ahead->dropped) {
         return false;
     }
-    forget_within(ahead, ahead->patience_ms);
+    forget_within(prefetch, ahead->patience_ms);
     if (ahead->begun) {
         return false; // What hangs holds its memory.
     }
     ahead->dropped = ahead->state != NULL; // It would be so again with the next job.
-    second_set_close(ahead);
+    second_set_close(prefetch);
     return ahead->dropped;
 }
 
-bool evq_native_ahead_free(struct evq_native_ahead *ahead)
+bool evq_native_prefetch_free(struct evq_native_prefetch *prefetch)
 {
-    if (ahead == NULL) {
+    if (prefetch == NULL) {
         return true;
     }
-    forget_within(ahead, ahead->patience_ms);
+    forget_within(prefetch, ahead->patience_ms);
     if (ahead->begun) {
         const pthread_t thread = ahead->thread;
-        (void)pthread_mutex_lock(&ahead->lock);
+        (void)pthread_mutex_lock(&prefetch->lock);
         ahead->left = !ahead->ended;
         const bool left = ahead->left;
-        (void)pthread_mutex_unlock(&ahead->lock);
+        (void)pthread_mutex_unlock(&prefetch->lock);
         if (left) {
             (void)pthread_detach(thread); // Fails for no thread of ours.
             return false;
         }
-        forget(ahead); // It has ended just now.
+        forget(prefetch); // It has ended just now.
     }
-    ahead_destroy(ahead);
+    prefetch_destroy(prefetch);
     return true;
 }

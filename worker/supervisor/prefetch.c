@@ -48,9 +48,9 @@ static void slot_tell(struct evq_supervisor *supervisor, const struct evq_job *j
         const struct evq_field fields[] = {evq_channel_text("suite", suite->name),
                                            evq_channel_text("digest", suite->digest),
                                            evq_channel_bytes("record", record.data, record.bytes)};
-        const enum evq_status status = evq_channel_send(&slot->channel, "ahead", fields,
+        const enum evq_status status = evq_channel_send(&slot->channel, "prefetch", fields,
                                                         sizeof(fields) / sizeof(fields[0]), NULL);
-        evq_log(EVQ_LOG_DEBUG, "load_ahead", "job=%s slot=%u told=%d", supervisor->ahead.id,
+        evq_log(EVQ_LOG_DEBUG, "prefetch_load", "job=%s slot=%u told=%d", supervisor->prefetch.id,
                 slot->number, status == EVQ_OK); // Else its child dies, which is seen elsewhere.
     }
     evq_buffer_free(&record);
@@ -66,7 +66,7 @@ static int record_open(const struct evq_job *job)
 
     evq_buffer_init(&record, 0);
     if (evq_codec_job_encode(job, &record, NULL) == EVQ_OK) {
-        fd = memfd_create("evalq-ahead", MFD_CLOEXEC);
+        fd = memfd_create("evalq-prefetch", MFD_CLOEXEC);
         if (fd >= 0 && (write(fd, record.data, record.bytes) != (ssize_t)record.bytes ||
                         lseek(fd, 0, SEEK_SET) != 0)) {
             (void)close(fd); // Half a record is none.
@@ -98,14 +98,14 @@ static void reader_exec(const struct evq_slot_spawn *spawn, char *const *envp, i
 static void reader_start(struct evq_supervisor *supervisor, const struct evq_job *job)
 {
     char devices_line[] = "CUDA_VISIBLE_DEVICES=";
-    struct evq_ahead *ahead = &supervisor->ahead;
+    struct evq_prefetch *prefetch = &supervisor->prefetch;
     const pid_t parent = getpid();
 
     char **envp = evq_slot_environment(devices_line);
     int record_fd = record_open(job);
     const pid_t pid = envp != NULL && record_fd >= 0 ? fork() : -1;
     if (pid == 0) {
-        reader_exec(&ahead->spawn, envp, record_fd, parent);
+        reader_exec(&prefetch->spawn, envp, record_fd, parent);
     }
     evq_file_close(&record_fd); // The process has its own.
     free(envp);
@@ -114,9 +114,9 @@ static void reader_start(struct evq_supervisor *supervisor, const struct evq_job
     ahead->began_ms = evq_clock_mono_ms();
 }
 
-void evq_ahead_stop(struct evq_supervisor *supervisor)
+void evq_prefetch_stop(struct evq_supervisor *supervisor)
 {
-    struct evq_ahead *ahead = &supervisor->ahead;
+    struct evq_prefetch *prefetch = &supervisor->prefetch;
 
     if (ahead->pid > 0 && !ahead->stopped) {
         ahead->stopped = true;
@@ -124,17 +124,17 @@ void evq_ahead_stop(struct evq_supervisor *supervisor)
     }
 }
 
-void evq_ahead_reap(struct evq_supervisor *supervisor)
+void evq_prefetch_reap(struct evq_supervisor *supervisor)
 {
-    struct evq_ahead *ahead = &supervisor->ahead;
+    struct evq_prefetch *prefetch = &supervisor->prefetch;
     int wait_status = 0;
 
     if (ahead->pid <= 0 || waitpid(ahead->pid, &wait_status, WNOHANG) != ahead->pid) {
         return; // One that hangs in a file system's call is waited for, and no other started.
     }
     const bool done = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == EVQ_EXIT_OK;
-    evq_log(done ? EVQ_LOG_INFO : EVQ_LOG_DEBUG, "read_ahead", "job=%s ms=%lld outcome=%s",
-            ahead->id, (long long)(evq_clock_mono_ms() - ahead->began_ms),
+    evq_log(done ? EVQ_LOG_INFO : EVQ_LOG_DEBUG, "prefetch", "job=%s ms=%lld outcome=%s", ahead->id,
+            (long long)(evq_clock_mono_ms() - ahead->began_ms),
             ahead->stopped ? "stopped"
             : done         ? "done"
                            : "left");
@@ -145,13 +145,13 @@ void evq_ahead_reap(struct evq_supervisor *supervisor)
     if (ahead->stopped) {
         ahead->id[0] = '\0'; // Should it still be the next one, what is missing is read.
     }
-    evq_ahead_close(supervisor);
+    evq_prefetch_close(supervisor);
 }
 
-void evq_ahead_close(struct evq_supervisor *supervisor)
+void evq_prefetch_close(struct evq_supervisor *supervisor)
 {
-    evq_job_free(supervisor->ahead.job);
-    supervisor->ahead.job = NULL;
+    evq_job_free(supervisor->prefetch.job);
+    supervisor->prefetch.job = NULL;
 }
 
 /* ---- when ---- */
@@ -166,25 +166,26 @@ static bool all_work(const struct evq_supervisor *supervisor)
 
 static bool may_look(const struct evq_supervisor *supervisor)
 {
-    return supervisor->config->worker.read_ahead_bytes > 0 && supervisor->ahead.pid == 0 &&
-           !supervisor->ahead.refused && all_work(supervisor) && evq_claim_rules_allow(supervisor);
+    return supervisor->config->worker.read_ahead_bytes > 0 && supervisor->prefetch.pid == 0 &&
+           !supervisor->prefetch.refused && all_work(supervisor) &&
+           evq_claim_rules_allow(supervisor);
 }
 
-void evq_ahead_begin(struct evq_supervisor *supervisor)
+void evq_prefetch_begin(struct evq_supervisor *supervisor)
 {
-    supervisor->ahead.look_ms = evq_clock_mono_ms() + LOOK_MS;
+    supervisor->prefetch.look_ms = evq_clock_mono_ms() + LOOK_MS;
 }
 
-void evq_ahead_tick(struct evq_supervisor *supervisor)
+void evq_prefetch_tick(struct evq_supervisor *supervisor)
 {
     if (!all_work(supervisor) || supervisor->draining) {
-        evq_ahead_stop(supervisor);
+        evq_prefetch_stop(supervisor);
     }
 }
 
-int64_t evq_ahead_due_ms(const struct evq_supervisor *supervisor)
+int64_t evq_prefetch_due_ms(const struct evq_supervisor *supervisor)
 {
-    return may_look(supervisor) ? supervisor->ahead.look_ms : INT64_MAX;
+    return may_look(supervisor) ? supervisor->prefetch.look_ms : INT64_MAX;
 }
 
 /*
@@ -201,17 +202,17 @@ static bool chance_is_ours(const struct evq_supervisor *supervisor, int64_t runn
 /* Decided once a job; takes it over. Weights in memory are there already. */
 static void peeked_take(struct evq_supervisor *supervisor, const struct evq_peeked *peeked)
 {
-    struct evq_ahead *ahead = &supervisor->ahead;
+    struct evq_prefetch *prefetch = &supervisor->prefetch;
 
     if (peeked->job == NULL || strcmp(peeked->id, ahead->id) == 0) {
         evq_job_free(peeked->job);
         return;
     }
     (void)snprintf(ahead->id, sizeof(ahead->id), "%s", peeked->id);
-    evq_ahead_close(supervisor);
+    evq_prefetch_close(supervisor);
     ahead->job = peeked->job;
     if (!chance_is_ours(supervisor, peeked->running)) {
-        evq_ahead_close(supervisor);
+        evq_prefetch_close(supervisor);
     } else if (strcmp(peeked->job->root, supervisor->config->shm.name) != 0) {
         reader_start(supervisor, peeked->job);
     } else {
@@ -219,15 +220,15 @@ static void peeked_take(struct evq_supervisor *supervisor, const struct evq_peek
     }
 }
 
-bool evq_ahead_look(struct evq_supervisor *supervisor)
+bool evq_prefetch_look(struct evq_supervisor *supervisor)
 {
-    struct evq_ahead *ahead = &supervisor->ahead;
+    struct evq_prefetch *prefetch = &supervisor->prefetch;
     uint32_t classes[EVQ_QUEUE_CLASSES_MAX];
     struct evq_peeked peeked;
     struct evq_error err;
     uint64_t mask = 0;
 
-    if (evq_clock_mono_ms() < evq_ahead_due_ms(supervisor)) {
+    if (evq_clock_mono_ms() < evq_prefetch_due_ms(supervisor)) {
         return true;
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
@@ -244,7 +245,7 @@ bool evq_ahead_look(struct evq_supervisor *supervisor)
     ahead->look_ms = evq_clock_mono_ms() + supervisor->heartbeat_ms; // Others come and go.
     if (status != EVQ_OK) {
         ahead->refused = true;
-        evq_log(EVQ_LOG_WARN, "read_ahead_refused", "reason=%s", err.message);
+        evq_log(EVQ_LOG_WARN, "prefetch_refused", "reason=%s", err.message);
         return true;
     }
     peeked_take(supervisor, &peeked);

@@ -3,12 +3,12 @@
  * load finds them there. It takes the job's record from standard input, holds no device and knows
  * no Redis; it reads when nothing else wants the disk, and may be killed at any time.
  */
-#ifndef EVQ_WORKER_AHEAD_READ_H
-#define EVQ_WORKER_AHEAD_READ_H
+#ifndef EVQ_WORKER_CHILD_PREFETCH_READER_H
+#define EVQ_WORKER_CHILD_PREFETCH_READER_H
 
 #include "worker/options.h"
 
 /* EVQ_EXIT_OK: all of them lie there now. */
-enum evq_exit evq_ahead_read_main(const struct evq_options *options);
+enum evq_exit evq_prefetch_reader_main(const struct evq_options *options);
 
 #endif
