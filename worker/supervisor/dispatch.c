@@ -328,7 +328,7 @@ static bool beat_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
 static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
     return !supervisor->registered || reclass_is_due(supervisor, now_ms) || supervisor->adopt ||
-           evq_outboxes_wait(supervisor) || now_ms >= supervisor->beat_due_ms ||
+           evq_result_outbox_pending(supervisor) || now_ms >= supervisor->beat_due_ms ||
            (supervisor->claim_due && evq_claim_rules_allow(supervisor)) ||
            now_ms >= evq_prefetch_due_ms(supervisor) || supervisor->link.waiting == NULL;
 }
@@ -352,7 +352,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
     }
     if (!link_check(supervisor) || !offer_renew(supervisor, now_ms) ||
         !(evq_gpus_current(supervisor) || evq_gpus_renew(supervisor)) ||
-        !leases_adopt(supervisor) || !evq_outboxes_flush(supervisor)) {
+        !leases_adopt(supervisor) || !evq_result_outbox_flush(supervisor)) {
         return;
     }
     if (beat_is_due(supervisor, now_ms) &&
@@ -371,7 +371,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
             link->retry_ms = evq_clock_mono_ms() + REFUSED_MS;
             return;
         }
-        if (!evq_outboxes_flush(supervisor)) {
+        if (!evq_result_outbox_flush(supervisor)) {
             return;
         }
     }
@@ -393,7 +393,7 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
     if (supervisor->reclass && supervisor->reclass_ms < due_ms) {
         due_ms = supervisor->reclass_ms;
     }
-    if (evq_outboxes_wait(supervisor) || !supervisor->registered || supervisor->adopt) {
+    if (evq_result_outbox_pending(supervisor) || !supervisor->registered || supervisor->adopt) {
         due_ms = 0;
     }
     if (supervisor->link.waiting != NULL && supervisor->link.wait_end_ms < due_ms) {

@@ -137,8 +137,9 @@ void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable);
 /* ---- outboxes.c ---- */
 
 /* Says to Redis what the leases have to say. False: it is away; the rest is for later. */
-bool evq_outboxes_flush(struct evq_supervisor *supervisor);
-bool evq_outboxes_wait(const struct evq_supervisor *supervisor); // Something is still to be said.
+bool evq_result_outbox_flush(struct evq_supervisor *supervisor);
+bool evq_result_outbox_pending(
+    const struct evq_supervisor *supervisor); // Something is still to be said.
 
 /* ---- claims.c ---- */
 

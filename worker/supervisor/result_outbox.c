@@ -147,13 +147,13 @@ static bool outboxes_pass(struct evq_supervisor *supervisor, bool hold)
     return true;
 }
 
-bool evq_outboxes_flush(struct evq_supervisor *supervisor)
+bool evq_result_outbox_flush(struct evq_supervisor *supervisor)
 {
     return publishes_flush(supervisor) && outboxes_pass(supervisor, true) &&
            completes_flush(supervisor) && outboxes_pass(supervisor, false);
 }
 
-bool evq_outboxes_wait(const struct evq_supervisor *supervisor)
+bool evq_result_outbox_pending(const struct evq_supervisor *supervisor)
 {
     for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
         if (lease->first != NULL) {

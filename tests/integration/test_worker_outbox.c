@@ -104,12 +104,12 @@ static void what_is_refused_waits(struct fixture *fx, bool library)
         struct evq_lease *lease = lease_with(fx, id, words[i].kind);
         supervisor.leases = lease;
         refuse_all(fx, library);
-        assert_false(evq_outboxes_flush(&supervisor));
+        assert_false(evq_result_outbox_flush(&supervisor));
         assert_ptr_equal(supervisor.leases, lease);
         assert_int_equal(lease->first->kind, words[i].kind);
         allow_all(fx);
         if (words[i].kind != EVQ_OUTBOX_MERGE) { // Its parts here are none.
-            assert_true(evq_outboxes_flush(&supervisor));
+            assert_true(evq_result_outbox_flush(&supervisor));
             assert_null(supervisor.leases);
         } else {
             evq_lease_free(lease);
@@ -144,10 +144,10 @@ static void outbox_waits_while_a_function_may_not_do_its_work(void **state)
     supervisor.leases = lease_with(fx, "r/1/regular/quick", EVQ_OUTBOX_COMPLETE);
     supervisor.leases->next = lease_with(fx, "r/2/regular/quick", EVQ_OUTBOX_COMPLETE);
     evq_reply_free(fixture_call(fx->raw, "ACL", "SETUSER", "default", "-zrem", NULL));
-    assert_false(evq_outboxes_flush(&supervisor));
+    assert_false(evq_result_outbox_flush(&supervisor));
     assert_non_null(supervisor.leases->next);
     allow_all(fx);
-    assert_true(evq_outboxes_flush(&supervisor));
+    assert_true(evq_result_outbox_flush(&supervisor));
     assert_int_equal(fixture_ends(fx, "done"), 2);
     assert_int_equal(fixture_ends(fx, NULL), 2);
     fixture_audit(fx);
@@ -169,7 +169,7 @@ static void outbox_keeps_the_cause_of_a_long_reason(void **state)
         lease, EVQ_FAIL_FATAL,
         "open '/checkpoints/of/a/long/name/step-100/weights.bin': permission denied", NULL));
     supervisor.leases = lease;
-    assert_true(evq_outboxes_flush(&supervisor));
+    assert_true(evq_result_outbox_flush(&supervisor));
     fixture_assert_state(fx, id, "dead");
     assert_int_equal(strncmp(fixture_job_field(fx, id, "reason").text,
                              "open: permission denied ('/checkpoints/", 39),
