@@ -33,10 +33,10 @@ struct scene {
 static bool starving; // The next look at what a slot fits finds no memory.
 
 /* The linker's names: tests/links/memory.cmake. */
-enum evq_status __real_evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot);
-enum evq_status __wrap_evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot);
+enum evq_status __real_evq_offer_fit(const struct evq_suite_registry *offer, struct evq_slot *slot);
+enum evq_status __wrap_evq_offer_fit(const struct evq_suite_registry *offer, struct evq_slot *slot);
 
-enum evq_status __wrap_evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot)
+enum evq_status __wrap_evq_offer_fit(const struct evq_suite_registry *offer, struct evq_slot *slot)
 {
     if (!starving) {
         return __real_evq_offer_fit(offer, slot);
@@ -70,7 +70,7 @@ static int setup(void **state)
     scene->slot.state = EVQ_SLOT_IDLE;
     supervisor->options = &scene->options;
     supervisor->config = &scene->config;
-    supervisor->offer = (struct evq_offer){
+    supervisor->registry = (struct evq_suite_registry){
         .config = &scene->config, .suites = &scene->offered, .where = "here", .version = -1};
     (void)strcpy(supervisor->name, "worker-1");
     supervisor->lease_ms = 15000;
@@ -111,7 +111,7 @@ static void round_run(struct scene *scene)
 /* Which classes the supervisor knows, and that it is content with them. */
 static void assert_knows(const struct scene *scene, uint32_t classes)
 {
-    assert_int_equal(scene->supervisor.offer.class_count, classes);
+    assert_int_equal(scene->supervisor.registry.class_count, classes);
     assert_false(scene->supervisor.reclass);
 }
 
@@ -156,7 +156,7 @@ static void classes_are_read_again_after_a_claim_was_refused(void **state)
     evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, "block"), "rubbish", NULL));
     scene->supervisor.claim_due = true;
     round_run(scene);
-    assert_int_equal(scene->supervisor.offer.class_count, 2);
+    assert_int_equal(scene->supervisor.registry.class_count, 2);
     assert_true(scene->supervisor.link.retry_ms > 0);
     evq_reply_free(fixture_call(fx->raw, "DEL", fixture_key(fx, "block"), NULL));
     scene->supervisor.claim_due = false;
@@ -172,9 +172,9 @@ static void worker_that_may_not_wait_for_markers_claims_now_and_then(void **stat
     struct fixture *fx = scene->fx;
 
     round_run(scene);
-    for (uint32_t i = 0; i < supervisor->offer.class_count; i++) {
+    for (uint32_t i = 0; i < supervisor->registry.class_count; i++) {
         char key[32];
-        (void)snprintf(key, sizeof key, "wake:%u", supervisor->offer.classes[i].number);
+        (void)snprintf(key, sizeof key, "wake:%u", supervisor->registry.classes[i].number);
         evq_reply_free(fixture_call(fx->raw, "UNLINK", fixture_key(fx, key), NULL));
         evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, key), "rubbish", NULL));
     }

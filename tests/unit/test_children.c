@@ -57,8 +57,8 @@ static int setup(void **state)
     scene->config.suites = &scene->suite;
     scene->config.suite_count = 1;
     scene->supervisor.config = &scene->config;
-    scene->supervisor.offer.config = &scene->config;
-    scene->supervisor.offer.suites = &scene->offered;
+    scene->supervisor.registry.config = &scene->config;
+    scene->supervisor.registry.suites = &scene->offered;
     scene->supervisor.rooms = &scene->room;
     scene->supervisor.suite_seconds = &scene->seconds;
     scene->supervisor.slots = &scene->slot;
@@ -228,7 +228,7 @@ static void dead_child_is_given_no_further_job(void **state)
 static void class_whose_needs_found_no_memory_is_asked_for_again(void **state)
 {
     struct scene *scene = *state;
-    struct evq_offer *offer = &scene->supervisor.offer;
+    struct evq_suite_registry *offer = &scene->supervisor.registry;
     bool offered = true;
 
     offer->config = &scene->config;
@@ -237,11 +237,11 @@ static void class_whose_needs_found_no_memory_is_asked_for_again(void **state)
     offer->classes[0].number = 3;
     (void)strcpy(offer->classes[0].suite, "quick");
     fixture_memory_refuse(0, SIZE_MAX - 1);
-    assert_status(evq_offer_fit(offer, &scene->slot), EVQ_E_NOMEM);
+    assert_status(evq_suite_registry_fit(offer, &scene->slot), EVQ_E_NOMEM);
     assert_true(fixture_memory_give() > 0);
     assert_int_equal(scene->slot.fits, 0);
-    assert_status(evq_offer_fit(offer, &scene->slot), EVQ_OK);
-    assert_int_equal(scene->slot.fits, evq_offer_bit(3));
+    assert_status(evq_suite_registry_fit(offer, &scene->slot), EVQ_OK);
+    assert_int_equal(scene->slot.fits, evq_suite_registry_bit(3));
 }
 
 /* The slot runs the job, and its child says that it failed. */

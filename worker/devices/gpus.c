@@ -88,7 +88,8 @@ static void slot_give(struct evq_supervisor *supervisor, struct evq_slot *slot,
     slot->waits = false;
     slot->note[0] = '\0';
     slot->start_ms = 0;
-    supervisor->reclass = evq_offer_fit(&supervisor->offer, slot) != EVQ_OK || supervisor->reclass;
+    supervisor->reclass =
+        evq_suite_registry_fit(&supervisor->offer, slot) != EVQ_OK || supervisor->reclass;
     supervisor->claim_due = true;
     evq_log(EVQ_LOG_INFO, "gpu_leased", "slot=%u devices=%s", slot->number, slot->devices);
 }

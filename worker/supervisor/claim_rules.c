@@ -15,7 +15,7 @@ uint32_t evq_claim_rules_slots(const struct evq_supervisor *supervisor, enum evq
 bool evq_claim_rules_fit(const struct evq_supervisor *supervisor, const struct evq_job *job,
                          const struct evq_slot *slot)
 {
-    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, job->suite);
+    const struct evq_suite *suite = evq_suite_registry_suite(&supervisor->registry, job->suite);
     const struct evq_needs *needs = job->needs_given || suite == NULL ? &job->needs : &suite->needs;
 
     return needs->gpus <= slot->gpus &&
@@ -26,14 +26,15 @@ uint64_t evq_claim_rules_classes(const struct evq_supervisor *supervisor, uint64
 {
     const int64_t left_s = supervisor->options->deadline_s - evq_clock_unix_ms() / 1000;
 
-    for (uint32_t i = 0; i < supervisor->offer.class_count; i++) {
-        const struct evq_class *class = &supervisor->offer.classes[i];
-        const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, class->suite);
+    for (uint32_t i = 0; i < supervisor->registry.class_count; i++) {
+        const struct evq_class *class = &supervisor->registry.classes[i];
+        const struct evq_suite *suite =
+            evq_suite_registry_suite(&supervisor->registry, class->suite);
         const bool late =
             suite != NULL && supervisor->options->deadline_s > 0 &&
             supervisor->suite_seconds[suite - supervisor->config->suites] > (double)left_s;
         if (late || (suite != NULL && evq_disk_pause_held(supervisor, suite))) {
-            mask &= ~evq_offer_bit(class->number);
+            mask &= ~evq_suite_registry_bit(class->number);
         }
     }
     return mask;

@@ -51,7 +51,8 @@ void evq_claims_start(struct evq_supervisor *supervisor)
 static void claim_take(struct evq_supervisor *supervisor, struct evq_claim *claim)
 {
     const struct evq_suite *suite =
-        claim->job != NULL ? evq_offer_suite(&supervisor->offer, claim->job->suite) : NULL;
+        claim->job != NULL ? evq_suite_registry_suite(&supervisor->registry, claim->job->suite)
+                           : NULL;
 
     struct evq_lease *lease = evq_lease_new(claim, suite, supervisor->name);
     if (lease == NULL) { // Its lease lapses and another takes it.
@@ -93,8 +94,8 @@ static bool want_make(const struct evq_supervisor *supervisor, uint32_t first, s
     if (slot->state != EVQ_SLOT_IDLE) {
         return false;
     }
-    want->class_count = evq_offer_classes(
-        &supervisor->offer, evq_claim_rules_classes(supervisor, slot->fits), want->classes);
+    want->class_count = evq_suite_registry_classes(
+        &supervisor->registry, evq_claim_rules_classes(supervisor, slot->fits), want->classes);
     want->claims_max = 0;
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *other = &supervisor->slots[i];
@@ -136,7 +137,7 @@ static void claimed_take(struct evq_supervisor *supervisor, const struct want *w
     // Fewer than asked for are all there were: what comes later sets a wake marker.
     supervisor->claim_due = supervisor->claim_due || claimed->count >= want->claims_max;
     supervisor->reclass =
-        supervisor->reclass || claimed->classes_version != supervisor->offer.version;
+        supervisor->reclass || claimed->classes_version != supervisor->registry.version;
     supervisor->claim_again_ms =
         claimed->due_ms >= 0 ? evq_clock_mono_ms() + claimed->due_ms + 1 : 0;
     for (uint32_t i = 0; i < claimed->count; i++) {

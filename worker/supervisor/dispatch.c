@@ -62,7 +62,7 @@ static bool beats_send(struct evq_supervisor *supervisor, struct evq_lease **nex
     struct evq_buffer json;
     struct evq_error err;
     size_t count = 0;
-    int64_t version = supervisor->offer.version;
+    int64_t version = supervisor->registry.version;
 
     for (; *next != NULL && count < BEATS_MAX; *next = (*next)->next) {
         const struct evq_lease *lease = *next;
@@ -90,7 +90,7 @@ static bool beats_send(struct evq_supervisor *supervisor, struct evq_lease **nex
         evq_log(EVQ_LOG_ERROR, "heartbeat_refused", "reason=%s", err.message);
         return true;
     }
-    supervisor->reclass = supervisor->reclass || version != supervisor->offer.version;
+    supervisor->reclass = supervisor->reclass || version != supervisor->registry.version;
     if (!stale_is_flush(supervisor, beats, count)) {
         beats_answer(supervisor, beats, leases, count);
     }
@@ -118,7 +118,7 @@ static void slots_fit(struct evq_supervisor *supervisor)
     supervisor->reclass = false;
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         if (!supervisor->slots[i].waits &&
-            evq_offer_fit(&supervisor->offer, &supervisor->slots[i]) != EVQ_OK) {
+            evq_suite_registry_fit(&supervisor->registry, &supervisor->slots[i]) != EVQ_OK) {
             supervisor->reclass = true; // Else what it did not find out would never be claimed.
             supervisor->reclass_ms = evq_clock_mono_ms() + RECLASS_MS;
         }
@@ -131,7 +131,7 @@ static bool reclass_is_due(const struct evq_supervisor *supervisor, int64_t now_
     return supervisor->reclass && now_ms >= supervisor->reclass_ms;
 }
 
-static bool offer_renew(struct evq_supervisor *supervisor, int64_t now_ms)
+static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
 {
     struct evq_error err;
     bool ignored = false;
@@ -141,8 +141,8 @@ static bool offer_renew(struct evq_supervisor *supervisor, int64_t now_ms)
     }
     const enum evq_status status =
         supervisor->registered
-            ? evq_offer_refresh(&supervisor->offer, supervisor->link.queue, &err)
-            : evq_offer_register(&supervisor->offer, supervisor->link.queue, &err);
+            ? evq_suite_registry_refresh(&supervisor->registry, supervisor->link.queue, &err)
+            : evq_suite_registry_register(&supervisor->registry, supervisor->link.queue, &err);
     if (!evq_link_note_read(&supervisor->link, status, &err)) { // Renewed by reading alone.
         return false;
     }
@@ -244,8 +244,8 @@ static void wait_begin(struct evq_supervisor *supervisor)
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         mask |= supervisor->slots[i].state == EVQ_SLOT_IDLE ? supervisor->slots[i].fits : 0;
     }
-    const uint32_t count =
-        evq_offer_classes(&supervisor->offer, evq_claim_rules_classes(supervisor, mask), classes);
+    const uint32_t count = evq_suite_registry_classes(
+        &supervisor->registry, evq_claim_rules_classes(supervisor, mask), classes);
     if (count == 0) {
         return;
     }
@@ -350,7 +350,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
         !evq_claim_rules_allow(supervisor)) {
         evq_link_wait_drop(link);
     }
-    if (!link_check(supervisor) || !offer_renew(supervisor, now_ms) ||
+    if (!link_check(supervisor) || !registry_renew(supervisor, now_ms) ||
         !(evq_gpus_current(supervisor) || evq_gpus_renew(supervisor)) ||
         !leases_adopt(supervisor) || !evq_result_outbox_flush(supervisor)) {
         return;

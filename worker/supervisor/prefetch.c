@@ -35,7 +35,7 @@ static struct evq_slot *slot_pick(struct evq_supervisor *supervisor, const struc
 /* Its child loads them beside those it computes with. */
 static void slot_tell(struct evq_supervisor *supervisor, const struct evq_job *job)
 {
-    const struct evq_suite *suite = evq_offer_suite(&supervisor->offer, job->suite);
+    const struct evq_suite *suite = evq_suite_registry_suite(&supervisor->registry, job->suite);
     struct evq_slot *slot = slot_pick(supervisor, job);
     struct evq_buffer record;
 
@@ -235,8 +235,8 @@ bool evq_prefetch_look(struct evq_supervisor *supervisor)
         const struct evq_slot *slot = &supervisor->slots[i];
         mask |= slot->state == EVQ_SLOT_RUNNING ? slot->fits : 0;
     }
-    const uint32_t count =
-        evq_offer_classes(&supervisor->offer, evq_claim_rules_classes(supervisor, mask), classes);
+    const uint32_t count = evq_suite_registry_classes(
+        &supervisor->registry, evq_claim_rules_classes(supervisor, mask), classes);
     const enum evq_status status =
         evq_queue_peek(supervisor->link.queue, classes, count, &peeked, &err);
     if (!evq_link_note_read(&supervisor->link, status, &err)) {

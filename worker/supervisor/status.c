@@ -91,7 +91,7 @@ static void json_put(const struct evq_supervisor *supervisor, uint32_t slots_sho
     }
     evq_buffer_text(out, ", \"suites\": [");
     for (size_t i = 0; i < config->suite_count; i++) {
-        if (supervisor->offer.suites[i]) {
+        if (supervisor->registry.suites[i]) {
             evq_buffer_text(out, comma);
             evq_buffer_json_text(out, config->suites[i].name);
             comma = ", ";

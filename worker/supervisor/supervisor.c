@@ -188,7 +188,8 @@ static enum evq_status redis_greet(struct evq_supervisor *supervisor, struct evq
     for (;;) {
         enum evq_status status = evq_link_check(&supervisor->link, true, &new_epoch, err);
         if (status == EVQ_OK) {
-            status = evq_offer_register(&supervisor->offer, supervisor->link.queue, err);
+            status =
+                evq_suite_registry_register(&supervisor->registry, supervisor->link.queue, err);
         }
         if (status == EVQ_OK) {
             return evq_link_check(&supervisor->link, true, &new_epoch, err);
@@ -250,7 +251,8 @@ static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct
         status = spawns_make(supervisor, err);
     }
     if (status == EVQ_OK) {
-        status = evq_offer_open(&supervisor->offer, config, options->suites, supervisor->host, err);
+        status = evq_suite_registry_open(&supervisor->registry, config, options->suites,
+                                         supervisor->host, err);
     }
     if (status == EVQ_OK) {
         status =
@@ -264,9 +266,9 @@ static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct
         supervisor->claim_due = true;
         for (uint32_t i = 0; i < supervisor->slot_count; i++) {
             if (!supervisor->slots[i].waits) {
-                supervisor->reclass =
-                    evq_offer_fit(&supervisor->offer, &supervisor->slots[i]) != EVQ_OK ||
-                    supervisor->reclass;
+                supervisor->reclass = evq_suite_registry_fit(&supervisor->registry,
+                                                             &supervisor->slots[i]) != EVQ_OK ||
+                                      supervisor->reclass;
             }
         }
     }
@@ -282,7 +284,7 @@ static void supervisor_close(struct evq_supervisor *supervisor)
     }
     evq_gpu_monitor_close(supervisor->gauge);
     evq_link_close(&supervisor->link);
-    evq_offer_close(&supervisor->offer);
+    evq_suite_registry_close(&supervisor->registry);
     free(supervisor->slots);
     free(supervisor->suite_seconds);
     free(supervisor->rooms);
@@ -401,7 +403,7 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
     evq_log(EVQ_LOG_INFO, "start", "worker=%s redis=%s queue=%s slots=%u classes=%u version=%s",
             supervisor->name, evq_conn_where(supervisor->link.conn),
             evq_queue_name(supervisor->link.queue), supervisor->slot_count,
-            supervisor->offer.class_count, EVQ_VERSION);
+            supervisor->registry.class_count, EVQ_VERSION);
     for (;;) {
         const int64_t now_ms = evq_clock_mono_ms();
         evq_children_tick(supervisor, now_ms);

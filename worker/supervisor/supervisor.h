@@ -24,8 +24,8 @@
 #include "worker/options.h"
 #include "worker/supervisor/lease.h"
 #include "worker/supervisor/link.h"
-#include "worker/supervisor/offer.h"
 #include "worker/supervisor/slot.h"
+#include "worker/supervisor/suite_registry.h"
 
 /* So many different jobs crash here with none done between: the worker is sick. */
 #define EVQ_SUPERVISOR_SICK_JOBS 3
@@ -57,7 +57,7 @@ struct evq_supervisor {
     int64_t heartbeat_ms;
 
     struct evq_link link;
-    struct evq_offer offer;
+    struct evq_suite_registry registry;
     bool registered;    // Our suites are in the present keyspace.
     bool reclass;       // The queue's classes changed: read them again,
     int64_t reclass_ms; // but not before, monotonic.

@@ -102,7 +102,7 @@ static enum evq_status suite_replace(struct evq_cli *cli, const char *name, stru
     status = evq_cli_confirm(
         cli, "Replace the suite's definition? Its results before and after differ.", err);
     if (status == EVQ_OK) {
-        status = evq_offer_suite(cli, suite, true, err);
+        status = evq_suite_registry_suite(cli, suite, true, err);
     }
     if (status == EVQ_OK) {
         evq_cli_say(cli,

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum evq_status evq_offer_suite(struct evq_cli *cli, const struct evq_suite *suite, bool replace,
-                                struct evq_error *err)
+enum evq_status evq_suite_registry_suite(struct evq_cli *cli, const struct evq_suite *suite,
+                                         bool replace, struct evq_error *err)
 {
     char needs[256];
     char host[256] = "";
@@ -33,9 +33,9 @@ enum evq_status evq_offer_all(struct evq_cli *cli, struct evq_error *err)
     enum evq_status status = EVQ_OK;
     for (size_t i = 0; status == EVQ_OK && i < cli->config->suite_count; i++) {
         const struct evq_suite *suite = &cli->config->suites[i];
-        status = evq_offer_suite(cli, suite, false, err);
+        status = evq_suite_registry_suite(cli, suite, false, err);
         if (status == EVQ_E_CONFLICT) {
-            status = evq_offer_suite(cli, suite, true, err);
+            status = evq_suite_registry_suite(cli, suite, true, err);
             if (status == EVQ_OK) {
                 evq_cli_say(cli,
                             "evalq: the suite '%s' is defined anew: results of before are of "

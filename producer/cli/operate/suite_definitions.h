@@ -9,8 +9,8 @@
 
 /* Puts the suite into the queue. EVQ_E_CONFLICT: another definition is there, and replace is false.
  */
-enum evq_status evq_offer_suite(struct evq_cli *cli, const struct evq_suite *suite, bool replace,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_suite_registry_suite(struct evq_cli *cli, const struct evq_suite *suite,
+                                         bool replace, struct evq_error *err) EVQ_CHECK_RESULT;
 /* All suites of the configuration, for a queue that no other configuration is for; says which were
  * other ones before. */
 enum evq_status evq_offer_all(struct evq_cli *cli, struct evq_error *err) EVQ_CHECK_RESULT;

@@ -1,4 +1,4 @@
-#include "worker/supervisor/offer.h"
+#include "worker/supervisor/suite_registry.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -61,31 +61,32 @@ static bool programs_are_there(const struct evq_config *config, const struct evq
     return true;
 }
 
-enum evq_status evq_offer_open(struct evq_offer *offer, const struct evq_config *config,
-                               const char *list, const char *host, struct evq_error *err)
+enum evq_status evq_suite_registry_open(struct evq_suite_registry *registry,
+                                        const struct evq_config *config, const char *list,
+                                        const char *host, struct evq_error *err)
 {
     struct evq_error why = {0};
     size_t count = 0;
 
-    memset(offer, 0, sizeof(*offer));
-    offer->config = config;
-    offer->version = -1;
+    memset(registry, 0, sizeof(*registry));
+    registry->config = config;
+    registry->version = -1;
     char *file = realpath(config->file, NULL); // "evalq.yaml" alone would not say which.
-    (void)snprintf(offer->where, sizeof(offer->where), "%s:%s", host,
+    (void)snprintf(registry->where, sizeof(registry->where), "%s:%s", host,
                    file != NULL ? file : config->file);
     free(file);
-    offer->suites = calloc(config->suite_count + 1, sizeof(*offer->suites));
-    if (offer->suites == NULL) {
+    registry->suites = calloc(config->suite_count + 1, sizeof(*registry->suites));
+    if (registry->suites == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "suites");
     }
     enum evq_status status = list_check(config, list, err);
     for (size_t i = 0; i < config->suite_count && status == EVQ_OK; i++) {
-        offer->suites[i] = list == NULL || list_holds(list, config->suites[i].name);
-        if (offer->suites[i] && !programs_are_there(config, &config->suites[i], &why)) {
+        registry->suites[i] = list == NULL || list_holds(list, config->suites[i].name);
+        if (registry->suites[i] && !programs_are_there(config, &config->suites[i], &why)) {
             evq_log(EVQ_LOG_ERROR, "suite_not_offered", "reason=%s", why.message);
-            offer->suites[i] = false;
+            registry->suites[i] = false;
         }
-        if (offer->suites[i]) {
+        if (registry->suites[i]) {
             count++;
             status = evq_runner_suite_check(config, &config->suites[i], err);
         }
@@ -100,37 +101,39 @@ enum evq_status evq_offer_open(struct evq_offer *offer, const struct evq_config 
     return status;
 }
 
-void evq_offer_close(struct evq_offer *offer)
+void evq_suite_registry_close(struct evq_suite_registry *registry)
 {
-    free(offer->suites);
-    offer->suites = NULL;
+    free(registry->suites);
+    registry->suites = NULL;
 }
 
-const struct evq_suite *evq_offer_suite(const struct evq_offer *offer, const char *name)
+const struct evq_suite *evq_suite_registry_suite(const struct evq_suite_registry *registry,
+                                                 const char *name)
 {
-    for (size_t i = 0; i < offer->config->suite_count; i++) {
-        if (offer->suites[i] && strcmp(offer->config->suites[i].name, name) == 0) {
-            return &offer->config->suites[i];
+    for (size_t i = 0; i < registry->config->suite_count; i++) {
+        if (registry->suites[i] && strcmp(registry->config->suites[i].name, name) == 0) {
+            return &registry->config->suites[i];
         }
     }
     return NULL;
 }
 
-static enum evq_status classes_read(struct evq_offer *offer, struct evq_queue *queue,
+static enum evq_status classes_read(struct evq_suite_registry *registry, struct evq_queue *queue,
                                     struct evq_error *err)
 {
-    return evq_queue_classes(queue, offer->classes, &offer->class_count, &offer->version, err);
+    return evq_queue_classes(queue, registry->classes, &registry->class_count, &registry->version,
+                             err);
 }
 
-enum evq_status evq_offer_register(struct evq_offer *offer, struct evq_queue *queue,
-                                   struct evq_error *err)
+enum evq_status evq_suite_registry_register(struct evq_suite_registry *registry,
+                                            struct evq_queue *queue, struct evq_error *err)
 {
     char needs[256];
     uint32_t class_number = 0;
 
-    for (size_t i = 0; i < offer->config->suite_count; i++) {
-        const struct evq_suite *suite = &offer->config->suites[i];
-        if (!offer->suites[i]) {
+    for (size_t i = 0; i < registry->config->suite_count; i++) {
+        const struct evq_suite *suite = &registry->config->suites[i];
+        if (!registry->suites[i]) {
             continue;
         }
         enum evq_status status = evq_needs_text(&suite->needs, needs, sizeof(needs), err);
@@ -143,21 +146,21 @@ enum evq_status evq_offer_register(struct evq_offer *offer, struct evq_queue *qu
                                               .shards = suite->shards,
                                               .every = suite->every,
                                               .definition = suite->definition,
-                                              .where = offer->where};
+                                              .where = registry->where};
         status = evq_queue_suite(queue, &words, false, &class_number, err);
         if (status != EVQ_OK) {
             return status;
         }
     }
-    return classes_read(offer, queue, err);
+    return classes_read(registry, queue, err);
 }
 
-static bool suites_present(const struct evq_offer *offer)
+static bool suites_present(const struct evq_suite_registry *registry)
 {
-    for (size_t i = 0; i < offer->config->suite_count; i++) {
-        bool present = !offer->suites[i];
-        for (uint32_t c = 0; c < offer->class_count && !present; c++) {
-            present = strcmp(offer->classes[c].suite, offer->config->suites[i].name) == 0;
+    for (size_t i = 0; i < registry->config->suite_count; i++) {
+        bool present = !registry->suites[i];
+        for (uint32_t c = 0; c < registry->class_count && !present; c++) {
+            present = strcmp(registry->classes[c].suite, registry->config->suites[i].name) == 0;
         }
         if (!present) {
             return false;
@@ -166,25 +169,26 @@ static bool suites_present(const struct evq_offer *offer)
     return true;
 }
 
-enum evq_status evq_offer_refresh(struct evq_offer *offer, struct evq_queue *queue,
-                                  struct evq_error *err)
+enum evq_status evq_suite_registry_refresh(struct evq_suite_registry *registry,
+                                           struct evq_queue *queue, struct evq_error *err)
 {
-    const enum evq_status status = classes_read(offer, queue, err);
+    const enum evq_status status = classes_read(registry, queue, err);
 
-    if (status != EVQ_OK || suites_present(offer)) {
+    if (status != EVQ_OK || suites_present(registry)) {
         return status;
     }
-    return evq_offer_register(offer, queue, err);
+    return evq_suite_registry_register(registry, queue, err);
 }
 
-uint64_t evq_offer_bit(uint32_t class_number)
+uint64_t evq_suite_registry_bit(uint32_t class_number)
 {
     return class_number >= 1 && class_number <= 64 ? UINT64_C(1) << (class_number - 1) : 0;
 }
 
 /* EVQ_E_NOMEM, or EVQ_OK: *ret_fits is known. Needs that cannot be read fit nowhere. */
-static enum evq_status needs_fit(const struct evq_offer *offer, const struct evq_class *class,
-                                 const struct evq_slot *slot, bool *ret_fits)
+static enum evq_status needs_fit(const struct evq_suite_registry *registry,
+                                 const struct evq_class *class, const struct evq_slot *slot,
+                                 bool *ret_fits)
 {
     struct evq_needs needs;
     enum evq_status status = EVQ_E_NOMEM;
@@ -199,8 +203,8 @@ static enum evq_status needs_fit(const struct evq_offer *offer, const struct evq
                (needs.gpu_memory_bytes == 0 || needs.gpu_memory_bytes <= slot->memory_bytes);
         for (size_t i = 0; i < needs.label_count && fits; i++) {
             bool have = false;
-            for (size_t l = 0; l < offer->config->worker.label_count; l++) {
-                have = have || strcmp(offer->config->worker.labels[l], needs.labels[i]) == 0;
+            for (size_t l = 0; l < registry->config->worker.label_count; l++) {
+                have = have || strcmp(registry->config->worker.labels[l], needs.labels[i]) == 0;
             }
             fits = have;
         }
@@ -210,33 +214,35 @@ static enum evq_status needs_fit(const struct evq_offer *offer, const struct evq
     return status == EVQ_E_NOMEM ? EVQ_E_NOMEM : EVQ_OK;
 }
 
-enum evq_status evq_offer_fit(const struct evq_offer *offer, struct evq_slot *slot)
+enum evq_status evq_suite_registry_fit(const struct evq_suite_registry *registry,
+                                       struct evq_slot *slot)
 {
     enum evq_status status = EVQ_OK;
 
     slot->fits = 0;
-    for (uint32_t i = 0; i < offer->class_count; i++) {
-        const struct evq_class *class = &offer->classes[i];
+    for (uint32_t i = 0; i < registry->class_count; i++) {
+        const struct evq_class *class = &registry->classes[i];
         bool fits = false;
-        if (evq_offer_suite(offer, class->suite) == NULL) {
+        if (evq_suite_registry_suite(registry, class->suite) == NULL) {
             continue;
         }
-        if (needs_fit(offer, class, slot, &fits) != EVQ_OK) {
+        if (needs_fit(registry, class, slot, &fits) != EVQ_OK) {
             status = EVQ_E_NOMEM;
         } else if (fits) {
-            slot->fits |= evq_offer_bit(class->number);
+            slot->fits |= evq_suite_registry_bit(class->number);
         }
     }
     return status;
 }
 
-uint32_t evq_offer_classes(const struct evq_offer *offer, uint64_t mask, uint32_t *ret_classes)
+uint32_t evq_suite_registry_classes(const struct evq_suite_registry *registry, uint64_t mask,
+                                    uint32_t *ret_classes)
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < offer->class_count; i++) {
-        if ((mask & evq_offer_bit(offer->classes[i].number)) != 0) {
-            ret_classes[count++] = offer->classes[i].number;
+    for (uint32_t i = 0; i < registry->class_count; i++) {
+        if ((mask & evq_suite_registry_bit(registry->classes[i].number)) != 0) {
+            ret_classes[count++] = registry->classes[i].number;
         }
     }
     return count;
