@@ -76,9 +76,9 @@ static int setup(void **state)
     supervisor->lease_ms = 15000;
     supervisor->heartbeat_ms = DAY_MS;
     supervisor->beat_due_ms = INT64_MAX;
-    supervisor->link.conn = scene->fx->conn;
-    supervisor->link.queue = scene->fx->queue;
-    supervisor->link.call_timeout_ms = 5000;
+    supervisor->redis.conn = scene->fx->conn;
+    supervisor->redis.queue = scene->fx->queue;
+    supervisor->redis.call_timeout_ms = 5000;
     supervisor->slots = &scene->slot;
     supervisor->slot_count = 1;
     supervisor->suite_seconds = &scene->seconds;
@@ -102,10 +102,10 @@ static int teardown(void **state)
 /* One round, at once. */
 static void round_run(struct scene *scene)
 {
-    scene->supervisor.link.retry_ms = 0;
+    scene->supervisor.redis.retry_ms = 0;
     scene->supervisor.reclass_ms = 0;
     evq_dispatch_round(&scene->supervisor);
-    evq_link_wait_drop(&scene->supervisor.link); // The connection is the fixture's, too.
+    evq_redis_session_wait_drop(&scene->supervisor.redis); // The connection is the fixture's, too.
 }
 
 /* Which classes the supervisor knows, and that it is content with them. */
@@ -157,7 +157,7 @@ static void classes_are_read_again_after_a_claim_was_refused(void **state)
     scene->supervisor.claim_due = true;
     round_run(scene);
     assert_int_equal(scene->supervisor.registry.class_count, 2);
-    assert_true(scene->supervisor.link.retry_ms > 0);
+    assert_true(scene->supervisor.redis.retry_ms > 0);
     evq_reply_free(fixture_call(fx->raw, "DEL", fixture_key(fx, "block"), NULL));
     scene->supervisor.claim_due = false;
     round_run(scene);
@@ -180,8 +180,8 @@ static void worker_that_may_not_wait_for_markers_claims_now_and_then(void **stat
     }
     supervisor->claim_due = false;
     evq_dispatch_round(supervisor);
-    assert_non_null(supervisor->link.waiting);
-    FIXTURE_UNTIL((evq_dispatch_wake(supervisor, true), supervisor->link.waiting == NULL));
+    assert_non_null(supervisor->redis.waiting);
+    FIXTURE_UNTIL((evq_dispatch_wake(supervisor, true), supervisor->redis.waiting == NULL));
     assert_true(supervisor->claim_due);
     assert_true(evq_dispatch_due_ms(supervisor) > 0);
     (void)fixture_submit(fx, "r/1/regular/own"); // Makes its class's marker anew.

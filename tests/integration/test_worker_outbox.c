@@ -97,8 +97,8 @@ static void what_is_refused_waits(struct fixture *fx, bool library)
     struct evq_supervisor supervisor = {.draining = true};
     char id[64];
 
-    supervisor.link.conn = fx->conn;
-    supervisor.link.queue = fx->queue;
+    supervisor.redis.conn = fx->conn;
+    supervisor.redis.queue = fx->queue;
     for (int i = 0; i < (int)(sizeof(words) / sizeof(words[0])); i++) {
         (void)snprintf(id, sizeof(id), "r/%d/regular/quick", i + 1);
         struct evq_lease *lease = lease_with(fx, id, words[i].kind);
@@ -139,8 +139,8 @@ static void outbox_waits_while_a_function_may_not_do_its_work(void **state)
     struct fixture *fx = *state;
     struct evq_supervisor supervisor = {.draining = true};
 
-    supervisor.link.conn = fx->conn;
-    supervisor.link.queue = fx->queue;
+    supervisor.redis.conn = fx->conn;
+    supervisor.redis.queue = fx->queue;
     supervisor.leases = lease_with(fx, "r/1/regular/quick", EVQ_OUTBOX_COMPLETE);
     supervisor.leases->next = lease_with(fx, "r/2/regular/quick", EVQ_OUTBOX_COMPLETE);
     evq_reply_free(fixture_call(fx->raw, "ACL", "SETUSER", "default", "-zrem", NULL));
@@ -160,8 +160,8 @@ static void outbox_keeps_the_cause_of_a_long_reason(void **state)
     const char *id = "r/1/regular/quick";
     struct evq_supervisor supervisor = {.draining = true};
 
-    supervisor.link.conn = fx->conn;
-    supervisor.link.queue = fx->queue;
+    supervisor.redis.conn = fx->conn;
+    supervisor.redis.queue = fx->queue;
     (void)fixture_submit(fx, id);
     struct evq_lease *lease = evq_lease_new(fixture_claim(fx), &suite, fx->worker);
     assert_non_null(lease);

@@ -205,7 +205,7 @@ static enum evq_status leases_call(struct evq_supervisor *supervisor, uint32_t w
                                             .want = want,
                                             .several = gpus->per_share};
     const enum evq_status status =
-        evq_queue_gpus(supervisor->link.queue, &request, named, count, err);
+        evq_queue_gpus(supervisor->redis.queue, &request, named, count, err);
     if (status == EVQ_OK) {
         for (uint32_t i = 0; i < gpus->pool.count; i++) {
             gpus->leases[i].token[0] = '\0';
@@ -228,7 +228,7 @@ bool evq_gpus_renew(struct evq_supervisor *supervisor)
     }
     const enum evq_status status =
         leases_call(supervisor, gpus->share_count * gpus->per_share, &err);
-    if (!evq_link_note(&supervisor->link, status, &err)) {
+    if (!evq_redis_session_note(&supervisor->redis, status, &err)) {
         return false;
     }
     if (status != EVQ_OK) {

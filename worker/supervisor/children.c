@@ -77,7 +77,7 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
     struct evq_error err;
     const int64_t now_ms = evq_clock_mono_ms();
 
-    if (job_send(slot, lease, supervisor->link.epoch, &err) != EVQ_OK) {
+    if (job_send(slot, lease, supervisor->redis.epoch, &err) != EVQ_OK) {
         // It never reached the child, whose death will show: not the job's fault.
         evq_log(EVQ_LOG_WARN, "job_not_started", "job=%s slot=%u reason=%s", lease->claim->id,
                 slot->number, err.message);
@@ -425,7 +425,7 @@ static void slot_begin(struct evq_supervisor *supervisor, struct evq_slot *slot,
         slot->start_tries = 0;
         return;
     }
-    slot->start_ms = now_ms + evq_clock_backoff_ms(&supervisor->link.seed, slot->start_tries,
+    slot->start_ms = now_ms + evq_clock_backoff_ms(&supervisor->redis.seed, slot->start_tries,
                                                    START_FIRST_MS, START_MAX_MS);
     if (slot->start_tries++ == 0) {
         evq_log(EVQ_LOG_ERROR, "child_start_failed", "slot=%u reason=%s", slot->number,

@@ -159,7 +159,7 @@ enum evq_status evq_claims_round(struct evq_supervisor *supervisor, struct evq_e
         }
         const struct evq_claim_request request = request_make(supervisor, &want);
         const enum evq_status status =
-            evq_queue_claim(supervisor->link.queue, &request, claims, &claimed, err);
+            evq_queue_claim(supervisor->redis.queue, &request, claims, &claimed, err);
         if (status != EVQ_OK) {
             supervisor->claim_due = true;
             return status;
@@ -197,7 +197,7 @@ enum evq_status evq_claims_fused(struct evq_supervisor *supervisor, struct evq_c
                                  size_t count, enum evq_status *ret_completed,
                                  struct evq_error *err)
 {
-    struct evq_queue *queue = supervisor->link.queue;
+    struct evq_queue *queue = supervisor->redis.queue;
     struct evq_claim *claims[CLAIMS_MAX];
     struct evq_claimed claimed;
     struct want want;

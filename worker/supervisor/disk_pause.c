@@ -24,7 +24,7 @@ void evq_disk_pause_lack(struct evq_supervisor *supervisor, const struct evq_sui
         return; // Of slots that began before it was known: no further try.
     }
     const int64_t wait_ms =
-        evq_clock_backoff_ms(&supervisor->link.seed, room->tries, TRY_FIRST_MS, TRY_MAX_MS);
+        evq_clock_backoff_ms(&supervisor->redis.seed, room->tries, TRY_FIRST_MS, TRY_MAX_MS);
 
     if (room->tries++ == 0) { // Once, not with every try.
         evq_log(EVQ_LOG_WARN, "no_room", "suite=%s reason=%s", suite->name, reason);

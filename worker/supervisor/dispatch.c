@@ -42,8 +42,9 @@ static bool stale_is_flush(struct evq_supervisor *supervisor, const struct evq_b
     if (!stale || supervisor->adopt) {
         return false;
     }
-    const enum evq_status status = evq_link_check(&supervisor->link, true, &new_epoch, &err);
-    if (!evq_link_note_read(&supervisor->link, status, &err)) {
+    const enum evq_status status =
+        evq_redis_session_check(&supervisor->redis, true, &new_epoch, &err);
+    if (!evq_redis_session_note_read(&supervisor->redis, status, &err)) {
         return true; // Not known yet: the next heartbeat asks again.
     }
     if (new_epoch) {
@@ -77,15 +78,15 @@ static bool beats_send(struct evq_supervisor *supervisor, struct evq_lease **nex
     evq_status_json(supervisor, &json);
     const char *text = evq_buffer_string(&json);
     const enum evq_status status =
-        evq_queue_heartbeat(supervisor->link.queue, supervisor->name, text != NULL ? text : "",
+        evq_queue_heartbeat(supervisor->redis.queue, supervisor->name, text != NULL ? text : "",
                             supervisor->lease_ms, beats, count, &version, &err);
     evq_buffer_free(&json);
-    if (!evq_link_note(&supervisor->link, status, &err)) {
+    if (!evq_redis_session_note(&supervisor->redis, status, &err)) {
         return false;
     }
     supervisor->beat_due_ms =
         evq_clock_mono_ms() +
-        evq_clock_jitter_ms(&supervisor->link.seed, supervisor->heartbeat_ms, 10);
+        evq_clock_jitter_ms(&supervisor->redis.seed, supervisor->heartbeat_ms, 10);
     if (status != EVQ_OK) {
         evq_log(EVQ_LOG_ERROR, "heartbeat_refused", "reason=%s", err.message);
         return true;
@@ -141,9 +142,10 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
     }
     const enum evq_status status =
         supervisor->registered
-            ? evq_suite_registry_refresh(&supervisor->registry, supervisor->link.queue, &err)
-            : evq_suite_registry_register(&supervisor->registry, supervisor->link.queue, &err);
-    if (!evq_link_note_read(&supervisor->link, status, &err)) { // Renewed by reading alone.
+            ? evq_suite_registry_refresh(&supervisor->registry, supervisor->redis.queue, &err)
+            : evq_suite_registry_register(&supervisor->registry, supervisor->redis.queue, &err);
+    if (!evq_redis_session_note_read(&supervisor->redis, status,
+                                     &err)) { // Renewed by reading alone.
         return false;
     }
     if (status != EVQ_OK) {
@@ -158,8 +160,9 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
     }
     if (!supervisor->registered) {
         // The first write of a keyspace gives it its epoch: that is not another keyspace.
-        const enum evq_status again = evq_link_check(&supervisor->link, true, &ignored, &err);
-        if (!evq_link_note_read(&supervisor->link, again, &err)) {
+        const enum evq_status again =
+            evq_redis_session_check(&supervisor->redis, true, &ignored, &err);
+        if (!evq_redis_session_note_read(&supervisor->redis, again, &err)) {
             return false;
         }
     }
@@ -180,16 +183,16 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
         struct evq_lease *next = lease->next;
         enum evq_status status = EVQ_E_LEASE_LOST;
         const bool part = lease->claim->merge || lease->claim->shard_count != 0;
-        if (part && supervisor->link.failed_over) { // Most likely there: its heartbeat tells.
+        if (part && supervisor->redis.failed_over) { // Most likely there: its heartbeat tells.
             lease = next;
             continue;
         }
         // The parts of a sharded job went with the keyspace: nothing of it can be put back.
         if (lease->claim->job != NULL && !part) {
-            status = evq_queue_adopt(supervisor->link.queue, supervisor->name, lease->claim,
+            status = evq_queue_adopt(supervisor->redis.queue, supervisor->name, lease->claim,
                                      supervisor->lease_ms, &err);
         }
-        if (!evq_link_note(&supervisor->link, status, &err)) {
+        if (!evq_redis_session_note(&supervisor->redis, status, &err)) {
             return false;
         }
         if (status == EVQ_OK) {
@@ -203,13 +206,14 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
     return true;
 }
 
-static bool link_check(struct evq_supervisor *supervisor)
+static bool redis_check(struct evq_supervisor *supervisor)
 {
     struct evq_error err;
     bool new_epoch = false;
 
-    const enum evq_status status = evq_link_check(&supervisor->link, false, &new_epoch, &err);
-    if (!evq_link_note_read(&supervisor->link, status, &err)) {
+    const enum evq_status status =
+        evq_redis_session_check(&supervisor->redis, false, &new_epoch, &err);
+    if (!evq_redis_session_note_read(&supervisor->redis, status, &err)) {
         return false;
     }
     if (status != EVQ_OK) {
@@ -238,7 +242,7 @@ static void wait_begin(struct evq_supervisor *supervisor)
     struct evq_error err;
     uint64_t mask = 0;
 
-    if (supervisor->link.waiting != NULL || !evq_claim_rules_allow(supervisor)) {
+    if (supervisor->redis.waiting != NULL || !evq_claim_rules_allow(supervisor)) {
         return;
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
@@ -250,11 +254,11 @@ static void wait_begin(struct evq_supervisor *supervisor)
         return;
     }
     const bool quiet = supervisor_quiet(supervisor);
-    if (quiet && supervisor->link.second != NULL) {
+    if (quiet && supervisor->redis.second != NULL) {
         evq_conn_drop(
-            supervisor->link.second); // One connection for each of very many idle workers.
+            supervisor->redis.second); // One connection for each of very many idle workers.
     }
-    int64_t block_ms = evq_clock_jitter_ms(&supervisor->link.seed, BLOCK_MS * 4 / 5, 25);
+    int64_t block_ms = evq_clock_jitter_ms(&supervisor->redis.seed, BLOCK_MS * 4 / 5, 25);
     if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms - now_ms < block_ms) {
         block_ms = supervisor->claim_again_ms - now_ms;
     }
@@ -263,8 +267,9 @@ static void wait_begin(struct evq_supervisor *supervisor)
             supervisor->beat_due_ms - now_ms; // The connection must be free for the heartbeat.
     }
     const enum evq_status status =
-        evq_link_wait(&supervisor->link, classes, count, block_ms, quiet, &err);
-    (void)evq_link_note_read(&supervisor->link, status, &err); // A failure puts the next try off.
+        evq_redis_session_wait(&supervisor->redis, classes, count, block_ms, quiet, &err);
+    (void)evq_redis_session_note_read(&supervisor->redis, status,
+                                      &err); // A failure puts the next try off.
 }
 
 /* Where no marker can be waited for, claims are made now and then. */
@@ -276,7 +281,7 @@ static void wait_answered(struct evq_supervisor *supervisor, enum evq_status sta
     if (refused) {
         evq_log(supervisor->wait_refused ? EVQ_LOG_DEBUG : EVQ_LOG_ERROR, "wait_refused",
                 "reason=%s", err->message);
-        supervisor->link.retry_ms = evq_clock_mono_ms() + REFUSED_MS;
+        supervisor->redis.retry_ms = evq_clock_mono_ms() + REFUSED_MS;
     }
     supervisor->wait_refused = refused;
 }
@@ -286,11 +291,12 @@ void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable)
     struct evq_error err;
     bool over = false;
 
-    if (supervisor->link.waiting == NULL) {
+    if (supervisor->redis.waiting == NULL) {
         return;
     }
-    const enum evq_status status = evq_link_wait_end(&supervisor->link, readable, &over, &err);
-    if (over && evq_link_note(&supervisor->link, status, &err)) {
+    const enum evq_status status =
+        evq_redis_session_wait_end(&supervisor->redis, readable, &over, &err);
+    if (over && evq_redis_session_note(&supervisor->redis, status, &err)) {
         supervisor->claim_due = true;
         wait_answered(supervisor, status, &err);
     }
@@ -319,7 +325,7 @@ static void claim_answered(struct evq_supervisor *supervisor, enum evq_status st
 static bool beat_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
     const bool blocked =
-        supervisor->link.waiting != NULL && supervisor->link.waiting == supervisor->link.conn;
+        supervisor->redis.waiting != NULL && supervisor->redis.waiting == supervisor->redis.conn;
 
     return now_ms >= supervisor->beat_due_ms &&
            (!blocked || supervisor->leases != NULL || supervisor->draining);
@@ -330,27 +336,28 @@ static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
     return !supervisor->registered || reclass_is_due(supervisor, now_ms) || supervisor->adopt ||
            evq_result_outbox_pending(supervisor) || now_ms >= supervisor->beat_due_ms ||
            (supervisor->claim_due && evq_claim_rules_allow(supervisor)) ||
-           now_ms >= evq_prefetch_due_ms(supervisor) || supervisor->link.waiting == NULL;
+           now_ms >= evq_prefetch_due_ms(supervisor) || supervisor->redis.waiting == NULL;
 }
 
 void evq_dispatch_round(struct evq_supervisor *supervisor)
 {
-    struct evq_link *link = &supervisor->link;
+    struct evq_redis_session *session = &supervisor->redis;
     const int64_t now_ms = evq_clock_mono_ms();
     struct evq_error err;
 
     evq_claims_start(supervisor);
     evq_disk_pause_tick(supervisor, now_ms);
-    if (!evq_link_ready(link, now_ms) || !work_waits(supervisor, now_ms)) {
+    if (!evq_redis_session_ready(session, now_ms) || !work_waits(supervisor, now_ms)) {
         return;
     }
     // Commands must not queue behind a block; a marker must not be eaten by a worker with no slot
     // for its job.
-    if (link->waiting == link->conn || evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == 0 ||
+    if (session->waiting == session->conn ||
+        evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) == 0 ||
         !evq_claim_rules_allow(supervisor)) {
-        evq_link_wait_drop(link);
+        evq_redis_session_wait_drop(session);
     }
-    if (!link_check(supervisor) || !registry_renew(supervisor, now_ms) ||
+    if (!redis_check(supervisor) || !registry_renew(supervisor, now_ms) ||
         !(evq_gpus_current(supervisor) || evq_gpus_renew(supervisor)) ||
         !leases_adopt(supervisor) || !evq_result_outbox_flush(supervisor)) {
         return;
@@ -362,13 +369,13 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
     for (int i = 0; i < ROUND_CLAIMS && supervisor->claim_due && evq_claim_rules_allow(supervisor);
          i++) {
         const enum evq_status status = evq_claims_round(supervisor, &err);
-        if (!evq_link_note(link, status, &err)) {
+        if (!evq_redis_session_note(session, status, &err)) {
             return;
         }
         claim_answered(supervisor, status, &err);
         if (status != EVQ_OK) {
             supervisor->reclass = true; // Classes we no longer know of are one way to be refused.
-            link->retry_ms = evq_clock_mono_ms() + REFUSED_MS;
+            session->retry_ms = evq_clock_mono_ms() + REFUSED_MS;
             return;
         }
         if (!evq_result_outbox_flush(supervisor)) {
@@ -383,8 +390,8 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
 
 int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
 {
-    int64_t due_ms =
-        beat_is_due(supervisor, INT64_MAX) ? supervisor->beat_due_ms : supervisor->link.wait_end_ms;
+    int64_t due_ms = beat_is_due(supervisor, INT64_MAX) ? supervisor->beat_due_ms
+                                                        : supervisor->redis.wait_end_ms;
 
     if (supervisor->claim_due && evq_claim_rules_allow(supervisor) &&
         evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) > 0) {
@@ -396,17 +403,17 @@ int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
     if (evq_result_outbox_pending(supervisor) || !supervisor->registered || supervisor->adopt) {
         due_ms = 0;
     }
-    if (supervisor->link.waiting != NULL && supervisor->link.wait_end_ms < due_ms) {
-        due_ms = supervisor->link.wait_end_ms;
+    if (supervisor->redis.waiting != NULL && supervisor->redis.wait_end_ms < due_ms) {
+        due_ms = supervisor->redis.wait_end_ms;
     }
     if (supervisor->claim_again_ms > 0 && supervisor->claim_again_ms < due_ms &&
         evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) > 0 && evq_claim_rules_allow(supervisor) &&
-        supervisor->link.waiting == NULL) {
+        supervisor->redis.waiting == NULL) {
         due_ms = supervisor->claim_again_ms;
     }
     const int64_t prefetch_ms = evq_prefetch_due_ms(supervisor);
     const int64_t room_ms = evq_disk_pause_due_ms(supervisor);
     due_ms = prefetch_ms < due_ms ? prefetch_ms : due_ms;
     due_ms = room_ms < due_ms ? room_ms : due_ms;
-    return due_ms < supervisor->link.retry_ms ? supervisor->link.retry_ms : due_ms;
+    return due_ms < supervisor->redis.retry_ms ? supervisor->redis.retry_ms : due_ms;
 }

@@ -46,7 +46,7 @@ void evq_drain_force(struct evq_supervisor *supervisor)
  */
 static bool may_still_claim(const struct evq_supervisor *supervisor)
 {
-    return evq_claim_rules_allow(supervisor) && supervisor->link.tries == 0;
+    return evq_claim_rules_allow(supervisor) && supervisor->redis.tries == 0;
 }
 
 void evq_drain_tick(struct evq_supervisor *supervisor, int64_t now_ms)

@@ -238,8 +238,8 @@ bool evq_prefetch_look(struct evq_supervisor *supervisor)
     const uint32_t count = evq_suite_registry_classes(
         &supervisor->registry, evq_claim_rules_classes(supervisor, mask), classes);
     const enum evq_status status =
-        evq_queue_peek(supervisor->link.queue, classes, count, &peeked, &err);
-    if (!evq_link_note_read(&supervisor->link, status, &err)) {
+        evq_queue_peek(supervisor->redis.queue, classes, count, &peeked, &err);
+    if (!evq_redis_session_note_read(&supervisor->redis, status, &err)) {
         return false;
     }
     ahead->look_ms = evq_clock_mono_ms() + supervisor->heartbeat_ms; // Others come and go.

@@ -41,8 +41,8 @@ static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lea
         if (hold && kind == EVQ_OUTBOX_COMPLETE) {
             return true;
         }
-        const enum evq_status status = evq_lease_send(lease, supervisor->link.queue, &err);
-        if (!evq_link_note(&supervisor->link, status, &err)) {
+        const enum evq_status status = evq_lease_send(lease, supervisor->redis.queue, &err);
+        if (!evq_redis_session_note(&supervisor->redis, status, &err)) {
             return false;
         }
         if (status != EVQ_OK && !refusal_handle(supervisor, lease, kind, status, &err)) {
@@ -80,8 +80,8 @@ static bool publishes_flush(struct evq_supervisor *supervisor)
         return true;
     }
     const enum evq_status call =
-        evq_queue_publish_many(supervisor->link.queue, results, count, &err);
-    if (!evq_link_note(&supervisor->link, call, &err)) {
+        evq_queue_publish_many(supervisor->redis.queue, results, count, &err);
+    if (!evq_redis_session_note(&supervisor->redis, call, &err)) {
         return false;
     }
     for (size_t i = 0; i < count; i++) {
@@ -120,8 +120,8 @@ static bool completes_flush(struct evq_supervisor *supervisor)
     }
     enum evq_status completed = EVQ_OK;
     const enum evq_status call = evq_claims_fused(supervisor, done, count, &completed, &err);
-    if (!evq_link_note(&supervisor->link, call, &err) ||
-        !evq_link_note(&supervisor->link, completed, &err)) {
+    if (!evq_redis_session_note(&supervisor->redis, call, &err) ||
+        !evq_redis_session_note(&supervisor->redis, completed, &err)) {
         return false;
     }
     for (size_t i = 0; i < count && completed == EVQ_OK; i++) { // Else each by itself, after this.

@@ -186,20 +186,20 @@ static enum evq_status redis_greet(struct evq_supervisor *supervisor, struct evq
     uint32_t tries = 0;
 
     for (;;) {
-        enum evq_status status = evq_link_check(&supervisor->link, true, &new_epoch, err);
+        enum evq_status status = evq_redis_session_check(&supervisor->redis, true, &new_epoch, err);
         if (status == EVQ_OK) {
             status =
-                evq_suite_registry_register(&supervisor->registry, supervisor->link.queue, err);
+                evq_suite_registry_register(&supervisor->registry, supervisor->redis.queue, err);
         }
         if (status == EVQ_OK) {
-            return evq_link_check(&supervisor->link, true, &new_epoch, err);
+            return evq_redis_session_check(&supervisor->redis, true, &new_epoch, err);
         }
         // LOADING and the like pass; no server at all may be a wrong address, which must be told.
         if (status != EVQ_E_RETRY || evq_clock_mono_ms() >= give_up_ms) {
             return status;
         }
         struct pollfd item = {.fd = supervisor->signal_fd, .events = POLLIN};
-        const int64_t wait_ms = evq_clock_backoff_ms(&supervisor->link.seed, tries++, 100, 2000);
+        const int64_t wait_ms = evq_clock_backoff_ms(&supervisor->redis.seed, tries++, 100, 2000);
         if (poll(&item, 1, (int)wait_ms) > 0) {
             return evq_error_set(err, EVQ_E_STOPPED, "asked to stop while Redis was not ready");
         }
@@ -255,8 +255,8 @@ static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct
                                          supervisor->host, err);
     }
     if (status == EVQ_OK) {
-        status =
-            evq_link_open(&supervisor->link, config, supervisor->name, supervisor->lease_ms, err);
+        status = evq_redis_session_open(&supervisor->redis, config, supervisor->name,
+                                        supervisor->lease_ms, err);
     }
     if (status == EVQ_OK) {
         status = redis_greet(supervisor, err);
@@ -283,7 +283,7 @@ static void supervisor_close(struct evq_supervisor *supervisor)
         evq_lease_free(lease);
     }
     evq_gpu_monitor_close(supervisor->gauge);
-    evq_link_close(&supervisor->link);
+    evq_redis_session_close(&supervisor->redis);
     evq_suite_registry_close(&supervisor->registry);
     free(supervisor->slots);
     free(supervisor->suite_seconds);
@@ -346,7 +346,8 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
     nfds_t count = 0;
 
     items[count++] = (struct pollfd){.fd = supervisor->signal_fd, .events = POLLIN};
-    items[count++] = (struct pollfd){.fd = evq_link_wait_fd(&supervisor->link), .events = POLLIN};
+    items[count++] =
+        (struct pollfd){.fd = evq_redis_session_wait_fd(&supervisor->redis), .events = POLLIN};
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
         const bool ended = slot->channel.ended; // Only its death is left to come.
@@ -378,7 +379,7 @@ static void supervisor_leave(struct evq_supervisor *supervisor)
 {
     struct evq_error err;
 
-    evq_link_wait_drop(&supervisor->link);
+    evq_redis_session_wait_drop(&supervisor->redis);
     if (supervisor->leases != NULL) {
         evq_log(EVQ_LOG_ERROR, "leave_unsaid", "jobs=%d reason=%s", 1,
                 "Redis could not be told of all jobs: their leases will lapse");
@@ -387,7 +388,7 @@ static void supervisor_leave(struct evq_supervisor *supervisor)
         return;
     }
     const enum evq_status status =
-        evq_queue_worker_leave(supervisor->link.queue, supervisor->name, &err);
+        evq_queue_worker_leave(supervisor->redis.queue, supervisor->name, &err);
     if (status != EVQ_OK) {
         evq_log(EVQ_LOG_WARN, "leave_failed", "reason=%s", err.message);
     }
@@ -401,8 +402,8 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
         return evq_error_set(err, EVQ_E_NOMEM, "the supervisor's loop");
     }
     evq_log(EVQ_LOG_INFO, "start", "worker=%s redis=%s queue=%s slots=%u classes=%u version=%s",
-            supervisor->name, evq_conn_where(supervisor->link.conn),
-            evq_queue_name(supervisor->link.queue), supervisor->slot_count,
+            supervisor->name, evq_conn_where(supervisor->redis.conn),
+            evq_queue_name(supervisor->redis.queue), supervisor->slot_count,
             supervisor->registry.class_count, EVQ_VERSION);
     for (;;) {
         const int64_t now_ms = evq_clock_mono_ms();

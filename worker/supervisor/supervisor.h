@@ -14,7 +14,7 @@
  *                 into the page cache, from there by a child into its device
  *   status.c      what `evalq status` is told of this worker
  *
- * gpus, link, offer, lease, merge and slot are nouns of their own.
+ * gpus, session, offer, lease, merge and slot are nouns of their own.
  */
 #ifndef EVQ_WORKER_SUPERVISOR_H
 #define EVQ_WORKER_SUPERVISOR_H
@@ -23,7 +23,7 @@
 #include "worker/devices/gpus.h"
 #include "worker/options.h"
 #include "worker/supervisor/lease.h"
-#include "worker/supervisor/link.h"
+#include "worker/supervisor/redis_session.h"
 #include "worker/supervisor/slot.h"
 #include "worker/supervisor/suite_registry.h"
 
@@ -56,7 +56,7 @@ struct evq_supervisor {
     int64_t lease_ms;
     int64_t heartbeat_ms;
 
-    struct evq_link link;
+    struct evq_redis_session redis;
     struct evq_suite_registry registry;
     bool registered;    // Our suites are in the present keyspace.
     bool reclass;       // The queue's classes changed: read them again,
