@@ -211,7 +211,7 @@ static void leases_take(struct scene *scene)
 static void leases_drop(struct evq_supervisor *supervisor)
 {
     while (supervisor->leases != NULL) {
-        evq_held_leases_remove(supervisor, supervisor->leases);
+        evq_lease_list_remove(supervisor, supervisor->leases);
     }
 }
 

@@ -164,7 +164,7 @@ static void job_done(struct evq_supervisor *supervisor, struct evq_slot *slot)
 
     if (lease == NULL || ending == EVQ_ENDING_STALE || ending == EVQ_ENDING_CANCELLED) {
         if (lease != NULL) {
-            evq_held_leases_drop(supervisor, lease, ending);
+            evq_lease_list_drop(supervisor, lease, ending);
         }
         return;
     }
@@ -234,7 +234,7 @@ static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
     switch (ending) {
     case EVQ_ENDING_STALE:
     case EVQ_ENDING_CANCELLED:
-        evq_held_leases_drop(supervisor, lease, ending);
+        evq_lease_list_drop(supervisor, lease, ending);
         break;
     case EVQ_ENDING_NO_ROOM:
         evq_disk_pause_lack(supervisor, lease->suite, reason);

@@ -23,8 +23,8 @@ static void beats_answer(struct evq_supervisor *supervisor, const struct evq_bea
         const bool cancelled = beats[i].answer == EVQ_BEAT_CANCEL;
         evq_log(EVQ_LOG_WARN, cancelled ? "job_cancelled" : "job_stale", "job=%s reason=%s",
                 leases[i]->claim->id, "heartbeat");
-        evq_held_leases_drop(supervisor, leases[i],
-                             cancelled ? EVQ_ENDING_CANCELLED : EVQ_ENDING_STALE);
+        evq_lease_list_drop(supervisor, leases[i],
+                            cancelled ? EVQ_ENDING_CANCELLED : EVQ_ENDING_STALE);
     }
 }
 
@@ -198,7 +198,7 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
         if (status == EVQ_OK) {
             evq_log(EVQ_LOG_WARN, "job_adopted", "job=%s", lease->claim->id);
         } else {
-            evq_held_leases_drop(supervisor, lease, EVQ_ENDING_STALE);
+            evq_lease_list_drop(supervisor, lease, EVQ_ENDING_STALE);
         }
         lease = next;
     }

@@ -12,7 +12,7 @@ static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *
     if (status == EVQ_E_LEASE_LOST || status == EVQ_E_CHANGED) {
         evq_log(EVQ_LOG_WARN, status == EVQ_E_CHANGED ? "job_changed" : "job_stale",
                 "job=%s reason=%s", lease->claim->id, err->message);
-        evq_held_leases_drop(supervisor, lease, EVQ_ENDING_STALE);
+        evq_lease_list_drop(supervisor, lease, EVQ_ENDING_STALE);
         return false;
     }
     if (status == EVQ_E_NOMEM) {
@@ -22,10 +22,10 @@ static bool refusal_handle(struct evq_supervisor *supervisor, struct evq_lease *
     evq_log(EVQ_LOG_ERROR, "job_refused", "job=%s status=%s reason=%s", lease->claim->id,
             evq_status_name(status), err->message);
     const bool again = kind == EVQ_OUTBOX_FAIL || kind == EVQ_OUTBOX_RELEASE;
-    evq_held_leases_detach(supervisor, lease);
+    evq_lease_list_detach(supervisor, lease);
     evq_lease_outbox_clear(lease);
     if (again || !evq_lease_fail(lease, EVQ_FAIL_FATAL, err->message, NULL)) {
-        evq_held_leases_drop(supervisor, lease, EVQ_ENDING_STALE);
+        evq_lease_list_drop(supervisor, lease, EVQ_ENDING_STALE);
         return false;
     }
     return true;
@@ -53,7 +53,7 @@ static bool lease_flush(struct evq_supervisor *supervisor, struct evq_lease *lea
         }
     }
     if (lease->state == EVQ_LEASE_ENDING) {
-        evq_held_leases_remove(supervisor, lease);
+        evq_lease_list_remove(supervisor, lease);
     }
     return true;
 }
@@ -127,7 +127,7 @@ static bool completes_flush(struct evq_supervisor *supervisor)
     for (size_t i = 0; i < count && completed == EVQ_OK; i++) { // Else each by itself, after this.
         if (done[i].status == EVQ_OK) {
             evq_lease_outbox_pop(leases[i]);
-            evq_held_leases_remove(supervisor, leases[i]);
+            evq_lease_list_remove(supervisor, leases[i]);
         } else if (done[i].status != EVQ_E_CORRUPT) { // That one tells why by itself.
             (void)refusal_handle(supervisor, leases[i], EVQ_OUTBOX_COMPLETE, done[i].status, &err);
         }

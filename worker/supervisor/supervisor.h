@@ -172,12 +172,12 @@ uint32_t evq_claim_rules_slots(const struct evq_supervisor *supervisor, enum evq
 /* ---- held_leases.c ---- */
 
 /* Stops the slot that runs the lease's job. Whatever the slot still reports is ignored. */
-void evq_held_leases_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease);
+void evq_lease_list_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease);
 /* Frees the lease, because Redis has recorded the end of its job. */
-void evq_held_leases_remove(struct evq_supervisor *supervisor, struct evq_lease *lease);
+void evq_lease_list_remove(struct evq_supervisor *supervisor, struct evq_lease *lease);
 /* Gives up a job that another worker owns now: stops its slot and drops its unsent results. */
-void evq_held_leases_drop(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                          enum evq_slot_ending ending);
+void evq_lease_list_drop(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                         enum evq_slot_ending ending);
 
 /* ---- room.c ---- */
 

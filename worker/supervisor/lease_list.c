@@ -4,7 +4,7 @@
 #include "worker/supervisor/supervisor.h"
 
 /* Whatever a slot still does for the lease is of no use any more. */
-void evq_held_leases_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease)
+void evq_lease_list_detach(struct evq_supervisor *supervisor, const struct evq_lease *lease)
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
@@ -15,7 +15,7 @@ void evq_held_leases_detach(struct evq_supervisor *supervisor, const struct evq_
     }
 }
 
-void evq_held_leases_remove(struct evq_supervisor *supervisor, struct evq_lease *lease)
+void evq_lease_list_remove(struct evq_supervisor *supervisor, struct evq_lease *lease)
 {
     struct evq_lease **at = &supervisor->leases;
 
@@ -31,11 +31,11 @@ void evq_held_leases_remove(struct evq_supervisor *supervisor, struct evq_lease 
     }
 }
 
-void evq_held_leases_drop(struct evq_supervisor *supervisor, struct evq_lease *lease,
-                          enum evq_slot_ending ending)
+void evq_lease_list_drop(struct evq_supervisor *supervisor, struct evq_lease *lease,
+                         enum evq_slot_ending ending)
 {
-    evq_held_leases_detach(supervisor, lease);
+    evq_lease_list_detach(supervisor, lease);
     evq_log(EVQ_LOG_INFO, "job_left", "job=%s why=%s", lease->claim->id,
             evq_slot_ending_name(ending));
-    evq_held_leases_remove(supervisor, lease);
+    evq_lease_list_remove(supervisor, lease);
 }
