@@ -2,10 +2,10 @@
 # asked for; the test stands between those functions and who calls them.
 set(wraps_test_child evq_channel_send)
 set(wraps_test_worker_dispatch evq_suite_registry_fit)
-foreach(test test_children test_child test_worker_dispatch)
+foreach(test test_children test_child test_worker_redis_round)
     evq_test_link(${test} evq_worker)
 endforeach()
-foreach(test test_children test_child test_worker_dispatch test_runner test_sink_csv test_sink_jsonl test_spool)
+foreach(test test_children test_child test_worker_redis_round test_runner test_sink_csv test_sink_jsonl test_spool)
     if(TARGET ${test})
         foreach(name malloc calloc realloc ${wraps_${test}})
             target_link_options(${test} PRIVATE LINKER:--wrap=${name})

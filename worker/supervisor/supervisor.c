@@ -315,7 +315,7 @@ static void signals_take(struct evq_supervisor *supervisor)
 static int64_t due_ms(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
     const struct evq_options *options = supervisor->options;
-    int64_t due = evq_dispatch_due_ms(supervisor);
+    int64_t due = evq_redis_round_due_ms(supervisor);
 
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
@@ -372,7 +372,7 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
         evq_children_reap(supervisor);
         evq_prefetch_reap(supervisor);
     }
-    evq_dispatch_wake(supervisor, items[1].revents != 0);
+    evq_redis_round_wake(supervisor, items[1].revents != 0);
 }
 
 static void supervisor_leave(struct evq_supervisor *supervisor)
@@ -409,7 +409,7 @@ static enum evq_status loop_run(struct evq_supervisor *supervisor, struct evq_er
         const int64_t now_ms = evq_clock_mono_ms();
         evq_children_tick(supervisor, now_ms);
         evq_prefetch_tick(supervisor);
-        evq_dispatch_round(supervisor);
+        evq_redis_round_run(supervisor);
         evq_drain_tick(supervisor, now_ms); // After the round, which may have ended the last job.
         if (evq_drain_over(supervisor, evq_clock_mono_ms())) {
             break;

@@ -128,11 +128,11 @@ void evq_children_stop(struct evq_supervisor *supervisor);
 
 /* What can be done with Redis now. Errors are waited out; one that ends the worker sets draining
  * and exit_code. */
-void evq_dispatch_round(struct evq_supervisor *supervisor);
+void evq_redis_round_run(struct evq_supervisor *supervisor);
 /* The next monotonic ms at which a round has something to do; INT64_MAX: none. */
-int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor);
+int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor);
 /* The blocking connection is readable, or may be overdue. */
-void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable);
+void evq_redis_round_wake(struct evq_supervisor *supervisor, bool readable);
 
 /* ---- outboxes.c ---- */
 

@@ -104,7 +104,7 @@ static void round_run(struct scene *scene)
 {
     scene->supervisor.redis.retry_ms = 0;
     scene->supervisor.reclass_ms = 0;
-    evq_dispatch_round(&scene->supervisor);
+    evq_redis_round_run(&scene->supervisor);
     evq_redis_session_wait_drop(&scene->supervisor.redis); // The connection is the fixture's, too.
 }
 
@@ -124,7 +124,7 @@ static void slot_whose_fit_found_no_memory_is_looked_at_again(void **state)
     assert_false(starving);
     assert_int_equal(scene->slot.fits, 0);
     assert_true(scene->supervisor.reclass);
-    assert_true(evq_dispatch_due_ms(&scene->supervisor) > 0); // Not as fast as Redis answers.
+    assert_true(evq_redis_round_due_ms(&scene->supervisor) > 0); // Not as fast as Redis answers.
     round_run(scene);
     assert_int_not_equal(scene->slot.fits, 0);
     assert_knows(scene, 2); // The fixture's own is one of them.
@@ -179,11 +179,11 @@ static void worker_that_may_not_wait_for_markers_claims_now_and_then(void **stat
         evq_reply_free(fixture_call(fx->raw, "SET", fixture_key(fx, key), "rubbish", NULL));
     }
     supervisor->claim_due = false;
-    evq_dispatch_round(supervisor);
+    evq_redis_round_run(supervisor);
     assert_non_null(supervisor->redis.waiting);
-    FIXTURE_UNTIL((evq_dispatch_wake(supervisor, true), supervisor->redis.waiting == NULL));
+    FIXTURE_UNTIL((evq_redis_round_wake(supervisor, true), supervisor->redis.waiting == NULL));
     assert_true(supervisor->claim_due);
-    assert_true(evq_dispatch_due_ms(supervisor) > 0);
+    assert_true(evq_redis_round_due_ms(supervisor) > 0);
     (void)fixture_submit(fx, "r/1/regular/own"); // Makes its class's marker anew.
     assert_int_equal(fixture_bad_entries(fx), 1);
 }

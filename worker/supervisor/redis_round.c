@@ -286,7 +286,7 @@ static void wait_answered(struct evq_supervisor *supervisor, enum evq_status sta
     supervisor->wait_refused = refused;
 }
 
-void evq_dispatch_wake(struct evq_supervisor *supervisor, bool readable)
+void evq_redis_round_wake(struct evq_supervisor *supervisor, bool readable)
 {
     struct evq_error err;
     bool over = false;
@@ -339,7 +339,7 @@ static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
            now_ms >= evq_prefetch_due_ms(supervisor) || supervisor->redis.waiting == NULL;
 }
 
-void evq_dispatch_round(struct evq_supervisor *supervisor)
+void evq_redis_round_run(struct evq_supervisor *supervisor)
 {
     struct evq_redis_session *session = &supervisor->redis;
     const int64_t now_ms = evq_clock_mono_ms();
@@ -388,7 +388,7 @@ void evq_dispatch_round(struct evq_supervisor *supervisor)
     }
 }
 
-int64_t evq_dispatch_due_ms(const struct evq_supervisor *supervisor)
+int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor)
 {
     int64_t due_ms = beat_is_due(supervisor, INT64_MAX) ? supervisor->beat_due_ms
                                                         : supervisor->redis.wait_end_ms;
