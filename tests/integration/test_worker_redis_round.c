@@ -82,7 +82,7 @@ static int setup(void **state)
     supervisor->slots = &scene->slot;
     supervisor->slot_count = 1;
     supervisor->suite_seconds = &scene->seconds;
-    supervisor->rooms = &scene->room;
+    supervisor->disk_pauses = &scene->room;
     supervisor->prefetch.refused = true;
     *state = scene;
     return 0;
@@ -112,7 +112,7 @@ static void round_run(struct scene *scene)
 static void assert_knows(const struct scene *scene, uint32_t classes)
 {
     assert_int_equal(scene->supervisor.registry.class_count, classes);
-    assert_false(scene->supervisor.reclass);
+    assert_false(scene->supervisor.classes_stale);
 }
 
 static void slot_whose_fit_found_no_memory_is_looked_at_again(void **state)
@@ -123,7 +123,7 @@ static void slot_whose_fit_found_no_memory_is_looked_at_again(void **state)
     round_run(scene);
     assert_false(starving);
     assert_int_equal(scene->slot.fits, 0);
-    assert_true(scene->supervisor.reclass);
+    assert_true(scene->supervisor.classes_stale);
     assert_true(evq_redis_round_due_ms(&scene->supervisor) > 0); // Not as fast as Redis answers.
     round_run(scene);
     assert_int_not_equal(scene->slot.fits, 0);
@@ -245,7 +245,7 @@ static void leases_of_a_lost_keyspace_are_adopted_however_many_there_are(void **
     fixture_reset(scene->fx);
     supervisor->beat_due_ms = 0;
     round_run(scene);
-    assert_true(supervisor->adopt);
+    assert_true(supervisor->adopt_due);
     for (const struct evq_lease *lease = supervisor->leases; lease != NULL; lease = lease->next) {
         count++;
     }

@@ -59,7 +59,7 @@ static int setup(void **state)
     scene->supervisor.config = &scene->config;
     scene->supervisor.registry.config = &scene->config;
     scene->supervisor.registry.suites = &scene->offered;
-    scene->supervisor.rooms = &scene->room;
+    scene->supervisor.disk_pauses = &scene->room;
     scene->supervisor.suite_seconds = &scene->seconds;
     scene->supervisor.slots = &scene->slot;
     scene->supervisor.slot_count = 1;
@@ -423,7 +423,7 @@ static void job_ends_at_its_limit_and_of_silence(void **state)
 
     slot->lease = scene->lease;
     evq_slot_set(slot, EVQ_SLOT_RUNNING);
-    slot->heard_ms = 1000;
+    slot->last_note_ms = 1000;
     slot->limit_ms = 2000;
     evq_children_tick(&scene->supervisor, 1999);
     assert_int_equal(slot->ending, EVQ_ENDING_NONE);

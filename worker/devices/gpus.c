@@ -74,7 +74,8 @@ static bool share_is_open(const struct evq_supervisor *supervisor, int32_t share
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
-        if (share_of(&supervisor->gpus, slot) == share && (!slot->waits || slot->pid > 0)) {
+        if (share_of(&supervisor->gpus, slot) == share &&
+            (!slot->waits_for_gpus || slot->pid > 0)) {
             return false;
         }
     }
@@ -85,11 +86,11 @@ static void slot_give(struct evq_supervisor *supervisor, struct evq_slot *slot,
                       const struct evq_devices *devices)
 {
     evq_devices_deal(devices, 0, 1, slot->devices, &slot->gpus, &slot->memory_bytes);
-    slot->waits = false;
+    slot->waits_for_gpus = false;
     slot->note[0] = '\0';
     slot->start_ms = 0;
-    supervisor->reclass =
-        evq_suite_registry_fit(&supervisor->offer, slot) != EVQ_OK || supervisor->reclass;
+    supervisor->classes_stale =
+        evq_suite_registry_fit(&supervisor->offer, slot) != EVQ_OK || supervisor->classes_stale;
     supervisor->claim_due = true;
     evq_log(EVQ_LOG_INFO, "gpu_leased", "slot=%u devices=%s", slot->number, slot->devices);
 }
@@ -109,7 +110,7 @@ static void slot_take_away(struct evq_slot *slot)
 {
     evq_log(EVQ_LOG_ERROR, "gpu_lost", "slot=%u devices=%s reason=%s", slot->number, slot->devices,
             "its lease lapsed and another worker took the GPU");
-    slot->waits = true;
+    slot->waits_for_gpus = true;
     slot->fits = 0;
     slot->gpus = 0;
     slot->memory_bytes = 0;
@@ -126,7 +127,8 @@ static void share_take_away(struct evq_supervisor *supervisor, int32_t share)
         gpus->shares[i] = gpus->shares[i] == share ? -1 : gpus->shares[i];
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        if (share_of(gpus, &supervisor->slots[i]) == share && !supervisor->slots[i].waits) {
+        if (share_of(gpus, &supervisor->slots[i]) == share &&
+            !supervisor->slots[i].waits_for_gpus) {
             slot_take_away(&supervisor->slots[i]);
         }
     }
@@ -171,7 +173,7 @@ static void waiting_say(struct evq_supervisor *supervisor)
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->waits) {
+        if (slot->waits_for_gpus) {
             char note[sizeof(slot->note)];
             (void)snprintf(note, sizeof(note),
                            "waits for %u free of %u GPUs: other workers of this machine lease them",

@@ -84,14 +84,14 @@ void evq_children_work(struct evq_supervisor *supervisor, struct evq_slot *slot,
         (void)evq_lease_end(lease, EVQ_OUTBOX_RELEASE);
         evq_slot_kill(slot);
         evq_slot_set(slot, EVQ_SLOT_STARTING); // Until it is reaped no other job is asked for.
-        slot->heard_ms = now_ms;
+        slot->last_note_ms = now_ms;
         return;
     }
     lease->state = EVQ_LEASE_RUNNING;
     slot->lease = lease;
     slot->ending = EVQ_ENDING_NONE;
     slot->kill_ms = 0;
-    slot->heard_ms = now_ms;
+    slot->last_note_ms = now_ms;
     slot->limit_ms = now_ms + job_limit_ms(supervisor, lease->suite);
     evq_slot_set(slot, EVQ_SLOT_RUNNING);
     evq_prefetch_begin(supervisor);
@@ -216,7 +216,7 @@ static void job_failed(struct evq_supervisor *supervisor, struct evq_slot *slot,
     // Who tells a worker to go often tells its whole group: Slurm every process of a step, a
     // terminal too. An evaluator that dies of that is no crash.
     const enum evq_slot_ending ending =
-        slot->ending == EVQ_ENDING_NONE && kind == EVQ_FAIL_CRASH && supervisor->told
+        slot->ending == EVQ_ENDING_NONE && kind == EVQ_FAIL_CRASH && supervisor->stop_signalled
             ? EVQ_ENDING_RELEASED
             : slot->ending;
     struct evq_lease *lease = slot_leave(slot);
@@ -287,7 +287,7 @@ static void error_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
 static void note_take(struct evq_supervisor *supervisor, struct evq_slot *slot,
                       const struct evq_note *note)
 {
-    slot->heard_ms = evq_clock_mono_ms();
+    slot->last_note_ms = evq_clock_mono_ms();
     if (strcmp(note->type, "hello") == 0) {
         (void)snprintf(slot->note, sizeof(slot->note), "%s", evq_channel_get_text(note, "note"));
         evq_slot_set(slot, EVQ_SLOT_IDLE);
@@ -389,7 +389,7 @@ static void child_died(struct evq_supervisor *supervisor, struct evq_slot *slot,
     evq_log(EVQ_LOG_WARN, "child_died", "slot=%u reason=%s job=%s", slot->number, reason,
             slot->lease != NULL ? slot->lease->claim->id : "");
     job_failed(supervisor, slot, EVQ_FAIL_CRASH, reason, detail);
-    evq_slot_bury(slot);
+    evq_slot_close(slot);
     if (!starting) {
         slot->note[0] = '\0'; // Its hello's.
     } else if (slot->note[0] == '\0') {
@@ -436,7 +436,7 @@ static void slot_begin(struct evq_supervisor *supervisor, struct evq_slot *slot,
 static void slot_tick(struct evq_supervisor *supervisor, struct evq_slot *slot, int64_t now_ms)
 {
     if (slot->state == EVQ_SLOT_DOWN) {
-        if (!supervisor->draining && !slot->waits && now_ms >= slot->start_ms) {
+        if (!supervisor->draining && !slot->waits_for_gpus && now_ms >= slot->start_ms) {
             slot_begin(supervisor, slot, now_ms);
         }
         return;
@@ -445,14 +445,15 @@ static void slot_tick(struct evq_supervisor *supervisor, struct evq_slot *slot, 
         evq_log(EVQ_LOG_WARN, "child_kill", "slot=%u ending=%s", slot->number,
                 evq_slot_ending_name(slot->ending));
         evq_slot_kill(slot);
-    } else if (slot->state == EVQ_SLOT_STARTING && now_ms >= slot->heard_ms + EVQ_SLOT_START_MS) {
+    } else if (slot->state == EVQ_SLOT_STARTING &&
+               now_ms >= slot->last_note_ms + EVQ_SLOT_START_MS) {
         evq_log(EVQ_LOG_ERROR, "child_start_slow", "slot=%u", slot->number);
-        slot->heard_ms = now_ms;
+        slot->last_note_ms = now_ms;
         evq_slot_kill(slot);
     } else if (slot->state == EVQ_SLOT_RUNNING && slot->ending == EVQ_ENDING_NONE) {
         if (now_ms >= slot->limit_ms) {
             evq_slot_cancel(slot, EVQ_ENDING_TIMEOUT, EVQ_SLOT_GRACE_MS);
-        } else if (now_ms >= slot->heard_ms + EVQ_SLOT_HANG_MS) {
+        } else if (now_ms >= slot->last_note_ms + EVQ_SLOT_HANG_MS) {
             evq_slot_cancel(slot, EVQ_ENDING_HANG, EVQ_SLOT_GRACE_MS);
         }
     }
@@ -494,6 +495,6 @@ void evq_children_stop(struct evq_supervisor *supervisor)
         }
     }
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        evq_slot_bury(&supervisor->slots[i]);
+        evq_slot_close(&supervisor->slots[i]);
     }
 }

@@ -22,7 +22,7 @@ static struct evq_slot *slot_find(struct evq_supervisor *supervisor, const struc
 {
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
-        if (slot->state == EVQ_SLOT_IDLE && !slot->waits &&
+        if (slot->state == EVQ_SLOT_IDLE && !slot->waits_for_gpus &&
             evq_claim_rules_fit(supervisor, claim->job, slot)) {
             return slot;
         }
@@ -136,8 +136,8 @@ static void claimed_take(struct evq_supervisor *supervisor, const struct want *w
     supervisor->request[0] = '\0'; // Answered: the next claim is another one.
     // Fewer than asked for are all there were: what comes later sets a wake marker.
     supervisor->claim_due = supervisor->claim_due || claimed->count >= want->claims_max;
-    supervisor->reclass =
-        supervisor->reclass || claimed->classes_version != supervisor->registry.version;
+    supervisor->classes_stale =
+        supervisor->classes_stale || claimed->classes_version != supervisor->registry.version;
     supervisor->claim_again_ms =
         claimed->due_ms >= 0 ? evq_clock_mono_ms() + claimed->due_ms + 1 : 0;
     for (uint32_t i = 0; i < claimed->count; i++) {

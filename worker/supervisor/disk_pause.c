@@ -13,7 +13,7 @@
 static struct evq_disk_pause *room_of(const struct evq_supervisor *supervisor,
                                       const struct evq_suite *suite)
 {
-    return &supervisor->rooms[suite - supervisor->config->suites];
+    return &supervisor->disk_pauses[suite - supervisor->config->suites];
 }
 
 void evq_disk_pause_lack(struct evq_supervisor *supervisor, const struct evq_suite *suite,
@@ -51,7 +51,7 @@ bool evq_disk_pause_held(const struct evq_supervisor *supervisor, const struct e
 bool evq_disk_pause_lacks(const struct evq_supervisor *supervisor)
 {
     for (size_t i = 0; i < supervisor->config->suite_count; i++) {
-        if (supervisor->rooms[i].tries > 0) {
+        if (supervisor->disk_pauses[i].tries > 0) {
             return true;
         }
     }
@@ -63,7 +63,7 @@ int64_t evq_disk_pause_due_ms(const struct evq_supervisor *supervisor)
     int64_t due_ms = INT64_MAX;
 
     for (size_t i = 0; i < supervisor->config->suite_count; i++) {
-        const int64_t until_ms = supervisor->rooms[i].until_ms;
+        const int64_t until_ms = supervisor->disk_pauses[i].until_ms;
         due_ms = until_ms > 0 && until_ms < due_ms ? until_ms : due_ms;
     }
     return due_ms;
@@ -72,8 +72,9 @@ int64_t evq_disk_pause_due_ms(const struct evq_supervisor *supervisor)
 void evq_disk_pause_tick(struct evq_supervisor *supervisor, int64_t now_ms)
 {
     for (size_t i = 0; i < supervisor->config->suite_count; i++) {
-        if (supervisor->rooms[i].until_ms > 0 && supervisor->rooms[i].until_ms <= now_ms) {
-            supervisor->rooms[i].until_ms = 0;
+        if (supervisor->disk_pauses[i].until_ms > 0 &&
+            supervisor->disk_pauses[i].until_ms <= now_ms) {
+            supervisor->disk_pauses[i].until_ms = 0;
             supervisor->claim_due = true;
         }
     }

@@ -5,11 +5,11 @@
 #include "shared/base/log.h"
 #include "worker/supervisor/supervisor.h"
 
-#define BLOCK_MS     5000
-#define ROUND_CLAIMS 64   // Claims of one round, so that the children are looked after in between.
-#define BEATS_MAX    512  // Of one call.
-#define RECLASS_MS   1000 // From a look at classes without memory for it to the next one.
-#define REFUSED_MS   1000 // From something that Redis refuses to the next try.
+#define BLOCK_MS         5000
+#define ROUND_CLAIMS     64 // Claims of one round, so that the children are looked after in between.
+#define BEATS_MAX        512  // Of one call.
+#define CLASSES_RETRY_MS 1000 // From a look at classes without memory for it to the next one.
+#define REFUSED_MS       1000 // From something that Redis refuses to the next try.
 
 /* ---- heartbeats ---- */
 
@@ -39,7 +39,7 @@ static bool stale_is_flush(struct evq_supervisor *supervisor, const struct evq_b
     for (size_t i = 0; i < count; i++) {
         stale = stale || beats[i].answer == EVQ_BEAT_STALE;
     }
-    if (!stale || supervisor->adopt) {
+    if (!stale || supervisor->adopt_due) {
         return false;
     }
     const enum evq_status status =
@@ -49,7 +49,7 @@ static bool stale_is_flush(struct evq_supervisor *supervisor, const struct evq_b
     }
     if (new_epoch) {
         supervisor->registered = false;
-        supervisor->adopt = true;
+        supervisor->adopt_due = true;
     }
     return new_epoch;
 }
@@ -91,7 +91,8 @@ static bool beats_send(struct evq_supervisor *supervisor, struct evq_lease **nex
         evq_log(EVQ_LOG_ERROR, "heartbeat_refused", "reason=%s", err.message);
         return true;
     }
-    supervisor->reclass = supervisor->reclass || version != supervisor->registry.version;
+    supervisor->classes_stale =
+        supervisor->classes_stale || version != supervisor->registry.version;
     if (!stale_is_flush(supervisor, beats, count)) {
         beats_answer(supervisor, beats, leases, count);
     }
@@ -108,7 +109,7 @@ static bool heartbeat(struct evq_supervisor *supervisor)
         if (!beats_send(supervisor, &next)) {
             return false;
         }
-    } while (next != NULL && !supervisor->adopt);
+    } while (next != NULL && !supervisor->adopt_due);
     return true;
 }
 
@@ -116,20 +117,21 @@ static bool heartbeat(struct evq_supervisor *supervisor)
 
 static void slots_fit(struct evq_supervisor *supervisor)
 {
-    supervisor->reclass = false;
+    supervisor->classes_stale = false;
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-        if (!supervisor->slots[i].waits &&
+        if (!supervisor->slots[i].waits_for_gpus &&
             evq_suite_registry_fit(&supervisor->registry, &supervisor->slots[i]) != EVQ_OK) {
-            supervisor->reclass = true; // Else what it did not find out would never be claimed.
-            supervisor->reclass_ms = evq_clock_mono_ms() + RECLASS_MS;
+            supervisor->classes_stale =
+                true; // Else what it did not find out would never be claimed.
+            supervisor->classes_retry_ms = evq_clock_mono_ms() + CLASSES_RETRY_MS;
         }
     }
     supervisor->claim_due = true;
 }
 
-static bool reclass_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
+static bool classes_are_due(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
-    return supervisor->reclass && now_ms >= supervisor->reclass_ms;
+    return supervisor->classes_stale && now_ms >= supervisor->classes_retry_ms;
 }
 
 static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
@@ -137,7 +139,7 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
     struct evq_error err;
     bool ignored = false;
 
-    if (supervisor->registered && !reclass_is_due(supervisor, now_ms)) {
+    if (supervisor->registered && !classes_are_due(supervisor, now_ms)) {
         return true;
     }
     const enum evq_status status =
@@ -155,7 +157,7 @@ static bool registry_renew(struct evq_supervisor *supervisor, int64_t now_ms)
         evq_drain_begin(supervisor, "its suites were refused",
                         supervisor->config->worker.drain_seconds * 1000);
         supervisor->registered = true; // What runs may end.
-        supervisor->reclass = false;
+        supervisor->classes_stale = false;
         return true;
     }
     if (!supervisor->registered) {
@@ -176,7 +178,7 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
 {
     struct evq_error err;
 
-    if (!supervisor->adopt) {
+    if (!supervisor->adopt_due) {
         return true;
     }
     for (struct evq_lease *lease = supervisor->leases; lease != NULL;) {
@@ -202,7 +204,7 @@ static bool leases_adopt(struct evq_supervisor *supervisor)
         }
         lease = next;
     }
-    supervisor->adopt = false;
+    supervisor->adopt_due = false;
     return true;
 }
 
@@ -221,7 +223,7 @@ static bool redis_check(struct evq_supervisor *supervisor)
         return false;
     }
     if (new_epoch) {
-        supervisor->adopt = supervisor->adopt || supervisor->leases != NULL;
+        supervisor->adopt_due = supervisor->adopt_due || supervisor->leases != NULL;
         supervisor->registered = false;
     }
     return true;
@@ -333,8 +335,9 @@ static bool beat_is_due(const struct evq_supervisor *supervisor, int64_t now_ms)
 
 static bool work_waits(const struct evq_supervisor *supervisor, int64_t now_ms)
 {
-    return !supervisor->registered || reclass_is_due(supervisor, now_ms) || supervisor->adopt ||
-           evq_result_outbox_pending(supervisor) || now_ms >= supervisor->beat_due_ms ||
+    return !supervisor->registered || classes_are_due(supervisor, now_ms) ||
+           supervisor->adopt_due || evq_result_outbox_pending(supervisor) ||
+           now_ms >= supervisor->beat_due_ms ||
            (supervisor->claim_due && evq_claim_rules_allow(supervisor)) ||
            now_ms >= evq_prefetch_due_ms(supervisor) || supervisor->redis.waiting == NULL;
 }
@@ -374,7 +377,8 @@ void evq_redis_round_run(struct evq_supervisor *supervisor)
         }
         claim_answered(supervisor, status, &err);
         if (status != EVQ_OK) {
-            supervisor->reclass = true; // Classes we no longer know of are one way to be refused.
+            supervisor->classes_stale =
+                true; // Classes we no longer know of are one way to be refused.
             session->retry_ms = evq_clock_mono_ms() + REFUSED_MS;
             return;
         }
@@ -397,10 +401,10 @@ int64_t evq_redis_round_due_ms(const struct evq_supervisor *supervisor)
         evq_claim_rules_slots(supervisor, EVQ_SLOT_IDLE) > 0) {
         due_ms = 0;
     }
-    if (supervisor->reclass && supervisor->reclass_ms < due_ms) {
-        due_ms = supervisor->reclass_ms;
+    if (supervisor->classes_stale && supervisor->classes_retry_ms < due_ms) {
+        due_ms = supervisor->classes_retry_ms;
     }
-    if (evq_result_outbox_pending(supervisor) || !supervisor->registered || supervisor->adopt) {
+    if (evq_result_outbox_pending(supervisor) || !supervisor->registered || supervisor->adopt_due) {
         due_ms = 0;
     }
     if (supervisor->redis.waiting != NULL && supervisor->redis.wait_end_ms < due_ms) {

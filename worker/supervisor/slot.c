@@ -141,7 +141,7 @@ enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spaw
     slot->pid = pid;
     slot->ending = EVQ_ENDING_NONE;
     slot->kill_ms = slot->limit_ms = 0;
-    slot->heard_ms = evq_clock_mono_ms();
+    slot->last_note_ms = evq_clock_mono_ms();
     evq_slot_set(slot, EVQ_SLOT_STARTING);
 out:
     if (status != EVQ_OK) {
@@ -181,7 +181,7 @@ bool evq_slot_reap(struct evq_slot *slot, int *ret_wait_status)
     return true;
 }
 
-void evq_slot_bury(struct evq_slot *slot)
+void evq_slot_close(struct evq_slot *slot)
 {
     evq_channel_close(&slot->channel);
     (void)evq_output_read(&slot->errors);
@@ -199,9 +199,9 @@ int64_t evq_slot_due_ms(const struct evq_slot *slot)
         return slot->start_ms;
     }
     if (slot->state == EVQ_SLOT_STARTING) {
-        due_ms = slot->heard_ms + EVQ_SLOT_START_MS;
+        due_ms = slot->last_note_ms + EVQ_SLOT_START_MS;
     } else if (slot->state == EVQ_SLOT_RUNNING && slot->kill_ms == 0) {
-        due_ms = slot->heard_ms + EVQ_SLOT_HANG_MS;
+        due_ms = slot->last_note_ms + EVQ_SLOT_HANG_MS;
         due_ms = slot->limit_ms > 0 && slot->limit_ms < due_ms ? slot->limit_ms : due_ms;
     }
     return slot->kill_ms > 0 && slot->kill_ms < due_ms ? slot->kill_ms : due_ms;

@@ -39,7 +39,7 @@ struct evq_slot {
     char devices[EVQ_DEVICES_TEXT]; // CUDA_VISIBLE_DEVICES; "" the CPU.
     int32_t gpus;
     int64_t memory_bytes; // Of the smallest of its GPUs; 0: unknown or none.
-    bool waits;           // For GPUs: no child is started, no job asked for.
+    bool waits_for_gpus;  // For GPUs: no child is started, no job asked for.
     uint64_t fits;        // Bit n-1: the class with number n can run here.
 
     enum evq_slot_state state;
@@ -53,10 +53,10 @@ struct evq_slot {
 
     struct evq_lease *lease; // While running.
     enum evq_slot_ending ending;
-    int64_t start_ms; // Monotonic, like all below. When DOWN: the next start.
-    int64_t heard_ms; // The last note.
-    int64_t limit_ms; // The job's time limit; 0: none.
-    int64_t kill_ms;  // After a cancel; 0: none.
+    int64_t start_ms;     // Monotonic, like all below. When DOWN: the next start.
+    int64_t last_note_ms; // The last note.
+    int64_t limit_ms;     // The job's time limit; 0: none.
+    int64_t kill_ms;      // After a cancel; 0: none.
 };
 
 struct evq_slot_spawn {
@@ -87,7 +87,7 @@ void evq_slot_kill(struct evq_slot *slot); // SIGKILL; the death is seen by evq_
 bool evq_slot_reap(struct evq_slot *slot, int *ret_wait_status);
 /* What is left in its pipes is read; descriptors are closed. After a reap, before the next start.
  */
-void evq_slot_bury(struct evq_slot *slot);
+void evq_slot_close(struct evq_slot *slot);
 
 /* The next monotonic ms at which this slot wants attention; INT64_MAX: none. */
 int64_t evq_slot_due_ms(const struct evq_slot *slot);

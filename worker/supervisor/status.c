@@ -24,7 +24,7 @@ static void readings_put(const struct evq_supervisor *supervisor, const struct e
     memcpy(devices, slot->devices, sizeof(devices));
     for (const char *id = strtok_r(devices, ",", &rest); id != NULL;
          id = strtok_r(NULL, ",", &rest)) {
-        if (evq_gpu_monitor_read(supervisor->gauge, id, &reading)) {
+        if (evq_gpu_monitor_read(supervisor->gpu_monitor, id, &reading)) {
             evq_buffer_text(out, any ? ", {\"gpu\": " : ", \"readings\": [{\"gpu\": ");
             evq_buffer_json_text(out, id);
             number_put(out, "busy_percent", reading.busy_percent);
@@ -52,7 +52,7 @@ static void slots_put(const struct evq_supervisor *supervisor, uint32_t shown,
                           evq_slot_state_name(slot->state), (long long)slot->since_unix_ms);
         evq_buffer_json_text(out, slot->lease != NULL ? slot->lease->claim->id : "");
         readings_put(supervisor, slot, out);
-        if (slot->waits) {
+        if (slot->waits_for_gpus) {
             evq_buffer_text(out, ", \"waits\": true");
         }
         if (slot->note[0] != '\0') {

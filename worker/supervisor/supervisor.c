@@ -130,23 +130,23 @@ static enum evq_status slots_make(struct evq_supervisor *supervisor, struct evq_
     }
     if (devices.count > 0) {
         const enum evq_status gauged =
-            evq_gpu_monitor_open(&devices, supervisor->heartbeat_ms, &supervisor->gauge, err);
+            evq_gpu_monitor_open(&devices, supervisor->heartbeat_ms, &supervisor->gpu_monitor, err);
         if (gauged != EVQ_OK) {
             return gauged;
         }
     }
     supervisor->slots = calloc((size_t)count, sizeof(*supervisor->slots));
     supervisor->suite_seconds = calloc(config->suite_count + 1, sizeof(*supervisor->suite_seconds));
-    supervisor->rooms = calloc(config->suite_count + 1, sizeof(*supervisor->rooms));
+    supervisor->disk_pauses = calloc(config->suite_count + 1, sizeof(*supervisor->disk_pauses));
     if (supervisor->slots == NULL || supervisor->suite_seconds == NULL ||
-        supervisor->rooms == NULL) {
+        supervisor->disk_pauses == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%d slots", count);
     }
     supervisor->slot_count = (uint32_t)count;
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         struct evq_slot *slot = &supervisor->slots[i];
         evq_slot_init(slot, i);
-        slot->waits = shared;
+        slot->waits_for_gpus = shared;
         if (!shared) {
             evq_devices_deal(&devices, i, supervisor->slot_count, slot->devices, &slot->gpus,
                              &slot->memory_bytes);
@@ -265,10 +265,11 @@ static enum evq_status supervisor_open(struct evq_supervisor *supervisor, struct
         supervisor->registered = true;
         supervisor->claim_due = true;
         for (uint32_t i = 0; i < supervisor->slot_count; i++) {
-            if (!supervisor->slots[i].waits) {
-                supervisor->reclass = evq_suite_registry_fit(&supervisor->registry,
-                                                             &supervisor->slots[i]) != EVQ_OK ||
-                                      supervisor->reclass;
+            if (!supervisor->slots[i].waits_for_gpus) {
+                supervisor->classes_stale =
+                    evq_suite_registry_fit(&supervisor->registry, &supervisor->slots[i]) !=
+                        EVQ_OK ||
+                    supervisor->classes_stale;
             }
         }
     }
@@ -282,12 +283,12 @@ static void supervisor_close(struct evq_supervisor *supervisor)
         supervisor->leases = lease->next;
         evq_lease_free(lease);
     }
-    evq_gpu_monitor_close(supervisor->gauge);
+    evq_gpu_monitor_close(supervisor->gpu_monitor);
     evq_redis_session_close(&supervisor->redis);
     evq_suite_registry_close(&supervisor->registry);
     free(supervisor->slots);
     free(supervisor->suite_seconds);
-    free(supervisor->rooms);
+    free(supervisor->disk_pauses);
     evq_config_free(supervisor->config);
     evq_file_close(&supervisor->signal_fd);
 }
@@ -298,10 +299,10 @@ static void signals_take(struct evq_supervisor *supervisor)
 
     while (read(supervisor->signal_fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGCHLD) {
-            supervisor->bereft = true; // Several deaths may be one signal: all are looked at.
+            supervisor->child_exited = true; // Several deaths may be one signal: all are looked at.
             continue;
         }
-        supervisor->told = true;
+        supervisor->stop_signalled = true;
         if (supervisor->draining && !supervisor->forced) {
             evq_drain_force(supervisor);
         } else if (!supervisor->draining) {
@@ -320,7 +321,7 @@ static int64_t due_ms(const struct evq_supervisor *supervisor, int64_t now_ms)
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         const struct evq_slot *slot = &supervisor->slots[i];
         const int64_t slot_due =
-            slot->state == EVQ_SLOT_DOWN && (supervisor->draining || slot->waits)
+            slot->state == EVQ_SLOT_DOWN && (supervisor->draining || slot->waits_for_gpus)
                 ? INT64_MAX
                 : evq_slot_due_ms(slot);
         due = slot_due < due ? slot_due : due;
@@ -367,8 +368,8 @@ static void loop_poll(struct evq_supervisor *supervisor, struct pollfd *items)
             evq_children_read(supervisor, slot);
         }
     }
-    if (supervisor->bereft) {
-        supervisor->bereft = false;
+    if (supervisor->child_exited) {
+        supervisor->child_exited = false;
         evq_children_reap(supervisor);
         evq_prefetch_reap(supervisor);
     }

@@ -58,15 +58,15 @@ struct evq_supervisor {
 
     struct evq_redis_session redis;
     struct evq_suite_registry registry;
-    bool registered;    // Our suites are in the present keyspace.
-    bool reclass;       // The queue's classes changed: read them again,
-    int64_t reclass_ms; // but not before, monotonic.
-    bool adopt;         // A new keyspace: our running jobs are to be put back.
+    bool registered;          // Our suites are in the present keyspace.
+    bool classes_stale;       // The queue's classes changed: read them again,
+    int64_t classes_retry_ms; // but not before, monotonic.
+    bool adopt_due;           // A new keyspace: our running jobs are to be put back.
     int64_t beat_due_ms;
 
     struct evq_gpus gpus;
     uint32_t gpus_seen, gpus_taken; // Those of the machine, and how many the slots have room for.
-    struct evq_gpu_monitor *gauge;  // NULL: no GPUs.
+    struct evq_gpu_monitor *gpu_monitor; // NULL: no GPUs.
     struct evq_slot *slots;
     uint32_t slot_count;
     struct evq_slot_spawn spawn;
@@ -83,13 +83,13 @@ struct evq_supervisor {
     int64_t jobs_taken;
     // By number in the configuration: how long its jobs took lately; 0: unknown.
     double *suite_seconds;
-    struct evq_disk_pause *rooms; // The same: whether its programs find room here.
+    struct evq_disk_pause *disk_pauses; // The same: whether its programs find room here.
 
     bool draining;
-    bool told;        // By a signal.
-    bool bereft;      // A SIGCHLD came: some process of ours may have died.
-    bool forced;      // A second signal.
-    int64_t drain_ms; // Monotonic end of the drain.
+    bool stop_signalled; // By a signal.
+    bool child_exited;   // A SIGCHLD came: some process of ours may have died.
+    bool forced;         // A second signal.
+    int64_t drain_ms;    // Monotonic end of the drain.
     int64_t idle_since_ms;
     bool sick;
     // Different jobs since one was done.
