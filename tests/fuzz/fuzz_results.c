@@ -45,7 +45,8 @@ static void try_file(const struct evq_suite *suite, const char *form, const char
 {
     struct evq_results results = {NULL, 0};
     struct evq_error err = {EVQ_OK, ""};
-    const enum evq_status status = evq_results_read(suite, NULL, 0, form, path, &results, &err);
+    const enum evq_status status =
+        evq_result_files_read(suite, NULL, 0, form, path, &results, &err);
 
     if (status != EVQ_OK) {
         check_refusal(status, &err);

@@ -47,7 +47,7 @@ static bool file_refused(void *context, const struct fixture_bad *row)
     (void)snprintf(path, sizeof(path), "%s%s", folder->path,
                    forms[at].form[0] == '\0' ? "/results_1.json" : "");
     const enum evq_status status =
-        evq_results_read(&forms[at].suite, NULL, 0, forms[at].form, path, &results, &err);
+        evq_result_files_read(&forms[at].suite, NULL, 0, forms[at].form, path, &results, &err);
     const size_t count = results.count;
     evq_results_free(&results);
     return (status != EVQ_OK && count == 0 &&

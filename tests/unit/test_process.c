@@ -15,12 +15,12 @@
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
 #include "worker/evaluators/environment.h"
-#include "worker/evaluators/output.h"
 #include "worker/evaluators/process.h"
+#include "worker/evaluators/program_log.h"
 
 struct run {
     struct evq_process process;
-    struct evq_output output;
+    struct evq_program_log output;
 };
 
 static void run_start(struct run *run, const struct fixture_folder *folder, const char *const *argv)
@@ -29,7 +29,7 @@ static void run_start(struct run *run, const struct fixture_folder *folder, cons
     static char *const envp[] = {path, NULL};
     struct evq_error err;
 
-    assert_status_err(evq_output_open(NULL, 0, &run->output, &err), EVQ_OK, &err);
+    assert_status_err(evq_program_log_open(NULL, 0, &run->output, &err), EVQ_OK, &err);
     const struct evq_process_config config = {.argv = argv,
                                               .envp = envp,
                                               .directory = folder->path,
@@ -37,13 +37,13 @@ static void run_start(struct run *run, const struct fixture_folder *folder, cons
                                               .stdout_fd = run->output.write_fd,
                                               .stderr_fd = run->output.write_fd};
     assert_status_err(evq_process_start(&config, &run->process, &err), EVQ_OK, &err);
-    evq_output_started(&run->output);
+    evq_program_log_started(&run->output);
 }
 
 static void run_wait(struct run *run)
 {
     FIXTURE_UNTIL(evq_process_check(&run->process));
-    FIXTURE_UNTIL(!evq_output_read(&run->output));
+    FIXTURE_UNTIL(!evq_program_log_read(&run->output));
 }
 
 static void assert_ends(struct run *run, const char *how)
@@ -53,15 +53,15 @@ static void assert_ends(struct run *run, const char *how)
     run_wait(run);
     evq_process_describe(&run->process, text, sizeof(text));
     assert_holds(text, how);
-    evq_output_close(&run->output);
+    evq_program_log_close(&run->output);
 }
 
 static pid_t run_number(struct run *run)
 {
     char line[64] = "";
 
-    FIXTURE_UNTIL((evq_output_read(&run->output), evq_output_line(&run->output, line, sizeof(line)),
-                   line[0] != '\0'));
+    FIXTURE_UNTIL((evq_program_log_read(&run->output),
+                   evq_program_log_line(&run->output, line, sizeof(line)), line[0] != '\0'));
     return (pid_t)atoi(line);
 }
 
@@ -87,15 +87,15 @@ static void process_gives_a_session_of_its_own_and_no_input(void **state)
         "sh", "-c",
         "cat; [ \"$(cut -d' ' -f6 /proc/$$/stat)\" = $$ ] && env | sort | tr '\\n' ' '; pwd", NULL};
     struct run run;
-    char tail[EVQ_OUTPUT_TAIL_BYTES + 1];
+    char tail[EVQ_PROGRAM_LOG_TAIL_BYTES + 1];
 
     run_start(&run, *state, argv);
     run_wait(&run);
-    evq_output_tail(&run.output, tail, sizeof(tail));
+    evq_program_log_tail(&run.output, tail, sizeof(tail));
     assert_holds(tail, "PATH=/usr/local/bin:/usr/bin:/bin ");
     assert_null(strstr(tail, "HOME"));
     assert_holds(tail, ((const struct fixture_folder *)*state)->path);
-    evq_output_close(&run.output);
+    evq_program_log_close(&run.output);
 }
 
 static void process_ends_the_whole_group(void **state)
@@ -113,8 +113,8 @@ static void process_ends_the_whole_group(void **state)
     assert_true(run.process.ended);
     assert_true(WIFSIGNALED(run.process.wait_status));
     assert_int_equal(WTERMSIG(run.process.wait_status), SIGKILL);
-    FIXTURE_UNTIL(!evq_output_read(&run.output)); // Nobody holds the pipe any more.
-    evq_output_close(&run.output);
+    FIXTURE_UNTIL(!evq_program_log_read(&run.output)); // Nobody holds the pipe any more.
+    evq_program_log_close(&run.output);
 }
 
 /* What a program leaves behind in its group does not outlive it. */
@@ -141,20 +141,20 @@ static void process_takes_over_when_its_guard_is_killed(void **state)
     assert_int_equal(kill(run.process.guard, SIGKILL), 0);
     FIXTURE_UNTIL(evq_process_check(&run.process));
     assert_true(run.process.lost);
-    FIXTURE_UNTIL(!evq_output_read(&run.output));
-    evq_output_close(&run.output);
+    FIXTURE_UNTIL(!evq_program_log_read(&run.output));
+    evq_program_log_close(&run.output);
 }
 
 /* The one who started the program is killed: the guard ends the group, even if it was stopped. */
 static void assert_ends_with_its_parent(const struct fixture_folder *folder, bool stop_guard)
 {
     static const char *const argv[] = {"sh", "-c", "echo $$; while :; do sleep 1; done", NULL};
-    struct evq_output output;
+    struct evq_program_log output;
     struct evq_error err;
     struct run run;
     char line[64] = "";
 
-    assert_status_err(evq_output_open(NULL, 0, &output, &err), EVQ_OK, &err);
+    assert_status_err(evq_program_log_open(NULL, 0, &output, &err), EVQ_OK, &err);
     const pid_t pid = fork();
     if (pid == 0) {
         run_start(&run, folder, argv);
@@ -165,8 +165,8 @@ static void assert_ends_with_its_parent(const struct fixture_folder *folder, boo
         }
     }
     assert_true(pid > 0);
-    FIXTURE_UNTIL(
-        (evq_output_read(&output), evq_output_line(&output, line, sizeof(line)), line[0] != '\0'));
+    FIXTURE_UNTIL((evq_program_log_read(&output), evq_program_log_line(&output, line, sizeof(line)),
+                   line[0] != '\0'));
     char *rest = NULL;
     const pid_t program = (pid_t)strtol(line, &rest, 10);
     const pid_t guard = (pid_t)strtol(rest, NULL, 10);
@@ -177,7 +177,7 @@ static void assert_ends_with_its_parent(const struct fixture_folder *folder, boo
     assert_int_equal(kill(pid, SIGKILL), 0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     FIXTURE_UNTIL(kill(program, 0) != 0 && kill(guard, 0) != 0);
-    evq_output_close(&output);
+    evq_program_log_close(&output);
 }
 
 static void process_ends_with_the_one_who_started_it(void **state)
@@ -193,28 +193,28 @@ static void process_ends_with_its_parent_when_its_guard_is_stopped(void **state)
 static void output_keeps_its_end_and_bounds_its_file(void **state)
 {
     const struct fixture_folder *folder = *state;
-    struct evq_output output;
+    struct evq_program_log output;
     struct evq_error err;
     char path[256];
-    char tail[EVQ_OUTPUT_TAIL_BYTES + 1];
+    char tail[EVQ_PROGRAM_LOG_TAIL_BYTES + 1];
     size_t bytes = 0;
 
     (void)snprintf(path, sizeof(path), "%s/log", folder->path);
-    assert_status_err(evq_output_open(path, 1000, &output, &err), EVQ_OK, &err);
+    assert_status_err(evq_program_log_open(path, 1000, &output, &err), EVQ_OK, &err);
     for (int i = 0; i < 2000; i++) {
         (void)dprintf(output.write_fd, "line %d\n", i);
-        (void)evq_output_read(&output);
+        (void)evq_program_log_read(&output);
     }
     (void)dprintf(output.write_fd, "half\r\033[31mdone 3/4\r\n");
-    (void)evq_output_read(&output);
-    evq_output_tail(&output, tail, sizeof(tail));
+    (void)evq_program_log_read(&output);
+    evq_program_log_tail(&output, tail, sizeof(tail));
     assert_holds(tail, "line 1999\n");
     assert_null(strstr(tail, "line 100\n"));
     assert_null(strchr(tail, '\033'));
-    evq_output_line(&output, tail, sizeof(tail));
+    evq_program_log_line(&output, tail, sizeof(tail));
     assert_holds(tail, "done 3/4");
     assert_null(strstr(tail, "half"));
-    evq_output_close(&output);
+    evq_program_log_close(&output);
     char *log = (char *)fixture_file_load(path, &bytes);
     assert_true(bytes < 1100);
     assert_memory_equal(log, "line 0\n", 7);
@@ -226,24 +226,24 @@ static void output_keeps_its_end_and_bounds_its_file(void **state)
 static void output_makes_its_file_when_there_is_something_to_write(void **state)
 {
     const struct fixture_folder *folder = *state;
-    struct evq_output output;
+    struct evq_program_log output;
     struct evq_error err;
     char path[256];
     size_t bytes = 0;
 
     (void)snprintf(path, sizeof(path), "%s/silent", folder->path);
     fixture_folder_write(folder, "silent", "of another", 10);
-    assert_status_err(evq_output_open(path, 1000, &output, &err), EVQ_OK, &err);
-    (void)evq_output_read(&output);
+    assert_status_err(evq_program_log_open(path, 1000, &output, &err), EVQ_OK, &err);
+    (void)evq_program_log_read(&output);
     assert_int_not_equal(access(path, F_OK), 0);
-    assert_string_equal(evq_output_where(&output), "none");
+    assert_string_equal(evq_program_log_where(&output), "none");
     assert_int_equal(write(output.write_fd, "word\n", 5), 5);
-    (void)evq_output_read(&output);
-    assert_string_equal(evq_output_where(&output), path);
-    evq_output_switch(&output, path); // The next attempt's, and as silent.
+    (void)evq_program_log_read(&output);
+    assert_string_equal(evq_program_log_where(&output), path);
+    evq_program_log_switch(&output, path); // The next attempt's, and as silent.
     assert_int_not_equal(access(path, F_OK), 0);
-    evq_output_note(&output, "note\n");
-    evq_output_close(&output);
+    evq_program_log_note(&output, "note\n");
+    evq_program_log_close(&output);
     char *log = (char *)fixture_file_load(path, &bytes);
     assert_int_equal(bytes, 5);
     assert_memory_equal(log, "note\n", 5);

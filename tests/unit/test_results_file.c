@@ -14,7 +14,7 @@
 #include "shared/base/buffer.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
-#include "worker/evaluators/results.h"
+#include "worker/evaluators/result_files.h"
 
 static const struct evq_task_config one_task[] = {{.name = "t"}};
 static const struct evq_pair renamed[] = {{"source", "mmlu_abstract_algebra"}};
@@ -31,7 +31,7 @@ static enum evq_status read_text(const struct fixture_folder *folder, const stru
 
     fixture_folder_write(folder, "result.json", text, strlen(text));
     (void)snprintf(path, sizeof(path), "%s/result.json", folder->path);
-    return evq_results_read(suite, NULL, 0, "", path, results, err);
+    return evq_result_files_read(suite, NULL, 0, "", path, results, err);
 }
 
 static const struct evq_metric *metric(const struct evq_result *result, const char *name)
@@ -128,7 +128,7 @@ static void results_reads_integers_that_no_64_bits_hold(void **state)
     assert_int_equal(results.items[0]->n, 1000);
     evq_results_free(&results);
     fixture_folder_write(folder, "results_1.json", harness, strlen(harness));
-    assert_status_err(evq_results_read(&one, NULL, 0, "lm-eval", folder->path, &results, &err),
+    assert_status_err(evq_result_files_read(&one, NULL, 0, "lm-eval", folder->path, &results, &err),
                       EVQ_OK, &err);
     assert_int_equal(results.items[0]->n, 20);
     evq_results_free(&results);
@@ -154,7 +154,7 @@ static void results_reads_tasks_by_name_and_leaves_out_what_was_done(void **stat
     evq_results_free(&results);
     fixture_folder_write(folder, "rest.json", "{\"mmlu_abstract_algebra\": {\"acc\": 1}}", 37);
     (void)snprintf(path, sizeof(path), "%s/rest.json", folder->path);
-    assert_status_err(evq_results_read(&two, done, 1, "", path, &results, &err), EVQ_OK, &err);
+    assert_status_err(evq_result_files_read(&two, done, 1, "", path, &results, &err), EVQ_OK, &err);
     assert_int_equal(results.count, 1);
     assert_string_equal(results.items[0]->task, "b");
     evq_results_free(&results);
@@ -184,7 +184,8 @@ static void results_takes_every_task_of_a_suite_that_names_none(void **state)
     evq_results_free(&results);
     (void)snprintf(path, sizeof(path), "%s/result.json",
                    ((const struct fixture_folder *)*state)->path);
-    assert_status_err(evq_results_read(&open, done, 1, "", path, &results, &err), EVQ_OK, &err);
+    assert_status_err(evq_result_files_read(&open, done, 1, "", path, &results, &err), EVQ_OK,
+                      &err);
     assert_int_equal(results.count, 1);
     evq_results_free(&results);
     assert_status(read_text(*state, &open, "{\"empty\": {}}", &results, &err), EVQ_E_INVALID);
@@ -239,15 +240,16 @@ static void results_refuses_what_is_no_plain_small_file(void **state)
     char path[256];
 
     (void)snprintf(path, sizeof(path), "%s/none.json", folder->path);
-    assert_status(evq_results_read(&one, NULL, 0, "", path, &results, &err), EVQ_E_NOT_FOUND);
+    assert_status(evq_result_files_read(&one, NULL, 0, "", path, &results, &err), EVQ_E_NOT_FOUND);
     assert_status(read_text(folder, &one, "", &results, &err), EVQ_E_LIMIT);
     assert_int_equal(symlinkat("result.json", folder->fd, "link.json"), 0);
     (void)snprintf(path, sizeof(path), "%s/link.json", folder->path);
-    assert_status(evq_results_read(&one, NULL, 0, "", path, &results, &err), EVQ_E_IO);
+    assert_status(evq_result_files_read(&one, NULL, 0, "", path, &results, &err), EVQ_E_IO);
     assert_int_equal(mkfifoat(folder->fd, "fifo.json", 0600), 0); // Must not be waited for.
     (void)snprintf(path, sizeof(path), "%s/fifo.json", folder->path);
-    assert_status(evq_results_read(&one, NULL, 0, "", path, &results, &err), EVQ_E_INVALID);
-    assert_status(evq_results_read(&one, NULL, 0, "", folder->path, &results, &err), EVQ_E_INVALID);
+    assert_status(evq_result_files_read(&one, NULL, 0, "", path, &results, &err), EVQ_E_INVALID);
+    assert_status(evq_result_files_read(&one, NULL, 0, "", folder->path, &results, &err),
+                  EVQ_E_INVALID);
 }
 
 static void results_limits_the_number_of_metrics(void **state)
@@ -287,7 +289,7 @@ static void results_reads_the_newest_file_of_a_harness(void **state)
     struct evq_results results = {0};
     struct evq_error err;
 
-    assert_status(evq_results_read(&two, NULL, 0, "lm-eval", folder->path, &results, &err),
+    assert_status(evq_result_files_read(&two, NULL, 0, "lm-eval", folder->path, &results, &err),
                   EVQ_E_NOT_FOUND);
     fixture_folder_mkdir(folder, "model");
     fixture_folder_write(folder, "model/results_2026-11-21T01.json", older, strlen(older));
@@ -295,7 +297,7 @@ static void results_reads_the_newest_file_of_a_harness(void **state)
     fixture_folder_write(folder, "model/samples_a.json", "not json", 8);
     file_date(folder, "model/results_2026-11-21T01.json", 1000);
     file_date(folder, "model/results_2026-11-21T02.json", 2000);
-    assert_status_err(evq_results_read(&two, NULL, 0, "lm-eval", folder->path, &results, &err),
+    assert_status_err(evq_result_files_read(&two, NULL, 0, "lm-eval", folder->path, &results, &err),
                       EVQ_OK, &err);
     assert_int_equal(results.count, 2);
     assert_near(metric(results.items[0], "acc,none")->value, 0.5, 0.0);
@@ -307,8 +309,9 @@ static void results_reads_the_newest_file_of_a_harness(void **state)
     // lmms-eval puts the time first.
     fixture_folder_write(folder, "model/20261121_0300_results.json", older, strlen(older));
     file_date(folder, "model/20261121_0300_results.json", 3000);
-    assert_status_err(evq_results_read(&two, NULL, 0, "lmms-eval", folder->path, &results, &err),
-                      EVQ_OK, &err);
+    assert_status_err(
+        evq_result_files_read(&two, NULL, 0, "lmms-eval", folder->path, &results, &err), EVQ_OK,
+        &err);
     assert_near(metric(results.items[0], "acc,none")->value, 0.1, 0.0);
     evq_results_free(&results);
 }

@@ -6,7 +6,7 @@
 #define EVQ_WORKER_MERGE_H
 
 #include "shared/queue/queue.h"
-#include "worker/evaluators/results.h"
+#include "worker/evaluators/result_files.h"
 
 /*
  * Fetches all parts of a job whose shards are complete and merges them into one result per task, in

@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 
 #include "shared/base/clock.h"
-#include "worker/evaluators/attempt.h"
-#include "worker/evaluators/jobfile.h"
-#include "worker/evaluators/results.h"
+#include "worker/evaluators/job_json.h"
+#include "worker/evaluators/program_run.h"
+#include "worker/evaluators/result_files.h"
 
 #define PATH_BYTES 8192
 
@@ -28,11 +28,11 @@ static enum evq_status paths_make(const struct evq_evaluator *evaluator,
     (void)snprintf(paths->job, PATH_BYTES, "%s/job.json", request->scratch);
     (void)snprintf(paths->result, PATH_BYTES, "%s/%s", request->scratch,
                    directory ? "results" : "result.json");
-    evq_jobfile_checkpoint(request, paths->checkpoint, PATH_BYTES);
+    evq_job_json_checkpoint(request, paths->checkpoint, PATH_BYTES);
     if (directory && mkdir(paths->result, 0700) != 0) {
         return evq_error_set(err, EVQ_E_IO, "create '%s': %s", paths->result, strerror(errno));
     }
-    return evq_jobfile_write(request, paths->result, paths->job, err);
+    return evq_job_json_write(request, paths->result, paths->job, err);
 }
 
 static enum evq_status results_report(const struct evq_command_place *place,
@@ -69,22 +69,22 @@ enum evq_status evq_command_eval(const struct evq_evaluator *evaluator,
     const struct evq_pair extra[] = {{"EVALQ_JOB", paths.job},
                                      {"EVALQ_CHECKPOINT", paths.checkpoint},
                                      {"EVALQ_RESULT", paths.result}};
-    const struct evq_attempt attempt = {.evaluator = evaluator,
-                                        .devices = place->devices,
-                                        .log_path = place->log_path,
-                                        .log_bytes_max = request->config->worker.log_bytes_max,
-                                        .scratch = request->scratch,
-                                        .extra = extra,
-                                        .extra_count = sizeof(extra) / sizeof(extra[0]),
-                                        .limit_seconds = request->suite->limit_seconds,
-                                        .report = report};
+    const struct evq_program_run attempt = {.evaluator = evaluator,
+                                            .devices = place->devices,
+                                            .log_path = place->log_path,
+                                            .log_bytes_max = request->config->worker.log_bytes_max,
+                                            .scratch = request->scratch,
+                                            .extra = extra,
+                                            .extra_count = sizeof(extra) / sizeof(extra[0]),
+                                            .limit_seconds = request->suite->limit_seconds,
+                                            .report = report};
     const int64_t began_us = evq_clock_mono_us();
-    status = evq_attempt_run(&attempt, failure, err);
+    status = evq_program_run_wait(&attempt, failure, err);
     if (status != EVQ_OK) {
         return status;
     }
-    status = evq_results_read(request->suite, request->tasks_done, request->task_done_count,
-                              evaluator->results, paths.result, &results, err);
+    status = evq_result_files_read(request->suite, request->tasks_done, request->task_done_count,
+                                   evaluator->results, paths.result, &results, err);
     if (status == EVQ_E_NOT_FOUND) {
         return evq_error_set(err, EVQ_E_RETRY,
                              "evaluator '%s' left no results in $EVALQ_RESULT (exit status 0)",

@@ -11,14 +11,14 @@
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
-#include "worker/evaluators/attempt.h"
 #include "worker/evaluators/environment.h"
-#include "worker/evaluators/jobfile.h"
+#include "worker/evaluators/job_json.h"
 #include "worker/evaluators/json.h"
-#include "worker/evaluators/lines.h"
-#include "worker/evaluators/output.h"
+#include "worker/evaluators/line_pipe.h"
 #include "worker/evaluators/process.h"
-#include "worker/evaluators/results.h"
+#include "worker/evaluators/program_log.h"
+#include "worker/evaluators/program_run.h"
+#include "worker/evaluators/result_files.h"
 
 #define TICK_MS         100
 #define CANCEL_GRACE_MS 5000
@@ -29,8 +29,8 @@ struct evq_persistent {
     const char *devices;
     const char *scratch;
     struct evq_process process;
-    struct evq_lines lines;
-    struct evq_output errors;
+    struct evq_line_pipe lines;
+    struct evq_program_log errors;
     uint64_t turn;            // Of the present job: each that is handed over has a number.
     bool echoes;              // The program says with its lines which turn they are of.
     uint64_t late;            // Lines of earlier turns that came in this one.
@@ -55,7 +55,7 @@ enum evq_status evq_persistent_new(const struct evq_evaluator *evaluator, const 
     persistent->evaluator = evaluator;
     persistent->devices = devices;
     persistent->scratch = scratch;
-    evq_lines_init(&persistent->lines);
+    evq_line_pipe_init(&persistent->lines);
     persistent->errors.read_fd = persistent->errors.write_fd = persistent->errors.file_fd = -1;
     *ret_persistent = persistent;
     return EVQ_OK;
@@ -65,8 +65,8 @@ static void persistent_kill(struct evq_persistent *persistent, int64_t grace_ms)
 {
     evq_file_close(&persistent->lines.in_fd);
     evq_process_end(&persistent->process, grace_ms);
-    (void)evq_output_read(&persistent->errors); // Its last words.
-    evq_lines_close(&persistent->lines);
+    (void)evq_program_log_read(&persistent->errors); // Its last words.
+    evq_line_pipe_close(&persistent->lines);
     persistent->echoes = false;
 }
 
@@ -83,8 +83,8 @@ void evq_persistent_free(struct evq_persistent *persistent)
         return;
     }
     if (persistent_runs(persistent)) {
-        enum evq_status ignored = evq_lines_send(&persistent->lines, exit_line,
-                                                 sizeof(exit_line) - 1, evq_clock_mono_ms() + 100);
+        enum evq_status ignored = evq_line_pipe_send(
+            &persistent->lines, exit_line, sizeof(exit_line) - 1, evq_clock_mono_ms() + 100);
         (void)ignored; // The end of its input says the same.
         evq_file_close(&persistent->lines.in_fd);
         const int64_t deadline_ms = evq_clock_mono_ms() + EXIT_GRACE_MS;
@@ -94,8 +94,8 @@ void evq_persistent_free(struct evq_persistent *persistent)
         }
     }
     persistent_kill(persistent, EXIT_GRACE_MS);
-    evq_output_close(&persistent->errors);
-    evq_lines_free(&persistent->lines);
+    evq_program_log_close(&persistent->errors);
+    evq_line_pipe_free(&persistent->lines);
     free(persistent->tasks_given);
     free(persistent);
 }
@@ -127,13 +127,13 @@ static enum evq_status persistent_start(struct evq_persistent *persistent, const
     int out[2] = {-1, -1};
 
     persistent_kill(persistent, 0);
-    evq_output_close(&persistent->errors);
+    evq_program_log_close(&persistent->errors);
     struct evq_arena *arena = evq_arena_new(0);
     if (arena == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "evaluator '%s'", persistent->evaluator->name);
     }
     enum evq_status status =
-        evq_output_open(log_path, config->worker.log_bytes_max, &persistent->errors, err);
+        evq_program_log_open(log_path, config->worker.log_bytes_max, &persistent->errors, err);
     if (status != EVQ_OK) {
         goto out;
     }
@@ -143,7 +143,7 @@ static enum evq_status persistent_start(struct evq_persistent *persistent, const
         goto out;
     }
     status = process_launch(persistent, in, out, arena, err);
-    evq_output_started(&persistent->errors);
+    evq_program_log_started(&persistent->errors);
     if (status != EVQ_OK) {
         goto out;
     }
@@ -180,8 +180,8 @@ static enum evq_status persistent_crash(struct evq_persistent *persistent,
     if (ended && !persistent->process.lost && WIFEXITED(persistent->process.wait_status) &&
         WEXITSTATUS(persistent->process.wait_status) == EVQ_ATTEMPT_EXIT_FINAL) {
         failure->crash = false;
-        (void)evq_output_read(&persistent->errors);
-        return evq_attempt_final(persistent->evaluator->name, &persistent->errors, err);
+        (void)evq_program_log_read(&persistent->errors);
+        return evq_program_run_final(persistent->evaluator->name, &persistent->errors, err);
     }
     if (ended) {
         return evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' died: %s",
@@ -313,20 +313,20 @@ static enum evq_status line_next(struct evq_persistent *persistent,
                                  const struct evq_eval_report *report, enum said *ret_said,
                                  struct evq_failure *failure, struct evq_error *err)
 {
-    struct evq_lines *lines = &persistent->lines;
+    struct evq_line_pipe *lines = &persistent->lines;
     struct evq_error fault;
     char what[640];
     size_t bytes = 0;
 
     *ret_said = SAID_NOTHING;
-    const char *text = evq_lines_first(lines, &bytes);
+    const char *text = evq_line_pipe_first(lines, &bytes);
     if (text == NULL) {
         struct pollfd items[2] = {{.fd = lines->out_fd, .events = POLLIN},
                                   {.fd = persistent->errors.read_fd, .events = POLLIN}};
         (void)poll(items, 2, TICK_MS);
-        (void)evq_output_read(&persistent->errors);
-        const bool open = evq_lines_fill(lines);
-        text = evq_lines_first(lines, &bytes);
+        (void)evq_program_log_read(&persistent->errors);
+        const bool open = evq_line_pipe_fill(lines);
+        text = evq_line_pipe_first(lines, &bytes);
         if (text == NULL && !open) {
             (void)evq_process_check(&persistent->process);
             for (int i = 0; i < 10 && !evq_process_check(&persistent->process); i++) {
@@ -345,7 +345,7 @@ static enum evq_status line_next(struct evq_persistent *persistent,
     const enum evq_status status =
         line_take(persistent, text, bytes, request, report, ret_said, &fault);
     if (status == EVQ_OK || status == EVQ_E_STOPPED || *ret_said == SAID_ERROR) {
-        evq_lines_drop(lines, bytes);
+        evq_line_pipe_drop(lines, bytes);
         if (status != EVQ_OK && err != NULL) {
             *err = fault;
         }
@@ -412,7 +412,7 @@ static enum evq_status job_cancel(struct evq_persistent *persistent,
     struct evq_failure failure;
     enum said said = SAID_NOTHING;
 
-    if (evq_lines_send(&persistent->lines, line, sizeof(line) - 1, deadline_ms) == EVQ_OK) {
+    if (evq_line_pipe_send(&persistent->lines, line, sizeof(line) - 1, deadline_ms) == EVQ_OK) {
         while (persistent->lines.out_fd >= 0 && said != SAID_DONE && said != SAID_ERROR &&
                evq_clock_left_ms(deadline_ms) > 0) {
             (void)line_next(persistent, request, &silent, &said, &failure, NULL);
@@ -472,7 +472,7 @@ static enum evq_status job_follow(struct evq_persistent *persistent,
  * anything since its last job ended, and does not name it, is not to be trusted with the next. */
 static bool spoke_unasked(struct evq_persistent *persistent)
 {
-    const bool open = evq_lines_fill(&persistent->lines);
+    const bool open = evq_line_pipe_fill(&persistent->lines);
 
     return !open || (persistent->lines.said.bytes > 0 && !persistent->echoes);
 }
@@ -504,13 +504,13 @@ static enum evq_status job_hand(struct evq_persistent *persistent,
 
     evq_buffer_init(&line, EVQ_LINES_BYTES_MAX);
     persistent->late = 0;
-    evq_jobfile_json(request, ++persistent->turn, "", &line);
+    evq_job_json_text(request, ++persistent->turn, "", &line);
     evq_buffer_text(&line, "\n");
     enum evq_status status = EVQ_OK;
     if (line.failed) {
         status = evq_error_set(err, EVQ_E_LIMIT, "the job is larger than 1 MiB as JSON");
-    } else if (evq_lines_send(&persistent->lines, line.data, line.bytes,
-                              evq_clock_mono_ms() + 30000) != EVQ_OK) {
+    } else if (evq_line_pipe_send(&persistent->lines, line.data, line.bytes,
+                                  evq_clock_mono_ms() + 30000) != EVQ_OK) {
         status = persistent_crash(persistent, failure, err, "does not read its standard input");
     }
     evq_buffer_free(&line);
@@ -538,14 +538,14 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
                                     const struct evq_eval_report *report,
                                     struct evq_failure *failure, struct evq_error *err)
 {
-    char tail[EVQ_OUTPUT_TAIL_BYTES + 1];
+    char tail[EVQ_PROGRAM_LOG_TAIL_BYTES + 1];
 
     enum evq_status status = tasks_begin(persistent, request, err);
     if (status != EVQ_OK) {
         return status;
     }
     if (persistent_runs(persistent) && !spoke_unasked(persistent)) {
-        evq_output_switch(&persistent->errors, log_path);
+        evq_program_log_switch(&persistent->errors, log_path);
     } else {
         status = persistent_start(persistent, log_path, request->config, err);
         if (status == EVQ_OK) {
@@ -560,15 +560,15 @@ enum evq_status evq_persistent_eval(struct evq_persistent *persistent, const cha
     if (status == EVQ_OK) {
         status = job_follow(persistent, request, report, failure, err);
     }
-    (void)evq_output_read(&persistent->errors);
+    (void)evq_program_log_read(&persistent->errors);
     if (persistent->late > 0) {
         char note[96];
         (void)snprintf(note, sizeof(note), "evalq: %llu lines about an earlier job were dropped\n",
                        (unsigned long long)persistent->late);
-        evq_output_note(&persistent->errors, note);
+        evq_program_log_note(&persistent->errors, note);
     }
-    evq_output_tail(&persistent->errors, tail, sizeof(tail));
+    evq_program_log_tail(&persistent->errors, tail, sizeof(tail));
     (void)snprintf(failure->detail, sizeof(failure->detail), "log: %s\n%s",
-                   evq_output_where(&persistent->errors), tail);
+                   evq_program_log_where(&persistent->errors), tail);
     return status;
 }

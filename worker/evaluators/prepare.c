@@ -13,8 +13,8 @@
 
 #include "shared/base/file.h"
 #include "worker/child/scratch.h"
-#include "worker/evaluators/attempt.h"
-#include "worker/evaluators/jobfile.h"
+#include "worker/evaluators/job_json.h"
+#include "worker/evaluators/program_run.h"
 
 #define PARTIAL    ".partial" // Of what is still being made.
 #define PATH_BYTES 8192
@@ -86,25 +86,25 @@ static enum evq_status prepare_make(const struct evq_evaluator *evaluator,
 
     (void)snprintf(job, sizeof(job), "%s/prepare.json", request->scratch);
     (void)snprintf(partial, sizeof(partial), "%s" PARTIAL, final);
-    evq_jobfile_checkpoint(request, checkpoint, sizeof(checkpoint));
+    evq_job_json_checkpoint(request, checkpoint, sizeof(checkpoint));
     evq_scratch_remove(partial); // Of an attempt that was killed: we hold the lock.
     if (mkdir(partial, 0700) != 0) {
         return evq_error_set(err, EVQ_E_IO, "create '%s': %s", partial, strerror(errno));
     }
     const struct evq_pair extra[] = {
         {"EVALQ_JOB", job}, {"EVALQ_CHECKPOINT", checkpoint}, {"EVALQ_OUTPUT", partial}};
-    const struct evq_attempt attempt = {.evaluator = evaluator,
-                                        .devices = place->devices,
-                                        .log_path = place->log_path,
-                                        .log_bytes_max = request->config->worker.log_bytes_max,
-                                        .scratch = request->scratch,
-                                        .extra = extra,
-                                        .extra_count = sizeof(extra) / sizeof(extra[0]),
-                                        .limit_seconds = request->suite->limit_seconds,
-                                        .report = report};
-    enum evq_status status = evq_jobfile_write(request, partial, job, err);
+    const struct evq_program_run attempt = {.evaluator = evaluator,
+                                            .devices = place->devices,
+                                            .log_path = place->log_path,
+                                            .log_bytes_max = request->config->worker.log_bytes_max,
+                                            .scratch = request->scratch,
+                                            .extra = extra,
+                                            .extra_count = sizeof(extra) / sizeof(extra[0]),
+                                            .limit_seconds = request->suite->limit_seconds,
+                                            .report = report};
+    enum evq_status status = evq_job_json_write(request, partial, job, err);
     if (status == EVQ_OK) {
-        status = evq_attempt_run(&attempt, failure, err);
+        status = evq_program_run_wait(&attempt, failure, err);
     }
     if (status == EVQ_OK && !directory_has_entries(partial)) {
         status = evq_error_set(err, EVQ_E_RETRY,

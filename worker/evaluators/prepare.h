@@ -18,7 +18,7 @@ struct evq_prepared { // Held while the evaluation runs.
 /*
  * key names the content: fingerprint, variant and suite's prepare. Runs the command when nothing is
  * there yet; waits, with progress, while another process prepares the same. Statuses as
- * evq_attempt_run(). The caller closes *ret_prepared.
+ * evq_program_run_wait(). The caller closes *ret_prepared.
  */
 enum evq_status evq_prepare_open(const struct evq_evaluator *evaluator,
                                  const struct evq_command_place *place, const char *key,

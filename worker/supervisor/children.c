@@ -322,7 +322,7 @@ void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot)
     struct evq_note *note = NULL;
     struct evq_error err;
 
-    (void)evq_output_read(&slot->errors);
+    (void)evq_program_log_read(&slot->errors);
     evq_channel_fill(&slot->channel);
     if (slot->channel.in.failed) { // It lives, and nothing of what it says would be heard again.
         evq_log(EVQ_LOG_ERROR, "child_garbled", "slot=%u reason=%s", slot->number, "out of memory");
@@ -349,7 +349,7 @@ void evq_children_read(struct evq_supervisor *supervisor, struct evq_slot *slot)
 static void death_describe(const struct evq_slot *slot, int wait_status, const char *host,
                            char *reason, size_t reason_bytes, char *detail, size_t detail_bytes)
 {
-    char tail[EVQ_OUTPUT_TAIL_BYTES + 1];
+    char tail[EVQ_PROGRAM_LOG_TAIL_BYTES + 1];
 
     if (WIFSIGNALED(wait_status)) {
         (void)snprintf(reason, reason_bytes, "evaluator process died: signal %d (%s)",
@@ -358,7 +358,7 @@ static void death_describe(const struct evq_slot *slot, int wait_status, const c
         (void)snprintf(reason, reason_bytes, "evaluator process died: exit status %d",
                        WEXITSTATUS(wait_status));
     }
-    evq_output_tail(&slot->errors, tail, sizeof(tail));
+    evq_program_log_tail(&slot->errors, tail, sizeof(tail));
     (void)snprintf(detail, detail_bytes, "%s\nhost: %s\nslot: %u\ndevices: %s\nstandard error:\n%s",
                    reason, host, slot->number, slot->devices[0] != '\0' ? slot->devices : "cpu",
                    tail);
@@ -482,7 +482,8 @@ void evq_children_stop(struct evq_supervisor *supervisor)
         for (uint32_t i = 0; i < supervisor->slot_count; i++) {
             struct evq_slot *slot = &supervisor->slots[i];
             if (slot->pid > 0 && !evq_slot_reap(slot, &wait_status)) {
-                (void)evq_output_read(&slot->errors); // A full pipe must not keep it from ending.
+                (void)evq_program_log_read(
+                    &slot->errors); // A full pipe must not keep it from ending.
                 left++;
             }
             if (slot->pid > 0 && !killed && evq_clock_mono_ms() >= kill_ms) {

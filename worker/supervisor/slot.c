@@ -114,7 +114,7 @@ enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spaw
     if (envp == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "slot %u", slot->number);
     }
-    enum evq_status status = evq_output_open(NULL, INT64_MAX, &slot->errors, err);
+    enum evq_status status = evq_program_log_open(NULL, INT64_MAX, &slot->errors, err);
     if (status != EVQ_OK) {
         goto out;
     }
@@ -136,7 +136,7 @@ enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spaw
         (void)close(pair[0]);
         goto out;
     }
-    evq_output_started(&slot->errors);
+    evq_program_log_started(&slot->errors);
     evq_channel_open(&slot->channel, pair[0]);
     slot->pid = pid;
     slot->ending = EVQ_ENDING_NONE;
@@ -145,7 +145,7 @@ enum evq_status evq_slot_start(struct evq_slot *slot, const struct evq_slot_spaw
     evq_slot_set(slot, EVQ_SLOT_STARTING);
 out:
     if (status != EVQ_OK) {
-        evq_output_close(&slot->errors);
+        evq_program_log_close(&slot->errors);
     }
     free(envp);
     return status;
@@ -184,8 +184,8 @@ bool evq_slot_reap(struct evq_slot *slot, int *ret_wait_status)
 void evq_slot_close(struct evq_slot *slot)
 {
     evq_channel_close(&slot->channel);
-    (void)evq_output_read(&slot->errors);
-    evq_output_close(&slot->errors);
+    (void)evq_program_log_read(&slot->errors);
+    evq_program_log_close(&slot->errors);
     slot->kill_ms = slot->limit_ms = 0;
     slot->ending = EVQ_ENDING_NONE;
     evq_slot_set(slot, EVQ_SLOT_DOWN);

@@ -8,7 +8,7 @@
 
 #include "worker/child/channel.h"
 #include "worker/devices/devices.h"
-#include "worker/evaluators/output.h"
+#include "worker/evaluators/program_log.h"
 
 #define EVQ_SLOT_GRACE_MS 7000 // From cancel to SIGKILL; an evaluator gives its program 5 s of it.
 #define EVQ_SLOT_HANG_MS  300000 // A child that says nothing for so long while it has a job hangs.
@@ -45,11 +45,11 @@ struct evq_slot {
     enum evq_slot_state state;
     pid_t pid;
     struct evq_channel channel;
-    struct evq_output errors; // Its standard error, passed on to ours.
-    uint32_t failures;        // Starts, or runs, that ended in a device fault, in a row.
-    uint32_t start_tries;     // Of a child that could not even be forked, in a row.
-    char note[160];           // What hello said, or why it is down.
-    int64_t since_unix_ms;    // Of its state.
+    struct evq_program_log errors; // Its standard error, passed on to ours.
+    uint32_t failures;             // Starts, or runs, that ended in a device fault, in a row.
+    uint32_t start_tries;          // Of a child that could not even be forked, in a row.
+    char note[160];                // What hello said, or why it is down.
+    int64_t since_unix_ms;         // Of its state.
 
     struct evq_lease *lease; // While running.
     enum evq_slot_ending ending;

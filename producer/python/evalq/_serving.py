@@ -25,7 +25,7 @@ _REPORT_SECONDS = 0.2  # At most so often is progress told.
 _MESSAGE_BYTES = 2000
 _NAME_BYTES = 128  # Of a metric.
 _METRICS = 256  # Of a task.
-_STD_ERROR = re.compile(r"[^,]+_stderr(_[^,]*)?(,|\Z)")  # The worker has the same rule: worker/evaluators/results.c.
+_STD_ERROR = re.compile(r"[^,]+_stderr(_[^,]*)?(,|\Z)")  # The worker has the same rule: worker/evaluators/result_files.c.
 
 
 class EvalRetry(Exception):

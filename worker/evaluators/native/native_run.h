@@ -5,8 +5,8 @@
 #define EVQ_WORKER_NATIVE_RUN_H
 
 #include "worker/evaluators/evaluator.h"
+#include "worker/evaluators/native/native_cache.h"
 #include "worker/evaluators/native/native_prefetch.h"
-#include "worker/evaluators/native/native_warm.h"
 #include "worker/loader/loader.h"
 #include "worker/models/model.h"
 #include "worker/tasks/task.h"

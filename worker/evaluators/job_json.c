@@ -1,4 +1,4 @@
-#include "worker/evaluators/jobfile.h"
+#include "worker/evaluators/job_json.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 
 #include "shared/base/file.h"
 
-void evq_jobfile_checkpoint(const struct evq_eval_request *request, char *out, size_t out_bytes)
+void evq_job_json_checkpoint(const struct evq_eval_request *request, char *out, size_t out_bytes)
 {
     if (request->prepared[0] != '\0') {
         (void)snprintf(out, out_bytes, "%s", request->prepared);
@@ -80,8 +80,8 @@ static void job_fields(struct evq_buffer *out, const struct evq_job *job)
     pairs_field(out, "tags", job->tags, job->tag_count);
 }
 
-void evq_jobfile_json(const struct evq_eval_request *request, uint64_t turn, const char *result,
-                      struct evq_buffer *out)
+void evq_job_json_text(const struct evq_eval_request *request, uint64_t turn, const char *result,
+                       struct evq_buffer *out)
 {
     char path[8192];
 
@@ -90,7 +90,7 @@ void evq_jobfile_json(const struct evq_eval_request *request, uint64_t turn, con
         evq_buffer_printf(out, "\"type\": \"job\", \"turn\": %llu, ", (unsigned long long)turn);
     }
     evq_buffer_text(out, "\"version\": 1");
-    evq_jobfile_checkpoint(request, path, sizeof(path));
+    evq_job_json_checkpoint(request, path, sizeof(path));
     text_field(out, "checkpoint", path);
     (void)snprintf(path, sizeof(path), "%s/%s", request->root_path, request->path);
     text_field(out, "source", path);
@@ -117,14 +117,14 @@ void evq_jobfile_json(const struct evq_eval_request *request, uint64_t turn, con
     evq_buffer_text(out, "}");
 }
 
-enum evq_status evq_jobfile_write(const struct evq_eval_request *request, const char *result,
-                                  const char *path, struct evq_error *err)
+enum evq_status evq_job_json_write(const struct evq_eval_request *request, const char *result,
+                                   const char *path, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
     struct evq_buffer json;
 
     evq_buffer_init(&json, 0);
-    evq_jobfile_json(request, 0, result, &json);
+    evq_job_json_text(request, 0, result, &json);
     evq_buffer_text(&json, "\n");
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {

@@ -1,4 +1,4 @@
-#include "worker/evaluators/lines.h"
+#include "worker/evaluators/line_pipe.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -8,13 +8,13 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 
-void evq_lines_init(struct evq_lines *lines)
+void evq_line_pipe_init(struct evq_line_pipe *lines)
 {
     lines->in_fd = lines->out_fd = -1;
     evq_buffer_init(&lines->said, (size_t)EVQ_LINES_BYTES_MAX * 2);
 }
 
-void evq_lines_close(struct evq_lines *lines)
+void evq_line_pipe_close(struct evq_line_pipe *lines)
 {
     evq_file_close(&lines->in_fd); // What it did not read it will not.
     evq_file_close(&lines->out_fd);
@@ -22,14 +22,14 @@ void evq_lines_close(struct evq_lines *lines)
     evq_buffer_clear(&lines->said);
 }
 
-void evq_lines_free(struct evq_lines *lines)
+void evq_line_pipe_free(struct evq_line_pipe *lines)
 {
-    evq_lines_close(lines);
+    evq_line_pipe_close(lines);
     evq_buffer_free(&lines->said);
 }
 
-enum evq_status evq_lines_send(struct evq_lines *lines, const void *data, size_t bytes,
-                               int64_t deadline_ms)
+enum evq_status evq_line_pipe_send(struct evq_line_pipe *lines, const void *data, size_t bytes,
+                                   int64_t deadline_ms)
 {
     const char *at = data;
 
@@ -51,7 +51,7 @@ enum evq_status evq_lines_send(struct evq_lines *lines, const void *data, size_t
     return EVQ_OK;
 }
 
-bool evq_lines_fill(struct evq_lines *lines)
+bool evq_line_pipe_fill(struct evq_line_pipe *lines)
 {
     uint8_t chunk[65536];
 
@@ -68,7 +68,7 @@ bool evq_lines_fill(struct evq_lines *lines)
     return true;
 }
 
-const char *evq_lines_first(const struct evq_lines *lines, size_t *ret_bytes)
+const char *evq_line_pipe_first(const struct evq_line_pipe *lines, size_t *ret_bytes)
 {
     const uint8_t *end =
         lines->said.bytes > 0 ? memchr(lines->said.data, '\n', lines->said.bytes) : NULL;
@@ -80,7 +80,7 @@ const char *evq_lines_first(const struct evq_lines *lines, size_t *ret_bytes)
     return (const char *)lines->said.data;
 }
 
-void evq_lines_drop(struct evq_lines *lines, size_t bytes)
+void evq_line_pipe_drop(struct evq_line_pipe *lines, size_t bytes)
 {
     evq_buffer_consume(&lines->said, bytes + 1);
 }

@@ -1,4 +1,4 @@
-#include "worker/evaluators/results_directory.h"
+#include "worker/evaluators/harness_results.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -112,8 +112,8 @@ static json_t *task_clean(const json_t *json, const char *task, json_t *metrics)
     return clean;
 }
 
-enum evq_status evq_results_directory_read(const char *path, size_t bytes_max, json_t **ret_tasks,
-                                           struct evq_error *err)
+enum evq_status evq_harness_results_read(const char *path, size_t bytes_max, json_t **ret_tasks,
+                                         struct evq_error *err)
 {
     struct newest newest = {.dir_fd = -1};
     json_t *json = NULL;

@@ -1,4 +1,4 @@
-#include "worker/evaluators/results.h"
+#include "worker/evaluators/result_files.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "worker/evaluators/harness_results.h"
 #include "worker/evaluators/json.h"
-#include "worker/evaluators/results_directory.h"
 
 #define FILE_BYTES_MAX   (16U << 20)
 #define STD_ERROR_SUFFIX "_stderr"
@@ -280,9 +280,9 @@ static enum evq_status tasks_pick(const struct evq_suite *suite, const char *con
     return EVQ_OK;
 }
 
-enum evq_status evq_results_read(const struct evq_suite *suite, const char *const *tasks_done,
-                                 size_t task_done_count, const char *form, const char *path,
-                                 struct evq_results *ret_results, struct evq_error *err)
+enum evq_status evq_result_files_read(const struct evq_suite *suite, const char *const *tasks_done,
+                                      size_t task_done_count, const char *form, const char *path,
+                                      struct evq_results *ret_results, struct evq_error *err)
 {
     enum evq_status status;
     struct evq_results results = {0};
@@ -295,7 +295,7 @@ enum evq_status evq_results_read(const struct evq_suite *suite, const char *cons
         return evq_error_set(err, EVQ_E_NOMEM, "'%s'", path);
     }
     const bool harness = form[0] != '\0';
-    status = harness ? evq_results_directory_read(path, FILE_BYTES_MAX, &json, err)
+    status = harness ? evq_harness_results_read(path, FILE_BYTES_MAX, &json, err)
                      : evq_json_file(AT_FDCWD, path, FILE_BYTES_MAX, &json, err);
     if (status == EVQ_OK && !harness && json_is_flat(json)) {
         status =

@@ -1,4 +1,4 @@
-#include "worker/evaluators/native/native_warm.h"
+#include "worker/evaluators/native/native_cache.h"
 
 #include <string.h>
 

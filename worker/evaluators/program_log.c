@@ -1,4 +1,4 @@
-#include "worker/evaluators/output.h"
+#include "worker/evaluators/program_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #define READS_PER_CALL 16 // A program that floods us must not keep us from our clock.
 #define CUT_NOTE       "\n[evalq: the log reached its limit; the rest was dropped]\n"
 
-void evq_output_switch(struct evq_output *output, const char *path)
+void evq_program_log_switch(struct evq_program_log *output, const char *path)
 {
     evq_file_close(&output->file_fd);
     output->bytes = 0;
@@ -24,18 +24,18 @@ void evq_output_switch(struct evq_output *output, const char *path)
     }
 }
 
-enum evq_status evq_output_open(const char *path, int64_t bytes_max, struct evq_output *ret_output,
-                                struct evq_error *err)
+enum evq_status evq_program_log_open(const char *path, int64_t bytes_max,
+                                     struct evq_program_log *ret_output, struct evq_error *err)
 {
     int fds[2];
 
     memset(ret_output, 0, sizeof(*ret_output));
     ret_output->read_fd = ret_output->write_fd = ret_output->file_fd = -1;
     ret_output->bytes_max = bytes_max;
-    evq_output_switch(ret_output, path);
+    evq_program_log_switch(ret_output, path);
     if (pipe2(fds, O_CLOEXEC) != 0) {
         const int pipe_errno = errno;
-        evq_output_close(ret_output);
+        evq_program_log_close(ret_output);
         return evq_error_set(err, EVQ_E_IO, "pipe for the log: %s", strerror(pipe_errno));
     }
     (void)fcntl(fds[0], F_SETFL, O_NONBLOCK);
@@ -44,19 +44,19 @@ enum evq_status evq_output_open(const char *path, int64_t bytes_max, struct evq_
     return EVQ_OK;
 }
 
-void evq_output_close(struct evq_output *output)
+void evq_program_log_close(struct evq_program_log *output)
 {
     evq_file_close(&output->read_fd);
     evq_file_close(&output->write_fd);
     evq_file_close(&output->file_fd);
 }
 
-void evq_output_started(struct evq_output *output)
+void evq_program_log_started(struct evq_program_log *output)
 {
     evq_file_close(&output->write_fd);
 }
 
-static void file_write(struct evq_output *output, const uint8_t *data, size_t bytes)
+static void file_write(struct evq_program_log *output, const uint8_t *data, size_t bytes)
 {
     if (output->file_due) {
         output->file_due = false;
@@ -70,7 +70,7 @@ static void file_write(struct evq_output *output, const uint8_t *data, size_t by
     }
 }
 
-static void output_take(struct evq_output *output, const uint8_t *data, size_t bytes)
+static void output_take(struct evq_program_log *output, const uint8_t *data, size_t bytes)
 {
     const int64_t room = output->bytes_max - output->bytes;
 
@@ -81,27 +81,27 @@ static void output_take(struct evq_output *output, const uint8_t *data, size_t b
         file_write(output, (const uint8_t *)CUT_NOTE, sizeof(CUT_NOTE) - 1);
     }
     output->bytes += (int64_t)bytes;
-    for (size_t i = bytes > EVQ_OUTPUT_TAIL_BYTES ? bytes - EVQ_OUTPUT_TAIL_BYTES : 0; i < bytes;
-         i++) {
+    for (size_t i = bytes > EVQ_PROGRAM_LOG_TAIL_BYTES ? bytes - EVQ_PROGRAM_LOG_TAIL_BYTES : 0;
+         i < bytes; i++) {
         output->tail[output->tail_at] = data[i];
-        output->tail_at = (output->tail_at + 1) % EVQ_OUTPUT_TAIL_BYTES;
-        if (output->tail_bytes < EVQ_OUTPUT_TAIL_BYTES) {
+        output->tail_at = (output->tail_at + 1) % EVQ_PROGRAM_LOG_TAIL_BYTES;
+        if (output->tail_bytes < EVQ_PROGRAM_LOG_TAIL_BYTES) {
             output->tail_bytes++;
         }
     }
 }
 
-const char *evq_output_where(const struct evq_output *output)
+const char *evq_program_log_where(const struct evq_program_log *output)
 {
     return output->file_fd >= 0 && output->path[0] != '\0' ? output->path : "none";
 }
 
-void evq_output_note(struct evq_output *output, const char *text)
+void evq_program_log_note(struct evq_program_log *output, const char *text)
 {
     output_take(output, (const uint8_t *)text, strlen(text));
 }
 
-bool evq_output_read(struct evq_output *output)
+bool evq_program_log_read(struct evq_program_log *output)
 {
     uint8_t chunk[READ_BYTES];
 
@@ -119,12 +119,12 @@ bool evq_output_read(struct evq_output *output)
     return output->read_fd >= 0;
 }
 
-static size_t tail_copy(const struct evq_output *output, char *out)
+static size_t tail_copy(const struct evq_program_log *output, char *out)
 {
-    const size_t first =
-        (output->tail_at + EVQ_OUTPUT_TAIL_BYTES - output->tail_bytes) % EVQ_OUTPUT_TAIL_BYTES;
+    const size_t first = (output->tail_at + EVQ_PROGRAM_LOG_TAIL_BYTES - output->tail_bytes) %
+                         EVQ_PROGRAM_LOG_TAIL_BYTES;
     for (size_t i = 0; i < output->tail_bytes; i++) {
-        out[i] = (char)output->tail[(first + i) % EVQ_OUTPUT_TAIL_BYTES];
+        out[i] = (char)output->tail[(first + i) % EVQ_PROGRAM_LOG_TAIL_BYTES];
     }
     return output->tail_bytes;
 }
@@ -152,18 +152,18 @@ static size_t text_escape(const char *text, size_t bytes, char *out, size_t out_
     return used;
 }
 
-void evq_output_tail(const struct evq_output *output, char *out, size_t out_bytes)
+void evq_program_log_tail(const struct evq_program_log *output, char *out, size_t out_bytes)
 {
-    char text[EVQ_OUTPUT_TAIL_BYTES];
+    char text[EVQ_PROGRAM_LOG_TAIL_BYTES];
     const size_t bytes = tail_copy(output, text);
     const size_t keep = out_bytes - 1 < bytes ? out_bytes - 1 : bytes;
 
     (void)text_escape(text + (bytes - keep), keep, out, out_bytes);
 }
 
-void evq_output_line(const struct evq_output *output, char *out, size_t out_bytes)
+void evq_program_log_line(const struct evq_program_log *output, char *out, size_t out_bytes)
 {
-    char text[EVQ_OUTPUT_TAIL_BYTES];
+    char text[EVQ_PROGRAM_LOG_TAIL_BYTES];
     size_t end = tail_copy(output, text);
 
     while (end > 0 && (text[end - 1] == '\n' || text[end - 1] == '\r' || text[end - 1] == ' ')) {

@@ -1,4 +1,4 @@
-#include "worker/evaluators/attempt.h"
+#include "worker/evaluators/program_run.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -7,16 +7,16 @@
 
 #include "shared/base/clock.h"
 #include "worker/evaluators/environment.h"
-#include "worker/evaluators/output.h"
 #include "worker/evaluators/process.h"
+#include "worker/evaluators/program_log.h"
 
 #define TICK_MS      100
 #define STATUS_BYTES 65
 #define LEFTOVER_MS  200 // For what is still in the pipe when the program has ended.
 
-static enum evq_status process_start(const struct evq_attempt *attempt, struct evq_output *output,
-                                     struct evq_process *process, struct evq_arena *arena,
-                                     struct evq_error *err)
+static enum evq_status process_start(const struct evq_program_run *attempt,
+                                     struct evq_program_log *output, struct evq_process *process,
+                                     struct evq_arena *arena, struct evq_error *err)
 {
     const struct evq_evaluator *evaluator = attempt->evaluator;
     char *const *envp = evq_environment_build(evaluator, attempt->devices, attempt->extra,
@@ -33,13 +33,14 @@ static enum evq_status process_start(const struct evq_attempt *attempt, struct e
         .stdout_fd = output->write_fd,
         .stderr_fd = output->write_fd};
     const enum evq_status status = evq_process_start(&config, process, err);
-    evq_output_started(output);
+    evq_program_log_started(output);
     return status;
 }
 
 /* Waits for the end, the limit or a cancel. The program may still run when this is not EVQ_OK. */
-static enum evq_status process_watch(const struct evq_attempt *attempt, struct evq_output *output,
-                                     struct evq_process *process, struct evq_error *err)
+static enum evq_status process_watch(const struct evq_program_run *attempt,
+                                     struct evq_program_log *output, struct evq_process *process,
+                                     struct evq_error *err)
 {
     const int64_t deadline_ms = evq_clock_mono_ms() + attempt->limit_seconds * 1000;
     char status_line[STATUS_BYTES] = "";
@@ -55,9 +56,9 @@ static enum evq_status process_watch(const struct evq_attempt *attempt, struct e
         const int left = evq_clock_left_ms(deadline_ms);
         (void)poll(items, 2, left < TICK_MS ? left : TICK_MS);
         const uint64_t before = output->changes;
-        (void)evq_output_read(output);
+        (void)evq_program_log_read(output);
         if (output->changes != before) {
-            evq_output_line(output, status_line, sizeof(status_line));
+            evq_program_log_line(output, status_line, sizeof(status_line));
         }
         if (attempt->report->progress(attempt->report->context, -1, -1, status_line) != EVQ_OK) {
             return evq_error_set(err, EVQ_E_STOPPED, "evaluator '%s' was stopped",
@@ -67,12 +68,12 @@ static enum evq_status process_watch(const struct evq_attempt *attempt, struct e
     return EVQ_OK;
 }
 
-static void output_drain(struct evq_output *output)
+static void output_drain(struct evq_program_log *output)
 {
     const int64_t deadline_ms = evq_clock_mono_ms() + LEFTOVER_MS;
 
     // A grandchild that left the session may hold the pipe open: bounded by time.
-    while (evq_output_read(output) && evq_clock_mono_ms() < deadline_ms) {
+    while (evq_program_log_read(output) && evq_clock_mono_ms() < deadline_ms) {
         struct pollfd item = {.fd = output->read_fd, .events = POLLIN};
         if (poll(&item, 1, evq_clock_left_ms(deadline_ms)) <= 0) {
             break;
@@ -80,9 +81,9 @@ static void output_drain(struct evq_output *output)
     }
 }
 
-static enum evq_status process_judge(const struct evq_attempt *attempt,
+static enum evq_status process_judge(const struct evq_program_run *attempt,
                                      const struct evq_process *process,
-                                     const struct evq_output *output, const char *how,
+                                     const struct evq_program_log *output, const char *how,
                                      struct evq_failure *failure, struct evq_error *err)
 {
     const char *name = attempt->evaluator->name;
@@ -100,16 +101,16 @@ static enum evq_status process_judge(const struct evq_attempt *attempt,
         return EVQ_OK;
     }
     return code == EVQ_ATTEMPT_EXIT_FINAL
-               ? evq_attempt_final(name, output, err)
+               ? evq_program_run_final(name, output, err)
                : evq_error_set(err, EVQ_E_RETRY, "evaluator '%s' ended with %s", name, how);
 }
 
-enum evq_status evq_attempt_final(const char *name, const struct evq_output *output,
-                                  struct evq_error *err)
+enum evq_status evq_program_run_final(const char *name, const struct evq_program_log *output,
+                                      struct evq_error *err)
 {
     char line[400];
 
-    evq_output_line(output, line, sizeof(line));
+    evq_program_log_line(output, line, sizeof(line));
     // The cause first: the job's record and tables keep only the beginning.
     return line[0] != '\0' ? evq_error_set(err, EVQ_E_INVALID,
                                            "%s (evaluator '%s' failed for good, exit status %d)",
@@ -119,20 +120,20 @@ enum evq_status evq_attempt_final(const char *name, const struct evq_output *out
                                            EVQ_ATTEMPT_EXIT_FINAL);
 }
 
-enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_failure *failure,
-                                struct evq_error *err)
+enum evq_status evq_program_run_wait(const struct evq_program_run *attempt,
+                                     struct evq_failure *failure, struct evq_error *err)
 {
-    struct evq_output output;
+    struct evq_program_log output;
     struct evq_process process = {0};
     char how[256];
-    char tail[EVQ_OUTPUT_TAIL_BYTES + 1];
+    char tail[EVQ_PROGRAM_LOG_TAIL_BYTES + 1];
 
     struct evq_arena *arena = evq_arena_new(0);
     if (arena == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "evaluator '%s'", attempt->evaluator->name);
     }
     enum evq_status status =
-        evq_output_open(attempt->log_path, attempt->log_bytes_max, &output, err);
+        evq_program_log_open(attempt->log_path, attempt->log_bytes_max, &output, err);
     if (status != EVQ_OK) {
         goto out;
     }
@@ -148,12 +149,12 @@ enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_fa
         if (!killed) {
             status = process_judge(attempt, &process, &output, how, failure, err);
         }
-        evq_output_tail(&output, tail, sizeof(tail));
+        evq_program_log_tail(&output, tail, sizeof(tail));
         (void)snprintf(failure->detail, sizeof(failure->detail), "%s%slog: %s\n%s",
-                       killed ? how : "", killed ? "\n" : "", evq_output_where(&output), tail);
+                       killed ? how : "", killed ? "\n" : "", evq_program_log_where(&output), tail);
     }
 out:
-    evq_output_close(&output);
+    evq_program_log_close(&output);
     evq_arena_free(arena);
     return status;
 }

@@ -2,8 +2,8 @@
  * What lm-evaluation-harness and lmms-eval leave behind: DIR/MODEL/results_TIME.json or
  * DIR/MODEL/TIME_results.json.
  */
-#ifndef EVQ_WORKER_RESULTS_DIRECTORY_H
-#define EVQ_WORKER_RESULTS_DIRECTORY_H
+#ifndef EVQ_WORKER_EVALUATORS_HARNESS_RESULTS_H
+#define EVQ_WORKER_EVALUATORS_HARNESS_RESULTS_H
 
 #include <jansson.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
  * Reads the newest results file beneath path as {TASK: {METRIC: number, ..., "n": samples}},
  * without aliases and "N/A"s. The caller decrefs *ret_tasks. EVQ_E_NOT_FOUND: there is none.
  */
-enum evq_status evq_results_directory_read(const char *path, size_t bytes_max, json_t **ret_tasks,
-                                           struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_harness_results_read(const char *path, size_t bytes_max, json_t **ret_tasks,
+                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

@@ -2,8 +2,8 @@
  * Things kept between the jobs of a slot, at most a few of them and so many bytes: what was used
  * last comes first, what was used longest ago goes. One thread.
  */
-#ifndef EVQ_WORKER_NATIVE_WARM_H
-#define EVQ_WORKER_NATIVE_WARM_H
+#ifndef EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_CACHE_H
+#define EVQ_WORKER_EVALUATORS_NATIVE_NATIVE_CACHE_H
 
 #include <stdbool.h>
 #include <stddef.h>

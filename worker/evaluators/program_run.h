@@ -2,17 +2,17 @@
  * One run of a program to its end: log, time limit, cancelling. Shared by the command evaluator and
  * prepare. One thread.
  */
-#ifndef EVQ_WORKER_ATTEMPT_H
-#define EVQ_WORKER_ATTEMPT_H
+#ifndef EVQ_WORKER_EVALUATORS_PROGRAM_RUN_H
+#define EVQ_WORKER_EVALUATORS_PROGRAM_RUN_H
 
 #include "worker/evaluators/evaluator.h"
 #include "worker/evaluators/failure.h"
-#include "worker/evaluators/output.h"
+#include "worker/evaluators/program_log.h"
 
 #define EVQ_ATTEMPT_EXIT_FINAL 65   // EX_DATAERR: a program says that a retry is of no use.
 #define EVQ_ATTEMPT_GRACE_MS   5000 // From SIGTERM to SIGKILL.
 
-struct evq_attempt {
+struct evq_program_run {
     const struct evq_evaluator *evaluator;
     const char *devices;  // CUDA_VISIBLE_DEVICES.
     const char *log_path; // NULL: no log file.
@@ -30,12 +30,13 @@ struct evq_attempt {
  * EVQ_E_RETRY: any other end; failure->crash for a signal. failure->detail: the tail of its
  * log, also on EVQ_OK, and what err does not say of its end.
  */
-enum evq_status evq_attempt_run(const struct evq_attempt *attempt, struct evq_failure *failure,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_program_run_wait(const struct evq_program_run *attempt,
+                                     struct evq_failure *failure,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Of a program that ended with EVQ_ATTEMPT_EXIT_FINAL: EVQ_E_INVALID, and the last line of its log
  * as the reason. */
-enum evq_status evq_attempt_final(const char *name, const struct evq_output *output,
-                                  struct evq_error *err);
+enum evq_status evq_program_run_final(const char *name, const struct evq_program_log *output,
+                                      struct evq_error *err);
 
 #endif

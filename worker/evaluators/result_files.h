@@ -2,8 +2,8 @@
  * Results that programs leave in files: flat JSON at $EVALQ_RESULT, or the results directory of
  * lm-evaluation-harness or lmms-eval. docs/evaluators.md shows the shapes. Any thread.
  */
-#ifndef EVQ_WORKER_RESULTS_H
-#define EVQ_WORKER_RESULTS_H
+#ifndef EVQ_WORKER_EVALUATORS_RESULT_FILES_H
+#define EVQ_WORKER_EVALUATORS_RESULT_FILES_H
 
 #include <jansson.h>
 
@@ -24,10 +24,10 @@ void evq_results_free(struct evq_results *results); // Leaves it empty; accepts 
  * EVQ_E_NOT_FOUND: there is no file. EVQ_E_CORRUPT, EVQ_E_INVALID, EVQ_E_LIMIT: one sentence that
  * says what is wrong.
  */
-enum evq_status evq_results_read(const struct evq_suite *suite, const char *const *tasks_done,
-                                 size_t task_done_count, const char *form, const char *path,
-                                 struct evq_results *ret_results,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_result_files_read(const struct evq_suite *suite, const char *const *tasks_done,
+                                      size_t task_done_count, const char *form, const char *path,
+                                      struct evq_results *ret_results,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* One {METRIC: number, ...} object as the result of one task; where is for messages. The caller
  * frees *ret_result. */
