@@ -3,7 +3,7 @@
 #include "model_fixture.h"
 #include "tests/fixture/safetensors.h"
 
-#include "worker/loader/small.h"
+#include "worker/loader/small_tensors.h"
 
 enum { PENDING_MAX = 3 }; // Puts that a late backend may not have copied yet.
 enum { VOCABULARY = 40000, HIDDEN = 64, INNER = 4 * HIDDEN, SLOTS_MAX = 32 };
@@ -316,7 +316,7 @@ static void loader_reads_small_tensors_that_lie_side_by_side_at_once(void **stat
     struct scored scored;
     struct evq_load_list list = {0};
     struct evq_digest *digest = NULL;
-    struct evq_load_small *small = NULL;
+    struct evq_small_tensors *small = NULL;
     struct evq_error err = {0};
     char formed[33], wanted[33];
 
@@ -324,14 +324,14 @@ static void loader_reads_small_tensors_that_lie_side_by_side_at_once(void **stat
     assert_status(scored_build(&scored, folder->path, ".", NULL, 0, 0, &err), EVQ_OK);
     assert_status(evq_load_list_make(scored.checkpoint, scored.model, &list, &err), EVQ_OK);
     assert_status(evq_digest_new(scored.checkpoint, &digest, &err), EVQ_OK);
-    assert_status(evq_load_small_new(scored.checkpoint, &list, digest, &small, &err), EVQ_OK);
-    assert_int_equal(evq_load_small_reads(small), 0);
+    assert_status(evq_small_tensors_new(scored.checkpoint, &list, digest, &small, &err), EVQ_OK);
+    assert_int_equal(evq_small_tensors_reads(small), 0);
     size_t found = 0;
     for (int again = 0; again < 2; again++) {
         for (size_t i = 0; i < scored.checkpoint->tensor_count; i++) {
             const struct evq_tensor *tensor = &scored.checkpoint->tensors[i];
             const uint8_t *bytes = NULL;
-            assert_status(evq_load_small_find(small, tensor, &bytes, &err), EVQ_OK);
+            assert_status(evq_small_tensors_find(small, tensor, &bytes, &err), EVQ_OK);
             assert_true((bytes != NULL) == (tensor->rank == 1));
             if (bytes != NULL) {
                 uint8_t *alone = malloc((size_t)tensor->bytes);
@@ -344,13 +344,13 @@ static void loader_reads_small_tensors_that_lie_side_by_side_at_once(void **stat
                 found++;
             }
         }
-        assert_int_equal(evq_load_small_reads(small), 4);
+        assert_int_equal(evq_small_tensors_reads(small), 4);
     }
     assert_int_equal(found, 2 * 10);
     assert_status(evq_digest_finish(digest, formed, &err), EVQ_OK);
     assert_status(evq_checkpoint_digest(scored.checkpoint, wanted, &err), EVQ_OK);
     assert_string_equal(formed, wanted);
-    evq_load_small_free(small);
+    evq_small_tensors_free(small);
     evq_digest_free(digest);
     evq_load_list_free(&list);
     scored_close(&scored);

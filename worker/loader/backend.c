@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "worker/loader/loader.h"
+#include "worker/loader/multi_device.h"
 #include "worker/loader/selfcheck.h"
-#include "worker/loader/several.h"
 
 #define MODULE_NAME "libevalq_cuda.so"
 
@@ -147,7 +147,7 @@ enum evq_status evq_backend_open(struct evq_backend *backend, int32_t threads, v
         return backend->ops->open(&configs[0], ret_state, err);
     }
     const enum evq_status status =
-        evq_several_open(backend->ops, configs, (size_t)count, ret_state, err);
+        evq_multi_device_open(backend->ops, configs, (size_t)count, ret_state, err);
     backend->ops = status == EVQ_OK ? &evq_backend_several : backend->ops;
     return status;
 }

@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/loader/ring.h"
+#include "worker/loader/staging_ring.h"
 
 #define TOLD_BYTES ((int64_t)4 << 20) // Read between two tellings.
 
 struct evq_loader {
     const struct evq_backend_ops *backend;
     void *state;
-    struct evq_load_ring *ring;
+    struct evq_staging_ring *ring;
     const struct evq_progress *progress; // NULL: nobody listens.
 };
 
@@ -29,7 +29,8 @@ enum evq_status evq_loader_new(const struct evq_backend_ops *backend, void *stat
     }
     loader->backend = backend;
     loader->state = state;
-    const enum evq_status status = evq_load_ring_new(backend, state, threads, &loader->ring, err);
+    const enum evq_status status =
+        evq_staging_ring_new(backend, state, threads, &loader->ring, err);
     if (status != EVQ_OK) {
         free(loader);
         return status;
@@ -41,19 +42,19 @@ enum evq_status evq_loader_new(const struct evq_backend_ops *backend, void *stat
 void evq_loader_free(struct evq_loader *loader)
 {
     if (loader != NULL) {
-        evq_load_ring_free(loader->ring);
+        evq_staging_ring_free(loader->ring);
         free(loader);
     }
 }
 
 void evq_loader_drop(struct evq_loader *loader)
 {
-    evq_load_ring_drop(loader->ring);
+    evq_staging_ring_drop(loader->ring);
 }
 
 uint64_t evq_loader_allocations(const struct evq_loader *loader)
 {
-    return evq_load_ring_allocations(loader->ring);
+    return evq_staging_ring_allocations(loader->ring);
 }
 
 void evq_loader_watch(struct evq_loader *loader, const struct evq_progress *progress)
@@ -97,17 +98,17 @@ enum evq_status evq_loader_fill(struct evq_loader *loader, const struct evq_chec
                                 struct evq_error *err)
 {
     struct evq_load_list list = {0};
-    struct evq_load_reader reader = {.checkpoint = checkpoint};
+    struct evq_piece_reader reader = {.checkpoint = checkpoint};
     struct filling filling = {.loader = loader};
     struct evq_loaded loaded = {0};
 
     enum evq_status status = evq_load_list_make(checkpoint, model, &list, err);
     filling.bytes = (int64_t)list.bytes;
     if (status == EVQ_OK) {
-        status = evq_load_reader_open(checkpoint, &list, &reader, err);
+        status = evq_piece_reader_open(checkpoint, &list, &reader, err);
     }
     if (status == EVQ_OK) {
-        status = evq_load_ring_run(loader->ring, &reader, &list, put, &filling, err);
+        status = evq_staging_ring_run(loader->ring, &reader, &list, put, &filling, err);
     }
     if (status == EVQ_OK) {
         status = evq_digest_finish(reader.digest, loaded.digest, err);
@@ -122,7 +123,7 @@ enum evq_status evq_loader_fill(struct evq_loader *loader, const struct evq_chec
             model->unused != NULL && !evq_digest_same(reader.digest, model->unused, model->tied);
         *ret_loaded = loaded;
     }
-    evq_load_reader_close(&reader);
+    evq_piece_reader_close(&reader);
     evq_load_list_free(&list);
     return status;
 }

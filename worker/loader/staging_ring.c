@@ -1,4 +1,4 @@
-#include "worker/loader/ring.h"
+#include "worker/loader/staging_ring.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ struct buffer {
     size_t bytes;
 };
 
-struct evq_load_ring {
+struct evq_staging_ring {
     const struct evq_backend_ops *backend;
     void *state;
     int32_t threads;
@@ -31,8 +31,8 @@ struct slot { // What a reader left in a buffer.
 };
 
 struct run { // One load.
-    struct evq_load_ring *ring;
-    const struct evq_load_reader *reader;
+    struct evq_staging_ring *ring;
+    const struct evq_piece_reader *reader;
     const struct evq_load_list *list;
     size_t buffer_count;
     pthread_mutex_t lock;
@@ -45,11 +45,11 @@ struct run { // One load.
     struct slot slots[BUFFERS_MAX];
 };
 
-enum evq_status evq_load_ring_new(const struct evq_backend_ops *backend, void *state,
-                                  int32_t threads, struct evq_load_ring **ret_ring,
-                                  struct evq_error *err)
+enum evq_status evq_staging_ring_new(const struct evq_backend_ops *backend, void *state,
+                                     int32_t threads, struct evq_staging_ring **ret_ring,
+                                     struct evq_error *err)
 {
-    struct evq_load_ring *ring = calloc(1, sizeof(*ring));
+    struct evq_staging_ring *ring = calloc(1, sizeof(*ring));
 
     if (ring == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a loader");
@@ -61,7 +61,7 @@ enum evq_status evq_load_ring_new(const struct evq_backend_ops *backend, void *s
     return EVQ_OK;
 }
 
-static void drop_from(struct evq_load_ring *ring, size_t first)
+static void drop_from(struct evq_staging_ring *ring, size_t first)
 {
     for (size_t i = first; i < BUFFERS_MAX; i++) {
         if (ring->buffers[i].host != NULL) {
@@ -71,12 +71,12 @@ static void drop_from(struct evq_load_ring *ring, size_t first)
     }
 }
 
-void evq_load_ring_drop(struct evq_load_ring *ring)
+void evq_staging_ring_drop(struct evq_staging_ring *ring)
 {
     drop_from(ring, 0);
 }
 
-void evq_load_ring_free(struct evq_load_ring *ring)
+void evq_staging_ring_free(struct evq_staging_ring *ring)
 {
     if (ring != NULL) {
         drop_from(ring, 0);
@@ -84,12 +84,12 @@ void evq_load_ring_free(struct evq_load_ring *ring)
     }
 }
 
-uint64_t evq_load_ring_allocations(const struct evq_load_ring *ring)
+uint64_t evq_staging_ring_allocations(const struct evq_staging_ring *ring)
 {
     return ring->allocations;
 }
 
-static enum evq_status grow(struct evq_load_ring *ring, struct buffer *buffer, size_t bytes,
+static enum evq_status grow(struct evq_staging_ring *ring, struct buffer *buffer, size_t bytes,
                             struct evq_error *err)
 {
     if (bytes <= buffer->bytes) {
@@ -110,7 +110,7 @@ static enum evq_status grow(struct evq_load_ring *ring, struct buffer *buffer, s
 /* As many buffers as pieces can use, fewer where they are large: one of a size that cannot be cut
  * is memory enough, and then nothing is read ahead. Where there is no memory for so many, one less
  * than there is room for, since others need some too. */
-static enum evq_status grow_all(struct evq_load_ring *ring, const struct evq_load_list *list,
+static enum evq_status grow_all(struct evq_staging_ring *ring, const struct evq_load_list *list,
                                 size_t *ret_count, struct evq_error *err)
 {
     const size_t bytes = list->room_max + EVQ_LOAD_SLACK + EVQ_LOAD_ALIGNMENT;
@@ -150,9 +150,9 @@ static void read_piece(struct run *run, size_t piece)
     struct slot *slot = &run->slots[piece % run->buffer_count];
 
     slot->error = (struct evq_error){0};
-    slot->status = evq_load_reader_read(run->reader, &run->list->pieces[piece],
-                                        aligned(&run->ring->buffers[piece % run->buffer_count]),
-                                        &slot->values, &slot->error);
+    slot->status = evq_piece_reader_read(run->reader, &run->list->pieces[piece],
+                                         aligned(&run->ring->buffers[piece % run->buffer_count]),
+                                         &slot->values, &slot->error);
 }
 
 static void *reader_main(void *context)
@@ -300,9 +300,10 @@ static enum evq_status run_threads(struct run *run, evq_load_take take, void *co
     return status;
 }
 
-enum evq_status evq_load_ring_run(struct evq_load_ring *ring, const struct evq_load_reader *reader,
-                                  const struct evq_load_list *list, evq_load_take take,
-                                  void *context, struct evq_error *err)
+enum evq_status evq_staging_ring_run(struct evq_staging_ring *ring,
+                                     const struct evq_piece_reader *reader,
+                                     const struct evq_load_list *list, evq_load_take take,
+                                     void *context, struct evq_error *err)
 {
     struct run *run = calloc(1, sizeof(*run));
 

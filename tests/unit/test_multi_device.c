@@ -7,7 +7,7 @@
 
 #include "tests/fixture/random.h"
 #include "worker/evaluators/native/native_run.h"
-#include "worker/loader/several.h"
+#include "worker/loader/multi_device.h"
 
 enum { WIDTH = 24, HEAD = 12, HIDDEN = 40, VOCABULARY = 67, ROWS = 301, LONGEST = 64, LANES = 5 };
 
@@ -167,7 +167,7 @@ static void *several_of(const struct evq_backend_ops *ops, size_t lanes)
     struct evq_error err = {0};
     void *state = NULL;
 
-    if (evq_several_open(ops, configs, lanes, &state, &err) != EVQ_OK) {
+    if (evq_multi_device_open(ops, configs, lanes, &state, &err) != EVQ_OK) {
         fail_msg("%s", err.message);
     }
     return state;
@@ -397,11 +397,11 @@ static void several_open_all_or_none(void **state)
 
     (void)state;
     failing_open = 3;
-    assert_int_equal(evq_several_open(&ops, configs, 4, &several, &err), EVQ_E_DEVICE);
+    assert_int_equal(evq_multi_device_open(&ops, configs, 4, &several, &err), EVQ_E_DEVICE);
     assert_int_equal(closed, 2);
     assert_null(several);
-    assert_int_equal(evq_several_open(&ops, configs, 0, &several, &err), EVQ_E_BUG);
-    assert_int_equal(evq_several_open(&ops, configs, EVQ_SEVERAL_MAX + 1, &several, &err),
+    assert_int_equal(evq_multi_device_open(&ops, configs, 0, &several, &err), EVQ_E_BUG);
+    assert_int_equal(evq_multi_device_open(&ops, configs, EVQ_SEVERAL_MAX + 1, &several, &err),
                      EVQ_E_BUG);
 }
 

@@ -1,4 +1,4 @@
-#include "worker/loader/reader.h"
+#include "worker/loader/piece_reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -53,14 +53,14 @@ static int open_direct(int fd)
     return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 }
 
-enum evq_status evq_load_reader_open(const struct evq_checkpoint *checkpoint,
-                                     const struct evq_load_list *list,
-                                     struct evq_load_reader *reader, struct evq_error *err)
+enum evq_status evq_piece_reader_open(const struct evq_checkpoint *checkpoint,
+                                      const struct evq_load_list *list,
+                                      struct evq_piece_reader *reader, struct evq_error *err)
 {
-    *reader = (struct evq_load_reader){.checkpoint = checkpoint};
+    *reader = (struct evq_piece_reader){.checkpoint = checkpoint};
     enum evq_status status = evq_digest_new(checkpoint, &reader->digest, err);
     if (status == EVQ_OK) {
-        status = evq_load_small_new(checkpoint, list, reader->digest, &reader->small, err);
+        status = evq_small_tensors_new(checkpoint, list, reader->digest, &reader->small, err);
     }
     if (status != EVQ_OK || !is_cold(checkpoint, list)) {
         return status;
@@ -72,20 +72,20 @@ enum evq_status evq_load_reader_open(const struct evq_checkpoint *checkpoint,
     return EVQ_OK; // Out of memory: buffered reads do as well.
 }
 
-void evq_load_reader_close(struct evq_load_reader *reader)
+void evq_piece_reader_close(struct evq_piece_reader *reader)
 {
     for (size_t i = 0; reader->direct != NULL && i < reader->checkpoint->file_count; i++) {
         evq_file_close(&reader->direct[i]);
     }
     free(reader->direct);
-    evq_load_small_free(reader->small);
+    evq_small_tensors_free(reader->small);
     evq_digest_free(reader->digest);
-    *reader = (struct evq_load_reader){0};
+    *reader = (struct evq_piece_reader){0};
 }
 
 /* The bytes and what surrounds them to whole blocks of the disk; false: the caller reads buffered.
  */
-static bool read_direct(const struct evq_load_reader *reader, const struct evq_tensor *tensor,
+static bool read_direct(const struct evq_piece_reader *reader, const struct evq_tensor *tensor,
                         uint64_t offset, uint64_t bytes, uint8_t *memory, uint8_t **ret_bytes)
 {
     const int fd = reader->direct != NULL ? reader->direct[tensor->file] : -1;
@@ -115,7 +115,7 @@ static bool read_direct(const struct evq_load_reader *reader, const struct evq_t
 }
 
 /* Stored bytes of a contiguous tensor, block by block while they are in the near cache. */
-static enum evq_status read_bytes(const struct evq_load_reader *reader,
+static enum evq_status read_bytes(const struct evq_piece_reader *reader,
                                   const struct evq_load_piece *piece, uint8_t *memory,
                                   uint8_t **ret_bytes, struct evq_error *err)
 {
@@ -154,14 +154,14 @@ static void one_plus(float *values, size_t count)
 }
 
 /* Stored values behind their room as fp32, then converted into it. */
-static enum evq_status read_converted(const struct evq_load_reader *reader,
+static enum evq_status read_converted(const struct evq_piece_reader *reader,
                                       const struct evq_load_piece *piece, uint8_t *memory,
                                       struct evq_error *err)
 {
     const enum evq_dtype dtype = piece->tensor->dtype;
     const size_t count = (size_t)piece->bytes / evq_dtype_bytes(dtype);
     const size_t room = (count * sizeof(float) + CONVERT_ALIGN - 1) / CONVERT_ALIGN * CONVERT_ALIGN;
-    struct evq_load_reader buffered = *reader;
+    struct evq_piece_reader buffered = *reader;
     uint8_t *stored = NULL;
 
     buffered.direct = NULL; // The memory behind is not aligned.
@@ -177,7 +177,7 @@ static enum evq_status read_converted(const struct evq_load_reader *reader,
     return status;
 }
 
-static enum evq_status read_values(const struct evq_load_reader *reader,
+static enum evq_status read_values(const struct evq_piece_reader *reader,
                                    const struct evq_load_piece *piece, uint8_t *memory,
                                    struct evq_error *err)
 {
@@ -201,13 +201,13 @@ static enum evq_status read_values(const struct evq_load_reader *reader,
 }
 
 /* As evq_checkpoint_read_f32(), out of what lies beside it where that is small too. */
-static enum evq_status read_f32(const struct evq_load_reader *reader,
+static enum evq_status read_f32(const struct evq_piece_reader *reader,
                                 const struct evq_tensor *tensor, float *out, size_t count,
                                 struct evq_error *err)
 {
     const uint8_t *bytes = NULL;
 
-    const enum evq_status status = evq_load_small_find(reader->small, tensor, &bytes, err);
+    const enum evq_status status = evq_small_tensors_find(reader->small, tensor, &bytes, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -218,7 +218,7 @@ static enum evq_status read_f32(const struct evq_load_reader *reader,
 }
 
 /* Fills out with `missing` where an optional tensor is not there. */
-static enum evq_status read_vector(const struct evq_load_reader *reader,
+static enum evq_status read_vector(const struct evq_piece_reader *reader,
                                    const struct evq_tensor *tensor, float missing, size_t count,
                                    float *out, struct evq_error *err)
 {
@@ -233,7 +233,7 @@ static enum evq_status read_vector(const struct evq_load_reader *reader,
 
 /* out has room for four vectors: weight, bias, mean, variance; the slot's values are left in the
  * first. */
-static enum evq_status read_norm(const struct evq_load_reader *reader,
+static enum evq_status read_norm(const struct evq_piece_reader *reader,
                                  const struct evq_source *norm, size_t count, float *out,
                                  struct evq_error *err)
 {
@@ -252,7 +252,7 @@ static enum evq_status read_norm(const struct evq_load_reader *reader,
     return status;
 }
 
-static enum evq_status read_vectors(const struct evq_load_reader *reader,
+static enum evq_status read_vectors(const struct evq_piece_reader *reader,
                                     const struct evq_load_piece *piece, float *out,
                                     struct evq_error *err)
 {
@@ -274,9 +274,9 @@ static enum evq_status read_vectors(const struct evq_load_reader *reader,
     return status;
 }
 
-enum evq_status evq_load_reader_read(const struct evq_load_reader *reader,
-                                     const struct evq_load_piece *piece, void *memory,
-                                     const void **ret_values, struct evq_error *err)
+enum evq_status evq_piece_reader_read(const struct evq_piece_reader *reader,
+                                      const struct evq_load_piece *piece, void *memory,
+                                      const void **ret_values, struct evq_error *err)
 {
     uint8_t *stored = memory;
     enum evq_status status = EVQ_OK;

@@ -1,4 +1,4 @@
-#include "worker/loader/small.h"
+#include "worker/loader/small_tensors.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +19,7 @@ struct run { // Tensors [first, first + count), side by side.
     bool read;
 };
 
-struct evq_load_small {
+struct evq_small_tensors {
     const struct evq_checkpoint *checkpoint;
     struct evq_digest *digest;
     const struct evq_tensor **tensors; // By place.
@@ -46,7 +46,7 @@ static int by_place(const void *left, const void *right)
     return a < b ? -1 : a > b; // Tied ones; both are of the checkpoint's array.
 }
 
-static size_t add(struct evq_load_small *small, size_t count, const struct evq_tensor *tensor)
+static size_t add(struct evq_small_tensors *small, size_t count, const struct evq_tensor *tensor)
 {
     if (tensor == NULL || !tensor->contiguous || tensor->bytes == 0 ||
         tensor->bytes > TENSOR_BYTES_MAX) {
@@ -59,7 +59,7 @@ static size_t add(struct evq_load_small *small, size_t count, const struct evq_t
 }
 
 /* Some more than once: a norm's parts serve its scale and its shift. */
-static size_t add_all(struct evq_load_small *small, const struct evq_load_list *list)
+static size_t add_all(struct evq_small_tensors *small, const struct evq_load_list *list)
 {
     size_t count = 0;
 
@@ -77,7 +77,7 @@ static size_t add_all(struct evq_load_small *small, const struct evq_load_list *
 }
 
 /* Each once, in runs. */
-static void runs_make(struct evq_load_small *small, size_t found)
+static void runs_make(struct evq_small_tensors *small, size_t found)
 {
     for (size_t i = 0; i < found; i++) {
         const struct evq_tensor *tensor = small->tensors[i];
@@ -101,7 +101,7 @@ static void runs_make(struct evq_load_small *small, size_t found)
 }
 
 /* Where there is no memory all is read tensor by tensor. */
-static void block_take(struct evq_load_small *small)
+static void block_take(struct evq_small_tensors *small)
 {
     uint64_t bytes = 0;
     size_t count = 0;
@@ -126,11 +126,11 @@ static void block_take(struct evq_load_small *small)
     }
 }
 
-enum evq_status evq_load_small_new(const struct evq_checkpoint *checkpoint,
-                                   const struct evq_load_list *list, struct evq_digest *digest,
-                                   struct evq_load_small **ret_small, struct evq_error *err)
+enum evq_status evq_small_tensors_new(const struct evq_checkpoint *checkpoint,
+                                      const struct evq_load_list *list, struct evq_digest *digest,
+                                      struct evq_small_tensors **ret_small, struct evq_error *err)
 {
-    struct evq_load_small *small = calloc(1, sizeof(*small));
+    struct evq_small_tensors *small = calloc(1, sizeof(*small));
 
     if (small == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a list of small tensors");
@@ -142,7 +142,7 @@ enum evq_status evq_load_small_new(const struct evq_checkpoint *checkpoint,
     small->run_of = calloc(found + 1, sizeof(*small->run_of));
     small->runs = calloc(found + 1, sizeof(*small->runs));
     if (small->tensors == NULL || small->run_of == NULL || small->runs == NULL) {
-        evq_load_small_free(small);
+        evq_small_tensors_free(small);
         return evq_error_set(err, EVQ_E_NOMEM, "a list of %zu small tensors", found);
     }
     (void)add_all(small, list);
@@ -153,7 +153,7 @@ enum evq_status evq_load_small_new(const struct evq_checkpoint *checkpoint,
     return EVQ_OK;
 }
 
-void evq_load_small_free(struct evq_load_small *small)
+void evq_small_tensors_free(struct evq_small_tensors *small)
 {
     if (small == NULL) {
         return;
@@ -169,7 +169,7 @@ void evq_load_small_free(struct evq_load_small *small)
 }
 
 /* With its lock held. */
-static enum evq_status run_read(struct evq_load_small *small, struct run *run,
+static enum evq_status run_read(struct evq_small_tensors *small, struct run *run,
                                 struct evq_error *err)
 {
     const enum evq_status status =
@@ -189,8 +189,9 @@ static enum evq_status run_read(struct evq_load_small *small, struct run *run,
     return EVQ_OK;
 }
 
-enum evq_status evq_load_small_find(struct evq_load_small *small, const struct evq_tensor *tensor,
-                                    const uint8_t **ret_bytes, struct evq_error *err)
+enum evq_status evq_small_tensors_find(struct evq_small_tensors *small,
+                                       const struct evq_tensor *tensor, const uint8_t **ret_bytes,
+                                       struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -212,7 +213,7 @@ enum evq_status evq_load_small_find(struct evq_load_small *small, const struct e
     return status;
 }
 
-uint32_t evq_load_small_reads(const struct evq_load_small *small)
+uint32_t evq_small_tensors_reads(const struct evq_small_tensors *small)
 {
     return atomic_load(&small->reads);
 }

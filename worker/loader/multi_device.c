@@ -1,4 +1,4 @@
-#include "worker/loader/several.h"
+#include "worker/loader/multi_device.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -131,9 +131,9 @@ static void several_close(void *opened)
     free(several);
 }
 
-enum evq_status evq_several_open(const struct evq_backend_ops *ops,
-                                 const struct evq_backend_config *configs, size_t count,
-                                 void **ret_state, struct evq_error *err)
+enum evq_status evq_multi_device_open(const struct evq_backend_ops *ops,
+                                      const struct evq_backend_config *configs, size_t count,
+                                      void **ret_state, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 

@@ -2,8 +2,8 @@
  * What is read of a checkpoint to fill a plan's weights, in the order in which it is put: pieces of
  * bounded size, each put by one call. No byte is read here. Any thread.
  */
-#ifndef EVQ_WORKER_LOADER_PIECES_H
-#define EVQ_WORKER_LOADER_PIECES_H
+#ifndef EVQ_WORKER_LOADER_LOAD_LIST_H
+#define EVQ_WORKER_LOADER_LOAD_LIST_H
 
 #include "worker/models/model.h"
 

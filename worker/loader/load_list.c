@@ -1,4 +1,4 @@
-#include "worker/loader/pieces.h"
+#include "worker/loader/load_list.h"
 
 #include <stdlib.h>
 
