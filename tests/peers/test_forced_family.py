@@ -1,5 +1,5 @@
 """A forced family (`model: {family: llama}`) on the configuration of every other language model of Transformers: evalq gives
-Transformers' numbers, or it refuses. A type that computes otherwise with a Llama's keys and names must be in worker/models/keys.c."""
+Transformers' numbers, or it refuses. A type that computes otherwise with a Llama's keys and names must be in worker/models/config_keys.c."""
 
 from __future__ import annotations
 

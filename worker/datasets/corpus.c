@@ -8,7 +8,7 @@
 
 #include "shared/base/file.h"
 #include "worker/datasets/corpus_build.h"
-#include "worker/tasks/pairs.h"
+#include "worker/tasks/task_options.h"
 
 static const char *const document_keys[] = {"format", "text",  "tokenizer",  "prefix", "limit",
                                             "field",  "split", "detokenize", NULL};
@@ -31,7 +31,7 @@ static enum evq_status check_keys(const struct evq_task_config *task, const char
 
     for (size_t i = 0; i < task->data_count && status == EVQ_OK; i++) {
         if (known != item_keys || !is_choice(task->data[i].key)) {
-            status = evq_pairs_check(&task->data[i], 1, known, "data", err);
+            status = evq_task_options_check(&task->data[i], 1, known, "data", err);
         }
     }
     return status;
@@ -58,13 +58,14 @@ struct numbers {
 static enum evq_status read_numbers(const struct evq_task_config *task, struct numbers *numbers,
                                     struct evq_error *err)
 {
-    const enum evq_status status = evq_pairs_integer(task->data, task->data_count, "limit", "data",
-                                                     1, INT64_MAX, INT64_MAX, &numbers->limit, err);
+    const enum evq_status status =
+        evq_task_options_integer(task->data, task->data_count, "limit", "data", 1, INT64_MAX,
+                                 INT64_MAX, &numbers->limit, err);
 
     return status != EVQ_OK
                ? status
-               : evq_pairs_integer(task->data, task->data_count, "prefix", "data", 0,
-                                   EVQ_TOKENIZER_IDS_MAX - 1, -1, &numbers->prefix, err);
+               : evq_task_options_integer(task->data, task->data_count, "prefix", "data", 0,
+                                          EVQ_TOKENIZER_IDS_MAX - 1, -1, &numbers->prefix, err);
 }
 
 enum evq_status evq_corpus_check(const struct evq_task_config *task, enum evq_corpus_kind kind,
@@ -77,7 +78,7 @@ enum evq_status evq_corpus_check(const struct evq_task_config *task, enum evq_co
     struct numbers numbers;
 
     if (!tokens && strcmp(format, "jsonl") != 0 && strcmp(format, "text") != 0) {
-        return evq_pairs_unknown("data: format", format, formats, 3, err);
+        return evq_task_options_unknown("data: format", format, formats, 3, err);
     }
     if (!documents && strcmp(format, "jsonl") != 0) {
         return evq_error_set(err, EVQ_E_INVALID, "data: format is %s, but this task needs jsonl",

@@ -7,7 +7,7 @@
 #include <xxhash.h>
 
 #include "shared/base/file.h"
-#include "worker/tasks/pairs.h"
+#include "worker/tasks/task_options.h"
 
 static const struct evq_dataset_format *const formats[] = {&evq_dataset_idx, &evq_dataset_npy,
                                                            &evq_dataset_tensors};
@@ -47,7 +47,7 @@ static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task
     const char *names[FORMAT_COUNT];
 
     const enum evq_status status =
-        evq_pairs_check(task->data, task->data_count, option_keys, "data", err);
+        evq_task_options_check(task->data, task->data_count, option_keys, "data", err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -58,7 +58,7 @@ static enum evq_status find_paths(struct evq_arena *arena, const struct evq_task
         }
     }
     if (paths->format == NULL) {
-        return evq_pairs_unknown("data: format", format, names, FORMAT_COUNT, err);
+        return evq_task_options_unknown("data: format", format, names, FORMAT_COUNT, err);
     }
     const char *answers =
         option(task, labels ? "labels" : "targets", paths->format->named ? inputs : "");
@@ -251,15 +251,15 @@ struct numbers {
 static enum evq_status read_numbers(const struct evq_task_config *task, struct numbers *numbers,
                                     struct evq_error *err)
 {
-    enum evq_status status =
-        evq_pairs_number(task->data, task->data_count, "scale", "data", 1.0, &numbers->scale, err);
+    enum evq_status status = evq_task_options_number(task->data, task->data_count, "scale", "data",
+                                                     1.0, &numbers->scale, err);
     if (status == EVQ_OK) {
-        status = evq_pairs_number(task->data, task->data_count, "shift", "data", 0.0,
-                                  &numbers->shift, err);
+        status = evq_task_options_number(task->data, task->data_count, "shift", "data", 0.0,
+                                         &numbers->shift, err);
     }
     if (status == EVQ_OK) {
-        status = evq_pairs_integer(task->data, task->data_count, "limit", "data", 1, INT64_MAX,
-                                   INT64_MAX, &numbers->limit, err);
+        status = evq_task_options_integer(task->data, task->data_count, "limit", "data", 1,
+                                          INT64_MAX, INT64_MAX, &numbers->limit, err);
     }
     return status;
 }

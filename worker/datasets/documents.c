@@ -7,7 +7,7 @@
 #include "worker/datasets/template.h"
 #include "worker/datasets/wikitext.h"
 #include "worker/datasets/words.h"
-#include "worker/tasks/pairs.h"
+#include "worker/tasks/task_options.h"
 
 struct documents {
     struct evq_corpus_build *build;
@@ -117,7 +117,7 @@ enum evq_status evq_documents_check(const struct evq_task_config *task, struct e
 
     if (strcmp(split, "none") != 0 && strcmp(split, "lines") != 0 &&
         strcmp(split, "wikitext") != 0) {
-        return evq_pairs_unknown("data: split", split, splits, 3, err);
+        return evq_task_options_unknown("data: split", split, splits, 3, err);
     }
     if (jsonl && evq_corpus_option(task, "split", NULL) != NULL) {
         return evq_error_set(err, EVQ_E_INVALID,

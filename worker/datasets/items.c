@@ -7,7 +7,7 @@
 #include "worker/datasets/jsonl.h"
 #include "worker/datasets/template.h"
 #include "worker/datasets/words.h"
-#include "worker/tasks/pairs.h"
+#include "worker/tasks/task_options.h"
 
 struct choice {
     struct evq_buffer text; // Without its delimiter.
@@ -70,8 +70,8 @@ enum evq_status evq_items_check(const struct evq_task_config *task, enum evq_cor
                              "data: template is missing, such as \"Question: {goal}\\nAnswer:\"");
     }
     if (evq_corpus_option(task, "clean", NULL) != NULL && !option_is(task, "clean", "hellaswag")) {
-        return evq_pairs_unknown("data: clean", evq_corpus_option(task, "clean", ""), cleaners, 1,
-                                 err);
+        return evq_task_options_unknown("data: clean", evq_corpus_option(task, "clean", ""),
+                                        cleaners, 1, err);
     }
     if (choices && choice_pattern(task, 0) == NULL && option_is(task, "choices", "")) {
         return evq_error_set(err, EVQ_E_INVALID,

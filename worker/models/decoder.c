@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "worker/models/keys.h"
+#include "worker/models/config_keys.h"
 #include "worker/models/weights.h"
 
 #define LAYER_OPS    11

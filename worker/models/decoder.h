@@ -55,7 +55,7 @@ struct evq_decoder { // The shape of one model. Zero: the feature is not there.
 struct evq_decoder_kind {
     const struct evq_decoder_names *names;
     // Keys of config.json that read() honours, NULL-terminated; more may be NULL. A file with
-    // others is refused (worker/models/keys.h).
+    // others is refused (worker/models/config_keys.h).
     const char *const *keys, *const *more_keys;
     /* Faults are kept in config. decoder is zeroed; arena is the model's. */
     void (*read)(struct evq_model_config *config, struct evq_arena *arena,

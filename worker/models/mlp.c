@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "worker/models/model.h"
-#include "worker/models/natural.h"
+#include "worker/models/natural_order.h"
 #include "worker/models/weights.h"
-#include "worker/tasks/pairs.h"
+#include "worker/tasks/task_options.h"
 
 #define MODULES_MAX 4096
 
@@ -72,8 +72,8 @@ static enum evq_status read_options(struct mlp *mlp, struct evq_error *err)
     const char *activation = option(mlp, "activation", NULL);
     const char *norm = option(mlp, "norm", NULL);
 
-    const enum evq_status status = evq_pairs_number(task->model, task->model_count, "batchnorm_eps",
-                                                    "model", 1e-5, &mlp->eps, err);
+    const enum evq_status status = evq_task_options_number(
+        task->model, task->model_count, "batchnorm_eps", "model", 1e-5, &mlp->eps, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -248,7 +248,7 @@ static int compare_modules(const void *left, const void *right)
     const struct module *a = left;
     const struct module *b = right;
 
-    return evq_natural_compare(a->name, a->name_bytes, b->name, b->name_bytes);
+    return evq_natural_order_compare(a->name, a->name_bytes, b->name, b->name_bytes);
 }
 
 /* Puts the modules in the order that the option `layers` gives; each must be named, once. */
@@ -259,7 +259,7 @@ static enum evq_status order_as_told(struct mlp *mlp, struct evq_error *err)
     size_t bytes = 0;
     size_t placed = 0;
 
-    for (; evq_pairs_item(task->model, task->model_count, "layers", placed, &name, &bytes);
+    for (; evq_task_options_item(task->model, task->model_count, "layers", placed, &name, &bytes);
          placed++) {
         size_t found = placed;
         while (found < mlp->count && (mlp->modules[found].name_bytes != bytes ||
@@ -317,7 +317,7 @@ static enum evq_status check_numbered(const struct mlp *mlp, struct evq_error *e
         const struct module *a = &mlp->modules[i];
         for (size_t j = i + 1; j < mlp->count && numbered; j++) {
             const struct module *b = &mlp->modules[j];
-            numbered = evq_natural_counts(a->name, a->name_bytes, b->name, b->name_bytes);
+            numbered = evq_natural_order_counts(a->name, a->name_bytes, b->name, b->name_bytes);
         }
         if (used < sizeof(names)) {
             used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%.*s",
@@ -341,7 +341,7 @@ static enum evq_status order(struct mlp *mlp, struct evq_error *err)
     const char *name = NULL;
     size_t bytes = 0;
 
-    if (evq_pairs_item(task->model, task->model_count, "layers", 0, &name, &bytes)) {
+    if (evq_task_options_item(task->model, task->model_count, "layers", 0, &name, &bytes)) {
         const enum evq_status told = order_as_told(mlp, err);
         return told == EVQ_OK ? check_chain(mlp, err) : told;
     }

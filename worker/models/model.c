@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "worker/models/config.h"
-#include "worker/models/keys.h"
-#include "worker/tasks/pairs.h"
+#include "worker/models/config_keys.h"
+#include "worker/tasks/task_options.h"
 
 static const struct evq_model_family *const families[] = {
     &evq_model_mlp,   &evq_model_gpt2,  &evq_model_llama, &evq_model_mistral,
@@ -24,7 +24,7 @@ static enum evq_status find_named(const char *name, const struct evq_model_famil
             return EVQ_OK;
         }
     }
-    return evq_pairs_unknown("model family", name, names, FAMILY_COUNT, err);
+    return evq_task_options_unknown("model family", name, names, FAMILY_COUNT, err);
 }
 
 static const struct evq_model_family *of_architecture(const char *architecture)
@@ -171,7 +171,7 @@ static enum evq_status find_family(const struct evq_model_request *request,
 
 static bool knows_all(const struct evq_model_family *family, const struct evq_task_config *task)
 {
-    return evq_pairs_check(task->model, task->model_count, family->options, "model", NULL) ==
+    return evq_task_options_check(task->model, task->model_count, family->options, "model", NULL) ==
            EVQ_OK;
 }
 
@@ -188,7 +188,7 @@ static enum evq_status check_keys(const struct evq_task_config *task, struct evq
         }
     }
     const enum evq_status status =
-        evq_pairs_check(task->model, task->model_count, known, "model", err);
+        evq_task_options_check(task->model, task->model_count, known, "model", err);
     return status != EVQ_OK
                ? status
                : evq_error_set(err, EVQ_E_INVALID, "model: no family has all of these options");
@@ -208,7 +208,8 @@ enum evq_status evq_model_check(const struct evq_task_config *task, struct evq_e
     if (name != NULL) {
         enum evq_status status = find_named(name, &family, err);
         if (status == EVQ_OK) {
-            status = evq_pairs_check(task->model, task->model_count, family->options, "model", err);
+            status = evq_task_options_check(task->model, task->model_count, family->options,
+                                            "model", err);
         }
         return status == EVQ_OK ? family->check(family, task, err) : status;
     }
@@ -231,8 +232,8 @@ enum evq_status evq_model_build(const struct evq_model_request *request,
 
     enum evq_status status = find_family(request, &family, err);
     if (status == EVQ_OK) {
-        status = evq_pairs_check(request->task->model, request->task->model_count, family->options,
-                                 "model", err);
+        status = evq_task_options_check(request->task->model, request->task->model_count,
+                                        family->options, "model", err);
     }
     if (status != EVQ_OK) {
         return status;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "worker/tasks/pairs.h"
+#include "worker/tasks/task_options.h"
 
 #define IGNORED_BYTES_MAX 1500 // Of the text that names them, about.
 #define NAME_BYTES        160
@@ -163,8 +163,8 @@ bool evq_weights_told_to_ignore(const struct evq_task_config *task, const char *
     const char *item = NULL;
     size_t bytes = 0;
 
-    for (size_t i = 0; evq_pairs_item(task->model, task->model_count, "ignore", i, &item, &bytes);
-         i++) {
+    for (size_t i = 0;
+         evq_task_options_item(task->model, task->model_count, "ignore", i, &item, &bytes); i++) {
         if (strncmp(name, item, bytes) == 0) {
             return true;
         }

@@ -1,8 +1,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "worker/tasks/pairs.h"
 #include "worker/tasks/task.h"
+#include "worker/tasks/task_options.h"
 
 #define TOP_K_MAX 1000000
 
@@ -19,8 +19,8 @@ static const char *const option_keys[] = {"top_k", "metric_prefix", NULL};
 static enum evq_status read_top_k(const struct evq_task_config *config, int64_t *ret_top_k,
                                   struct evq_error *err)
 {
-    return evq_pairs_integer(config->options, config->option_count, "top_k", "classification", 1,
-                             TOP_K_MAX, 0, ret_top_k, err);
+    return evq_task_options_integer(config->options, config->option_count, "top_k",
+                                    "classification", 1, TOP_K_MAX, 0, ret_top_k, err);
 }
 
 static enum evq_status classification_head(const struct evq_task_config *config,

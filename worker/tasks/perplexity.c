@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "worker/tasks/cut.h"
-#include "worker/tasks/pairs.h"
 #include "worker/tasks/task.h"
+#include "worker/tasks/task_options.h"
+#include "worker/tasks/windowing.h"
 
 enum { SUM_N, SUM_TOKENS, SUM_WORDS, SUM_BYTES, SUM_NAN, SUM_LOSS, SUM_BATCH_LOSS, SUM_COUNT };
 
@@ -63,20 +63,21 @@ static enum evq_status read_settings(const struct evq_task_config *config,
         settings->mode = strcmp(word, mode_names[i]) == 0 ? (enum mode)i : settings->mode;
     }
     if (settings->mode == MODE_COUNT) {
-        return evq_pairs_unknown("perplexity: mode", word, mode_names, MODE_COUNT, err);
+        return evq_task_options_unknown("perplexity: mode", word, mode_names, MODE_COUNT, err);
     }
     settings->joined = strcmp(sample, "blocks") == 0;
     if (!settings->joined && strcmp(sample, "documents") != 0) {
-        return evq_pairs_unknown("perplexity: samples", sample, samples, 2, err);
+        return evq_task_options_unknown("perplexity: samples", sample, samples, 2, err);
     }
     enum evq_status status = check_mode(config, settings, err);
     if (status == EVQ_OK) {
-        status = evq_pairs_integer(config->options, config->option_count, "stride", "perplexity", 1,
-                                   INT32_MAX, 0, &settings->stride, err);
+        status = evq_task_options_integer(config->options, config->option_count, "stride",
+                                          "perplexity", 1, INT32_MAX, 0, &settings->stride, err);
     }
     if (status == EVQ_OK) {
-        status = evq_pairs_integer(config->options, config->option_count, "batch_size",
-                                   "perplexity", 1, INT32_MAX, 8, &settings->batch_size, err);
+        status =
+            evq_task_options_integer(config->options, config->option_count, "batch_size",
+                                     "perplexity", 1, INT32_MAX, 8, &settings->batch_size, err);
     }
     return status;
 }
@@ -100,16 +101,17 @@ static enum evq_status perplexity_windows(struct evq_windows *windows, struct ev
     }
     switch (settings.mode) {
     case MODE_ROLLING:
-        return evq_cut_rolling(windows, err);
+        return evq_windowing_rolling(windows, err);
     case MODE_STRIDED:
-        return evq_cut_strided(
+        return evq_windowing_strided(
             windows, settings.stride > 0 ? (int32_t)settings.stride : (windows->length_max + 1) / 2,
             err);
     case MODE_BLOCKS:
-        return evq_cut_blocks(windows, err);
+        return evq_windowing_blocks(windows, err);
     default:
-        return settings.joined ? evq_cut_joined(windows, (int32_t)settings.batch_size, err)
-                               : evq_cut_documents(windows, (int32_t)settings.batch_size, err);
+        return settings.joined
+                   ? evq_windowing_joined(windows, (int32_t)settings.batch_size, err)
+                   : evq_windowing_documents(windows, (int32_t)settings.batch_size, err);
     }
 }
 
@@ -117,7 +119,7 @@ static enum evq_status perplexity_windows(struct evq_windows *windows, struct ev
 static void add_batches(struct evq_task_sum *sums, const struct evq_windows *windows,
                         const struct settings *settings)
 {
-    const int64_t samples = evq_cut_samples(windows, settings->joined);
+    const int64_t samples = evq_windowing_samples(windows, settings->joined);
     int64_t next = 0;
 
     for (int64_t i = 0; i < windows->count; i = next) {

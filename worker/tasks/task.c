@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "worker/tasks/pairs.h"
+#include "worker/tasks/task_options.h"
 
 enum evq_status evq_task_token_options(const struct evq_task_config *config,
                                        struct evq_token_options *ret_options, struct evq_error *err)
@@ -18,11 +18,11 @@ enum evq_status evq_task_token_options(const struct evq_task_config *config,
         at++;
     }
     if (at == sizeof(names) / sizeof(names[0])) {
-        return evq_pairs_unknown("compute", word, names, at, err);
+        return evq_task_options_unknown("compute", word, names, at, err);
     }
     const enum evq_status status =
-        evq_pairs_integer(config->options, config->option_count, "length", config->type, 1,
-                          EVQ_TASK_LENGTH_MAX, 0, &length, err);
+        evq_task_options_integer(config->options, config->option_count, "length", config->type, 1,
+                                 EVQ_TASK_LENGTH_MAX, 0, &length, err);
     if (status == EVQ_OK) {
         *ret_options =
             (struct evq_token_options){.length = (int32_t)length,

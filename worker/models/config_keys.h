@@ -2,8 +2,8 @@
  * Which keys of a configuration a family of models knows. A key that it does not know may change
  * the numbers (Granite's logits_scaling in a Llama), so the configuration is refused. Any thread.
  */
-#ifndef EVQ_WORKER_MODEL_KEYS_H
-#define EVQ_WORKER_MODEL_KEYS_H
+#ifndef EVQ_WORKER_MODELS_CONFIG_KEYS_H
+#define EVQ_WORKER_MODELS_CONFIG_KEYS_H
 
 #include "worker/models/config.h"
 

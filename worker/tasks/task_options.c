@@ -1,4 +1,4 @@
-#include "worker/tasks/pairs.h"
+#include "worker/tasks/task_options.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,8 +19,8 @@ static bool is_key(const char *key, const char *known)
            strspn(key + bytes - 1, "0123456789") == strlen(key + bytes - 1);
 }
 
-bool evq_pairs_item(const struct evq_pair *pairs, size_t count, const char *key, size_t index,
-                    const char **ret_text, size_t *ret_bytes)
+bool evq_task_options_item(const struct evq_pair *pairs, size_t count, const char *key,
+                           size_t index, const char **ret_text, size_t *ret_bytes)
 {
     char name[64];
 
@@ -47,8 +47,9 @@ bool evq_pairs_item(const struct evq_pair *pairs, size_t count, const char *key,
     }
 }
 
-enum evq_status evq_pairs_check(const struct evq_pair *pairs, size_t count,
-                                const char *const *known, const char *where, struct evq_error *err)
+enum evq_status evq_task_options_check(const struct evq_pair *pairs, size_t count,
+                                       const char *const *known, const char *where,
+                                       struct evq_error *err)
 {
     size_t known_count = 0;
 
@@ -70,9 +71,9 @@ enum evq_status evq_pairs_check(const struct evq_pair *pairs, size_t count,
     return EVQ_OK;
 }
 
-enum evq_status evq_pairs_number(const struct evq_pair *pairs, size_t count, const char *key,
-                                 const char *where, double fallback, double *ret_value,
-                                 struct evq_error *err)
+enum evq_status evq_task_options_number(const struct evq_pair *pairs, size_t count, const char *key,
+                                        const char *where, double fallback, double *ret_value,
+                                        struct evq_error *err)
 {
     const char *text = evq_pair_get(pairs, count, key, NULL);
     char *end = NULL;
@@ -97,9 +98,10 @@ enum evq_status evq_pairs_number(const struct evq_pair *pairs, size_t count, con
     return EVQ_OK;
 }
 
-enum evq_status evq_pairs_integer(const struct evq_pair *pairs, size_t count, const char *key,
-                                  const char *where, int64_t least, int64_t most, int64_t fallback,
-                                  int64_t *ret_value, struct evq_error *err)
+enum evq_status evq_task_options_integer(const struct evq_pair *pairs, size_t count,
+                                         const char *key, const char *where, int64_t least,
+                                         int64_t most, int64_t fallback, int64_t *ret_value,
+                                         struct evq_error *err)
 {
     const char *text = evq_pair_get(pairs, count, key, NULL);
     char *end = NULL;
@@ -119,8 +121,9 @@ enum evq_status evq_pairs_integer(const struct evq_pair *pairs, size_t count, co
     return EVQ_OK;
 }
 
-enum evq_status evq_pairs_unknown(const char *what, const char *word, const char *const *known,
-                                  size_t known_count, struct evq_error *err)
+enum evq_status evq_task_options_unknown(const char *what, const char *word,
+                                         const char *const *known, size_t known_count,
+                                         struct evq_error *err)
 {
     char list[256] = "";
     size_t used = 0;

@@ -1,8 +1,8 @@
-#include "worker/models/natural.h"
+#include "worker/models/natural_order.h"
 
 #include <string.h>
 
-int evq_natural_compare(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
+int evq_natural_order_compare(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
 {
     size_t i = 0;
     size_t j = 0;
@@ -47,7 +47,7 @@ static bool is_digit(const char *name, size_t bytes, size_t at)
     return at < bytes && name[at] >= '0' && name[at] <= '9';
 }
 
-bool evq_natural_counts(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
+bool evq_natural_order_counts(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
 {
     size_t at = 0;
 

@@ -1,4 +1,4 @@
-#include "worker/models/keys.h"
+#include "worker/models/config_keys.h"
 
 #include <stdlib.h>
 #include <string.h>
