@@ -9,9 +9,9 @@
 
 #include "tests/fuzz/check.h"
 #include "worker/datasets/jsonl.h"
-#include "worker/datasets/template.h"
+#include "worker/datasets/prompt_template.h"
+#include "worker/datasets/python_text.h"
 #include "worker/datasets/wikitext.h"
-#include "worker/datasets/words.h"
 
 /* The first line is the template, the others are objects. */
 static void expand(const char *text, size_t bytes)
@@ -26,13 +26,13 @@ static void expand(const char *text, size_t bytes)
     }
     char *pattern = strndup(line, length);
     check(pattern != NULL);
-    const bool good = evq_template_check(pattern, &err) == EVQ_OK;
+    const bool good = evq_prompt_template_check(pattern, &err) == EVQ_OK;
     check(good || err.message[0] != '\0');
     for (json_t *object = NULL;
          evq_jsonl_next(&lines, &object, &err) == EVQ_OK && object != NULL;) {
         struct evq_buffer out;
         evq_buffer_init(&out, 0);
-        const enum evq_status status = evq_template_expand(pattern, object, &out, &err);
+        const enum evq_status status = evq_prompt_template_expand(pattern, object, &out, &err);
         check(good || status != EVQ_OK); // What is expanded was right to begin with.
         check(out.bytes <= (strlen(pattern) + 1) * (bytes + 32) * 2);
         evq_buffer_free(&out);
@@ -55,10 +55,10 @@ static void detokenize(const char *text, size_t bytes)
     evq_wikitext_detokenize(text, bytes, &out);
     check(!out.failed && out.bytes <= 2 * bytes);
     evq_buffer_free(&out);
-    const size_t end = evq_words_end(text, bytes);
-    check(end <= bytes && evq_words_begin(text, end) <= end);
-    check(evq_words_count(text, bytes) <= (int64_t)bytes + 1);
-    check(evq_words_characters(text, bytes) <= (int64_t)bytes);
+    const size_t end = evq_python_text_end(text, bytes);
+    check(end <= bytes && evq_python_text_begin(text, end) <= end);
+    check(evq_python_text_count(text, bytes) <= (int64_t)bytes + 1);
+    check(evq_python_text_characters(text, bytes) <= (int64_t)bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

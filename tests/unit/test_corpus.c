@@ -15,9 +15,9 @@
 #include "tests/fixture/check.h"
 #include "worker/datasets/corpus.h"
 #include "worker/datasets/jsonl.h"
-#include "worker/datasets/template.h"
+#include "worker/datasets/prompt_template.h"
+#include "worker/datasets/python_text.h"
 #include "worker/datasets/wikitext.h"
-#include "worker/datasets/words.h"
 
 #define TOKENIZER EVQ_TEST_DATA "/tokenizers/gpt2/tokenizer.json"
 #define PAIRS_MAX 12
@@ -164,10 +164,10 @@ static void words_are_counted_as_python_counts_them(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const size_t bytes = strlen(cases[i].text);
-        assert_int_equal(evq_words_count(cases[i].text, bytes), cases[i].words);
-        assert_int_equal(evq_words_characters(cases[i].text, bytes), cases[i].characters);
-        assert_int_equal(evq_words_begin(cases[i].text, bytes), cases[i].begin);
-        assert_int_equal(evq_words_end(cases[i].text, bytes), cases[i].end);
+        assert_int_equal(evq_python_text_count(cases[i].text, bytes), cases[i].words);
+        assert_int_equal(evq_python_text_characters(cases[i].text, bytes), cases[i].characters);
+        assert_int_equal(evq_python_text_begin(cases[i].text, bytes), cases[i].begin);
+        assert_int_equal(evq_python_text_end(cases[i].text, bytes), cases[i].end);
     }
 }
 
@@ -202,7 +202,8 @@ static void template_puts_fields_in(void **state)
         struct evq_buffer out;
         struct evq_error err = {0};
         evq_buffer_init(&out, 0);
-        const enum evq_status status = evq_template_expand(cases[i].pattern, object, &out, &err);
+        const enum evq_status status =
+            evq_prompt_template_expand(cases[i].pattern, object, &out, &err);
         if (cases[i].text != NULL) {
             assert_int_equal(status, EVQ_OK);
             assert_string_equal(evq_buffer_string(&out), cases[i].text);
@@ -230,9 +231,9 @@ static void jsonl_reads_what_stands_beside_an_integer_of_more_than_64_bits(void 
     (void)state;
     evq_buffer_init(&out, 0);
     assert_status_err(evq_jsonl_next(&lines, &object, &err), EVQ_OK, &err);
-    assert_status_err(evq_template_expand("{a} {r}", object, &out, &err), EVQ_OK, &err);
+    assert_status_err(evq_prompt_template_expand("{a} {r}", object, &out, &err), EVQ_OK, &err);
     assert_string_equal(evq_buffer_string(&out), "99999999999999999999\" -1 0.5");
-    assert_status(evq_template_expand("{n}", object, &out, &err), EVQ_E_INVALID);
+    assert_status(evq_prompt_template_expand("{n}", object, &out, &err), EVQ_E_INVALID);
     assert_holds(err.message, "field 'n' is neither text nor a number of 64 bits");
     const json_t *list = json_object_get(object, "l");
     assert_true(json_is_null(json_array_get(list, 0)));

@@ -98,7 +98,7 @@ enum evq_status evq_corpus_check(const struct evq_task_config *task, enum evq_co
     if (status != EVQ_OK || tokens) {
         return status;
     }
-    return documents ? evq_documents_check(task, err) : evq_items_check(task, kind, err);
+    return documents ? evq_documents_check(task, err) : evq_prompt_items_check(task, kind, err);
 }
 
 static const char *resolve(struct evq_arena *arena, const char *directory, const char *path)
@@ -179,7 +179,7 @@ static enum evq_status read_text(struct evq_corpus_build *build, struct evq_erro
     build->corpus->counted = true;
     evq_buffer_init(&build->joined, 0);
     status = source->kind == EVQ_CORPUS_DOCUMENTS ? evq_documents_read(build, err)
-                                                  : evq_items_read(build, err);
+                                                  : evq_prompt_items_read(build, err);
     evq_buffer_free(&build->joined);
     evq_tokens_free(&build->context);
     evq_tokenizer_scratch_free(build->scratch);

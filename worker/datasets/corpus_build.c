@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "shared/base/file.h"
-#include "worker/datasets/words.h"
+#include "worker/datasets/python_text.h"
 
 enum evq_status evq_corpus_file(const char *path, struct evq_buffer *out, struct evq_error *err)
 {
@@ -83,8 +83,8 @@ enum evq_status evq_corpus_add_passage(struct evq_corpus_build *build, struct ev
     corpus->passages = passages;
     passage.count = (int64_t)corpus->tokens.count - passage.first;
     if (counted != NULL) {
-        passage.words = evq_words_count(counted, counted_bytes);
-        passage.characters = evq_words_characters(counted, counted_bytes);
+        passage.words = evq_python_text_count(counted, counted_bytes);
+        passage.characters = evq_python_text_characters(counted, counted_bytes);
         passage.bytes = (int64_t)counted_bytes;
     }
     corpus->passages[corpus->passage_count++] = passage;
@@ -196,7 +196,7 @@ enum evq_status evq_corpus_add_pair(struct evq_corpus_build *build, const char *
 {
     struct evq_corpus *corpus = build->corpus;
     struct evq_passage passage = {.first = (int64_t)corpus->tokens.count};
-    const size_t end = evq_words_end(context, context_bytes);
+    const size_t end = evq_python_text_end(context, context_bytes);
     struct evq_buffer moved;
     size_t lead = 1;
 

@@ -62,14 +62,15 @@ enum evq_status evq_documents_read(struct evq_corpus_build *build, struct evq_er
 /* Whether the options of evq_documents_read() are right. EVQ_E_INVALID. */
 enum evq_status evq_documents_check(const struct evq_task_config *task,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
-enum evq_status evq_items_read(struct evq_corpus_build *build,
-                               struct evq_error *err) EVQ_CHECK_RESULT; // format: jsonl.
+enum evq_status evq_prompt_items_read(struct evq_corpus_build *build,
+                                      struct evq_error *err) EVQ_CHECK_RESULT; // format: jsonl.
 enum evq_status evq_corpus_read_tokens(struct evq_corpus_build *build,
                                        struct evq_error *err) EVQ_CHECK_RESULT; // format: tokens.
 
-/* Whether the options of evq_items_read() are right. EVQ_E_INVALID. */
-enum evq_status evq_items_check(const struct evq_task_config *task, enum evq_corpus_kind kind,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+/* Whether the options of evq_prompt_items_read() are right. EVQ_E_INVALID. */
+enum evq_status evq_prompt_items_check(const struct evq_task_config *task,
+                                       enum evq_corpus_kind kind,
+                                       struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The whole file. EVQ_E_NOT_FOUND, EVQ_E_INVALID (empty), EVQ_E_LIMIT, EVQ_E_IO, EVQ_E_NOMEM. */
 enum evq_status evq_corpus_file(const char *path, struct evq_buffer *out,

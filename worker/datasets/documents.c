@@ -4,9 +4,9 @@
 
 #include "worker/datasets/corpus_build.h"
 #include "worker/datasets/jsonl.h"
-#include "worker/datasets/template.h"
+#include "worker/datasets/prompt_template.h"
+#include "worker/datasets/python_text.h"
 #include "worker/datasets/wikitext.h"
-#include "worker/datasets/words.h"
 #include "worker/tasks/task_options.h"
 
 struct documents {
@@ -44,7 +44,7 @@ static enum evq_status add_pages(struct documents *documents, const char *text, 
     for (size_t at = 0; at < bytes && status == EVQ_OK && !full(documents);) {
         size_t next = 0;
         const size_t page = evq_wikitext_page(text + at, bytes - at, &next);
-        if (at + next == bytes || evq_words_end(text + at, page) > 0) {
+        if (at + next == bytes || evq_python_text_end(text + at, page) > 0) {
             status = evq_corpus_left(documents->build, bytes - at);
             if (status == EVQ_OK) {
                 status = add(documents, text + at, page, err);
@@ -64,7 +64,7 @@ static enum evq_status add_lines(struct documents *documents, struct evq_line_pi
 
     while (status == EVQ_OK && !full(documents) && evq_line_pipe_next(lines, &line, &bytes)) {
         status = evq_corpus_left(documents->build, (size_t)(lines->end - line));
-        if (status == EVQ_OK && evq_words_end(line, bytes) > 0) {
+        if (status == EVQ_OK && evq_python_text_end(line, bytes) > 0) {
             status = add(documents, line, bytes, err);
         }
     }
@@ -85,7 +85,7 @@ static enum evq_status add_objects(struct documents *documents, struct evq_line_
         if (status != EVQ_OK || object == NULL) {
             break;
         }
-        const json_t *text = evq_template_field(object, field, strlen(field));
+        const json_t *text = evq_prompt_template_field(object, field, strlen(field));
         status = json_is_string(text)
                      ? add(documents, json_string_value(text), json_string_length(text), err)
                      : evq_error_set(err, EVQ_E_INVALID, "'%s', line %" PRId64 ": field '%s' is %s",

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "shared/base/json_memory.h"
-#include "worker/datasets/words.h"
+#include "worker/datasets/python_text.h"
 
 bool evq_line_pipe_next(struct evq_line_pipe *lines, const char **ret_line, size_t *ret_bytes)
 {
@@ -85,7 +85,7 @@ enum evq_status evq_jsonl_next(struct evq_line_pipe *lines, json_t **ret_object,
             *ret_object = NULL;
             return EVQ_OK;
         }
-    } while (evq_words_end(line, bytes) == 0);
+    } while (evq_python_text_end(line, bytes) == 0);
     if (bytes > EVQ_JSONL_LINE_BYTES_MAX) {
         return evq_error_set(err, EVQ_E_LIMIT, "'%s', line %" PRId64 ": %zu bytes, allowed %zu",
                              lines->name, lines->number, bytes, EVQ_JSONL_LINE_BYTES_MAX);

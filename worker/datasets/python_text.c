@@ -1,4 +1,4 @@
-#include "worker/datasets/words.h"
+#include "worker/datasets/python_text.h"
 
 #include <stdbool.h>
 
@@ -37,7 +37,7 @@ static bool is_space(uint32_t point)
            point == 0x202f || point == 0x205f || point == 0x3000;
 }
 
-int64_t evq_words_count(const char *text, size_t bytes)
+int64_t evq_python_text_count(const char *text, size_t bytes)
 {
     int64_t words = 1;
     bool before = false;
@@ -50,7 +50,7 @@ int64_t evq_words_count(const char *text, size_t bytes)
     return words;
 }
 
-int64_t evq_words_characters(const char *text, size_t bytes)
+int64_t evq_python_text_characters(const char *text, size_t bytes)
 {
     int64_t characters = 0;
 
@@ -61,7 +61,7 @@ int64_t evq_words_characters(const char *text, size_t bytes)
     return characters;
 }
 
-size_t evq_words_end(const char *text, size_t bytes)
+size_t evq_python_text_end(const char *text, size_t bytes)
 {
     size_t end = 0;
 
@@ -73,7 +73,7 @@ size_t evq_words_end(const char *text, size_t bytes)
     return end;
 }
 
-size_t evq_words_begin(const char *text, size_t bytes)
+size_t evq_python_text_begin(const char *text, size_t bytes)
 {
     size_t at = 0;
 

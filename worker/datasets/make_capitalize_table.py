@@ -1,6 +1,6 @@
-"""Writes case_table.inc: the case of characters as Python has it, asked of Python itself, code point by code point.
+"""Writes capitalize_table.inc: the case of characters as Python has it, asked of Python itself, code point by code point.
 
-    python3 make_case.py > case_table.inc
+    python3 make_case.py > capitalize_table.inc
 """
 
 import unicodedata

@@ -1,13 +1,13 @@
-#include "worker/datasets/template.h"
+#include "worker/datasets/prompt_template.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/datasets/case.h"
+#include "worker/datasets/capitalize.h"
 
-const json_t *evq_template_field(const json_t *object, const char *path, size_t path_bytes)
+const json_t *evq_prompt_template_field(const json_t *object, const char *path, size_t path_bytes)
 {
     const json_t *value = object;
 
@@ -47,10 +47,10 @@ static enum evq_status append_field(const char *name, size_t bytes, const json_t
     const bool capitalize = bytes > tail && memcmp(name + bytes - tail, filter, tail) == 0;
 
     bytes -= capitalize ? tail : 0;
-    const json_t *value = evq_template_field(object, name, bytes);
+    const json_t *value = evq_prompt_template_field(object, name, bytes);
     if (json_is_string(value)) {
         if (capitalize) {
-            evq_case_capitalize(json_string_value(value), json_string_length(value), out);
+            evq_capitalize(json_string_value(value), json_string_length(value), out);
         } else {
             evq_buffer_append(out, json_string_value(value), json_string_length(value));
         }
@@ -99,8 +99,8 @@ static enum evq_status step(const char *pattern, size_t *at, const json_t *objec
     return out != NULL ? append_field(from + 1, bytes, object, out, err) : EVQ_OK;
 }
 
-enum evq_status evq_template_expand(const char *pattern, const json_t *object,
-                                    struct evq_buffer *out, struct evq_error *err)
+enum evq_status evq_prompt_template_expand(const char *pattern, const json_t *object,
+                                           struct evq_buffer *out, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -110,7 +110,7 @@ enum evq_status evq_template_expand(const char *pattern, const json_t *object,
     return status;
 }
 
-enum evq_status evq_template_check(const char *pattern, struct evq_error *err)
+enum evq_status evq_prompt_template_check(const char *pattern, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 

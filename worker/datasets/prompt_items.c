@@ -5,8 +5,8 @@
 
 #include "worker/datasets/corpus_build.h"
 #include "worker/datasets/jsonl.h"
-#include "worker/datasets/template.h"
-#include "worker/datasets/words.h"
+#include "worker/datasets/prompt_template.h"
+#include "worker/datasets/python_text.h"
 #include "worker/tasks/task_options.h"
 
 struct choice {
@@ -57,8 +57,8 @@ static enum evq_status check_kind(const struct evq_task_config *task, bool choic
     return EVQ_OK;
 }
 
-enum evq_status evq_items_check(const struct evq_task_config *task, enum evq_corpus_kind kind,
-                                struct evq_error *err)
+enum evq_status evq_prompt_items_check(const struct evq_task_config *task,
+                                       enum evq_corpus_kind kind, struct evq_error *err)
 {
     static const char *const cleaners[] = {"hellaswag"};
     const char *template = evq_corpus_option(task, "template", "");
@@ -80,17 +80,17 @@ enum evq_status evq_items_check(const struct evq_task_config *task, enum evq_cor
     }
     enum evq_status status = check_kind(task, choices, err);
     if (status == EVQ_OK) {
-        status = evq_template_check(template, err);
+        status = evq_prompt_template_check(template, err);
     }
     if (status == EVQ_OK && !choices && strcmp(target, "last_word") != 0) {
-        status = evq_template_check(target, err);
+        status = evq_prompt_template_check(target, err);
     }
     for (int32_t i = 0; status == EVQ_OK && i < EVQ_CORPUS_CHOICES_MAX; i++) {
         const char *pattern = choice_pattern(task, i);
         if (pattern == NULL) {
             break;
         }
-        status = evq_template_check(pattern, err);
+        status = evq_prompt_template_check(pattern, err);
     }
     return status;
 }
@@ -100,10 +100,10 @@ enum evq_status evq_items_check(const struct evq_task_config *task, enum evq_cor
 static void clean(struct evq_buffer *text, struct evq_buffer *scratch)
 {
     const char *data = (const char *)text->data;
-    const size_t end = evq_words_end(data, text->bytes);
+    const size_t end = evq_python_text_end(data, text->bytes);
 
     evq_buffer_clear(scratch);
-    for (size_t at = evq_words_begin(data, end); at < end;) {
+    for (size_t at = evq_python_text_begin(data, end); at < end;) {
         if (end - at >= 8 && memcmp(data + at, " [title]", 8) == 0) {
             evq_buffer_text(scratch, ". ");
             at += 8;
@@ -135,7 +135,7 @@ static enum evq_status expand(struct items *items, const char *pattern, const js
                               struct evq_buffer *out, struct evq_error *err)
 {
     evq_buffer_clear(out);
-    const enum evq_status status = evq_template_expand(pattern, object, out, err);
+    const enum evq_status status = evq_prompt_template_expand(pattern, object, out, err);
     if (status == EVQ_OK && items->clean) {
         clean(out, &items->scratch);
     }
@@ -161,7 +161,7 @@ static enum evq_status list_choices(struct items *items, const json_t *object,
                                     struct evq_error *err)
 {
     const char *field = evq_corpus_option(items->task, "choices", "");
-    const json_t *list = evq_template_field(object, field, strlen(field));
+    const json_t *list = evq_prompt_template_field(object, field, strlen(field));
     enum evq_status status = EVQ_OK;
 
     if (!json_is_array(list)) {
@@ -238,7 +238,7 @@ static int32_t label_among_names(const struct items *items, const json_t *object
                                  size_t bytes)
 {
     const json_t *names =
-        evq_template_field(object, items->label_names, strlen(items->label_names));
+        evq_prompt_template_field(object, items->label_names, strlen(items->label_names));
 
     for (size_t i = 0; i < json_array_size(names) && i < (size_t)items->choice_count; i++) {
         const json_t *name = json_array_get(names, i);
@@ -290,9 +290,9 @@ static enum evq_status read_label(struct items *items, const json_t *object, int
             return evq_error_set(err, EVQ_E_INVALID, "'%s' ends after line %" PRId64,
                                  items->labels.name, items->labels.number);
         }
-        bytes = evq_words_end(text, bytes);
+        bytes = evq_python_text_end(text, bytes);
     } else {
-        value = evq_template_field(object, items->label, strlen(items->label));
+        value = evq_prompt_template_field(object, items->label, strlen(items->label));
         if (value == NULL) {
             return evq_error_set(err, EVQ_E_INVALID, "field '%s' is missing", items->label);
         }
@@ -376,7 +376,7 @@ static enum evq_status check_labels_end(struct items *items, struct evq_error *e
     size_t bytes = 0;
 
     while (items->labels.at != NULL && evq_line_pipe_next(&items->labels, &text, &bytes)) {
-        if (evq_words_end(text, bytes) > 0) {
+        if (evq_python_text_end(text, bytes) > 0) {
             return evq_error_set(err, EVQ_E_INVALID,
                                  "'%s' has a label in line %" PRId64 ", but '%s' holds %zu items",
                                  items->labels.name, items->labels.number,
@@ -441,7 +441,7 @@ static void items_close(struct items *items)
     }
 }
 
-enum evq_status evq_items_read(struct evq_corpus_build *build, struct evq_error *err)
+enum evq_status evq_prompt_items_read(struct evq_corpus_build *build, struct evq_error *err)
 {
     struct items items;
     struct evq_buffer file;

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "worker/datasets/case.h"
+#include "worker/datasets/capitalize.h"
 
 static const struct {
     const char *text, *wanted;
@@ -44,7 +44,7 @@ static void case_is_what_python_makes_of_it(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct evq_buffer out;
         evq_buffer_init(&out, 0);
-        evq_case_capitalize(cases[i].text, strlen(cases[i].text), &out);
+        evq_capitalize(cases[i].text, strlen(cases[i].text), &out);
         assert_string_equal(evq_buffer_string(&out), cases[i].wanted);
         evq_buffer_free(&out);
     }

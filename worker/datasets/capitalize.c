@@ -1,4 +1,4 @@
-#include "worker/datasets/case.h"
+#include "worker/datasets/capitalize.h"
 
 #define CAPITAL_SIGMA 0x3a3u
 #define SMALL_SIGMA   0x3c3u
@@ -20,7 +20,7 @@ struct case_span {
     uint32_t first, last;
 };
 
-#include "worker/datasets/case_table.inc"
+#include "worker/datasets/capitalize_table.inc"
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
@@ -142,7 +142,7 @@ static void append_cased(struct evq_buffer *out, uint32_t code, bool title)
                       : moved(lower_ranges, COUNT(lower_ranges), code));
 }
 
-void evq_case_capitalize(const char *text, size_t bytes, struct evq_buffer *out)
+void evq_capitalize(const char *text, size_t bytes, struct evq_buffer *out)
 {
     for (size_t at = 0, step = 0; at < bytes; at += step) {
         const uint32_t code = character(text + at, bytes - at, &step);
