@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "tests/fuzz/check.h"
-#include "worker/tokenizer/text.h"
 #include "worker/tokenizer/tokenizer.h"
+#include "worker/tokenizer/utf8.h"
 
 static int root_fd = -1;
 static struct evq_tokenizer_scratch *scratch;
@@ -74,8 +74,8 @@ static void encode(const struct evq_tokenizer *tokenizer, const char *text, size
         check(first.ids[i] >= 0 && first.ids[i] < evq_tokenizer_vocabulary(tokenizer));
     }
     evq_buffer_init(&whole, 0);
-    evq_text_repair(text, bytes, &whole);
-    check(evq_text_valid((const char *)whole.data, whole.bytes) == whole.bytes);
+    evq_utf8_repair(text, bytes, &whole);
+    check(evq_utf8_valid((const char *)whole.data, whole.bytes) == whole.bytes);
     check(evq_tokenizer_encode(tokenizer, scratch, (const char *)whole.data, whole.bytes, true,
                                &repaired, NULL) == EVQ_OK);
     same(&first, &repaired);

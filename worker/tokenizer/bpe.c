@@ -4,7 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "worker/tokenizer/text.h"
+#include "worker/tokenizer/utf8.h"
 
 int32_t evq_bpe_find(const struct evq_bpe *bpe, const char *text, size_t bytes)
 {
@@ -102,7 +102,7 @@ static void symbols_of_characters(const struct evq_bpe *bpe, struct evq_bpe_work
     size_t length = 0;
 
     for (size_t i = 0; i < bytes; i += length) {
-        (void)evq_text_code((const unsigned char *)piece + i, &length); // For its length.
+        (void)evq_utf8_code((const unsigned char *)piece + i, &length); // For its length.
         const int32_t id = length == 1 ? bpe->byte_ids[(unsigned char)piece[i]]
                                        : evq_bpe_find(bpe, piece + i, length);
         if (id >= 0) {

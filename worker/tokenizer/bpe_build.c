@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 #include "worker/tokenizer/bpe.h"
-#include "worker/tokenizer/text.h"
+#include "worker/tokenizer/utf8.h"
 
 #define UNDER "\xe2\x96\x81"
 
@@ -111,7 +111,7 @@ static bool piece_form(const struct evq_bpe *bpe, struct evq_definition_text tok
         return true;
     }
     for (size_t i = 0; i < token.bytes; i += length) {
-        const int byte = byte_of(evq_text_code((const unsigned char *)token.text + i, &length));
+        const int byte = byte_of(evq_utf8_code((const unsigned char *)token.text + i, &length));
         if (byte < 0) {
             return false;
         }

@@ -11,7 +11,7 @@
 
 #include "shared/base/arena.h"
 #include "shared/base/buffer.h"
-#include "worker/tokenizer/scan.h"
+#include "worker/tokenizer/pretokenizer.h"
 #include "worker/tokenizer/tokenizer.h"
 
 #define EVQ_DEFINITION_TEMPLATE_MAX 16 // Tokens before a text, and after it.
@@ -40,15 +40,16 @@ struct evq_definition_added { // Found in the text before it is divided.
 
 enum evq_prepend { EVQ_PREPEND_NEVER, EVQ_PREPEND_FIRST, EVQ_PREPEND_ALWAYS };
 
-struct evq_steps { // What happens to a stretch of text between added tokens before it is merged.
+struct evq_normalizer { // What happens to a stretch of text between added tokens before it is
+                        // merged.
     bool nfc;
     bool prepend_under;   // Normalizing puts U+2581 before it,
     bool spaces_to_under; // and makes spaces that.
     bool space_before;    // ByteLevel's add_prefix_space: a space, unless there is one.
     bool metaspace;       // Spaces become U+2581, and one comes before unless there is one:
     enum evq_prepend metaspace_prepend; // nowhere, where the text begins, or everywhere.
-    bool digits_apart;       // Each number character by itself, before the pattern counts.
-    enum evq_scan_kind scan; // Then pieces.
+    bool digits_apart;               // Each number character by itself, before the pattern counts.
+    enum evq_pretokenizer_kind scan; // Then pieces.
 };
 
 struct evq_definition {
@@ -63,7 +64,7 @@ struct evq_definition {
     struct evq_definition_added *added;
     size_t added_count, added_room;
 
-    struct evq_steps steps;
+    struct evq_normalizer steps;
     bool byte_level;                // Symbols are bytes; else characters.
     struct evq_definition_text unk; // text NULL: none.
     bool fuse_unk, byte_fallback, ignore_merges;

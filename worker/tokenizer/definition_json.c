@@ -2,8 +2,8 @@
  * are looked at when all is read. */
 #include <string.h>
 
+#include "worker/tokenizer/json_tree.h"
 #include "worker/tokenizer/settings.h"
-#include "worker/tokenizer/tree.h"
 
 #define SETTINGS_BYTES_MAX ((size_t)1 << 20) // Of the trees of one file.
 
@@ -104,18 +104,18 @@ static enum evq_status read_merges(struct reading *reading, const struct evq_jso
 }
 
 static enum evq_status keep(struct reading *reading, const struct evq_json_token *token,
-                            const char *name, struct evq_tree **slot, struct evq_error *err)
+                            const char *name, struct evq_json_tree **slot, struct evq_error *err)
 {
     if (*slot != NULL) {
         return evq_definition_bad(reading->definition, err, "%s comes twice", name);
     }
-    return evq_tree_read(&reading->json, token, reading->settings, slot, err);
+    return evq_json_tree_read(&reading->json, token, reading->settings, slot, err);
 }
 
 static enum evq_status read_model(struct reading *reading, const struct evq_json_token *begin,
                                   struct evq_error *err)
 {
-    struct evq_tree **slot = NULL;
+    struct evq_json_tree **slot = NULL;
     struct evq_json_token token;
     enum evq_status status = EVQ_OK;
 
@@ -162,9 +162,9 @@ static enum evq_status read_added(struct reading *reading, const struct evq_json
     reading->added = true;
     while ((status = evq_json_next(&reading->json, &token, err)) == EVQ_OK &&
            token.kind != EVQ_JSON_ARRAY_END) {
-        struct evq_tree *tree = NULL;
+        struct evq_json_tree *tree = NULL;
         evq_arena_reset(reading->passing);
-        status = evq_tree_read(&reading->json, &token, reading->passing, &tree, err);
+        status = evq_json_tree_read(&reading->json, &token, reading->passing, &tree, err);
         if (status == EVQ_OK) {
             status = evq_settings_added(reading->definition, tree, err);
         }
@@ -177,7 +177,7 @@ static enum evq_status read_added(struct reading *reading, const struct evq_json
 
 static enum evq_status read_members(struct reading *reading, struct evq_error *err)
 {
-    struct evq_tree **slot = NULL;
+    struct evq_json_tree **slot = NULL;
     struct evq_json_token token;
     enum evq_status status = EVQ_OK;
 

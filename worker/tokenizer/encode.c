@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/tokenizer/parts.h"
-#include "worker/tokenizer/text.h"
+#include "worker/tokenizer/tokenizer_internal.h"
+#include "worker/tokenizer/utf8.h"
 
 #define CACHE_SETS      16384 // Of two slots of 64 bytes: 2 MiB a thread.
 #define CACHE_BYTES_MAX 24    // Of a piece.
@@ -204,11 +204,11 @@ static enum evq_status tell(struct encoding *encoding)
 
 static enum evq_status add_run(struct encoding *encoding, struct evq_definition_text text)
 {
-    const enum evq_scan_kind scan = encoding->tokenizer->steps.scan;
+    const enum evq_pretokenizer_kind scan = encoding->tokenizer->steps.scan;
     enum evq_status status = EVQ_OK;
 
     while (status == EVQ_OK && text.bytes > 0) {
-        const size_t bytes = evq_scan_next(scan, text.text, text.bytes);
+        const size_t bytes = evq_pretokenizer_next(scan, text.text, text.bytes);
         status = add_piece(encoding, text.text, bytes);
         text.text += bytes;
         text.bytes -= bytes;
@@ -223,17 +223,17 @@ static enum evq_status add_run(struct encoding *encoding, struct evq_definition_
 static enum evq_status add_stretch(struct encoding *encoding, struct evq_definition_text text,
                                    bool first)
 {
-    const struct evq_steps *steps = &encoding->tokenizer->steps;
+    const struct evq_normalizer *steps = &encoding->tokenizer->steps;
     enum evq_status status = EVQ_OK;
 
     if (text.bytes == 0) {
         return EVQ_OK;
     }
-    status =
-        evq_steps_prepare(steps, text, first, &encoding->scratch->prepared, &text, encoding->err);
+    status = evq_normalizer_prepare(steps, text, first, &encoding->scratch->prepared, &text,
+                                    encoding->err);
     while (status == EVQ_OK && text.bytes > 0) {
         bool number = false;
-        const size_t run = evq_steps_run(steps, text, &number);
+        const size_t run = evq_normalizer_run(steps, text, &number);
         status = number ? add_piece(encoding, text.text, run)
                         : add_run(encoding, (struct evq_definition_text){text.text, run});
         text.text += run;
@@ -246,16 +246,17 @@ typedef enum evq_status (*stretch_function)(struct encoding *encoding,
                                             struct evq_definition_text text, bool first);
 
 /* Gives the stretches between the added tokens to `next`, and the tokens to out. */
-static enum evq_status divide(struct encoding *encoding, const struct evq_added *added,
+static enum evq_status divide(struct encoding *encoding, const struct evq_added_tokens *added,
                               struct evq_definition_text text, bool first, stretch_function next)
 {
     enum evq_status status = EVQ_OK;
-    struct evq_added_match match;
+    struct evq_added_tokens_match match;
     size_t at = 0;
     size_t taken = 0;
     size_t done = 0; // What has been given on.
 
-    while (status == EVQ_OK && evq_added_next(added, text.text, text.bytes, &at, &taken, &match)) {
+    while (status == EVQ_OK &&
+           evq_added_tokens_next(added, text.text, text.bytes, &at, &taken, &match)) {
         if (done < match.from) {
             status =
                 next(encoding, (struct evq_definition_text){text.text + done, match.from - done},
@@ -278,8 +279,8 @@ static enum evq_status add_raw(struct encoding *encoding, struct evq_definition_
 {
     struct evq_tokenizer_scratch *scratch = encoding->scratch;
 
-    enum evq_status status = evq_steps_normalize(&encoding->tokenizer->steps, text, scratch->normal,
-                                                 &scratch->codes, &text, encoding->err);
+    enum evq_status status = evq_normalizer_normalize(
+        &encoding->tokenizer->steps, text, scratch->normal, &scratch->codes, &text, encoding->err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -311,9 +312,9 @@ enum evq_status evq_tokenizer_encode(const struct evq_tokenizer *tokenizer,
     enum evq_status status = EVQ_OK;
 
     own(scratch, tokenizer);
-    if (evq_text_valid(text, bytes) < bytes) {
+    if (evq_utf8_valid(text, bytes) < bytes) {
         evq_buffer_clear(&scratch->repaired);
-        evq_text_repair(text, bytes, &scratch->repaired);
+        evq_utf8_repair(text, bytes, &scratch->repaired);
         if (scratch->repaired.failed) {
             return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes of text", bytes);
         }

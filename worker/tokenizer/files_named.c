@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "worker/tokenizer/files.h"
-#include "worker/tokenizer/tree.h"
+#include "worker/tokenizer/json_tree.h"
 
 #define SETTINGS_BYTES_MAX ((size_t)1 << 20) // Of the tree of one file.
 
@@ -56,15 +56,15 @@ static enum evq_status add(struct evq_definition *definition, struct evq_definit
 }
 
 /* A text, or an object with its content. */
-static enum evq_status add_named(struct evq_definition *definition, const struct evq_tree *tree,
-                                 struct evq_error *err)
+static enum evq_status add_named(struct evq_definition *definition,
+                                 const struct evq_json_tree *tree, struct evq_error *err)
 {
     static const char *const flags[] = {"lstrip", "rstrip", "single_word"};
-    const struct evq_tree *content = evq_tree_get(tree, "content");
+    const struct evq_json_tree *content = evq_json_tree_get(tree, "content");
     bool flag = false;
 
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
-        if (!evq_tree_flag(tree, flags[i], false, &flag) || flag) {
+        if (!evq_json_tree_flag(tree, flags[i], false, &flag) || flag) {
             return refuse(definition, flags[i], content != NULL ? &content->text : NULL, err);
         }
     }
@@ -74,8 +74,8 @@ static enum evq_status add_named(struct evq_definition *definition, const struct
                : EVQ_OK; // null: none.
 }
 
-static enum evq_status add_all(struct evq_definition *definition, const struct evq_tree *settings,
-                               struct evq_error *err)
+static enum evq_status add_all(struct evq_definition *definition,
+                               const struct evq_json_tree *settings, struct evq_error *err)
 {
     static const char *const tokens[] = {"bos_token", "eos_token", "unk_token", "pad_token",
                                          "cls_token", "sep_token", "mask_token"};
@@ -86,20 +86,20 @@ static enum evq_status add_all(struct evq_definition *definition, const struct e
     bool flag = false;
 
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
-        if (!evq_tree_flag(settings, flags[i], false, &flag) || flag) {
+        if (!evq_json_tree_flag(settings, flags[i], false, &flag) || flag) {
             return refuse(definition, flags[i], NULL, err);
         }
     }
-    if (!evq_tree_flag(settings, "add_prefix_space", false, &flag) ||
-        (flag && definition->steps.scan != EVQ_SCAN_GPT2)) {
+    if (!evq_json_tree_flag(settings, "add_prefix_space", false, &flag) ||
+        (flag && definition->steps.scan != EVQ_PRETOKENIZER_GPT2)) {
         return refuse(definition, "add_prefix_space", NULL, err);
     }
     definition->steps.space_before = definition->steps.space_before || flag;
     for (size_t i = 0; i < sizeof(tokens) / sizeof(tokens[0]) && status == EVQ_OK; i++) {
-        status = add_named(definition, evq_tree_get(settings, tokens[i]), err);
+        status = add_named(definition, evq_json_tree_get(settings, tokens[i]), err);
     }
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
-        const struct evq_tree *list = evq_tree_get(settings, lists[i]);
+        const struct evq_json_tree *list = evq_json_tree_get(settings, lists[i]);
         for (list = list != NULL ? list->first : NULL; list != NULL && status == EVQ_OK;
              list = list->next) {
             status = add_named(definition, list, err);
@@ -113,7 +113,7 @@ static enum evq_status read_settings(struct evq_definition *definition, struct e
                                      const char *path, bool *ret_alone, struct evq_error *err)
 {
     struct evq_arena *arena = evq_arena_new(SETTINGS_BYTES_MAX);
-    struct evq_tree *settings = NULL;
+    struct evq_json_tree *settings = NULL;
     struct evq_json_token token;
     struct evq_json json;
 
@@ -125,10 +125,10 @@ static enum evq_status read_settings(struct evq_definition *definition, struct e
         status = evq_json_next(&json, &token, err);
     }
     if (status == EVQ_OK) {
-        status = evq_tree_read(&json, &token, arena, &settings, err);
+        status = evq_json_tree_read(&json, &token, arena, &settings, err);
     }
     if (status == EVQ_OK) {
-        *ret_alone = evq_tree_get(settings, "added_tokens_decoder") != NULL;
+        *ret_alone = evq_json_tree_get(settings, "added_tokens_decoder") != NULL;
         status = add_all(definition, settings, err);
     } else if (status == EVQ_E_CORRUPT || status == EVQ_E_LIMIT) {
         (void)evq_error_prefix(err, "'%s'", path); // The status is the same.

@@ -4,7 +4,7 @@
 
 #include "shared/checkpoint/json.h"
 #include "worker/tokenizer/files.h"
-#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/tokenizer_internal.h"
 
 #define NAME_BYTES_MAX 256
 
@@ -280,7 +280,7 @@ enum evq_status evq_tokenizer_files_special(const struct evq_tokenizer_files *fi
     if (strcmp(special.class, "Qwen2Tokenizer") == 0 ||
         strcmp(special.class, "Qwen2TokenizerFast") == 0) {
         definition->steps.nfc = true;
-        definition->steps.scan = EVQ_SCAN_QWEN2;
+        definition->steps.scan = EVQ_PRETOKENIZER_QWEN2;
     } else if (special.class[0] != '\0' && strncmp(special.class, "GPT2Tokenizer", 13) != 0) {
         return evq_definition_refuse(
             definition, err, "belongs to a %.60s, which without tokenizer.json is not known",

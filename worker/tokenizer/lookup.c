@@ -1,9 +1,9 @@
 /* The id of a token by its text. */
 #include <string.h>
 
-#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/tokenizer_internal.h"
 
-static int32_t find_added(const struct evq_added *added, const char *text, size_t bytes)
+static int32_t find_added(const struct evq_added_tokens *added, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < added->count; i++) {
         const struct evq_definition_text written = added->tokens[i].written;

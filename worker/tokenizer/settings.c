@@ -8,7 +8,7 @@ static const char *const model_keys[EVQ_MODEL_SETTINGS] = {
     "fuse_unk", "byte_fallback", "ignore_merges",
 };
 
-struct evq_tree **evq_settings_member(struct evq_settings *settings, const char *key)
+struct evq_json_tree **evq_settings_member(struct evq_settings *settings, const char *key)
 {
     return strcmp(key, "version") == 0          ? &settings->version
            : strcmp(key, "normalizer") == 0     ? &settings->normalizer
@@ -17,7 +17,7 @@ struct evq_tree **evq_settings_member(struct evq_settings *settings, const char 
                                                 : NULL;
 }
 
-struct evq_tree **evq_settings_model(struct evq_settings *settings, const char *key)
+struct evq_json_tree **evq_settings_model(struct evq_settings *settings, const char *key)
 {
     for (size_t i = 0; i < EVQ_MODEL_SETTINGS; i++) {
         if (strcmp(model_keys[i], key) == 0) {
@@ -28,25 +28,26 @@ struct evq_tree **evq_settings_model(struct evq_settings *settings, const char *
 }
 
 enum evq_status evq_settings_check_type(const struct evq_definition *definition,
-                                        struct evq_tree *const *model, struct evq_error *err)
+                                        struct evq_json_tree *const *model, struct evq_error *err)
 {
-    const struct evq_tree *type = model[EVQ_MODEL_TYPE];
+    const struct evq_json_tree *type = model[EVQ_MODEL_TYPE];
     char shown[260];
 
-    if (evq_tree_none(type) || evq_tree_is(type, "BPE")) {
+    if (evq_json_tree_none(type) || evq_json_tree_is(type, "BPE")) {
         return EVQ_OK;
     }
     return evq_definition_refuse(definition, err, "has a model of type '%s', expected BPE",
                                  evq_definition_shown(type->text, shown, sizeof(shown)));
 }
 
-static enum evq_status flag(const struct evq_definition *definition, const struct evq_tree *tree,
-                            const char *name, bool *ret_flag, struct evq_error *err)
+static enum evq_status flag(const struct evq_definition *definition,
+                            const struct evq_json_tree *tree, const char *name, bool *ret_flag,
+                            struct evq_error *err)
 {
-    if (!evq_tree_none(tree) && tree->kind != EVQ_JSON_TRUE && tree->kind != EVQ_JSON_FALSE) {
+    if (!evq_json_tree_none(tree) && tree->kind != EVQ_JSON_TRUE && tree->kind != EVQ_JSON_FALSE) {
         return evq_definition_bad(definition, err, "%s is neither true nor false", name);
     }
-    *ret_flag = !evq_tree_none(tree) && tree->kind == EVQ_JSON_TRUE;
+    *ret_flag = !evq_json_tree_none(tree) && tree->kind == EVQ_JSON_TRUE;
     return EVQ_OK;
 }
 
@@ -54,19 +55,19 @@ static enum evq_status flag(const struct evq_definition *definition, const struc
 static enum evq_status check_unused(const struct evq_definition *definition,
                                     const struct evq_settings *settings, struct evq_error *err)
 {
-    const struct evq_tree *dropout = settings->model[EVQ_MODEL_DROPOUT];
+    const struct evq_json_tree *dropout = settings->model[EVQ_MODEL_DROPOUT];
 
-    if (!evq_tree_none(dropout) &&
+    if (!evq_json_tree_none(dropout) &&
         !(dropout->kind == EVQ_JSON_NUMBER && strtod(dropout->text.text, NULL) == 0)) {
         return evq_definition_refuse(definition, err,
                                      "has dropout: its tokens are drawn by chance");
     }
     for (size_t i = EVQ_MODEL_PREFIX; i <= EVQ_MODEL_SUFFIX; i++) {
-        if (!evq_tree_none(settings->model[i]) && !evq_tree_is(settings->model[i], "")) {
+        if (!evq_json_tree_none(settings->model[i]) && !evq_json_tree_is(settings->model[i], "")) {
             return evq_definition_refuse(definition, err, "has a %s", model_keys[i]);
         }
     }
-    if (!evq_tree_none(settings->version) && !evq_tree_is(settings->version, "1.0")) {
+    if (!evq_json_tree_none(settings->version) && !evq_json_tree_is(settings->version, "1.0")) {
         return evq_definition_refuse(definition, err, "is of a version other than 1.0");
     }
     return EVQ_OK;
@@ -75,11 +76,11 @@ static enum evq_status check_unused(const struct evq_definition *definition,
 static enum evq_status apply_model(struct evq_definition *definition,
                                    const struct evq_settings *settings, struct evq_error *err)
 {
-    const struct evq_tree *unk = settings->model[EVQ_MODEL_UNK];
+    const struct evq_json_tree *unk = settings->model[EVQ_MODEL_UNK];
     bool *flags[] = {&definition->fuse_unk, &definition->byte_fallback, &definition->ignore_merges};
 
     enum evq_status status = check_unused(definition, settings, err);
-    if (status == EVQ_OK && !evq_tree_none(unk)) {
+    if (status == EVQ_OK && !evq_json_tree_none(unk)) {
         if (unk->kind != EVQ_JSON_STRING) {
             return evq_definition_bad(definition, err, "unk_token is no text");
         }
@@ -92,27 +93,27 @@ static enum evq_status apply_model(struct evq_definition *definition,
     return status;
 }
 
-enum evq_status evq_settings_added(struct evq_definition *definition, const struct evq_tree *tree,
-                                   struct evq_error *err)
+enum evq_status evq_settings_added(struct evq_definition *definition,
+                                   const struct evq_json_tree *tree, struct evq_error *err)
 {
-    const struct evq_tree *content = evq_tree_get(tree, "content");
+    const struct evq_json_tree *content = evq_json_tree_get(tree, "content");
     struct evq_definition_added added = {0};
     bool special = false;
     uint64_t id = 0;
 
     if (content == NULL || content->kind != EVQ_JSON_STRING ||
-        !evq_tree_u64(evq_tree_get(tree, "id"), &id) || id >= EVQ_TOKENIZER_IDS_MAX) {
+        !evq_json_tree_u64(evq_json_tree_get(tree, "id"), &id) || id >= EVQ_TOKENIZER_IDS_MAX) {
         return evq_definition_bad(definition, err,
                                   "added token %zu lacks its content or an id below %d",
                                   definition->added_count, EVQ_TOKENIZER_IDS_MAX);
     }
     added.content = content->text;
     added.id = (int32_t)id;
-    if (!evq_tree_flag(tree, "special", false, &special) ||
-        !evq_tree_flag(tree, "normalized", !special, &added.normalized) ||
-        !evq_tree_flag(tree, "single_word", false, &added.single_word) ||
-        !evq_tree_flag(tree, "lstrip", false, &added.lstrip) ||
-        !evq_tree_flag(tree, "rstrip", false, &added.rstrip)) {
+    if (!evq_json_tree_flag(tree, "special", false, &special) ||
+        !evq_json_tree_flag(tree, "normalized", !special, &added.normalized) ||
+        !evq_json_tree_flag(tree, "single_word", false, &added.single_word) ||
+        !evq_json_tree_flag(tree, "lstrip", false, &added.lstrip) ||
+        !evq_json_tree_flag(tree, "rstrip", false, &added.rstrip)) {
         return evq_definition_bad(definition, err,
                                   "a setting of added token %zu is neither true nor false",
                                   definition->added_count);

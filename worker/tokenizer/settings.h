@@ -6,7 +6,7 @@
 #define EVQ_WORKER_TOKENIZER_SETTINGS_H
 
 #include "worker/tokenizer/definition.h"
-#include "worker/tokenizer/tree.h"
+#include "worker/tokenizer/json_tree.h"
 
 enum evq_settings_model {
     EVQ_MODEL_TYPE,
@@ -21,21 +21,22 @@ enum evq_settings_model {
 };
 
 struct evq_settings { // NULL: not there.
-    struct evq_tree *version, *normalizer, *pre_tokenizer, *post_processor;
-    struct evq_tree *model[EVQ_MODEL_SETTINGS];
+    struct evq_json_tree *version, *normalizer, *pre_tokenizer, *post_processor;
+    struct evq_json_tree *model[EVQ_MODEL_SETTINGS];
 };
 
 /* Where the tree of this member goes; NULL: it says nothing that counts. */
-struct evq_tree **evq_settings_member(struct evq_settings *settings, const char *key);
-struct evq_tree **evq_settings_model(struct evq_settings *settings, const char *key);
+struct evq_json_tree **evq_settings_member(struct evq_settings *settings, const char *key);
+struct evq_json_tree **evq_settings_model(struct evq_settings *settings, const char *key);
 
 /* EVQ_E_UNSUPPORTED unless the model's type, where it was read, is BPE. */
 enum evq_status evq_settings_check_type(const struct evq_definition *definition,
-                                        struct evq_tree *const *model,
+                                        struct evq_json_tree *const *model,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* One element of added_tokens. */
-enum evq_status evq_settings_added(struct evq_definition *definition, const struct evq_tree *tree,
+enum evq_status evq_settings_added(struct evq_definition *definition,
+                                   const struct evq_json_tree *tree,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Everything else. EVQ_E_UNSUPPORTED names what is not known; EVQ_E_CORRUPT. */
@@ -45,13 +46,13 @@ enum evq_status evq_settings_apply(struct evq_definition *definition,
 
 /* The parts of it. */
 enum evq_status evq_settings_normalizer(struct evq_definition *definition,
-                                        const struct evq_tree *tree,
+                                        const struct evq_json_tree *tree,
                                         struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_settings_pre_tokenizer(struct evq_definition *definition,
-                                           const struct evq_tree *tree,
+                                           const struct evq_json_tree *tree,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
 enum evq_status evq_settings_post_processor(struct evq_definition *definition,
-                                            const struct evq_tree *tree,
+                                            const struct evq_json_tree *tree,
                                             struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

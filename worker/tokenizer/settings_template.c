@@ -6,8 +6,8 @@
 struct template
 {
     struct evq_definition *definition;
-    const struct evq_tree *tokens; // special_tokens: their ids by name.
-    bool text;                     // The text's own place has come.
+    const struct evq_json_tree *tokens; // special_tokens: their ids by name.
+    bool text;                          // The text's own place has come.
 };
 
 static enum evq_status add_id(struct template *template, uint64_t id, struct evq_error *err)
@@ -29,36 +29,38 @@ static enum evq_status add_id(struct template *template, uint64_t id, struct evq
     return EVQ_OK;
 }
 
-static enum evq_status special(struct template *template, const struct evq_tree *piece,
+static enum evq_status special(struct template *template, const struct evq_json_tree *piece,
                                struct evq_error *err)
 {
-    const struct evq_tree *name = evq_tree_get(piece, "id");
+    const struct evq_json_tree *name = evq_json_tree_get(piece, "id");
     enum evq_status status = EVQ_OK;
     uint64_t id = 0;
 
-    const struct evq_tree *token = name != NULL && name->kind == EVQ_JSON_STRING
-                                       ? evq_tree_get(template->tokens, name->text.text)
-                                       : NULL;
-    const struct evq_tree *ids = evq_tree_get(token, "ids");
+    const struct evq_json_tree *token = name != NULL && name->kind == EVQ_JSON_STRING
+                                            ? evq_json_tree_get(template->tokens, name->text.text)
+                                            : NULL;
+    const struct evq_json_tree *ids = evq_json_tree_get(token, "ids");
     if (ids == NULL || ids->kind != EVQ_JSON_ARRAY) {
         return evq_definition_bad(template->definition, err,
                                   "the template names a special token without ids");
     }
-    for (const struct evq_tree *at = ids->first; status == EVQ_OK && at != NULL; at = at->next) {
-        status = evq_tree_u64(at, &id) ? add_id(template, id, err)
-                                       : evq_definition_bad(template->definition, err,
-                                                            "an id of the template is no whole "
-                                                            "number");
+    for (const struct evq_json_tree *at = ids->first; status == EVQ_OK && at != NULL;
+         at = at->next) {
+        status = evq_json_tree_u64(at, &id)
+                     ? add_id(template, id, err)
+                     : evq_definition_bad(template->definition, err,
+                                          "an id of the template is no whole "
+                                          "number");
     }
     return status;
 }
 
-static enum evq_status read_template(struct evq_definition *definition, const struct evq_tree *tree,
-                                     struct evq_error *err)
+static enum evq_status read_template(struct evq_definition *definition,
+                                     const struct evq_json_tree *tree, struct evq_error *err)
 {
     struct template template = {.definition = definition,
-                                .tokens = evq_tree_get(tree, "special_tokens")};
-    const struct evq_tree *single = evq_tree_get(tree, "single");
+                                .tokens = evq_json_tree_get(tree, "special_tokens")};
+    const struct evq_json_tree *single = evq_json_tree_get(tree, "single");
     enum evq_status status = EVQ_OK;
 
     if (definition->before_count > 0 || definition->after_count > 0) {
@@ -67,12 +69,13 @@ static enum evq_status read_template(struct evq_definition *definition, const st
     if (single == NULL || single->kind != EVQ_JSON_ARRAY) {
         return evq_definition_bad(definition, err, "the template's single is no list");
     }
-    for (const struct evq_tree *at = single->first; status == EVQ_OK && at != NULL; at = at->next) {
-        const struct evq_tree *sequence = evq_tree_get(at, "Sequence");
-        if (evq_tree_is(evq_tree_get(sequence, "id"), "A") && !template.text) {
+    for (const struct evq_json_tree *at = single->first; status == EVQ_OK && at != NULL;
+         at = at->next) {
+        const struct evq_json_tree *sequence = evq_json_tree_get(at, "Sequence");
+        if (evq_json_tree_is(evq_json_tree_get(sequence, "id"), "A") && !template.text) {
             template.text = true;
         } else if (sequence == NULL) {
-            status = special(&template, evq_tree_get(at, "SpecialToken"), err);
+            status = special(&template, evq_json_tree_get(at, "SpecialToken"), err);
         } else {
             status = evq_definition_refuse(definition, err, "has a template of several texts");
         }
@@ -83,16 +86,16 @@ static enum evq_status read_template(struct evq_definition *definition, const st
     return status;
 }
 
-static enum evq_status one(struct evq_definition *definition, const struct evq_tree *tree,
+static enum evq_status one(struct evq_definition *definition, const struct evq_json_tree *tree,
                            struct evq_error *err)
 {
-    const struct evq_tree *type = evq_tree_get(tree, "type");
+    const struct evq_json_tree *type = evq_json_tree_get(tree, "type");
     char shown[260];
 
-    if (evq_tree_is(type, "ByteLevel")) {
+    if (evq_json_tree_is(type, "ByteLevel")) {
         return EVQ_OK; // It changes offsets, not tokens.
     }
-    if (evq_tree_is(type, "TemplateProcessing")) {
+    if (evq_json_tree_is(type, "TemplateProcessing")) {
         return read_template(definition, tree, err);
     }
     if (type == NULL || type->kind != EVQ_JSON_STRING) {
@@ -103,17 +106,17 @@ static enum evq_status one(struct evq_definition *definition, const struct evq_t
 }
 
 enum evq_status evq_settings_post_processor(struct evq_definition *definition,
-                                            const struct evq_tree *tree, struct evq_error *err)
+                                            const struct evq_json_tree *tree, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
-    if (evq_tree_none(tree)) {
+    if (evq_json_tree_none(tree)) {
         return EVQ_OK;
     }
-    if (!evq_tree_is(evq_tree_get(tree, "type"), "Sequence")) {
+    if (!evq_json_tree_is(evq_json_tree_get(tree, "type"), "Sequence")) {
         return one(definition, tree, err);
     }
-    const struct evq_tree *processors = evq_tree_get(tree, "processors");
+    const struct evq_json_tree *processors = evq_json_tree_get(tree, "processors");
     if (processors == NULL || processors->kind != EVQ_JSON_ARRAY) {
         return evq_definition_bad(definition, err, "a Sequence has no list of processors");
     }

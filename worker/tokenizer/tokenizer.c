@@ -7,7 +7,7 @@
 
 #include "shared/base/hex.h"
 #include "worker/tokenizer/files.h"
-#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/tokenizer_internal.h"
 
 void evq_tokenizer_free(struct evq_tokenizer *tokenizer)
 {
@@ -15,8 +15,8 @@ void evq_tokenizer_free(struct evq_tokenizer *tokenizer)
         return;
     }
     evq_bpe_free(&tokenizer->bpe);
-    evq_added_free(&tokenizer->raw);
-    evq_added_free(&tokenizer->normalized);
+    evq_added_tokens_free(&tokenizer->raw);
+    evq_added_tokens_free(&tokenizer->normalized);
     free(tokenizer->path);
     free(tokenizer);
 }
@@ -35,11 +35,11 @@ static enum evq_status put_added(struct evq_tokenizer *tokenizer, struct evq_def
     tokenizer->vocabulary =
         added.id >= tokenizer->vocabulary ? added.id + 1 : tokenizer->vocabulary;
     if (!added.normalized) {
-        return evq_added_put(&tokenizer->raw, &added, err);
+        return evq_added_tokens_put(&tokenizer->raw, &added, err);
     }
-    status = evq_steps_normalize(&tokenizer->steps, added.content, buffers, &buffers[2],
-                                 &added.content, err);
-    return status == EVQ_OK ? evq_added_put(&tokenizer->normalized, &added, err) : status;
+    status = evq_normalizer_normalize(&tokenizer->steps, added.content, buffers, &buffers[2],
+                                      &added.content, err);
+    return status == EVQ_OK ? evq_added_tokens_put(&tokenizer->normalized, &added, err) : status;
 }
 
 static enum evq_status build_added(const struct evq_definition *definition,
@@ -58,18 +58,18 @@ static enum evq_status build_added(const struct evq_definition *definition,
         evq_buffer_free(&buffers[i]);
     }
     if (status == EVQ_OK) {
-        status = evq_added_sort(&tokenizer->raw, definition->path, err);
+        status = evq_added_tokens_sort(&tokenizer->raw, definition->path, err);
     }
-    return status == EVQ_OK ? evq_added_sort(&tokenizer->normalized, definition->path, err)
+    return status == EVQ_OK ? evq_added_tokens_sort(&tokenizer->normalized, definition->path, err)
                             : status;
 }
 
 /* Without a pre-tokenizer the text is one piece, unless no merge crosses a U+2581. */
 static void choose_scan(struct evq_tokenizer *tokenizer)
 {
-    if (tokenizer->steps.scan == EVQ_SCAN_WHOLE && !tokenizer->bpe.byte_level &&
+    if (tokenizer->steps.scan == EVQ_PRETOKENIZER_WHOLE && !tokenizer->bpe.byte_level &&
         tokenizer->bpe.divides_at_under) {
-        tokenizer->steps.scan = EVQ_SCAN_UNDERS;
+        tokenizer->steps.scan = EVQ_PRETOKENIZER_UNDERS;
     }
 }
 
@@ -211,7 +211,7 @@ int32_t evq_tokenizer_prefix(const struct evq_tokenizer *tokenizer)
     return tokenizer->bos >= 0 ? tokenizer->bos : tokenizer->eos;
 }
 
-static bool begins(const struct evq_added *added, int32_t id, const char *text, size_t bytes)
+static bool begins(const struct evq_added_tokens *added, int32_t id, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < added->count; i++) {
         const struct evq_definition_text written = added->tokens[i].written;

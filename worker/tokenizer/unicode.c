@@ -190,7 +190,7 @@ static void flush(struct evq_buffer *work, struct evq_buffer *out)
     order(items, count, items + count);
     const size_t kept = join(items, count);
     for (size_t i = 0; i < kept; i++) {
-        evq_buffer_append(out, text, evq_text_put(items[i] & CODE_MASK, text));
+        evq_buffer_append(out, text, evq_utf8_put(items[i] & CODE_MASK, text));
     }
     evq_buffer_clear(work);
 }
@@ -237,7 +237,7 @@ void evq_unicode_nfc(const char *text, size_t bytes, struct evq_buffer *work,
             if ((evq_unicode_at(at, &length) & EVQ_UNICODE_NFC) == 0 && !first) {
                 break;
             }
-            decompose(evq_text_code(at, &length), work);
+            decompose(evq_utf8_code(at, &length), work);
             first = false;
             i += length;
         }

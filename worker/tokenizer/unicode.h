@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/tokenizer/text.h"
+#include "worker/tokenizer/utf8.h"
 
 #define EVQ_UNICODE_BLOCK 128
 
@@ -40,7 +40,7 @@ static inline unsigned evq_unicode_at(const unsigned char *at, size_t *ret_bytes
         *ret_bytes = 1;
         return evq_unicode_flags[at[0]];
     }
-    return evq_unicode_of(evq_text_code(at, ret_bytes));
+    return evq_unicode_of(evq_utf8_code(at, ret_bytes));
 }
 
 /* Bytes from the start that NFC leaves as they are: bytes when all. Valid UTF-8. */

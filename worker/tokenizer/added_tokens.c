@@ -1,12 +1,13 @@
-#include "worker/tokenizer/added.h"
+#include "worker/tokenizer/added_tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "worker/tokenizer/unicode.h"
 
-enum evq_status evq_added_put(struct evq_added *added, const struct evq_definition_added *token,
-                              struct evq_error *err)
+enum evq_status evq_added_tokens_put(struct evq_added_tokens *added,
+                                     const struct evq_definition_added *token,
+                                     struct evq_error *err)
 {
     if (added->count == added->room) {
         const size_t room = added->room == 0 ? 16 : 2 * added->room; // Few: no overflow.
@@ -39,7 +40,8 @@ static int by_content(const void *left, const void *right)
     return order != 0 ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
 }
 
-enum evq_status evq_added_sort(struct evq_added *added, const char *path, struct evq_error *err)
+enum evq_status evq_added_tokens_sort(struct evq_added_tokens *added, const char *path,
+                                      struct evq_error *err)
 {
     char shown[260];
 
@@ -60,19 +62,19 @@ enum evq_status evq_added_sort(struct evq_added *added, const char *path, struct
     return EVQ_OK;
 }
 
-void evq_added_free(struct evq_added *added)
+void evq_added_tokens_free(struct evq_added_tokens *added)
 {
     for (size_t i = 0; i < added->count; i++) {
-        // Ours since evq_added_put(), and written behind it.
+        // Ours since evq_added_tokens_put(), and written behind it.
         free((char *)(uintptr_t)added->tokens[i].content.text);
     }
     free(added->tokens);
-    *added = (struct evq_added){0};
+    *added = (struct evq_added_tokens){0};
 }
 
 /* The first token of [low, high), which agree in their first depth bytes and are longer, whose next
  * byte is at least byte; high: none. */
-static size_t lower(const struct evq_added *added, size_t low, size_t high, size_t depth,
+static size_t lower(const struct evq_added_tokens *added, size_t low, size_t high, size_t depth,
                     unsigned byte)
 {
     while (low < high) {
@@ -88,8 +90,8 @@ static size_t lower(const struct evq_added *added, size_t low, size_t high, size
 
 /* The longest token that text begins with, or NULL: the tokens that share its first bytes are
  * neighbours, a range that each further byte narrows. */
-static const struct evq_definition_added *longest(const struct evq_added *added, const char *text,
-                                                  size_t bytes)
+static const struct evq_definition_added *longest(const struct evq_added_tokens *added,
+                                                  const char *text, size_t bytes)
 {
     const struct evq_definition_added *best = NULL;
     const unsigned char first = (unsigned char)text[0];
@@ -122,21 +124,21 @@ static bool in_word(const char *text, size_t from, size_t to, size_t bytes)
     const unsigned char *start = (const unsigned char *)text;
     size_t length = 0;
 
-    return (from > 0 && (evq_unicode_of(evq_text_code_before(start, start + from, &length)) &
+    return (from > 0 && (evq_unicode_of(evq_utf8_code_before(start, start + from, &length)) &
                          EVQ_UNICODE_WORD) != 0) ||
            (to < bytes && (evq_unicode_at(start + to, &length) & EVQ_UNICODE_WORD) != 0);
 }
 
 /* Widens the match over the white space that the token strips, not into what is taken. */
 static void strip(const struct evq_definition_added *token, const char *text, size_t bytes,
-                  size_t taken, struct evq_added_match *match)
+                  size_t taken, struct evq_added_tokens_match *match)
 {
     const unsigned char *start = (const unsigned char *)text;
     size_t length = 0;
 
     if (token->lstrip) {
         while (match->from > 0 &&
-               (evq_unicode_of(evq_text_code_before(start, start + match->from, &length)) &
+               (evq_unicode_of(evq_utf8_code_before(start, start + match->from, &length)) &
                 EVQ_UNICODE_KIND) == EVQ_UNICODE_SPACE) {
             match->from -= length;
         }
@@ -148,8 +150,8 @@ static void strip(const struct evq_definition_added *token, const char *text, si
     }
 }
 
-bool evq_added_next(const struct evq_added *added, const char *text, size_t bytes, size_t *at,
-                    size_t *taken, struct evq_added_match *ret_match)
+bool evq_added_tokens_next(const struct evq_added_tokens *added, const char *text, size_t bytes,
+                           size_t *at, size_t *taken, struct evq_added_tokens_match *ret_match)
 {
     if (added->count == 0) {
         return false;
@@ -168,7 +170,7 @@ bool evq_added_next(const struct evq_added *added, const char *text, size_t byte
             i = end - 1; // Passed over as a whole.
             continue;
         }
-        *ret_match = (struct evq_added_match){i, end, token->id};
+        *ret_match = (struct evq_added_tokens_match){i, end, token->id};
         strip(token, text, bytes, *taken, ret_match);
         *at = end;
         *taken = ret_match->to;

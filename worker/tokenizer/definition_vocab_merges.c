@@ -68,7 +68,7 @@ static enum evq_status read_merges(struct evq_definition *definition, struct evq
 enum evq_status evq_definition_read_pair(struct evq_definition *definition, struct evq_error *err)
 {
     definition->byte_level = true;
-    definition->steps.scan = EVQ_SCAN_GPT2;
+    definition->steps.scan = EVQ_PRETOKENIZER_GPT2;
     enum evq_status status = read_vocabulary(definition, err);
     return status == EVQ_OK ? read_merges(definition, err) : status;
 }

@@ -1,7 +1,7 @@
 /* What happens to a stretch of text before it is merged. */
 #include <string.h>
 
-#include "worker/tokenizer/parts.h"
+#include "worker/tokenizer/tokenizer_internal.h"
 #include "worker/tokenizer/unicode.h"
 
 #define UNDER "\xe2\x96\x81"
@@ -44,9 +44,11 @@ static enum evq_status take(const struct evq_buffer *buffer, struct evq_definiti
     return EVQ_OK;
 }
 
-enum evq_status evq_steps_normalize(const struct evq_steps *steps, struct evq_definition_text text,
-                                    struct evq_buffer buffers[2], struct evq_buffer *work,
-                                    struct evq_definition_text *ret_text, struct evq_error *err)
+enum evq_status evq_normalizer_normalize(const struct evq_normalizer *steps,
+                                         struct evq_definition_text text,
+                                         struct evq_buffer buffers[2], struct evq_buffer *work,
+                                         struct evq_definition_text *ret_text,
+                                         struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -74,9 +76,10 @@ enum evq_status evq_steps_normalize(const struct evq_steps *steps, struct evq_de
     return status;
 }
 
-enum evq_status evq_steps_prepare(const struct evq_steps *steps, struct evq_definition_text text,
-                                  bool first, struct evq_buffer *buffer,
-                                  struct evq_definition_text *ret_text, struct evq_error *err)
+enum evq_status evq_normalizer_prepare(const struct evq_normalizer *steps,
+                                       struct evq_definition_text text, bool first,
+                                       struct evq_buffer *buffer,
+                                       struct evq_definition_text *ret_text, struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 
@@ -98,8 +101,8 @@ enum evq_status evq_steps_prepare(const struct evq_steps *steps, struct evq_defi
     return status;
 }
 
-size_t evq_steps_run(const struct evq_steps *steps, struct evq_definition_text text,
-                     bool *ret_number)
+size_t evq_normalizer_run(const struct evq_normalizer *steps, struct evq_definition_text text,
+                          bool *ret_number)
 {
     size_t length = 0;
     size_t i = 0;

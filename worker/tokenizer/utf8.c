@@ -1,4 +1,4 @@
-#include "worker/tokenizer/text.h"
+#include "worker/tokenizer/utf8.h"
 
 #include <string.h>
 
@@ -28,7 +28,7 @@ static size_t sequence(const unsigned char *at, size_t left, size_t *ret_part)
     return wanted;
 }
 
-size_t evq_text_valid(const char *text, size_t bytes)
+size_t evq_utf8_valid(const char *text, size_t bytes)
 {
     const unsigned char *at = (const unsigned char *)text;
     size_t i = 0;
@@ -52,10 +52,10 @@ size_t evq_text_valid(const char *text, size_t bytes)
     return i;
 }
 
-void evq_text_repair(const char *text, size_t bytes, struct evq_buffer *out)
+void evq_utf8_repair(const char *text, size_t bytes, struct evq_buffer *out)
 {
     while (bytes > 0) {
-        const size_t valid = evq_text_valid(text, bytes);
+        const size_t valid = evq_utf8_valid(text, bytes);
         evq_buffer_append(out, text, valid);
         text += valid;
         bytes -= valid;
@@ -69,7 +69,7 @@ void evq_text_repair(const char *text, size_t bytes, struct evq_buffer *out)
     }
 }
 
-uint32_t evq_text_code_before(const unsigned char *start, const unsigned char *end,
+uint32_t evq_utf8_code_before(const unsigned char *start, const unsigned char *end,
                               size_t *ret_bytes)
 {
     const unsigned char *at = end - 1;
@@ -77,10 +77,10 @@ uint32_t evq_text_code_before(const unsigned char *start, const unsigned char *e
     while (at > start && (*at & 0xc0) == 0x80) {
         at--;
     }
-    return evq_text_code(at, ret_bytes);
+    return evq_utf8_code(at, ret_bytes);
 }
 
-size_t evq_text_put(uint32_t code, char *out)
+size_t evq_utf8_put(uint32_t code, char *out)
 {
     if (code < 0x80) {
         out[0] = (char)code;

@@ -1,8 +1,8 @@
 /*
  * UTF-8 text as tokenizers walk it. Any thread.
  */
-#ifndef EVQ_WORKER_TOKENIZER_TEXT_H
-#define EVQ_WORKER_TOKENIZER_TEXT_H
+#ifndef EVQ_WORKER_TOKENIZER_UTF8_H
+#define EVQ_WORKER_TOKENIZER_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,14 +11,14 @@
 #include "shared/base/buffer.h"
 
 /* How many of the bytes are valid UTF-8, counted from the start: bytes when all are. */
-size_t evq_text_valid(const char *text, size_t bytes);
+size_t evq_utf8_valid(const char *text, size_t bytes);
 
 /* Appends text with U+FFFD for what is no UTF-8, one for each maximal part of a sequence, as
  * Python's bytes.decode(errors="replace") does. */
-void evq_text_repair(const char *text, size_t bytes, struct evq_buffer *out);
+void evq_utf8_repair(const char *text, size_t bytes, struct evq_buffer *out);
 
 /* The code point at `at`, of valid UTF-8 with at < end; *ret_bytes is its length. */
-static inline uint32_t evq_text_code(const unsigned char *at, size_t *ret_bytes)
+static inline uint32_t evq_utf8_code(const unsigned char *at, size_t *ret_bytes)
 {
     if (at[0] < 0x80) {
         *ret_bytes = 1;
@@ -38,10 +38,10 @@ static inline uint32_t evq_text_code(const unsigned char *at, size_t *ret_bytes)
 }
 
 /* The code point that ends at `end`, of valid UTF-8 with start < end. */
-uint32_t evq_text_code_before(const unsigned char *start, const unsigned char *end,
+uint32_t evq_utf8_code_before(const unsigned char *start, const unsigned char *end,
                               size_t *ret_bytes);
 
 /* Writes code as UTF-8 to out (room for 4); returns its bytes. */
-size_t evq_text_put(uint32_t code, char *out);
+size_t evq_utf8_put(uint32_t code, char *out);
 
 #endif

@@ -1,19 +1,19 @@
-#include "worker/tokenizer/tree.h"
+#include "worker/tokenizer/json_tree.h"
 
 #include <string.h>
 
 struct levels { // The objects and arrays that are open, and where their next element goes.
-    struct evq_tree *open[EVQ_JSON_DEPTH_MAX + 1];
-    struct evq_tree **end[EVQ_JSON_DEPTH_MAX + 1];
+    struct evq_json_tree *open[EVQ_JSON_DEPTH_MAX + 1];
+    struct evq_json_tree **end[EVQ_JSON_DEPTH_MAX + 1];
     size_t depth;
 };
 
-static enum evq_status check_key(const struct evq_tree *object, struct evq_definition_text key,
+static enum evq_status check_key(const struct evq_json_tree *object, struct evq_definition_text key,
                                  struct evq_error *err)
 {
     char shown[260];
 
-    if (evq_tree_get(object, key.text) != NULL) {
+    if (evq_json_tree_get(object, key.text) != NULL) {
         return evq_error_set(err, EVQ_E_CORRUPT, "the key '%s' comes twice in one object",
                              evq_definition_shown(key, shown, sizeof(shown)));
     }
@@ -24,12 +24,12 @@ static enum evq_status add(struct levels *levels, const struct evq_json_token *t
                            struct evq_definition_text key, struct evq_arena *arena,
                            struct evq_error *err)
 {
-    struct evq_tree *node = evq_arena_alloc(arena, sizeof(*node));
+    struct evq_json_tree *node = evq_arena_alloc(arena, sizeof(*node));
 
     if (node == NULL) {
         return evq_error_set(err, EVQ_E_LIMIT, "settings of more values than expected");
     }
-    *node = (struct evq_tree){.kind = token->kind, .key = key};
+    *node = (struct evq_json_tree){.kind = token->kind, .key = key};
     if (token->kind == EVQ_JSON_STRING || token->kind == EVQ_JSON_NUMBER) {
         node->text = (struct evq_definition_text){token->text, token->bytes};
     }
@@ -43,11 +43,11 @@ static enum evq_status add(struct levels *levels, const struct evq_json_token *t
     return EVQ_OK;
 }
 
-enum evq_status evq_tree_read(struct evq_json *json, const struct evq_json_token *token,
-                              struct evq_arena *arena, struct evq_tree **ret_tree,
-                              struct evq_error *err)
+enum evq_status evq_json_tree_read(struct evq_json *json, const struct evq_json_token *token,
+                                   struct evq_arena *arena, struct evq_json_tree **ret_tree,
+                                   struct evq_error *err)
 {
-    struct evq_tree *root = NULL;
+    struct evq_json_tree *root = NULL;
     struct levels levels = {.end = {&root}};
     struct evq_json_token at = *token;
     struct evq_definition_text key = {0};
@@ -76,12 +76,12 @@ enum evq_status evq_tree_read(struct evq_json *json, const struct evq_json_token
     }
 }
 
-const struct evq_tree *evq_tree_get(const struct evq_tree *tree, const char *key)
+const struct evq_json_tree *evq_json_tree_get(const struct evq_json_tree *tree, const char *key)
 {
     if (tree == NULL || tree->kind != EVQ_JSON_OBJECT) {
         return NULL;
     }
-    for (const struct evq_tree *member = tree->first; member != NULL; member = member->next) {
+    for (const struct evq_json_tree *member = tree->first; member != NULL; member = member->next) {
         if (evq_definition_is(member->key, key)) {
             return member;
         }
@@ -89,25 +89,27 @@ const struct evq_tree *evq_tree_get(const struct evq_tree *tree, const char *key
     return NULL;
 }
 
-bool evq_tree_is(const struct evq_tree *tree, const char *words)
+bool evq_json_tree_is(const struct evq_json_tree *tree, const char *words)
 {
     return tree != NULL && tree->kind == EVQ_JSON_STRING && evq_definition_is(tree->text, words);
 }
 
-bool evq_tree_none(const struct evq_tree *tree)
+bool evq_json_tree_none(const struct evq_json_tree *tree)
 {
     return tree == NULL || tree->kind == EVQ_JSON_NULL;
 }
 
-bool evq_tree_flag(const struct evq_tree *tree, const char *key, bool otherwise, bool *ret_value)
+bool evq_json_tree_flag(const struct evq_json_tree *tree, const char *key, bool otherwise,
+                        bool *ret_value)
 {
-    const struct evq_tree *member = evq_tree_get(tree, key);
+    const struct evq_json_tree *member = evq_json_tree_get(tree, key);
 
-    *ret_value = evq_tree_none(member) ? otherwise : member->kind == EVQ_JSON_TRUE;
-    return evq_tree_none(member) || member->kind == EVQ_JSON_TRUE || member->kind == EVQ_JSON_FALSE;
+    *ret_value = evq_json_tree_none(member) ? otherwise : member->kind == EVQ_JSON_TRUE;
+    return evq_json_tree_none(member) || member->kind == EVQ_JSON_TRUE ||
+           member->kind == EVQ_JSON_FALSE;
 }
 
-bool evq_tree_u64(const struct evq_tree *tree, uint64_t *ret_value)
+bool evq_json_tree_u64(const struct evq_json_tree *tree, uint64_t *ret_value)
 {
     const struct evq_json_token token = {
         .kind = tree != NULL ? tree->kind : EVQ_JSON_NULL,

@@ -1,4 +1,4 @@
-#include "worker/tokenizer/scan.h"
+#include "worker/tokenizer/pretokenizer.h"
 
 #include <string.h>
 
@@ -12,24 +12,24 @@
 /* As found in tokenizer.json files; all spellings of one kind match the same texts. */
 static const struct {
     const char *pattern;
-    enum evq_scan_kind kind;
+    enum evq_pretokenizer_kind kind;
 } patterns[] = {
     {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-     EVQ_SCAN_GPT2},
+     EVQ_PRETOKENIZER_GPT2},
     {"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
-     EVQ_SCAN_GPT2},
-    {ENGLISH WORDS "\\p{N}{1,3}" PUNCTUATED, EVQ_SCAN_LLAMA3},
-    {"'(?i:[sdmt]|ll|ve|re)|" WORDS "\\p{N}{1,3}" PUNCTUATED, EVQ_SCAN_LLAMA3},
+     EVQ_PRETOKENIZER_GPT2},
+    {ENGLISH WORDS "\\p{N}{1,3}" PUNCTUATED, EVQ_PRETOKENIZER_LLAMA3},
+    {"'(?i:[sdmt]|ll|ve|re)|" WORDS "\\p{N}{1,3}" PUNCTUATED, EVQ_PRETOKENIZER_LLAMA3},
     {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}"
      "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|" TAIL,
-     EVQ_SCAN_LLAMA3},
-    {ENGLISH WORDS "\\p{N}" PUNCTUATED, EVQ_SCAN_QWEN2},
+     EVQ_PRETOKENIZER_LLAMA3},
+    {ENGLISH WORDS "\\p{N}" PUNCTUATED, EVQ_PRETOKENIZER_QWEN2},
     {ENGLISH
      "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" TAIL,
-     EVQ_SCAN_QWEN3_5},
+     EVQ_PRETOKENIZER_QWEN3_5},
 };
 
-bool evq_scan_find(const char *pattern, size_t bytes, enum evq_scan_kind *ret_kind)
+bool evq_pretokenizer_find(const char *pattern, size_t bytes, enum evq_pretokenizer_kind *ret_kind)
 {
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
         if (strlen(patterns[i].pattern) == bytes &&
@@ -97,7 +97,7 @@ static text_at spaces_end(text_at at, text_at end)
     if (stop == end) {
         return stop;
     }
-    (void)evq_text_code_before(at, stop, &last); // For its length.
+    (void)evq_utf8_code_before(at, stop, &last); // For its length.
     return stop - last > at ? stop - last : stop;
 }
 
@@ -200,25 +200,25 @@ static text_at next_under(text_at at, text_at end, bool runs)
     return end;
 }
 
-size_t evq_scan_next(enum evq_scan_kind kind, const char *text, size_t bytes)
+size_t evq_pretokenizer_next(enum evq_pretokenizer_kind kind, const char *text, size_t bytes)
 {
     text_at at = (text_at)text;
     text_at end = at + bytes;
 
     switch (kind) {
-    case EVQ_SCAN_GPT2:
+    case EVQ_PRETOKENIZER_GPT2:
         return (size_t)(next_gpt2(at, end) - at);
-    case EVQ_SCAN_LLAMA3:
+    case EVQ_PRETOKENIZER_LLAMA3:
         return (size_t)(next_words(at, end, 3, false) - at);
-    case EVQ_SCAN_QWEN2:
+    case EVQ_PRETOKENIZER_QWEN2:
         return (size_t)(next_words(at, end, 1, false) - at);
-    case EVQ_SCAN_QWEN3_5:
+    case EVQ_PRETOKENIZER_QWEN3_5:
         return (size_t)(next_words(at, end, 1, true) - at);
-    case EVQ_SCAN_UNDERS:
+    case EVQ_PRETOKENIZER_UNDERS:
         return (size_t)(next_under(at, end, true) - at);
-    case EVQ_SCAN_UNDER:
+    case EVQ_PRETOKENIZER_UNDER:
         return (size_t)(next_under(at, end, false) - at);
-    case EVQ_SCAN_WHOLE:
+    case EVQ_PRETOKENIZER_WHOLE:
         break;
     }
     return bytes;
