@@ -13,10 +13,10 @@
 
 #include "shared/base/clock.h"
 #include "worker/child/channel.h"
+#include "worker/child/child_job.h"
 #include "worker/child/fetch.h"
 #include "worker/child/runner.h"
 #include "worker/child/scratch.h"
-#include "worker/child/work.h"
 #include "worker/supervisor/lease.h"
 
 #define PROGRESS_MS 200 // At most so often is progress told.
@@ -26,7 +26,7 @@ struct child {
     struct evq_config *config;
     struct evq_runner *runner;
     struct evq_channel channel;
-    const struct evq_work *work; // The present job.
+    const struct evq_child_job *work; // The present job.
     bool cancelled;
     bool leaving; // Told to exit, or the supervisor is gone.
     int64_t told_ms;
@@ -179,8 +179,9 @@ static void scratch_renew(struct child *child)
 }
 
 static enum evq_status work_run(struct child *child, const struct evq_note *note,
-                                const struct evq_work *work, const struct evq_eval_report *report,
-                                struct evq_failure *failure, struct evq_error *err)
+                                const struct evq_child_job *work,
+                                const struct evq_eval_report *report, struct evq_failure *failure,
+                                struct evq_error *err)
 {
     const struct evq_eval_request request = {
         .config = child->config,
@@ -188,7 +189,7 @@ static enum evq_status work_run(struct child *child, const struct evq_note *note
         .job = work->job,
         .root_fd = work->root_fd,
         .root_path = work->root_path,
-        .path = evq_work_path(work),
+        .path = evq_child_job_path(work),
         .prepared = "",
         .shard = (int32_t)evq_channel_get_integer(note, "shard", -1),
         .shard_count = (int32_t)evq_channel_get_integer(note, "shard_count", 0),
@@ -220,14 +221,14 @@ static void job_take(struct child *child, const struct evq_note *note)
 {
     const struct evq_eval_report report = {
         .context = child, .progress = child_progress, .task = child_task};
-    struct evq_work work;
+    struct evq_child_job work;
     struct evq_failure failure = {0};
     struct evq_error err = {0};
     struct evq_error lack = {0};
 
     child->cancelled = false;
     child->told_ms = 0;
-    enum evq_status status = evq_work_open(child->config, note, &report, &work, &err);
+    enum evq_status status = evq_child_job_open(child->config, note, &report, &work, &err);
     if (status == EVQ_OK) {
         status = scratch_have(child, &err);
     }
@@ -236,7 +237,7 @@ static void job_take(struct child *child, const struct evq_note *note)
         status = work_run(child, note, &work, &report, &failure, &err);
     }
     scratch_renew(child); // First: of an attempt whose end is told nothing is left.
-    evq_work_close(&work);
+    evq_child_job_close(&work);
     if (may_lack_room(status, &failure) &&
         evq_scratch_room(child->config->worker.scratch, &lack) != EVQ_OK) {
         status = evq_error_prefix(&lack, "%s", err.message);

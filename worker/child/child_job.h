@@ -2,15 +2,15 @@
  * One job as the supervisor gave it to the child of a slot: the job itself, its suite, and the
  * directory in which its checkpoint is found.
  */
-#ifndef EVQ_WORKER_WORK_H
-#define EVQ_WORKER_WORK_H
+#ifndef EVQ_WORKER_CHILD_CHILD_JOB_H
+#define EVQ_WORKER_CHILD_CHILD_JOB_H
 
 #include "shared/config/config.h"
 #include "shared/queue/codec.h"
 #include "worker/child/fetch.h"
 #include "worker/evaluators/evaluator.h"
 
-struct evq_work {
+struct evq_child_job {
     const char *id;
     struct evq_job *job;
     const struct evq_suite *suite;
@@ -26,12 +26,12 @@ struct evq_work {
  * note's, which must stay. EVQ_E_RETRY, EVQ_E_INCOMPLETE: of this machine's set-up, not of the job.
  * To be closed however it ends.
  */
-enum evq_status evq_work_open(const struct evq_config *config, const struct evq_note *note,
-                              const struct evq_eval_report *report, struct evq_work *work,
-                              struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_work_close(struct evq_work *work);
+enum evq_status evq_child_job_open(const struct evq_config *config, const struct evq_note *note,
+                                   const struct evq_eval_report *report, struct evq_child_job *work,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
+void evq_child_job_close(struct evq_child_job *work);
 
 /* Where the checkpoint lies in that directory. */
-const char *evq_work_path(const struct evq_work *work);
+const char *evq_child_job_path(const struct evq_child_job *work);
 
 #endif

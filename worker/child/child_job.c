@@ -1,4 +1,4 @@
-#include "worker/child/work.h"
+#include "worker/child/child_job.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include "worker/child/channel.h"
 #include "worker/evaluators/placement.h"
 
-static bool file_is_here(const struct evq_work *work)
+static bool file_is_here(const struct evq_child_job *work)
 {
     const char *const paths[] = {work->job->pin, work->job->path};
     int fd = -1;
@@ -28,7 +28,7 @@ static bool file_is_here(const struct evq_work *work)
 
 /* Weights in memory are read where they are, if this machine is theirs; else fetched. */
 static enum evq_status memory_open(const struct evq_config *config,
-                                   const struct evq_eval_report *report, struct evq_work *work,
+                                   const struct evq_eval_report *report, struct evq_child_job *work,
                                    struct evq_error *err)
 {
     const struct evq_snapshot *snapshot = &work->job->snapshot;
@@ -69,7 +69,7 @@ static enum evq_status memory_open(const struct evq_config *config,
 }
 
 /* Splits "a\nb\n" in place; the pointers are into the note's text. */
-static enum evq_status tasks_done_split(const struct evq_note *note, struct evq_work *work,
+static enum evq_status tasks_done_split(const struct evq_note *note, struct evq_child_job *work,
                                         struct evq_error *err)
 {
     char *text = evq_arena_strdup(note->arena, evq_channel_get_text(note, "tasks_done"));
@@ -87,14 +87,14 @@ static enum evq_status tasks_done_split(const struct evq_note *note, struct evq_
     return EVQ_OK;
 }
 
-enum evq_status evq_work_open(const struct evq_config *config, const struct evq_note *note,
-                              const struct evq_eval_report *report, struct evq_work *work,
-                              struct evq_error *err)
+enum evq_status evq_child_job_open(const struct evq_config *config, const struct evq_note *note,
+                                   const struct evq_eval_report *report, struct evq_child_job *work,
+                                   struct evq_error *err)
 {
     const struct evq_field *record = evq_codec_note_field(note, "record");
     const char *suite = evq_channel_get_text(note, "suite");
 
-    *work = (struct evq_work){.root_fd = -1, .fetched = {.directory_fd = -1}};
+    *work = (struct evq_child_job){.root_fd = -1, .fetched = {.directory_fd = -1}};
     work->id = evq_channel_get_text(note, "id");
     work->suite = evq_config_suite(config, suite);
     if (work->suite == NULL ||
@@ -141,14 +141,14 @@ enum evq_status evq_work_open(const struct evq_config *config, const struct evq_
     return EVQ_OK;
 }
 
-void evq_work_close(struct evq_work *work)
+void evq_child_job_close(struct evq_child_job *work)
 {
     evq_file_close(&work->root_fd);
     evq_fetch_close(&work->fetched);
     evq_job_free(work->job);
 }
 
-const char *evq_work_path(const struct evq_work *work)
+const char *evq_child_job_path(const struct evq_child_job *work)
 {
     return work->fetched.directory[0] != '\0' ? work->fetched.name
                                               : evq_placement_pick(work->root_fd, work->job);
