@@ -33,17 +33,20 @@ struct scene {
 static bool starving; // The next look at what a slot fits finds no memory.
 
 /* The linker's names: tests/links/memory.cmake. */
-enum evq_status __real_evq_offer_fit(const struct evq_suite_registry *offer, struct evq_slot *slot);
-enum evq_status __wrap_evq_offer_fit(const struct evq_suite_registry *offer, struct evq_slot *slot);
+enum evq_status __real_evq_suite_registry_fit(const struct evq_suite_registry *offer,
+                                              struct evq_slot *slot);
+enum evq_status __wrap_evq_suite_registry_fit(const struct evq_suite_registry *offer,
+                                              struct evq_slot *slot);
 
-enum evq_status __wrap_evq_offer_fit(const struct evq_suite_registry *offer, struct evq_slot *slot)
+enum evq_status __wrap_evq_suite_registry_fit(const struct evq_suite_registry *offer,
+                                              struct evq_slot *slot)
 {
     if (!starving) {
-        return __real_evq_offer_fit(offer, slot);
+        return __real_evq_suite_registry_fit(offer, slot);
     }
     starving = false;
     fixture_memory_refuse(0, SIZE_MAX - 1);
-    const enum evq_status status = __real_evq_offer_fit(offer, slot);
+    const enum evq_status status = __real_evq_suite_registry_fit(offer, slot);
     assert_true(fixture_memory_give() > 0);
     return status;
 }
@@ -103,7 +106,7 @@ static int teardown(void **state)
 static void round_run(struct scene *scene)
 {
     scene->supervisor.redis.retry_ms = 0;
-    scene->supervisor.reclass_ms = 0;
+    scene->supervisor.classes_retry_ms = 0;
     evq_redis_round_run(&scene->supervisor);
     evq_redis_session_wait_drop(&scene->supervisor.redis); // The connection is the fixture's, too.
 }

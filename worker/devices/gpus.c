@@ -90,7 +90,7 @@ static void slot_give(struct evq_supervisor *supervisor, struct evq_slot *slot,
     slot->note[0] = '\0';
     slot->start_ms = 0;
     supervisor->classes_stale =
-        evq_suite_registry_fit(&supervisor->offer, slot) != EVQ_OK || supervisor->classes_stale;
+        evq_suite_registry_fit(&supervisor->registry, slot) != EVQ_OK || supervisor->classes_stale;
     supervisor->claim_due = true;
     evq_log(EVQ_LOG_INFO, "gpu_leased", "slot=%u devices=%s", slot->number, slot->devices);
 }

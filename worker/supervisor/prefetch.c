@@ -109,18 +109,18 @@ static void reader_start(struct evq_supervisor *supervisor, const struct evq_job
     }
     evq_file_close(&record_fd); // The process has its own.
     free(envp);
-    ahead->pid = pid > 0 ? pid : 0; // What cannot start is not missed.
-    ahead->stopped = false;
-    ahead->began_ms = evq_clock_mono_ms();
+    prefetch->pid = pid > 0 ? pid : 0; // What cannot start is not missed.
+    prefetch->stopped = false;
+    prefetch->began_ms = evq_clock_mono_ms();
 }
 
 void evq_prefetch_stop(struct evq_supervisor *supervisor)
 {
     struct evq_prefetch *prefetch = &supervisor->prefetch;
 
-    if (ahead->pid > 0 && !ahead->stopped) {
-        ahead->stopped = true;
-        (void)kill(ahead->pid, SIGKILL);
+    if (prefetch->pid > 0 && !prefetch->stopped) {
+        prefetch->stopped = true;
+        (void)kill(prefetch->pid, SIGKILL);
     }
 }
 
@@ -129,21 +129,21 @@ void evq_prefetch_reap(struct evq_supervisor *supervisor)
     struct evq_prefetch *prefetch = &supervisor->prefetch;
     int wait_status = 0;
 
-    if (ahead->pid <= 0 || waitpid(ahead->pid, &wait_status, WNOHANG) != ahead->pid) {
+    if (prefetch->pid <= 0 || waitpid(prefetch->pid, &wait_status, WNOHANG) != prefetch->pid) {
         return; // One that hangs in a file system's call is waited for, and no other started.
     }
     const bool done = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == EVQ_EXIT_OK;
-    evq_log(done ? EVQ_LOG_INFO : EVQ_LOG_DEBUG, "prefetch", "job=%s ms=%lld outcome=%s", ahead->id,
-            (long long)(evq_clock_mono_ms() - ahead->began_ms),
-            ahead->stopped ? "stopped"
-            : done         ? "done"
-                           : "left");
-    ahead->pid = 0;
-    if (done && !ahead->stopped) {
-        slot_tell(supervisor, ahead->job);
+    evq_log(done ? EVQ_LOG_INFO : EVQ_LOG_DEBUG, "prefetch", "job=%s ms=%lld outcome=%s",
+            prefetch->id, (long long)(evq_clock_mono_ms() - prefetch->began_ms),
+            prefetch->stopped ? "stopped"
+            : done            ? "done"
+                              : "left");
+    prefetch->pid = 0;
+    if (done && !prefetch->stopped) {
+        slot_tell(supervisor, prefetch->job);
     }
-    if (ahead->stopped) {
-        ahead->id[0] = '\0'; // Should it still be the next one, what is missing is read.
+    if (prefetch->stopped) {
+        prefetch->id[0] = '\0'; // Should it still be the next one, what is missing is read.
     }
     evq_prefetch_close(supervisor);
 }
@@ -204,13 +204,13 @@ static void peeked_take(struct evq_supervisor *supervisor, const struct evq_peek
 {
     struct evq_prefetch *prefetch = &supervisor->prefetch;
 
-    if (peeked->job == NULL || strcmp(peeked->id, ahead->id) == 0) {
+    if (peeked->job == NULL || strcmp(peeked->id, prefetch->id) == 0) {
         evq_job_free(peeked->job);
         return;
     }
-    (void)snprintf(ahead->id, sizeof(ahead->id), "%s", peeked->id);
+    (void)snprintf(prefetch->id, sizeof(prefetch->id), "%s", peeked->id);
     evq_prefetch_close(supervisor);
-    ahead->job = peeked->job;
+    prefetch->job = peeked->job;
     if (!chance_is_ours(supervisor, peeked->running)) {
         evq_prefetch_close(supervisor);
     } else if (strcmp(peeked->job->root, supervisor->config->shm.name) != 0) {
@@ -242,9 +242,9 @@ bool evq_prefetch_look(struct evq_supervisor *supervisor)
     if (!evq_redis_session_note_read(&supervisor->redis, status, &err)) {
         return false;
     }
-    ahead->look_ms = evq_clock_mono_ms() + supervisor->heartbeat_ms; // Others come and go.
+    prefetch->look_ms = evq_clock_mono_ms() + supervisor->heartbeat_ms; // Others come and go.
     if (status != EVQ_OK) {
-        ahead->refused = true;
+        prefetch->refused = true;
         evq_log(EVQ_LOG_WARN, "prefetch_refused", "reason=%s", err.message);
         return true;
     }

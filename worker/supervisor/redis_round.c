@@ -121,8 +121,8 @@ static void slots_fit(struct evq_supervisor *supervisor)
     for (uint32_t i = 0; i < supervisor->slot_count; i++) {
         if (!supervisor->slots[i].waits_for_gpus &&
             evq_suite_registry_fit(&supervisor->registry, &supervisor->slots[i]) != EVQ_OK) {
-            supervisor->classes_stale =
-                true; // Else what it did not find out would never be claimed.
+            // Otherwise the classes that it could not read would never be claimed.
+            supervisor->classes_stale = true;
             supervisor->classes_retry_ms = evq_clock_mono_ms() + CLASSES_RETRY_MS;
         }
     }
@@ -377,8 +377,8 @@ void evq_redis_round_run(struct evq_supervisor *supervisor)
         }
         claim_answered(supervisor, status, &err);
         if (status != EVQ_OK) {
-            supervisor->classes_stale =
-                true; // Classes we no longer know of are one way to be refused.
+            // A claim is also refused if a class that it names no longer exists.
+            supervisor->classes_stale = true;
             session->retry_ms = evq_clock_mono_ms() + REFUSED_MS;
             return;
         }

@@ -63,41 +63,41 @@ enum evq_status evq_native_prefetch_new(const struct evq_backend *backend, int32
     if (prefetch == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "loading ahead");
     }
-    ahead->backend = *backend;
-    ahead->threads = threads;
-    ahead->patience_ms = patience_ms;
-    ahead->request.root_fd = -1;
+    prefetch->backend = *backend;
+    prefetch->threads = threads;
+    prefetch->patience_ms = patience_ms;
+    prefetch->request.root_fd = -1;
     (void)pthread_mutex_init(&prefetch->lock, NULL); // None of these fails on Linux.
     (void)pthread_condattr_init(&attributes);
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&prefetch->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    *ret_prefetch = ahead;
+    *ret_prefetch = prefetch;
     return EVQ_OK;
 }
 
 /* Of a job whose thread has ended, or never began; the memory stays for the next. */
 static void job_close(struct evq_native_prefetch *prefetch)
 {
-    evq_model_free(ahead->model);
-    evq_checkpoint_close(ahead->checkpoint);
-    evq_job_free(ahead->job);
+    evq_model_free(prefetch->model);
+    evq_checkpoint_close(prefetch->checkpoint);
+    evq_job_free(prefetch->job);
     evq_file_close(&prefetch->request.root_fd);
-    ahead->model = NULL;
-    ahead->checkpoint = NULL;
-    ahead->job = NULL;
-    ahead->request.root_fd = -1;
+    prefetch->model = NULL;
+    prefetch->checkpoint = NULL;
+    prefetch->job = NULL;
+    prefetch->request.root_fd = -1;
 }
 
 /* No thread works with it. */
 static void second_set_close(struct evq_native_prefetch *prefetch)
 {
-    evq_loader_free(ahead->loader);
-    ahead->loader = NULL;
-    if (ahead->state != NULL) {
-        ahead->backend.ops->close(ahead->state);
+    evq_loader_free(prefetch->loader);
+    prefetch->loader = NULL;
+    if (prefetch->state != NULL) {
+        prefetch->backend.ops->close(prefetch->state);
     }
-    ahead->state = NULL;
+    prefetch->state = NULL;
 }
 
 static void prefetch_destroy(struct evq_native_prefetch *prefetch)
@@ -116,9 +116,9 @@ static enum evq_status tell(void *context, int64_t done, int64_t total)
     struct evq_native_prefetch *prefetch = context;
 
     (void)pthread_mutex_lock(&prefetch->lock); // Fails for a broken mutex only; so do all below.
-    ahead->done = done;
-    ahead->total = total;
-    const bool stop = ahead->stop;
+    prefetch->done = done;
+    prefetch->total = total;
+    const bool stop = prefetch->stop;
     (void)pthread_cond_signal(&prefetch->changed);
     (void)pthread_mutex_unlock(&prefetch->lock);
     return stop ? EVQ_E_STOPPED : EVQ_OK;
@@ -136,17 +136,18 @@ static enum evq_status open_model(struct evq_native_prefetch *prefetch)
         return EVQ_E_UNSUPPORTED; // Models of samples are small: nothing to gain.
     }
     if (status == EVQ_OK) { // Here, and not where the job is taken over: it may hang.
-        ahead->request.root_fd = open(ahead->request.root_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        status = ahead->request.root_fd >= 0 ? EVQ_OK : EVQ_E_IO;
+        prefetch->request.root_fd =
+            open(prefetch->request.root_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        status = prefetch->request.root_fd >= 0 ? EVQ_OK : EVQ_E_IO;
     }
     if (status == EVQ_OK) {
-        ahead->request.path = evq_placement_pick(ahead->request.root_fd, ahead->job);
+        prefetch->request.path = evq_placement_pick(prefetch->request.root_fd, prefetch->job);
         status =
             evq_native_checkpoint_open(&prefetch->request, config, &prefetch->checkpoint, NULL);
     }
     return status == EVQ_OK
-               ? evq_native_model_build(task, config, ahead->checkpoint, ahead->fast_bf16, &length,
-                                        &prefetch->model, NULL)
+               ? evq_native_model_build(task, config, prefetch->checkpoint, prefetch->fast_bf16,
+                                        &length, &prefetch->model, NULL)
                : status;
 }
 
@@ -154,32 +155,32 @@ static enum evq_status open_state(struct evq_native_prefetch *prefetch)
 {
     enum evq_status status = EVQ_OK;
 
-    if (ahead->state == NULL) {
-        status = evq_backend_open(&prefetch->backend, ahead->threads, &prefetch->state, NULL);
+    if (prefetch->state == NULL) {
+        status = evq_backend_open(&prefetch->backend, prefetch->threads, &prefetch->state, NULL);
     }
-    if (status == EVQ_OK && ahead->loader == NULL) {
-        status = evq_loader_new(ahead->backend.ops, ahead->state, ahead->threads, &prefetch->loader,
-                                NULL);
+    if (status == EVQ_OK && prefetch->loader == NULL) {
+        status = evq_loader_new(prefetch->backend.ops, prefetch->state, prefetch->threads,
+                                &prefetch->loader, NULL);
     }
     return status;
 }
 
 static enum evq_status load(struct evq_native_prefetch *prefetch)
 {
-    const struct evq_progress progress = {tell, ahead};
+    const struct evq_progress progress = {tell, prefetch};
 
     enum evq_status status = open_model(prefetch);
     if (status == EVQ_OK) {
         status = open_state(prefetch);
     }
     if (status == EVQ_OK) {
-        status = ahead->backend.ops->reserve(ahead->state, &prefetch->model->plan, NULL);
+        status = prefetch->backend.ops->reserve(prefetch->state, &prefetch->model->plan, NULL);
     }
     if (status == EVQ_OK) {
-        evq_loader_watch(ahead->loader, &progress);
-        status = evq_loader_fill(ahead->loader, ahead->checkpoint, ahead->model, &prefetch->loaded,
-                                 NULL);
-        evq_loader_watch(ahead->loader, NULL);
+        evq_loader_watch(prefetch->loader, &progress);
+        status = evq_loader_fill(prefetch->loader, prefetch->checkpoint, prefetch->model,
+                                 &prefetch->loaded, NULL);
+        evq_loader_watch(prefetch->loader, NULL);
     }
     return status;
 }
@@ -190,9 +191,9 @@ static void *prefetch_main(void *context)
 
     const enum evq_status status = load(prefetch);
     (void)pthread_mutex_lock(&prefetch->lock);
-    ahead->status = status;
-    ahead->ended = true;
-    const bool left = ahead->left;
+    prefetch->status = status;
+    prefetch->ended = true;
+    const bool left = prefetch->left;
     (void)pthread_cond_signal(&prefetch->changed);
     (void)pthread_mutex_unlock(&prefetch->lock);
     if (left) {
@@ -217,19 +218,19 @@ static void forget(struct evq_native_prefetch *prefetch)
 {
     bool ended = true;
 
-    if (ahead->begun) {
+    if (prefetch->begun) {
         (void)pthread_mutex_lock(&prefetch->lock);
-        ahead->stop = true;
-        ended = ahead->ended;
+        prefetch->stop = true;
+        ended = prefetch->ended;
         (void)pthread_mutex_unlock(&prefetch->lock);
     }
     if (!ended) {
         return;
     }
-    if (ahead->begun) {
-        (void)pthread_join(ahead->thread, NULL); // Fails for no thread of ours.
+    if (prefetch->begun) {
+        (void)pthread_join(prefetch->thread, NULL); // Fails for no thread of ours.
     }
-    ahead->begun = ahead->hangs = false;
+    prefetch->begun = prefetch->hangs = false;
     job_close(prefetch);
 }
 
@@ -239,11 +240,11 @@ static void forget_within(struct evq_native_prefetch *prefetch, int64_t wait_ms)
     const int64_t end_ms = evq_clock_mono_ms() + wait_ms;
 
     forget(prefetch);
-    if (ahead->begun && !ahead->hangs) {
+    if (prefetch->begun && !prefetch->hangs) {
         (void)pthread_mutex_lock(&prefetch->lock);
-        while (!ahead->ended && wait_until(prefetch, end_ms)) {
+        while (!prefetch->ended && wait_until(prefetch, end_ms)) {
         }
-        ahead->hangs = !ahead->ended;
+        prefetch->hangs = !prefetch->ended;
         (void)pthread_mutex_unlock(&prefetch->lock);
         forget(prefetch);
     }
@@ -265,22 +266,22 @@ static bool thread_start(struct evq_native_prefetch *prefetch)
 void evq_native_prefetch_begin(struct evq_native_prefetch *prefetch, struct evq_job *job,
                                const struct evq_eval_request *request, bool fast_bf16)
 {
-    if (!ahead->taking) {
-        forget_within(prefetch, ahead->patience_ms / TURN_SHARE);
+    if (!prefetch->taking) {
+        forget_within(prefetch, prefetch->patience_ms / TURN_SHARE);
     }
-    if (ahead->begun || ahead->dropped || request->suite->task_count == 0) {
+    if (prefetch->begun || prefetch->dropped || request->suite->task_count == 0) {
         evq_job_free(job);
         return;
     }
-    ahead->job = job;
-    ahead->fast_bf16 = fast_bf16;
-    ahead->request = *request;
-    ahead->request.root_fd = -1;
-    ahead->loaded = (struct evq_loaded){.bytes = 0};
-    ahead->ended = ahead->stop = false;
-    ahead->done = ahead->total = 0;
-    ahead->begun = thread_start(prefetch);
-    if (!ahead->begun) {
+    prefetch->job = job;
+    prefetch->fast_bf16 = fast_bf16;
+    prefetch->request = *request;
+    prefetch->request.root_fd = -1;
+    prefetch->loaded = (struct evq_loaded){.bytes = 0};
+    prefetch->ended = prefetch->stop = false;
+    prefetch->done = prefetch->total = 0;
+    prefetch->begun = thread_start(prefetch);
+    if (!prefetch->begun) {
         job_close(prefetch);
     }
 }
@@ -296,14 +297,14 @@ static bool is_job(const struct evq_native_prefetch *prefetch,
     char ours[EVQ_JOB_ID_BYTES_MAX];
     char theirs[EVQ_JOB_ID_BYTES_MAX];
 
-    if (!ahead->begun || request->job == NULL || request->suite != ahead->request.suite ||
+    if (!prefetch->begun || request->job == NULL || request->suite != prefetch->request.suite ||
         !same_text(request->prepared, "")) {
         return false;
     }
-    evq_job_id(ahead->job, ours);
+    evq_job_id(prefetch->job, ours);
     evq_job_id(request->job, theirs);
     return strcmp(ours, theirs) == 0 &&
-           same_text(ahead->job->fingerprint, request->job->fingerprint);
+           same_text(prefetch->job->fingerprint, request->job->fingerprint);
 }
 
 void evq_native_prefetch_meet(struct evq_native_prefetch *prefetch,
@@ -319,13 +320,13 @@ void evq_native_prefetch_meet(struct evq_native_prefetch *prefetch,
 static bool await(struct evq_native_prefetch *prefetch, const struct evq_progress *progress,
                   enum evq_status *status)
 {
-    int64_t end_ms = evq_clock_mono_ms() + ahead->patience_ms;
+    int64_t end_ms = evq_clock_mono_ms() + prefetch->patience_ms;
     int64_t told = 0;
 
     (void)pthread_mutex_lock(&prefetch->lock);
-    while (!ahead->ended && *status == EVQ_OK) {
-        const int64_t done = ahead->done;
-        const int64_t total = ahead->total;
+    while (!prefetch->ended && *status == EVQ_OK) {
+        const int64_t done = prefetch->done;
+        const int64_t total = prefetch->total;
         if (done == told) {
             if (!wait_until(prefetch, end_ms)) {
                 break;
@@ -335,10 +336,10 @@ static bool await(struct evq_native_prefetch *prefetch, const struct evq_progres
         told = done;
         (void)pthread_mutex_unlock(&prefetch->lock);
         *status = progress->tell(progress->context, done, total);
-        end_ms = evq_clock_mono_ms() + ahead->patience_ms;
+        end_ms = evq_clock_mono_ms() + prefetch->patience_ms;
         (void)pthread_mutex_lock(&prefetch->lock);
     }
-    const bool ended = ahead->ended;
+    const bool ended = prefetch->ended;
     (void)pthread_mutex_unlock(&prefetch->lock);
     return ended;
 }
@@ -357,26 +358,26 @@ enum evq_status evq_native_prefetch_take(struct evq_native_prefetch *prefetch,
     if (!is_job(prefetch, request)) {
         return EVQ_OK;
     }
-    ahead->taking = true;
+    prefetch->taking = true;
     const bool ended = await(prefetch, progress, &status);
-    ahead->taking = false;
+    prefetch->taking = false;
     if (!ended && status == EVQ_OK) {
         evq_log(EVQ_LOG_WARN, "prefetch_hangs", "checkpoint=%s ms=%lld", (*checkpoint)->path,
-                (long long)ahead->patience_ms);
+                (long long)prefetch->patience_ms);
     }
-    const bool fits = ended && status == EVQ_OK && ahead->status == EVQ_OK &&
+    const bool fits = ended && status == EVQ_OK && prefetch->status == EVQ_OK &&
                       evq_native_checkpoint_same(config, &prefetch->request.suite->tasks[0]) &&
-                      evq_checkpoint_same_files(*checkpoint, ahead->checkpoint);
+                      evq_checkpoint_same_files(*checkpoint, prefetch->checkpoint);
     if (fits) {
-        status = ahead->backend.ops->exchange(state, ahead->state, err);
+        status = prefetch->backend.ops->exchange(state, prefetch->state, err);
     }
     if (fits && status == EVQ_OK) {
         evq_checkpoint_close(*checkpoint);
-        *checkpoint = ahead->checkpoint;
-        *ret_model = ahead->model;
-        *ret_loaded = ahead->loaded;
-        ahead->checkpoint = NULL;
-        ahead->model = NULL;
+        *checkpoint = prefetch->checkpoint;
+        *ret_model = prefetch->model;
+        *ret_loaded = prefetch->loaded;
+        prefetch->checkpoint = NULL;
+        prefetch->model = NULL;
     }
     forget(prefetch);
     return status;
@@ -384,16 +385,16 @@ enum evq_status evq_native_prefetch_take(struct evq_native_prefetch *prefetch,
 
 bool evq_native_prefetch_drop(struct evq_native_prefetch *prefetch)
 {
-    if (prefetch == NULL || ahead->dropped) {
+    if (prefetch == NULL || prefetch->dropped) {
         return false;
     }
-    forget_within(prefetch, ahead->patience_ms);
-    if (ahead->begun) {
+    forget_within(prefetch, prefetch->patience_ms);
+    if (prefetch->begun) {
         return false; // What hangs holds its memory.
     }
-    ahead->dropped = ahead->state != NULL; // It would be so again with the next job.
+    prefetch->dropped = prefetch->state != NULL; // It would be so again with the next job.
     second_set_close(prefetch);
-    return ahead->dropped;
+    return prefetch->dropped;
 }
 
 bool evq_native_prefetch_free(struct evq_native_prefetch *prefetch)
@@ -401,12 +402,12 @@ bool evq_native_prefetch_free(struct evq_native_prefetch *prefetch)
     if (prefetch == NULL) {
         return true;
     }
-    forget_within(prefetch, ahead->patience_ms);
-    if (ahead->begun) {
-        const pthread_t thread = ahead->thread;
+    forget_within(prefetch, prefetch->patience_ms);
+    if (prefetch->begun) {
+        const pthread_t thread = prefetch->thread;
         (void)pthread_mutex_lock(&prefetch->lock);
-        ahead->left = !ahead->ended;
-        const bool left = ahead->left;
+        prefetch->left = !prefetch->ended;
+        const bool left = prefetch->left;
         (void)pthread_mutex_unlock(&prefetch->lock);
         if (left) {
             (void)pthread_detach(thread); // Fails for no thread of ours.
