@@ -16,7 +16,7 @@ static enum evq_status open_in(const struct evq_folder *folder, const char *name
     memcpy(path, folder->path, folder_bytes);
     path[folder_bytes] = '/';
     memcpy(path + folder_bytes + 1, name, name_bytes + 1);
-    return evq_beneath_open(folder->root_fd, path, false, ret_fd, err);
+    return evq_root_open(folder->root_fd, path, false, ret_fd, err);
 }
 
 enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoint,

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/format.h"
+#include "shared/checkpoint/root_open.h"
 
 static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
                                  int fd, const struct stat *info,
@@ -39,7 +39,7 @@ static enum evq_status check_same_directory(int root_fd, const char *path,
 {
     struct stat now;
     int fd = -1;
-    enum evq_status status = evq_beneath_open_any(root_fd, path, &fd, &now, err);
+    enum evq_status status = evq_root_open_any(root_fd, path, &fd, &now, err);
 
     if (status != EVQ_OK) {
         return status;
@@ -52,9 +52,10 @@ static enum evq_status check_same_directory(int root_fd, const char *path,
 }
 
 /* Opens and reads path, a file beneath the root. */
-static enum evq_status read_beneath(struct evq_checkpoint *checkpoint, int root_fd,
-                                    const char *path, const struct evq_checkpoint_options *options,
-                                    struct evq_error *err)
+static enum evq_status read_regular_file(struct evq_checkpoint *checkpoint, int root_fd,
+                                         const char *path,
+                                         const struct evq_checkpoint_options *options,
+                                         struct evq_error *err)
 {
     const char *slash = strrchr(path, '/'); // There is one: a directory stands before it.
     const char *folder = evq_arena_strndup(checkpoint->arena, path, (size_t)(slash - path));
@@ -64,7 +65,7 @@ static enum evq_status read_beneath(struct evq_checkpoint *checkpoint, int root_
     if (folder == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
     }
-    enum evq_status status = evq_beneath_open_any(root_fd, path, &fd, &info, err);
+    enum evq_status status = evq_root_open_any(root_fd, path, &fd, &info, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -87,7 +88,7 @@ static enum evq_status read_inside(struct evq_checkpoint *checkpoint, int root_f
     if (full == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
     }
-    enum evq_status status = read_beneath(checkpoint, root_fd, full, options, err);
+    enum evq_status status = read_regular_file(checkpoint, root_fd, full, options, err);
     if (status == EVQ_E_GONE && strchr(name, '/') != NULL) {
         status = evq_error_set(err, EVQ_E_INCOMPLETE, "it is not there (yet)");
     }
@@ -201,7 +202,7 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
     struct evq_checkpoint *checkpoint = NULL;
     struct stat info;
     int fd = -1;
-    enum evq_status status = evq_beneath_open_any(root_fd, path, &fd, &info, err);
+    enum evq_status status = evq_root_open_any(root_fd, path, &fd, &info, err);
 
     if (status != EVQ_OK) {
         return status; // The message names the path.

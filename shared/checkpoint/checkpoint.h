@@ -188,7 +188,7 @@ bool evq_checkpoint_scalar(const struct evq_checkpoint *checkpoint, const char *
  * Opens a file that lies beside the weights, such as config.json: for a directory in it, for a file
  * in its folder, for an adapter then also beside its base. name is a plain name; links may lead
  * anywhere beneath the root. The caller closes *ret_fd. EVQ_E_GONE: not there; else as
- * evq_beneath_open(). Any thread.
+ * evq_root_open(). Any thread.
  */
 enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoint,
                                            const char *name, int *ret_fd,
@@ -234,7 +234,7 @@ enum evq_status evq_checkpoint_complete(int root_fd, const char *path,
 /* Opens path beneath root_fd for reading: no escape by "..", absolute or symbolic links (openat2
  * RESOLVE_BENEATH, or component by component where that is missing); regular files only unless
  * directory. EVQ_E_GONE, EVQ_E_INVALID, EVQ_E_IO. */
-enum evq_status evq_beneath_open(int root_fd, const char *path, bool directory, int *ret_fd,
-                                 struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_root_open(int root_fd, const char *path, bool directory, int *ret_fd,
+                              struct evq_error *err) EVQ_CHECK_RESULT;
 
 #endif

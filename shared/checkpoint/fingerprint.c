@@ -9,9 +9,9 @@
 
 #include "shared/base/file.h"
 #include "shared/base/hex.h"
-#include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/directory.h"
 #include "shared/checkpoint/inventory.h"
+#include "shared/checkpoint/root_open.h"
 
 #define BLOCK_BYTES 4096u
 #define BLOCK_COUNT 16u
@@ -102,7 +102,7 @@ static enum evq_status hash_any(XXH3_state_t *state, int root_fd, const char *pa
     for (size_t i = 0; i < inventory.count && status == EVQ_OK; i++) {
         const struct evq_inventory_file *file = &inventory.files[i];
         int fd = -1;
-        status = evq_beneath_open(root_fd, file->path, false, &fd, err);
+        status = evq_root_open(root_fd, file->path, false, &fd, err);
         if (status == EVQ_OK) {
             (void)XXH3_128bits_update(state, file->name, strlen(file->name) + 1);
             hash_size(state, file->bytes);

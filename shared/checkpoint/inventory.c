@@ -12,8 +12,8 @@
 
 #include "shared/base/arena.h"
 #include "shared/base/file.h"
-#include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/root_open.h"
 
 #define DEPTH_MAX       16
 #define PATH_BYTES      4096
@@ -85,7 +85,7 @@ static enum evq_status link_walk(struct walk *walk, const char *path, int depth)
 {
     struct stat info;
     int fd = -1;
-    enum evq_status status = evq_beneath_open_any(walk->root_fd, path, &fd, &info, walk->err);
+    enum evq_status status = evq_root_open_any(walk->root_fd, path, &fd, &info, walk->err);
 
     if (status == EVQ_E_GONE) {
         return EVQ_OK;
@@ -192,7 +192,7 @@ enum evq_status evq_inventory_take(int root_fd, const char *path, struct evq_inv
     }
     walk.below = end == 0 ? 0 : end + 1;
     enum evq_status status = bytes >= 0 && (size_t)bytes < sizeof(plain)
-                                 ? evq_beneath_open_any(root_fd, plain, &fd, &info, err)
+                                 ? evq_root_open_any(root_fd, plain, &fd, &info, err)
                                  : fail(&walk, EVQ_E_INVALID, path, "is too long");
     if (status == EVQ_OK && S_ISDIR(info.st_mode)) {
         status = folder_walk(&walk, fd, plain, 0);
@@ -223,7 +223,7 @@ static enum evq_status file_check(const struct walk *walk, const struct evq_inve
 {
     struct stat info;
     int fd = -1;
-    enum evq_status status = evq_beneath_open_any(walk->root_fd, file->path, &fd, &info, walk->err);
+    enum evq_status status = evq_root_open_any(walk->root_fd, file->path, &fd, &info, walk->err);
 
     if (status == EVQ_OK &&
         (!S_ISREG(info.st_mode) || (uint64_t)info.st_size != file->bytes ||

@@ -197,7 +197,7 @@ static enum evq_status read_latest(int directory_fd, char *out, size_t out_bytes
 {
     char shown[EVQ_SHOWN_BYTES];
     int fd = -1;
-    enum evq_status status = evq_beneath_open(directory_fd, "latest", false, &fd, err);
+    enum evq_status status = evq_root_open(directory_fd, "latest", false, &fd, err);
 
     if (status != EVQ_OK) {
         return status;
@@ -229,7 +229,7 @@ static enum evq_status find_deepspeed(int directory_fd, char *ret_name, size_t n
     enum evq_status status = read_latest(directory_fd, folder, sizeof(folder), err);
 
     if (status == EVQ_OK) {
-        status = evq_beneath_open(directory_fd, folder, true, &fd, err);
+        status = evq_root_open(directory_fd, folder, true, &fd, err);
     }
     if (status == EVQ_OK) {
         status = scan_directory(fd, &scan, err);
@@ -267,7 +267,7 @@ static enum evq_status find_fsdp(int directory_fd, const struct scan *scan, bool
                              "), but " FSDP_FOLDER);
     }
     enum evq_status status =
-        evq_beneath_open(directory_fd, ema ? FSDP_EMA_FOLDER : FSDP_FOLDER, true, &fd, err);
+        evq_root_open(directory_fd, ema ? FSDP_EMA_FOLDER : FSDP_FOLDER, true, &fd, err);
     if (status == EVQ_OK) {
         status = scan_directory(fd, &inner, err);
         (void)close(fd); // Opened for reading: a failed close loses nothing.

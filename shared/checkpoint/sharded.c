@@ -2,9 +2,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/json.h"
+#include "shared/checkpoint/root_open.h"
 
 /* One entry of weight_map. */
 struct mapping {
@@ -145,7 +145,7 @@ static enum evq_status open_shard(struct sharded *sharded, const char *name, str
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
     }
     evq_error_escape(name, strlen(name), shown, sizeof(shown));
-    enum evq_status status = evq_beneath_open_any(sharded->root_fd, path, &fd, &info, err);
+    enum evq_status status = evq_root_open_any(sharded->root_fd, path, &fd, &info, err);
     if (status == EVQ_E_GONE) {
         return evq_error_set(err, EVQ_E_INCOMPLETE, "shard '%s' is not there (yet)", shown);
     }

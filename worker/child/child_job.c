@@ -18,7 +18,7 @@ static bool file_is_here(const struct evq_child_job *work)
 
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]) && work->root_fd >= 0; i++) {
         if (paths[i] != NULL && paths[i][0] != '\0' &&
-            evq_beneath_open(work->root_fd, paths[i], false, &fd, NULL) == EVQ_OK) {
+            evq_root_open(work->root_fd, paths[i], false, &fd, NULL) == EVQ_OK) {
             (void)close(fd); // Read only.
             return true;
         }

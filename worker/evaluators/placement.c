@@ -45,8 +45,8 @@ const char *evq_placement_pick(int root_fd, const struct evq_job *job)
     int fd = -1;
 
     if (job->pin != NULL && job->pin[0] != '\0' &&
-        (evq_beneath_open(root_fd, job->pin, false, &fd, NULL) == EVQ_OK ||
-         evq_beneath_open(root_fd, job->pin, true, &fd, NULL) == EVQ_OK)) {
+        (evq_root_open(root_fd, job->pin, false, &fd, NULL) == EVQ_OK ||
+         evq_root_open(root_fd, job->pin, true, &fd, NULL) == EVQ_OK)) {
         (void)close(fd); // Opened for reading: nothing to lose.
         return job->pin;
     }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/checkpoint/beneath.h"
+#include "shared/checkpoint/root_open.h"
 
 static bool gone(enum evq_status status)
 {
@@ -20,7 +20,7 @@ static enum evq_status open_any(int root_fd, const char *path, int *ret_fd, stru
     char shown[260];
 
     if (root_fd != AT_FDCWD) {
-        return evq_beneath_open_any(root_fd, path, ret_fd, ret_info, err);
+        return evq_root_open_any(root_fd, path, ret_fd, ret_info, err);
     }
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 || fstat(fd, ret_info) != 0) {

@@ -32,7 +32,7 @@ struct evq_tokens { // Starts as zeros; grows as needed.
 
 /*
  * Opens the tokenizer at path: a directory with tokenizer.json, or else with vocab.json and
- * merges.txt; or one of these files itself. Beneath root_fd, as evq_beneath_open() has it; with
+ * merges.txt; or one of these files itself. Beneath root_fd, as evq_root_open() has it; with
  * AT_FDCWD any path goes. tokenizer_config.json, special_tokens_map.json and config.json beside it
  * say what begins and ends a text. The caller frees it.
  * EVQ_E_NOT_FOUND (no such files), EVQ_E_UNSUPPORTED (a kind of tokenizer that is not handled:

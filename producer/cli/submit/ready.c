@@ -7,9 +7,9 @@
 
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
-#include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/checkpoint/inventory.h"
+#include "shared/checkpoint/root_open.h"
 
 static struct evq_ready_seen *seen_find(const struct evq_ready *ready, const char *path)
 {
@@ -54,7 +54,7 @@ static enum evq_status markers_check(const struct evq_ready *ready, int root_fd,
     int directory_fd = -1;
 
     *ret_named = false;
-    if (evq_beneath_open(root_fd, path, true, &directory_fd, NULL) != EVQ_OK) {
+    if (evq_root_open(root_fd, path, true, &directory_fd, NULL) != EVQ_OK) {
         return EVQ_OK; // A single file: it has no place for a marker.
     }
     enum evq_status status = EVQ_OK;
@@ -65,7 +65,7 @@ static enum evq_status markers_check(const struct evq_ready *ready, int root_fd,
             continue;
         }
         *ret_named = true;
-        if (evq_beneath_open(directory_fd, suite->ready, false, &fd, NULL) != EVQ_OK) {
+        if (evq_root_open(directory_fd, suite->ready, false, &fd, NULL) != EVQ_OK) {
             status = evq_error_set(err, EVQ_E_INCOMPLETE,
                                    "'%s' has no file '%s' yet, for which the suite '%s' waits",
                                    path, suite->ready, suite->name);

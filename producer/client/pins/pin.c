@@ -121,7 +121,7 @@ static bool path_leaves(int root_fd, const char *output_dir)
 
     (void)snprintf(path, sizeof(path), "%s%s" PINS_PATH, output_dir,
                    output_dir[0] == '\0' ? "" : "/");
-    bool leaves = evq_beneath_open(root_fd, path, true, &fd, NULL) == EVQ_E_INVALID;
+    bool leaves = evq_root_open(root_fd, path, true, &fd, NULL) == EVQ_E_INVALID;
     if (fd >= 0) {
         close(fd);
     }
@@ -134,7 +134,7 @@ static enum evq_status pins_open(int root_fd, const struct evq_pin_request *requ
 {
     int out_fd = -1;
     enum evq_status status =
-        evq_beneath_open(root_fd, parent[0] == '\0' ? "." : parent, true, &out_fd, err);
+        evq_root_open(root_fd, parent[0] == '\0' ? "." : parent, true, &out_fd, err);
     if (status != EVQ_OK) {
         return status;
     }

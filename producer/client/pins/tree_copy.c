@@ -181,7 +181,7 @@ static enum evq_status directory_clone(struct evq_tree_clone *clone, const char 
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "pin: '%s/%s' is deeper than %d directories",
                              clone->root_path, path, EVQ_PIN_DEPTH_MAX);
     }
-    status = evq_beneath_open(clone->root_fd, path, true, &fd, err);
+    status = evq_root_open(clone->root_fd, path, true, &fd, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -238,7 +238,7 @@ static enum evq_status tree_clone(struct evq_tree_clone *clone, const char *path
         return EVQ_OK; // Sockets, pipes, devices hold no weights.
     }
     int from = -1; // A link that leaves the root is refused here.
-    enum evq_status status = evq_beneath_open(clone->root_fd, path, false, &from, err);
+    enum evq_status status = evq_root_open(clone->root_fd, path, false, &from, err);
     if (status == EVQ_OK) {
         status = file_clone(clone, from, path, target_fd, name, err);
         close(from);

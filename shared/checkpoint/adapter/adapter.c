@@ -8,9 +8,9 @@
 
 #include "shared/checkpoint/adapter/adapter_config.h"
 #include "shared/checkpoint/adapter/adapter_merge.h"
-#include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/order.h"
+#include "shared/checkpoint/root_open.h"
 
 #define CONFIG_BYTES_MAX ((uint64_t)4 << 20)
 #define PREFIX           "base_model.model." // What PEFT puts before the names of the base.
@@ -346,7 +346,7 @@ static enum evq_status read_weights(struct adapter *adapter, int root_fd, const 
         if (path == NULL) {
             return evq_error_set(adapter->err, EVQ_E_NOMEM, "a path");
         }
-        status = evq_beneath_open_any(root_fd, path, &fd, &info, adapter->err);
+        status = evq_root_open_any(root_fd, path, &fd, &info, adapter->err);
         if (status == EVQ_OK && !S_ISREG(info.st_mode)) {
             (void)close(fd); // Never read from.
             return evq_error_set(adapter->err, EVQ_E_INVALID, "'%s' is not a regular file",

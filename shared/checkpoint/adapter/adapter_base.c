@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/format.h"
+#include "shared/checkpoint/root_open.h"
 
 /* path below the directory root_fd is, if path is absolute and there; NULL: it is elsewhere. */
 static const char *below(int root_fd, const char *path, char *root, size_t root_bytes)
@@ -31,7 +31,7 @@ static enum evq_status open_below(int root_fd, const char *path, const char **re
         return evq_error_set(err, EVQ_E_GONE, "'%s' is not beneath this root", path);
     }
     *ret_path = relative;
-    return evq_beneath_open_any(root_fd, relative, ret_fd, ret_info, err);
+    return evq_root_open_any(root_fd, relative, ret_fd, ret_info, err);
 }
 
 enum evq_status evq_base_read(struct evq_checkpoint *checkpoint, int root_fd, const char *named,

@@ -4,11 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/distributed/dcp.h"
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/json.h"
 #include "shared/checkpoint/pieces.h"
+#include "shared/checkpoint/root_open.h"
 
 /* One value of storage_data. */
 struct entry {
@@ -162,7 +162,7 @@ static enum evq_status open_file(struct dcp *dcp, const struct evq_pickle_node *
     if (full == NULL) {
         return evq_error_set(dcp->err, EVQ_E_NOMEM, "a path");
     }
-    enum evq_status status = evq_beneath_open_any(dcp->root_fd, full, &fd, &info, dcp->err);
+    enum evq_status status = evq_root_open_any(dcp->root_fd, full, &fd, &info, dcp->err);
     if (status == EVQ_E_GONE) {
         return evq_error_set(dcp->err, EVQ_E_INCOMPLETE, "'%s' is not there (yet)", shown);
     }

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/beneath.h"
 #include "shared/checkpoint/format.h"
+#include "shared/checkpoint/root_open.h"
 
 /*
  * What each rank of FSDP2 holds, in a file of its own: model_world_size_W_rank_R.pt, as LMMs-Engine
@@ -68,7 +68,7 @@ static enum evq_status add_rank(struct evq_checkpoint *checkpoint, int root_fd, 
     if (full == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
     }
-    enum evq_status status = evq_beneath_open_any(root_fd, full, &fd, &info, err);
+    enum evq_status status = evq_root_open_any(root_fd, full, &fd, &info, err);
     if (status == EVQ_E_GONE) {
         return evq_error_set(err, EVQ_E_INCOMPLETE, "'%s' is not there (yet)", name);
     }
@@ -96,7 +96,7 @@ static enum evq_status add_folder(struct evq_checkpoint *checkpoint, int root_fd
     char name[128];
     int fd = -1;
 
-    enum evq_status status = evq_beneath_open(directory_fd, folder, true, &fd, NULL);
+    enum evq_status status = evq_root_open(directory_fd, folder, true, &fd, NULL);
     if (status != EVQ_OK) {
         return EVQ_OK; // There is no such folder.
     }

@@ -1,4 +1,4 @@
-#include "shared/checkpoint/beneath.h"
+#include "shared/checkpoint/root_open.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@ static int open_resolved(int root_fd, const char *path, int flags)
     return (int)fd;
 }
 
-int evq_beneath_walk(int root_fd, const char *path, int flags)
+int evq_root_open_stepwise(int root_fd, const char *path, int flags)
 {
     char component[NAME_MAX + 1];
     int at_fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 0);
@@ -118,7 +118,7 @@ static enum evq_status open_checked(int root_fd, const char *path, int flags, in
     const char *named = path[0] == '\0' ? "." : path;
     int fd = open_resolved(root_fd, named, flags);
     if (fd < 0 && (errno == ENOSYS || errno == EPERM)) {
-        fd = evq_beneath_walk(root_fd, named, flags);
+        fd = evq_root_open_stepwise(root_fd, named, flags);
     }
     if (fd < 0) {
         return open_failed(errno, path, err);
@@ -143,8 +143,8 @@ static enum evq_status check_kind(int fd, const char *path, bool want_file, bool
                          want_file ? "regular file" : "directory");
 }
 
-enum evq_status evq_beneath_open_any(int root_fd, const char *path, int *ret_fd,
-                                     struct stat *ret_info, struct evq_error *err)
+enum evq_status evq_root_open_any(int root_fd, const char *path, int *ret_fd, struct stat *ret_info,
+                                  struct evq_error *err)
 {
     int fd = -1;
     enum evq_status status = open_checked(root_fd, path, OPEN_FLAGS, &fd, err);
@@ -160,8 +160,8 @@ enum evq_status evq_beneath_open_any(int root_fd, const char *path, int *ret_fd,
     return EVQ_OK;
 }
 
-enum evq_status evq_beneath_open(int root_fd, const char *path, bool directory, int *ret_fd,
-                                 struct evq_error *err)
+enum evq_status evq_root_open(int root_fd, const char *path, bool directory, int *ret_fd,
+                              struct evq_error *err)
 {
     struct stat info;
     int fd = -1;

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/beneath.h"
+#include "shared/checkpoint/root_open.h"
 #include "tests/fuzz/check.h"
 
 static char folder[64];
@@ -116,7 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     (void)!symlinkat(line_take(&at, data + bytes, target), root_fd, "a");
     (void)!symlinkat(line_take(&at, data + bytes, target), root_fd, "d/b");
     line_take(&at, data + bytes, path);
-    if (evq_beneath_open_any(root_fd, path, &fd, &info, &err) == EVQ_OK) {
+    if (evq_root_open_any(root_fd, path, &fd, &info, &err) == EVQ_OK) {
         check_inside(fd);
     } else {
         check(fd == -1 && err.message[0] != '\0');
@@ -125,7 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         }
     }
     if (path[0] != '/' && strstr(path, "..") == NULL) { // Its caller refuses these.
-        fd = evq_beneath_walk(root_fd, path[0] != '\0' ? path : ".", O_RDONLY | O_CLOEXEC);
+        fd = evq_root_open_stepwise(root_fd, path[0] != '\0' ? path : ".", O_RDONLY | O_CLOEXEC);
         if (fd >= 0) {
             check_inside(fd);
         }

@@ -12,7 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "shared/checkpoint/beneath.h"
+#include "shared/checkpoint/root_open.h"
 #include "tests/fixture/check.h"
 #include "tests/fixture/folder.h"
 
@@ -52,14 +52,14 @@ static void beneath_open_takes_files_and_links_that_stay_inside(void **state)
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
         struct evq_error err;
         int fd = -1;
-        assert_status_err(evq_beneath_open(root_fd, files[i], false, &fd, &err), EVQ_OK, &err);
+        assert_status_err(evq_root_open(root_fd, files[i], false, &fd, &err), EVQ_OK, &err);
         assert_int_equal(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
         (void)close(fd);
     }
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
         struct evq_error err;
         int fd = -1;
-        assert_status_err(evq_beneath_open(root_fd, folders[i], true, &fd, &err), EVQ_OK, &err);
+        assert_status_err(evq_root_open(root_fd, folders[i], true, &fd, &err), EVQ_OK, &err);
         (void)close(fd);
     }
     (void)close(root_fd);
@@ -95,13 +95,13 @@ static void beneath_open_refuses_what_leaves_or_is_no_regular_file(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct evq_error err;
         int fd = -7;
-        assert_status_err(evq_beneath_open(root_fd, cases[i].path, false, &fd, &err),
-                          cases[i].status, &err);
+        assert_status_err(evq_root_open(root_fd, cases[i].path, false, &fd, &err), cases[i].status,
+                          &err);
         assert_holds(err.message, cases[i].holds);
         assert_int_equal(fd, -7);
     }
     int fd = -7;
-    assert_status(evq_beneath_open(root_fd, "step-1/model", true, &fd, NULL), EVQ_E_INVALID);
+    assert_status(evq_root_open(root_fd, "step-1/model", true, &fd, NULL), EVQ_E_INVALID);
     (void)close(root_fd);
 }
 
@@ -129,7 +129,7 @@ static void beneath_walk_follows_no_link(void **state)
     int root_fd = open_root(*state);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         errno = 0;
-        int fd = evq_beneath_walk(root_fd, cases[i].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        int fd = evq_root_open_stepwise(root_fd, cases[i].path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (cases[i].error == 0) {
             assert_true(fd >= 0);
             (void)close(fd);
@@ -152,14 +152,14 @@ static void beneath_open_refuses_a_socket_and_a_name_too_long(void **state)
     (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s/socket", folder->path);
     int socket_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(socket_fd, (const struct sockaddr *)&address, sizeof(address)), 0);
-    assert_status(evq_beneath_open(folder->fd, "socket", false, &fd, &err), EVQ_E_INVALID);
+    assert_status(evq_root_open(folder->fd, "socket", false, &fd, &err), EVQ_E_INVALID);
     assert_holds(err.message, "is not a regular file");
     (void)close(socket_fd);
     memset(name, 'x', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';
-    assert_status(evq_beneath_open(folder->fd, name, false, &fd, &err), EVQ_E_INVALID);
+    assert_status(evq_root_open(folder->fd, name, false, &fd, &err), EVQ_E_INVALID);
     assert_holds(err.message, "longer than a path may be");
-    assert_int_equal(evq_beneath_walk(folder->fd, name, O_RDONLY), -1);
+    assert_int_equal(evq_root_open_stepwise(folder->fd, name, O_RDONLY), -1);
     assert_int_equal(errno, ENAMETOOLONG);
 }
 
