@@ -210,12 +210,12 @@ const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32"
  * XXH3-128 over names, sizes and sampled blocks (first, last and 14 spread 4 KiB blocks) of every
  * file that holds weights; no times. The same for a renamed or copied checkpoint. Cost:
  * milliseconds. If evalq does not read the format, every file at path counts, and the checkpoint is
- * taken as complete. Errors: those of evq_checkpoint_complete() and evq_inventory_take().
+ * taken as complete. Errors: those of evq_checkpoint_complete() and evq_file_list_scan().
  */
 enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
                                            struct evq_buffer *manifest,
                                            struct evq_error *err) EVQ_CHECK_RESULT;
-/* The same over every file at path, whatever its format. Errors: those of evq_inventory_take(). */
+/* The same over every file at path, whatever its format. Errors: those of evq_file_list_scan(). */
 enum evq_status evq_checkpoint_files_fingerprint(int root_fd, const char *path, char out[33],
                                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* Whether path beneath the directory root is what had this fingerprint: EVQ_E_CHANGED, with a

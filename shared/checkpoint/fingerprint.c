@@ -10,7 +10,7 @@
 #include "shared/base/file.h"
 #include "shared/base/hex.h"
 #include "shared/checkpoint/directory.h"
-#include "shared/checkpoint/inventory.h"
+#include "shared/checkpoint/file_list.h"
 #include "shared/checkpoint/root_open.h"
 
 #define BLOCK_BYTES 4096u
@@ -93,14 +93,14 @@ static enum evq_status hash_files(XXH3_state_t *state, const struct evq_checkpoi
 static enum evq_status hash_any(XXH3_state_t *state, int root_fd, const char *path,
                                 struct evq_buffer *manifest, uint8_t *block, struct evq_error *err)
 {
-    struct evq_inventory inventory = {0};
-    enum evq_status status = evq_inventory_take(root_fd, path, &inventory, err);
+    struct evq_file_list list = {0};
+    enum evq_status status = evq_file_list_scan(root_fd, path, &list, err);
 
-    if (status == EVQ_OK && inventory.count == 0) {
+    if (status == EVQ_OK && list.count == 0) {
         status = evq_error_set(err, EVQ_E_INCOMPLETE, "checkpoint '%s' holds no file yet", path);
     }
-    for (size_t i = 0; i < inventory.count && status == EVQ_OK; i++) {
-        const struct evq_inventory_file *file = &inventory.files[i];
+    for (size_t i = 0; i < list.count && status == EVQ_OK; i++) {
+        const struct evq_file_list_entry *file = &list.files[i];
         int fd = -1;
         status = evq_root_open(root_fd, file->path, false, &fd, err);
         if (status == EVQ_OK) {
@@ -114,9 +114,9 @@ static enum evq_status hash_any(XXH3_state_t *state, int root_fd, const char *pa
         evq_file_close(&fd);
     }
     if (status == EVQ_OK) {
-        status = evq_inventory_check(&inventory, root_fd, err);
+        status = evq_file_list_verify(&list, root_fd, err);
     }
-    evq_inventory_free(&inventory);
+    evq_file_list_free(&list);
     return status;
 }
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "shared/checkpoint/checkpoint.h"
-#include "shared/checkpoint/inventory.h"
+#include "shared/checkpoint/file_list.h"
 #include "shared/queue/job_log.h"
 #include "worker/child/scratch.h"
 #include "worker/evaluators/command.h"
@@ -27,7 +27,7 @@ struct relay {
     const struct evq_eval_request *request;
     bool native;
     const char *fingerprint;               // Before the evaluation, like the files.
-    const struct evq_inventory *inventory; // Of the checkpoint's files; not for native evaluations.
+    const struct evq_file_list *inventory; // Of the checkpoint's files; not for native evaluations.
 };
 
 enum evq_status evq_runner_open(const struct evq_runner_config *config,
@@ -230,7 +230,7 @@ static enum evq_status check_unchanged(const struct relay *relay, struct evq_err
     struct evq_error fault = {0};
     char now[33];
 
-    enum evq_status status = evq_inventory_check(relay->inventory, request->root_fd, &fault);
+    enum evq_status status = evq_file_list_verify(relay->inventory, request->root_fd, &fault);
     if (status == EVQ_OK) {
         status = fingerprint_take(request, false, now, &fault);
     }
@@ -417,7 +417,7 @@ enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
 {
     // What a command prepares is what evalq's own tasks read: the checkpoint itself they need not.
     const bool native = suite_is_native(request->suite) && request->suite->prepare[0] == '\0';
-    struct evq_inventory inventory = {0};
+    struct evq_file_list inventory = {0};
     struct relay relay = {
         .report = report, .request = request, .native = native, .inventory = &inventory};
 
@@ -428,11 +428,11 @@ enum evq_status evq_runner_eval(struct evq_runner *runner, const char *id,
     }
     if (status == EVQ_OK && !native) {
         // Also refuses what a program must not be led to: links that leave the root, devices.
-        status = evq_inventory_take(request->root_fd, request->path, &inventory, err);
+        status = evq_file_list_scan(request->root_fd, request->path, &inventory, err);
     }
     if (status == EVQ_OK) {
         status = watched_eval(runner, id, &relay, failure, err);
     }
-    evq_inventory_free(&inventory);
+    evq_file_list_free(&inventory);
     return status;
 }

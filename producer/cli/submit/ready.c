@@ -8,7 +8,7 @@
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
 #include "shared/checkpoint/checkpoint.h"
-#include "shared/checkpoint/inventory.h"
+#include "shared/checkpoint/file_list.h"
 #include "shared/checkpoint/root_open.h"
 
 static struct evq_ready_seen *seen_find(const struct evq_ready *ready, const char *path)
@@ -80,9 +80,9 @@ static enum evq_status markers_check(const struct evq_ready *ready, int root_fd,
 static enum evq_status stays_check(struct evq_ready *ready, int root_fd, const char *path,
                                    struct evq_error *err)
 {
-    struct evq_inventory inventory = {0};
+    struct evq_file_list inventory = {0};
     struct evq_ready_seen *one = seen_find(ready, path);
-    enum evq_status status = evq_inventory_take(root_fd, path, &inventory, err);
+    enum evq_status status = evq_file_list_scan(root_fd, path, &inventory, err);
 
     if (status == EVQ_E_NOMEM) {
         return status;
@@ -90,9 +90,9 @@ static enum evq_status stays_check(struct evq_ready *ready, int root_fd, const c
     if (status != EVQ_OK && status != EVQ_E_CHANGED) {
         return EVQ_OK; // The submit says what is wrong with it.
     }
-    const uint64_t stamp = evq_inventory_stamp(&inventory);
+    const uint64_t stamp = evq_file_list_hash(&inventory);
     const bool same = status == EVQ_OK && one != NULL && one->stamp == stamp && inventory.count > 0;
-    evq_inventory_free(&inventory);
+    evq_file_list_free(&inventory);
     if (same && evq_clock_mono_ms() - one->since_ms >= EVQ_READY_MS) {
         seen_drop(ready, one);
         return EVQ_OK;

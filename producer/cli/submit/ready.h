@@ -23,7 +23,7 @@
 
 struct evq_ready_seen { // A checkpoint of rule 3 that was seen before.
     char *path;
-    uint64_t stamp;   // evq_inventory_stamp() of its files,
+    uint64_t stamp;   // evq_file_list_hash() of its files,
     int64_t since_ms; // which has not changed since then, by evq_clock_mono_ms().
 };
 

@@ -1,4 +1,4 @@
-#include "shared/checkpoint/inventory.h"
+#include "shared/checkpoint/file_list.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -21,7 +21,7 @@
 
 struct walk {
     int root_fd;
-    struct evq_inventory *inventory;
+    struct evq_file_list *list;
     size_t capacity;
     size_t below; // Bytes of a path before the name below the checkpoint.
     struct evq_error *err;
@@ -43,32 +43,31 @@ static enum evq_status fail(const struct walk *walk, enum evq_status status, con
 
 static enum evq_status file_add(struct walk *walk, const char *path, const struct stat *info)
 {
-    struct evq_inventory *inventory = walk->inventory;
+    struct evq_file_list *list = walk->list;
 
-    if (inventory->count == walk->capacity) {
+    if (list->count == walk->capacity) {
         const size_t capacity = walk->capacity == 0 ? 16 : 2 * walk->capacity;
-        struct evq_inventory_file *files =
-            realloc(inventory->files, capacity * sizeof(*inventory->files));
+        struct evq_file_list_entry *files = realloc(list->files, capacity * sizeof(*list->files));
         if (files == NULL) {
             return evq_error_set(walk->err, EVQ_E_NOMEM, "%zu files", capacity);
         }
-        inventory->files = files;
+        list->files = files;
         walk->capacity = capacity;
     }
-    const char *copy = evq_arena_strdup(inventory->arena, path);
+    const char *copy = evq_arena_strdup(list->arena, path);
     const size_t bytes = strlen(path);
-    if (copy == NULL && evq_arena_used(inventory->arena) + PATH_BYTES > NAMES_BYTES_MAX) {
+    if (copy == NULL && evq_arena_used(list->arena) + PATH_BYTES > NAMES_BYTES_MAX) {
         return fail(walk, EVQ_E_LIMIT, path, "belongs to a checkpoint with too many files");
     }
     if (copy == NULL) {
         return evq_error_set(walk->err, EVQ_E_NOMEM, "the files of a checkpoint");
     }
-    inventory->files[inventory->count++] =
-        (struct evq_inventory_file){.path = copy,
-                                    .name = copy + (bytes > walk->below ? walk->below : bytes),
-                                    .bytes = (uint64_t)info->st_size,
-                                    .modified_ns = modified_ns(info),
-                                    .inode = info->st_ino};
+    list->files[list->count++] =
+        (struct evq_file_list_entry){.path = copy,
+                                     .name = copy + (bytes > walk->below ? walk->below : bytes),
+                                     .bytes = (uint64_t)info->st_size,
+                                     .modified_ns = modified_ns(info),
+                                     .inode = info->st_ino};
     return EVQ_OK;
 }
 
@@ -167,22 +166,22 @@ static enum evq_status folder_walk(struct walk *walk, int fd, const char *path, 
 
 static int by_name(const void *a, const void *b)
 {
-    const struct evq_inventory_file *left = a;
-    const struct evq_inventory_file *right = b;
+    const struct evq_file_list_entry *left = a;
+    const struct evq_file_list_entry *right = b;
 
     return strcmp(left->path, right->path);
 }
 
-enum evq_status evq_inventory_take(int root_fd, const char *path, struct evq_inventory *ret,
+enum evq_status evq_file_list_scan(int root_fd, const char *path, struct evq_file_list *ret,
                                    struct evq_error *err)
 {
-    struct evq_inventory inventory = {.arena = evq_arena_new(NAMES_BYTES_MAX)};
-    struct walk walk = {.root_fd = root_fd, .inventory = &inventory, .err = err};
+    struct evq_file_list list = {.arena = evq_arena_new(NAMES_BYTES_MAX)};
+    struct walk walk = {.root_fd = root_fd, .list = &list, .err = err};
     char plain[PATH_BYTES];
     struct stat info;
     int fd = -1;
 
-    if (inventory.arena == NULL) {
+    if (list.arena == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "the files of a checkpoint");
     }
     const int bytes = snprintf(plain, sizeof(plain), "%s", strcmp(path, ".") == 0 ? "" : path);
@@ -202,24 +201,24 @@ enum evq_status evq_inventory_take(int root_fd, const char *path, struct evq_inv
     }
     evq_file_close(&fd);
     if (status != EVQ_OK) {
-        evq_inventory_free(&inventory);
+        evq_file_list_free(&list);
         return status;
     }
-    if (inventory.count > 0) {
-        qsort(inventory.files, inventory.count, sizeof(*inventory.files), by_name);
+    if (list.count > 0) {
+        qsort(list.files, list.count, sizeof(*list.files), by_name);
     }
-    *ret = inventory;
+    *ret = list;
     return EVQ_OK;
 }
 
-void evq_inventory_free(struct evq_inventory *inventory)
+void evq_file_list_free(struct evq_file_list *list)
 {
-    free(inventory->files);
-    evq_arena_free(inventory->arena);
-    *inventory = (struct evq_inventory){0};
+    free(list->files);
+    evq_arena_free(list->arena);
+    *list = (struct evq_file_list){0};
 }
 
-static enum evq_status file_check(const struct walk *walk, const struct evq_inventory_file *file)
+static enum evq_status file_check(const struct walk *walk, const struct evq_file_list_entry *file)
 {
     struct stat info;
     int fd = -1;
@@ -234,24 +233,24 @@ static enum evq_status file_check(const struct walk *walk, const struct evq_inve
     return status;
 }
 
-enum evq_status evq_inventory_check(const struct evq_inventory *inventory, int root_fd,
-                                    struct evq_error *err)
+enum evq_status evq_file_list_verify(const struct evq_file_list *list, int root_fd,
+                                     struct evq_error *err)
 {
     const struct walk walk = {.root_fd = root_fd, .err = err};
     enum evq_status status = EVQ_OK;
 
-    for (size_t i = 0; i < inventory->count && status == EVQ_OK; i++) {
-        status = file_check(&walk, &inventory->files[i]);
+    for (size_t i = 0; i < list->count && status == EVQ_OK; i++) {
+        status = file_check(&walk, &list->files[i]);
     }
     return status;
 }
 
-uint64_t evq_inventory_stamp(const struct evq_inventory *inventory)
+uint64_t evq_file_list_hash(const struct evq_file_list *list)
 {
-    uint64_t stamp = inventory->count;
+    uint64_t stamp = list->count;
 
-    for (size_t i = 0; i < inventory->count; i++) {
-        const struct evq_inventory_file *file = &inventory->files[i];
+    for (size_t i = 0; i < list->count; i++) {
+        const struct evq_file_list_entry *file = &list->files[i];
         stamp = XXH3_64bits_withSeed(file->path, strlen(file->path), stamp);
         stamp = XXH3_64bits_withSeed(&file->bytes, sizeof(file->bytes), stamp);
     }

@@ -2,15 +2,15 @@
  * The files of a checkpoint at one moment, whatever its format: names, sizes, change times. It
  * tells whether somebody rewrote or removed a file while an evaluation ran. Any thread.
  */
-#ifndef EVQ_SHARED_CHECKPOINT_INVENTORY_H
-#define EVQ_SHARED_CHECKPOINT_INVENTORY_H
+#ifndef EVQ_SHARED_CHECKPOINT_FILE_LIST_H
+#define EVQ_SHARED_CHECKPOINT_FILE_LIST_H
 
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "shared/base/error.h"
 
-struct evq_inventory_file {
+struct evq_file_list_entry {
     const char *path; // Relative to the root.
     const char *name; // The part of it below the checkpoint; "" if the checkpoint is this file.
     uint64_t bytes;
@@ -18,8 +18,8 @@ struct evq_inventory_file {
     ino_t inode;
 };
 
-struct evq_inventory {
-    struct evq_inventory_file *files; // In the order of their names.
+struct evq_file_list {
+    struct evq_file_list_entry *files; // In the order of their names.
     size_t count;
     struct evq_arena *arena;
 };
@@ -31,19 +31,19 @@ struct evq_inventory {
  * device, a pipe or a socket); EVQ_E_CHANGED (a file went away meanwhile); EVQ_E_LIMIT (over 16
  * folders deep, or 64 MiB of names).
  */
-enum evq_status evq_inventory_take(int root_fd, const char *path, struct evq_inventory *ret,
+enum evq_status evq_file_list_scan(int root_fd, const char *path, struct evq_file_list *ret,
                                    struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_inventory_free(struct evq_inventory *inventory);
+void evq_file_list_free(struct evq_file_list *list);
 
 /*
  * Compares every listed file with what is there now: EVQ_E_GONE if one is missing, EVQ_E_CHANGED if
  * one has another size, change time or inode. Files that were added are not looked for: of a format
  * that evalq does not read, they change the fingerprint; of any other, they are not the weights.
  */
-enum evq_status evq_inventory_check(const struct evq_inventory *inventory, int root_fd,
-                                    struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_file_list_verify(const struct evq_file_list *list, int root_fd,
+                                     struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* A hash over names and sizes: it differs while files are added or grow. */
-uint64_t evq_inventory_stamp(const struct evq_inventory *inventory);
+uint64_t evq_file_list_hash(const struct evq_file_list *list);
 
 #endif
