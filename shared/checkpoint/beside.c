@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 static enum evq_status open_in(const struct evq_folder *folder, const char *name, int *ret_fd,
                                struct evq_error *err)
@@ -22,7 +22,7 @@ static enum evq_status open_in(const struct evq_folder *folder, const char *name
 enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoint,
                                            const char *name, int *ret_fd, struct evq_error *err)
 {
-    const struct evq_directory *directory = checkpoint->directory;
+    const struct evq_checkpoint_builder *builder = checkpoint->builder;
     enum evq_status status = EVQ_E_GONE;
 
     if (name[0] == '\0' || strchr(name, '/') != NULL) {
@@ -30,8 +30,8 @@ enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoi
         evq_error_escape(name, strlen(name), shown, sizeof(shown));
         return evq_error_set(err, EVQ_E_INVALID, "'%s' is not a plain file name", shown);
     }
-    for (size_t i = 0; i < directory->folder_count && status == EVQ_E_GONE; i++) {
-        status = open_in(&directory->folders[i], name, ret_fd, err);
+    for (size_t i = 0; i < builder->folder_count && status == EVQ_E_GONE; i++) {
+        status = open_in(&builder->folders[i], name, ret_fd, err);
     }
     return status;
 }
@@ -39,12 +39,12 @@ enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoi
 bool evq_checkpoint_base(const struct evq_checkpoint *checkpoint, int *ret_root_fd,
                          const char **ret_folder)
 {
-    const struct evq_directory *directory = checkpoint->directory;
+    const struct evq_checkpoint_builder *builder = checkpoint->builder;
 
-    if (directory->folder_count < 2) {
+    if (builder->folder_count < 2) {
         return false;
     }
-    *ret_root_fd = directory->folders[1].root_fd;
-    *ret_folder = directory->folders[1].path;
+    *ret_root_fd = builder->folders[1].root_fd;
+    *ret_folder = builder->folders[1].path;
     return true;
 }

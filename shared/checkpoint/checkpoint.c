@@ -150,7 +150,7 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
         }
     }
     if (status == EVQ_OK) {
-        status = evq_directory_add_folder(checkpoint, root_fd, path, err);
+        status = evq_builder_add_folder(checkpoint, root_fd, path, err);
     }
     if (status == EVQ_OK && (layout.with_adapter || layout.stray_adapter)) {
         status = read_both(checkpoint, root_fd, path, &layout, options, err);
@@ -184,7 +184,7 @@ static enum evq_status read_path(struct evq_checkpoint *checkpoint, int root_fd,
         status = evq_error_set(err, EVQ_E_UNSUPPORTED, "%s", evq_layout_refuses(name));
         goto refused;
     }
-    status = evq_directory_add_folder(checkpoint, root_fd, folder, err);
+    status = evq_builder_add_folder(checkpoint, root_fd, folder, err);
     if (status != EVQ_OK) {
         goto refused;
     }
@@ -207,14 +207,14 @@ enum evq_status evq_checkpoint_open(int root_fd, const char *path,
     if (status != EVQ_OK) {
         return status; // The message names the path.
     }
-    status = evq_directory_new(path[0] == '\0' ? "." : path, &checkpoint, err);
+    status = evq_builder_new(path[0] == '\0' ? "." : path, &checkpoint, err);
     if (status == EVQ_OK) {
         status = read_path(checkpoint, root_fd, checkpoint->path, fd, &info,
                            options == NULL ? &defaults : options, err);
         fd = -1; // The checkpoint's, or closed.
     }
     if (status == EVQ_OK) {
-        status = evq_directory_finish(checkpoint, err);
+        status = evq_builder_finish(checkpoint, err);
     }
     if (status == EVQ_OK) {
         status = evq_checkpoint_verify_unchanged(checkpoint, err);
@@ -236,8 +236,8 @@ bool evq_checkpoint_same_files(const struct evq_checkpoint *a, const struct evq_
     bool same = a->file_count == b->file_count;
 
     for (size_t i = 0; same && i < a->file_count; i++) {
-        const struct evq_file_identity *x = &a->directory->identities[i];
-        const struct evq_file_identity *y = &b->directory->identities[i];
+        const struct evq_file_identity *x = &a->builder->identities[i];
+        const struct evq_file_identity *y = &b->builder->identities[i];
         same = x->device == y->device && x->inode == y->inode && x->bytes == y->bytes &&
                x->modified.tv_sec == y->modified.tv_sec &&
                x->modified.tv_nsec == y->modified.tv_nsec;
@@ -250,7 +250,7 @@ enum evq_status evq_checkpoint_verify_unchanged(const struct evq_checkpoint *che
 {
     for (size_t i = 0; i < checkpoint->file_count; i++) {
         const struct evq_checkpoint_file *file = &checkpoint->files[i];
-        const struct evq_file_identity *before = &checkpoint->directory->identities[i];
+        const struct evq_file_identity *before = &checkpoint->builder->identities[i];
         char shown[EVQ_SHOWN_BYTES];
         struct stat now;
 

@@ -89,7 +89,8 @@ struct evq_checkpoint {
     size_t file_count;
     struct evq_tensor *tensors; // Sorted by name; names are unique.
     size_t tensor_count;
-    struct evq_directory *directory; // What is the readers' own: shared/checkpoint/directory.h.
+    struct evq_checkpoint_builder
+        *builder; // What is the readers' own: shared/checkpoint/checkpoint_builder.h.
 };
 
 struct evq_checkpoint_options {

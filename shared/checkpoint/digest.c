@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 #include "shared/base/hex.h"
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/format.h"
 
 // A strided tensor is gathered whole up to this size, else by its first dimension; one in pieces
@@ -218,8 +218,8 @@ static enum evq_status add_from_file(struct evq_digest *digest, const struct evq
         const uint64_t left = bytes - at;
         const size_t count =
             (size_t)(left < EVQ_DIGEST_BLOCK_BYTES ? left : EVQ_DIGEST_BLOCK_BYTES);
-        status = evq_directory_read(digest->checkpoint, tensor->file, tensor->offset + start + at,
-                                    digest->chunk, count, err);
+        status = evq_checkpoint_read_bytes(digest->checkpoint, tensor->file,
+                                           tensor->offset + start + at, digest->chunk, count, err);
         if (status == EVQ_OK) {
             (void)XXH3_128bits_update(digest->state, digest->chunk, count); // As the reset.
         }

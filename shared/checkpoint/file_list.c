@@ -12,7 +12,7 @@
 
 #include "shared/base/arena.h"
 #include "shared/base/file.h"
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/root_open.h"
 
 #define DEPTH_MAX       16

@@ -9,7 +9,7 @@
 
 #include "shared/base/file.h"
 #include "shared/base/hex.h"
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/file_list.h"
 #include "shared/checkpoint/root_open.h"
 
@@ -32,7 +32,7 @@ static enum evq_status hash_blocks(XXH3_state_t *state, int fd, uint64_t bytes, 
             break;
         }
         size_t count = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
-        enum evq_status status = evq_directory_read_fd(fd, at, block, count, err);
+        enum evq_status status = evq_checkpoint_read_fd(fd, at, block, count, err);
         if (status != EVQ_OK) {
             return status;
         }

@@ -50,7 +50,7 @@ static enum evq_status read_known(struct evq_checkpoint *checkpoint, const char 
     if (bytes == 0) {
         return evq_error_set(err, EVQ_E_INCOMPLETE, "the file is empty: still being written");
     }
-    enum evq_status status = evq_directory_read(checkpoint, file, 0, head, head_bytes, err);
+    enum evq_status status = evq_checkpoint_read_bytes(checkpoint, file, 0, head, head_bytes, err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -75,7 +75,7 @@ enum evq_status evq_format_read(struct evq_checkpoint *checkpoint, const char *n
                                 const struct evq_checkpoint_options *options, struct evq_error *err)
 {
     int32_t file = 0;
-    enum evq_status status = evq_directory_add_file(checkpoint, name, fd, info, &file, err);
+    enum evq_status status = evq_builder_add_file(checkpoint, name, fd, info, &file, err);
 
     return status == EVQ_OK ? read_known(checkpoint, name, file, options, err) : status;
 }

@@ -5,7 +5,7 @@
 #ifndef EVQ_SHARED_CHECKPOINT_FORMAT_H
 #define EVQ_SHARED_CHECKPOINT_FORMAT_H
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 #define EVQ_HEADER_BYTES_MAX 100000000u // What safetensors itself allows.
 

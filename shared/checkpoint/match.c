@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 const struct evq_tensor *evq_checkpoint_find_prefixed(const struct evq_checkpoint *checkpoint,
                                                       const char *prefix, const char *name)

@@ -5,7 +5,7 @@
 #ifndef EVQ_SHARED_CHECKPOINT_PIECES_H
 #define EVQ_SHARED_CHECKPOINT_PIECES_H
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 #define EVQ_PIECES_MAX 4096 // Of one tensor: as many as a checkpoint may have files.
 

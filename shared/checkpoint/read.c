@@ -55,8 +55,9 @@ static enum evq_status convert_chunks(const struct evq_checkpoint *checkpoint,
     }
     for (size_t at = 0; status == EVQ_OK && at < elements; at += chunk) {
         size_t count = elements - at < chunk ? elements - at : chunk;
-        status = evq_directory_read(checkpoint, tensor->file, tensor->offset + (uint64_t)at * size,
-                                    bytes, count * size, err);
+        status = evq_checkpoint_read_bytes(checkpoint, tensor->file,
+                                           tensor->offset + (uint64_t)at * size, bytes,
+                                           count * size, err);
         if (status == EVQ_OK) {
             (void)evq_convert_f32(tensor->dtype, bytes, count, out + at); // The dtype was checked.
         }

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 /* A FIFO must not hang the open, a terminal must not become ours. */
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)

@@ -247,7 +247,7 @@ static enum evq_status check_sizes(struct evq_tensor *tensor, const struct field
     if (fields->end < fields->begin) {
         return evq_error_set(err, EVQ_E_CORRUPT, "data_offsets end before they begin");
     }
-    if (!evq_directory_c_order(tensor, &elements) ||
+    if (!evq_tensor_c_order(tensor, &elements) ||
         __builtin_mul_overflow(elements, (uint64_t)fields->bits, &bits)) {
         return evq_error_set(err, EVQ_E_CORRUPT, "shape overflows 64 bits");
     }
@@ -307,7 +307,7 @@ static enum evq_status read_tensor(struct reader *reader, const char *name, stru
     if (status == EVQ_OK) {
         tensor.bytes = fields.end - fields.begin;
         tensor.offset = reader->data_at + fields.begin;
-        status = evq_directory_add_tensor(reader->checkpoint, &tensor, err);
+        status = evq_builder_add_tensor(reader->checkpoint, &tensor, err);
     }
     if (status == EVQ_OK) {
         return add_extent(reader, &tensor, &fields, err);
@@ -419,7 +419,8 @@ static enum evq_status safetensors_open(struct evq_checkpoint *checkpoint, int32
                              "the file holds %llu bytes, the header's length alone takes 8",
                              (unsigned long long)file_bytes);
     }
-    enum evq_status status = evq_directory_read(checkpoint, file, 0, &length, sizeof(length), err);
+    enum evq_status status =
+        evq_checkpoint_read_bytes(checkpoint, file, 0, &length, sizeof(length), err);
     if (status == EVQ_OK) {
         uint64_t length_max = options->header_bytes_max;
         status =
@@ -432,9 +433,10 @@ static enum evq_status safetensors_open(struct evq_checkpoint *checkpoint, int32
     if (text == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "header of %llu bytes", (unsigned long long)length);
     }
-    status = evq_directory_keep(checkpoint, text, err); // Names point into it.
+    status = evq_builder_keep(checkpoint, text, err); // Names point into it.
     if (status == EVQ_OK) {
-        status = evq_directory_read(checkpoint, file, LENGTH_BYTES, text, (size_t)length, err);
+        status =
+            evq_checkpoint_read_bytes(checkpoint, file, LENGTH_BYTES, text, (size_t)length, err);
     }
     if (status == EVQ_OK && !evq_json_utf8(text, (size_t)length, &bad_at)) {
         status = evq_error_set(err, EVQ_E_CORRUPT, "header byte %zu is not UTF-8", bad_at);

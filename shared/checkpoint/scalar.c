@@ -67,7 +67,7 @@ const struct evq_pickle_node *evq_torch_find(const struct evq_pickle_node *node,
 bool evq_checkpoint_scalar(const struct evq_checkpoint *checkpoint, const char *path,
                            struct evq_scalar *ret_scalar)
 {
-    const struct evq_pickle *pickle = checkpoint->directory->pickle;
+    const struct evq_pickle *pickle = checkpoint->builder->pickle;
     const struct evq_pickle_node *node =
         pickle == NULL ? NULL : evq_torch_find(evq_pickle_root(pickle), path);
 

@@ -220,7 +220,7 @@ static enum evq_status load_text(int fd, uint64_t bytes, uint64_t bytes_max, cha
     if (text == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "index of %llu bytes", (unsigned long long)bytes);
     }
-    enum evq_status status = evq_directory_read_fd(fd, 0, text, (size_t)bytes, err);
+    enum evq_status status = evq_checkpoint_read_fd(fd, 0, text, (size_t)bytes, err);
     if (status == EVQ_OK && !evq_json_utf8(text, (size_t)bytes, &bad_at)) {
         status = evq_error_set(err, EVQ_E_CORRUPT, "index byte %zu is not UTF-8", bad_at);
     }
@@ -255,7 +255,7 @@ enum evq_status evq_sharded_read(struct evq_checkpoint *checkpoint, int root_fd,
         status = open_shards(&sharded, err);
     }
     if (status == EVQ_OK) {
-        status = evq_directory_finish(checkpoint, err);
+        status = evq_builder_finish(checkpoint, err);
     }
     if (status == EVQ_OK) {
         status = check_map(&sharded, err);

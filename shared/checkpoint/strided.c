@@ -28,8 +28,8 @@ bool evq_tensor_elements(const struct evq_tensor *tensor, size_t *ret_elements)
     return fits;
 }
 
-enum evq_status evq_directory_read_fd(int fd, uint64_t offset, void *out, size_t bytes,
-                                      struct evq_error *err)
+enum evq_status evq_checkpoint_read_fd(int fd, uint64_t offset, void *out, size_t bytes,
+                                       struct evq_error *err)
 {
     const enum evq_status status = evq_file_read_at(fd, out, bytes, offset, "the file", err);
 
@@ -40,10 +40,11 @@ enum evq_status evq_directory_read_fd(int fd, uint64_t offset, void *out, size_t
                : status;
 }
 
-enum evq_status evq_directory_read(const struct evq_checkpoint *checkpoint, int32_t file,
-                                   uint64_t offset, void *out, size_t bytes, struct evq_error *err)
+enum evq_status evq_checkpoint_read_bytes(const struct evq_checkpoint *checkpoint, int32_t file,
+                                          uint64_t offset, void *out, size_t bytes,
+                                          struct evq_error *err)
 {
-    return evq_directory_read_fd(checkpoint->files[file].fd, offset, out, bytes, err);
+    return evq_checkpoint_read_fd(checkpoint->files[file].fd, offset, out, bytes, err);
 }
 
 /* A view as rows of `run` elements that lie side by side; the dimensions before them are counted
@@ -103,8 +104,8 @@ static enum evq_status gather_span(const struct evq_checkpoint *checkpoint,
     if (span == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%llu bytes", (unsigned long long)tensor->bytes);
     }
-    enum evq_status status = evq_directory_read(checkpoint, tensor->file, tensor->offset, span,
-                                                (size_t)tensor->bytes, err);
+    enum evq_status status = evq_checkpoint_read_bytes(checkpoint, tensor->file, tensor->offset,
+                                                       span, (size_t)tensor->bytes, err);
     if (status == EVQ_OK) {
         odometer_start(&odometer, tensor, size);
         size_t run_bytes = odometer.run * size;
@@ -128,9 +129,9 @@ static enum evq_status gather_runs(const struct evq_checkpoint *checkpoint,
     odometer_start(&odometer, tensor, size);
     size_t run_bytes = odometer.run * size;
     do {
-        status =
-            evq_directory_read(checkpoint, tensor->file,
-                               tensor->offset + odometer_offset(&odometer), out, run_bytes, err);
+        status = evq_checkpoint_read_bytes(checkpoint, tensor->file,
+                                           tensor->offset + odometer_offset(&odometer), out,
+                                           run_bytes, err);
         out += run_bytes;
     } while (status == EVQ_OK && odometer_next(&odometer));
     return status;
@@ -144,7 +145,8 @@ enum evq_status evq_strided_read(const struct evq_checkpoint *checkpoint,
         return EVQ_OK;
     }
     if (tensor->contiguous) {
-        return evq_directory_read(checkpoint, tensor->file, tensor->offset, out, out_bytes, err);
+        return evq_checkpoint_read_bytes(checkpoint, tensor->file, tensor->offset, out, out_bytes,
+                                         err);
     }
     if (tensor->bytes <= SPAN_BYTES_MAX &&
         tensor->bytes / 4 <= (uint64_t)out_bytes + GATHER_EXTRA_BYTES) {

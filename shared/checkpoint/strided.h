@@ -5,7 +5,7 @@
 #ifndef EVQ_SHARED_CHECKPOINT_STRIDED_H
 #define EVQ_SHARED_CHECKPOINT_STRIDED_H
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 /* Reads all elements, each of size bytes, in C order into out. out_bytes is their total size.
  * Messages do not name the tensor. */

@@ -51,7 +51,7 @@ static enum evq_status unsupported_open(struct evq_checkpoint *checkpoint, int32
     size_t head_bytes = bytes < sizeof(head) ? (size_t)bytes : sizeof(head);
 
     (void)options; // Nothing is read whatever is asked for.
-    enum evq_status status = evq_directory_read(checkpoint, file, 0, head, head_bytes, err);
+    enum evq_status status = evq_checkpoint_read_bytes(checkpoint, file, 0, head, head_bytes, err);
     if (status != EVQ_OK) {
         return status;
     }

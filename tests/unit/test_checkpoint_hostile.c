@@ -1,7 +1,7 @@
 /* Headers, indexes and directories that mean harm or are none: each refused with its fault; no
  * changed byte crashes a reader. */
 #include "hostile_checkpoint.h"
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 #define T(dtype, shape, offsets)                                                                   \
     "{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" offsets "]}"
@@ -188,21 +188,21 @@ static void directory_refuses_a_tensor_past_the_end_of_its_file(void **state)
     fixture_folder_write(folder, "x", "12345678", 8);
     const int fd = openat(folder->fd, "x", O_RDONLY | O_CLOEXEC);
     assert_int_equal(fstat(fd, &info), 0);
-    assert_status_err(evq_directory_new("x", &checkpoint, &err), EVQ_OK, &err);
-    assert_status_err(evq_directory_add_file(checkpoint, "x", fd, &info, &tensor.file, &err),
-                      EVQ_OK, &err);
+    assert_status_err(evq_builder_new("x", &checkpoint, &err), EVQ_OK, &err);
+    assert_status_err(evq_builder_add_file(checkpoint, "x", fd, &info, &tensor.file, &err), EVQ_OK,
+                      &err);
     tensor.shape[0] = 4;
     tensor.offset = 4;
-    assert_status_err(evq_directory_add_tensor(checkpoint, &tensor, &err), EVQ_OK, &err);
+    assert_status_err(evq_builder_add_tensor(checkpoint, &tensor, &err), EVQ_OK, &err);
     tensor.offset = 5;
-    assert_status(evq_directory_add_tensor(checkpoint, &tensor, &err), EVQ_E_CORRUPT);
+    assert_status(evq_builder_add_tensor(checkpoint, &tensor, &err), EVQ_E_CORRUPT);
     assert_holds(err.message, "lie past the end of the file");
     tensor.offset = 0;
     tensor.bytes = 9;
-    assert_status(evq_directory_add_tensor(checkpoint, &tensor, &err), EVQ_E_CORRUPT);
+    assert_status(evq_builder_add_tensor(checkpoint, &tensor, &err), EVQ_E_CORRUPT);
     tensor.offset = UINT64_MAX;
     tensor.bytes = 2;
-    assert_status(evq_directory_add_tensor(checkpoint, &tensor, &err), EVQ_E_CORRUPT);
+    assert_status(evq_builder_add_tensor(checkpoint, &tensor, &err), EVQ_E_CORRUPT);
     evq_checkpoint_close(checkpoint);
 }
 

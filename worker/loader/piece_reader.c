@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/format.h"
 
 #define SAMPLES       64
@@ -135,9 +135,9 @@ static enum evq_status read_bytes(const struct evq_piece_reader *reader,
     for (uint64_t at = 0; at < piece->bytes && status == EVQ_OK; at += block) {
         const uint64_t left = piece->bytes - at;
         const uint64_t count = left < block ? left : block;
-        status =
-            evq_directory_read(reader->checkpoint, tensor->file, tensor->offset + piece->at + at,
-                               memory + at, (size_t)count, err);
+        status = evq_checkpoint_read_bytes(reader->checkpoint, tensor->file,
+                                           tensor->offset + piece->at + at, memory + at,
+                                           (size_t)count, err);
         if (status == EVQ_OK) {
             evq_digest_add(reader->digest, tensor, piece->at + at, memory + at, count);
         }

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 #define TENSOR_BYTES_MAX ((uint64_t)64 << 10)
 #define GAP_BYTES_MAX    ((uint64_t)4 << 10) // Read along rather than asked for twice.
@@ -173,8 +173,8 @@ static enum evq_status run_read(struct evq_small_tensors *small, struct run *run
                                 struct evq_error *err)
 {
     const enum evq_status status =
-        evq_directory_read(small->checkpoint, small->tensors[run->first]->file, run->begin,
-                           run->bytes, (size_t)(run->end - run->begin), err);
+        evq_checkpoint_read_bytes(small->checkpoint, small->tensors[run->first]->file, run->begin,
+                                  run->bytes, (size_t)(run->end - run->begin), err);
 
     if (status != EVQ_OK) {
         return status;

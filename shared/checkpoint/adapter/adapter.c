@@ -323,7 +323,7 @@ static enum evq_status load_config(struct adapter *adapter, int32_t file)
         return evq_error_set(adapter->err, EVQ_E_NOMEM, "adapter_config.json");
     }
     enum evq_status status =
-        evq_directory_read(adapter->checkpoint, file, 0, text, (size_t)bytes, adapter->err);
+        evq_checkpoint_read_bytes(adapter->checkpoint, file, 0, text, (size_t)bytes, adapter->err);
     if (status == EVQ_OK) {
         status = evq_adapter_config_read(text, (size_t)bytes, adapter->checkpoint->arena,
                                          &adapter->config, adapter->err);
@@ -371,7 +371,7 @@ static enum evq_status apply(struct adapter *adapter, size_t base_count)
     enum evq_status status = take_own(adapter, base_count);
 
     if (status == EVQ_OK) {
-        status = evq_directory_finish(adapter->checkpoint, adapter->err); // Sorted, to be found in.
+        status = evq_builder_finish(adapter->checkpoint, adapter->err); // Sorted, to be found in.
     }
     if (status == EVQ_OK) {
         status = learn_direction(adapter);
@@ -396,7 +396,7 @@ enum evq_status evq_adapter_read(struct evq_checkpoint *checkpoint, int root_fd,
         (void)close(fd); // Never read from.
         return evq_error_set(err, EVQ_E_UNSUPPORTED, "the base is an adapter itself");
     }
-    status = evq_directory_add_file(checkpoint, "adapter_config.json", fd, info, &file, err);
+    status = evq_builder_add_file(checkpoint, "adapter_config.json", fd, info, &file, err);
     if (status == EVQ_OK) {
         status = load_config(&adapter, file);
     }

@@ -5,7 +5,7 @@
 #ifndef EVQ_SHARED_CHECKPOINT_MERGE_H
 #define EVQ_SHARED_CHECKPOINT_MERGE_H
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 struct evq_merge {
     struct evq_tensor base; // The weight without it: two dimensions.

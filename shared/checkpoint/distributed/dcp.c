@@ -173,7 +173,7 @@ static enum evq_status open_file(struct dcp *dcp, const struct evq_pickle_node *
         (void)close(fd); // Never read from.
         return evq_error_set(dcp->err, EVQ_E_INVALID, "'%s' is not a regular file", shown);
     }
-    return evq_directory_add_file(dcp->checkpoint, name, fd, &info, ret_file, dcp->err);
+    return evq_builder_add_file(dcp->checkpoint, name, fd, &info, ret_file, dcp->err);
 }
 
 /* Every file that holds a part, also of what is not asked for: complete means all of them. */
@@ -290,7 +290,7 @@ static enum evq_status read_whole(struct dcp *dcp, const struct evq_pickle_node 
     enum evq_status status =
         evq_torch_integers(size, "size", tensor->shape, &tensor->rank, dcp->err);
     if (status == EVQ_OK &&
-        (!evq_directory_c_order(tensor, &elements) ||
+        (!evq_tensor_c_order(tensor, &elements) ||
          __builtin_mul_overflow(elements, (uint64_t)bits / 8, &tensor->bytes))) {
         status = fault(dcp, name, "has a size that overflows");
     }
@@ -354,7 +354,7 @@ static enum evq_status add_tensor(struct dcp *dcp, const struct evq_pickle_node 
         status = read_chunks(dcp, name, attribute(node, "chunks"), &tensor);
     }
     if (status == EVQ_OK) {
-        status = evq_directory_add_tensor(dcp->checkpoint, &tensor, dcp->err);
+        status = evq_builder_add_tensor(dcp->checkpoint, &tensor, dcp->err);
     }
     if (status != EVQ_OK) {
         char shown[EVQ_SHOWN_BYTES];
@@ -419,7 +419,7 @@ static enum evq_status load_metadata(const struct dcp *dcp, int32_t file, uint64
         return evq_error_set(dcp->err, EVQ_E_NOMEM, "%llu bytes", (unsigned long long)bytes);
     }
     enum evq_status status =
-        evq_directory_read(dcp->checkpoint, file, 0, *ret_data, (size_t)bytes, dcp->err);
+        evq_checkpoint_read_bytes(dcp->checkpoint, file, 0, *ret_data, (size_t)bytes, dcp->err);
     size_t taken = 0;
     if (status == EVQ_OK) {
         status = evq_pickle_read_first(*ret_data, (size_t)bytes, ret_pickle, &taken, dcp->err);
@@ -441,7 +441,7 @@ enum evq_status evq_dcp_read(struct evq_checkpoint *checkpoint, int root_fd, con
     struct evq_pickle *pickle = NULL;
     uint8_t *data = NULL;
     int32_t file = 0;
-    enum evq_status status = evq_directory_add_file(checkpoint, ".metadata", fd, info, &file, err);
+    enum evq_status status = evq_builder_add_file(checkpoint, ".metadata", fd, info, &file, err);
 
     if (status != EVQ_OK) {
         return status;

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/torch/pickle_globals.h"
 #include "shared/checkpoint/torch/pickle_machine.h"
 

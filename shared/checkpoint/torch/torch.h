@@ -5,7 +5,7 @@
 #ifndef EVQ_SHARED_CHECKPOINT_TORCH_H
 #define EVQ_SHARED_CHECKPOINT_TORCH_H
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 #include "shared/checkpoint/torch/pickle.h"
 
 /* Whether node is the global of a dtype ("torch.float32"); *ret_name is as safetensors spells it.

@@ -32,7 +32,7 @@ static enum evq_status add_tensor(void *context, const char *name,
         status =
             view.tensor.name == NULL
                 ? evq_error_set(err, EVQ_E_LIMIT, "the names of its tensors take too much memory")
-                : evq_directory_add_tensor(source->checkpoint, &view.tensor, err);
+                : evq_builder_add_tensor(source->checkpoint, &view.tensor, err);
     }
     if (status != EVQ_OK) {
         char shown[EVQ_SHOWN_BYTES];

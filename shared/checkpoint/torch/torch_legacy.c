@@ -62,8 +62,8 @@ static enum evq_status read_window(struct stream *stream, struct evq_error *err)
     if (stream->data == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes of pickles", stream->bytes);
     }
-    status = evq_directory_read(stream->source.checkpoint, stream->file, 0, stream->data,
-                                stream->bytes, err);
+    status = evq_checkpoint_read_bytes(stream->source.checkpoint, stream->file, 0, stream->data,
+                                       stream->bytes, err);
     stream->end = 0;
     for (size_t i = 0; i < PICKLES && status == EVQ_OK; i++) {
         size_t taken = 0;
@@ -221,7 +221,7 @@ static enum evq_status locate(const struct stream *stream, const struct evq_pick
                              "the file ends before all storages: still being written, or cut");
     }
     enum evq_status status =
-        evq_directory_read(checkpoint, stream->file, *at, &elements, sizeof(elements), err);
+        evq_checkpoint_read_bytes(checkpoint, stream->file, *at, &elements, sizeof(elements), err);
     if (status != EVQ_OK) {
         return status;
     }
@@ -306,7 +306,7 @@ static enum evq_status torch_legacy_open(struct evq_checkpoint *checkpoint, int3
         status = evq_torch_add(&stream.source, root, options, err);
     }
     if (status == EVQ_OK && !options->files_only) {
-        status = evq_directory_keep_pickle(checkpoint, stream.pickles[OBJECT], stream.data, err);
+        status = evq_builder_keep_pickle(checkpoint, stream.pickles[OBJECT], stream.data, err);
         stream.pickles[OBJECT] = NULL; // The checkpoint's now.
         stream.data = NULL;
     }

@@ -187,7 +187,7 @@ static enum evq_status torch_zip_open(struct evq_checkpoint *checkpoint, int32_t
     }
     evq_zip_free(archive.zip);
     if (status == EVQ_OK && !options->files_only) {
-        return evq_directory_keep_pickle(checkpoint, pickle, data, err);
+        return evq_builder_keep_pickle(checkpoint, pickle, data, err);
     }
     evq_pickle_free(pickle);
     free(data);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 #define END_BYTES       22u // End of central directory, without a comment.
 #define LOCATOR_BYTES   20u
@@ -42,7 +42,7 @@ struct end {
 static enum evq_status read_at(const struct evq_zip_source *source, uint64_t at, void *out,
                                size_t bytes, struct evq_error *err)
 {
-    return evq_directory_read_fd(source->fd, source->origin + at, out, bytes, err);
+    return evq_checkpoint_read_fd(source->fd, source->origin + at, out, bytes, err);
 }
 
 /* Whether an end record stands further forward: then something was put behind the archive. */

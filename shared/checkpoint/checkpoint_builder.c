@@ -1,4 +1,4 @@
-#include "shared/checkpoint/directory.h"
+#include "shared/checkpoint/checkpoint_builder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,16 +13,16 @@
 // File names and tensor names that readers had to build.
 #define ARENA_BYTES_MAX ((size_t)256 << 20)
 
-enum evq_status evq_directory_new(const char *path, struct evq_checkpoint **ret_checkpoint,
-                                  struct evq_error *err)
+enum evq_status evq_builder_new(const char *path, struct evq_checkpoint **ret_checkpoint,
+                                struct evq_error *err)
 {
-    struct evq_directory *directory = calloc(1, sizeof(*directory));
+    struct evq_checkpoint_builder *builder = calloc(1, sizeof(*builder));
 
-    if (directory == NULL) {
+    if (builder == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a checkpoint of '%s'", path);
     }
-    struct evq_checkpoint *checkpoint = &directory->checkpoint;
-    checkpoint->directory = directory;
+    struct evq_checkpoint *checkpoint = &builder->checkpoint;
+    checkpoint->builder = builder;
     checkpoint->format = "";
     checkpoint->arena = evq_arena_new(ARENA_BYTES_MAX);
     if (checkpoint->arena != NULL) {
@@ -41,23 +41,23 @@ void evq_checkpoint_close(struct evq_checkpoint *checkpoint)
     if (checkpoint == NULL) {
         return;
     }
-    struct evq_directory *directory = checkpoint->directory;
+    struct evq_checkpoint_builder *builder = checkpoint->builder;
     for (size_t i = 0; i < checkpoint->file_count; i++) {
         (void)close(checkpoint->files[i].fd); // Opened for reading: a failed close loses nothing.
     }
-    for (size_t i = 0; i < directory->kept_count; i++) {
-        free(directory->kept[i]);
+    for (size_t i = 0; i < builder->kept_count; i++) {
+        free(builder->kept[i]);
     }
-    evq_pickle_free(directory->pickle);
-    for (size_t i = 0; i < directory->folder_count; i++) {
-        (void)close(directory->folders[i].root_fd); // A directory: nothing to lose.
+    evq_pickle_free(builder->pickle);
+    for (size_t i = 0; i < builder->folder_count; i++) {
+        (void)close(builder->folders[i].root_fd); // A directory: nothing to lose.
     }
-    free(directory->kept);
-    free(directory->identities);
+    free(builder->kept);
+    free(builder->identities);
     free(checkpoint->files);
     free(checkpoint->tensors);
     evq_arena_free(checkpoint->arena);
-    free(directory);
+    free(builder);
 }
 
 /* Makes room for one more item; false when out of memory. */
@@ -83,27 +83,27 @@ static bool grow(void **items, size_t count, size_t *capacity, size_t item_bytes
 
 static enum evq_status grow_files(struct evq_checkpoint *checkpoint, struct evq_error *err)
 {
-    struct evq_directory *directory = checkpoint->directory;
-    size_t capacity = directory->file_capacity;
+    struct evq_checkpoint_builder *builder = checkpoint->builder;
+    size_t capacity = builder->file_capacity;
     void *files = checkpoint->files;
-    void *identities = directory->identities;
+    void *identities = builder->identities;
     bool grown = grow(&files, checkpoint->file_count, &capacity, sizeof(*checkpoint->files));
 
     checkpoint->files = files;
-    capacity = directory->file_capacity;
-    grown = grow(&identities, checkpoint->file_count, &capacity, sizeof(*directory->identities)) &&
-            grown;
-    directory->identities = identities;
+    capacity = builder->file_capacity;
+    grown =
+        grow(&identities, checkpoint->file_count, &capacity, sizeof(*builder->identities)) && grown;
+    builder->identities = identities;
     if (!grown) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu open files", checkpoint->file_count);
     }
-    directory->file_capacity = capacity;
+    builder->file_capacity = capacity;
     return EVQ_OK;
 }
 
-enum evq_status evq_directory_add_file(struct evq_checkpoint *checkpoint, const char *name, int fd,
-                                       const struct stat *info, int32_t *ret_file,
-                                       struct evq_error *err)
+enum evq_status evq_builder_add_file(struct evq_checkpoint *checkpoint, const char *name, int fd,
+                                     const struct stat *info, int32_t *ret_file,
+                                     struct evq_error *err)
 {
     enum evq_status status;
     const char *copy = evq_arena_strdup(checkpoint->arena, name);
@@ -123,10 +123,10 @@ enum evq_status evq_directory_add_file(struct evq_checkpoint *checkpoint, const 
     size_t at = checkpoint->file_count++;
     checkpoint->files[at] =
         (struct evq_checkpoint_file){.name = copy, .fd = fd, .bytes = (uint64_t)info->st_size};
-    checkpoint->directory->identities[at] = (struct evq_file_identity){.device = info->st_dev,
-                                                                       .inode = info->st_ino,
-                                                                       .bytes = info->st_size,
-                                                                       .modified = info->st_mtim};
+    checkpoint->builder->identities[at] = (struct evq_file_identity){.device = info->st_dev,
+                                                                     .inode = info->st_ino,
+                                                                     .bytes = info->st_size,
+                                                                     .modified = info->st_mtim};
     *ret_file = (int32_t)at;
     return EVQ_OK;
 out:
@@ -159,8 +159,8 @@ static enum evq_status check_place(const struct evq_checkpoint *checkpoint,
     return EVQ_OK;
 }
 
-enum evq_status evq_directory_add_tensor(struct evq_checkpoint *checkpoint,
-                                         const struct evq_tensor *tensor, struct evq_error *err)
+enum evq_status evq_builder_add_tensor(struct evq_checkpoint *checkpoint,
+                                       const struct evq_tensor *tensor, struct evq_error *err)
 {
     size_t name_bytes = strlen(tensor->name);
 
@@ -189,7 +189,7 @@ enum evq_status evq_directory_add_tensor(struct evq_checkpoint *checkpoint,
         return status;
     }
     void *tensors = checkpoint->tensors;
-    if (!grow(&tensors, checkpoint->tensor_count, &checkpoint->directory->tensor_capacity,
+    if (!grow(&tensors, checkpoint->tensor_count, &checkpoint->builder->tensor_capacity,
               sizeof(*checkpoint->tensors))) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu tensors", checkpoint->tensor_count + 1);
     }
@@ -198,63 +198,62 @@ enum evq_status evq_directory_add_tensor(struct evq_checkpoint *checkpoint,
     return EVQ_OK;
 }
 
-enum evq_status evq_directory_keep(struct evq_checkpoint *checkpoint, void *memory,
-                                   struct evq_error *err)
+enum evq_status evq_builder_keep(struct evq_checkpoint *checkpoint, void *memory,
+                                 struct evq_error *err)
 {
-    struct evq_directory *directory = checkpoint->directory;
-    void *kept = directory->kept;
+    struct evq_checkpoint_builder *builder = checkpoint->builder;
+    void *kept = builder->kept;
 
-    if (!grow(&kept, directory->kept_count, &directory->kept_capacity, sizeof(*directory->kept))) {
+    if (!grow(&kept, builder->kept_count, &builder->kept_capacity, sizeof(*builder->kept))) {
         free(memory);
         return evq_error_set(err, EVQ_E_NOMEM, "a file header");
     }
-    directory->kept = kept;
-    directory->kept[directory->kept_count++] = memory;
+    builder->kept = kept;
+    builder->kept[builder->kept_count++] = memory;
     return EVQ_OK;
 }
 
-enum evq_status evq_directory_keep_pickle(struct evq_checkpoint *checkpoint,
-                                          struct evq_pickle *pickle, uint8_t *data,
-                                          struct evq_error *err)
+enum evq_status evq_builder_keep_pickle(struct evq_checkpoint *checkpoint,
+                                        struct evq_pickle *pickle, uint8_t *data,
+                                        struct evq_error *err)
 {
-    struct evq_directory *directory = checkpoint->directory;
+    struct evq_checkpoint_builder *builder = checkpoint->builder;
 
-    if (directory->pickle != NULL) {
+    if (builder->pickle != NULL) {
         evq_pickle_free(pickle);
         free(data);
         return EVQ_OK;
     }
-    const enum evq_status status = evq_directory_keep(checkpoint, data, err);
+    const enum evq_status status = evq_builder_keep(checkpoint, data, err);
     if (status != EVQ_OK) {
         evq_pickle_free(pickle); // Its bytes are gone.
         return status;
     }
-    directory->pickle = pickle;
+    builder->pickle = pickle;
     return EVQ_OK;
 }
 
-enum evq_status evq_directory_add_folder(struct evq_checkpoint *checkpoint, int root_fd,
-                                         const char *folder, struct evq_error *err)
+enum evq_status evq_builder_add_folder(struct evq_checkpoint *checkpoint, int root_fd,
+                                       const char *folder, struct evq_error *err)
 {
-    struct evq_directory *directory = checkpoint->directory;
+    struct evq_checkpoint_builder *builder = checkpoint->builder;
     const char *path = evq_arena_strdup(checkpoint->arena, folder);
 
     if (path == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "a path");
     }
-    if (directory->folder_count == sizeof(directory->folders) / sizeof(directory->folders[0])) {
+    if (builder->folder_count == sizeof(builder->folders) / sizeof(builder->folders[0])) {
         return evq_error_set(err, EVQ_E_BUG, "a third folder");
     }
     const int fd = fcntl(root_fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
         return evq_error_set(err, EVQ_E_IO, "keep the root directory: %s", strerror(errno));
     }
-    directory->folders[directory->folder_count++] =
-        (struct evq_folder){.root_fd = fd, .path = path};
+    builder->folders[builder->folder_count++] = (struct evq_folder){.root_fd = fd, .path = path};
     return EVQ_OK;
 }
 
-enum evq_status evq_directory_finish(struct evq_checkpoint *checkpoint, struct evq_error *err)
+enum evq_status evq_builder_finish(struct evq_checkpoint *checkpoint, struct evq_error *err)
 {
     struct evq_tensor *tensors = checkpoint->tensors;
     size_t count = checkpoint->tensor_count;
@@ -276,7 +275,7 @@ enum evq_status evq_directory_finish(struct evq_checkpoint *checkpoint, struct e
     return EVQ_OK;
 }
 
-bool evq_directory_c_order(struct evq_tensor *tensor, uint64_t *ret_elements)
+bool evq_tensor_c_order(struct evq_tensor *tensor, uint64_t *ret_elements)
 {
     int64_t stride = 1;
     bool empty = false;
