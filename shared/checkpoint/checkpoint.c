@@ -144,7 +144,7 @@ static enum evq_status read_directory(struct evq_checkpoint *checkpoint, int roo
 
     if ((status == EVQ_E_UNSUPPORTED || status == EVQ_E_GONE) && options->files_only) {
         const enum evq_status read =
-            evq_ranks_read(checkpoint, root_fd, path, directory_fd, options, &ranks, err);
+            evq_fsdp_ranks_read(checkpoint, root_fd, path, directory_fd, options, &ranks, err);
         if (read != EVQ_OK || ranks) {
             return read == EVQ_OK ? check_same_directory(root_fd, path, info, err) : read;
         }

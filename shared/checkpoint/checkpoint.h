@@ -42,7 +42,7 @@ enum evq_dtype {
     EVQ_DTYPE_COUNT
 };
 
-struct evq_piece;
+struct evq_tensor_piece;
 struct evq_merge;
 
 /*
@@ -62,15 +62,16 @@ struct evq_tensor {
     uint64_t offset; // Of the first element, in bytes from the start of the file.
     // What the view spans: contiguous: elements * size; else up to its last element.
     uint64_t bytes;
-    const struct evq_piece *pieces; // It lies in boxes, each stored apart; then not at offset.
-    size_t piece_count;             // 0: it is whole.
+    const struct evq_tensor_piece
+        *pieces;        // It lies in boxes, each stored apart; then not at offset.
+    size_t piece_count; // 0: it is whole.
     const struct evq_merge
         *merge;   // What an adapter adds; NULL: nothing. shared/checkpoint/adapter/adapter_merge.h
     bool adapted; // An adapter adds to it, or has it in the place of the base's.
 };
 
 /* A box of a tensor. The boxes of a tensor fill it, and no two overlap. */
-struct evq_piece {
+struct evq_tensor_piece {
     int64_t begin[EVQ_TENSOR_RANK_MAX]; // Its first element's place in the tensor.
     struct evq_tensor stored;           // The box itself, of the tensor's name, dtype and rank.
 };
@@ -124,8 +125,8 @@ const struct evq_tensor *evq_checkpoint_find(const struct evq_checkpoint *checkp
                                              const char *name);
 
 /* The tensor called prefix + name; NULL: none. */
-const struct evq_tensor *evq_checkpoint_find_prefixed(const struct evq_checkpoint *checkpoint,
-                                                      const char *prefix, const char *name);
+const struct evq_tensor *evq_checkpoint_find_below(const struct evq_checkpoint *checkpoint,
+                                                   const char *prefix, const char *name);
 
 /*
  * The prefix under which all `count` expected names are in the checkpoint: "", then the usual
@@ -135,10 +136,10 @@ const struct evq_tensor *evq_checkpoint_find_prefixed(const struct evq_checkpoin
  * EVQ_E_NOT_FOUND names what is missing where most was found, and *ret_missing (may be NULL) is its
  * place among the names; EVQ_E_CONFLICT names two prefixes that both fit.
  */
-enum evq_status evq_checkpoint_match(const struct evq_checkpoint *checkpoint,
-                                     const char *const *expected_names, size_t count,
-                                     char *ret_prefix, size_t *ret_missing,
-                                     struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_checkpoint_find_prefix(const struct evq_checkpoint *checkpoint,
+                                           const char *const *expected_names, size_t count,
+                                           char *ret_prefix, size_t *ret_missing,
+                                           struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* EVQ_E_CHANGED when a file's identity, size or times differ from when it was opened; EVQ_E_GONE is
  * never returned: an open descriptor outlives an unlink. */

@@ -8,7 +8,7 @@
 
 #include "shared/base/file.h"
 #include "shared/checkpoint/order.h"
-#include "shared/checkpoint/pieces.h"
+#include "shared/checkpoint/tensor_pieces.h"
 
 // File names and tensor names that readers had to build.
 #define ARENA_BYTES_MAX ((size_t)256 << 20)
@@ -183,7 +183,7 @@ enum evq_status evq_builder_add_tensor(struct evq_checkpoint *checkpoint,
             return status;
         }
     }
-    enum evq_status status = tensor->piece_count > 0 ? evq_pieces_check(tensor, err)
+    enum evq_status status = tensor->piece_count > 0 ? evq_tensor_pieces_check(tensor, err)
                                                      : check_place(checkpoint, tensor, err);
     if (status != EVQ_OK) {
         return status;

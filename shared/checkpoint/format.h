@@ -82,9 +82,10 @@ enum evq_status evq_layout_find(int directory_fd, const char *variant,
 /* Adds the files of each rank of FSDP2 in the directory path beneath root_fd, which directory_fd
  * is, in its folders for regular weights and for averages: whole or EVQ_E_INCOMPLETE. *ret_found
  * false: there are none. With files_only alone: what they hold is not read. */
-enum evq_status evq_ranks_read(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
-                               int directory_fd, const struct evq_checkpoint_options *options,
-                               bool *ret_found, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_fsdp_ranks_read(struct evq_checkpoint *checkpoint, int root_fd,
+                                    const char *path, int directory_fd,
+                                    const struct evq_checkpoint_options *options, bool *ret_found,
+                                    struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Why a file of this name is not read, whatever it holds: a sentence; NULL: it may be read. */
 const char *evq_layout_refuses(const char *name);

@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     }
     for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++) {
-        struct evq_torch_choice choice = {.weights = NULL};
+        struct evq_torch_selection choice = {.weights = NULL};
         if (evq_torch_select(evq_pickle_root(pickle), asked[i], &choice, &err) == EVQ_OK &&
             evq_torch_walk(choice.weights, visit, NULL, &err) != EVQ_OK) {
             check(err.message[0] != '\0');

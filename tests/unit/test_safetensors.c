@@ -308,11 +308,12 @@ static void match_finds_the_prefix_by_the_expected_names(void **state)
         strcat(header, "}");
         put(*state, "x.safetensors", header, count);
         assert_status(open_named(*state, "x.safetensors", &checkpoint, NULL), EVQ_OK);
-        assert_status_err(evq_checkpoint_match(checkpoint, expected, 2, prefix, &missing, &err),
-                          cases[i].status, &err);
+        assert_status_err(
+            evq_checkpoint_find_prefix(checkpoint, expected, 2, prefix, &missing, &err),
+            cases[i].status, &err);
         if (cases[i].prefix != NULL) {
             assert_string_equal(prefix, cases[i].prefix);
-            assert_non_null(evq_checkpoint_find_prefixed(checkpoint, prefix, "w"));
+            assert_non_null(evq_checkpoint_find_below(checkpoint, prefix, "w"));
         } else {
             assert_string_equal(prefix, "unset");
             assert_holds(err.message, cases[i].holds);

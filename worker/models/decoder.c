@@ -401,10 +401,10 @@ static bool stands_inside(const struct evq_model_request *request,
         return true;
     }
     if (told != NULL) {
-        return evq_checkpoint_find_prefixed(request->checkpoint, told, name) != NULL;
+        return evq_checkpoint_find_below(request->checkpoint, told, name) != NULL;
     }
     const enum evq_status status =
-        evq_checkpoint_match(request->checkpoint, &name, 1, prefix, NULL, NULL);
+        evq_checkpoint_find_prefix(request->checkpoint, &name, 1, prefix, NULL, NULL);
     return status != EVQ_E_NOT_FOUND;
 }
 

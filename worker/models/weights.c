@@ -75,8 +75,8 @@ static enum evq_status find_prefix(struct weights *weights, struct evq_error *er
     for (size_t i = 0; i < weights->count; i++) {
         names[i] = weights->wanted[i].name;
     }
-    const enum evq_status status = evq_checkpoint_match(weights->checkpoint, names, weights->count,
-                                                        weights->prefix, &missing, &fault);
+    const enum evq_status status = evq_checkpoint_find_prefix(
+        weights->checkpoint, names, weights->count, weights->prefix, &missing, &fault);
     if (status == EVQ_E_NOT_FOUND) {
         return refuse_missing(weights, &weights->wanted[missing], fault.message, err);
     }
@@ -122,7 +122,7 @@ static enum evq_status take(struct weights *weights, const struct evq_wanted *wa
                             struct evq_source *source, struct evq_error *err)
 {
     const struct evq_tensor *tensor =
-        evq_checkpoint_find_prefixed(weights->checkpoint, weights->prefix, wanted->name);
+        evq_checkpoint_find_below(weights->checkpoint, weights->prefix, wanted->name);
 
     if (tensor == NULL) { // Under the option's prefix.
         const char *what = evq_arena_printf(weights->arena, "tensor '%s%s' is missing",
@@ -224,7 +224,7 @@ static bool is_of_a_copy(const struct weights *weights, const char *head_name, c
             continue;
         }
         (void)snprintf(prefix, sizeof(prefix), "%.*s", (int)(bytes - own_bytes), name);
-        if (evq_checkpoint_find_prefixed(weights->checkpoint, prefix, weights->wanted[0].name) !=
+        if (evq_checkpoint_find_below(weights->checkpoint, prefix, weights->wanted[0].name) !=
             NULL) {
             return true;
         }
@@ -297,7 +297,7 @@ enum evq_status evq_weights_find(const struct evq_model_request *request,
         status = take(&weights, &wanted[i], &sources[i], err);
     }
     if (status == EVQ_OK && head_name != NULL) {
-        model->unused = evq_checkpoint_find_prefixed(weights.checkpoint, weights.prefix, head_name);
+        model->unused = evq_checkpoint_find_below(weights.checkpoint, weights.prefix, head_name);
         model->tied = model->unused != NULL ? sources[0].tensor : NULL;
         if (model->unused != NULL) {
             weights.used[model->unused - weights.checkpoint->tensors] = true;

@@ -31,9 +31,9 @@ enum evq_status evq_weights_tell_ignored(const struct evq_ignored *ignored, stru
                                          struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
- * Finds all wanted under one prefix (the option `prefix`, else evq_checkpoint_match()) and makes
- * them the model's sources. Where `head_name` is not NULL it may be there beside them: the model
- * takes wanted[0] for it. buffers: ends of names that are no weights (".attn.bias"),
+ * Finds all wanted under one prefix (the option `prefix`, else evq_checkpoint_find_prefix()) and
+ * makes them the model's sources. Where `head_name` is not NULL it may be there beside them: the
+ * model takes wanted[0] for it. buffers: ends of names that are no weights (".attn.bias"),
  * NULL-terminated. EVQ_E_NOT_FOUND: a tensor is missing; EVQ_E_INVALID: another shape, or one too
  * many, or one outside the prefix that may be the model's own head;
  * EVQ_E_UNSUPPORTED: not floating point. Each names tensor, file and what was expected.

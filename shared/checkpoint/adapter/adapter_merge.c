@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/checkpoint/read.h"
+#include "shared/checkpoint/tensor_read.h"
 
 bool evq_merge_takes(enum evq_dtype dtype)
 {
@@ -163,7 +163,7 @@ enum evq_status evq_merge_read_f32(const struct evq_checkpoint *checkpoint,
     size_t b_count = 0;
     size_t floats = 0;
     size_t bytes = 0;
-    enum evq_status status = evq_read_f32(checkpoint, &merge->base, out, elements, err);
+    enum evq_status status = evq_tensor_read_f32(checkpoint, &merge->base, out, elements, err);
 
     if (status != EVQ_OK) {
         return status;
@@ -180,9 +180,9 @@ enum evq_status evq_merge_read_f32(const struct evq_checkpoint *checkpoint,
         return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes", bytes);
     }
     float *b = a + a_count;
-    status = evq_read_f32(checkpoint, &merge->a, a, a_count, err);
+    status = evq_tensor_read_f32(checkpoint, &merge->a, a, a_count, err);
     if (status == EVQ_OK) {
-        status = evq_read_f32(checkpoint, &merge->b, b, b_count, err);
+        status = evq_tensor_read_f32(checkpoint, &merge->b, b, b_count, err);
     }
     if (status == EVQ_OK) {
         multiply(merge, a, b, b + b_count, out);

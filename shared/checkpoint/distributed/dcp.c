@@ -7,8 +7,8 @@
 #include "shared/checkpoint/distributed/dcp.h"
 #include "shared/checkpoint/format.h"
 #include "shared/checkpoint/json.h"
-#include "shared/checkpoint/pieces.h"
 #include "shared/checkpoint/root_open.h"
+#include "shared/checkpoint/tensor_pieces.h"
 
 /* One value of storage_data. */
 struct entry {
@@ -215,7 +215,8 @@ static enum evq_status open_files(struct dcp *dcp)
 /* One box of tensor: its archive must hold a tensor of this shape and type. */
 static enum evq_status read_piece(struct dcp *dcp, const struct evq_pickle_node *name,
                                   const struct evq_tensor *tensor,
-                                  const struct evq_pickle_node *chunk, struct evq_piece *piece)
+                                  const struct evq_pickle_node *chunk,
+                                  struct evq_tensor_piece *piece)
 {
     const struct evq_pickle_node *offsets = attribute(chunk, "offsets");
     const struct evq_pickle_node *sizes = attribute(chunk, "sizes");
@@ -303,17 +304,17 @@ static enum evq_status read_chunks(struct dcp *dcp, const struct evq_pickle_node
     if (chunks == NULL || chunks->kind != EVQ_PICKLE_LIST) {
         return fault(dcp, name, "is described without a list of chunks");
     }
-    if (chunks->count > EVQ_PIECES_MAX) {
+    if (chunks->count > EVQ_TENSOR_PIECES_MAX) {
         return evq_error_set(dcp->err, EVQ_E_LIMIT, "%u pieces, allowed %d", chunks->count,
-                             EVQ_PIECES_MAX);
+                             EVQ_TENSOR_PIECES_MAX);
     }
-    struct evq_piece *pieces =
+    struct evq_tensor_piece *pieces =
         evq_arena_array(dcp->checkpoint->arena, (size_t)chunks->count + 1, sizeof(*pieces));
     if (pieces == NULL) {
         return evq_error_set(dcp->err, EVQ_E_LIMIT, "its pieces take too much memory");
     }
     for (uint32_t i = 0; i < chunks->count; i++) {
-        struct evq_piece *piece = &pieces[tensor->piece_count];
+        struct evq_tensor_piece *piece = &pieces[tensor->piece_count];
         enum evq_status status = read_piece(dcp, name, tensor, chunks->as.items[i], piece);
         if (status != EVQ_OK) {
             return status;
@@ -328,7 +329,7 @@ static enum evq_status read_chunks(struct dcp *dcp, const struct evq_pickle_node
     if (tensor->piece_count > 1) {
         return EVQ_OK;
     }
-    const enum evq_status status = evq_pieces_check(tensor, dcp->err);
+    const enum evq_status status = evq_tensor_pieces_check(tensor, dcp->err);
     if (status == EVQ_OK) {
         *tensor = pieces->stored; // It is all of it: a tensor like any other.
     }
@@ -366,18 +367,18 @@ static enum evq_status add_tensor(struct dcp *dcp, const struct evq_pickle_node 
 
 static enum evq_status add_tensors(struct dcp *dcp, const struct evq_checkpoint_options *options)
 {
-    struct evq_dcp_choice choice = {.names = dcp->tensors};
-    enum evq_status status = evq_dcp_choose(&choice, dcp->paths, options, dcp->err);
+    struct evq_dcp_selection choice = {.names = dcp->tensors};
+    enum evq_status status = evq_dcp_select(&choice, dcp->paths, options, dcp->err);
 
     for (uint32_t i = 0; status == EVQ_OK && i + 1 < dcp->tensors->count; i += 2) {
         const struct evq_pickle_node *name = dcp->tensors->as.items[i];
         const struct evq_pickle_node *node = dcp->tensors->as.items[i + 1];
         size_t skip = 0;
-        if (evq_dcp_is_tensor(node) && evq_dcp_chosen(&choice, name, &skip)) {
+        if (evq_dcp_is_tensor(node) && evq_dcp_is_selected(&choice, name, &skip)) {
             status = add_tensor(dcp, name, node, skip);
         }
     }
-    evq_dcp_choice_free(&choice);
+    evq_dcp_selection_free(&choice);
     return status;
 }
 

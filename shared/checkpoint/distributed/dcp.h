@@ -9,7 +9,7 @@
 
 struct evq_dcp_path;
 
-struct evq_dcp_choice {
+struct evq_dcp_selection {
     const struct evq_pickle_node *names; // state_dict_metadata: names and what they stand for.
     struct evq_dcp_path *paths;          // Sorted by name.
     size_t path_count;
@@ -26,13 +26,14 @@ bool evq_dcp_is_tensor(const struct evq_pickle_node *node);
  * else the usual names; as evq_torch_select() does. paths is planner_data, or no dict.
  * EVQ_E_NOT_FOUND names what there is.
  */
-enum evq_status evq_dcp_choose(struct evq_dcp_choice *choice, const struct evq_pickle_node *paths,
+enum evq_status evq_dcp_select(struct evq_dcp_selection *choice,
+                               const struct evq_pickle_node *paths,
                                const struct evq_checkpoint_options *options,
                                struct evq_error *err) EVQ_CHECK_RESULT;
-void evq_dcp_choice_free(struct evq_dcp_choice *choice); // Also after a failed choose.
+void evq_dcp_selection_free(struct evq_dcp_selection *choice); // Also after a failed choose.
 
 /* Whether name is chosen; *ret_skip bytes of it are the path to the weights. */
-bool evq_dcp_chosen(const struct evq_dcp_choice *choice, const struct evq_pickle_node *name,
-                    size_t *ret_skip);
+bool evq_dcp_is_selected(const struct evq_dcp_selection *choice, const struct evq_pickle_node *name,
+                         size_t *ret_skip);
 
 #endif

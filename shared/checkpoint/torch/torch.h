@@ -48,7 +48,7 @@ enum evq_status evq_torch_view(const struct evq_pickle_node *node, struct evq_to
                                struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Which weights of a pickle are asked for. */
-struct evq_torch_choice {
+struct evq_torch_selection {
     const struct evq_pickle_node *weights;
     char prefix[128]; // Only names that begin with it, which they then leave out; "": all.
 };
@@ -56,7 +56,7 @@ struct evq_torch_choice {
 /* options->key, else the variant's dict, else the usual names, else the root. */
 enum evq_status evq_torch_select(const struct evq_pickle_node *root,
                                  const struct evq_checkpoint_options *options,
-                                 struct evq_torch_choice *ret_choice,
+                                 struct evq_torch_selection *ret_choice,
                                  struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* The keys under which weights are looked for, in order, from i = 0; NULL after the last. */

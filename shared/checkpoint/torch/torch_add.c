@@ -4,7 +4,7 @@
 
 struct adding {
     const struct evq_torch_source *source;
-    struct evq_torch_choice choice;
+    struct evq_torch_selection choice;
 };
 
 static enum evq_status add_tensor(void *context, const char *name,

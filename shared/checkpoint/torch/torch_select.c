@@ -209,7 +209,7 @@ static const struct evq_pickle_node *find_averaged(const struct evq_pickle_node 
 
 static const struct evq_pickle_node *choose_variant(const struct evq_pickle_node *root,
                                                     const char *variant,
-                                                    struct evq_torch_choice *choice)
+                                                    struct evq_torch_selection *choice)
 {
     const struct evq_pickle_node *found = find_variant(root, variant);
 
@@ -231,11 +231,11 @@ static const struct evq_pickle_node *choose_variant(const struct evq_pickle_node
 
 enum evq_status evq_torch_select(const struct evq_pickle_node *root,
                                  const struct evq_checkpoint_options *options,
-                                 struct evq_torch_choice *ret_choice, struct evq_error *err)
+                                 struct evq_torch_selection *ret_choice, struct evq_error *err)
 {
     const char *variant = options->variant;
     bool regular = evq_torch_is_regular(variant);
-    struct evq_torch_choice choice = {.prefix = ""};
+    struct evq_torch_selection choice = {.prefix = ""};
     char keys[EVQ_SHOWN_BYTES];
 
     if (options->key != NULL && options->key[0] != '\0') {

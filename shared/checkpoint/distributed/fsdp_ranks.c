@@ -110,9 +110,10 @@ static enum evq_status add_folder(struct evq_checkpoint *checkpoint, int root_fd
     return status;
 }
 
-enum evq_status evq_ranks_read(struct evq_checkpoint *checkpoint, int root_fd, const char *path,
-                               int directory_fd, const struct evq_checkpoint_options *options,
-                               bool *ret_found, struct evq_error *err)
+enum evq_status evq_fsdp_ranks_read(struct evq_checkpoint *checkpoint, int root_fd,
+                                    const char *path, int directory_fd,
+                                    const struct evq_checkpoint_options *options, bool *ret_found,
+                                    struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 

@@ -1,12 +1,13 @@
-#include "shared/checkpoint/pieces.h"
+#include "shared/checkpoint/tensor_pieces.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "shared/checkpoint/strided.h"
+#include "shared/checkpoint/tensor_range.h"
 
-static enum evq_status check_box(const struct evq_tensor *tensor, const struct evq_piece *piece,
-                                 uint64_t *ret_elements, struct evq_error *err)
+static enum evq_status check_box(const struct evq_tensor *tensor,
+                                 const struct evq_tensor_piece *piece, uint64_t *ret_elements,
+                                 struct evq_error *err)
 {
     uint64_t elements = 1;
 
@@ -27,7 +28,8 @@ static enum evq_status check_box(const struct evq_tensor *tensor, const struct e
     return EVQ_OK;
 }
 
-static bool overlap(const struct evq_piece *a, const struct evq_piece *b, int32_t rank)
+static bool overlap(const struct evq_tensor_piece *a, const struct evq_tensor_piece *b,
+                    int32_t rank)
 {
     for (int32_t i = 0; i < rank; i++) {
         if (a->begin[i] + a->stored.shape[i] <= b->begin[i] ||
@@ -40,8 +42,8 @@ static bool overlap(const struct evq_piece *a, const struct evq_piece *b, int32_
 
 static int by_begin(const void *a, const void *b)
 {
-    const struct evq_piece *left = *(const struct evq_piece *const *)a;
-    const struct evq_piece *right = *(const struct evq_piece *const *)b;
+    const struct evq_tensor_piece *left = *(const struct evq_tensor_piece *const *)a;
+    const struct evq_tensor_piece *right = *(const struct evq_tensor_piece *const *)b;
 
     return left->begin[0] < right->begin[0] ? -1 : left->begin[0] > right->begin[0];
 }
@@ -49,7 +51,8 @@ static int by_begin(const void *a, const void *b)
 /* In order of their first dimension, so that few pairs need to be looked at. */
 static enum evq_status check_apart(const struct evq_tensor *tensor, struct evq_error *err)
 {
-    const struct evq_piece **order = malloc(tensor->piece_count * sizeof(struct evq_piece *));
+    const struct evq_tensor_piece **order =
+        malloc(tensor->piece_count * sizeof(struct evq_tensor_piece *));
     enum evq_status status = EVQ_OK;
 
     if (order == NULL) {
@@ -59,7 +62,7 @@ static enum evq_status check_apart(const struct evq_tensor *tensor, struct evq_e
         order[i] = &tensor->pieces[i];
     }
     if (tensor->rank > 0) {
-        qsort(order, tensor->piece_count, sizeof(struct evq_piece *), by_begin);
+        qsort(order, tensor->piece_count, sizeof(struct evq_tensor_piece *), by_begin);
     }
     for (size_t i = 0; i < tensor->piece_count && status == EVQ_OK; i++) {
         for (size_t k = i + 1; k < tensor->piece_count && status == EVQ_OK; k++) {
@@ -76,14 +79,14 @@ static enum evq_status check_apart(const struct evq_tensor *tensor, struct evq_e
     return status;
 }
 
-enum evq_status evq_pieces_check(const struct evq_tensor *tensor, struct evq_error *err)
+enum evq_status evq_tensor_pieces_check(const struct evq_tensor *tensor, struct evq_error *err)
 {
     uint64_t filled = 0;
     size_t elements = 0;
 
-    if (tensor->piece_count > EVQ_PIECES_MAX) {
+    if (tensor->piece_count > EVQ_TENSOR_PIECES_MAX) {
         return evq_error_set(err, EVQ_E_LIMIT, "%zu pieces, allowed %d", tensor->piece_count,
-                             EVQ_PIECES_MAX);
+                             EVQ_TENSOR_PIECES_MAX);
     }
     if (!evq_tensor_elements(tensor, &elements)) {
         return evq_error_set(err, EVQ_E_CORRUPT, "its shape overflows");
@@ -110,14 +113,14 @@ enum evq_status evq_pieces_check(const struct evq_tensor *tensor, struct evq_err
 /* The box as rows of the tensor: how many elements of a piece lie side by side in both. */
 struct rows {
     const struct evq_tensor *tensor;
-    const struct evq_piece *piece;
+    const struct evq_tensor_piece *piece;
     size_t run;
     int32_t rank; // Dimensions before the rows.
     int64_t index[EVQ_TENSOR_RANK_MAX];
 };
 
 static void rows_start(struct rows *rows, const struct evq_tensor *tensor,
-                       const struct evq_piece *piece)
+                       const struct evq_tensor_piece *piece)
 {
     *rows = (struct rows){.tensor = tensor, .piece = piece, .run = 1, .rank = tensor->rank};
     while (rows->rank > 0) {
@@ -154,8 +157,9 @@ static bool rows_next(struct rows *rows)
 }
 
 static enum evq_status read_piece(const struct evq_checkpoint *checkpoint,
-                                  const struct evq_tensor *tensor, const struct evq_piece *piece,
-                                  uint8_t *out, size_t size, struct evq_error *err)
+                                  const struct evq_tensor *tensor,
+                                  const struct evq_tensor_piece *piece, uint8_t *out, size_t size,
+                                  struct evq_error *err)
 {
     struct rows rows;
     size_t elements = 0;
@@ -166,14 +170,15 @@ static enum evq_status read_piece(const struct evq_checkpoint *checkpoint,
     }
     const size_t bytes = elements * size; // No more than the tensor has.
     if (rows.run == elements) {
-        return evq_strided_read(checkpoint, &piece->stored, out + rows_place(&rows) * size, bytes,
-                                size, err);
+        return evq_tensor_range_read(checkpoint, &piece->stored, out + rows_place(&rows) * size,
+                                     bytes, size, err);
     }
     uint8_t *box = malloc(bytes);
     if (box == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes", bytes);
     }
-    enum evq_status status = evq_strided_read(checkpoint, &piece->stored, box, bytes, size, err);
+    enum evq_status status =
+        evq_tensor_range_read(checkpoint, &piece->stored, box, bytes, size, err);
     if (status == EVQ_OK) {
         const uint8_t *at = box;
         do {
@@ -185,9 +190,9 @@ static enum evq_status read_piece(const struct evq_checkpoint *checkpoint,
     return status;
 }
 
-enum evq_status evq_pieces_read(const struct evq_checkpoint *checkpoint,
-                                const struct evq_tensor *tensor, void *out, size_t size,
-                                struct evq_error *err)
+enum evq_status evq_tensor_pieces_read(const struct evq_checkpoint *checkpoint,
+                                       const struct evq_tensor *tensor, void *out, size_t size,
+                                       struct evq_error *err)
 {
     enum evq_status status = EVQ_OK;
 

@@ -31,7 +31,7 @@ static int by_name(const void *a, const void *b)
 }
 
 /* The names that stand in a dict, with that dict. */
-static enum evq_status list_paths(struct evq_dcp_choice *choice,
+static enum evq_status list_paths(struct evq_dcp_selection *choice,
                                   const struct evq_pickle_node *paths, struct evq_error *err)
 {
     const size_t count = paths->kind == EVQ_PICKLE_DICT ? paths->count / 2 : 0;
@@ -56,7 +56,7 @@ static enum evq_status list_paths(struct evq_dcp_choice *choice,
     return EVQ_OK;
 }
 
-static const struct evq_pickle_node *top_of(const struct evq_dcp_choice *choice,
+static const struct evq_pickle_node *top_of(const struct evq_dcp_selection *choice,
                                             const struct evq_pickle_node *name)
 {
     const struct evq_dcp_path wanted = {.name = name};
@@ -79,8 +79,8 @@ static size_t below(const struct evq_pickle_node *name, const char *path)
                : 0;
 }
 
-bool evq_dcp_chosen(const struct evq_dcp_choice *choice, const struct evq_pickle_node *name,
-                    size_t *ret_skip)
+bool evq_dcp_is_selected(const struct evq_dcp_selection *choice, const struct evq_pickle_node *name,
+                         size_t *ret_skip)
 {
     if (name->kind != EVQ_PICKLE_TEXT) {
         return false;
@@ -104,13 +104,13 @@ bool evq_dcp_chosen(const struct evq_dcp_choice *choice, const struct evq_pickle
 }
 
 /* Whether anything is chosen. */
-static bool holds_tensors(const struct evq_dcp_choice *choice)
+static bool holds_tensors(const struct evq_dcp_selection *choice)
 {
     size_t skip = 0;
 
     for (uint32_t i = 0; i + 1 < choice->names->count; i += 2) {
         if (evq_dcp_is_tensor(choice->names->as.items[i + 1]) &&
-            evq_dcp_chosen(choice, choice->names->as.items[i], &skip)) {
+            evq_dcp_is_selected(choice, choice->names->as.items[i], &skip)) {
             return true;
         }
     }
@@ -118,7 +118,7 @@ static bool holds_tensors(const struct evq_dcp_choice *choice)
 }
 
 /* A few of the names, for a message. */
-static void list_names(const struct evq_dcp_choice *choice, char *out, size_t out_bytes)
+static void list_names(const struct evq_dcp_selection *choice, char *out, size_t out_bytes)
 {
     size_t at = 0;
 
@@ -136,7 +136,7 @@ static void list_names(const struct evq_dcp_choice *choice, char *out, size_t ou
     }
 }
 
-static bool choose_usual(struct evq_dcp_choice *choice)
+static bool choose_usual(struct evq_dcp_selection *choice)
 {
     for (size_t i = 0; evq_torch_usual_key(i) != NULL; i++) {
         choice->top = evq_torch_usual_key(i);
@@ -149,21 +149,22 @@ static bool choose_usual(struct evq_dcp_choice *choice)
 }
 
 /* A tensor of the dict of this name within a dict, as in {"app": {"model": ..., "optim": ...}}. */
-static const struct evq_dcp_path *find_within(const struct evq_dcp_choice *choice, const char *name)
+static const struct evq_dcp_path *find_within(const struct evq_dcp_selection *choice,
+                                              const char *name)
 {
     size_t skip = 0;
 
     for (size_t i = 0; i < choice->path_count; i++) {
         const struct evq_dcp_path *path = &choice->paths[i];
         if (path->inner != NULL && evq_pickle_is_text(path->inner, name) &&
-            evq_dcp_chosen(choice, path->name, &skip)) {
+            evq_dcp_is_selected(choice, path->name, &skip)) {
             return path;
         }
     }
     return NULL;
 }
 
-static bool usual_within(const struct evq_dcp_choice *choice)
+static bool usual_within(const struct evq_dcp_selection *choice)
 {
     bool found = false;
 
@@ -173,7 +174,7 @@ static bool usual_within(const struct evq_dcp_choice *choice)
     return found;
 }
 
-static bool variant_within(struct evq_dcp_choice *choice, const char *variant)
+static bool variant_within(struct evq_dcp_selection *choice, const char *variant)
 {
     char *key = choice->variant_top;
     char name[sizeof(choice->variant_top)];
@@ -191,7 +192,7 @@ static bool variant_within(struct evq_dcp_choice *choice, const char *variant)
     return false;
 }
 
-static bool choose_variant(struct evq_dcp_choice *choice, const char *variant)
+static bool choose_variant(struct evq_dcp_selection *choice, const char *variant)
 {
     char *key = choice->variant_top;
 
@@ -206,7 +207,7 @@ static bool choose_variant(struct evq_dcp_choice *choice, const char *variant)
 }
 
 /* With the callback WeightAveraging of Lightning, as evq_torch_select() has it. */
-static bool choose_averaged(struct evq_dcp_choice *choice, bool regular)
+static bool choose_averaged(struct evq_dcp_selection *choice, bool regular)
 {
     static const char trained[] = "current_model_state";
     static const char averages[] = "state_dict";
@@ -221,7 +222,8 @@ static bool choose_averaged(struct evq_dcp_choice *choice, bool regular)
     return false;
 }
 
-enum evq_status evq_dcp_choose(struct evq_dcp_choice *choice, const struct evq_pickle_node *paths,
+enum evq_status evq_dcp_select(struct evq_dcp_selection *choice,
+                               const struct evq_pickle_node *paths,
                                const struct evq_checkpoint_options *options, struct evq_error *err)
 {
     const bool regular = evq_torch_is_regular(options->variant);
@@ -265,7 +267,7 @@ enum evq_status evq_dcp_choose(struct evq_dcp_choice *choice, const struct evq_p
     return EVQ_OK;
 }
 
-void evq_dcp_choice_free(struct evq_dcp_choice *choice)
+void evq_dcp_selection_free(struct evq_dcp_selection *choice)
 {
     free(choice->paths);
     choice->paths = NULL;

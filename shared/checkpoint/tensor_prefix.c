@@ -3,8 +3,8 @@
 
 #include "shared/checkpoint/checkpoint_builder.h"
 
-const struct evq_tensor *evq_checkpoint_find_prefixed(const struct evq_checkpoint *checkpoint,
-                                                      const char *prefix, const char *name)
+const struct evq_tensor *evq_checkpoint_find_below(const struct evq_checkpoint *checkpoint,
+                                                   const char *prefix, const char *name)
 {
     char full[EVQ_CHECKPOINT_NAME_BYTES_MAX + 1];
     int bytes = snprintf(full, sizeof(full), "%s%s", prefix, name);
@@ -37,7 +37,7 @@ static bool fits(struct search *search, const char *prefix)
     size_t found = 0;
 
     while (found < search->count &&
-           evq_checkpoint_find_prefixed(search->checkpoint, prefix, search->names[found]) != NULL) {
+           evq_checkpoint_find_below(search->checkpoint, prefix, search->names[found]) != NULL) {
         found++;
     }
     if (!search->any || found > search->best_found) {
@@ -110,9 +110,10 @@ static enum evq_status not_found(const struct search *search, struct evq_error *
         missing, under, search->best_found, search->count, search->checkpoint->tensor_count);
 }
 
-enum evq_status evq_checkpoint_match(const struct evq_checkpoint *checkpoint,
-                                     const char *const *expected_names, size_t count,
-                                     char *ret_prefix, size_t *ret_missing, struct evq_error *err)
+enum evq_status evq_checkpoint_find_prefix(const struct evq_checkpoint *checkpoint,
+                                           const char *const *expected_names, size_t count,
+                                           char *ret_prefix, size_t *ret_missing,
+                                           struct evq_error *err)
 {
     struct search search = {.checkpoint = checkpoint, .names = expected_names, .count = count};
     char found[EVQ_CHECKPOINT_PREFIX_BYTES] = "";

@@ -1,4 +1,4 @@
-#include "shared/checkpoint/strided.h"
+#include "shared/checkpoint/tensor_range.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -137,9 +137,9 @@ static enum evq_status gather_runs(const struct evq_checkpoint *checkpoint,
     return status;
 }
 
-enum evq_status evq_strided_read(const struct evq_checkpoint *checkpoint,
-                                 const struct evq_tensor *tensor, void *out, size_t out_bytes,
-                                 size_t size, struct evq_error *err)
+enum evq_status evq_tensor_range_read(const struct evq_checkpoint *checkpoint,
+                                      const struct evq_tensor *tensor, void *out, size_t out_bytes,
+                                      size_t size, struct evq_error *err)
 {
     if (out_bytes == 0) {
         return EVQ_OK;

@@ -1,16 +1,16 @@
-#include "shared/checkpoint/read.h"
+#include "shared/checkpoint/tensor_read.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "shared/checkpoint/format.h"
-#include "shared/checkpoint/pieces.h"
-#include "shared/checkpoint/strided.h"
+#include "shared/checkpoint/tensor_pieces.h"
+#include "shared/checkpoint/tensor_range.h"
 
 #define CHUNK_BYTES ((size_t)1 << 20) // Read and converted at once: stays in the cache.
 
-enum evq_status evq_read_name_error(const struct evq_tensor *tensor, enum evq_status status,
-                                    struct evq_error *err)
+enum evq_status evq_tensor_name_error(const struct evq_tensor *tensor, enum evq_status status,
+                                      struct evq_error *err)
 {
     if (status != EVQ_OK) {
         char shown[EVQ_SHOWN_BYTES];
@@ -20,8 +20,8 @@ enum evq_status evq_read_name_error(const struct evq_tensor *tensor, enum evq_st
     return status;
 }
 
-enum evq_status evq_read_check_elements(const struct evq_tensor *tensor, size_t elements,
-                                        struct evq_error *err)
+enum evq_status evq_tensor_check_elements(const struct evq_tensor *tensor, size_t elements,
+                                          struct evq_error *err)
 {
     size_t counted = 0;
 
@@ -32,14 +32,14 @@ enum evq_status evq_read_check_elements(const struct evq_tensor *tensor, size_t 
     return EVQ_OK;
 }
 
-enum evq_status evq_read_elements(const struct evq_checkpoint *checkpoint,
-                                  const struct evq_tensor *tensor, void *out, size_t out_bytes,
-                                  size_t size, struct evq_error *err)
+enum evq_status evq_tensor_read_elements(const struct evq_checkpoint *checkpoint,
+                                         const struct evq_tensor *tensor, void *out,
+                                         size_t out_bytes, size_t size, struct evq_error *err)
 {
     if (out_bytes > 0 && tensor->piece_count > 0) {
-        return evq_pieces_read(checkpoint, tensor, out, size, err);
+        return evq_tensor_pieces_read(checkpoint, tensor, out, size, err);
     }
-    return evq_strided_read(checkpoint, tensor, out, out_bytes, size, err);
+    return evq_tensor_range_read(checkpoint, tensor, out, out_bytes, size, err);
 }
 
 static enum evq_status convert_chunks(const struct evq_checkpoint *checkpoint,
@@ -79,7 +79,7 @@ static enum evq_status convert_gathered(const struct evq_checkpoint *checkpoint,
     if (raw == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "%zu bytes", bytes);
     }
-    enum evq_status status = evq_read_elements(checkpoint, tensor, raw, bytes, size, err);
+    enum evq_status status = evq_tensor_read_elements(checkpoint, tensor, raw, bytes, size, err);
     if (status == EVQ_OK) {
         (void)evq_convert_f32(tensor->dtype, raw, elements, out); // The dtype was checked.
     }
@@ -101,20 +101,20 @@ static enum evq_status read_converted(const struct evq_checkpoint *checkpoint,
         return EVQ_OK;
     }
     if (tensor->dtype == EVQ_DTYPE_F32) {
-        return evq_read_elements(checkpoint, tensor, out, elements * size, size, err);
+        return evq_tensor_read_elements(checkpoint, tensor, out, elements * size, size, err);
     }
     return tensor->contiguous ? convert_chunks(checkpoint, tensor, out, elements, size, err)
                               : convert_gathered(checkpoint, tensor, out, elements, size, err);
 }
 
-enum evq_status evq_read_f32(const struct evq_checkpoint *checkpoint,
-                             const struct evq_tensor *tensor, float *out, size_t elements,
-                             struct evq_error *err)
+enum evq_status evq_tensor_read_f32(const struct evq_checkpoint *checkpoint,
+                                    const struct evq_tensor *tensor, float *out, size_t elements,
+                                    struct evq_error *err)
 {
-    enum evq_status status = evq_read_check_elements(tensor, elements, err);
+    enum evq_status status = evq_tensor_check_elements(tensor, elements, err);
 
     if (status == EVQ_OK) {
         status = read_converted(checkpoint, tensor, out, elements, err);
     }
-    return evq_read_name_error(tensor, status, err);
+    return evq_tensor_name_error(tensor, status, err);
 }
