@@ -166,7 +166,7 @@ enum evq_exit evq_inspect_main(const struct evq_options *options)
 
     enum evq_status status = evq_placement_open(options->path, &place, &err);
     if (status == EVQ_OK) {
-        status = evq_checkpoint_complete(place.root_fd, place.path, &err);
+        status = evq_checkpoint_check_complete(place.root_fd, place.path, &err);
     }
     if (status == EVQ_OK) {
         status = inspect_open(options, &place, &checkpoint, &err);

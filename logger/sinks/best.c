@@ -25,7 +25,7 @@
 
 struct best {
     const struct evq_sink_context *context;
-    struct evq_checkpoint_watcher *looker;
+    struct evq_checkpoint_watcher *watcher;
     const char *metric; // "" : the first by name.
     int direction;      // Of that metric: 1 higher is better, 0 lower, -1 as it says itself.
     char looked[EVQ_JOB_ID_BYTES_MAX]; // Whose place was looked at in this write; "": none.
@@ -52,7 +52,7 @@ static enum evq_status best_open(const struct evq_sink_context *context, void **
                              context->sink->name, direction);
     }
     sink->direction = direction == NULL ? -1 : strcmp(direction, "max") == 0;
-    const enum evq_status status = evq_checkpoint_watcher_open(LOOK_MS, &sink->looker, err);
+    const enum evq_status status = evq_checkpoint_watcher_open(LOOK_MS, &sink->watcher, err);
     if (status != EVQ_OK) {
         free(sink);
         return status;
@@ -102,7 +102,7 @@ static enum evq_status lost_find(struct best *sink, const struct evq_best *best,
         return EVQ_OK;
     }
     const enum evq_status status =
-        evq_weights_verify(sink->context->queue, sink->context->config, sink->looker, best->job,
+        evq_weights_verify(sink->context->queue, sink->context->config, sink->watcher, best->job,
                            best->checkpoint, err);
     if (status != EVQ_OK && !evq_weights_lost(status)) {
         return status;
@@ -241,7 +241,7 @@ static void best_close(void *state)
     struct best *sink = state;
 
     if (sink != NULL) {
-        evq_checkpoint_watcher_close(sink->looker);
+        evq_checkpoint_watcher_close(sink->watcher);
         free(sink);
     }
 }

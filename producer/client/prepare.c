@@ -85,7 +85,7 @@ static void source_choose(const struct evq_config *config, const char *held, str
 
     if (held[0] != '\0' && place_find(config, held, &other, NULL) == EVQ_OK &&
         other.root == place->root &&
-        evq_checkpoint_complete(place->root_fd, other.path, NULL) == EVQ_OK) {
+        evq_checkpoint_check_complete(place->root_fd, other.path, NULL) == EVQ_OK) {
         source = other.path;
     }
     (void)snprintf(place->source, sizeof(place->source), "%s", source);

@@ -19,8 +19,8 @@ static enum evq_status open_in(const struct evq_folder *folder, const char *name
     return evq_root_open(folder->root_fd, path, false, ret_fd, err);
 }
 
-enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoint,
-                                           const char *name, int *ret_fd, struct evq_error *err)
+enum evq_status evq_checkpoint_open_sibling(const struct evq_checkpoint *checkpoint,
+                                            const char *name, int *ret_fd, struct evq_error *err)
 {
     const struct evq_checkpoint_builder *builder = checkpoint->builder;
     enum evq_status status = EVQ_E_GONE;
@@ -36,8 +36,8 @@ enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoi
     return status;
 }
 
-bool evq_checkpoint_base(const struct evq_checkpoint *checkpoint, int *ret_root_fd,
-                         const char **ret_folder)
+bool evq_checkpoint_adapter_base(const struct evq_checkpoint *checkpoint, int *ret_root_fd,
+                                 const char **ret_folder)
 {
     const struct evq_checkpoint_builder *builder = checkpoint->builder;
 

@@ -192,16 +192,16 @@ bool evq_checkpoint_scalar(const struct evq_checkpoint *checkpoint, const char *
  * anywhere beneath the root. The caller closes *ret_fd. EVQ_E_GONE: not there; else as
  * evq_root_open(). Any thread.
  */
-enum evq_status evq_checkpoint_open_beside(const struct evq_checkpoint *checkpoint,
-                                           const char *name, int *ret_fd,
-                                           struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_checkpoint_open_sibling(const struct evq_checkpoint *checkpoint,
+                                            const char *name, int *ret_fd,
+                                            struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
  * Where an adapter's base lies: a folder beneath a root, both the checkpoint's. False, nothing is
  * set: it is no adapter. Any thread.
  */
-bool evq_checkpoint_base(const struct evq_checkpoint *checkpoint, int *ret_root_fd,
-                         const char **ret_folder);
+bool evq_checkpoint_adapter_base(const struct evq_checkpoint *checkpoint, int *ret_root_fd,
+                                 const char **ret_folder);
 
 bool evq_tensor_elements(const struct evq_tensor *tensor, size_t *ret_elements); // false: overflow.
 size_t evq_dtype_bytes(enum evq_dtype dtype);                                    // 0 for OTHER.
@@ -212,7 +212,7 @@ const char *evq_dtype_name(enum evq_dtype dtype); // safetensors spelling: "F32"
  * XXH3-128 over names, sizes and sampled blocks (first, last and 14 spread 4 KiB blocks) of every
  * file that holds weights; no times. The same for a renamed or copied checkpoint. Cost:
  * milliseconds. If evalq does not read the format, every file at path counts, and the checkpoint is
- * taken as complete. Errors: those of evq_checkpoint_complete() and evq_file_list_scan().
+ * taken as complete. Errors: those of evq_checkpoint_check_complete() and evq_file_list_scan().
  */
 enum evq_status evq_checkpoint_fingerprint(int root_fd, const char *path, char out[33],
                                            struct evq_buffer *manifest,
@@ -222,16 +222,17 @@ enum evq_status evq_checkpoint_files_fingerprint(int root_fd, const char *path, 
                                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* Whether path beneath the directory root is what had this fingerprint: EVQ_E_CHANGED, with a
  * sentence, where other weights have its name by now; else as evq_checkpoint_fingerprint(). */
-enum evq_status evq_checkpoint_same(const char *root, const char *path, const char *fingerprint,
-                                    struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_checkpoint_verify_fingerprint(const char *root, const char *path,
+                                                  const char *fingerprint,
+                                                  struct evq_error *err) EVQ_CHECK_RESULT;
 /* XXH3-128 over every tensor's name, dtype, shape and values in name order, as digest.h says. Reads
  * everything; then looks for changed files. */
 enum evq_status evq_checkpoint_digest(const struct evq_checkpoint *checkpoint, char out[33],
                                       struct evq_error *err) EVQ_CHECK_RESULT;
 /* EVQ_OK, EVQ_E_INCOMPLETE, EVQ_E_GONE or what is wrong; judged by content, never by names alone.
  */
-enum evq_status evq_checkpoint_complete(int root_fd, const char *path,
-                                        struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_checkpoint_check_complete(int root_fd, const char *path,
+                                              struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Opens path beneath root_fd for reading: no escape by "..", absolute or symbolic links (openat2
  * RESOLVE_BENEATH, or component by component where that is missing); regular files only unless

@@ -17,7 +17,7 @@ struct evq_checkpoint_watcher {
 };
 
 struct look { // Freed by who asked; by the thread when that one has gone.
-    struct evq_checkpoint_watcher *looker;
+    struct evq_checkpoint_watcher *watcher;
     bool done;
     bool left;
     enum evq_status status;
@@ -28,44 +28,44 @@ struct look { // Freed by who asked; by the thread when that one has gone.
 };
 
 enum evq_status evq_checkpoint_watcher_open(int64_t limit_ms,
-                                            struct evq_checkpoint_watcher **ret_looker,
+                                            struct evq_checkpoint_watcher **ret_watcher,
                                             struct evq_error *err)
 {
-    struct evq_checkpoint_watcher *looker = calloc(1, sizeof *looker);
+    struct evq_checkpoint_watcher *watcher = calloc(1, sizeof *watcher);
     pthread_condattr_t attributes;
 
-    if (looker == NULL) {
+    if (watcher == NULL) {
         return evq_error_set(err, EVQ_E_NOMEM, "looks at checkpoints");
     }
-    *looker = (struct evq_checkpoint_watcher){.limit_ms = limit_ms, .owners = 1};
+    *watcher = (struct evq_checkpoint_watcher){.limit_ms = limit_ms, .owners = 1};
     // None of the four fails on Linux with these values.
     (void)pthread_condattr_init(&attributes);
     (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_mutex_init(&looker->lock, NULL);
-    (void)pthread_cond_init(&looker->done, &attributes);
+    (void)pthread_mutex_init(&watcher->lock, NULL);
+    (void)pthread_cond_init(&watcher->done, &attributes);
     (void)pthread_condattr_destroy(&attributes);
-    *ret_looker = looker;
+    *ret_watcher = watcher;
     return EVQ_OK;
 }
 
 /* Gives up one owner's part and the lock. */
-static void release(struct evq_checkpoint_watcher *looker)
+static void release(struct evq_checkpoint_watcher *watcher)
 {
-    const bool last = --looker->owners == 0;
+    const bool last = --watcher->owners == 0;
 
-    (void)pthread_mutex_unlock(&looker->lock);
+    (void)pthread_mutex_unlock(&watcher->lock);
     if (last) {
-        (void)pthread_cond_destroy(&looker->done);
-        (void)pthread_mutex_destroy(&looker->lock);
-        free(looker);
+        (void)pthread_cond_destroy(&watcher->done);
+        (void)pthread_mutex_destroy(&watcher->lock);
+        free(watcher);
     }
 }
 
-void evq_checkpoint_watcher_close(struct evq_checkpoint_watcher *looker)
+void evq_checkpoint_watcher_close(struct evq_checkpoint_watcher *watcher)
 {
-    if (looker != NULL) {
-        (void)pthread_mutex_lock(&looker->lock);
-        release(looker);
+    if (watcher != NULL) {
+        (void)pthread_mutex_lock(&watcher->lock);
+        release(watcher);
     }
 }
 
@@ -82,36 +82,37 @@ static void look_free(struct look *look)
 static void *look_main(void *context)
 {
     struct look *look = context;
-    struct evq_checkpoint_watcher *looker = look->looker;
+    struct evq_checkpoint_watcher *watcher = look->watcher;
 
-    look->status = evq_checkpoint_same(look->root, look->path, look->fingerprint, &look->error);
-    (void)pthread_mutex_lock(&looker->lock);
+    look->status =
+        evq_checkpoint_verify_fingerprint(look->root, look->path, look->fingerprint, &look->error);
+    (void)pthread_mutex_lock(&watcher->lock);
     if (look->left) {
-        looker->hanging--;
+        watcher->hanging--;
         look_free(look);
     } else {
         look->done = true;
-        (void)pthread_cond_broadcast(&looker->done);
+        (void)pthread_cond_broadcast(&watcher->done);
     }
-    release(looker);
+    release(watcher);
     return NULL;
 }
 
 /* With the lock held: false when the limit has passed. */
-static bool wait_until_done(struct evq_checkpoint_watcher *looker, const struct look *look)
+static bool wait_until_done(struct evq_checkpoint_watcher *watcher, const struct look *look)
 {
     struct timespec until;
 
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += looker->limit_ms / 1000;
-    until.tv_nsec += looker->limit_ms % 1000 * 1000000;
+    until.tv_sec += watcher->limit_ms / 1000;
+    until.tv_nsec += watcher->limit_ms % 1000 * 1000000;
     if (until.tv_nsec >= 1000000000) {
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
     }
     int code = 0;
     while (!look->done && code == 0) {
-        code = pthread_cond_timedwait(&looker->done, &looker->lock, &until);
+        code = pthread_cond_timedwait(&watcher->done, &watcher->lock, &until);
     }
     return look->done;
 }
@@ -129,18 +130,18 @@ static enum evq_status look_start(struct look *look, struct evq_error *err)
     if (code != 0) {
         return evq_error_set(err, EVQ_E_NOMEM, "a thread that looks: %s", strerror(code));
     }
-    look->looker->owners++;
+    look->watcher->owners++;
     return EVQ_OK;
 }
 
-enum evq_status evq_checkpoint_watcher_same(struct evq_checkpoint_watcher *looker, const char *root,
-                                            const char *path, const char *fingerprint,
-                                            struct evq_error *err)
+enum evq_status evq_checkpoint_watcher_verify(struct evq_checkpoint_watcher *watcher,
+                                              const char *root, const char *path,
+                                              const char *fingerprint, struct evq_error *err)
 {
     struct look *look = calloc(1, sizeof *look);
 
     if (look != NULL) {
-        *look = (struct look){.looker = looker,
+        *look = (struct look){.watcher = watcher,
                               .root = strdup(root),
                               .path = strdup(path),
                               .fingerprint = strdup(fingerprint)};
@@ -149,19 +150,19 @@ enum evq_status evq_checkpoint_watcher_same(struct evq_checkpoint_watcher *looke
         look_free(look);
         return evq_error_set(err, EVQ_E_NOMEM, "a look at '%s'", path);
     }
-    (void)pthread_mutex_lock(&looker->lock);
-    enum evq_status status = looker->hanging > 0
+    (void)pthread_mutex_lock(&watcher->lock);
+    enum evq_status status = watcher->hanging > 0
                                  ? evq_error_set(err, EVQ_E_TIMEOUT,
                                                  "an earlier look has not ended: is a file server "
                                                  "away?")
                                  : look_start(look, err);
-    if (status == EVQ_OK && !wait_until_done(looker, look)) {
+    if (status == EVQ_OK && !wait_until_done(watcher, look)) {
         look->left = true;
-        looker->hanging++;
-        (void)pthread_mutex_unlock(&looker->lock);
+        watcher->hanging++;
+        (void)pthread_mutex_unlock(&watcher->lock);
         return evq_error_set(err, EVQ_E_TIMEOUT, "'%s' in '%s' does not answer", path, root);
     }
-    (void)pthread_mutex_unlock(&looker->lock);
+    (void)pthread_mutex_unlock(&watcher->lock);
     if (status == EVQ_OK) {
         status = look->status;
         if (status != EVQ_OK && err != NULL) {

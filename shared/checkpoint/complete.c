@@ -1,6 +1,6 @@
 #include "shared/checkpoint/checkpoint.h"
 
-enum evq_status evq_checkpoint_complete(int root_fd, const char *path, struct evq_error *err)
+enum evq_status evq_checkpoint_check_complete(int root_fd, const char *path, struct evq_error *err)
 {
     static const struct evq_checkpoint_options options = {.files_only = true};
     struct evq_checkpoint *checkpoint = NULL;

@@ -186,8 +186,8 @@ enum evq_status evq_checkpoint_files_fingerprint(int root_fd, const char *path, 
     return fingerprint(true, root_fd, path, out, NULL, err);
 }
 
-enum evq_status evq_checkpoint_same(const char *root, const char *path, const char *fingerprint,
-                                    struct evq_error *err)
+enum evq_status evq_checkpoint_verify_fingerprint(const char *root, const char *path,
+                                                  const char *fingerprint, struct evq_error *err)
 {
     char now[33] = "";
 

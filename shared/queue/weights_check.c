@@ -33,7 +33,7 @@ static enum evq_status fingerprint_find(struct evq_queue *queue, const char *job
 }
 
 enum evq_status evq_weights_verify(struct evq_queue *queue, const struct evq_config *config,
-                                   struct evq_checkpoint_watcher *looker, const char *job,
+                                   struct evq_checkpoint_watcher *watcher, const char *job,
                                    const char *checkpoint, struct evq_error *err)
 {
     char fingerprint[EVQ_JOB_FINGERPRINT_CHARS + 1];
@@ -52,9 +52,9 @@ enum evq_status evq_weights_verify(struct evq_queue *queue, const struct evq_con
     if (status != EVQ_OK || fingerprint[0] == '\0') {
         return status;
     }
-    status = looker != NULL
-                 ? evq_checkpoint_watcher_same(looker, root->path, colon + 1, fingerprint, err)
-                 : evq_checkpoint_same(root->path, colon + 1, fingerprint, err);
+    status = watcher != NULL
+                 ? evq_checkpoint_watcher_verify(watcher, root->path, colon + 1, fingerprint, err)
+                 : evq_checkpoint_verify_fingerprint(root->path, colon + 1, fingerprint, err);
     if (status == EVQ_E_INCOMPLETE || status == EVQ_E_CORRUPT) { // What was evaluated was whole.
         status = evq_error_set(err, EVQ_E_CHANGED, "it is no whole checkpoint any more");
     }

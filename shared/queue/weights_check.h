@@ -17,10 +17,10 @@
  *   EVQ_E_CHANGED  other weights have the name on this machine, or are being written there;
  *   EVQ_E_GONE     this machine has the root, and nothing has that name in it;
  *   EVQ_E_NOMEM, or one that evq_conn_passes() knows: the queue cannot answer.
- * looker: the thread that reads the checkpoint; NULL: the caller's own, however long that takes.
+ * watcher: the thread that reads the checkpoint; NULL: the caller's own, however long that takes.
  */
 enum evq_status evq_weights_verify(struct evq_queue *queue, const struct evq_config *config,
-                                   struct evq_checkpoint_watcher *looker, const char *job,
+                                   struct evq_checkpoint_watcher *watcher, const char *job,
                                    const char *checkpoint, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* Whether that answer means that the weights which gave the number are no longer there. */

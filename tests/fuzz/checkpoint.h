@@ -94,7 +94,7 @@ static inline void fuzz_read_all(int folder_fd, const char *path)
     for (size_t i = 0; i < checkpoint->tensor_count; i++) {
         fuzz_read_tensor(checkpoint, &checkpoint->tensors[i]);
     }
-    check(evq_checkpoint_complete(folder_fd, path, NULL) == EVQ_OK);
+    check(evq_checkpoint_check_complete(folder_fd, path, NULL) == EVQ_OK);
     evq_checkpoint_close(checkpoint);
 }
 

@@ -290,7 +290,7 @@ static void look(struct drive *d)
         model_look(d->m, job);
         d->events[LOOK]++;
         d->events[RECLAIM] += d->m->jobs[job].lost != lost;
-        evq_reply_free(ask(d, "heartbeat", "looker", "{}", "600000", "0", NULL));
+        evq_reply_free(ask(d, "heartbeat", "watcher", "{}", "600000", "0", NULL));
     }
 }
 
@@ -306,7 +306,7 @@ static void fall_due(struct drive *d)
     fixture_due(d->fx, id);
     model_promote(d->m, job);
     d->events[PROMOTE]++;
-    evq_reply_free(ask(d, "heartbeat", "looker", "{}", "600000", "0", NULL));
+    evq_reply_free(ask(d, "heartbeat", "watcher", "{}", "600000", "0", NULL));
 }
 
 static void cancel(struct drive *d)

@@ -6,4 +6,4 @@ endforeach()
 # Its results are what tests/python and tests/peers watch arrive in trackers.
 add_executable(publish_results peers/publish_results.c fixture/claim_result.c)
 target_link_libraries(publish_results PRIVATE evq_shared m)
-target_link_options(test_forward PRIVATE LINKER:--wrap=evq_checkpoint_same)
+target_link_options(test_forward PRIVATE LINKER:--wrap=evq_checkpoint_verify_fingerprint)

@@ -147,11 +147,12 @@ static void adapter_has_the_files_beside_it_and_those_beside_its_base(void **sta
 
     (void)state;
     assert_status(evq_checkpoint_open(root_fd, "plain", NULL, &checkpoint, NULL), EVQ_OK);
-    assert_status(evq_checkpoint_open_beside(checkpoint, "adapter_config.json", &fd, NULL), EVQ_OK);
+    assert_status(evq_checkpoint_open_sibling(checkpoint, "adapter_config.json", &fd, NULL),
+                  EVQ_OK);
     (void)close(fd);
-    assert_status(evq_checkpoint_open_beside(checkpoint, "config.json", &fd, NULL), EVQ_OK);
+    assert_status(evq_checkpoint_open_sibling(checkpoint, "config.json", &fd, NULL), EVQ_OK);
     (void)close(fd);
-    assert_status(evq_checkpoint_open_beside(checkpoint, "none.json", &fd, NULL), EVQ_E_GONE);
+    assert_status(evq_checkpoint_open_sibling(checkpoint, "none.json", &fd, NULL), EVQ_E_GONE);
     evq_checkpoint_close(checkpoint);
     // What a producer sends and pins is the adapter alone: it need not have the base.
     evq_buffer_init(&manifest, 0);
@@ -495,7 +496,7 @@ static void adapter_beside_a_model_is_applied_or_ignored_as_told(void **state)
     assert_holds(err.message, "is an adapter itself");
 
     // Both files count: a training that changes the adapter alone has a new checkpoint.
-    assert_status(evq_checkpoint_complete(folder->fd, "both", &err), EVQ_OK);
+    assert_status(evq_checkpoint_check_complete(folder->fd, "both", &err), EVQ_OK);
     assert_status(evq_checkpoint_fingerprint(folder->fd, "both", fingerprints[0], NULL, &err),
                   EVQ_OK);
     size_t bytes = 0;
@@ -507,7 +508,7 @@ static void adapter_beside_a_model_is_applied_or_ignored_as_told(void **state)
                   EVQ_OK);
     assert_string_not_equal(fingerprints[0], fingerprints[1]);
     fixture_folder_write(folder, "both/adapter_model.safetensors", weights, bytes / 2);
-    assert_status(evq_checkpoint_complete(folder->fd, "both", &err), EVQ_E_INCOMPLETE);
+    assert_status(evq_checkpoint_check_complete(folder->fd, "both", &err), EVQ_E_INCOMPLETE);
     free(weights);
     (void)close(lora_fd);
 }

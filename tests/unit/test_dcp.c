@@ -87,7 +87,7 @@ static void dcp_digest_is_that_of_the_same_weights_in_one_file(void **state)
     assert_status(evq_checkpoint_digest(checkpoint, other, NULL), EVQ_OK);
     evq_checkpoint_close(checkpoint);
     assert_string_equal(digest, other);
-    assert_status(evq_checkpoint_complete(root_fd, "made/dcp", NULL), EVQ_OK);
+    assert_status(evq_checkpoint_check_complete(root_fd, "made/dcp", NULL), EVQ_OK);
     evq_buffer_init(&manifest, 0);
     assert_status(evq_checkpoint_fingerprint(root_fd, "made/dcp", digest, &manifest, NULL), EVQ_OK);
     assert_holds(evq_buffer_string(&manifest), ".metadata\t");
@@ -150,23 +150,24 @@ static void dcp_is_incomplete_when_any_file_is_cut_or_missing(void **state)
     for (size_t i = 0; i < 3; i++) {
         copy_fixture(folder, names[i], &bytes[i]);
     }
-    assert_status_err(evq_checkpoint_complete(folder->fd, "d", &err), EVQ_OK, &err);
+    assert_status_err(evq_checkpoint_check_complete(folder->fd, "d", &err), EVQ_OK, &err);
     for (size_t i = 0; i < 3; i++) {
         (void)snprintf(path, sizeof(path), "d/%s", names[i]);
         int fd = openat(folder->fd, path, O_WRONLY | O_CLOEXEC);
         for (size_t left = bytes[i]; left > 0; left--) {
             assert_int_equal(ftruncate(fd, (off_t)(left - 1)), 0);
-            assert_status_err(evq_checkpoint_complete(folder->fd, "d", &err), EVQ_E_INCOMPLETE,
-                              &err);
+            assert_status_err(evq_checkpoint_check_complete(folder->fd, "d", &err),
+                              EVQ_E_INCOMPLETE, &err);
         }
         (void)close(fd);
         assert_int_equal(unlinkat(folder->fd, path, 0), 0);
-        assert_status_err(evq_checkpoint_complete(folder->fd, "d", &err), EVQ_E_INCOMPLETE, &err);
+        assert_status_err(evq_checkpoint_check_complete(folder->fd, "d", &err), EVQ_E_INCOMPLETE,
+                          &err);
         copy_fixture(folder, names[i], &bytes[i]);
     }
     fixture_folder_mkdir(folder, "e"); // As accelerate saves it, while it does.
     fixture_folder_mkdir(folder, "e/pytorch_model_fsdp_0");
-    assert_status_err(evq_checkpoint_complete(folder->fd, "e", &err), EVQ_E_INCOMPLETE, &err);
+    assert_status_err(evq_checkpoint_check_complete(folder->fd, "e", &err), EVQ_E_INCOMPLETE, &err);
 }
 
 /* A description of one tensor of four floats in two pieces; each part of it may be replaced. */

@@ -28,7 +28,7 @@ static void expect(const struct fixture_folder *folder, enum evq_status want, co
 {
     struct evq_error err = {EVQ_OK, ""};
 
-    assert_status(evq_checkpoint_complete(folder->fd, "d", &err), want);
+    assert_status(evq_checkpoint_check_complete(folder->fd, "d", &err), want);
     if (words != NULL && strstr(err.message, words) == NULL) {
         fail_msg("'%s' does not say '%s'", err.message, words);
     }

@@ -197,12 +197,12 @@ static void safetensors_is_incomplete_when_cut_at_any_byte(void **state)
             struct evq_error err;
             fixture_folder_write(*state, "x.safetensors", data, cut);
             const struct fixture_folder *folder = *state;
-            assert_status_err(evq_checkpoint_complete(folder->fd, "x.safetensors", &err),
+            assert_status_err(evq_checkpoint_check_complete(folder->fd, "x.safetensors", &err),
                               EVQ_E_INCOMPLETE, &err);
         }
         fixture_folder_write(*state, "x.safetensors", data, bytes);
         const struct fixture_folder *folder = *state;
-        assert_status(evq_checkpoint_complete(folder->fd, "x.safetensors", NULL), EVQ_OK);
+        assert_status(evq_checkpoint_check_complete(folder->fd, "x.safetensors", NULL), EVQ_OK);
         free(data);
     }
 }
@@ -232,16 +232,16 @@ static void sharded_is_incomplete_until_the_last_shard_is_there(void **state)
     struct evq_error err;
 
     copy_sharded(folder);
-    assert_status(evq_checkpoint_complete(folder->fd, "step-1", NULL), EVQ_OK);
+    assert_status(evq_checkpoint_check_complete(folder->fd, "step-1", NULL), EVQ_OK);
     assert_int_equal(unlinkat(folder->fd, "step-1/model-00002-of-00003.safetensors", 0), 0);
-    assert_status(evq_checkpoint_complete(folder->fd, "step-1", &err), EVQ_E_INCOMPLETE);
+    assert_status(evq_checkpoint_check_complete(folder->fd, "step-1", &err), EVQ_E_INCOMPLETE);
     assert_holds(err.message, "shard 'model-00002-of-00003.safetensors' is not there");
     assert_int_equal(unlinkat(folder->fd, "step-1/model.safetensors.index.json", 0), 0);
-    assert_status(evq_checkpoint_complete(folder->fd, "step-1", &err), EVQ_E_INCOMPLETE);
+    assert_status(evq_checkpoint_check_complete(folder->fd, "step-1", &err), EVQ_E_INCOMPLETE);
     assert_holds(err.message, "not yet their index");
     assert_int_equal(unlinkat(folder->fd, "step-1/model-00001-of-00003.safetensors", 0), 0);
     assert_int_equal(unlinkat(folder->fd, "step-1/model-00003-of-00003.safetensors", 0), 0);
-    assert_status(evq_checkpoint_complete(folder->fd, "step-1", &err), EVQ_E_UNSUPPORTED);
+    assert_status(evq_checkpoint_check_complete(folder->fd, "step-1", &err), EVQ_E_UNSUPPORTED);
     assert_holds(err.message, "no weights file");
 }
 

@@ -87,7 +87,7 @@ static void expect_beside(const struct evq_checkpoint *checkpoint, const char *n
     struct evq_error err;
     int fd = -1;
 
-    assert_status_err(evq_checkpoint_open_beside(checkpoint, name, &fd, &err), EVQ_OK, &err);
+    assert_status_err(evq_checkpoint_open_sibling(checkpoint, name, &fd, &err), EVQ_OK, &err);
     assert_int_equal(pread(fd, text, sizeof(text), 0), strlen(content));
     assert_string_equal(text, content);
     (void)close(fd);
@@ -114,11 +114,11 @@ static void beside_opens_what_lies_with_the_weights_and_nothing_else(void **stat
     expect_beside(directory, "config.json", "{}");
     expect_beside(file, "config.json", "{}");
     expect_beside(directory, "linked.json", "[1]"); // As in the cache of Hugging Face.
-    assert_status(evq_checkpoint_open_beside(directory, "out.json", &fd, &err), EVQ_E_INVALID);
-    assert_status(evq_checkpoint_open_beside(directory, "none.json", &fd, &err), EVQ_E_GONE);
-    assert_status(evq_checkpoint_open_beside(directory, "..", &fd, &err), EVQ_E_INVALID);
-    assert_status(evq_checkpoint_open_beside(directory, "", &fd, &err), EVQ_E_INVALID);
-    assert_status(evq_checkpoint_open_beside(directory, "../shared.json", &fd, &err),
+    assert_status(evq_checkpoint_open_sibling(directory, "out.json", &fd, &err), EVQ_E_INVALID);
+    assert_status(evq_checkpoint_open_sibling(directory, "none.json", &fd, &err), EVQ_E_GONE);
+    assert_status(evq_checkpoint_open_sibling(directory, "..", &fd, &err), EVQ_E_INVALID);
+    assert_status(evq_checkpoint_open_sibling(directory, "", &fd, &err), EVQ_E_INVALID);
+    assert_status(evq_checkpoint_open_sibling(directory, "../shared.json", &fd, &err),
                   EVQ_E_INVALID);
     assert_holds(err.message, "is not a plain file name");
     assert_int_equal(fd, -1);

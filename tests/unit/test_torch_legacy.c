@@ -59,8 +59,8 @@ static void legacy_is_incomplete_when_cut_at_any_byte(void **state)
              left--) { // The magic is there.
             struct evq_error err;
             fixture_folder_write(folder, "x.pt", data, left);
-            assert_status_err(evq_checkpoint_complete(folder->fd, "x.pt", &err), EVQ_E_INCOMPLETE,
-                              &err);
+            assert_status_err(evq_checkpoint_check_complete(folder->fd, "x.pt", &err),
+                              EVQ_E_INCOMPLETE, &err);
             cuts++;
         }
         free(data);

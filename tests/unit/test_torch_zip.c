@@ -186,8 +186,9 @@ static void torch_zip_is_complete_whatever_dict_it_holds(void **state)
     char out[33];
 
     (void)state;
-    assert_status(evq_checkpoint_complete(root_fd, "torch_zip/torchscript_foo1.pt", NULL), EVQ_OK);
-    assert_status(evq_checkpoint_complete(root_fd, "made/sharded_bin", NULL), EVQ_OK);
+    assert_status(evq_checkpoint_check_complete(root_fd, "torch_zip/torchscript_foo1.pt", NULL),
+                  EVQ_OK);
+    assert_status(evq_checkpoint_check_complete(root_fd, "made/sharded_bin", NULL), EVQ_OK);
     assert_status(evq_checkpoint_fingerprint(root_fd, "made/lightning.ckpt", out, NULL, NULL),
                   EVQ_OK);
     (void)close(root_fd);
@@ -210,8 +211,8 @@ static void torch_zip_is_incomplete_when_cut_at_any_byte(void **state)
         for (size_t left = bytes <= 5000 ? bytes : 0; left > 0; left--) {
             struct evq_error err;
             fixture_folder_write(folder, "x.pt", data, left - 1);
-            assert_status_err(evq_checkpoint_complete(folder->fd, "x.pt", &err), EVQ_E_INCOMPLETE,
-                              &err);
+            assert_status_err(evq_checkpoint_check_complete(folder->fd, "x.pt", &err),
+                              EVQ_E_INCOMPLETE, &err);
             cuts++;
         }
         free(data);

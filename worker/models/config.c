@@ -70,7 +70,7 @@ static enum evq_status open_file(struct evq_model_config *config, struct evq_err
     } else {
         config->file =
             evq_arena_printf(config->arena, "config.json of %s", config->checkpoint->path);
-        status = evq_checkpoint_open_beside(config->checkpoint, "config.json", &fd, err);
+        status = evq_checkpoint_open_sibling(config->checkpoint, "config.json", &fd, err);
         if (status == EVQ_E_GONE) {
             config->file = NULL;
             if (err != NULL) {

@@ -102,7 +102,7 @@ static enum evq_status own_find(const struct pruning *pruning,
                                other->step);
     }
     if (status == EVQ_OK && one->fingerprint[0] != '\0') {
-        status = evq_checkpoint_same(root, one->path, one->fingerprint, err);
+        status = evq_checkpoint_verify_fingerprint(root, one->path, one->fingerprint, err);
     }
     return status;
 }

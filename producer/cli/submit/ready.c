@@ -132,7 +132,7 @@ enum evq_status evq_ready_check(struct evq_ready *ready, int root_fd, const char
     if (status != EVQ_OK || named) {
         return status;
     }
-    if (evq_checkpoint_complete(root_fd, path, &why) != EVQ_E_UNSUPPORTED) {
+    if (evq_checkpoint_check_complete(root_fd, path, &why) != EVQ_E_UNSUPPORTED) {
         return EVQ_OK; // Rule 2: the submit judges the content.
     }
     status = stays_check(ready, root_fd, path, err);

@@ -68,7 +68,8 @@ static void prefer_base(const struct evq_native_run *run, struct place *place)
     struct place base = {0};
     const char *folder = NULL;
 
-    if (has_tokenizer(place) || !evq_checkpoint_base(run->checkpoint, &base.root_fd, &folder)) {
+    if (has_tokenizer(place) ||
+        !evq_checkpoint_adapter_base(run->checkpoint, &base.root_fd, &folder)) {
         return;
     }
     base.path = strdup(folder);

@@ -43,45 +43,45 @@ static int reset(void **state)
 
 static void looker_says_what_was_found(void **state)
 {
-    struct evq_checkpoint_watcher *looker = NULL;
+    struct evq_checkpoint_watcher *watcher = NULL;
     struct evq_error err = {0};
 
     (void)state;
-    assert_status(evq_checkpoint_watcher_open(60000, &looker, &err), EVQ_OK);
-    assert_status(evq_checkpoint_watcher_same(looker, "/live", "a", "a", &err), EVQ_OK);
-    assert_status(evq_checkpoint_watcher_same(looker, "/live", "a", "b", &err), EVQ_E_CHANGED);
+    assert_status(evq_checkpoint_watcher_open(60000, &watcher, &err), EVQ_OK);
+    assert_status(evq_checkpoint_watcher_verify(watcher, "/live", "a", "a", &err), EVQ_OK);
+    assert_status(evq_checkpoint_watcher_verify(watcher, "/live", "a", "b", &err), EVQ_E_CHANGED);
     assert_string_equal(err.message, "other");
-    assert_status(evq_checkpoint_watcher_same(looker, "/live", "a", "b", NULL), EVQ_E_CHANGED);
-    evq_checkpoint_watcher_close(looker);
+    assert_status(evq_checkpoint_watcher_verify(watcher, "/live", "a", "b", NULL), EVQ_E_CHANGED);
+    evq_checkpoint_watcher_close(watcher);
     evq_checkpoint_watcher_close(NULL);
 }
 
 static void looker_goes_on_when_a_file_server_does_not_answer(void **state)
 {
-    struct evq_checkpoint_watcher *looker = NULL;
+    struct evq_checkpoint_watcher *watcher = NULL;
     struct evq_error err = {0};
 
     (void)state;
-    assert_status(evq_checkpoint_watcher_open(50, &looker, &err), EVQ_OK);
-    assert_status(evq_checkpoint_watcher_same(looker, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
-    assert_status(evq_checkpoint_watcher_same(looker, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
-    assert_status(evq_checkpoint_watcher_same(looker, "/live", "a", "a", &err), EVQ_E_TIMEOUT);
+    assert_status(evq_checkpoint_watcher_open(50, &watcher, &err), EVQ_OK);
+    assert_status(evq_checkpoint_watcher_verify(watcher, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
+    assert_status(evq_checkpoint_watcher_verify(watcher, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
+    assert_status(evq_checkpoint_watcher_verify(watcher, "/live", "a", "a", &err), EVQ_E_TIMEOUT);
     assert_int_equal(atomic_load(&looks), 1); // One thread hangs, not one for each.
     assert_int_equal(sem_post(&answers), 0);
-    FIXTURE_UNTIL(evq_checkpoint_watcher_same(looker, "/live", "a", "a", &err) ==
+    FIXTURE_UNTIL(evq_checkpoint_watcher_verify(watcher, "/live", "a", "a", &err) ==
                   EVQ_OK); // It has ended.
-    evq_checkpoint_watcher_close(looker);
+    evq_checkpoint_watcher_close(watcher);
 }
 
 static void looker_closes_while_a_look_hangs(void **state)
 {
-    struct evq_checkpoint_watcher *looker = NULL;
+    struct evq_checkpoint_watcher *watcher = NULL;
     struct evq_error err = {0};
 
     (void)state;
-    assert_status(evq_checkpoint_watcher_open(50, &looker, &err), EVQ_OK);
-    assert_status(evq_checkpoint_watcher_same(looker, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
-    evq_checkpoint_watcher_close(looker);
+    assert_status(evq_checkpoint_watcher_open(50, &watcher, &err), EVQ_OK);
+    assert_status(evq_checkpoint_watcher_verify(watcher, "/dead", "a", "a", &err), EVQ_E_TIMEOUT);
+    evq_checkpoint_watcher_close(watcher);
     assert_int_equal(atomic_load(&ended), 0);
     assert_int_equal(sem_post(&answers), 0); // Its thread frees what is left.
     FIXTURE_UNTIL(atomic_load(&ended) == 1);
