@@ -18,7 +18,7 @@ int main(int argc, char **argv)
     if (evq_options_parse(argc, argv, &options, &err) != EVQ_OK) {
         return evq_program_fail(&evq_options_man, &err, EVQ_EXIT_USAGE);
     }
-    if (evq_program_told(&evq_options_man, options.help, options.version)) {
+    if (evq_program_help(&evq_options_man, options.help, options.version)) {
         return EVQ_EXIT_OK;
     }
     switch (options.command) {

@@ -19,7 +19,7 @@
 #include "logger/sinks/sink.h"
 #include "logger/tensorboard/rundirs.h"
 #include "shared/base/file.h"
-#include "shared/queue/weights_check.h"
+#include "shared/queue/saved_weights.h"
 
 #define LOOK_MS 2000 // Results of other runs wait no longer for a file server.
 
@@ -102,12 +102,12 @@ static enum evq_status lost_find(struct best *sink, const struct evq_best *best,
         return EVQ_OK;
     }
     const enum evq_status status =
-        evq_weights_verify(sink->context->queue, sink->context->config, sink->watcher, best->job,
-                           best->checkpoint, err);
-    if (status != EVQ_OK && !evq_weights_lost(status)) {
+        evq_saved_weights_verify(sink->context->queue, sink->context->config, sink->watcher,
+                                 best->job, best->checkpoint, err);
+    if (status != EVQ_OK && !evq_saved_weights_lost(status)) {
         return status;
     }
-    sink->lost = evq_weights_lost(status);
+    sink->lost = evq_saved_weights_lost(status);
     (void)snprintf(sink->looked, sizeof(sink->looked), "%s", best->job);
     return EVQ_OK;
 }

@@ -91,5 +91,6 @@ enum evq_status evq_sink_refuse(const struct evq_sink_context *context, const ch
             result_id, reason);
     (void)snprintf(text, sizeof(text), "sink %s, %s: %.300s", context->sink->name, result_id,
                    reason);
-    return context->queue != NULL ? evq_queue_bad(context->queue, data, bytes, text, err) : EVQ_OK;
+    return context->queue != NULL ? evq_queue_quarantine(context->queue, data, bytes, text, err)
+                                  : EVQ_OK;
 }

@@ -86,13 +86,13 @@ static enum evq_status queue_know(struct evq_sender *sender, struct evq_error *e
     struct evq_queue_info info;
 
     if (evq_conn_fd(sender->conn) >= 0 && sender->info.epoch[0] != '\0' &&
-        sender->known == evq_conn_number(sender->conn)) {
+        sender->known == evq_conn_generation(sender->conn)) {
         return EVQ_OK;
     }
     enum evq_status status = evq_queue_info(sender->redis, &info, err);
     if (status == EVQ_OK) {
         sender->info = info;
-        sender->known = evq_conn_number(sender->conn);
+        sender->known = evq_conn_generation(sender->conn);
     }
     return status;
 }
@@ -159,7 +159,7 @@ static enum evq_status job_refused(struct evq_sender *sender, const struct evq_j
             answer_note(sender, job, &again);
             return EVQ_OK;
         }
-        if (!final_refusal(own) || sender->known != evq_conn_number(sender->conn)) {
+        if (!final_refusal(own) || sender->known != evq_conn_generation(sender->conn)) {
             // It could not answer, or was another server than the one that was asked for its
             // library: that is no refusal.
             return final_refusal(own) ? EVQ_E_RETRY : own;

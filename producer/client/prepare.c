@@ -58,7 +58,7 @@ static enum evq_status place_find(const struct evq_config *config, const char *p
                  (strlen(path) < 3 || strcmp(path + strlen(path) - 3, "/..") != 0);
     enum evq_status status = EVQ_E_NOT_FOUND;
     if (plain) {
-        status = evq_config_root_match(config, path, &place->root, &place->path, err);
+        status = evq_config_root_resolve(config, path, &place->root, &place->path, err);
     }
     if (status != EVQ_OK) {
         place->root = NULL;

@@ -134,7 +134,7 @@ static enum evq_status cursor_check(struct evalq_client *client, struct evq_erro
     struct evq_queue_info info;
     int64_t now = evq_clock_mono_ms();
 
-    if (evq_conn_fd(client->conn) >= 0 && client->known == evq_conn_number(client->conn) &&
+    if (evq_conn_fd(client->conn) >= 0 && client->known == evq_conn_generation(client->conn) &&
         now - client->asked_ms < EPOCH_EVERY_MS) {
         return EVQ_OK;
     }
@@ -144,7 +144,7 @@ static enum evq_status cursor_check(struct evalq_client *client, struct evq_erro
             client->cursor = 0;
         }
         client->info = info;
-        client->known = evq_conn_number(client->conn);
+        client->known = evq_conn_generation(client->conn);
         client->asked_ms = now;
     }
     return status;
@@ -511,9 +511,9 @@ int evalq_client_idle(struct evalq_client *client, const char *suites, const cha
     }
     status = results_open(client, deadline, &error);
     if (status == EVQ_OK) {
-        status = evq_queue_idle(client->redis, client->sender->run,
-                                needs != NULL && needs[0] != '\0' ? canonical : NULL, list, count,
-                                &found, &error);
+        status = evq_queue_idle_workers(client->redis, client->sender->run,
+                                        needs != NULL && needs[0] != '\0' ? canonical : NULL, list,
+                                        count, &found, &error);
     }
     (void)pthread_mutex_unlock(&client->results_lock); // Held by this thread.
     if (status == EVQ_OK && !suites_write(list, count, found, suites_out, suites_bytes)) {

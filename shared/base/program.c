@@ -49,7 +49,7 @@ enum evq_status evq_program_options(const struct evq_man *man, int argc, char **
     return status;
 }
 
-bool evq_program_told(const struct evq_man *man, bool help, bool version)
+bool evq_program_help(const struct evq_man *man, bool help, bool version)
 {
     if (help) {
         evq_man_help(man, stdout);

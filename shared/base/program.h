@@ -22,7 +22,7 @@ enum evq_status evq_program_options(const struct evq_man *man, int argc, char **
                                     struct evq_option_set *set,
                                     struct evq_error *err) EVQ_CHECK_RESULT;
 /* Prints what --help or --version asks for; false: neither was given. */
-bool evq_program_told(const struct evq_man *man, bool help, bool version);
+bool evq_program_help(const struct evq_man *man, bool help, bool version);
 /* SIGTERM, SIGINT and, where it reads something again, SIGHUP: blocked in this thread and those it
  * starts, so that they come by signalfd alone. */
 void evq_program_signals(bool hup, sigset_t *ret_signals);

@@ -210,9 +210,9 @@ void evq_config_checkpoint_path(const struct evq_config *config, const char *che
  * into absolute_path, or, where a link had to be followed, into the config's arena: one thread at a
  * time. It is "." when the path is the root itself.
  */
-enum evq_status evq_config_root_match(const struct evq_config *config, const char *absolute_path,
-                                      const struct evq_root **ret_root, const char **ret_path,
-                                      struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_config_root_resolve(const struct evq_config *config, const char *absolute_path,
+                                        const struct evq_root **ret_root, const char **ret_path,
+                                        struct evq_error *err) EVQ_CHECK_RESULT;
 /* Edit distance based hint: the nearest of words to word, or NULL when none is near. */
 const char *evq_config_nearest(const char *word, const char *const *words, size_t word_count);
 /* "did you mean 'a'? There are a, b, c": what to say of a word that is none of words; "there is

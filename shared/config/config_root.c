@@ -117,9 +117,9 @@ static enum evq_status fail_unmatched(const struct evq_config *config, const cha
                          roots);
 }
 
-enum evq_status evq_config_root_match(const struct evq_config *config, const char *absolute_path,
-                                      const struct evq_root **ret_root, const char **ret_path,
-                                      struct evq_error *err)
+enum evq_status evq_config_root_resolve(const struct evq_config *config, const char *absolute_path,
+                                        const struct evq_root **ret_root, const char **ret_path,
+                                        struct evq_error *err)
 {
     struct match match = {0};
     char real[PATH_MAX];

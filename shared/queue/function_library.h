@@ -3,8 +3,8 @@
  * version rules. Major = key layout and library name. Within a major, functions and arguments are
  * only appended.
  */
-#ifndef EVQ_SHARED_FUNCTIONS_H
-#define EVQ_SHARED_FUNCTIONS_H
+#ifndef EVQ_SHARED_FUNCTION_LIBRARY_H
+#define EVQ_SHARED_FUNCTION_LIBRARY_H
 
 #include <stdint.h>
 

@@ -92,7 +92,7 @@ struct evq_claim { // What one attempt holds. Owned by the caller: evq_claim_fre
     int32_t attempt;     // From 1.
     int32_t shard;       // -1: not a shard.
     int32_t shard_count; // 0: not a shard.
-    bool merge;          // Shards are complete: add them up (evq_queue_parts) and complete.
+    bool merge;          // Shards are complete: add them up (evq_queue_shard_parts) and complete.
     bool alone;          // Crashed workers before: run it with nothing beside it.
     int64_t queued_ms;   // Time from submit to this claim.
     char **tasks_done;   // Tasks already published by an earlier attempt.
@@ -124,7 +124,7 @@ enum evq_status evq_queue_claim(struct evq_queue *queue, const struct evq_claim_
                                 struct evq_claim **ret_claims, struct evq_claimed *ret_claimed,
                                 struct evq_error *err) EVQ_CHECK_RESULT;
 
-struct evq_peeked {
+struct evq_next_job {
     struct evq_job *job; // NULL: there is none, or its order is not known yet. evq_job_free().
     char id[EVQ_JOB_ID_BYTES_MAX];
     int64_t running; // Attempts of these classes, by all workers.
@@ -133,9 +133,9 @@ struct evq_peeked {
  * The job that a claim of these classes would get now, held for nobody: another may claim it before
  * the caller does. Writes nothing, never waits.
  */
-enum evq_status evq_queue_peek(struct evq_queue *queue, const uint32_t *classes,
-                               uint32_t class_count, struct evq_peeked *ret_peeked,
-                               struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_next_job(struct evq_queue *queue, const uint32_t *classes,
+                                   uint32_t class_count, struct evq_next_job *ret_next,
+                                   struct evq_error *err) EVQ_CHECK_RESULT;
 
 enum evq_beat_answer { EVQ_BEAT_OK, EVQ_BEAT_CANCEL, EVQ_BEAT_STALE };
 struct evq_beat {
@@ -261,9 +261,9 @@ enum evq_status evq_queue_split(struct evq_queue *queue, const char *id, const c
                                 uint32_t shard_count, struct evq_error *err) EVQ_CHECK_RESULT;
 /* All parts of a job in shard order; the caller frees *ret_reply, an array of shard_count strings,
  * by evq_reply_free(). */
-enum evq_status evq_queue_parts(struct evq_queue *queue, const char *id, const char *token,
-                                struct evq_reply **ret_reply,
-                                struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_shard_parts(struct evq_queue *queue, const char *id, const char *token,
+                                      struct evq_reply **ret_reply,
+                                      struct evq_error *err) EVQ_CHECK_RESULT;
 /* After a new epoch: puts a running job back that Redis forgot. EVQ_E_LEASE_LOST if another attempt
  * holds it. */
 enum evq_status evq_queue_adopt(struct evq_queue *queue, const char *worker,
@@ -294,9 +294,9 @@ enum evq_status evq_queue_suite(struct evq_queue *queue, const struct evq_suite_
  * again while it stays free. needs NULL: the suites' own; else canonical text (evq_needs_text()).
  * Nothing while the run is paused or at its cap.
  */
-enum evq_status evq_queue_idle(struct evq_queue *queue, const char *run, const char *needs,
-                               const char *const *suites, uint32_t suite_count, uint64_t *ret_free,
-                               struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_idle_workers(struct evq_queue *queue, const char *run, const char *needs,
+                                       const char *const *suites, uint32_t suite_count,
+                                       uint64_t *ret_free, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /* ---- operating ---- */
 
@@ -346,8 +346,8 @@ enum evq_status evq_queue_forget(struct evq_queue *queue, const char *run, int64
 enum evq_status evq_queue_gc(struct evq_queue *queue, int64_t *ret_removed,
                              struct evq_error *err) EVQ_CHECK_RESULT;
 /* Sets aside bytes that are no record, with a reason. */
-enum evq_status evq_queue_bad(struct evq_queue *queue, const void *data, size_t bytes,
-                              const char *reason, struct evq_error *err) EVQ_CHECK_RESULT;
+enum evq_status evq_queue_quarantine(struct evq_queue *queue, const void *data, size_t bytes,
+                                     const char *reason, struct evq_error *err) EVQ_CHECK_RESULT;
 
 /*
  * Views, as JSON text in *ret_json that the caller frees with free(). Shapes: docs/protocol.md.

@@ -155,7 +155,7 @@ enum evq_status evq_queue_publish_many(struct evq_queue *queue,
         if (at->status == EVQ_OK) {
             at->status = read_publish(queue, at->id, reply, &at->error);
         }
-        if (status == EVQ_OK && evq_conn_passes(at->status)) {
+        if (status == EVQ_OK && evq_conn_is_outage(at->status)) {
             status = at->status;
             one = at->error;
         }
@@ -426,8 +426,8 @@ enum evq_status evq_queue_split(struct evq_queue *queue, const char *id, const c
     return send_fenced(queue, id, "ok", NULL, err);
 }
 
-enum evq_status evq_queue_parts(struct evq_queue *queue, const char *id, const char *token,
-                                struct evq_reply **ret_reply, struct evq_error *err)
+enum evq_status evq_queue_shard_parts(struct evq_queue *queue, const char *id, const char *token,
+                                      struct evq_reply **ret_reply, struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
 

@@ -2,9 +2,9 @@
 
 #include "shared/queue/queue_call.h"
 
-enum evq_status evq_queue_idle(struct evq_queue *queue, const char *run, const char *needs,
-                               const char *const *suites, uint32_t suite_count, uint64_t *ret_free,
-                               struct evq_error *err)
+enum evq_status evq_queue_idle_workers(struct evq_queue *queue, const char *run, const char *needs,
+                                       const char *const *suites, uint32_t suite_count,
+                                       uint64_t *ret_free, struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
     uint64_t free_mask = 0;

@@ -238,8 +238,8 @@ enum evq_status evq_queue_flow_open(struct evq_queue *queue, const char *run, co
     return send_number(queue, -1, ret_step, err);
 }
 
-enum evq_status evq_queue_bad(struct evq_queue *queue, const void *data, size_t bytes,
-                              const char *reason, struct evq_error *err)
+enum evq_status evq_queue_quarantine(struct evq_queue *queue, const void *data, size_t bytes,
+                                     const char *reason, struct evq_error *err)
 {
     evq_queue_call_begin(queue, "bad", false);
     // What stays of something oversized is its beginning: enough to see what it was.

@@ -3,12 +3,12 @@
 
 enum { PEEK_ID = 1, PEEK_RECORD, PEEK_RUNNING, PEEK_ITEMS };
 
-enum evq_status evq_queue_peek(struct evq_queue *queue, const uint32_t *classes,
-                               uint32_t class_count, struct evq_peeked *ret_peeked,
-                               struct evq_error *err)
+enum evq_status evq_queue_next_job(struct evq_queue *queue, const uint32_t *classes,
+                                   uint32_t class_count, struct evq_next_job *ret_next,
+                                   struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
-    struct evq_peeked peeked = {.job = NULL};
+    struct evq_next_job peeked = {.job = NULL};
 
     if (class_count > EVQ_QUEUE_CLASSES_MAX) {
         return evq_error_set(err, EVQ_E_INVALID, "a look at %u classes, allowed %d",
@@ -36,7 +36,7 @@ enum evq_status evq_queue_peek(struct evq_queue *queue, const uint32_t *classes,
     }
     evq_reply_free(reply);
     if (status == EVQ_OK) {
-        *ret_peeked = peeked;
+        *ret_next = peeked;
     }
     return status;
 }

@@ -188,7 +188,7 @@ static enum evq_status set_aside(struct evq_queue *queue, const char *sink,
 
     (void)snprintf(reason, sizeof reason, "results entry %s: %.200s", entry->id, why);
     enum evq_status status =
-        evq_queue_bad(queue, text, text != NULL ? record->bytes : 0, reason, err);
+        evq_queue_quarantine(queue, text, text != NULL ? record->bytes : 0, reason, err);
     if (status == EVQ_OK) {
         status = evq_queue_sink_ack(queue, sink, entry, 1, reason, err);
     }

@@ -11,7 +11,7 @@
 #include "shared/base/buffer.h"
 #include "shared/base/clock.h"
 #include "shared/base/file.h"
-#include "shared/redis/conn_errors.h"
+#include "shared/redis/conn_error.h"
 #include "shared/redis/conn_handshake.h"
 #include "shared/redis/conn_password.h"
 #include "shared/redis/conn_resolve.h"
@@ -223,7 +223,7 @@ void evq_conn_drop(struct evq_conn *conn)
 /* Turns an error reply into a status; notes where to go for the next call. */
 static enum evq_status refuse(struct evq_conn *conn, const char *text, struct evq_error *err)
 {
-    struct evq_conn_errors refusal = evq_conn_errors_of(text);
+    struct evq_conn_error refusal = evq_conn_error_parse(text);
 
     conn->leave = conn->leave || refusal.reconnect;
     if (refusal.moved != NULL) {
@@ -234,7 +234,7 @@ static enum evq_status refuse(struct evq_conn *conn, const char *text, struct ev
             return evq_error_set(err, EVQ_E_IO, "%s: %s", conn->where, text);
         }
     }
-    return evq_conn_errors_say(&refusal, conn->where, conn->user, err);
+    return evq_conn_error_describe(&refusal, conn->where, conn->user, err);
 }
 
 static enum evq_status greet(struct evq_conn *conn, int64_t deadline_ms, struct evq_error *err)
@@ -457,7 +457,7 @@ bool evq_conn_retryable(enum evq_status status)
     return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY;
 }
 
-bool evq_conn_passes(enum evq_status status)
+bool evq_conn_is_outage(enum evq_status status)
 {
     return evq_conn_retryable(status) || status == EVQ_E_VERSION || status == EVQ_E_AUTH ||
            status == EVQ_E_STOPPED;
@@ -468,12 +468,12 @@ int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms)
     return evq_clock_mono_ms() + conn->call_timeout_ms + block_ms;
 }
 
-uint64_t evq_conn_number(const struct evq_conn *conn)
+uint64_t evq_conn_generation(const struct evq_conn *conn)
 {
     return conn->number;
 }
 
-bool evq_conn_arrived(struct evq_conn *conn)
+bool evq_conn_readable(struct evq_conn *conn)
 {
     if (conn->wire.reader == NULL || evq_conn_reader_ready(conn->wire.reader)) {
         return true;

@@ -117,7 +117,7 @@ enum evq_status evq_conn_wait(struct evq_conn *conn, int64_t wait_ms,
 bool evq_conn_retryable(enum evq_status status);
 /* Whether it speaks of the server and not of what was asked: those, EVQ_E_VERSION and EVQ_E_AUTH
  * (functions and permissions that went come again), EVQ_E_STOPPED. Who runs already waits. */
-bool evq_conn_passes(enum evq_status status);
+bool evq_conn_is_outage(enum evq_status status);
 
 /* A deadline for evq_conn_call() of a command that may block for block_ms by itself: now + block_ms
  * + call_timeout. */
@@ -125,20 +125,20 @@ int64_t evq_conn_deadline_ms(const struct evq_conn *conn, int64_t block_ms);
 
 /* Of the socket, which rises by one with each new one: a caller that sees it change repeats what
  * must be repeated. 0: never connected. */
-uint64_t evq_conn_number(const struct evq_conn *conn);
+uint64_t evq_conn_generation(const struct evq_conn *conn);
 
 /* Where sentinels name the primary: another text after each failover, the same for every
  * connection;
  * "" otherwise, and before the first connection. */
 const char *evq_conn_failover(const struct evq_conn *conn);
 
-/* The socket to poll for readability beside other descriptors, then evq_conn_arrived(); -1 when
+/* The socket to poll for readability beside other descriptors, then evq_conn_readable(); -1 when
  * closed. */
 int evq_conn_fd(const struct evq_conn *conn);
 
 /* Whether evq_conn_read() would answer at once, with a reply or a lost connection. To be asked when
  * the socket is readable: what came may be half a reply, or TLS's own. */
-bool evq_conn_arrived(struct evq_conn *conn);
+bool evq_conn_readable(struct evq_conn *conn);
 
 /* Drops the socket. In the child after fork(): before anything else, so as not to speak on the
  * parent's socket. */

@@ -2,8 +2,8 @@
  * What is believed of a server under TLS, and shown to it: authorities, the certificate of our own,
  * and its key, as an OpenSSL context. All files are read anew for each. Any thread.
  */
-#ifndef EVQ_SHARED_CONN_TRUST_H
-#define EVQ_SHARED_CONN_TRUST_H
+#ifndef EVQ_SHARED_CONN_CERTIFICATES_H
+#define EVQ_SHARED_CONN_CERTIFICATES_H
 
 #include "shared/redis/conn.h"
 #include "shared/redis/conn_openssl.h"

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "shared/redis/conn_errors.h"
+#include "shared/redis/conn_error.h"
 #include "shared/redis/conn_password.h"
 
 enum { COMMANDS_MAX = 4, WORDS_MAX = 3 };
@@ -70,7 +70,7 @@ enum evq_status evq_conn_handshake(struct evq_conn_wire *wire,
         struct evq_reply *reply = NULL;
         status = evq_conn_wire_receive(wire, deadline_ms, &reply, ret_refusal, err);
         // Too many clients is said of whatever comes first.
-        if (commands[i].courtesy && evq_conn_errors_of(ret_refusal).status != EVQ_E_RETRY) {
+        if (commands[i].courtesy && evq_conn_error_parse(ret_refusal).status != EVQ_E_RETRY) {
             *ret_refusal = '\0';
         }
         if (status == EVQ_OK && strcmp(commands[i].words[0], "ROLE") == 0) {

@@ -2,8 +2,8 @@
  * The first words on a new connection: who we are, which database, under which name. Any thread, as
  * the wire.
  */
-#ifndef EVQ_SHARED_CONN_GREET_H
-#define EVQ_SHARED_CONN_GREET_H
+#ifndef EVQ_SHARED_CONN_HANDSHAKE_H
+#define EVQ_SHARED_CONN_HANDSHAKE_H
 
 #include <stdbool.h>
 

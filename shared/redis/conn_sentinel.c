@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "shared/base/clock.h"
-#include "shared/redis/conn_errors.h"
+#include "shared/redis/conn_error.h"
 #include "shared/redis/conn_handshake.h"
 #include "shared/redis/conn_resolve.h"
 
@@ -153,7 +153,7 @@ static enum evq_status take_answer(struct evq_conn_sentinels *sentinels,
 static enum evq_status refused(const struct evq_conn_sentinels *sentinels, const char *text,
                                struct evq_error *err)
 {
-    const struct evq_conn_errors refusal = evq_conn_errors_of(text);
+    const struct evq_conn_error refusal = evq_conn_error_parse(text);
     if (refusal.status == EVQ_E_AUTH) {
         return evq_error_set(err, EVQ_E_AUTH,
                              "refuses user '%s' (redis.sentinel.user and password_file): %s",

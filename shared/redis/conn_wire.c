@@ -4,7 +4,7 @@
 #include <poll.h>
 #include <string.h>
 
-#include "shared/redis/conn_errors.h"
+#include "shared/redis/conn_error.h"
 #include "shared/redis/conn_tls.h"
 
 static const struct evq_conn_transport *transport_of(const struct evq_conn_url *url)
@@ -89,7 +89,7 @@ static enum evq_status closed(struct evq_conn_wire *wire, int failure, struct ev
     }
     if (*refusal != '\0') {
         return evq_error_set(
-            err, evq_conn_errors_of(refusal).status == EVQ_E_RETRY ? EVQ_E_RETRY : EVQ_E_IO,
+            err, evq_conn_error_parse(refusal).status == EVQ_E_RETRY ? EVQ_E_RETRY : EVQ_E_IO,
             "the server closed the connection: %s", refusal);
     }
     return broken(wire, "write", failure, err);

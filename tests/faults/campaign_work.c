@@ -208,7 +208,7 @@ static void merge(struct work *work, struct evq_claim *claim)
     enum evq_status status = EVQ_OK;
 
     do {
-        status = evq_queue_parts(work->load->queue, claim->id, claim->token, &parts, &err);
+        status = evq_queue_shard_parts(work->load->queue, claim->id, claim->token, &parts, &err);
     } while (load_again(work->load, status, &err, "parts"));
     if (status == EVQ_OK && parts->item_count != SHARDS) {
         (void)fprintf(stderr, "fault_load: %s: %zu parts\n", claim->id, parts->item_count);

@@ -57,7 +57,7 @@ enum evq_status evq_conn_read(struct evq_conn *conn, int64_t deadline_ms,
     return evq_conn_call(conn, 1, words, NULL, deadline_ms, ret_reply, err);
 }
 
-bool evq_conn_passes(enum evq_status status)
+bool evq_conn_is_outage(enum evq_status status)
 {
     return status == EVQ_E_IO || status == EVQ_E_TIMEOUT || status == EVQ_E_RETRY ||
            status == EVQ_E_VERSION || status == EVQ_E_AUTH || status == EVQ_E_STOPPED;
@@ -143,8 +143,8 @@ static enum evq_status try_many_and_claim(struct evq_queue *queue, struct evq_er
 
 static enum evq_status try_peek(struct evq_queue *queue, struct evq_error *err)
 {
-    struct evq_peeked peeked = {.job = NULL};
-    const enum evq_status status = evq_queue_peek(queue, classes, 2, &peeked, err);
+    struct evq_next_job peeked = {.job = NULL};
+    const enum evq_status status = evq_queue_next_job(queue, classes, 2, &peeked, err);
 
     evq_job_free(peeked.job);
     return status;
@@ -303,7 +303,7 @@ static enum evq_status try_idle(struct evq_queue *queue, struct evq_error *err)
 {
     const char *const suites[] = {"quick", "long"};
     uint64_t bits = 0;
-    const enum evq_status status = evq_queue_idle(queue, "r", NULL, suites, 2, &bits, err);
+    const enum evq_status status = evq_queue_idle_workers(queue, "r", NULL, suites, 2, &bits, err);
 
     check(status != EVQ_OK || bits < 4);
     return status;
@@ -358,7 +358,7 @@ static enum evq_status try_suite(struct evq_queue *queue, struct evq_error *err)
 static enum evq_status try_parts(struct evq_queue *queue, struct evq_error *err)
 {
     struct evq_reply *reply = NULL;
-    const enum evq_status status = evq_queue_parts(queue, "r/1/regular/s", "t", &reply, err);
+    const enum evq_status status = evq_queue_shard_parts(queue, "r/1/regular/s", "t", &reply, err);
 
     check((status == EVQ_OK) == (reply != NULL));
     evq_reply_free(reply);

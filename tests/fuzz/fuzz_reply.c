@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "shared/redis/conn_errors.h"
+#include "shared/redis/conn_error.h"
 #include "shared/redis/conn_reader.h"
 #include "tests/fuzz/check.h"
 #include "tests/fuzz/reply_text.h"
@@ -30,12 +30,12 @@ static void describe(const struct evq_reply *reply, struct evq_buffer *out)
 
 static void refusal_check(const char *text)
 {
-    const struct evq_conn_errors refusal = evq_conn_errors_of(text);
+    const struct evq_conn_error refusal = evq_conn_error_parse(text);
     struct evq_error err = {EVQ_OK, ""};
 
     check(refusal.status != EVQ_OK && refusal.text >= text);
     check(refusal.moved == NULL || (refusal.moved > text && refusal.moved <= text + strlen(text)));
-    check(evq_conn_errors_say(&refusal, "redis://h:1/0", "", &err) == refusal.status);
+    check(evq_conn_error_describe(&refusal, "redis://h:1/0", "", &err) == refusal.status);
     check(err.message[0] != '\0');
     for (const char *c = err.message; *c != '\0'; c++) {
         check((unsigned char)*c >= 0x20 && *c != 0x7f);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "shared/base/file.h"
-#include "shared/queue/job_log.h"
+#include "shared/queue/attempt_log.h"
 #include "tests/fixture/user.h"
 
 static int setup(void **state)
@@ -104,7 +104,8 @@ static void logs_tells_any_bytes_and_only_of_the_attempt_that_is_asked_for(void 
     fixture_user_fail(site, "r/1/regular/quick", "failed", "its last words");
     assert_status(evq_queue_info(site->fx->queue, &info, NULL), EVQ_OK);
     (void)snprintf(scratch, sizeof scratch, "%s/scratch", site->dir);
-    assert_true(evq_job_log_path(scratch, info.epoch, "r/1/regular/quick", 1, path, sizeof path));
+    assert_true(
+        evq_attempt_log_path(scratch, info.epoch, "r/1/regular/quick", 1, path, sizeof path));
     (void)snprintf(scratch, sizeof scratch, "%s/scratch/logs", site->dir);
     assert_status(evq_file_make_directories(scratch, 0700, NULL), EVQ_OK);
     assert_status(evq_file_replace(path, "\x88\xe2\x96\x88 caf\xe9", 8, 0600, NULL), EVQ_OK);

@@ -354,7 +354,7 @@ static void status_warns_first_and_says_why_jobs_wait(void **state)
     EXPECT(site, 5, "--url", "unix:///nowhere/at.all", "doctor");
     assert_holds(site->output.out, "connection");
     assert_holds(site->output.out, "roots");
-    assert_status(evq_queue_bad(fx->queue, "rubbish", 7, "not \033 a record", NULL), EVQ_OK);
+    assert_status(evq_queue_quarantine(fx->queue, "rubbish", 7, "not \033 a record", NULL), EVQ_OK);
     EXPECT(site, 0, "dead", "--bad");
     assert_holds(site->output.out, "a record");
     assert_null(strchr(site->output.out, '\033'));

@@ -46,7 +46,7 @@ static void conn_call_replies_over_tcp_and_unix(void **state)
     const char *const urls[] = {server->url, server->tcp_url};
     for (size_t i = 0; i < 2; i++) {
         struct evq_conn *conn = open_url(urls[i], 0);
-        assert_int_equal(evq_conn_number(conn), 0);
+        assert_int_equal(evq_conn_generation(conn), 0);
         assert_int_equal(evq_conn_fd(conn), -1);
         struct evq_reply *reply = fixture_call(conn, "PING", NULL);
         assert_int_equal(reply->type, EVQ_REPLY_STATUS);
@@ -57,7 +57,7 @@ static void conn_call_replies_over_tcp_and_unix(void **state)
         evq_reply_free(reply);
         assert_int_equal(fixture_call_integer(conn, "INCRBY", "n", "4503599627370497", NULL),
                          INT64_C(4503599627370497) * (int64_t)(i + 1));
-        assert_int_equal(evq_conn_number(conn), 1);
+        assert_int_equal(evq_conn_generation(conn), 1);
         assert_int_equal(fcntl(evq_conn_fd(conn), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
         evq_conn_close(conn);
     }
@@ -141,7 +141,7 @@ static void conn_append_pipelines_more_than_sockets_hold(void **state)
     }
     assert_status(evq_conn_read(conn, 0, &reply, &err), EVQ_E_BUG);
     assert_status_err(fixture_ping(conn, &err), EVQ_OK, &err);
-    assert_int_equal(evq_conn_number(conn), 1);
+    assert_int_equal(evq_conn_generation(conn), 1);
     evq_conn_close(conn);
 }
 
@@ -232,7 +232,7 @@ static void conn_call_times_out_when_the_server_stands_still(void **state)
     fixture_redis_resume(server);
 
     FIXTURE_UNTIL(fixture_ping(conn, &err) == EVQ_OK);
-    assert_true(evq_conn_number(conn) >= 2);
+    assert_true(evq_conn_generation(conn) >= 2);
     assert_string_equal(fixture_call_text(conn, "GET", "late", NULL).text, "");
     evq_conn_close(conn);
 }
@@ -291,10 +291,10 @@ static void conn_call_reconnects_when_the_server_is_back(void **state)
     }
     assert_status(fixture_ping(conn, &err), EVQ_E_IO); // One try, no loop.
     assert_status(fixture_ping(conn, &err), EVQ_E_IO);
-    assert_int_equal(evq_conn_number(conn), 1);
+    assert_int_equal(evq_conn_generation(conn), 1);
     fixture_redis_restart(own);
     assert_string_equal(fixture_call_text(conn, "GET", "k", NULL).text, "1"); // AOF always.
-    assert_int_equal(evq_conn_number(conn), 2);
+    assert_int_equal(evq_conn_generation(conn), 2);
     evq_conn_close(conn);
     fixture_redis_free(own);
 }
@@ -322,13 +322,13 @@ static void conn_call_classifies_refusals_of_a_real_server(void **state)
     fixture_refuses(conn, EVQ_E_NOT_FOUND, "x", nested, 3);
     evq_reply_free(fixture_call(conn, "SET", "k", "v", NULL));
     fixture_refuses(conn, EVQ_E_INVALID, "WRONGTYPE", push, 3);
-    assert_int_equal(evq_conn_number(conn), 1); // All of them leave the connection open.
+    assert_int_equal(evq_conn_generation(conn), 1); // All of them leave the connection open.
 
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "maxmemory", "1", NULL));
     fixture_refuses(conn, EVQ_E_RETRY, "OOM", set, 3);
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "maxmemory", "0", NULL));
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "min-replicas-to-write", "1", NULL));
-    assert_int_equal(evq_conn_number(conn), 1);
+    assert_int_equal(evq_conn_generation(conn), 1);
     fixture_refuses(conn, EVQ_E_RETRY, "NOREPLICAS", set, 3);
     assert_int_equal(evq_conn_fd(conn), -1); // Cut off: sentinels may have named another one.
     evq_reply_free(fixture_call(conn, "CONFIG", "SET", "min-replicas-to-write", "0", NULL));

@@ -456,7 +456,7 @@ static void tls_parent_goes_on_when_its_child_drops_the_connection(void **state)
     struct evq_conn *conn =
         open_url(secure->url, &(struct evq_conn_tls_config){.ca = in(secure, "ca.pem")});
     assert_status_err(echo(conn, &err), EVQ_OK, &err);
-    const uint64_t number = evq_conn_number(conn);
+    const uint64_t number = evq_conn_generation(conn);
     const pid_t child = fork();
     if (child == 0) {
         evq_conn_drop(conn);
@@ -466,7 +466,7 @@ static void tls_parent_goes_on_when_its_child_drops_the_connection(void **state)
     assert_int_equal(waitpid(child, &ended, 0), child);
     assert_int_equal(ended, 0);
     assert_status_err(echo(conn, &err), EVQ_OK, &err);
-    assert_int_equal(evq_conn_number(conn), number);
+    assert_int_equal(evq_conn_generation(conn), number);
     evq_conn_close(conn);
 }
 
@@ -528,7 +528,7 @@ static void tls_goes_on_when_keys_change_in_mid_reply(void **state)
     for (int i = 0; i < 3; i++) {
         assert_status_err(echo(conn, &err), EVQ_OK, &err);
     }
-    assert_int_equal(evq_conn_number(conn), 1);
+    assert_int_equal(evq_conn_generation(conn), 1);
     evq_conn_close(conn);
     fixture_front_end(front);
 }
@@ -556,18 +556,18 @@ static void tls_readable_is_not_arrived(void **state)
     assert_status_err(evq_conn_flush(conn, &err), EVQ_OK, &err);
     struct pollfd polled = {.fd = evq_conn_fd(conn), .events = POLLIN};
     assert_int_equal(poll(&polled, 1, 30000), 1); // Tickets of a session, and new keys.
-    assert_false(evq_conn_arrived(conn));
+    assert_false(evq_conn_readable(conn));
     while (poll(&polled, 1, 300) == 1) { // Until all of that has come.
-        assert_false(evq_conn_arrived(conn));
+        assert_false(evq_conn_readable(conn));
     }
     fixture_front_speak(front);
-    FIXTURE_UNTIL(evq_conn_arrived(conn));
+    FIXTURE_UNTIL(evq_conn_readable(conn));
     assert_status_err(evq_conn_read(conn, 0, &reply, &err), EVQ_OK, &err);
     assert_string_equal(reply->text, "PONG");
     evq_reply_free(reply);
     fixture_front_end(front);
     assert_status_err(evq_conn_append(conn, 1, &word, NULL, &err), EVQ_OK, &err);
-    FIXTURE_UNTIL(evq_conn_arrived(conn)); // Its end.
+    FIXTURE_UNTIL(evq_conn_readable(conn)); // Its end.
     assert_status_err(evq_conn_read(conn, 0, &reply, &err), EVQ_E_IO, &err);
     evq_conn_close(conn);
 }

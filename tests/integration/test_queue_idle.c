@@ -19,8 +19,8 @@ static uint64_t ask(struct fixture *fx, const char *needs, const char *first, co
     uint64_t found = UINT64_MAX;
 
     assert_status_err(
-        evq_queue_idle(fx->queue, "r", needs, suites, second != NULL ? 2 : 1, &found, &err), EVQ_OK,
-        &err);
+        evq_queue_idle_workers(fx->queue, "r", needs, suites, second != NULL ? 2 : 1, &found, &err),
+        EVQ_OK, &err);
     return found;
 }
 
@@ -187,9 +187,12 @@ static void wrong_questions_are_refused(void **state)
     const char *const suites[] = {"no/name"};
     uint64_t found = 0;
 
-    assert_status(evq_queue_idle(fx->queue, "r", NULL, suites, 1, &found, NULL), EVQ_E_INVALID);
-    assert_status(evq_queue_idle(fx->queue, "r", NULL, suites, 0, &found, NULL), EVQ_E_INVALID);
-    assert_status(evq_queue_idle(fx->queue, "a b", NULL, suites, 1, &found, NULL), EVQ_E_INVALID);
+    assert_status(evq_queue_idle_workers(fx->queue, "r", NULL, suites, 1, &found, NULL),
+                  EVQ_E_INVALID);
+    assert_status(evq_queue_idle_workers(fx->queue, "r", NULL, suites, 0, &found, NULL),
+                  EVQ_E_INVALID);
+    assert_status(evq_queue_idle_workers(fx->queue, "a b", NULL, suites, 1, &found, NULL),
+                  EVQ_E_INVALID);
 }
 
 int main(void)

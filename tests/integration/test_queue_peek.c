@@ -22,10 +22,10 @@ static const char *const suites[] = {"quick", "deep", "slow"};
 static void look(struct fixture *fx, char ret_id[EVQ_JOB_ID_BYTES_MAX])
 {
     struct evq_error err = {EVQ_OK, ""};
-    struct evq_peeked peeked;
+    struct evq_next_job peeked;
     char id[EVQ_JOB_ID_BYTES_MAX];
 
-    assert_status_err(evq_queue_peek(fx->queue, fx->classes, fx->class_count, &peeked, &err),
+    assert_status_err(evq_queue_next_job(fx->queue, fx->classes, fx->class_count, &peeked, &err),
                       EVQ_OK, &err);
     ret_id[0] = '\0';
     if (peeked.job != NULL) {
@@ -143,14 +143,14 @@ static void peek_tells_how_many_attempts_run(void **state)
 {
     struct fixture *fx = *state;
     struct evq_error err = {EVQ_OK, ""};
-    struct evq_peeked peeked;
+    struct evq_next_job peeked;
 
     (void)fixture_submit(fx, "a/1/regular/quick");
     (void)fixture_submit(fx, "a/2/regular/quick");
     (void)fixture_submit(fx, "a/3/regular/quick");
     evq_claim_free(fixture_claim(fx));
     evq_claim_free(fixture_claim_as(fx, "another"));
-    assert_status_err(evq_queue_peek(fx->queue, fx->classes, fx->class_count, &peeked, &err),
+    assert_status_err(evq_queue_next_job(fx->queue, fx->classes, fx->class_count, &peeked, &err),
                       EVQ_OK, &err);
     assert_string_equal(peeked.id, "a/3/regular/quick");
     assert_int_equal(peeked.running, 2);

@@ -429,7 +429,7 @@ static void queue_operates_on_jobs_by_hand(void **state)
     } while (number > 0);
     assert_status(evq_queue_show(fx->queue, "r/1/regular/quick", &text, &err), EVQ_E_NOT_FOUND);
     assert_status_err(evq_queue_gc(fx->queue, &number, &err), EVQ_OK, &err);
-    assert_status_err(evq_queue_bad(fx->queue, "\0\xff", 2, "a test", &err), EVQ_OK, &err);
+    assert_status_err(evq_queue_quarantine(fx->queue, "\0\xff", 2, "a test", &err), EVQ_OK, &err);
     assert_int_equal(fixture_bad_entries(fx), 1);
     fixture_audit(fx);
 }

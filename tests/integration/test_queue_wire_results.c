@@ -298,9 +298,10 @@ static void queue_split_hands_shards_out_and_parts_back(void **state)
     struct evq_claim *merge = fixture_claim(fx);
     assert_true(merge->merge);
     assert_string_equal(merge->id, claim->id);
-    assert_status(evq_queue_parts(fx->queue, merge->id, "1.none", &parts, &err), EVQ_E_LEASE_LOST);
-    assert_status_err(evq_queue_parts(fx->queue, merge->id, merge->token, &parts, &err), EVQ_OK,
-                      &err);
+    assert_status(evq_queue_shard_parts(fx->queue, merge->id, "1.none", &parts, &err),
+                  EVQ_E_LEASE_LOST);
+    assert_status_err(evq_queue_shard_parts(fx->queue, merge->id, merge->token, &parts, &err),
+                      EVQ_OK, &err);
     assert_int_equal(parts->item_count, SHARDS);
     for (int i = 0; i < SHARDS; i++) {
         assert_int_equal(parts->items[i]->bytes, 3);

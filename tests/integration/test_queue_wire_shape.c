@@ -183,7 +183,7 @@ static void check_corrupt(struct fixture *fx, const char *body)
                   EVQ_E_IO);
     assert_status(evq_queue_release(q, "r/1/regular/quick", "t", &err), EVQ_E_IO);
     assert_status(evq_queue_split(q, "r/1/regular/quick", "t", 2, &err), EVQ_E_IO);
-    assert_status(evq_queue_parts(q, "r/1/regular/quick", "t", &reply, &err), EVQ_E_IO);
+    assert_status(evq_queue_shard_parts(q, "r/1/regular/quick", "t", &reply, &err), EVQ_E_IO);
     assert_status(evq_queue_cancel(q, "r/1/regular/quick", "", &now, &err), EVQ_E_IO);
     assert_status(evq_queue_retry(q, "r/1/regular/quick", "", id, &err), EVQ_E_IO);
     assert_status(evq_queue_forget(q, "r", &number, &err), EVQ_E_IO);

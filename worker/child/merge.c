@@ -192,7 +192,7 @@ enum evq_status evq_merge_run(struct evq_queue *queue, const char *id, const cha
     const uint8_t **parts = NULL;
     size_t *bytes = NULL;
 
-    enum evq_status status = evq_queue_parts(queue, id, token, &reply, err);
+    enum evq_status status = evq_queue_shard_parts(queue, id, token, &reply, err);
     if (status != EVQ_OK) {
         return status;
     }

@@ -11,7 +11,7 @@
 /*
  * Fetches all parts of a job whose shards are complete and merges them into one result per task, in
  * the order of the suite. EVQ_E_CHANGED: the shards saw different weights or data. EVQ_E_CORRUPT: a
- * part is malformed or lacks a task. Errors of evq_queue_parts().
+ * part is malformed or lacks a task. Errors of evq_queue_shard_parts().
  */
 enum evq_status evq_merge_run(struct evq_queue *queue, const char *id, const char *token,
                               const struct evq_suite *suite, struct evq_results *ret_results,

@@ -7,7 +7,7 @@
 
 #include "shared/checkpoint/checkpoint.h"
 #include "shared/checkpoint/file_list.h"
-#include "shared/queue/job_log.h"
+#include "shared/queue/attempt_log.h"
 #include "worker/child/scratch.h"
 #include "worker/evaluators/command.h"
 #include "worker/evaluators/native/native.h"
@@ -398,9 +398,9 @@ static enum evq_status watched_eval(struct evq_runner *runner, const char *id, s
                              err);
     }
     relay->fingerprint = before;
-    if (!evq_job_log_path(request->config->worker.scratch,
-                          request->epoch != NULL ? request->epoch : "", id, request->attempt,
-                          log_path, sizeof(log_path))) {
+    if (!evq_attempt_log_path(request->config->worker.scratch,
+                              request->epoch != NULL ? request->epoch : "", id, request->attempt,
+                              log_path, sizeof(log_path))) {
         return evq_error_set(err, EVQ_E_LIMIT, "worker.scratch is too long for the log of '%s'",
                              id);
     }

@@ -184,7 +184,7 @@ static enum evq_status merge_send(struct evq_lease *lease, struct evq_queue *que
 
     enum evq_status status =
         evq_merge_run(queue, lease->claim->id, lease->claim->token, lease->suite, &results, err);
-    if (status == EVQ_E_LEASE_LOST || evq_conn_passes(status) || status == EVQ_E_NOMEM) {
+    if (status == EVQ_E_LEASE_LOST || evq_conn_is_outage(status) || status == EVQ_E_NOMEM) {
         return status;
     }
     if (status !=

@@ -200,7 +200,7 @@ static bool chance_is_ours(const struct evq_supervisor *supervisor, int64_t runn
 }
 
 /* Decided once a job; takes it over. Weights in memory are there already. */
-static void peeked_take(struct evq_supervisor *supervisor, const struct evq_peeked *peeked)
+static void peeked_take(struct evq_supervisor *supervisor, const struct evq_next_job *peeked)
 {
     struct evq_prefetch *prefetch = &supervisor->prefetch;
 
@@ -224,7 +224,7 @@ bool evq_prefetch_look(struct evq_supervisor *supervisor)
 {
     struct evq_prefetch *prefetch = &supervisor->prefetch;
     uint32_t classes[EVQ_QUEUE_CLASSES_MAX];
-    struct evq_peeked peeked;
+    struct evq_next_job peeked;
     struct evq_error err;
     uint64_t mask = 0;
 
@@ -238,7 +238,7 @@ bool evq_prefetch_look(struct evq_supervisor *supervisor)
     const uint32_t count = evq_suite_registry_classes(
         &supervisor->registry, evq_claim_rules_classes(supervisor, mask), classes);
     const enum evq_status status =
-        evq_queue_peek(supervisor->redis.queue, classes, count, &peeked, &err);
+        evq_queue_next_job(supervisor->redis.queue, classes, count, &peeked, &err);
     if (!evq_redis_session_note_read(&supervisor->redis, status, &err)) {
         return false;
     }

@@ -53,7 +53,7 @@ bool evq_redis_session_ready(const struct evq_redis_session *session, int64_t no
 bool evq_redis_session_note(struct evq_redis_session *session, enum evq_status status,
                             const struct evq_error *err)
 {
-    if (!evq_conn_passes(status)) { // Any other answer is an answer.
+    if (!evq_conn_is_outage(status)) { // Any other answer is an answer.
         if (session->tries > 0) {
             evq_log(EVQ_LOG_INFO, "redis_back", "url=%s tries=%u", evq_conn_where(session->conn),
                     session->tries);
@@ -80,7 +80,7 @@ bool evq_redis_session_note(struct evq_redis_session *session, enum evq_status s
 bool evq_redis_session_note_read(struct evq_redis_session *session, enum evq_status status,
                                  const struct evq_error *err)
 {
-    return !evq_conn_passes(status) || evq_redis_session_note(session, status, err);
+    return !evq_conn_is_outage(status) || evq_redis_session_note(session, status, err);
 }
 
 enum evq_status evq_redis_session_check(struct evq_redis_session *session, bool force,
@@ -91,14 +91,14 @@ enum evq_status evq_redis_session_check(struct evq_redis_session *session, bool 
     *ret_new_epoch = false;
     // After a failure the socket is closed: the next call reconnects, and info must be that call.
     if (!force && evq_conn_fd(session->conn) >= 0 &&
-        session->known == evq_conn_number(session->conn)) {
+        session->known == evq_conn_generation(session->conn)) {
         return EVQ_OK;
     }
     const enum evq_status status = evq_queue_info(session->queue, &info, err);
     if (status != EVQ_OK) {
         return status;
     }
-    session->known = evq_conn_number(session->conn);
+    session->known = evq_conn_generation(session->conn);
     if (strcmp(info.epoch, session->epoch) != 0 || info.epoch[0] == '\0') {
         const size_t data = strcspn(info.epoch, ".");
         *ret_new_epoch = true;
@@ -159,7 +159,7 @@ enum evq_status evq_redis_session_wait_end(struct evq_redis_session *session, bo
         return EVQ_OK;
     }
     struct evq_conn *conn = session->waiting;
-    readable = readable && evq_conn_arrived(conn);
+    readable = readable && evq_conn_readable(conn);
     if (!readable && evq_clock_mono_ms() < session->wait_end_ms) {
         return EVQ_OK; // Half a reply, or TLS's own.
     }

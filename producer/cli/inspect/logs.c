@@ -11,7 +11,7 @@
 #include "producer/cli/verbs.h"
 #include "producer/cli/view.h"
 #include "shared/base/buffer.h"
-#include "shared/queue/job_log.h"
+#include "shared/queue/attempt_log.h"
 
 #define FILE_BYTES_MAX 65536
 
@@ -84,8 +84,8 @@ static enum evq_status print_log(struct evq_cli *cli, const char *id, const json
     size_t bytes_max = (size_t)evq_option_integer(&cli->options, "bytes", FILE_BYTES_MAX);
     const char *scratch = cli->config->worker.scratch;
     errno = 0;
-    char *text = evq_job_log_path(scratch, epoch, id, attempt, path, sizeof path)
-                     ? evq_job_log_tail(path, bytes_max, &bytes)
+    char *text = evq_attempt_log_path(scratch, epoch, id, attempt, path, sizeof path)
+                     ? evq_attempt_log_tail(path, bytes_max, &bytes)
                      : NULL;
     enum evq_status status = EVQ_OK;
 

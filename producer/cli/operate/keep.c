@@ -15,7 +15,7 @@
 #include "producer/cli/view.h"
 #include "producer/client/pins/pin.h"
 #include "shared/checkpoint/checkpoint.h"
-#include "shared/queue/weights_check.h"
+#include "shared/queue/saved_weights.h"
 
 #define OPEN_JOBS_MAX 100000
 #define OWN_MAX       64
@@ -114,9 +114,9 @@ static enum evq_status lost_mark(const struct pruning *pruning,
     char checkpoint[sizeof one->root + sizeof one->path];
 
     (void)snprintf(checkpoint, sizeof checkpoint, "%s:%s", one->root, one->path);
-    const enum evq_status status = evq_weights_verify(pruning->cli->queue, pruning->cli->config,
-                                                      NULL, one->value_job, checkpoint, err);
-    one->lost = evq_weights_lost(status);
+    const enum evq_status status = evq_saved_weights_verify(
+        pruning->cli->queue, pruning->cli->config, NULL, one->value_job, checkpoint, err);
+    one->lost = evq_saved_weights_lost(status);
     return one->lost ? EVQ_OK : status;
 }
 

@@ -36,7 +36,7 @@ static bool slice_told(const struct evq_cli *cli, const struct evq_job_change *c
 
     for (size_t i = 0; i < count; i++) {
         const struct evq_job_change *change = &changes[i];
-        const bool passes = evq_conn_passes(change->status);
+        const bool passes = evq_conn_is_outage(change->status);
         if (change->status == EVQ_OK) {
             say_done(cli, done, change);
         } else if (first->status == EVQ_OK) {

@@ -250,7 +250,7 @@ static enum evq_status scan_watch(struct scan *scan, struct evq_error *err)
         unread_tell(scan);
         (void)usleep(WATCH_PAUSE_US);
         enum evq_status status = scan_pass(scan, PASS_LATER, err);
-        bool passing = evq_conn_passes(status);
+        bool passing = evq_conn_is_outage(status);
         if (status != EVQ_OK && !passing) {
             return status;
         }

@@ -9,7 +9,7 @@
 #include "producer/cli/json.h"
 #include "producer/cli/submit/waiting.h"
 #include "producer/cli/verbs.h"
-#include "shared/queue/weights_check.h"
+#include "shared/queue/saved_weights.h"
 
 static enum evq_status wait_run(struct evq_cli *cli, struct evq_error *err)
 {
@@ -70,8 +70,9 @@ static enum evq_status best_run(struct evq_cli *cli, struct evq_error *err)
     if (status != EVQ_OK) {
         return status;
     }
-    status = evq_weights_verify(cli->queue, cli->config, NULL, best.job, best.checkpoint, err);
-    const bool lost = evq_weights_lost(status);
+    status =
+        evq_saved_weights_verify(cli->queue, cli->config, NULL, best.job, best.checkpoint, err);
+    const bool lost = evq_saved_weights_lost(status);
     if (status != EVQ_OK && !lost) {
         return status;
     }

@@ -9,7 +9,7 @@
 #include "producer/gateway/api/routes.h"
 #include "shared/base/clock.h"
 #include "shared/base/json_memory.h"
-#include "shared/queue/job_log.h"
+#include "shared/queue/attempt_log.h"
 
 #define PAGE_DEFAULT      100
 #define PAGE_MAX          1000
@@ -213,8 +213,8 @@ static void write_log(struct evq_api *api, const char *epoch, const char *id, co
     const char *detail = json_string_value(json_object_get(view, "detail"));
     const int64_t last = attempts != NULL ? strtoll(attempts, NULL, 10) : 0;
     const int64_t which = attempt > 0 ? attempt : last;
-    char *text = evq_job_log_path(scratch, epoch, id, which, path, sizeof path)
-                     ? evq_job_log_tail(path, bytes_max, &bytes)
+    char *text = evq_attempt_log_path(scratch, epoch, id, which, path, sizeof path)
+                     ? evq_attempt_log_tail(path, bytes_max, &bytes)
                      : NULL;
     if (text == NULL && which == last && detail != NULL) {
         text = strdup(detail);

@@ -79,7 +79,7 @@ static void read_place(struct evq_body *body, const struct evq_config *config,
     if (path[0] != '/' || body->failed) {
         return;
     }
-    if (evq_config_root_match(&local, path, &root, &path, &err) != EVQ_OK) {
+    if (evq_config_root_resolve(&local, path, &root, &path, &err) != EVQ_OK) {
         evq_body_fail(body, "%s", err.message);
         return;
     }

@@ -2,8 +2,8 @@
  * What a LoRA adapter adds to a weight: W + scaling * B A, as PEFT's merge_and_unload() leaves it.
  * Any thread.
  */
-#ifndef EVQ_SHARED_CHECKPOINT_MERGE_H
-#define EVQ_SHARED_CHECKPOINT_MERGE_H
+#ifndef EVQ_SHARED_CHECKPOINT_ADAPTER_MERGE_H
+#define EVQ_SHARED_CHECKPOINT_ADAPTER_MERGE_H
 
 #include "shared/checkpoint/checkpoint_builder.h"
 

@@ -1,4 +1,4 @@
-#include "shared/queue/job_log.h"
+#include "shared/queue/attempt_log.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -20,8 +20,8 @@ static size_t queue_bytes(const char *epoch)
     return bytes < QUEUE_BYTES ? bytes : QUEUE_BYTES;
 }
 
-bool evq_job_log_path(const char *scratch, const char *epoch, const char *id, int64_t attempt,
-                      char *out, size_t out_bytes)
+bool evq_attempt_log_path(const char *scratch, const char *epoch, const char *id, int64_t attempt,
+                          char *out, size_t out_bytes)
 {
     char name[EVQ_JOB_ID_BYTES_MAX];
     size_t bytes = strlen(id);
@@ -37,7 +37,7 @@ bool evq_job_log_path(const char *scratch, const char *epoch, const char *id, in
     return used > 0 && (size_t)used < out_bytes;
 }
 
-char *evq_job_log_tail(const char *path, size_t bytes_max, size_t *ret_bytes)
+char *evq_attempt_log_tail(const char *path, size_t bytes_max, size_t *ret_bytes)
 {
     struct stat info;
     char *text = NULL;

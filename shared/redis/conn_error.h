@@ -1,14 +1,14 @@
 /*
  * What an error reply of Redis means for the caller. Any thread.
  */
-#ifndef EVQ_SHARED_CONN_REFUSAL_H
-#define EVQ_SHARED_CONN_REFUSAL_H
+#ifndef EVQ_SHARED_CONN_ERROR_H
+#define EVQ_SHARED_CONN_ERROR_H
 
 #include <stdbool.h>
 
 #include "shared/base/error.h"
 
-struct evq_conn_errors {
+struct evq_conn_error {
     enum evq_status status;
     // The sentence, in the reply's text: after a code word of evalq's own functions.
     const char *text;
@@ -22,10 +22,10 @@ struct evq_conn_errors {
  * permission (EVQ_E_AUTH), functions missing (EVQ_E_VERSION), EVQ_NOT_FOUND and others of evalq's
  * functions, else EVQ_E_INVALID.
  */
-struct evq_conn_errors evq_conn_errors_of(const char *text);
+struct evq_conn_error evq_conn_error_parse(const char *text);
 
 /* Fills err with the sentence for people; user "" is the default one. Returns refusal->status. */
-enum evq_status evq_conn_errors_say(const struct evq_conn_errors *refusal, const char *where,
-                                    const char *user, struct evq_error *err);
+enum evq_status evq_conn_error_describe(const struct evq_conn_error *refusal, const char *where,
+                                        const char *user, struct evq_error *err);
 
 #endif

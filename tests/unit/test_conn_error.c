@@ -4,7 +4,7 @@
 
 #include <cmocka.h>
 
-#include "shared/redis/conn_errors.h"
+#include "shared/redis/conn_error.h"
 #include "tests/fixture/check.h"
 
 static void conn_refusal_sorts_error_replies(void **state)
@@ -55,7 +55,7 @@ static void conn_refusal_sorts_error_replies(void **state)
         {"MOVED", EVQ_E_RETRY},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct evq_conn_errors refusal = evq_conn_errors_of(cases[i].text);
+        struct evq_conn_error refusal = evq_conn_error_parse(cases[i].text);
         if (refusal.status != cases[i].status) {
             fail_msg("'%s' is %s, wanted %s", cases[i].text, evq_status_name(refusal.status),
                      evq_status_name(cases[i].status));
@@ -66,15 +66,15 @@ static void conn_refusal_sorts_error_replies(void **state)
 static void conn_refusal_tells_where_to_go(void **state)
 {
     (void)state;
-    struct evq_conn_errors refusal = evq_conn_errors_of("MOVED 3999 10.0.0.1:6381");
+    struct evq_conn_error refusal = evq_conn_error_parse("MOVED 3999 10.0.0.1:6381");
     assert_string_equal(refusal.moved, "10.0.0.1:6381");
-    assert_null(evq_conn_errors_of("ASK 3999 10.0.0.1:6381").moved); // Never followed.
-    assert_null(evq_conn_errors_of("MOVED 3999").moved);
-    assert_true(evq_conn_errors_of("READONLY x").reconnect);
-    assert_true(evq_conn_errors_of("ERR max number of clients reached").reconnect);
-    assert_false(evq_conn_errors_of("ASK 3999 10.0.0.1:6381").reconnect);
-    assert_false(evq_conn_errors_of("LOADING x").reconnect);
-    refusal = evq_conn_errors_of("EVQ_CONFLICT suite 'a' is taken");
+    assert_null(evq_conn_error_parse("ASK 3999 10.0.0.1:6381").moved); // Never followed.
+    assert_null(evq_conn_error_parse("MOVED 3999").moved);
+    assert_true(evq_conn_error_parse("READONLY x").reconnect);
+    assert_true(evq_conn_error_parse("ERR max number of clients reached").reconnect);
+    assert_false(evq_conn_error_parse("ASK 3999 10.0.0.1:6381").reconnect);
+    assert_false(evq_conn_error_parse("LOADING x").reconnect);
+    refusal = evq_conn_error_parse("EVQ_CONFLICT suite 'a' is taken");
     assert_true(refusal.own);
     assert_string_equal(refusal.text, "suite 'a' is taken");
 }

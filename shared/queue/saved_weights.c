@@ -1,4 +1,4 @@
-#include "shared/queue/weights_check.h"
+#include "shared/queue/saved_weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static enum evq_status fingerprint_find(struct evq_queue *queue, const char *job
     out[0] = '\0';
     enum evq_status status = evq_queue_show(queue, job, &text, err);
     if (status != EVQ_OK) {
-        return evq_conn_passes(status) || status == EVQ_E_NOMEM ? status : EVQ_OK;
+        return evq_conn_is_outage(status) || status == EVQ_E_NOMEM ? status : EVQ_OK;
     }
     evq_json_memory_clear();
     json_t *view = json_loads(text, 0, NULL);
@@ -32,9 +32,9 @@ static enum evq_status fingerprint_find(struct evq_queue *queue, const char *job
     return evq_json_memory_failed() ? evq_error_set(err, EVQ_E_NOMEM, "job '%s'", job) : EVQ_OK;
 }
 
-enum evq_status evq_weights_verify(struct evq_queue *queue, const struct evq_config *config,
-                                   struct evq_checkpoint_watcher *watcher, const char *job,
-                                   const char *checkpoint, struct evq_error *err)
+enum evq_status evq_saved_weights_verify(struct evq_queue *queue, const struct evq_config *config,
+                                         struct evq_checkpoint_watcher *watcher, const char *job,
+                                         const char *checkpoint, struct evq_error *err)
 {
     char fingerprint[EVQ_JOB_FINGERPRINT_CHARS + 1];
     char name[EVQ_JOB_NAME_BYTES_MAX + 1];
@@ -58,5 +58,5 @@ enum evq_status evq_weights_verify(struct evq_queue *queue, const struct evq_con
     if (status == EVQ_E_INCOMPLETE || status == EVQ_E_CORRUPT) { // What was evaluated was whole.
         status = evq_error_set(err, EVQ_E_CHANGED, "it is no whole checkpoint any more");
     }
-    return evq_weights_lost(status) || status == EVQ_E_NOMEM ? status : EVQ_OK;
+    return evq_saved_weights_lost(status) || status == EVQ_E_NOMEM ? status : EVQ_OK;
 }

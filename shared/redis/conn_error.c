@@ -1,4 +1,4 @@
-#include "shared/redis/conn_errors.h"
+#include "shared/redis/conn_error.h"
 
 #include <string.h>
 #include <strings.h>
@@ -63,9 +63,9 @@ static const char *moved_target(const char *text)
     return target != NULL ? target + 1 : NULL;
 }
 
-struct evq_conn_errors evq_conn_errors_of(const char *text)
+struct evq_conn_error evq_conn_error_parse(const char *text)
 {
-    struct evq_conn_errors refusal = {.status = EVQ_E_INVALID, .text = text};
+    struct evq_conn_error refusal = {.status = EVQ_E_INVALID, .text = text};
     size_t bytes = strcspn(text, " ");
     const char *rest = text[bytes] == ' ' ? text + bytes + 1 : text + bytes;
 
@@ -96,8 +96,8 @@ struct evq_conn_errors evq_conn_errors_of(const char *text)
     return refusal;
 }
 
-enum evq_status evq_conn_errors_say(const struct evq_conn_errors *refusal, const char *where,
-                                    const char *user, struct evq_error *err)
+enum evq_status evq_conn_error_describe(const struct evq_conn_error *refusal, const char *where,
+                                        const char *user, struct evq_error *err)
 {
     if (refusal->own) {
         return evq_error_set(err, refusal->status, "%s", refusal->text);
