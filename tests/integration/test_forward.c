@@ -30,14 +30,16 @@ struct scene {
     char directory[64];
 };
 
-enum evq_status __wrap_evq_checkpoint_same(const char *root, const char *path,
-                                           const char *fingerprint, struct evq_error *err);
+enum evq_status __wrap_evq_checkpoint_verify_fingerprint(const char *root, const char *path,
+                                                         const char *fingerprint,
+                                                         struct evq_error *err);
 
 static sem_t answers; // Of the file server that holds checkpoints.
 static atomic_int looks;
 
-enum evq_status __wrap_evq_checkpoint_same(const char *root, const char *path,
-                                           const char *fingerprint, struct evq_error *err)
+enum evq_status __wrap_evq_checkpoint_verify_fingerprint(const char *root, const char *path,
+                                                         const char *fingerprint,
+                                                         struct evq_error *err)
 {
     (void)root;
     (void)path;

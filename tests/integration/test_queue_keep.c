@@ -98,8 +98,7 @@ static void shards_come_together_in_order(void **state)
         assert_string_equal(merge->id, id);
         assert_true(merge->merge);
         assert_int_equal(merge->attempt, 1);
-        assert_status(evq_queue_shard_parts(fx->queue, merge->id, merge->token, &parts, NULL),
-                      EVQ_OK);
+        assert_status(evq_queue_shard_parts(fx->queue, id, merge->token, &parts, NULL), EVQ_OK);
         assert_int_equal(parts->item_count, n);
         for (uint32_t k = 0; k < n; k++) {
             char want[16];

@@ -15,15 +15,17 @@
 #include "shared/checkpoint/checkpoint_watcher.h"
 #include "tests/fixture/check.h"
 
-enum evq_status __wrap_evq_checkpoint_same(const char *root, const char *path,
-                                           const char *fingerprint, struct evq_error *err);
+enum evq_status __wrap_evq_checkpoint_verify_fingerprint(const char *root, const char *path,
+                                                         const char *fingerprint,
+                                                         struct evq_error *err);
 
 static sem_t answers; // Of the file server.
 static atomic_int looks;
 static atomic_int ended;
 
-enum evq_status __wrap_evq_checkpoint_same(const char *root, const char *path,
-                                           const char *fingerprint, struct evq_error *err)
+enum evq_status __wrap_evq_checkpoint_verify_fingerprint(const char *root, const char *path,
+                                                         const char *fingerprint,
+                                                         struct evq_error *err)
 {
     atomic_fetch_add(&looks, 1);
     if (strcmp(root, "/dead") == 0) {
@@ -41,7 +43,7 @@ static int reset(void **state)
     return sem_init(&answers, 0, 0);
 }
 
-static void looker_says_what_was_found(void **state)
+static void watcher_says_what_was_found(void **state)
 {
     struct evq_checkpoint_watcher *watcher = NULL;
     struct evq_error err = {0};
@@ -56,7 +58,7 @@ static void looker_says_what_was_found(void **state)
     evq_checkpoint_watcher_close(NULL);
 }
 
-static void looker_goes_on_when_a_file_server_does_not_answer(void **state)
+static void watcher_goes_on_when_a_file_server_does_not_answer(void **state)
 {
     struct evq_checkpoint_watcher *watcher = NULL;
     struct evq_error err = {0};
@@ -73,7 +75,7 @@ static void looker_goes_on_when_a_file_server_does_not_answer(void **state)
     evq_checkpoint_watcher_close(watcher);
 }
 
-static void looker_closes_while_a_look_hangs(void **state)
+static void watcher_closes_while_a_look_hangs(void **state)
 {
     struct evq_checkpoint_watcher *watcher = NULL;
     struct evq_error err = {0};
@@ -90,9 +92,9 @@ static void looker_closes_while_a_look_hangs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(looker_says_what_was_found, reset),
-        cmocka_unit_test_setup(looker_goes_on_when_a_file_server_does_not_answer, reset),
-        cmocka_unit_test_setup(looker_closes_while_a_look_hangs, reset),
+        cmocka_unit_test_setup(watcher_says_what_was_found, reset),
+        cmocka_unit_test_setup(watcher_goes_on_when_a_file_server_does_not_answer, reset),
+        cmocka_unit_test_setup(watcher_closes_while_a_look_hangs, reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
