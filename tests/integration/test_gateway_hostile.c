@@ -247,6 +247,9 @@ static void length_said_twice_is_refused_and_the_connection_closed(void **state)
         "Content-Length: 4\r\nContent-Length: 4\r\n",
         "Content-Length: 0\r\nContent-Length: 40\r\n",
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+        "Transfer-Encoding : chunked\r\nContent-Length: 5\r\n",
+        "Content-Length : 4\r\n",
+        "Content-Length\t: 4\r\n",
     };
     static const char rest[] = "0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {

@@ -367,7 +367,7 @@ static enum MHD_Result on_head(struct call *call, const char *method)
     if (evq_http_length_is_ambiguous(call->connection)) {
         return answer_at_once(call, 400, "invalid",
                               "the length of the body is given more than once, by Content-Length "
-                              "or Transfer-Encoding");
+                              "or Transfer-Encoding, or a header's name holds a blank");
     }
     if (evq_http_length_over(call->connection, EVQ_HTTP_BODY_MAX)) {
         char sentence[64];
