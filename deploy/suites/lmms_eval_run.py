@@ -25,7 +25,7 @@ FINAL_ERRORS = (
     re.compile(r"^TypeError: (.*got an unexpected keyword argument.*)"),
     re.compile(r"^\S+: error: (.*)"),  # Of argparse: an option or its value.
 )
-SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)S?$|_PROXY$", re.IGNORECASE)
+SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)S?$|_(PROXY|URL|ENDPOINT)$", re.IGNORECASE)
 
 
 class Refused(Exception):

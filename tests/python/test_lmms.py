@@ -33,7 +33,7 @@ evaluators:
   lmms-eval:
     argv: [$PYTHON, {RUN}]
     results: lmms-eval
-    env: {{EVALQ_LMMS_OUTPUT: $OUT, PYTHONPATH: {PEER}, PYTHONDONTWRITEBYTECODE: "1", OPENAI_API_KEY: {KEY}, AZURE_ENDPOINT: here}}
+    env: {{EVALQ_LMMS_OUTPUT: $OUT, PYTHONPATH: {PEER}, PYTHONDONTWRITEBYTECODE: "1", OPENAI_API_KEY: {KEY}, AZURE_ENDPOINT: "https://judge.example"}}
   join: {{argv: [$PYTHON, $OUT/../join.py]}}
   keep: {{argv: [$PYTHON, {KEEP}, --keep], env: {{EVALQ_LMMS_OUTPUT: $OUT}}}}
 worker: {{slots: 4, devices: cpu, threads: 1}}
@@ -214,8 +214,9 @@ class LmmsTest(SceneTest):
         entry = next(iter(done["result"].values()))
         self.assertEqual(entry["metrics"]["key"]["letters,none"] if "key" in entry["metrics"] else entry["metrics"], len(KEY))
         log = self.scene.evalq("logs", entry["job"]).stdout
-        self.assertIn("the key is ***, of here", log)
+        self.assertIn("the key is ***, of ***", log)
         self.assertNotIn(KEY, log)
+        self.assertNotIn("judge.example", log)
 
     def dead(self, job_id: str) -> None:
         """Its attempts are used up, without the waits between them: each failure is made due at once."""
