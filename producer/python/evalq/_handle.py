@@ -1,4 +1,4 @@
-"""libevalq's client as an object: one for each that is open in this process."""
+"""Wraps one open libevalq client in an object."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
-from . import _checked, _library
+from . import _arguments, _library
 from ._library import EvalqError
 from .result import Best, Result
 
 _PATH_BYTES = 8192
 _METRIC_BYTES = 256
 _JOB_BYTES = 256
-_PATHS = ("config", "ring_directory", "log_path")  # Of any bytes; checked as paths where they came in.
+_PATHS = ("config", "ring_directory", "log_path")  # May hold any bytes; the caller has checked them as paths.
 _CALL_MS_MAX = 2**31 - 1
 
 Suites = Union[str, Sequence[str]]
@@ -51,15 +51,15 @@ class Submit:
         trackers: Optional[Mapping[str, Any]],
         needs: Optional[Needs] = None,
     ) -> "Submit":
-        """From what the user gave; raises where that is not of the right type."""
+        """Checks the user's arguments; raises EvalqError if one has a wrong type."""
         return Submit(
-            step=_checked.whole("step", step),
-            suites=_checked.names("suites", suites),
-            variant=_checked.text("variant", variant),
-            policy=_checked.optional_text("policy", policy),
+            step=_arguments.whole("step", step),
+            suites=_arguments.names("suites", suites),
+            variant=_arguments.text("variant", variant),
+            policy=_arguments.optional_text("policy", policy),
             keep=bool(keep),
-            priority=_checked.optional_text("priority", priority),
-            epoch=_checked.optional_number("epoch", epoch),
+            priority=_arguments.optional_text("priority", priority),
+            epoch=_arguments.optional_number("epoch", epoch),
             params=_pairs("params", params),
             trackers=_pairs("trackers", trackers),
             needs=needs_text(needs),
@@ -67,14 +67,14 @@ class Submit:
 
 
 def needs_text(needs: Optional[Needs]) -> Optional[str]:
-    """As libevalq takes them: "gpus=2,gpu_memory=40GiB,labels=a100+fast"."""
+    """The needs in libevalq's form: "gpus=2,gpu_memory=40GiB,labels=a100+fast"."""
     if needs is None or isinstance(needs, str):
-        return _checked.optional_text("needs", needs)
-    texts = _checked.mapping("needs", needs)
+        return _arguments.optional_text("needs", needs)
+    texts = _arguments.mapping("needs", needs)
     labels = texts.get("labels")
     if labels is not None and not isinstance(labels, str):
         texts["labels"] = "+".join(str(label) for label in labels)
-    return _checked.text("needs", ",".join(f"{key}={value}" for key, value in texts.items()) or "gpus=0")
+    return _arguments.text("needs", ",".join(f"{key}={value}" for key, value in texts.items()) or "gpus=0")
 
 
 def _text(value: Any) -> str:
@@ -87,8 +87,8 @@ def _text(value: Any) -> str:
 
 def _pairs(name: str, values: Optional[Mapping[str, Any]]) -> Dict[str, str]:
     return {
-        _checked.text(name, str(key)): _checked.text(name, _text(value))
-        for key, value in _checked.mapping(name, values).items()
+        _arguments.text(name, str(key)): _arguments.text(name, _text(value))
+        for key, value in _arguments.mapping(name, values).items()
     }
 
 
@@ -116,22 +116,22 @@ class Handle:
         for name, value in options.items():
             if value is None:
                 continue
-            if kinds[name] is ctypes.c_char_p:  # A number would be taken for an address.
-                text = value if name in _PATHS else _checked.text(name, value)
+            if kinds[name] is ctypes.c_char_p:  # ctypes would use a number as an address.
+                text = value if name in _PATHS else _arguments.text(name, value)
                 setattr(values, name, os.fsencode(text))
             else:
-                setattr(values, name, _checked.whole(name, value))
+                setattr(values, name, _arguments.whole(name, value))
         code = self.calls.open(ctypes.byref(values), ctypes.byref(self._pointer))
         if code != _library.OK:
             raise self.failure(code)
 
     def failure(self, code: int) -> EvalqError:
-        """The sentence of this thread's last call."""
+        """The error message of this thread's last call."""
         text = self.calls.error(None).decode(errors="replace")
         return EvalqError(text or _library.NAMES[code], code)
 
     def submit(self, path: str, submit: Submit, held: Optional[str] = None) -> int:
-        """The code of libevalq; failure() has the sentence."""
+        """Returns libevalq's code; failure() gives the message."""
         params, trackers = _pair_array(submit.params), _pair_array(submit.trackers)
         request = _library.Checkpoint(
             path=os.fsencode(path),
@@ -153,7 +153,7 @@ class Handle:
 
     @staticmethod
     def _limit(timeout_ms: int) -> int:
-        """What a C int holds: ctypes would take the low bits of a larger one."""
+        """The largest value that fits a C int, because ctypes would cut a larger one."""
         return min(timeout_ms, _CALL_MS_MAX)
 
     def poll(self, take: Callable[[Result], None], timeout_ms: int) -> int:
@@ -190,13 +190,13 @@ class Handle:
         return self.calls.withdraw_job(self._pointer, job.encode(), reason.encode(), timeout_ms)
 
     def job(self, path: str, suite: str) -> Optional[str]:
-        """The id of the job that the path became; "": none that will end; None: it is not in Redis yet."""
+        """The id of the path's job. "": there will be no job. None: it is not in Redis yet."""
         out = ctypes.create_string_buffer(_JOB_BYTES)
         code = self.calls.job(self._pointer, os.fsencode(path), suite.encode(), out, len(out))
         return out.value.decode() if code == _library.OK else None
 
     def idle(self, suites: str, needs: str, timeout_ms: int) -> List[str]:
-        """Those of the suites for which a worker is free; a yes is taken. [] also when it cannot be asked now."""
+        """The suites for which a worker is idle; this takes the worker's request. [] also if Redis does not answer."""
         out = ctypes.create_string_buffer(len(suites.encode()) + 1)
         code = self.calls.idle(self._pointer, suites.encode(), _bytes(needs), out, len(out), timeout_ms)
         return out.value.decode().split(",") if code == _library.OK else []
@@ -215,7 +215,7 @@ class Handle:
 
 
 def _metric_fn(take: Callable[[Result], None]) -> Any:
-    """take as a callback of libevalq; what it raises must not cross C, so it does not raise."""
+    """Wraps take as a callback for libevalq. take must not raise, because an exception cannot pass through C."""
 
     def on_metric(_context: Any, pointer: Any) -> None:
         view = pointer.contents

@@ -11,7 +11,7 @@ import time
 from types import TracebackType
 from typing import Any, Dict, List, Optional, Sequence, Type, Union
 
-from . import _checked, _library
+from . import _arguments, _library
 from ._library import EvalqError
 from .client import Client
 
@@ -115,14 +115,14 @@ class LocalStack:
 def _device_names(devices: Union[str, int, Sequence[int]]) -> str:
     """As --devices has them; which of them are there is the workers' to say."""
     if isinstance(devices, str):
-        return _checked.text("devices", devices)
+        return _arguments.text("devices", devices)
     try:
         if isinstance(devices, bytes):
             raise TypeError
         numbers = [devices] if isinstance(devices, int) else list(devices)
-        return ",".join(str(_checked.whole("devices", number)) for number in numbers)
+        return ",".join(str(_arguments.whole("devices", number)) for number in numbers)
     except (TypeError, EvalqError):
-        raise EvalqError(f"devices is {_checked.shown(devices)}, expected GPU numbers such as [1], or auto, or cpu") from None
+        raise EvalqError(f"devices is {_arguments.shown(devices)}, expected GPU numbers such as [1], or auto, or cpu") from None
 
 
 def local(
@@ -145,13 +145,13 @@ def local(
 
     EvalqError: it did not start, with the reason.
     """
-    directory = os.path.abspath(_checked.optional_path("dir", dir) or ".evalq")
+    directory = os.path.abspath(_arguments.optional_path("dir", dir) or ".evalq")
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
     except OSError as error:
         raise EvalqError(f"evalq up did not start: dir: {error}") from error
     environment = {name: value for name, value in os.environ.items() if name not in ("EVALQ_URL",)}
-    chosen = _checked.optional_path("config", config) or environment.get("EVALQ_CONFIG") or ""
+    chosen = _arguments.optional_path("config", config) or environment.get("EVALQ_CONFIG") or ""
     if not chosen:
         here = os.path.abspath("evalq.yaml")
         chosen = here if os.path.exists(here) else os.path.join(directory, "evalq.yaml")

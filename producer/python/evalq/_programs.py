@@ -1,4 +1,4 @@
-"""The wheel's programs, as commands: each gives way to the one that was built."""
+"""Entry points of the wheel's programs: each replaces this process with the compiled program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module that is a program to `python -m`, and a function to those who import evalq: evalq.serve and its kin."""
+"""Makes evalq.serve and similar modules both programs (`python -m evalq.serve`) and functions (`evalq.serve(fn)`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._serving import Function, serve
 
 
 def run(what: str, make: Callable[[Any], Function]) -> None:
-    """The program: serves make(the object that its only argument, "module:attribute", names)."""
+    """Runs the program: serves make(object), where the only argument names the object as "module:attribute"."""
     arguments = sys.argv[1:]
     if len(arguments) != 1 or arguments[0].startswith("-"):
         name = getattr(sys.modules["__main__"].__spec__, "name", sys.argv[0])
@@ -22,7 +22,7 @@ def run(what: str, make: Callable[[Any], Function]) -> None:
 
 
 def quietly(make: Callable[[], Function]) -> Function:
-    """make(), whose imports and factories may print: standard output is the worker's, and gets none of it."""
+    """Calls make() with standard output redirected to standard error, because the worker reads standard output."""
     out_fd = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -37,13 +37,13 @@ def quietly(make: Callable[[], Function]) -> Function:
 
 
 def refuse(message: str) -> NoReturn:
-    """Ends an evaluator that can never start: the worker takes the last line of the log as the reason, and tries no more."""
+    """Ends an evaluator that can never start. The worker uses the last log line as the reason and does not try again."""
     print(message, file=sys.stderr, flush=True)
     raise SystemExit(os.EX_DATAERR)
 
 
 def also_function(module: str, function: Callable[[Any], None]) -> None:
-    """Makes the module callable: evalq.serve is a function until `import evalq.serve` makes it a module."""
+    """Makes the module callable, because `import evalq.serve` replaces the function evalq.serve by this module."""
 
     class Module(types.ModuleType):
         def __call__(self, argument: Any) -> None:
@@ -53,7 +53,7 @@ def also_function(module: str, function: Callable[[Any], None]) -> None:
 
 
 def _resolve(name: str) -> Any:
-    """The working directory is looked into first."""
+    """Imports the named object. The working directory comes first on the path."""
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         refuse(f"expected MODULE:NAME, got '{name}'")

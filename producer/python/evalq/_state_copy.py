@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ._checked import shown
+from ._arguments import shown
 from ._library import EvalqError
 from ._memory import HostMemory
 from ._tensors import NUMPY, TORCH

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from ._dcp import dcp_directory, load_dcp
 from ._deepspeed import deepspeed_file
-from ._inert import Inert, load_inert
+from ._inert_pickle import Inert, load_inert
 from ._tensors import HUB_TORCH, indexed_files, read_safetensors, read_safetensors_torch, safetensors_files
 
 # As the worker's own reader has them (docs/checkpoints.md): the same file gives the same weights to either.

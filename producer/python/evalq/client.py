@@ -1,8 +1,8 @@
-"""The client that a training process holds.
+"""The client for a training process.
 
-It never raises into training (unless asked to), never waits except in the calls that take a timeout, and is
-silent while Redis is away: submits are kept by libevalq and sent when it is back. Any thread may call any
-method. After fork() the child's first call opens a client of its own.
+It never raises into training unless you ask for it, and waits only in calls that take a timeout. While Redis is
+away, libevalq keeps the submits and sends them later. Any thread may call any method. After fork(), the child's
+first call opens its own client.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Type, Union
 
-from . import _checked, _library
-from ._arrivals import Arrivals
+from . import _arguments, _library
+from ._result_reader import ResultReader
 from ._handle import Handle, Needs, Submit, Suites, needs_text
 from ._library import EvalqError
 from .result import Best, Result, Stats
 
 if TYPE_CHECKING:
-    from ._asks import Ask
+    from ._idle_requests import IdleRequest
     from .snapshot import Snapshots
 
 _LIMIT_SECONDS = 86400.0
-_SLICE_MS = 200  # A wait is cut into these, so that Ctrl-C ends it.
-_SILENT_SECONDS = 10.0  # After these a wait says that it waits, and who knows why.
+_SLICE_MS = 200  # A wait is cut into slices, so that Ctrl-C can end it.
+_SILENT_SECONDS = 10.0  # A wait logs a line after so long.
 
 Path = Union[str, "os.PathLike[str]"]
 StateDict = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
@@ -40,20 +40,20 @@ class Client:
 
     url       Redis, as redis://HOST:PORT or unix://PATH. Default: as evalq's programs find it ($EVALQ_URL,
               ./.evalq/url, the configuration).
-    run       Name of the training run. Default: $EVALQ_RUN, else made of host and working directory.
-    queue     Default: $EVALQ_QUEUE, else the configuration's, else "main".
-    config    Configuration file (its ``roots`` say where checkpoints lie). Default: as evalq's programs.
+    run       Name of the training run. Default: $EVALQ_RUN, otherwise made from host and working directory.
+    queue     Default: $EVALQ_QUEUE, then the configuration's, then "main".
+    config    Configuration file; its ``roots`` contain the checkpoints. Default: as evalq's programs.
     raise_errors  True: calls raise EvalqError instead of logging a warning and returning False.
     log       True: one line per submit, arrival and error through ``logging.getLogger("evalq")``; a Logger:
               through that one; False: nothing at all.
-    pin       False: checkpoints are evaluated where they lie, if they still do.
-    snapshots How many state dicts may lie in shared memory at once.
-    snapshot_directory    Where they lie; the root "shm" of the configuration. Default: /dev/shm/evalq-UID.
-    snapshot_host The name or address by which workers on other machines reach this one, to fetch state dicts.
-              Default: $EVALQ_SNAPSHOT_HOST, else the address by which Redis is reached; "none": nobody fetches.
-    session_ms    When this life of the run began, unix ms. Default: this process's start.
-    ring_directory    Where submits not yet sent are kept; a local disk. Default: ~/.local/state/evalq.
-    close_seconds How long close() waits at most until everything that is ready was sent.
+    pin       False: checkpoints are not pinned; a deleted one is not evaluated.
+    snapshots How many state dicts may be in shared memory at the same time.
+    snapshot_directory    Directory for them; the root "shm" of the configuration. Default: /dev/shm/evalq-UID.
+    snapshot_host This machine's name or address as other workers see it, to fetch state dicts. Default:
+              $EVALQ_SNAPSHOT_HOST, otherwise the address that reaches Redis; "none": nobody can fetch.
+    session_ms    When this session of the run began, unix ms. Default: the start of this process.
+    ring_directory    Directory for unsent submits, on a local disk. Default: ~/.local/state/evalq.
+    close_seconds How long close() waits at most for ready submits to be sent.
 
     A wrong configuration never stops training: it is logged once, and every submit returns False.
     """
@@ -87,7 +87,7 @@ class Client:
             "session_ms": session_ms,
             "snapshot_host": snapshot_host,
         }
-        self._refused: Optional[str] = None  # What is wrong with the arguments: nothing works then.
+        self._refused: Optional[str] = None  # The error in the arguments; then no call works.
         self._snapshot_directory: Optional[str] = None
         self._raise_errors = raise_errors is not False and raise_errors is not None
         self._log: Optional[logging.Logger] = None
@@ -96,17 +96,17 @@ class Client:
         self._reset()
         _clients.add(self)
         try:
-            self._options["config"] = _checked.optional_path("config", config)
-            self._options["ring_directory"] = _checked.optional_path("ring_directory", ring_directory)
+            self._options["config"] = _arguments.optional_path("config", config)
+            self._options["ring_directory"] = _arguments.optional_path("ring_directory", ring_directory)
             self._options["pin_disabled"] = 0 if pin else 1
-            self._options["close_ms"] = max(1, int(1000 * min(_checked.seconds("close_seconds", close_seconds), 86400.0)))
-            self._snapshot_directory = _checked.optional_path("snapshot_directory", snapshot_directory)
-            self._snapshot_limit = max(1, _checked.whole("snapshots", snapshots))
+            self._options["close_ms"] = max(1, int(1000 * min(_arguments.seconds("close_seconds", close_seconds), 86400.0)))
+            self._snapshot_directory = _arguments.optional_path("snapshot_directory", snapshot_directory)
+            self._snapshot_limit = max(1, _arguments.whole("snapshots", snapshots))
         except Exception as error:
-            self._refused = f"Client: {_checked.sentence(error)}"
+            self._refused = f"Client: {_arguments.sentence(error)}"
         try:
             self._open()
-        except Exception as error:  # Whatever it is, training goes on.
+        except Exception as error:  # Any error: training continues.
             self._fail(error, "nothing can be submitted, so nothing will be evaluated: ")
 
     # -- submitting
@@ -127,32 +127,32 @@ class Client:
         held: Optional[Path] = None,
         needs: Optional[Needs] = None,
     ) -> bool:
-        """Has the checkpoint at path (a file or a directory) evaluated; returns in microseconds.
+        """Submits the checkpoint at path (a file or a directory); returns in microseconds.
 
-        Call it once the checkpoint was written, or is being written by a save in the background: it is waited
-        for. It is pinned, so that it may be deleted or rotated away as soon as the client had a moment.
+        Call it after the save. If a save in the background still writes, the client waits until the checkpoint is
+        complete. The client pins it within moments; then the training may delete it.
 
         suites    "quick", "quick,full" or ["quick", "full"]: names from the workers' configuration.
-        variant   Which weights of the step: "regular", "ema", or a name of your own; a curve of its own.
-        policy    "all" (default), "latest" (a newer checkpoint makes queued older ones of the suite skipped) or
-                  "backfill" (keeps the curve evenly resolved when evaluation is slower than training).
-        keep      Never superseded by a newer one: final, milestone.
+        variant   Which weights of the step: "regular", "ema", or your own name. Each variant has its own curve.
+        policy    "all" (default), "latest" (a newer checkpoint replaces queued older ones of the suite) or
+                  "backfill" (keeps the curve even if evaluation is slower than training).
+        keep      True: never replaced by a newer one. For final checkpoints and milestones.
         priority  "urgent", "high", "normal" (default) or "backfill".
-        params    Handed to the evaluator as text. trackers: {"wandb_run_id": ...}, where results belong.
-        held      A copy of path (hard links, say) that stays when path is deleted: pinned in its place.
-        needs     Instead of the suite's: {"gpus": 2, "gpu_memory": "40GiB", "labels": ["a100"]}, any of them, or the
-                  same as text; {}: nothing but a slot.
+        params    Passed to the evaluator as text. trackers: {"wandb_run_id": ...}, the runs that get the results.
+        held      A copy of path, such as hard links, that stays when path is deleted. The client pins this copy.
+        needs     Replaces the suite's needs: {"gpus": 2, "gpu_memory": "40GiB", "labels": ["a100"]}, any of them, or
+                  the same as text. {}: only a slot.
 
-        True: accepted; it survives the death of this process and the absence of Redis.
+        Returns True if accepted: the submit survives the death of this process and the absence of Redis.
         """
         try:
             submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
             handle = self._open()
-            name = _checked.path("path", path)
-            code = handle.submit(name, submit, _checked.optional_path("held", held))
+            name = _arguments.path("path", path)
+            code = handle.submit(name, submit, _arguments.optional_path("held", held))
             if code != _library.OK:
                 raise handle.failure(code)
-        except Exception as error:  # Whatever it is, training goes on.
+        except Exception as error:  # Any error: training continues.
             return self._not_taken(error, step)
         self._submitted(submit, name)
         return True
@@ -174,22 +174,22 @@ class Client:
         needs: Optional[Needs] = None,
         metadata: Optional[Mapping[str, str]] = None,
     ) -> bool:
-        """Has weights evaluated that were never saved: they become safetensors in shared memory.
+        """Submits weights that were never saved: they become a safetensors file in shared memory.
 
-        The calling thread is held for one copy of the tensors to host memory, no longer; a background thread
-        writes and submits. state_dict maps names to torch tensors or numpy arrays (nested mappings get dotted
-        names; other values are left out), or is a function that returns such a mapping. At most ``snapshots`` lie
-        in shared memory: for a new one the oldest that no worker has claimed is dropped, with its reason in the
-        log. Each is removed when its jobs ended. Workers of this host read it there, others fetch it from this
-        process. metadata goes into the file's header.
+        The calling thread waits for one copy of the tensors to host memory; a background thread writes and submits.
+        state_dict maps names to torch tensors or numpy arrays (nested mappings get dotted names; other values are
+        left out), or is a function that returns such a mapping. At most ``snapshots`` are in shared memory: a new
+        one replaces the oldest that no worker has claimed, and the log says so. Each is removed when its jobs have
+        ended. Workers on this host read it in place; others fetch it from this process. metadata goes into the
+        file's header.
 
-        when      "now", or "idle": only if a worker is free for one of the suites and found nothing else to do,
-                  and then for those suites; else False, in microseconds. Called at every step, a spare GPU
-                  evaluates the newest weights again and again. One snapshot for each time a worker asks.
+        when      "now", or "idle": only if a worker of one of the suites has nothing else to do; otherwise returns
+                  False in microseconds. Called at every step, it lets a spare GPU evaluate the newest weights
+                  again and again. Each request of a worker gets one snapshot.
 
-        True: the copy was taken. Later trouble, such as a full /dev/shm, is logged once.
+        Returns True if the copy was made. A later error, such as a full /dev/shm, is logged once.
         """
-        ask: Optional[Ask] = None
+        ask: Optional[IdleRequest] = None
         try:
             if when != "now":
                 ask = self._asked(when, state_dict, suites, needs)
@@ -198,58 +198,60 @@ class Client:
                     return False
                 suites = wanted
             submit = Submit.of(step, suites, variant, policy, keep, priority, epoch, params, trackers, needs)
-            metadata = _checked.mapping("metadata", metadata)
+            metadata = _arguments.mapping("metadata", metadata)
             self._open()
             given = state_dict() if callable(state_dict) else state_dict
             self._snapshot_store().put(given, submit, metadata, ask)
-        except Exception as error:  # Whatever it is, training goes on.
+        except Exception as error:  # Any error: training continues.
             if ask is not None:
                 ask.settle()
             return self._not_taken(error, step)
         return True
 
     def reserve_state_dict(self, state_dict: Mapping[str, Any]) -> bool:
-        """Has the memory for a copy of such a state dict made ready in the background, before it is needed.
+        """Allocates memory for a copy of such a state dict in the background.
 
-        Touching new memory can cost several times a copy, and the first submit_state_dict() would wait for it.
+        New memory can cost several times as much as the copy; without this call, the first submit_state_dict()
+        waits for it.
         """
         try:
             self._open()
             self._snapshot_store().reserve(state_dict)
-        except Exception as error:  # Whatever it is, training goes on.
+        except Exception as error:  # Any error: training continues.
             return self._fail(error)
         return True
 
     # -- results
 
     def results(self) -> Iterator[Result]:
-        """What arrived since the last call; never waits. The first call begins with all the run has so far,
-        including what earlier processes of the run submitted. Of what nobody reads the newest 20,000 are kept:
-        one warning, and a count in stats()."""
+        """Yields the results since the last call; never waits. The first call begins with all results of the run,
+        also those of earlier processes. At most the newest 20,000 unread results are kept; stats() counts the
+        rest."""
         try:
             self._start_reader()
-        except Exception as error:  # Whatever it is, training goes on.
+        except Exception as error:  # Any error: training continues.
             self._fail(error)
-        return self._arrivals.drain()
+        return self._results.drain()
 
     def wait(self, timeout: Optional[float] = None) -> bool:
-        """Until everything submitted is in Redis and no job of the run is open, or timeout seconds passed.
+        """Waits until everything submitted is in Redis and no job of the run is open, or timeout seconds passed.
 
-        True: all ended; results() has everything (the newest 20,000 of it). An outage of Redis is waited out. False as soon as all that is
-        left is a checkpoint beneath no root: it is submitted when the configuration has the root.
+        Returns True if all jobs have ended; results() then has everything (the newest 20,000). It keeps waiting
+        while Redis is away. Returns False as soon as only checkpoints are left that no root contains: they are
+        submitted when the configuration has the root.
         """
         try:
             deadline = _deadline(timeout)
             handle = self._open()
             snapshots = self._snapshots
             if snapshots is not None and not snapshots.flush(deadline):
-                return self._fail(EvalqError("the timeout passed while a snapshot was written", _library.TIMEOUT))
+                return self._fail(EvalqError("the timeout passed while a snapshot was being written", _library.TIMEOUT))
             silent = time.monotonic() + _SILENT_SECONDS
             while True:
                 left = max(0.0, deadline - time.monotonic())
-                last = left * 1000 < 2 * _SLICE_MS  # Not cut so short that it learns nothing.
-                code = handle.wait(self._arrivals.take, int(left * 1000) if last else _SLICE_MS)
-                self._arrivals.log()
+                last = left * 1000 < 2 * _SLICE_MS  # The last slice is long enough for an answer.
+                code = handle.wait(self._results.take, int(left * 1000) if last else _SLICE_MS)
+                self._results.log()
                 if code == _library.OK:
                     return snapshots is None or self._all_rooted(snapshots)
                 if code not in (_library.TIMEOUT, _library.UNAVAILABLE) or left <= 0 or (last and code == _library.TIMEOUT):
@@ -259,11 +261,11 @@ class Client:
                     silent = math.inf
                 if code == _library.UNAVAILABLE:
                     time.sleep(min(0.2, max(0.0, deadline - time.monotonic())))
-        except Exception as error:  # Whatever it is, training goes on.
+        except Exception as error:  # Any error: training continues.
             return self._fail(error, "wait: ")
 
     def ended(self, timeout: float = 0.0) -> bool:
-        """As wait(), for those who ask again and again: without a word when the answer is no, or unknown."""
+        """Like wait(), for repeated calls: logs nothing if the answer is no or unknown."""
         try:
             deadline = _deadline(timeout)
             snapshots = self._snapshots
@@ -271,47 +273,47 @@ class Client:
                 return False
             handle = self._open()
             left_ms = int(min(deadline - time.monotonic(), _LIMIT_SECONDS) * 1000)
-            code = handle.wait(self._arrivals.take, max(1, left_ms))
-            return code in (_library.OK, _library.NOT_FOUND)  # What no root holds: nothing more will come of it.
-        except Exception as error:  # Whatever it is, training goes on.
+            code = handle.wait(self._results.take, max(1, left_ms))
+            return code in (_library.OK, _library.NOT_FOUND)  # No root contains what is left: no result will come.
+        except Exception as error:  # Any error: training continues.
             return self._fail(error, "wait: ")
 
     def best(
         self, metric: Optional[str] = None, mode: Optional[str] = None, *, timeout: float = 2.0
     ) -> Optional[Best]:
-        """The best checkpoint so far; None: no result yet, or it cannot be asked now. A metric that the run does not
-        have is an error that names those it has.
+        """The best checkpoint so far; None if there is no result yet, or Redis does not answer. A metric that the run
+        does not have is an error that names the existing ones.
 
         metric  "eval/digits/accuracy"; None: the first that the logger keeps.
-        mode    "max" or "min": decided here, over all results of the run that arrived; regular weights count,
-                NaN and infinite values never win, the lower step wins a tie. None: the logger's answer, whose
-                direction comes from the evaluator.
+        mode    "max" or "min": this client compares all results of regular weights that arrived; NaN and infinite
+                values never win, the lower step wins a tie. None: the logger's answer, with the evaluator's
+                direction.
         """
         try:
-            metric = _checked.optional_text("metric", metric)
-            mode = _checked.optional_text("mode", mode)
-            limit_ms = int(1000 * min(_checked.seconds("timeout", timeout), _LIMIT_SECONDS))
+            metric = _arguments.optional_text("metric", metric)
+            mode = _arguments.optional_text("mode", mode)
+            limit_ms = int(1000 * min(_arguments.seconds("timeout", timeout), _LIMIT_SECONDS))
             if mode is None:
                 handle = self._open()
                 kept = handle.best(metric, limit_ms)
                 if kept is None and metric:
                     missing = handle.failure(_library.NOT_FOUND)
-                    if handle.best(None, limit_ms) is not None:  # The run has a best, but not by this metric.
+                    if handle.best(None, limit_ms) is not None:  # The run has a best checkpoint, but not by this metric.
                         raise missing
-                return self._arrivals.still_there(kept) if kept is not None else None
+                return self._results.still_there(kept) if kept is not None else None
             if mode not in ("max", "min") or not metric:
                 raise EvalqError("mode is 'max' or 'min', and needs the name of a metric")
             handle = self._open()
-            code = handle.poll(self._arrivals.take, limit_ms)
-            self._arrivals.log()
+            code = handle.poll(self._results.take, limit_ms)
+            self._results.log()
             if code != _library.OK:
                 raise handle.failure(code)
-            found = self._arrivals.best(metric, mode)
-            names = self._arrivals.metrics()
+            found = self._results.best(metric, mode)
+            names = self._results.metrics()
             if found is None and names and metric not in names:
                 raise EvalqError(f"run '{self.run}' has no metric '{metric}' so far, only: {', '.join(names)}")
             return found
-        except Exception as error:  # Whatever it is, training goes on.
+        except Exception as error:  # Any error: training continues.
             self._fail(error, "best: ")
             return None
 
@@ -346,7 +348,7 @@ class Client:
             connected=any(view.connected for view in views),  # Snapshots have a connection of their own.
             snapshots=snapshots.held if snapshots is not None else 0,
             snapshots_dropped=snapshots.dropped if snapshots is not None else 0,
-            results_dropped=self._arrivals.dropped,
+            results_dropped=self._results.dropped,
         )
 
     def flush(self, timeout: Optional[float] = None) -> bool:
@@ -366,7 +368,7 @@ class Client:
                     raise handle.failure(code)
                 if left <= 0:
                     return False
-        except Exception as error:  # Whatever it is, training goes on.
+        except Exception as error:  # Any error: training continues.
             return self._fail(error, "flush: ")
 
     def close(self) -> None:
@@ -374,7 +376,7 @@ class Client:
         many submits are left. They stay on disk for the next client of the run, or for ``evalq scan``. Snapshots that
         nobody claimed are dropped."""
         self._closed = True
-        self._arrivals.stop()
+        self._results.stop()
         with self._lock:
             handle, self._handle = self._handle, None
             snapshots, self._snapshots = self._snapshots, None
@@ -382,7 +384,7 @@ class Client:
             snapshots.close()
         if handle is not None:
             handle.close()
-        self._arrivals.log()
+        self._results.log()
         refused, self._refusals = self._refusals, 0
         if refused and self._log is not None:  # A word at the start is far away after days of training.
             self._log.warning("%d of the submits were not taken; the last: %s", refused, self._last_refusal)
@@ -416,13 +418,13 @@ class Client:
         self._closed = False
         self._handle = None
         self._snapshots = None
-        self._arrivals = Arrivals(self._log)
+        self._results = ResultReader(self._log)
         self._last_failure = ""
         self._refusals = 0  # Submits that were not taken.
         self._last_refusal = ""
 
     def _forked(self) -> None:
-        """In the child: all is the parent's, and its locks may be held for ever."""
+        """Runs in a forked child: everything belongs to the parent, and its locks may never be released."""
         snapshots = self._snapshots
         self._reset()
         if snapshots is not None:
@@ -453,7 +455,7 @@ class Client:
             os.close(read_fd)
             raise
         finally:
-            os.close(write_fd)  # libevalq opened its own; the pipe ends with it.
+            os.close(write_fd)  # libevalq opened its own descriptor; the pipe ends when libevalq closes it.
         threading.Thread(
             target=_log_warnings, args=(read_fd, self._log), name="evalq-warnings", daemon=True
         ).start()
@@ -461,11 +463,11 @@ class Client:
 
     def _asked(
         self, when: str, state_dict: StateDict, suites: Suites, needs: Optional[Needs]
-    ) -> "Optional[Ask]":
-        """What a free worker asked for; None: nothing. The first call begins to ask the workers."""
+    ) -> "Optional[IdleRequest]":
+        """The open request of an idle worker; None: there is none. The first call starts asking the workers."""
         if when != "idle":
-            raise EvalqError(f"when is {_checked.shown(when)}, expected now or idle")
-        key = (_checked.names("suites", suites), needs_text(needs) or "")
+            raise EvalqError(f"when is {_arguments.shown(when)}, expected now or idle")
+        key = (_arguments.names("suites", suites), needs_text(needs) or "")
         snapshots = self._snapshots
         ask = snapshots.asks.find(key) if snapshots is not None else None
         if ask is None:
@@ -492,39 +494,39 @@ class Client:
 
     @staticmethod
     def _all_rooted(snapshots: "Snapshots") -> bool:
-        """True, or EvalqError: the main handle does not know of those that lie beneath no root."""
+        """Returns True, or raises EvalqError if no root contains a snapshot; the main handle does not know these."""
         if snapshots.rootless > 0:
             raise EvalqError(
-                f"{snapshots.rootless} of the snapshots lies beneath no root: submitted when the configuration has it,"
+                f"no root contains {snapshots.rootless} of the snapshots; add to the configuration:"
                 f" roots: {{shm: {snapshots.root}}}",
                 _library.NOT_FOUND,
             )
         return True
 
     def _submitted(self, submit: Submit, path: Optional[str]) -> None:
-        self._arrivals.expect(submit.step, submit.variant, path)
+        self._results.expect(submit.step, submit.variant, path)
         if self._log is not None:
             what = path if path is not None else "state dict"
             self._log.info("step %d submitted (%s, %s): %s", submit.step, submit.suites, submit.variant, what)
         self._start_reader()
 
     def _start_reader(self) -> None:
-        if not self._arrivals.started:
-            self._arrivals.start(self._open())
+        if not self._results.started:
+            self._results.start(self._open())
 
     def _not_taken(self, error: Exception, step: object) -> bool:
-        prefix = f"step {_checked.shown(step)} was not submitted: "
+        prefix = f"step {_arguments.shown(step)} was not submitted: "
         if not self._raise_errors:
             self._refusals += 1
-            self._last_refusal = prefix + _checked.sentence(error)
+            self._last_refusal = prefix + _arguments.sentence(error)
         return self._fail(error, prefix)
 
     def _fail(self, error: Exception, prefix: str = "") -> bool:
         if self._raise_errors:
             if isinstance(error, EvalqError):
                 raise error
-            raise EvalqError(_checked.sentence(error)) from error
-        text = _checked.sentence(error)
+            raise EvalqError(_arguments.sentence(error)) from error
+        text = _arguments.sentence(error)
         if self._log is not None:
             again = text == self._last_failure
             self._log.log(logging.DEBUG if again else logging.WARNING, "%s%s", prefix, text)
@@ -533,11 +535,11 @@ class Client:
 
 
 def _deadline(timeout: Optional[float]) -> float:
-    return math.inf if timeout is None else time.monotonic() + _checked.seconds("timeout", timeout)
+    return math.inf if timeout is None else time.monotonic() + _arguments.seconds("timeout", timeout)
 
 
 def _log_warnings(read_fd: int, log: logging.Logger) -> None:
-    """libevalq's own warnings, until it closes its end."""
+    """Logs libevalq's warnings until libevalq closes the pipe."""
     with os.fdopen(read_fd, "r", errors="replace") as lines:
         for line in lines:
             text = line.strip()
@@ -558,5 +560,5 @@ def _all_forked() -> None:
         client._forked()
 
 
-atexit.register(_close_all)  # Sends what is ready; the rest is on disk.
+atexit.register(_close_all)  # Sends what is ready; the rest stays on disk.
 os.register_at_fork(after_in_child=_all_forked)

@@ -53,7 +53,7 @@ class Stats:
     submit_ns_total: int  #: Spent in libevalq's submit on the callers' threads.
     submit_ns_max: int
     connected: bool
-    snapshots: int  #: Held in shared memory now.
+    snapshots: int  #: Snapshots in shared memory now.
     snapshots_dropped: int  #: Never evaluated: newer ones came first, or there was no room.
     results_dropped: int = 0  #: Never read: of results that nobody reads only the newest 20,000 are kept.
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, Optional, Set, Tuple
 
 from . import _library
-from ._asks import Ask, Asks
-from ._checked import sentence
+from ._idle_requests import IdleRequest, IdleRequests
+from ._arguments import sentence
 from ._library import EvalqError
 from ._state_copy import StateCopier, StateCopy, plan, write
 
@@ -42,7 +42,7 @@ _LOCK = ".lock"
 class _Snapshot:
     submit: "Submit"
     copy: Optional[StateCopy]
-    ask: Optional[Ask] = None  # Made because a worker asked.
+    ask: Optional[IdleRequest] = None  # Made because a worker asked.
     path: str = ""
     open_jobs: Dict[str, Optional[str]] = field(default_factory=dict)  # By suite: the id, once the queue has told it.
     ends: Set[str] = field(default_factory=set)  # Jobs of the step that ended since,
@@ -75,7 +75,7 @@ class Snapshots:
         self._lock_fd = -1
         self._handle: "Optional[Handle]" = None
         self._copier = StateCopier()
-        self.asks = Asks()
+        self.asks = IdleRequests()
         self._reserve: List[Tuple[int, bool]] = []  # Memory that is to be made ready.
         self._condition = threading.Condition()
         self._waiting: Deque[_Snapshot] = deque()  # Copied, not written yet.
@@ -108,7 +108,7 @@ class Snapshots:
         state_dict: Mapping[str, Any],
         submit: "Submit",
         metadata: Optional[Mapping[str, str]],
-        ask: Optional[Ask] = None,
+        ask: Optional[IdleRequest] = None,
     ) -> None:
         """Copies the tensors; a copy of the same curve that the writer has not begun with is replaced, unless each is
         wanted (policy "all") and they are small."""
@@ -157,7 +157,7 @@ class Snapshots:
             self._reserve.append((planned.data_bytes, planned.on_gpu))
             self._start()
 
-    def ask(self, suites: str, needs: str) -> Ask:
+    def ask(self, suites: str, needs: str) -> IdleRequest:
         """Begins to ask for workers that are free for the suites."""
         with self._condition:
             ask = self.asks.add((suites, needs))
@@ -264,7 +264,7 @@ class Snapshots:
         return pause if self._kept else None
 
     def _ask_workers(self) -> bool:
-        """Asks for free workers, once what the last asks gave is in the queue. Whether there are any."""
+        """Asks for idle workers after the last snapshot reached the queue. Returns whether any worker is idle."""
         if not self.asks.waiting:
             return False
         handle = self._opened()
@@ -328,7 +328,7 @@ class Snapshots:
                     continue
                 fd = os.open(os.path.join(directory, _LOCK), os.O_RDWR | os.O_CLOEXEC)
                 try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Held: its trainer lives.
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # A locked file belongs to a living trainer.
                     shutil.rmtree(directory, ignore_errors=True)
                 finally:
                     os.close(fd)

@@ -1,4 +1,4 @@
-"""The best checkpoint of a Trainer's run, from metrics that come late: decided by step, and still there to load."""
+"""Finds the best checkpoint of a Trainer's run from metrics that arrive late, and keeps it loadable."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ def _never_saved(step: int) -> Optional[str]:
 
 
 class BestSoFar:
-    """On rank 0. The Trainer's own fields say the rest: best_metric, best_global_step, best_model_checkpoint.
+    """For rank 0. It updates the Trainer's fields best_metric, best_global_step and best_model_checkpoint.
 
-    restore(step) gives the path of the step's checkpoint, put back where it was rotated away; None: never saved.
+    restore(step) returns the path of the step's checkpoint and puts it back if it was deleted; None: never saved.
     """
 
     def __init__(
         self, restore: Callable[[int], Optional[str]] = _never_saved, saved: Optional[Sequence[Any]] = None
     ) -> None:
         self._restore = restore
-        # (value, step) of the best that has a checkpoint: a due step need not have been saved.
+        # (value, step) of the best saved checkpoint. A due step may not have been saved.
         self.saved: Optional[Tuple[float, int]] = (float(saved[0]), int(saved[1])) if saved else None
 
     def note(self, args: Any, state: Any, step: int, value: Optional[float]) -> None:
-        """The metric of step is known. Strictly better wins, the lower step wins a tie, NaN never wins."""
+        """Notes the metric of a step. A strictly better value wins, the lower step wins a tie, NaN never wins."""
         if value is None or math.isnan(value):
             return
         greater = bool(args.greater_is_better)
@@ -43,7 +43,7 @@ class BestSoFar:
 
 
 def beats(value: float, step: int, best: Tuple[float, Optional[int]], greater: bool) -> bool:
-    """Whether the value of step is better than best, (value, step): of equals, the lower step is."""
+    """Whether the step's value is better than best, a (value, step). If equal, the lower step is better."""
     if value == best[0]:
         return best[1] is not None and step < best[1]
     return value > best[0] if greater else value < best[0]

@@ -23,13 +23,13 @@ from .._trackers import open_trackers
 from ..client import Client
 from ..result import Best, Result
 from .best import beats
-from .feed import default_run
-from .guard import guarded
-from .ledger import Evaluation
+from .run_client import default_run
+from .guarded import guarded
+from .due_evaluations import Evaluation
 from .lightning_files import own_file, saves_later
 from .monitors import Monitors, News, said_before
 from .options import refused, suite_names
-from .watch import Watch
+from .training_run import TrainingRun
 
 log = logging.getLogger("evalq")
 
@@ -70,7 +70,7 @@ class _Training:
         self.options = dict(options)
         self.suites = suite_names(options["suites"], os.environ.get("EVALQ_SUITES") or "val")
         self.run = ""
-        self.watch: Optional[Watch] = None
+        self.watch: Optional[TrainingRun] = None
         self.paths: Dict[int, str] = {}  # Of the steps that are due.
         self.best: Optional[Tuple[float, int, str]] = None  # Value, step, path.
         self.bad = 0  # Evaluations in a row that were not better.
@@ -89,7 +89,7 @@ class _Training:
         self._axis = {int(step): int(axis) for step, axis in dict(kept.get("axis", {})).items()}
         best = kept.get("best")
         self.best = (float(best[0]), int(best[1]), str(best[2])) if best else None
-        self.watch = Watch(
+        self.watch = TrainingRun(
             lambda: Client(
                 options["url"],
                 self.run,
@@ -142,7 +142,7 @@ class _Training:
         self._unwritten.append((path, step, epoch))
         self.submit_written()
 
-    def _refuse_overwritten(self, watch: Watch, path: str, step: int) -> None:
+    def _refuse_overwritten(self, watch: TrainingRun, path: str, step: int) -> None:
         """What lies there is of the step before until a thread has written: when that was, nobody tells."""
         self.submit_written()
         for _, earlier, _ in [each for each in self._unwritten if each[0] == path]:

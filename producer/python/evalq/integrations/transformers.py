@@ -27,11 +27,11 @@ from .._trackers import open_trackers
 from ..client import Client
 from ..result import Result
 from .best import BestSoFar
-from .feed import default_run
-from .guard import guarded
-from .ledger import Evaluation
+from .run_client import default_run
+from .guarded import guarded
+from .due_evaluations import Evaluation
 from .options import refused, suite_names
-from .watch import Watch
+from .training_run import TrainingRun
 
 log = logging.getLogger("evalq")
 
@@ -128,7 +128,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         self._finished = False
         self._finish_at_save = False
         self._multi = False
-        self._watch: Optional[Watch] = None  # On rank 0 alone.
+        self._training_run: Optional[TrainingRun] = None  # On rank 0 alone.
         self._best = BestSoFar()
         self._look_at = 0.0
         self._newest = False
@@ -161,13 +161,13 @@ class EvalqCallback(TrainerCallback, ExportableState):
             self._due(args, state, control, kwargs.get("model"))
         model = kwargs.get("model")
         self._newest = bool(self._options["newest"]) and not self._sharded()
-        if self._watch is not None and self._options["newest"] and not self._newest:
+        if self._training_run is not None and self._options["newest"] and not self._newest:
             log.warning(
                 "newest=True is ignored: the weights are sharded, so rank 0 alone cannot take them; lower save_steps instead"
             )
         from_memory = self._newest or _due_without_save(args, state)
-        if self._watch is not None and model is not None and from_memory and not self._sharded():
-            self._watch.reserve_state_dict(model.state_dict())
+        if self._training_run is not None and model is not None and from_memory and not self._sharded():
+            self._training_run.reserve_state_dict(model.state_dict())
 
     @guarded
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -178,10 +178,10 @@ class EvalqCallback(TrainerCallback, ExportableState):
     @guarded
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # What the step before made due is submitted by now.
-        if self._newest and self._watch is not None and kwargs.get("model") is not None:
+        if self._newest and self._training_run is not None and kwargs.get("model") is not None:
             options = self._submit_options()
             options["policy"] = options["policy"] or "latest"
-            self._watch.submit_newest(kwargs["model"].state_dict, state.global_step, state.epoch, **options)
+            self._training_run.submit_newest(kwargs["model"].state_dict, state.global_step, state.epoch, **options)
 
     @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -225,15 +225,15 @@ class EvalqCallback(TrainerCallback, ExportableState):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._finish(args, state, control)
         self._active = False
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        if self._training_run is not None:
+            self._training_run.close()
+            self._training_run = None
 
     def state(self) -> Dict[str, Any]:
         """What a checkpoint keeps, so that a resumed training repeats nothing and forgets nothing."""
         saved: Dict[str, Any] = {}
-        if self._watch is not None:
-            saved = {"run": self._run, "pending": self._watch.pending(), "best": self._best.saved}
+        if self._training_run is not None:
+            saved = {"run": self._run, "pending": self._training_run.pending(), "best": self._best.saved}
         return {"args": {"_restored": True}, "attributes": {"_saved": saved}}
 
     # -- the beginning
@@ -283,7 +283,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
     def _begin(self, args: Any, resumed: Mapping[str, Any]) -> None:
         options = self._options
         self._run = options["run"] or resumed.get("run") or default_run(self._output_dir)
-        self._watch = watch = Watch(
+        self._training_run = watch = TrainingRun(
             self._open_client,
             self._suites,
             options["variant"],
@@ -318,27 +318,27 @@ class EvalqCallback(TrainerCallback, ExportableState):
             due = True
         if due:
             self._due(args, state, control, model)
-        if self._watch is not None and control.should_save:
-            self._watch.held.drop(state.global_step)  # Of an earlier life: it is written again.
-            self._watch.held.take_again()
+        if self._training_run is not None and control.should_save:
+            self._training_run.held.drop(state.global_step)  # Of an earlier life: it is written again.
+            self._training_run.held.take_again()
 
     def _due(self, args: Any, state: Any, control: Any, model: Any) -> None:
         step = state.global_step
         if self._due_step == step:
             return
         self._due_step = step
-        if self._watch is not None:
-            self._watch.due(step, state.epoch)  # Before the save, which keeps what is due.
+        if self._training_run is not None:
+            self._training_run.due(step, state.epoch)  # Before the save, which keeps what is due.
         if control.should_save:
             return  # Submitted when it is saved.
         if self._saved_step == step or self._is_saved(state):
             self._submit(state)
         elif self._sharded():
             control.should_save = True  # No rank has all weights: a save gathers them.
-        elif self._watch is not None and model is not None:
+        elif self._training_run is not None and model is not None:
             options = self._submit_options()
             options["policy"] = options["policy"] or "all"
-            self._watch.submit_state_dict(model.state_dict(), step, state.epoch, **options)
+            self._training_run.submit_state_dict(model.state_dict(), step, state.epoch, **options)
 
     def _is_saved(self, state: Any) -> bool:
         """A resumed training that is where it was saved."""
@@ -358,15 +358,15 @@ class EvalqCallback(TrainerCallback, ExportableState):
         return {**given, "trackers": open_trackers(options["trackers"])}
 
     def _submit(self, state: Any) -> None:
-        if self._watch is not None:
+        if self._training_run is not None:
             path = os.path.join(self._output_dir, _name(state.global_step))
-            self._watch.submit(path, state.global_step, state.epoch, **self._submit_options())
+            self._training_run.submit(path, state.global_step, state.epoch, **self._submit_options())
 
     # -- what arrives
 
     def _arrived(self, now: bool = False) -> List[Evaluation]:
         try:
-            return self._watch.look(now) if self._watch is not None else []
+            return self._training_run.look(now) if self._training_run is not None else []
         except Exception as error:  # The other ranks wait for a word.
             log.warning("results cannot be read: %s: %s", type(error).__name__, error)
             return []
@@ -379,19 +379,19 @@ class EvalqCallback(TrainerCallback, ExportableState):
 
     def _exchange(self, args: Any, state: Any, control: Any, ready: List[Evaluation], done: bool = True) -> bool:
         """Rank 0 applies what came and decides; the others hear of it and do the same. Gives rank 0's done."""
-        for evaluation in ready if self._watch is not None else ():
+        for evaluation in ready if self._training_run is not None else ():
             self._apply(args, state, control, evaluation)
         if not self._multi:
             return done
         import torch.distributed
 
-        if self._watch is not None:  # Rank 0 alone logs these; nothing follows from them.
-            ready = [each for each in ready if not self._watch.is_between(each.step)]
+        if self._training_run is not None:  # Rank 0 alone logs these; nothing follows from them.
+            ready = [each for each in ready if not self._training_run.is_between(each.step)]
         best = (state.best_metric, getattr(state, "best_global_step", None), state.best_model_checkpoint)
         message = [(ready, best, bool(control.should_training_stop), done)]
         torch.distributed.broadcast_object_list(message, src=0)
         ready, best, stop, done = message[0]
-        if self._watch is None:
+        if self._training_run is None:
             for evaluation in ready:
                 self._apply(args, state, control, evaluation)
             # Also where nothing came: at a save each rank looks for the best by itself, while rank 0 rotates.
@@ -405,7 +405,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
         if not evaluation.metrics:
             self._settle(evaluation)
             return
-        if self._watch is not None and self._watch.is_between(evaluation.step):
+        if self._training_run is not None and self._training_run.is_between(evaluation.step):
             with self._at(state, control, evaluation):
                 self._log(state, evaluation)
             self._settle(evaluation)
@@ -419,7 +419,7 @@ class EvalqCallback(TrainerCallback, ExportableState):
                     self._tell(args, state, control, evaluation, wanted)
             except Exception as error:  # A callback of the user's, or a tracker.
                 log.warning("step %d: the trainer could not log it: %s: %s", evaluation.step, type(error).__name__, error)
-        if self._watch is not None and wanted is not None:
+        if self._training_run is not None and wanted is not None:
             if wanted not in evaluation.metrics and len(self._suites) == 1 and "metric" not in self._failed:
                 self._failed.add("metric")
                 log.warning(
@@ -429,8 +429,8 @@ class EvalqCallback(TrainerCallback, ExportableState):
         self._settle(evaluation)
 
     def _settle(self, evaluation: Evaluation) -> None:
-        if self._watch is not None:
-            self._watch.settle(evaluation.step)
+        if self._training_run is not None:
+            self._training_run.settle(evaluation.step)
 
     @contextmanager
     def _at(self, state: Any, control: Any, evaluation: Evaluation) -> Iterator[None]:
@@ -480,9 +480,9 @@ class EvalqCallback(TrainerCallback, ExportableState):
         done = False
         while not done:
             ready: List[Evaluation] = []
-            if self._watch is not None:
+            if self._training_run is not None:
                 try:
-                    ready, done = self._watch.last(began, _SLICE_SECONDS)
+                    ready, done = self._training_run.last(began, _SLICE_SECONDS)
                 except Exception as error:  # The other ranks wait for a word.
                     log.warning("results were lost to the trainer: %s: %s", type(error).__name__, error)
                     done = True

@@ -1,6 +1,6 @@
-"""The submits and results of one training, on rank 0: what the adapters of all frameworks share.
+"""The submits and results of one training on rank 0, shared by the callbacks of all frameworks.
 
-No call raises for reasons of evalq's, none but last() waits. Not for sharing between threads.
+No call raises because of evalq, and only last() waits. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 from .._variant import curve, curves
 from ..client import Client
 from ..result import Result
-from .feed import Feed
-from .held import Held
-from .ledger import Evaluation, Ledger
+from .run_client import RunClient
+from .held_checkpoints import HeldCheckpoints
+from .due_evaluations import Evaluation, DueEvaluations
 
 log = logging.getLogger("evalq")
 
-_POLL_SECONDS = 0.05  # Between looks at what the client's thread has brought.
-_AWAY_SECONDS = 30.0  # A Redis that does not answer is not waited for at the end.
+_POLL_SECONDS = 0.05  # Between two checks for new results.
+_AWAY_SECONDS = 30.0  # At the end, give up if Redis has not answered for so long.
 _HINT_SECONDS = 120.0
 _WAITING_SECONDS = 10.0
 
 
-class Watch:
-    """One training as evalq sees it. suites and variant are the same for each of its checkpoints.
+class TrainingRun:
+    """One training. suites and variant are the same for all its checkpoints.
 
-    client() opens the client; name(result) gives a metric's name in training's logs; wait is how many seconds
-    last() waits at most; pending is what pending() gave to an earlier life of the run.
+    client() opens the client; name(result) gives a metric's name in the training's logs; last() waits at most wait
+    seconds; pending is what pending() returned in an earlier session of the run.
     """
 
     def __init__(
@@ -44,25 +44,25 @@ class Watch:
     ) -> None:
         self.suites = list(suites)
         self.variant = variant
-        self.held = Held()
-        self._feed = Feed(client)
-        self._ledger = Ledger(name, hold_seconds, since_ms=int(time.time() * 1000))
+        self.held = HeldCheckpoints()
+        self._feed = RunClient(client)
+        self._ledger = DueEvaluations(name, hold_seconds, since_ms=int(time.time() * 1000))
         self._ledger.restore(pending)
         self._wait = wait
         self._due_at: Dict[int, float] = {step: time.monotonic() for step in self.pending_steps()}
-        self._submitted_at = math.inf  # Of the newest that is due; not yet: later than all.
+        self._submitted_at = math.inf  # When the newest due step was submitted; inf: not yet.
         self._polled_at = -math.inf
-        self._seen: Set[str] = set()  # Suites of which something came.
+        self._seen: Set[str] = set()  # Suites that have results.
         self._hinted = False
         self._reached_at = 0.0
-        self._said_waiting = False
+        self._warned_waiting = False
         self._last_due = -1
         self._between: Set[int] = set()  # Steps that only submit_newest() submitted.
 
-    # -- out
+    # -- submitting
 
     def open(self) -> str:
-        """Opens the client and begins to read results; the run's name as the queue has it."""
+        """Opens the client and starts reading results. Returns the run's name in the queue."""
         self._feed.open()
         self._feed.drain()
         if self._feed.run:
@@ -70,7 +70,7 @@ class Watch:
         return self._feed.run
 
     def due(self, step: int, epoch: Optional[float]) -> None:
-        """A submit of this step follows."""
+        """Notes that this step will be submitted."""
         self._last_due = step
         self._between.discard(step)
         self._ledger.due(step, self.suites, self.variant, epoch)
@@ -78,16 +78,16 @@ class Watch:
         self._submitted_at = math.inf
 
     def submit(self, path: str, step: int, epoch: Optional[float], **options: Any) -> bool:
-        """A checkpoint that was saved, or is being saved. Microseconds."""
+        """Submits a checkpoint that was saved or is being saved, in microseconds."""
         self.due(step, epoch)
-        held = self.held.take(step, path)  # First: what is held is what libevalq pins.
+        held = self.held.take(step, path)  # Keep it first, because libevalq pins the kept copy.
         taken = self._feed.submit(path, step, self.suites, variant=self.variant, epoch=epoch, held=held, **options)
         if not taken:
             self.held.release(step)
         return self._submitted(step, taken)
 
     def submit_state_dict(self, state: Mapping[str, Any], step: int, epoch: Optional[float], **options: Any) -> bool:
-        """Weights that are not saved. As long as one copy to host memory."""
+        """Submits weights that are not saved. Takes as long as one copy to host memory."""
         self.due(step, epoch)
         taken = self._feed.submit_state_dict(
             state, step, self.suites, variant=self.variant, epoch=epoch, **options
@@ -95,11 +95,11 @@ class Watch:
         return self._submitted(step, taken)
 
     def submit_newest(self, state: Callable[[], Mapping[str, Any]], step: int, epoch: Optional[float], **options: Any) -> None:
-        """The weights of a step that is not due, once for each worker that has nothing else to do; microseconds if there is
-        none. state is called only then."""
+        """Submits the weights of a step that is not due, if a worker is idle; otherwise returns in microseconds. state is
+        called only if a worker is idle."""
         if step <= 0 or step == self._last_due:
             return
-        for suite in self.suites:  # A worker may be free for one suite alone.
+        for suite in self.suites:  # A worker may be idle for one of the suites only.
             if self._feed.submit_state_dict(
                 state, step, [suite], when="idle", variant=self.variant, epoch=epoch, **options
             ):
@@ -107,12 +107,12 @@ class Watch:
                 self._ledger.due(step, [suite], self.variant, epoch)
 
     def is_between(self, step: int) -> bool:
-        """Whether only submit_newest() submitted it: its metrics are logged, and decide on nothing, because how many such
-        evaluations there are depends on the workers."""
+        """Whether only submit_newest() submitted the step. Its metrics are logged but decide nothing, because the number of
+        such evaluations depends on the workers."""
         return step in self._between
 
     def reserve_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Weights like these will be submitted: the first time is to take no longer than later ones."""
+        """Allocates memory for such weights, so that the first submit takes no longer than later ones."""
         self._feed.reserve_state_dict(state)
 
     def _submitted(self, step: int, taken: bool) -> bool:
@@ -122,26 +122,26 @@ class Watch:
         return taken
 
     def forget(self, step: int) -> None:
-        """Of what was due, nothing will be submitted."""
+        """Drops a due step that will not be submitted."""
         self._ledger.forget(step, self.suites, self.variant)
         self._due_at.pop(step, None)
 
     def pending(self) -> List[Tuple[int, str, str, Optional[float]]]:
-        """(step, suite, variant, epoch) of what is due and has not come; goes through JSON."""
+        """(step, suite, variant, epoch) of the open evaluations, in a form for JSON."""
         return [each for each in self._ledger.pending() if not self.is_between(each[0])]
 
     def pending_steps(self) -> List[int]:
-        """The steps of it."""
+        """The steps with open evaluations."""
         return sorted({each[0] for each in self._ledger.pending()})
 
     def is_pending(self, step: int) -> bool:
-        """Whether anything of the step is still to come."""
+        """Whether an evaluation of the step is open."""
         return self._ledger.is_pending(step)
 
-    # -- in
+    # -- results
 
     def look(self, now: bool = False) -> List[Evaluation]:
-        """What came and whose turn it is; cheap enough for every step. now: however short ago the last look."""
+        """The evaluations that are ready. Cheap enough for every step. now: check even if the last check was just before."""
         moment = time.monotonic()
         if not now and moment - self._polled_at < _POLL_SECONDS:
             return []
@@ -149,8 +149,8 @@ class Watch:
         return self._arrivals()
 
     def last(self, began: float, seconds: float) -> Tuple[List[Evaluation], bool]:
-        """What came, and whether that was all. Waits for it, but not more than seconds at a time, and since began
-        (monotonic) not longer than wait."""
+        """Returns ready evaluations, and whether these were the last. Waits at most seconds, and at most wait seconds since
+        began (monotonic)."""
         until = time.monotonic() + seconds
         deadline = began + self._wait
         self._reached_at = max(self._reached_at, began)
@@ -169,12 +169,12 @@ class Watch:
                 self._reached_at = time.monotonic()
             elif time.monotonic() - self._reached_at > _AWAY_SECONDS:
                 return self._give_up("the queue does not answer")
-            self._say_waiting(began, deadline, left)
+            self._warn_waiting(began, deadline, left)
             if time.monotonic() > until:
                 return [], False
 
     def settle(self, step: int, keep: bool = False) -> None:
-        """What came of the step was looked at. keep: it is the best so far, and may have to be put back."""
+        """Call it after the step's results were used. keep: the step is the best so far and may have to be put back."""
         if not keep and not self.is_pending(step):
             self.held.release(step)
 
@@ -191,7 +191,7 @@ class Watch:
     def _arrivals(self, flush: bool = False) -> List[Evaluation]:
         self._take()
         if self._ledger.older_waits and self._feed.ended_since(self._submitted_at):
-            self._take()  # What ended by then has come by now.
+            self._take()  # The results of everything that had ended are here now.
             self._ledger.accept_older()
         ready = self._ledger.ready(flush)
         for evaluation in ready:
@@ -206,7 +206,7 @@ class Watch:
         if left:
             steps = sorted({each[0] for each in left})
             log.log(
-                logging.INFO if self._feed.unsent else logging.WARNING,  # Else libevalq has warned, and said why.
+                logging.INFO if self._feed.unsent else logging.WARNING,  # If submits are unsent, libevalq has already warned.
                 "%d evaluation%s not come (%s): steps %s. To see why: evalq show %s. evalq-logger records what still"
                 " comes; see `evalq results %s`",
                 len(left),
@@ -219,23 +219,23 @@ class Watch:
         return ready, True
 
     def _hint(self) -> None:
-        """Nobody may offer the suite; the queue knows."""
+        """Warns once if a suite has no results for a long time: perhaps no worker offers it."""
         if self._hinted or not self._due_at or time.monotonic() - min(self._due_at.values()) < _HINT_SECONDS:
             return
         late = [each for each in self._ledger.pending() if each[1] not in self._seen]
         if late:
             self._hinted = True
             log.warning(
-                "nothing came of suite %s yet, after %d s. To see why: evalq show %s",
+                "suite %s has no results yet, after %d s. To see why: evalq show %s",
                 late[0][1],
                 _HINT_SECONDS,
                 self._job(late[0]),
             )
 
-    def _say_waiting(self, began: float, deadline: float, left: int) -> None:
+    def _warn_waiting(self, began: float, deadline: float, left: int) -> None:
         now = time.monotonic()
-        if not self._said_waiting and now - began > _WAITING_SECONDS:
-            self._said_waiting = True
+        if not self._warned_waiting and now - began > _WAITING_SECONDS:
+            self._warned_waiting = True
             log.warning(
                 "training is done; %d evaluation%s still open. This process ends as soon as they have, or after another"
                 " %.0f s (wait=0 leaves them to evalq-logger). To see why: evalq show %s",

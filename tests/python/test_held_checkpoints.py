@@ -10,16 +10,16 @@ from unittest import mock
 
 import scene  # noqa: F401  (finds the package)
 
-from evalq.integrations import held
-from evalq.integrations.held import Held
+from evalq.integrations import held_checkpoints
+from evalq.integrations.held_checkpoints import HeldCheckpoints
 
 
-class HeldTest(unittest.TestCase):
+class HeldCheckpointsTest(unittest.TestCase):
     def setUp(self) -> None:
         directory = tempfile.TemporaryDirectory(prefix="evalq-held-")
         self.addCleanup(directory.cleanup)
         self.out = directory.name
-        self.held = Held()
+        self.held = HeldCheckpoints()
 
     def save(self, step: int, text: str = "weights") -> str:
         path = os.path.join(self.out, f"checkpoint-{step}")
@@ -38,7 +38,7 @@ class HeldTest(unittest.TestCase):
         kept = self.held.take(5, path)
         self.assertEqual(sorted(os.listdir(kept or "")), ["config.json", "model.safetensors"])
         shutil.rmtree(path)
-        with mock.patch.object(held.os, "rename", side_effect=OSError("killed here")), self.assertLogs("evalq"):
+        with mock.patch.object(held_checkpoints.os, "rename", side_effect=OSError("killed here")), self.assertLogs("evalq"):
             self.assertIsNone(self.held.put_back(5, path))  # Until the last moment there is nothing.
         self.assertEqual(self.held.restore(5), path)
         self.assertEqual(sorted(os.listdir(path)), ["config.json", "model.safetensors"])
@@ -47,7 +47,7 @@ class HeldTest(unittest.TestCase):
 
     def test_nothing_of_an_earlier_life_is_held_for_this_one(self) -> None:
         path = self.save(5, "old")
-        Held().take(5, path)
+        HeldCheckpoints().take(5, path)
         shutil.rmtree(path)
         path = self.save(5, "new")
         kept = self.held.take(5, path)
@@ -55,7 +55,7 @@ class HeldTest(unittest.TestCase):
 
     def test_of_what_an_earlier_life_held_only_what_is_wanted_stays(self) -> None:
         paths = {step: self.save(step, str(step)) for step in (5, 6)}
-        kept = {step: Held().take(step, path) or "" for step, path in paths.items()}
+        kept = {step: HeldCheckpoints().take(step, path) or "" for step, path in paths.items()}
         self.held.adopt(os.path.dirname(paths[5]), [(6, paths[6])])
         self.assertEqual([os.path.exists(kept[step]) for step in (5, 6)], [False, True])
 
@@ -75,16 +75,16 @@ class HeldTest(unittest.TestCase):
         self.assertEqual(back, os.path.join(self.out, "last-step=5.ckpt"))
         with open(back or "", encoding="utf-8") as file:
             self.assertEqual(file.read(), "5")
-        other = Held()  # Another life of the run, which wants step 10 no more.
+        other = HeldCheckpoints()  # Another life of the run, which wants step 10 no more.
         other.adopt(self.out, [(5, path), (15, path)])
         self.assertIsNone(other.put_back(10, path))
         self.assertEqual(other.put_back(15, path), path)
         os.unlink(os.path.join(self.out, ".evalq", "held", "last-step=15.ckpt"))
-        self.assertIsNone(Held().put_back(15, path))  # Who knows what another life saved there.
+        self.assertIsNone(HeldCheckpoints().put_back(15, path))  # Who knows what another life saved there.
 
     def test_a_path_that_was_saved_to_once_is_its_own(self) -> None:
         path = self.write(os.path.join(self.out, "epoch=1.ckpt"), "5")
-        with mock.patch.object(held.os, "link", side_effect=OSError(18, "Invalid cross-device link")), self.assertLogs("evalq"):
+        with mock.patch.object(held_checkpoints.os, "link", side_effect=OSError(18, "Invalid cross-device link")), self.assertLogs("evalq"):
             self.held.take(5, path)
         self.assertEqual(self.held.restore(5), path)  # Though it could not be held.
         self.held.take(5, path)
@@ -111,12 +111,12 @@ class HeldTest(unittest.TestCase):
     def test_no_room_is_taken_that_the_next_save_needs(self) -> None:
         path = self.save(5)
         full = os.statvfs_result((4096, 4096, 100, 0, 0, 100, 100, 100, 0, 255))
-        with mock.patch.object(held.os, "statvfs", return_value=full), self.assertNoLogs("evalq", "WARNING"):
+        with mock.patch.object(held_checkpoints.os, "statvfs", return_value=full), self.assertNoLogs("evalq", "WARNING"):
             self.assertIsNone(self.held.take(5, path))  # libevalq, which cannot pin it either, warns.
         self.assertFalse(os.path.exists(os.path.join(self.out, ".evalq", "held", "checkpoint-5")))
 
     def test_another_file_system_is_said_once(self) -> None:
-        with mock.patch.object(held.os, "link", side_effect=OSError(18, "Invalid cross-device link")):
+        with mock.patch.object(held_checkpoints.os, "link", side_effect=OSError(18, "Invalid cross-device link")):
             with self.assertLogs("evalq", "WARNING") as logs:
                 for step in (5, 10):
                     self.assertIsNone(self.held.take(step, self.save(step)))
@@ -133,7 +133,7 @@ class HeldTest(unittest.TestCase):
                 shutil.rmtree(os.path.join(self.out, ".evalq"))
             real(source, target)
 
-        with mock.patch.object(held.os, "link", side_effect=link):
+        with mock.patch.object(held_checkpoints.os, "link", side_effect=link):
             kept = self.held.take(5, path)
         self.assertEqual(sorted(os.listdir(kept or "")), ["config.json", "model.safetensors"])
 

@@ -1,4 +1,4 @@
-"""Results of one run as they arrive: read by a thread of their own, so that training never waits for them."""
+"""Reads the results of one run on a thread of its own, so that training never waits for them."""
 
 from __future__ import annotations
 
@@ -11,51 +11,52 @@ from dataclasses import replace
 from typing import Deque, Dict, Iterator, List, Optional, Tuple
 
 from . import _library
-from ._extremes import Extremes
+from ._best_values import BestValues
 from ._handle import Handle
 from ._variant import curve, curves
 from .result import Best, Result
 
 _POLL_CALL_MS = 1000
-_POLL_SECONDS = 0.25  # Between looks for results while jobs are open.
-_POLL_IDLE_SECONDS = 2.0  # After nothing came for a while, or while Redis is away.
-_UNREAD_MAX = 20000  # Results that nobody drains; the oldest are dropped.
-_PATHS_MAX = 4000  # Submits of which the path is known still.
+_POLL_SECONDS = 0.25  # Between two polls while jobs are open.
+_POLL_IDLE_SECONDS = 2.0  # Between two polls after nothing came for a while, or while Redis is away.
+_UNREAD_MAX = 20000  # At most so many unread results are kept; the oldest are dropped.
+_PATHS_MAX = 4000  # The paths of so many newest submits are kept.
 
 
-class Arrivals:
-    """Any thread may call any method. The thread ends with stop(), or closes the handle when nobody holds this.
+class ResultReader:
+    """Any thread may call any method. The reading thread ends after stop(), or when this object is garbage; then it
+    closes the handle.
 
-    Memory is bounded, whatever arrives, whether or not anybody reads it."""
+    Memory is bounded, even if nobody reads the results."""
 
     def __init__(self, log: Optional[logging.Logger]) -> None:
         self._log = log
-        self._lock = threading.RLock()  # A signal's handler may submit in the middle of a submit.
+        self._lock = threading.RLock()  # A signal handler may submit during a submit, so the lock is reentrant.
         self._stop = threading.Event()
         self._reader: Optional[threading.Thread] = None
         self._arrived: Deque[Result] = deque()
-        self.taken = 0  # Since the start,
-        self.dropped = 0  # of them unread.
+        self.taken = 0  # Results since the start.
+        self.dropped = 0  # Of these, dropped before anybody read them.
         self._unlogged: List[Result] = []
-        self._values: Dict[str, Extremes] = {}
-        self._variants: Dict[str, str] = {}  # Whose values they are: a variant's may lie in a file of its own.
+        self._values: Dict[str, BestValues] = {}
+        self._variants: Dict[str, str] = {}  # Metric key -> variant, which may have a checkpoint file of its own.
         self._paths: Dict[Tuple[int, str], Optional[str]] = {}
-        self._newest: Dict[str, int] = {}  # Of each path, the step that was saved there last.
+        self._newest: Dict[str, int] = {}  # Path -> the step that was saved there last.
 
     def expect(self, step: int, variant: str, path: Optional[str]) -> None:
-        """A checkpoint was submitted: its results are logged. path: None for weights that were not saved."""
+        """Notes a submitted checkpoint, so that its results are logged. path is None for weights that were not saved."""
         place = os.path.abspath(path) if path is not None else None
         with self._lock:
             self._paths[step, curve(variant)] = place
             if len(self._paths) > _PATHS_MAX:
-                del self._paths[next(iter(self._paths))]  # Submitted first.
+                del self._paths[next(iter(self._paths))]  # The oldest submit.
             if place is not None:
                 self._newest[place] = step
                 if len(self._newest) > _PATHS_MAX:
                     del self._newest[next(iter(self._newest))]
 
     def start(self, handle: Handle) -> None:
-        """Begins to read, with the handle; again: nothing."""
+        """Starts the thread that reads through the handle. A second call does nothing."""
         with self._lock:
             if self._reader is None and not self._stop.is_set():
                 self._reader = threading.Thread(
@@ -69,14 +70,14 @@ class Arrivals:
         return self._reader is not None
 
     def stop(self) -> None:
-        """Returns when the thread no longer uses the handle."""
+        """Stops the thread and returns when it no longer uses the handle."""
         self._stop.set()
         reader = self._reader
         if reader is not None and reader is not threading.current_thread():
             reader.join(_POLL_CALL_MS / 1000 + 1)
 
     def take(self, result: Result) -> None:
-        """One result of libevalq's."""
+        """Stores one result that libevalq delivered."""
         self._arrived.append(result)
         with self._lock:
             self.taken += 1
@@ -84,36 +85,36 @@ class Arrivals:
             if not result.is_end:
                 path = self._paths.get((result.step, variant))
                 self._variants[result.key] = variant
-                self._values.setdefault(result.key, Extremes()).take(result.step, result.value, path)
+                self._values.setdefault(result.key, BestValues()).take(result.step, result.value, path)
             if self._log is not None and (result.step, variant) in self._paths:
                 self._unlogged.append(result)
         if len(self._arrived) > _UNREAD_MAX:
             self._drop()
 
     def _submitted_as(self, result: Result) -> str:
-        """The curve of its variant, which the queue may have under a name of its own; the lock is held."""
+        """The variant as the training named it; the queue may have shortened the name. The caller holds the lock."""
         for name in curves(result.variant):
             if (result.step, name) in self._paths:
                 return name
         return result.variant
 
     def _drop(self) -> None:
-        """The oldest, which nobody read."""
+        """Drops the oldest unread result."""
         try:
             self._arrived.popleft()
         except IndexError:
-            return  # They are being drained.
+            return  # Another thread drains them right now.
         with self._lock:
             self.dropped += 1
             first = self.dropped == 1
         if first and self._log is not None:
             self._log.warning(
-                "nobody reads the results: of those not read, the newest %d are kept; stats().results_dropped counts the rest",
+                "nobody reads the results: the newest %d are kept; stats().results_dropped counts the dropped ones",
                 _UNREAD_MAX,
             )
 
     def drain(self) -> Iterator[Result]:
-        """What arrived and was not drained."""
+        """Yields the results that arrived since the last drain."""
         while True:
             try:
                 result = self._arrived.popleft()
@@ -122,7 +123,7 @@ class Arrivals:
             yield result
 
     def best(self, metric: str, mode: str) -> Optional[Best]:
-        """Of all that arrived, drained or not: NaN never wins, the lower step wins a tie."""
+        """The best of all results that arrived. NaN never wins; the lower step wins a tie."""
         with self._lock:
             found = self._values[metric].best(mode) if metric in self._values else None
             if found is None:
@@ -132,18 +133,18 @@ class Arrivals:
         return self.still_there(Best(metric, value, step, path))
 
     def metrics(self) -> List[str]:
-        """The names of all that arrived."""
+        """The names of all metrics that arrived."""
         with self._lock:
             return sorted(self._values)
 
     def still_there(self, best: Best) -> Best:
-        """Without its path, where another step was saved since."""
+        """The same result, without its path if another step was saved there since."""
         with self._lock:
             newest = self._newest.get(best.path or "", best.step)
         return best if newest == best.step else replace(best, path=None)
 
     def log(self) -> None:
-        """One line per task that arrived, and per job that ended without a value."""
+        """Logs one line for each task that arrived, and for each job that ended without a result."""
         with self._lock:
             results, self._unlogged = self._unlogged, []
         tasks: Dict[Tuple[str, str], List[Result]] = {}
@@ -156,7 +157,7 @@ class Arrivals:
 
 def _log_task(log: logging.Logger, values: List[Result]) -> None:
     first = values[0]
-    step = str(first.step) + "".join(first.job.partition("~")[1:])  # 50~2: other weights than those of 50.
+    step = str(first.step) + "".join(first.job.partition("~")[1:])  # 50~2 is a resubmit of step 50 with other weights.
     if not first.is_end:
         text = ", ".join(f"{value.metric}={value.value:.6g}" for value in values)
         log.info("step %s %s/%s (%s): %s", step, first.suite, first.task, first.variant, text)
@@ -167,7 +168,7 @@ def _log_task(log: logging.Logger, values: List[Result]) -> None:
         log.log(level, "step %s: the evaluation by %s ended as %s: %s", step, first.suite, first.state, reason)
 
 
-def _read(arrivals: "weakref.ref[Arrivals]", handle: Handle, stop: threading.Event) -> None:
+def _read(arrivals: "weakref.ref[ResultReader]", handle: Handle, stop: threading.Event) -> None:
     pause = _POLL_SECONDS
     while not stop.wait(pause):
         owner = arrivals()

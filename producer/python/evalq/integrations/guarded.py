@@ -1,4 +1,4 @@
-"""Hooks of a guest."""
+"""A decorator for callback methods that must never raise into training."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import functools
 import logging
 from typing import Any, Callable
 
-from .._checked import sentence
+from .._arguments import sentence
 
 log = logging.getLogger("evalq")
 
 
 def guarded(hook: Callable[..., Any]) -> Callable[..., None]:
-    """A method that never raises into training; it gives None. The first failure of each is logged, by a set of
-    names that self keeps in _failed. Nothing is done while self._refused."""
+    """Makes a method that logs its exceptions and returns None. self._failed remembers the methods that failed, so that
+    each is logged once. If self._refused is set, the method does nothing."""
 
     @functools.wraps(hook)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -26,7 +26,7 @@ def guarded(hook: Callable[..., Any]) -> Callable[..., None]:
             self._failed.add(hook.__name__)
             log.log(
                 logging.WARNING if first else logging.DEBUG,
-                "%s failed, training goes on: %s: %s",
+                "%s failed, training continues: %s: %s",
                 hook.__name__,
                 type(error).__name__,
                 sentence(error),

@@ -11,7 +11,7 @@ from unittest import mock
 
 import scene  # noqa: F401  (finds the package)
 
-from evalq.integrations.watch import Watch
+from evalq.integrations.training_run import TrainingRun
 from evalq.result import Result
 
 
@@ -24,13 +24,13 @@ def evaluation(step: int, variant: str, value: float) -> List[Result]:
 
 
 class WatchTest(unittest.TestCase):
-    def watch(self, variant: str) -> Watch:
+    def watch(self, variant: str) -> TrainingRun:
         self.came: List[Result] = []
         client = mock.Mock(run="digits")
         client.submit.return_value = True
         client.results.side_effect = lambda: [self.came.pop(0) for _ in range(len(self.came))]
         client.stats.return_value = SimpleNamespace(pending=0, snapshots=0, connected=True)
-        watch = Watch(lambda: client, ["quick"], variant, lambda result: result.metric, 600.0, 60.0)
+        watch = TrainingRun(lambda: client, ["quick"], variant, lambda result: result.metric, 600.0, 60.0)
         self.addCleanup(watch.close)
         watch.open()
         return watch
@@ -57,7 +57,7 @@ class WatchTest(unittest.TestCase):
         watch = self.watch("regular")
         watch.submit("/nowhere/step-5.pt", 5, None)
         watch._feed.ended = lambda seconds: False  # type: ignore[method-assign]
-        with mock.patch("evalq.integrations.watch._WAITING_SECONDS", -1.0), self.assertLogs("evalq", "WARNING") as logs:
+        with mock.patch("evalq.integrations.training_run._WAITING_SECONDS", -1.0), self.assertLogs("evalq", "WARNING") as logs:
             watch.last(time.monotonic(), 0.0)
         self.assertIn("1 evaluation is still open. This process ends as soon as they have, or after another 600 s", logs.output[0])
 

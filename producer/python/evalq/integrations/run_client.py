@@ -18,8 +18,8 @@ log = logging.getLogger("evalq")
 
 
 def default_run(output_dir: str) -> str:
-    """$EVALQ_RUN, else the directory's name and a hash of host, real path and the moment: a directory that is
-    used again is another run. A resumed run takes its name from its checkpoint."""
+    """$EVALQ_RUN, otherwise the directory's name with a hash of host, real path and time, so that a directory can be
+    used for several runs. A resumed run takes its name from its checkpoint."""
     given = os.environ.get("EVALQ_RUN")
     if given:
         return given
@@ -29,78 +29,78 @@ def default_run(output_dir: str) -> str:
     return f"{base[:48]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-class Feed:
-    """open() may fail, now and later: then nothing is submitted, which is said once."""
+class RunClient:
+    """A client whose calls never raise. If it cannot be opened, nothing is submitted, and one warning says so."""
 
     def __init__(self, open_client: Callable[[], Client]) -> None:
         self._open_client = open_client
         self._client: Optional[Client] = None
-        self._said: Set[str] = set()
+        self._warned: Set[str] = set()
         self._ended_as_of = -math.inf
         self._asking: Optional[threading.Thread] = None
 
     def open(self) -> None:
-        """Opens the client, which starts its thread; connects to nothing."""
+        """Opens the client, which starts its thread. This does not connect to Redis."""
         try:
             if self._client is None:
                 self._client = self._open_client()
-        except Exception as error:  # A guest: training goes on without it.
-            self._say("open", "evalq is off for this training: %s", error)
+        except Exception as error:  # Training continues without evalq.
+            self._warn("open", "evalq is off for this training: %s", error)
 
     @property
     def run(self) -> str:
-        """The run as the queue names it; "" while nothing is open."""
+        """The run's name in the queue; "" while no client is open."""
         return self._client.run if self._client is not None else ""
 
     def submit(self, path: str, step: int, suites: Sequence[str], **options: Any) -> bool:
-        """Microseconds. False: it was refused, and the log says why."""
+        """Submits in microseconds. False: the submit was refused, and the log says why."""
         try:
             return self._client is not None and self._client.submit(path, step=step, suites=list(suites), **options)
         except Exception as error:
-            self._say("submit", "step %d was not submitted: %s", step, error)
+            self._warn("submit", "step %d was not submitted: %s", step, error)
             return False
 
     def submit_state_dict(self, state: StateDict, step: int, suites: Sequence[str], **options: Any) -> bool:
-        """Holds this thread for one copy to host memory. False: nothing was taken."""
+        """Waits for one copy to host memory. False: no copy was made."""
         try:
             return self._client is not None and self._client.submit_state_dict(
                 state, step=step, suites=list(suites), **options
             )
         except Exception as error:
-            self._say("snapshot", "step %d was not submitted: %s", step, error)
+            self._warn("snapshot", "step %d was not submitted: %s", step, error)
             return False
 
     def reserve_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Has memory for such snapshots made ready, on another thread."""
+        """Allocates memory for such snapshots on another thread."""
         try:
             if self._client is not None:
                 self._client.reserve_state_dict(state)
         except Exception as error:
-            self._say("reserve", "the first snapshot will take longer: %s", error)
+            self._warn("reserve", "the first snapshot will take longer: %s", error)
 
     def drain(self) -> List[Result]:
-        """What arrived since the last call."""
+        """The results since the last call."""
         try:
             if self._client is None or not self._client.run:
-                return []  # Not open: submits try again, this is asked too often.
+                return []  # The client is not open. submit() tries to open it again; this call comes too often.
             return list(self._client.results())
         except Exception as error:
-            self._say("results", "results cannot be read: %s", error)
+            self._warn("results", "results cannot be read: %s", error)
             return []
 
     def ended(self, seconds: float) -> bool:
-        """Waits at most so long. True: all that was submitted is in Redis, and no job of the run is open."""
+        """Waits at most so long. True: all submits are in Redis, and no job of the run is open."""
         if self._client is None:
             return True
         try:
             return self._client.ended(seconds)
         except Exception as error:
-            self._say("wait", "cannot ask the queue: %s", error)
+            self._warn("wait", "cannot ask the queue: %s", error)
             time.sleep(min(0.2, seconds))
             return False
 
     def ended_since(self, moment: float) -> bool:
-        """As ended(), asked on another thread: True once it was so at some time after moment (monotonic)."""
+        """Whether ended() was true at some time after moment (monotonic). Another thread asks."""
         if self._ended_as_of >= moment:
             return True
         if self._asking is None or not self._asking.is_alive():
@@ -115,7 +115,7 @@ class Feed:
 
     @property
     def reachable(self) -> bool:
-        """Whether Redis answered when last asked."""
+        """Whether Redis answered the last call."""
         try:
             return self._client is not None and self._client.stats().connected
         except Exception:
@@ -123,14 +123,14 @@ class Feed:
 
     @property
     def unsent(self) -> bool:
-        """Whether submits are still here, for want of Redis or of a root."""
+        """Whether submits are unsent, because Redis is away or no root contains them."""
         try:
             return self._client is not None and self._client.stats().pending > 0
         except Exception:
             return False
 
     def close(self) -> None:
-        """Sends what is ready within a second. Weights in shared memory stay until the process ends."""
+        """Sends what is ready, within a second. Weights in shared memory stay until the process ends."""
         client = self._client
         if client is None:
             return
@@ -139,8 +139,8 @@ class Feed:
                 self._client = None
                 client.close()
         except Exception as error:
-            self._say("close", "close: %s", error)
+            self._warn("close", "close: %s", error)
 
-    def _say(self, what: str, text: str, *values: Any) -> None:
-        log.log(logging.DEBUG if what in self._said else logging.WARNING, text, *values)
-        self._said.add(what)
+    def _warn(self, what: str, text: str, *values: Any) -> None:
+        log.log(logging.DEBUG if what in self._warned else logging.WARNING, text, *values)
+        self._warned.add(what)

@@ -1,7 +1,7 @@
-"""What a training run is owed: the evaluations that are due, and those that arrived, in the order of their steps.
+"""The due evaluations of a training run, and their results in the order of steps.
 
-Results come as they like; trackers and early stopping want them by step. An evaluation is handed on when all
-earlier ones of its suite and variant have ended, or after hold_seconds at most. Not for sharing between threads.
+Results arrive in any order; trackers and early stopping need them by step. An evaluation is ready when all earlier
+ones of its suite and variant have ended, or after hold_seconds. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class Evaluation:
     epoch: Optional[float]
     state: str  #: "done", "dead", "skipped" or "cancelled".
     reason: str
-    metrics: Dict[str, float] = field(default_factory=dict)  #: By the names that training uses.
+    metrics: Dict[str, float] = field(default_factory=dict)  #: With the names that the training uses.
     job: str = ""
 
 
 @dataclass
 class _Arrived:
-    """What came of one job so far."""
+    """The results of one job so far."""
 
     job: str
     results: List[Result] = field(default_factory=list)
     end: Optional[Result] = None
     ended_at: float = 0.0
-    older: bool = False  # Of an earlier life of the run: perhaps of other weights.
+    older: bool = False  # From an earlier session of the run, so perhaps of other weights.
 
 
-class Ledger:
-    """Names are made by name(result); a metric for which it returns None is left out."""
+class DueEvaluations:
+    """name(result) makes the name of a metric; None leaves the metric out."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class Ledger:
         self._hold_seconds = hold_seconds
         self._since_ms = since_ms
         self._clock = clock
-        self._open: Dict[Key, Optional[float]] = {}  # Due and not handed on, with the epoch.
-        self._closed: Dict[Key, str] = {}  # Handed on, with the job that it was.
+        self._open: Dict[Key, Optional[float]] = {}  # Due and not ready yet, with the epoch.
+        self._closed: Dict[Key, str] = {}  # Done, with the id of the job.
         self._epochs: Dict[Key, Optional[float]] = {}
         self._arrived: Dict[Key, _Arrived] = {}
-        self._restored: Set[Key] = set()  # Due since an earlier life of the run: results of any age answer them.
+        self._restored: Set[Key] = set()  # Due since an earlier session: results of any age count.
 
     def due(self, step: int, suites: Iterable[str], variant: str, epoch: Optional[float]) -> None:
-        """The checkpoint of step was, or will be, submitted. Again: nothing changes."""
+        """Notes that the step's checkpoint was or will be submitted. A second call changes nothing."""
         for suite in suites:
             key = (suite, variant, step)
             if key not in self._closed:
@@ -69,17 +69,17 @@ class Ledger:
                 self._epochs[key] = self._open[key]
 
     def forget(self, step: int, suites: Iterable[str], variant: str) -> None:
-        """It could not be submitted: nothing will come."""
+        """Drops a step that could not be submitted."""
         for suite in suites:
             self._open.pop((suite, variant, step), None)
 
     def take(self, result: Result, variant: str) -> None:
-        """One result of the feed, in any order, of any life of the run. variant: as due() has it; the queue may name it
-        otherwise."""
+        """Stores one result, in any order, from any session of the run. variant is the name that due() got; the queue may
+        use another one."""
         key = (result.suite, variant, result.step)
         arrived = self._arrived.get(key)
         if arrived is None or arrived.job != result.job:
-            # Another generation (JOB~2): the weights of the step changed. The newest counts.
+            # Another generation (JOB~2): the step's weights changed. The newest one counts.
             if arrived is not None and _generation(arrived.job) > _generation(result.job):
                 return
             arrived = self._arrived[key] = _Arrived(result.job)
@@ -90,13 +90,13 @@ class Ledger:
             arrived.end = result
             arrived.ended_at = self._clock()
             if key in self._closed and self._closed[key] != arrived.job:
-                self._open[key] = self._epochs.get(key)  # Evaluated again: handed on again.
+                self._open[key] = self._epochs.get(key)  # It was evaluated again, so it becomes ready again.
                 del self._closed[key]
         else:
             arrived.results.append(result)
 
     def accept_older(self) -> None:
-        """The queue has nothing open: what an earlier life of the run left is the answer to what is due."""
+        """Call it when the queue has no open job: then results of an earlier session answer what is due."""
         for key in self._open:
             if key in self._arrived:
                 self._arrived[key].older = False
@@ -107,10 +107,10 @@ class Ledger:
         return any(key in self._arrived and self._arrived[key].older for key in self._open)
 
     def ready(self, flush: bool = False) -> List[Evaluation]:
-        """Takes out what may be handed on now, in the order of steps. flush: do not wait for earlier ones."""
+        """Takes out the ready evaluations in the order of steps. flush: do not wait for earlier steps."""
         now = self._clock()
         found: List[Key] = []
-        barred: Set[Tuple[str, str]] = set()  # Flows with an earlier step that is still open.
+        barred: Set[Tuple[str, str]] = set()  # Flows that have an earlier open step.
         for key in sorted(self._open, key=lambda key: (key[2], key[0], key[1])):
             flow = key[:2]
             arrived = self._arrived.get(key)
@@ -118,29 +118,29 @@ class Ledger:
                 barred.add(flow)
             elif flow not in barred or flush or now - arrived.ended_at >= self._hold_seconds:
                 found.append(key)
-        return [self._hand_on(key) for key in found]
+        return [self._finish(key) for key in found]
 
     def pending(self) -> List[Tuple[int, str, str, Optional[float]]]:
-        """(step, suite, variant, epoch) of what is due and has not come."""
+        """(step, suite, variant, epoch) of the open evaluations."""
         return [(key[2], key[0], key[1], epoch) for key, epoch in sorted(self._open.items())]
 
     def is_pending(self, step: int) -> bool:
-        """Whether anything of the step is still to come."""
+        """Whether an evaluation of the step is open."""
         return any(key[2] == step for key in self._open)
 
     def give_up(self) -> List[Tuple[int, str, str, Optional[float]]]:
-        """Nothing more will come: what is still due, which then is due no more."""
+        """Gives up the open evaluations and returns them."""
         left = self.pending()
         self._open.clear()
         return left
 
     def restore(self, pending: Iterable[Any]) -> None:
-        """Of an earlier life of the run: what pending() gave, through JSON."""
+        """Restores what pending() returned in an earlier session (it went through JSON)."""
         for step, suite, variant, epoch in pending:
             self._restored.add((str(suite), str(variant), int(step)))
             self.due(int(step), [str(suite)], str(variant), epoch)
 
-    def _hand_on(self, key: Key) -> Evaluation:
+    def _finish(self, key: Key) -> Evaluation:
         arrived = self._arrived[key]
         epoch = self._open.pop(key)
         self._closed[key] = arrived.job

@@ -1,4 +1,4 @@
-"""Arguments from users' code: of the right kind, or one sentence that names them. Training must not fail of them."""
+"""Checks arguments from users' code. A wrong one raises EvalqError with one sentence that names it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 80
 
 
 def shown(value: Any) -> str:
-    """The value for a message; what fails to show itself by its type."""
+    """The value as text for a message; its type if repr() fails."""
     try:
         text = repr(value)
     except Exception:
@@ -22,7 +22,7 @@ def shown(value: Any) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """What an exception says, or its type."""
+    """The message of an exception, or its type."""
     try:
         return str(error) or type(error).__name__
     except Exception:
@@ -50,7 +50,7 @@ def optional_text(name: str, value: Any) -> Optional[str]:
 
 
 def path(name: str, value: Any) -> str:
-    """As text: what lies on a disk may have any name but one with NUL."""
+    """The path as text. Any name that a disk can hold is allowed."""
     try:
         found = os.fsdecode(value)
     except (TypeError, ValueError):
@@ -65,7 +65,7 @@ def optional_path(name: str, value: Any) -> Optional[str]:
 
 
 def names(name: str, value: Any) -> str:
-    """Text, or a list of texts, as text with commas."""
+    """Text, or a list of texts joined by commas."""
     if isinstance(value, str):
         return text(name, value)
     if isinstance(value, (bytes, Mapping)):
@@ -77,7 +77,7 @@ def names(name: str, value: Any) -> str:
 
 
 def whole(name: str, value: Any) -> int:
-    """Also of numpy and torch, and a float that is whole."""
+    """A whole number, also of numpy or torch, or a float without a fraction."""
     try:
         number = int(value)
         if isinstance(value, (str, bytes)) or number != value:
@@ -103,7 +103,7 @@ def optional_number(name: str, value: Any) -> Optional[float]:
 
 
 def seconds(name: str, value: Any) -> float:
-    """Not negative; inf: no limit."""
+    """A number of seconds that is not negative; inf means no limit."""
     found = number(name, value)
     if math.isnan(found):
         raise _wrong(name, value, "a number of seconds")

@@ -1,9 +1,8 @@
-"""Checkpoints whose metrics are not known yet, kept while the trainer rotates them away.
+"""Keeps checkpoints whose metrics are not known yet, even if the trainer deletes them.
 
-Hard links in OUTPUT_DIR/.evalq/held/, made on the training thread right after the save: no bytes are copied, and
-nothing is written into a checkpoint. libevalq's pins, which serve the workers, are made of them, however fast the
-trainer deletes; and the trainer may want the best one back. What training alone needs (optimizer, scheduler, random
-states) is not held.
+The training thread makes hard links in OUTPUT_DIR/.evalq/held/ right after the save. No bytes are copied, and nothing
+is written into a checkpoint. libevalq pins these links, so the trainer may delete the checkpoint at once. The best
+checkpoint can be put back. Optimizer, scheduler and random states are not kept.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ log = logging.getLogger("evalq")
 
 _FOLDER = os.path.join(".evalq", "held")
 _TRAINING_ONLY = re.compile(r"^(optimizer(_\d+)?(\.pt|\.bin)?|scheduler\.pt|scaler\.pt|rng_state(_\d+)?\.pth)$")
-_TRIES = 3  # Another process may tidy up empty folders meanwhile.
+_TRIES = 3  # Another process may remove empty folders at the same time.
 
 
-class Held:
-    """The held checkpoints of one training, by step. Rank 0 only; no call raises OSError."""
+class HeldCheckpoints:
+    """The kept checkpoints of one training, by step. For rank 0 only. No call raises OSError."""
 
     def __init__(self) -> None:
         self._paths: Dict[int, str] = {}  # Where the trainer saved them.
-        self._newest: Dict[str, int] = {}  # What was saved to each path last.
+        self._newest: Dict[str, int] = {}  # Path -> the step that was saved there last.
         self._warned = False
 
     def adopt(self, folder: str, saved: Iterable[Tuple[int, str]]) -> None:
-        """Of what an earlier life of the run held in folder, only these steps, saved there, are still wanted."""
+        """Removes the links of an earlier session of the run in folder, except those of the saved (step, path) pairs."""
         keep = {os.path.basename(own_path(step, path)) for step, path in saved}
         try:
             names = os.listdir(os.path.join(folder, _FOLDER))
@@ -42,14 +41,14 @@ class Held:
         _tidy(folder)
 
     def take(self, step: int, path: str) -> Optional[str]:
-        """It was saved, or is being saved; again, for files that came since. Where it is, or will then be, held; None:
-        it cannot be."""
+        """Keeps a checkpoint that was saved or is being saved. Call it again for files that came later. Returns the path of
+        the links; None: it cannot be kept."""
         self._paths[step] = path
         self._newest[path] = step
         try:
-            short = _room_missing(path)
+            short = _space_missing(path)
             if short:
-                log.info("%s is not held: %s", path, short)  # libevalq warns when it cannot pin it for that.
+                log.info("%s is not kept: %s", path, short)  # libevalq warns if it cannot pin it for the same reason.
                 _remove(_held(step, path))
                 return None
             _link_tree(path, _held(step, path))
@@ -59,28 +58,28 @@ class Held:
             if not self._warned:
                 self._warned = True
                 log.warning(
-                    "%s cannot be held until its metrics are known (%s): should it be the best one, the trainer may"
-                    " have deleted it by then. Let the trainer keep more checkpoints (save_total_limit)",
+                    "%s cannot be held until its metrics are known (%s): if it is the best one, the trainer may have"
+                    " deleted it by then. Let the trainer keep more checkpoints (save_total_limit)",
                     path,
                     error,
                 )
             return None
 
     def take_again(self) -> None:
-        """Before a save, which may rotate the others away when it is done."""
+        """Call it before a save, which may delete the other checkpoints."""
         for step, path in self._paths.items():
             if os.path.exists(path):
                 self.take(step, path)
 
     def drop(self, step: int) -> None:
-        """It will be saved anew, into the same files."""
+        """Drops the links of a step that will be saved again into the same files."""
         path = self._paths.pop(step, None)
         if path is not None:
             _remove(_held(step, path))
 
     def put_back(self, step: int, path: str) -> Optional[str]:
-        """Where the step's checkpoint is: at path, put back where it is held; beside it, where another step may have been
-        saved to path since (last.ckpt). None: it is not there."""
+        """Puts the step's checkpoint back and returns where it is: at path, or beside it if another step may have been
+        saved to path (last.ckpt). None: there is no copy."""
         self._paths.setdefault(step, path)
         held = _held(step, path)
         own = own_path(step, path)
@@ -96,33 +95,33 @@ class Held:
                 _remove(half)
                 _link_tree(held, half)
                 moment = os.stat(held).st_mtime
-                os.utime(half, (moment, moment))  # Trainers rotate by it: this one is not new.
-                os.rename(half, own)  # A checkpoint is there as a whole or not at all.
+                os.utime(half, (moment, moment))  # Trainers delete by age: keep the original time.
+                os.rename(half, own)  # The rename makes it visible as a whole.
             return own
         except OSError as error:
             log.warning("%s cannot be put back: %s", path, error)
             return None
 
     def restore(self, step: int) -> Optional[str]:
-        """The best one: put back for good, unless it is still there. Its path, None where it was never saved."""
+        """Puts the best checkpoint back if it was deleted. Returns its path; None if it was never saved."""
         path = self._paths.get(step)
         return self.put_back(step, path) if path is not None else None
 
     def release(self, step: int) -> None:
-        """Nobody waits for it any more."""
+        """Removes the links of a step that nobody needs any more."""
         path = self._paths.pop(step, None)
         if path is not None:
             _remove(_held(step, path))
             _tidy(os.path.dirname(path))
 
     def release_all(self) -> None:
-        """The end."""
+        """Removes all links."""
         for step in list(self._paths):
             self.release(step)
 
 
 def own_path(step: int, path: str) -> str:
-    """path, where its name says the step; else one beside it that does: every step may be saved to last.ckpt."""
+    """A path whose name contains the step: path itself, or one beside it, because every step may be saved to last.ckpt."""
     folder, name = os.path.split(path)
     if re.search(rf"(?<!\d)0*{step}(?!\d)", name):
         return path
@@ -136,7 +135,7 @@ def _held(step: int, path: str) -> str:
 
 
 def _same(held: str, path: str) -> bool:
-    """Whether what is held is what lies at path; of a directory its first file tells."""
+    """Whether path is the kept checkpoint. For a directory, its first file decides."""
     for folder, _, files in os.walk(held):
         for file in files:
             inside = os.path.relpath(os.path.join(folder, file), held)
@@ -144,10 +143,11 @@ def _same(held: str, path: str) -> bool:
     return os.path.exists(held) and os.path.exists(path) and os.path.samefile(held, path)
 
 
-def _room_missing(path: str) -> str:
-    """A held checkpoint takes no room until the trainer deletes it; then the next save lacks it. "": there is enough."""
+def _space_missing(path: str) -> str:
+    """Says why the disk is too full; "" if it is not. Links use no space until the trainer deletes the checkpoint; then
+    the next save lacks that space."""
     if not os.path.exists(path):
-        return ""  # It is being saved.
+        return ""  # The save has not begun.
     sizes = os.path.getsize(path) if os.path.isfile(path) else 0
     for folder, _, files in os.walk(path):
         sizes += sum(os.lstat(os.path.join(folder, file)).st_size for file in files)
@@ -181,13 +181,13 @@ def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
     except FileExistsError:
-        if not os.path.samefile(source, target):  # Of an earlier life: it was written anew since.
+        if not os.path.samefile(source, target):  # A link of an earlier session; the file was written again.
             os.unlink(target)
             os.link(source, target)
     except FileNotFoundError:
         if not os.path.isdir(os.path.dirname(target)):
             raise
-        # It was written to another name and renamed meanwhile.
+        # The file was a temporary name and was renamed in between.
 
 
 def _remove(path: str) -> None:
@@ -204,5 +204,5 @@ def _tidy(folder: str) -> None:
     for path in (os.path.join(folder, _FOLDER), os.path.join(folder, ".evalq")):
         try:
             os.rmdir(path)
-        except OSError:  # Not empty, or not there.
+        except OSError:  # The folder is not empty or does not exist.
             return

@@ -14,9 +14,9 @@ from unittest import mock
 
 import scene  # noqa: F401  (finds the package)
 
-from evalq import _arrivals
-from evalq._arrivals import Arrivals
-from evalq._extremes import Extremes
+from evalq import _result_reader
+from evalq._result_reader import ResultReader
+from evalq._best_values import BestValues
 from evalq.result import Result, better
 
 
@@ -37,11 +37,11 @@ def result(step: int, value: float = 0.5, key: str = "eval/t/accuracy", generati
     )
 
 
-class ArrivalsTest(unittest.TestCase):
+class ResultReaderTest(unittest.TestCase):
     def test_what_nobody_reads_is_bounded_counted_and_said_once(self) -> None:
         log = logging.getLogger("evalq-test-arrivals")
-        arrivals = Arrivals(log)
-        with mock.patch.object(_arrivals, "_UNREAD_MAX", 100), self.assertLogs(log, "WARNING") as logs:
+        arrivals = ResultReader(log)
+        with mock.patch.object(_result_reader, "_UNREAD_MAX", 100), self.assertLogs(log, "WARNING") as logs:
             for step in range(350):
                 arrivals.take(result(step))
             self.assertEqual(arrivals.dropped, 250)
@@ -55,8 +55,8 @@ class ArrivalsTest(unittest.TestCase):
         self.assertIn("nobody reads the results", logs.output[0])
 
     def test_without_a_log_it_drops_without_a_word(self) -> None:
-        arrivals = Arrivals(None)
-        with mock.patch.object(_arrivals, "_UNREAD_MAX", 5):
+        arrivals = ResultReader(None)
+        with mock.patch.object(_result_reader, "_UNREAD_MAX", 5):
             for step in range(10):
                 arrivals.take(result(step))
         self.assertEqual(arrivals.dropped, 5)
@@ -66,8 +66,8 @@ class ArrivalsTest(unittest.TestCase):
         quiet.addHandler(logging.NullHandler())
         quiet.propagate = False
         for reads in (False, True):
-            with mock.patch.object(_arrivals, "_UNREAD_MAX", 200), mock.patch.object(_arrivals, "_PATHS_MAX", 200):
-                arrivals = Arrivals(quiet)
+            with mock.patch.object(_result_reader, "_UNREAD_MAX", 200), mock.patch.object(_result_reader, "_PATHS_MAX", 200):
+                arrivals = ResultReader(quiet)
                 held: List[int] = []
                 tracemalloc.start()
                 for step in range(8000):
@@ -84,7 +84,7 @@ class ArrivalsTest(unittest.TestCase):
 
     def test_a_later_generation_is_told_from_the_first(self) -> None:
         log = logging.getLogger("evalq-test-generations")
-        arrivals = Arrivals(log)
+        arrivals = ResultReader(log)
         arrivals.expect(50, "regular", "/out/50")
         with self.assertLogs(log, "INFO") as logs:  # The first comes from the run's history.
             arrivals.take(result(50, 0.5))
@@ -94,8 +94,8 @@ class ArrivalsTest(unittest.TestCase):
         self.assertEqual(said, ["step 50 quick/t (regular): accuracy=0.5", "step 50~2 quick/t (regular): accuracy=0.25"])
 
     def test_paths_of_the_latest_submits_are_known(self) -> None:
-        arrivals = Arrivals(None)
-        with mock.patch.object(_arrivals, "_PATHS_MAX", 3):
+        arrivals = ResultReader(None)
+        with mock.patch.object(_result_reader, "_PATHS_MAX", 3):
             arrivals.expect(1, "regular", "/out/1")
             arrivals.take(result(1, 0.9))
             for step in range(2, 9):
@@ -108,7 +108,7 @@ class ArrivalsTest(unittest.TestCase):
         self.assertIsNone(arrivals.best("eval/t/none", "max"))
 
     def test_a_path_that_another_step_was_saved_to_is_not_given(self) -> None:
-        arrivals = Arrivals(None)
+        arrivals = ResultReader(None)
         for step in (1, 2):
             arrivals.expect(step, "regular", "/out/last.pt")
             arrivals.expect(step, "ema", "/out/last.pt")  # One file of both.
@@ -119,7 +119,7 @@ class ArrivalsTest(unittest.TestCase):
             self.assertEqual((best.step, best.path), (step, path))
 
     def test_path_is_that_of_the_variant(self) -> None:
-        arrivals = Arrivals(None)
+        arrivals = ResultReader(None)
         keys = {"regular": "eval/t/accuracy", "ema": "eval_ema/t/accuracy"}
         for variant in keys:
             arrivals.expect(1, variant.replace("regular", ""), f"/out/{variant}")
@@ -143,7 +143,7 @@ class ArrivalsTest(unittest.TestCase):
             "ema-8a8ddb21": "ema-8a8ddb21",  # Its own.
         }
         for step, (given, queued) in enumerate(names.items()):
-            arrivals = Arrivals(log)
+            arrivals = ResultReader(log)
             arrivals.expect(step, given, "/out/own")
             arrivals.expect(step, "regular", "/out/regular")
             with self.assertLogs(log, "INFO") as logs:
@@ -158,7 +158,7 @@ class ArrivalsTest(unittest.TestCase):
 class SignalTest(unittest.TestCase):
     def test_a_handler_that_submits_in_the_middle_of_a_submit_does_not_wait_for_it(self) -> None:
         """Training saves and submits in handlers, when it is preempted."""
-        arrivals = Arrivals(None)
+        arrivals = ResultReader(None)
 
         class Paths(Dict[Tuple[int, str], Optional[str]]):
             def __setitem__(self, key: Tuple[int, str], path: Optional[str]) -> None:
@@ -182,13 +182,13 @@ class SignalTest(unittest.TestCase):
         self.assertEqual([step for step, _ in arrivals._paths], [1, 2])
 
 
-class ExtremesTest(unittest.TestCase):
+class BestValuesTest(unittest.TestCase):
     def test_best_is_that_of_all_values(self) -> None:
         seed = random.randrange(1 << 32)
         print(f"seed {seed}")
         draw = random.Random(seed)
         for grain in (3, 50, 1 << 30):  # Many ties, some, none.
-            extremes, all_values = Extremes(), {}  # type: Extremes, Dict[int, float]
+            extremes, all_values = BestValues(), {}  # type: BestValues, Dict[int, float]
             for _ in range(5000):
                 step = draw.randrange(3000)
                 if step in all_values:
@@ -202,7 +202,7 @@ class ExtremesTest(unittest.TestCase):
             self.check(extremes, all_values)
             self.assertLess(len(extremes), 300)
 
-    def check(self, extremes: Extremes, values: Dict[int, float]) -> None:
+    def check(self, extremes: BestValues, values: Dict[int, float]) -> None:
         for mode in ("max", "min"):
             step, value = -1, math.nan
             for each in sorted(values):
@@ -212,7 +212,7 @@ class ExtremesTest(unittest.TestCase):
             self.assertEqual(found, None if step < 0 else (step, value, f"/{step}"))
 
     def test_a_best_that_is_evaluated_again_may_be_best_no_more(self) -> None:
-        extremes = Extremes()
+        extremes = BestValues()
         for step in range(1000):
             extremes.take(step, step / 1000, None)
         for step in range(999, 959, -1):

@@ -1,4 +1,4 @@
-"""What torch.save() wrote, where it holds more than tensors and plain values: nothing of other classes is made or called."""
+"""Reads torch.save() files that hold more than tensors. Objects of other classes are never created or called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KNOWN = {
 
 
 class Inert:
-    """In the place of an object of any other class, or of what a function would have given."""
+    """Stands for an object of any other class, and for the result of any function."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":
         return super().__new__(cls)
@@ -30,7 +30,7 @@ class Inert:
 
 
 class _Unpickler(pickle.Unpickler):
-    """torch looks for its storages first, and asks this for all else."""
+    """torch finds its storages itself and asks this class for all other names."""
 
     def find_class(self, module: str, name: str) -> Any:
         import torch
@@ -41,7 +41,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load_inert(path: str) -> Any:
-    """As torch.load(); None: it is no zip archive, as torch has written since 1.6."""
+    """Like torch.load(). None: the file is not a zip archive (torch before 1.6)."""
     import torch
 
     if not zipfile.is_zipfile(path):
